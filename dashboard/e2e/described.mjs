@@ -216,6 +216,19 @@ const scenarios = {
     assert.match(refused, /^DELETE \/exo\/v1\/join_requests\/[0-9a-f]{64} \{\}$/);
   },
 
+  async "retry: a device in quarantine is tried again where it is"(browser, complaints) {
+    const page = await open(browser, {}, complaints);
+    await page.goto(login);
+    await page.waitForSelector("nav");
+    await go(page, "devices");
+    await page.getByText("its driver ended 4 times").first().waitFor();
+    await page.getByText("from the page of attic").waitFor();
+    await page.getByRole("button", { name: "Try it again" }).click();
+    await page.getByText("GeForce GTX 1060 is being checked").waitFor();
+    const { calls } = await (await control({})).json();
+    assert.equal(calls.at(-1).path, "/exo/v1/devices/gpu1/retry");
+  },
+
   async "find: what fits, what the hub has and what is on the disk"(browser, complaints) {
     const page = await open(browser, {}, complaints);
     await page.goto(login);

@@ -422,6 +422,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
         Nothing,
         "Has more of one target kept in this node's log for ten minutes",
     ),
+    post(
+        "/exo/v1/devices/{device}/retry",
+        "retry_device",
+        Admin,
+        None,
+        Nothing,
+        "Checks a device of this node that is in quarantine now, and uses it again if it passes; how that ends shows in the cluster's view",
+    ),
     get("/exo/v1/members", "list_members", Admin, Many("MemberView"), "Members of the cluster"),
     post(
         "/exo/v1/members",

@@ -330,6 +330,27 @@ fn a_card_in_quarantine_at_the_start_computes_once_that_has_ended_without_anothe
 }
 
 #[test]
+fn a_person_has_a_card_in_quarantine_tried_again_while_the_node_runs() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    let data = folder.path();
+    write_registry(data, 1e15, None);
+    let mut all: Value = serde_json::from_slice(&std::fs::read(registry_path(data)).unwrap()).unwrap();
+    let quarantine =
+        json!({"since_unix_s": now(), "until_unix_s": now() + 3600, "reason": "it was lost 4 times"});
+    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"] = quarantine;
+    std::fs::write(registry_path(data), all.to_string()).unwrap();
+    let node = start(data, &env, &[]);
+    assert_eq!(device(&node)["state"], "quarantined");
+    let retry = |device: &str| node.call("POST", &format!("/exo/v1/devices/{device}/retry"), None);
+    assert_eq!(retry("cpu").code(), "conflict");
+    assert_eq!(retry("cuda-7").code(), "not_found");
+    assert_eq!(retry("cuda-0").status, 204);
+    wait_for("the card to be used", SOON, || (device(&node)["state"] == "usable").then_some(()));
+    let registry = std::fs::read_to_string(registry_path(data)).unwrap();
+    assert!(!registry.contains("lost 4 times"), "a restart does not keep it off either: {registry}");
+}
+
+#[test]
 fn every_card_that_may_be_used_is_and_the_processor_takes_what_they_do_not_hold() {
     let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     let (data, taken) = (folder.path().join("data"), folder.path().join("taken"));

@@ -57,7 +57,7 @@ fn link(node: &Node) -> String {
 /// What is looked at on described clusters (`dashboard/e2e/described.mjs`): a test for each row, so that each has time on a slow machine.
 const DESCRIBED: [&[&str]; 6] = [
     &["enter", "gone", "size", "keyboard"],
-    &["chat", "hostile", "door", "find"],
+    &["chat", "hostile", "door", "find", "retry"],
     &["axe-light-empty", "axe-light-home"],
     &["axe-light-lost", "axe-light-hostile"],
     &["hundred", "axe-light-hundred"],

@@ -24,7 +24,7 @@ use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed};
 use exo_transport::Endpoint;
 use exo_trust::Act;
-use exo_types::{InstanceId, NodeId, RequestId};
+use exo_types::{DeviceId, DeviceState, InstanceId, NodeId, RequestId};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use self::prompts::{PREPARING_MAX, prompt_bytes_max};
@@ -32,6 +32,7 @@ use crate::config::NodeConfig;
 use crate::downloads::NodeDownloads;
 use crate::draft::Draft;
 use crate::events::{Event, EventSender};
+use crate::hands::DeviceEvent;
 use crate::library::Library;
 use crate::log_capture;
 use crate::meters::Meters;
@@ -95,6 +96,21 @@ impl NodeFacade {
             Some(Answer::Instances(instances)) => instances,
             _ => Vec::new(),
         }
+    }
+
+    /// Has a device of this node checked that is in quarantine. Asked for twice it is checked once.
+    fn retry_own(&self, device: String) -> Result<(), AdminError> {
+        let view = self.view.borrow();
+        let own = view.nodes.iter().filter(|node| node.is_self).flat_map(|node| &node.devices);
+        let Some(found) = own.into_iter().find(|own| own.id == device) else {
+            return Err(AdminError::NotFound { what: "device", name: device });
+        };
+        if found.state != DeviceState::Quarantined {
+            let message = format!("the device {device} is not in quarantine");
+            return Err(AdminError::Conflict { message });
+        }
+        self.node.post(Event::Device(DeviceEvent::Retry(DeviceId(device))));
+        Ok(())
     }
 
     async fn ask_coordinator(&self, ask: ControlAsk) -> Result<ControlReply, AdminError> {
@@ -232,6 +248,10 @@ impl Facade for NodeFacade {
                 _ => Err(unavailable("the node is shutting down")),
             }
         })
+    }
+
+    fn retry_device(&self, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move { self.retry_own(device) })
     }
 
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {

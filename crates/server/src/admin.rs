@@ -138,6 +138,17 @@ pub async fn cancel_request(State(app): State<Arc<App>>, Path(request): Path<Str
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
+/// `POST /exo/v1/devices/{device}/retry`
+pub async fn retry_device(
+    State(app): State<Arc<App>>,
+    Path(device): Path<String>,
+    request: Request,
+) -> Answer {
+    read_empty(&app, request).await?;
+    app.admin(app.facade.retry_device(device)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
 /// `GET /exo/v1/members`
 pub async fn members(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&app.admin(app.facade.members()).await?))

@@ -204,6 +204,9 @@ export const en = {
     about: "Note",
     why_not: "Why it is not used",
     better: "What would make it better",
+    retry: "Try it again",
+    retried: (name: string) => `${name} is being checked. It is used again if it passes.`,
+    retry_there: (node: string) => `It is tried again from the page of ${node}, or there with: exo devices --retry`,
     kinds: { cpu: "processor", discrete_gpu: "graphics card", integrated_gpu: "built-in graphics" } as Record<string, string>,
   },
 

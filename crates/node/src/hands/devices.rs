@@ -40,8 +40,8 @@ pub enum DeviceEvent {
     Verified(DeviceId, Result<Box<DeviceInfo>, String>),
     /// The processor is open in its place, or cannot be.
     Replaced { device: DeviceId, quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String> },
-    /// Nothing stands against it in the registry any more.
-    QuarantineOver(DeviceId),
+    /// Nothing stands against it in the registry any more, or a person wants it tried again.
+    Retry(DeviceId),
     /// Sensors were read.
     Sensed(Sensed),
     /// A card came or went.
@@ -126,7 +126,7 @@ impl Devices {
             DeviceEvent::Replaced { device, quarantine, is_kept, processor } => {
                 self.replaced(&device, quarantine, is_kept, processor);
             }
-            DeviceEvent::QuarantineOver(device) => self.retry(&device),
+            DeviceEvent::Retry(device) => self.retry(&device),
             DeviceEvent::Sensed(sensed) => {
                 self.compute.sensed(sensed);
                 return Vec::new();
@@ -287,7 +287,7 @@ impl Devices {
         let events = self.events.clone();
         tokio::task::spawn_blocking(move || {
             for device in are_over() {
-                events.post(Event::Device(DeviceEvent::QuarantineOver(device)));
+                events.post(Event::Device(DeviceEvent::Retry(device)));
             }
         });
     }

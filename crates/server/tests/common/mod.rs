@@ -448,6 +448,11 @@ impl Facade for Fake {
         Box::pin(async { Ok(vec![request]) })
     }
 
+    fn retry_device(&self, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("retry {device}"));
+        Box::pin(async { Ok(()) })
+    }
+
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {
         Box::pin(async { Ok(vec![member()]) })
     }
