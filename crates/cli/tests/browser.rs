@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use self::support::{Node, finish, skip, stderr, stdout};
+use self::support::{Node, SOON, Start, finish, skip, stderr, stdout, wait_for};
 
 /// For one scenario with its browser, on a busy machine.
 const SCENARIO_MAX: Duration = Duration::from_secs(120);
@@ -97,6 +97,45 @@ fn a_person_places_a_model_in_the_page_talks_to_it_and_takes_it_away() {
     }
     let node = Node::alone();
     scenario("use", &[&link(&node), "demo"]);
+}
+
+#[test]
+fn a_killed_node_is_named_with_what_is_missing_until_it_is_back() {
+    /// With its cache the model takes 84 MiB over 8 layers, and of a node's memory 71 MiB are no model's: three nodes hold it with three
+    /// layers each, and no two of them do.
+    const MEMORY_MIB: u32 = 105;
+    const CACHE_TOKENS: &str = "20000";
+    const NAMES: [&str; 3] = ["one", "two", "three"];
+    if let Some(why) = missing() {
+        return skip("a_killed_node_is_named_with_what_is_missing_until_it_is_back", why);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let start = |name: &'static str| {
+        let flags = vec![format!("--memory-mib={MEMORY_MIB}")];
+        Node::start_in(&folder.path().join(name), Start { name, group: "browser", flags, ..Start::default() })
+    };
+    let mut nodes = NAMES.map(start);
+    for node in &nodes {
+        wait_for("one cluster", SOON, || (node.sees().len() == NAMES.len()).then_some(()));
+    }
+    let placed = nodes[0].exo(&["place", "demo", "--cache-tokens", CACHE_TOKENS]);
+    assert!(placed.status.success(), "{}", stderr(&placed));
+
+    let (link, shown) = (link(&nodes[0]), folder.path().join("shown"));
+    let seen = shown.with_extension("seen");
+    let page = {
+        let shown = shown.clone();
+        std::thread::spawn(move || scenario("lost", &[&link, NAMES[2], shown.to_str().unwrap()]))
+    };
+    // The page's own end comes first if something is wrong there.
+    let step = |path: &Path| {
+        wait_for("the page", SCENARIO_MAX, || (path.exists() || page.is_finished()).then_some(()));
+    };
+    step(&shown);
+    nodes[2].kill();
+    step(&seen);
+    let _back = start(NAMES[2]);
+    page.join().unwrap();
 }
 
 #[test]
