@@ -85,7 +85,7 @@ test("a sensor that answers no number is not reported, never zero", () => {
 test("who asks to join is shown with its words and its own name", () => {
   const text = draw(Cluster, "home").textContent!;
   for (const word of ["pixel-8", "amber", "river", "violin", "seven", "Refuse…", "Shut now…"]) expect(text).toContain(word);
-  expect(text).toMatch(/without a question: \d:\d\d left/);
+  expect(text).toMatch(/join by themselves\. \d:\d\d left/);
 });
 
 test("alerts say what to do, the worst first; what is silenced or over is not counted", () => {
