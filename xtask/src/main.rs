@@ -13,6 +13,7 @@ mod page;
 mod portability;
 mod prove;
 mod run;
+mod screenshots;
 mod setup;
 mod sim;
 mod soundness;
@@ -118,6 +119,9 @@ enum Command {
         #[arg(long)]
         quick: bool,
     },
+    /// Take the pictures of the README and docs/dashboard.md, from three nodes on loopback; needs Chromium
+    #[command(after_help = "Example: cargo xtask screenshots --exo target/debug/exo")]
+    Screenshots(screenshots::ScreenshotsArgs),
     /// Run the tests of `exo-device` that are for Windows under Wine, with graphics cards that are played; takes minutes
     Wine,
 }
@@ -150,6 +154,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Soundness { only } => soundness::run(only),
         Command::Portability { systems } => portability::run(&systems),
         Command::Web { quick } => web::run(quick),
+        Command::Screenshots(args) => screenshots::run(&args),
         Command::Wine => wine::run(),
     }
 }

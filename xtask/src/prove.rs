@@ -5,7 +5,7 @@
 //! of [`Proof`], and a line in [`run`].
 
 mod bodies;
-mod cluster;
+pub mod cluster;
 mod fresh_clusters;
 mod kills;
 mod lan;

@@ -79,6 +79,12 @@ impl Cluster {
         &self.nodes
     }
 
+    /// The folder of a node's data.
+    pub fn data_dir(&self, at: usize) -> anyhow::Result<std::path::PathBuf> {
+        let node = self.nodes.get(at).with_context(|| format!("there is no node {at}"))?;
+        Ok(self.folder.path().join(node.name))
+    }
+
     /// Tells every node of a model's file, so that none has to fetch it; gives its name.
     pub fn add(&self, file: &Path) -> anyhow::Result<String> {
         let mut name = String::new();
