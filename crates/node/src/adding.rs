@@ -8,9 +8,9 @@ use exo_machine::Question;
 use exo_store::ModelRecord;
 use tokio::sync::oneshot;
 
-use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
+use exo_accelerators::chain;
 
 /// For the machine to look at the disk.
 const SCAN_MAX: Duration = Duration::from_secs(12);

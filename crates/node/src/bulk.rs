@@ -235,7 +235,7 @@ async fn keep(
     match written {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error @ exo_store::ChunkError::Store(_))) => {
-            Err(FetchError::Disk { reason: crate::engine_host::chain(&error) })
+            Err(FetchError::Disk { reason: exo_accelerators::chain(&error) })
         }
         Ok(Err(error)) => Err(FetchError::Wrong { holder, reason: error.to_string() }),
         Err(error) => Err(FetchError::Disk { reason: error.to_string() }),

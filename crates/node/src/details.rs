@@ -9,7 +9,7 @@ use exo_tokenizer::calls::CallFormat;
 use exo_tokenizer::{ChatTemplate, end_texts};
 use exo_types::{Shard, printable};
 
-use crate::engine_host::chain;
+use exo_accelerators::chain;
 
 /// Longest text about a template, which is a stranger's.
 const TEXT_CHARS_MAX: usize = 200;

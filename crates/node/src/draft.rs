@@ -20,8 +20,8 @@ use exo_tokenizer::Tokenizer;
 use exo_types::{InstanceId, ModelId, SequenceId};
 
 use crate::NodeConfig;
-use crate::engine_host::chain;
 use crate::events::EventSender;
+use exo_accelerators::chain;
 
 /// Longest time one of its steps may take: a chunk of prompt on a slow processor takes seconds.
 const STEP_MAX: Duration = Duration::from_secs(60);

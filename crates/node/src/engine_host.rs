@@ -13,7 +13,7 @@ use exo_engine::{Ahead, Engine, EngineOptions, StepError, StepInput, StepOutput}
 use exo_formats::Model;
 use exo_types::{Attempt, FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 
-pub use exo_accelerators::chain;
+use exo_accelerators::chain;
 
 use crate::worker::WorkerHost;
 

@@ -159,8 +159,8 @@ pub fn chat_tokens(
     let messages = shown_messages(messages);
     let options = render_options(open, tools, reasoning, opens_answer)?;
     open.tokenizer.encode_chat(template, &messages, &options).map_err(|error| match error {
-        ChatError::Template(e) => GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) },
-        e => invalid(RequestPart::Prompt, crate::engine_host::chain(&e)),
+        ChatError::Template(e) => GenerateError::TemplateFailed { message: exo_accelerators::chain(&e) },
+        e => invalid(RequestPart::Prompt, exo_accelerators::chain(&e)),
     })
 }
 
@@ -176,7 +176,7 @@ pub fn render_chat(
     let options = render_options(open, tools, reasoning, opens_answer)?;
     template
         .render(&shown_messages(messages), &options)
-        .map_err(|e| GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) })
+        .map_err(|e| GenerateError::TemplateFailed { message: exo_accelerators::chain(&e) })
 }
 
 fn template(open: &OpenModel) -> Result<&ChatTemplate, GenerateError> {
@@ -217,7 +217,7 @@ const RAW: EncodeOptions = EncodeOptions { add_special: true, parse_special: tru
 /// The tokens of a text with a hole.
 fn infill(open: &OpenModel, model: &str, prefix: &str, suffix: &str) -> Result<Vec<u32>, GenerateError> {
     let tokens = open.tokenizer.encode_infill(prefix, suffix);
-    let tokens = tokens.map_err(|e| invalid(RequestPart::Prompt, crate::engine_host::chain(&e)))?;
+    let tokens = tokens.map_err(|e| invalid(RequestPart::Prompt, exo_accelerators::chain(&e)))?;
     tokens.ok_or_else(|| {
         let message = format!("`{model}` has no tokens for filling in the middle: leave it out");
         invalid(RequestPart::Suffix, message)
@@ -228,7 +228,7 @@ fn infill(open: &OpenModel, model: &str, prefix: &str, suffix: &str) -> Result<V
 pub fn encode(open: &OpenModel, text: &str, options: EncodeOptions) -> Result<Vec<u32>, GenerateError> {
     open.tokenizer
         .encode(text, options)
-        .map_err(|e| invalid(RequestPart::Prompt, crate::engine_host::chain(&e)))
+        .map_err(|e| invalid(RequestPart::Prompt, exo_accelerators::chain(&e)))
 }
 
 fn local_now() -> chrono::NaiveDateTime {

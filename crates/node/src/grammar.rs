@@ -11,7 +11,7 @@ use exo_sampler::TokenConstraint;
 use exo_tokenizer::Tokenizer;
 use exo_types::Constraint;
 
-use crate::engine_host::chain;
+use exo_accelerators::chain;
 
 /// Tokens that end an answer: the model's and the tokenizer's, sorted.
 pub fn end_ids(config: &ModelConfig, tokenizer: &Tokenizer) -> Vec<u32> {

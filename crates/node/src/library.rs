@@ -15,8 +15,8 @@ use exo_types::{ModelId, NodeId, Shard};
 
 use crate::bulk::{FetchError, Fetcher};
 use crate::details::Details;
-use crate::engine_host::chain;
 use crate::grammar;
+use exo_accelerators::chain;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
 const OPEN_MAX: usize = 8;

@@ -26,8 +26,8 @@ use tracing_subscriber::layer::{Context, Filter};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::bulk::Fetcher;
-use crate::engine_host::chain;
 use crate::run_loop::unix_ms;
+use exo_accelerators::chain;
 
 /// Bytes of lines that are kept.
 const RING_BYTES_MAX: usize = 10 << 20;

@@ -10,9 +10,9 @@ use exo_transport::NodeKey;
 use exo_trust::{Act, Entry, Statement, TrustLog};
 use exo_types::LogHead;
 
-use crate::engine_host::chain;
 use crate::files::{DataDir, FilesError};
 use crate::run_loop::unix_s;
+use exo_accelerators::chain;
 
 /// The logs as they are on disk.
 pub(crate) struct Logs {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::Shared;
 use super::rate::Rate;
 use super::saved::SavedPull;
-use crate::engine_host::chain;
+use exo_accelerators::chain;
 
 /// What somebody wants a download to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

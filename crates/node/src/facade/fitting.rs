@@ -8,9 +8,9 @@ use exo_api::fits::{FitsQuery, FitsView};
 use exo_hub::Cancel;
 
 use super::{NodeFacade, unavailable};
-use crate::engine_host::chain;
 use crate::fits::{self, FitsCluster, ReferenceError};
 use crate::planning;
+use exo_accelerators::chain;
 
 /// For the heads of a hub's files, and for planning: shorter than what the server waits.
 const FITS_MAX: Duration = Duration::from_secs(28);

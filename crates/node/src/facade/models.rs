@@ -9,7 +9,7 @@ use exo_hub::Origin;
 use exo_machine::{Answer, ModelHolders, Question};
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
-use crate::engine_host::chain;
+use exo_accelerators::chain;
 
 impl NodeFacade {
     pub(super) async fn list_models(&self, question: Question) -> Result<Vec<ModelView>, AdminError> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use exo_accelerators::chain;
 use exo_cluster::EngineId;
 use exo_engine::EngineOptions;
 use exo_formats::Model;
@@ -14,9 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::Devices;
 use crate::compute::Seat;
 use crate::draft::Draft;
-use crate::engine_host::{
-    EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost, chain,
-};
+use crate::engine_host::{EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost};
 use crate::events::{Event, EventSender};
 use crate::library::Library;
 use crate::worker::{LoadWords, MemoryWords, WorkerHost};

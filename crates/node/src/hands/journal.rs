@@ -17,8 +17,8 @@ use exo_journal::{BATCH_BYTES_MAX, Journal, PAYLOAD_BYTES_MAX, Snapshot};
 use exo_machine::{PersistId, Write, WriteFailure};
 use exo_types::LogHead;
 
-use crate::engine_host::chain;
 use crate::files::{DataDir, FilesError};
+use exo_accelerators::chain;
 
 /// The writer's thread has ended: it panicked, since it outlives all who hold the writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -23,11 +23,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::bulk::{Fetcher, PURPOSE_BULK};
-use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
 use crate::log_capture::LogCapture;
 use crate::meters::Meters;
+use exo_accelerators::chain;
 use tasks::{FINISH_MAX, Frame};
 
 /// For an address to refuse a connection.
