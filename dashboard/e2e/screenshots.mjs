@@ -7,8 +7,6 @@ const [link, folder, model] = process.argv.slice(2);
 mkdirSync(folder, { recursive: true });
 
 const PICTURES = [
-  ["cluster", "cluster", (page) => page.locator(".graph").getByText("carla").first().waitFor()],
-  ["instances", "instances", (page) => page.getByText(/ready for/).waitFor()],
   ["plan", `models/${model}`, (page) => page.getByRole("heading", { name: "Every device, with its reason" }).waitFor()],
 ];
 

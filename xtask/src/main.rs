@@ -119,7 +119,7 @@ enum Command {
         #[arg(long)]
         quick: bool,
     },
-    /// Take the pictures of the README and docs/dashboard.md, from three nodes on loopback; needs Chromium
+    /// Take the pictures of docs/dashboard.md, from three nodes on loopback; needs Chromium
     #[command(after_help = "Example: cargo xtask screenshots --exo target/debug/exo")]
     Screenshots(screenshots::ScreenshotsArgs),
     /// Run the tests of `exo-device` that are for Windows under Wine, with graphics cards that are played; takes minutes

@@ -43,8 +43,9 @@ fn a_link_of_exo_open_signs_in_once_and_the_session_outlasts_the_node() {
     let start =
         Start { name: "desk", group: "open", flags: vec!["--no-discovery".to_owned()], ..Start::default() };
     let mut node = Node::start_in(&data, start.clone());
-    let greeting = node.log();
-    assert!(greeting.contains("`exo open`") && !greeting.contains("#code="), "{greeting}");
+    let greeting =
+        wait_for("the greeting", SOON, || Some(node.log()).filter(|log| log.contains("`exo open`")));
+    assert!(!greeting.contains("#code="), "{greeting}");
     let printed = node.exo(&["open", "--print"]);
     let link = stdout(&printed);
     assert!(link.starts_with(&format!("http://{}/#code=", node.address)), "{link}{}", stderr(&printed));
