@@ -62,11 +62,7 @@ impl Scheduler {
 
     /// Reserves pages for those whose turn it is.
     fn admit(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
-        while self.running.len() < self.placement.slots as usize {
-            if !self.queue.head().is_some_and(|head| self.pages.can_claim(&head.need)) {
-                return;
-            }
-            let Some(Waiting { submission, need }) = self.queue.pop() else { return };
+        while let Some(Waiting { submission, need, generated }) = self.next_admitted() {
             self.tickets += 1;
             if self.running.is_empty() {
                 self.turnover.begin(now);
@@ -75,11 +71,25 @@ impl Scheduler {
             let guesser = self.guesser(&submission, tokens_max);
             let (to, term) = (submission.spec.driver, self.term());
             let (sequence, attempt) = (submission.spec.sequence, submission.attempt);
-            let running = Running::new(submission, self.tickets, self.pages.claim(need), tokens_max, guesser);
+            let claim = self.pages.claim(need);
+            let running = Running::new(submission, generated, self.tickets, claim, tokens_max, guesser);
             let cached_tokens = running.claim.cached_tokens();
             out.push(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens });
             self.running.insert(sequence, running);
         }
+    }
+
+    /// Takes whose turn it is, if it has room, or else whoever has less than a share and for whom another makes way.
+    fn next_admitted(&mut self) -> Option<Waiting> {
+        let head = self.queue.head()?;
+        let has_slot = self.running.len() < self.placement.slots as usize;
+        if has_slot && self.pages.can_claim(&head.need) {
+            return self.queue.pop();
+        }
+        let (next, paused) = self.who_makes_way()?;
+        let next = self.queue.take(next)?;
+        self.pause(paused);
+        Some(next)
     }
 
     fn guesser(&self, submission: &Submission, tokens_max: u32) -> Guesser {
@@ -281,7 +291,7 @@ impl Flight {
         self.tokens += tokens;
         self.depth = self.depth.max(part.end());
         self.drafts += part.drafts;
-        if running.generated == 0 {
+        if !running.has_sampled {
             self.prompt_tokens += tokens;
         } else {
             self.decodes += 1;

@@ -37,6 +37,11 @@ impl Kept {
         self.pages.get(&key).is_some_and(|page| page.users == 0)
     }
 
+    /// Whether one running sequence uses it and no other.
+    pub(super) fn has_one_user(&self, key: PageKey) -> bool {
+        self.pages.get(&key).is_some_and(|page| page.users == 1)
+    }
+
     /// One more running sequence uses it.
     pub(super) fn hold(&mut self, key: PageKey) {
         let page = self.pages.get_mut(&key).expect("only pages that were found are held");

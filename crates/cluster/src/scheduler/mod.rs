@@ -24,6 +24,7 @@ mod drafting;
 mod ended;
 mod kept;
 mod lookup;
+mod making_way;
 pub(crate) mod opening;
 mod outcome;
 mod pace;

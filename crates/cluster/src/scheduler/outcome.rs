@@ -164,13 +164,20 @@ impl Scheduler {
         }
         self.beat_at = now;
         let term = self.terms.current;
-        let silent = self.running.iter().filter(|(_, r)| r.generated == 0);
+        let silent = self.running.iter().filter(|(_, r)| !r.has_sampled);
         out.extend(silent.map(|(&sequence, r)| SchedulerOutput::Started {
             to: r.driver,
             term,
             sequence,
             attempt: r.attempt,
             cached_tokens: r.claim.cached_tokens(),
+        }));
+        out.extend(self.queue.paused().map(|s| SchedulerOutput::Started {
+            to: s.spec.driver,
+            term,
+            sequence: s.spec.sequence,
+            attempt: s.attempt,
+            cached_tokens: 0,
         }));
     }
 

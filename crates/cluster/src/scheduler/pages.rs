@@ -144,6 +144,12 @@ impl Pages {
         self.claimed() + idle + need.pages_max - count <= self.total
     }
 
+    /// Whether there will be when `gone` gives its own back. Kept pages that it could begin with are not counted.
+    pub(super) fn can_claim_without(&self, gone: &Claim, need: &Need) -> bool {
+        let idle = gone.used.iter().filter(|key| self.kept.has_one_user(**key)).count() as u32;
+        self.claimed() - gone.own_promised() - idle + need.pages_max <= self.total
+    }
+
     /// Promises pages; the caller has asked [`Pages::can_claim`].
     pub(super) fn claim(&mut self, need: Need) -> Claim {
         self.promised += need.pages_max;

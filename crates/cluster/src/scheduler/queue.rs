@@ -19,6 +19,8 @@ const RESUMED_TOKENS_MAX: usize = 16 << 20;
 pub(super) struct Waiting {
     pub(super) submission: Submission,
     pub(super) need: Need,
+    /// Tokens of its answer that were sampled before it was put back here.
+    pub(super) generated: u32,
 }
 
 /// A bounded queue. The head is whoever's turn it is; it is never overtaken, so that a long prompt is not starved.
@@ -73,6 +75,13 @@ impl Queue {
         self.principals.entry(principal).entry(request).push_back(waiting);
     }
 
+    /// Puts a sequence back that made way for another: its principal has its turn as before, and in it this one the next.
+    pub(super) fn put_back(&mut self, waiting: Waiting) {
+        let (principal, request) =
+            (waiting.submission.spec.principal, waiting.submission.spec.sequence.request);
+        self.principals.entry(principal).first_entry(request).push_front(waiting);
+    }
+
     /// Whose turn it is.
     pub(super) fn head(&self) -> Option<&Waiting> {
         self.resumed.front().or_else(|| self.principals.first()?.first()?.front())
@@ -80,21 +89,42 @@ impl Queue {
 
     /// Takes the head; its principal, and within it its request, goes to the end of the turns.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
+        self.resumed.pop_front().or_else(|| self.pop_turn())
+    }
+
+    fn pop_turn(&mut self) -> Option<Waiting> {
         let head = |choices: &mut VecDeque<Waiting>| (choices.pop_front(), choices.is_empty());
-        if let Some(resumed) = self.resumed.pop_front() {
-            return Some(resumed);
-        }
         self.principals.turn(|requests| (requests.turn(head), requests.is_empty()))
+    }
+
+    /// The first of each request, in the order of turns.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = &Waiting> {
+        let requests = self.principals.in_order().flat_map(Turns::in_order);
+        self.resumed.front().into_iter().chain(requests.filter_map(VecDeque::front))
+    }
+
+    /// Takes one of [`Queue::in_order`] as if it were its turn.
+    pub(super) fn take(&mut self, sequence: SequenceId) -> Option<Waiting> {
+        if self.resumed.front().is_some_and(|waiting| waiting.submission.spec.sequence == sequence) {
+            return self.resumed.pop_front();
+        }
+        let spec =
+            &self.waiting().find(|waiting| waiting.submission.spec.sequence == sequence)?.submission.spec;
+        let principal = spec.principal;
+        self.principals.first_entry(principal).first_entry(sequence.request);
+        self.pop_turn()
     }
 
     pub(super) fn get(&self, sequence: SequenceId) -> Option<&Submission> {
         self.iter().find(|s| s.spec.sequence == sequence)
     }
 
-    /// Whether it was there.
-    pub(super) fn remove(&mut self, sequence: SequenceId) -> bool {
-        let found = self.get(sequence).is_some();
-        self.retain(|s| s.spec.sequence != sequence);
+    /// Takes a sequence out, if it is there.
+    pub(super) fn remove(&mut self, sequence: SequenceId) -> Option<Waiting> {
+        let found = self.waiting().find(|waiting| waiting.submission.spec.sequence == sequence).cloned();
+        if found.is_some() {
+            self.retain(|s| s.spec.sequence != sequence);
+        }
         found
     }
 
@@ -102,9 +132,18 @@ impl Queue {
         self.retain(|s| s.spec.driver != driver);
     }
 
+    /// Those whose answers have begun, and who made way for others.
+    pub(super) fn paused(&self) -> impl Iterator<Item = &Submission> {
+        self.waiting().filter(|waiting| waiting.generated > 0).map(|waiting| &waiting.submission)
+    }
+
     fn iter(&self) -> impl Iterator<Item = &Submission> {
+        self.waiting().map(|waiting| &waiting.submission)
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = &Waiting> {
         let new = self.principals.values().flat_map(Turns::values).flatten();
-        self.resumed.iter().chain(new).map(|waiting| &waiting.submission)
+        self.resumed.iter().chain(new)
     }
 
     fn retain(&mut self, keep: impl Fn(&Submission) -> bool) {
@@ -142,6 +181,13 @@ impl<K: Ord + Copy, V: Default> Turns<K, V> {
         self.values.entry(key).or_default()
     }
 
+    /// The value of `key`, which has the next turn.
+    fn first_entry(&mut self, key: K) -> &mut V {
+        self.order.retain(|other| *other != key);
+        self.order.push_front(key);
+        self.values.entry(key).or_default()
+    }
+
     fn first(&self) -> Option<&V> {
         self.values.get(self.order.front()?)
     }
@@ -156,6 +202,11 @@ impl<K: Ord + Copy, V: Default> Turns<K, V> {
             self.order.push_back(key);
         }
         taken
+    }
+
+    /// The values, next turn first.
+    fn in_order(&self) -> impl Iterator<Item = &V> {
+        self.order.iter().filter_map(|key| self.values.get(key))
     }
 
     fn values(&self) -> impl Iterator<Item = &V> {

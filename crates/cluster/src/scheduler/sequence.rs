@@ -1,8 +1,8 @@
 //! A running sequence: how much of it was sent through the pipeline, and what comes next.
 
 use exo_types::{
-    Attempt, DRAFTS_MAX, NodeId, PageKey, Principal, PromptQuery, SequenceId, SequenceSpec, StepSequence,
-    Time,
+    Attempt, DRAFTS_MAX, NodeId, PageKey, PlacementId, Principal, PromptQuery, SamplingParams, SequenceId,
+    SequenceSpec, StepSequence, Time,
 };
 
 use super::drafting::{Drafting, Terms};
@@ -24,11 +24,16 @@ pub(super) struct Running {
     pub(super) claim: Claim,
     /// Tokens sampled in this submission.
     pub(super) generated: u32,
+    /// Whether any of them since it was admitted: until then its tokens in steps are those of a prompt.
+    pub(super) has_sampled: bool,
+    sampling: SamplingParams,
+    prompt_tokens: u32,
+    speculate: bool,
     /// Until the stages open it: what they are told.
     unopened: Option<SequenceSpec>,
     /// What is reported with its first token.
     query: PromptQuery,
-    principal: Principal,
+    pub(super) principal: Principal,
     /// Prompt and answer so far.
     tokens: Vec<u32>,
     /// The longest it can become.
@@ -61,32 +66,46 @@ enum Next {
 }
 
 impl Running {
-    /// The sequence, about to send its prompt.
+    /// The sequence, about to send its prompt, and what was generated of its answer before it was put back.
     pub(super) fn new(
         submission: Submission,
+        generated: u32,
         ticket: u64,
         claim: Claim,
         tokens_max: u32,
         guesser: Guesser,
     ) -> Self {
-        let Submission { attempt, spec, max_tokens, stop_tokens, ignore_eos, .. } = submission;
+        let Submission { attempt, spec, max_tokens, stop_tokens, ignore_eos, speculate, .. } = submission;
         Self {
             ticket,
             driver: spec.driver,
             attempt,
             claim,
-            generated: 0,
+            generated,
+            has_sampled: false,
+            sampling: spec.sampling.clone(),
+            prompt_tokens: spec.prompt_tokens,
+            speculate,
             principal: spec.principal,
             tokens: spec.history.clone(),
             query: spec.open_query(),
             unopened: Some(spec),
             tokens_max,
-            max_tokens,
+            max_tokens: max_tokens.saturating_add(generated),
             stop_tokens,
             ignore_eos,
             guesser,
             next: Next::Prefill { sent: 0 },
         }
+    }
+
+    /// What goes on with it from here: its answer so far becomes part of what the next submission begins with.
+    pub(super) fn into_rest(self, sequence: SequenceId, placement: PlacementId) -> Submission {
+        let Self { attempt, driver, principal, sampling, prompt_tokens, tokens: history, .. } = self;
+        let (query, max_tokens) = (self.query, self.max_tokens.saturating_sub(self.generated));
+        let (stop_tokens, ignore_eos, speculate) = (self.stop_tokens, self.ignore_eos, self.speculate);
+        let spec = SequenceSpec { sequence, principal, driver, sampling, history, prompt_tokens, query };
+        Submission { placement, attempt, spec, max_tokens, stop_tokens, ignore_eos, speculate }
     }
 
     /// Whether the stages know it.
@@ -255,6 +274,7 @@ impl Running {
             drafting.learn(result.drafts, result.drafts_accepted());
         }
         self.generated += count;
+        self.has_sampled = true;
         self.next = Next::Decode { token, since: step, behind_rejected: count <= result.drafts };
         if !self.ignore_eos && self.stop_tokens.contains(&token) {
             return Some(EndReason::StopToken);

@@ -53,7 +53,7 @@ impl Scheduler {
             None => {
                 let queue_ahead = self.queue.len() as u32;
                 let need = self.need(&submission);
-                self.queue.push(Waiting { submission, need });
+                self.queue.push(Waiting { submission, need, generated: 0 });
                 out.push(SchedulerOutput::Accepted { to, term, sequence, attempt, queue_ahead });
             }
         }
@@ -160,7 +160,7 @@ impl Scheduler {
         Busy { waiting, retry_after_s: self.turnover.retry_after_s(now, waiting) }
     }
 
-    fn need(&self, submission: &Submission) -> Need {
+    pub(super) fn need(&self, submission: &Submission) -> Need {
         let (spec, tokens_max) = (&submission.spec, self.tokens_max(submission));
         let need = self.pages.need(&self.placement, spec.principal, &spec.history, tokens_max);
         if spec.open_query().needs_all_rows() { need.without_kept() } else { need }
@@ -188,8 +188,8 @@ impl Scheduler {
             );
         }
         let generated = match self.queue.remove(sequence) {
-            true => 0,
-            false => self.release(sequence).map_or(0, |gone| gone.generated),
+            Some(waiting) => waiting.generated,
+            None => self.release(sequence).map_or(0, |gone| gone.generated),
         };
         self.end(sequence, from, attempt, End::Done { reason: EndReason::Cancelled, generated }, out);
     }

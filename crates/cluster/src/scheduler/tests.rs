@@ -239,6 +239,102 @@ fn who_fills_the_queue_takes_nobody_elses_share_of_it() {
     );
 }
 
+/// Reports a token of each part of the step that was sent last; who started and ended then.
+fn go_on(s: &mut Scheduler) -> Vec<String> {
+    let flight = s.in_flight.front().unwrap();
+    let step = flight.step;
+    let result = |part: &exo_types::StepSequence| TokenResult {
+        sequence: part.sequence,
+        ..result(part.sequence.request.0, part.end(), 7)
+    };
+    let results = flight.sampled.iter().map(|(_, part)| result(part)).collect();
+    let out = show(&tokens(s, step, results));
+    out.into_iter().filter(|line| !line.starts_with("step")).collect()
+}
+
+#[test]
+fn who_has_all_slots_makes_way_for_who_has_none() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1]), 64, 4);
+    let [a, b, c] = [1, 2, 3].map(|n| Principal([n; 16]));
+    for n in 1..=6 {
+        submit_as(&mut s, n, 4, 12, a);
+    }
+    assert_eq!(go_on(&mut s), Vec::<String>::new());
+    assert_eq!(s.running.keys().map(|id| id.request.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
+
+    // All are in a step: it starts when that comes back.
+    assert_eq!(show(&submit_as(&mut s, 7, 4, 12, b)), ["accepted 7 behind 2"]);
+    assert_eq!(go_on(&mut s), ["started 7"]);
+    assert_eq!(show(&submit_as(&mut s, 8, 4, 12, b)), ["accepted 8 behind 3"]);
+    assert_eq!(go_on(&mut s), ["started 8"], "two and two");
+    submit_as(&mut s, 9, 4, 12, b);
+    assert_eq!(go_on(&mut s), Vec::<String>::new(), "more than half is nobody's share");
+    submit_as(&mut s, 10, 4, 12, c);
+    assert_eq!(go_on(&mut s), ["started 10"]);
+    assert_eq!(s.running.len(), 4);
+
+    // What made way goes on before what of its principal had not begun, and has its tokens in all.
+    let mut said = Vec::new();
+    while !s.running.is_empty() {
+        assert!(said.len() < 100, "{said:?}");
+        said.extend(go_on(&mut s));
+    }
+    let position = |line: &str| said.iter().position(|said| said.starts_with(line)).unwrap_or(said.len());
+    assert!(position("started 4") < position("started 5"), "{said:?}");
+    for n in 1..=10 {
+        assert!(said.contains(&format!("ended {n} MaxTokens after 12")), "{n}: {said:?}");
+    }
+    assert_eq!((s.stats().pages_claimed, s.stats().queued), (0, 0));
+}
+
+/// One request with many choices beside another of the same principal.
+#[test]
+fn choices_that_have_all_slots_make_way_for_another_request() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1]), 64, 4);
+    for index in 0..6 {
+        let mut submission = submission(1, 4, 12);
+        submission.spec.sequence.index = index;
+        s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission });
+    }
+    go_on(&mut s);
+    submit(&mut s, 2, 4, 12);
+    assert_eq!(go_on(&mut s), ["started 2"]);
+    submit(&mut s, 3, 4, 12);
+    assert_eq!(go_on(&mut s), ["started 3"], "two choices and two others");
+    submit(&mut s, 4, 4, 12);
+    assert_eq!(go_on(&mut s), ["started 4"]);
+    submit(&mut s, 5, 4, 12);
+    assert_eq!(go_on(&mut s), Vec::<String>::new(), "one of each");
+    // It is cancelled while it waits: its driver hears of the tokens it has.
+    let paused = s.queue.paused().next().unwrap().spec.sequence;
+    let ended = s.handle(Time::ZERO, cancelled(paused));
+    let SchedulerOutput::Ended { generated, .. } = &ended[0] else { panic!("{ended:?}") };
+    assert!(*generated > 0);
+}
+
+#[test]
+fn who_made_way_hears_that_the_pipeline_moves_and_who_runs_nothing_is_not_overtaken() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    // Sixteen pages: four sequences that may become as long as the context have them all.
+    let mut s = serving(config, placement(1, 1, &[1]), 16, 4);
+    let [a, b, c] = [1, 2, 3].map(|n| Principal([n; 16]));
+    for n in 1..=4 {
+        submit_as(&mut s, n, 4, 12, a);
+    }
+    go_on(&mut s);
+    // The first needs more than one that makes way gives back, and who came later does not go first.
+    submit_as(&mut s, 5, 4, 28, b);
+    submit_as(&mut s, 6, 4, 12, c);
+    assert_eq!(go_on(&mut s), Vec::<String>::new());
+    s.handle(Time::ZERO, cancelled(seq(5)));
+    assert_eq!(go_on(&mut s), ["started 6"]);
+    let now = Time::ZERO + Duration::from_secs(2);
+    s.completed_at = now;
+    assert_eq!(show(&s.handle(now, SchedulerInput::Tick)), ["started 6", "started 4"]);
+}
+
 #[test]
 fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     let mut s = scheduler(&[1], 4);
