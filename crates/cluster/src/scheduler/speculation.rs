@@ -206,7 +206,9 @@ impl World {
         cached.extend(own);
         let answer = self.answers.get(&part.sequence).map_or(&[][..], Vec::as_slice);
         let before = &cached[..cached.len() - answer.len().min(cached.len())];
-        assert!(answer.is_empty() || cached[before.len()..] == *answer, "the caches hold the answer so far");
+        // What made way is read again in chunks: only the last of them has all of it.
+        let is_whole = part.sample || answer.is_empty();
+        assert!(!is_whole || cached[before.len()..] == *answer, "the caches hold the answer so far");
         self.drafts += part.drafts;
         let mut tokens = Vec::new();
         if part.sample {

@@ -330,7 +330,7 @@ fn who_made_way_hears_that_the_pipeline_moves_and_who_runs_nothing_is_not_overta
     assert_eq!(go_on(&mut s), Vec::<String>::new());
     s.handle(Time::ZERO, cancelled(seq(5)));
     assert_eq!(go_on(&mut s), ["started 6"]);
-    let now = Time::ZERO + Duration::from_secs(2);
+    let now = Time::ZERO + BEAT_EVERY;
     s.completed_at = now;
     assert_eq!(show(&s.handle(now, SchedulerInput::Tick)), ["started 6", "started 4"]);
 }
