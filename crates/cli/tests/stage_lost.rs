@@ -140,6 +140,48 @@ fn an_answer_goes_on_when_a_stage_stands_still_and_nothing_changes_when_it_moves
     assert_eq!((long_answer(driver, LONG), placement(driver)), (expected, moved), "thawed: nothing changes");
 }
 
+/// Tokens of sequences that began on this node's instance, and of those the ones whose keys and values were kept.
+fn begun(node: &Node) -> [u64; 2] {
+    let text = node.call("GET", "/metrics", None).body;
+    ["exo_prefix_queried_tokens_total{", "exo_prefix_hit_tokens_total{"].map(|name| {
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+    })
+}
+
+/// The step is missed after two seconds; a node that moves again within the four in which it would be lost still has what it had.
+#[test]
+fn an_answer_goes_on_behind_what_all_stages_keep_when_one_stands_still_for_a_moment() {
+    const PAGE_TOKENS: u64 = 32;
+    let nodes = cluster("moment", &NAMES);
+    let instance = nodes[0].place("demo", 3);
+    let stages = instance["stages"].as_array().unwrap();
+    let of_stage = |index: usize| &nodes[at(stages[index]["node_name"].as_str().unwrap())];
+    let (driver, frozen) = (of_stage(0), of_stage(2));
+    let placement = || driver.get("/exo/v1/cluster")["instances"][0]["placement"].clone();
+    let (expected, placed) = (long_answer(driver, LONG), placement());
+    let before = begun(driver);
+
+    let stream = stream_until(driver, LONG, 2 * PAGE_TOKENS as usize);
+    send("-STOP", frozen.pid());
+    wait_for("the answer to be interrupted", Duration::from_secs(5), || {
+        (driver.get("/exo/v1/requests")[0]["phase"] == "interrupted").then_some(())
+    });
+    send("-CONT", frozen.pid());
+    let events = rest_of(stream);
+    assert_eq!(text_of(&events), expected, "not a token more, less or other");
+    assert!(matches!(resumed_of(&events)[..], [after] if after >= 2 * PAGE_TOKENS), "{events}");
+    assert_eq!(placement(), placed, "nobody was lost");
+    let after = begun(driver);
+    let [queried, kept] = [after[0] - before[0], after[1] - before[1]];
+    let of_usage = events.split("\"prompt_tokens\":").nth(1).unwrap();
+    let prompt: u64 = of_usage.split([',', '}']).next().unwrap().trim().parse().unwrap();
+    assert!(queried >= 2 * (prompt + PAGE_TOKENS), "it began twice: {queried}");
+    // Its last page may not have been full, and of the one before a stage may not have known.
+    let again = queried - kept - prompt;
+    assert!(again <= 2 * PAGE_TOKENS, "{again} positions of {queried} were computed again");
+}
+
 fn placed_again(driver: &Node, victim: &str) {
     wait_for("the model placed on the nodes that are left", REPLACED_MAX, || {
         let view = driver.get("/exo/v1/cluster");

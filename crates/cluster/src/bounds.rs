@@ -6,6 +6,7 @@ use crate::coordinator::survey;
 use crate::driver::{LAST_TOKENS_WITHIN, interrupt};
 use crate::scheduler::{opening, terms};
 use crate::stage::held;
+use crate::wire::limits::PAGES_OF_TERM_MAX;
 use crate::{CoordinatorConfig, DriverConfig, SchedulerConfig, WorkerConfig};
 
 /// A state that something can be in, and what ends it.
@@ -107,6 +108,12 @@ fn of_steps() -> Vec<Bound> {
             time(opening::OPENING_MAX),
             "scheduler",
             "the instance is repaired: its answers stay interrupted meanwhile",
+        ),
+        Bound::new(
+            "pages that outlive a term, until a sequence begins with them",
+            format!("no bound in time, {PAGES_OF_TERM_MAX} pages; the oldest go when a step needs the room"),
+            "scheduler",
+            "their tokens are computed again",
         ),
         Bound::new(
             "step 0 for a stage that is not there yet",

@@ -149,13 +149,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Closes every sequence and forgets every kept page, as if it had just been loaded. Weights and the memory of the cache stay:
-    /// nothing is read, packed or uploaded. Not while a step is ahead ([`Engine::hand_over`]): finish it first.
-    pub fn reset(&mut self) {
+    /// Closes every sequence and forgets every kept page but some, as if it had just been loaded. Weights and the memory of the
+    /// cache stay: nothing is read, packed or uploaded. Not while a step is ahead ([`Engine::hand_over`]): finish it first.
+    pub fn reset(&mut self, keep: &[PageKey]) {
         for (_, closed) in std::mem::take(&mut self.sequences) {
             self.pages.give_back(closed.pages);
         }
-        self.pages.forget_all();
+        self.pages.forget_all_but(&keep.iter().copied().collect());
     }
 
     /// Forgets a sequence's positions from `to` on. What was sampled stays known, so that it can be replayed.

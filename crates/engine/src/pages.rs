@@ -5,7 +5,7 @@
 //! it outlives its sequence, and further sequences of its principal may hold it too. Whoever holds a page counts; it
 //! is free when nobody does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use exo_types::{PageKey, Principal};
 
@@ -139,10 +139,12 @@ impl PagePool {
         page.is_some()
     }
 
-    /// Keeps no page any longer.
-    pub fn forget_all(&mut self) {
-        let kept = std::mem::take(&mut self.kept);
-        self.give_back(kept.into_values());
+    /// Keeps no page any longer but these, as far as it keeps them.
+    pub fn forget_all_but(&mut self, keys: &BTreeSet<PageKey>) {
+        let (stay, gone) =
+            std::mem::take(&mut self.kept).into_iter().partition(|(key, _)| keys.contains(key));
+        self.kept = stay;
+        self.give_back(BTreeMap::into_values(gone));
     }
 }
 

@@ -137,7 +137,7 @@ fn after_a_reset_nothing_is_open_or_kept_and_the_answers_are_those_of_a_new_engi
         let before = engine.report();
         assert!(before.pages_kept == 3 && before.sequences == 2, "{before:?}");
         let memory = engine.device().memory().allocated_bytes;
-        engine.reset();
+        engine.reset(&[]);
         let after = engine.report();
         assert_eq!((after.pages_free, after.pages_kept, after.sequences), (before.pages_total, 0, 0));
         let held = |r: &exo_engine::EngineReport| (r.weight_bytes, r.kv_bytes, r.workspace_bytes, r.steps);
@@ -153,11 +153,27 @@ fn after_a_reset_nothing_is_open_or_kept_and_the_answers_are_those_of_a_new_engi
 }
 
 #[test]
+fn pages_that_a_reset_leaves_are_begun_with() {
+    for fixture in one_of_each() {
+        let text = text(&fixture);
+        let want = solo(&fixture.gguf(), options(), 1).logits_in_chunks(&text, 64);
+        let mut engine = filled(&fixture);
+        engine.reset(&keys(&[10, 11, 99]));
+        let after = engine.report();
+        assert_eq!((after.pages_free, after.pages_kept, after.sequences), (after.pages_total - 2, 2, 0));
+        engine.open_cached(greedy(1, &text), &keys(&[10, 11])).unwrap();
+        let mut pipeline = common::Pipeline { stages: vec![engine] };
+        let got = pipeline.logits(vec![part(1, 2 * PAGE, &text[2 * PAGE..], false)]).unwrap();
+        assert_same_bits(&got, &want[2 * PAGE * fixture.vocab..], &fixture.name);
+    }
+}
+
+#[test]
 fn what_another_principal_left_is_cleared_after_a_reset_too() {
     let fixture = Fixture::load("qwen3-f16");
     let text = text(&fixture);
     let mut engine = filled(&fixture);
-    engine.reset();
+    engine.reset(&[]);
     let mut other = greedy(5, &text);
     other.principal = Principal([3; 16]);
     engine.open(other).unwrap();

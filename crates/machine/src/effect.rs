@@ -12,8 +12,8 @@ use exo_cluster::{DraftCounts, EngineId, InstanceView, PlanId, State};
 use exo_planner::PlanRequest;
 
 use exo_types::{
-    Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, SampledToken, SequenceId, SequenceSpec, Shard,
-    ShardPosition, ShardSpec, StepFrame, Term,
+    Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, PageKey, SampledToken, SequenceId,
+    SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term,
 };
 
 use crate::input::{
@@ -100,7 +100,7 @@ pub enum Effect {
         /// What.
         spec: Box<ShardSpec>,
     },
-    /// Drop its sequences and kept pages, after the jobs before. Answer `Rewired` with the same position and term.
+    /// Drop its sequences and its kept pages but some, after the jobs before. Answer `Rewired` with the same position and term.
     Rewire {
         /// Which.
         engine: EngineId,
@@ -108,6 +108,8 @@ pub enum Effect {
         position: ShardPosition,
         /// The term that begins. The first is that of an engine that begins to serve.
         term: Term,
+        /// The kept pages that stay.
+        keep: Vec<PageKey>,
     },
     /// Compute a step. Answer `Computed`.
     Compute {

@@ -49,10 +49,12 @@ impl NodeMachine {
                     self.out.push(Effect::Compute { engine, position, job });
                 }
                 #[cfg(feature = "planted")]
-                StageOutput::Rewire { term } if self.has_bug(crate::planted::Bug::NoRewire) => {
+                StageOutput::Rewire { term, .. } if self.has_bug(crate::planted::Bug::NoRewire) => {
                     self.feed_stage(position, StageInput::Rewired { term });
                 }
-                StageOutput::Rewire { term } => self.out.push(Effect::Rewire { engine, position, term }),
+                StageOutput::Rewire { term, keep } => {
+                    self.out.push(Effect::Rewire { engine, position, term, keep });
+                }
                 StageOutput::Send { to, message } => self.send_data(to, message),
             }
         }

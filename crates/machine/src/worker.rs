@@ -284,7 +284,7 @@ impl NodeMachine {
                 entry.rewiring = Some(position);
                 let layers = entry.spec.layers;
                 tracing::info!(target: "events::shard", engine = engine.0, %layers, placement = %position.placement, "kept in memory");
-                self.out.push(Effect::Rewire { engine, position, term: Term::FIRST });
+                self.out.push(Effect::Rewire { engine, position, term: Term::FIRST, keep: Vec::new() });
                 return true;
             }
         }

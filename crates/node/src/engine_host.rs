@@ -11,7 +11,7 @@ use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, EngineId, StageGeometry};
 use exo_engine::{Ahead, Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_formats::Model;
-use exo_types::{Attempt, FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
+use exo_types::{Attempt, FailureKind, PageKey, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 
 use exo_accelerators::chain;
 
@@ -68,8 +68,8 @@ pub struct Job {
 pub enum Order {
     /// Compute a step.
     Compute(Job),
-    /// Close all sequences and forget all kept pages: it serves another placement from now on.
-    Rewire,
+    /// Close all sequences and forget all kept pages but these: another term begins, or it serves another placement from now on.
+    Rewire { keep: Vec<PageKey> },
 }
 
 /// A running engine. Dropping it stops it at the next layer.
@@ -107,12 +107,12 @@ impl EngineHost {
         }
     }
 
-    /// Makes it serve another placement, behind the steps that it was handed before: it forgets sequences and kept pages, and
-    /// keeps its weights. `Rewired` follows the results of those steps.
-    pub fn rewire(&self) {
+    /// Begins another term or placement, behind the steps that it was handed before: it forgets sequences and all kept pages but
+    /// `keep`, and keeps its weights. `Rewired` follows the results of those steps.
+    pub fn rewire(&self, keep: Vec<PageKey>) {
         match self {
-            Self::Thread(thread) => thread.order(Order::Rewire),
-            Self::Worker(worker) => worker.order(Order::Rewire),
+            Self::Thread(thread) => thread.order(Order::Rewire { keep }),
+            Self::Worker(worker) => worker.order(Order::Rewire { keep }),
         }
     }
 
@@ -332,13 +332,13 @@ fn serve(
         let patience = if flying.is_some() { FLYING } else { settling.patience() };
         let Job { commands, frame, rows } = match inbox.recv_timeout(patience) {
             Ok(Order::Compute(job)) => job,
-            Ok(Order::Rewire) => {
+            Ok(Order::Rewire { keep }) => {
                 // What is on the device comes first: the pages it writes to are given to others then.
                 let before = flying.take();
                 if before.is_some_and(|before| land(id, engine, before, bounds, events).is_none()) {
                     return;
                 }
-                engine.reset();
+                engine.reset(&keep);
                 events(EngineEvent::Rewired { engine: id });
                 continue;
             }

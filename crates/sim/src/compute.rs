@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exo_cluster::{ComputeResult, EngineId, StageGeometry};
 use exo_machine::{EngineEvent, Input, Job, LoadedFacts};
-use exo_types::{FailureKind, ShardPosition, ShardSpec, Term, Time};
+use exo_types::{FailureKind, PageKey, ShardPosition, ShardSpec, Term, Time};
 
 use crate::engine::{Engine, PAGE_TOKENS};
 use crate::model::{HIDDEN, VOCAB};
@@ -98,17 +98,25 @@ impl World {
         self.feed(node, Input::Sampled(Box::new(samples)));
     }
 
-    pub(crate) fn rewire(&mut self, node: usize, engine: EngineId, position: ShardPosition, term: Term) {
+    pub(crate) fn rewire(
+        &mut self,
+        node: usize,
+        engine: EngineId,
+        (position, term): (ShardPosition, Term),
+        keep: &[PageKey],
+    ) {
         let (now, took) = (self.now, self.nodes[node].draws.draw().micros(20, 1000));
         let Some(process) = &mut self.nodes[node].process else { return };
         let loaded = process.engines.get_mut(&engine);
         let Some(loaded) = loaded.filter(|loaded| loaded.engine.is_some()) else { return };
         loaded.free_at = loaded.free_at.max(now) + took;
         loaded.wired = Some(position);
-        if let Some(engine) = &mut loaded.engine {
-            engine.rewire();
-        }
         let at = loaded.free_at;
+        let rewired = loaded.engine.as_mut().map_or(Ok(()), |engine| engine.rewire(keep));
+        if let Err(misuse) = rewired {
+            let text = format!("n{node} {engine:?} {position:?} {term}: {}", misuse.0);
+            return self.fail("engines_get_what_fits", text);
+        }
         let event = EngineEvent::Rewired { position, term };
         self.engine_at(at, node, engine, Input::Engine { engine, event });
     }

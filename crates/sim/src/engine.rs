@@ -57,10 +57,15 @@ impl Engine {
         Self { shard, pages_max: pages_max as usize, pages_given: 0, open, kept }
     }
 
-    /// Drops sequences and kept pages; the weights stay.
-    pub fn rewire(&mut self) {
+    /// Drops sequences, and kept pages but some; the weights stay.
+    pub fn rewire(&mut self, keep: &[PageKey]) -> Result<(), Misuse> {
+        if let Some(key) = keep.iter().find(|key| !self.kept.contains_key(key)) {
+            return misuse(format!("{key} is to outlive a term and was not kept"));
+        }
+        let keep: BTreeSet<PageKey> = keep.iter().copied().collect();
         self.open.clear();
-        self.kept.clear();
+        self.kept.retain(|key, _| keep.contains(key));
+        Ok(())
     }
 
     /// Sequences that are open.

@@ -43,7 +43,9 @@ impl World {
                 }
             }
             Effect::Load { engine, spec } => self.load(node, engine, *spec),
-            Effect::Rewire { engine, position, term } => self.rewire(node, engine, position, term),
+            Effect::Rewire { engine, position, term, keep } => {
+                self.rewire(node, engine, (position, term), &keep);
+            }
             Effect::Compute { engine, position, job } => self.compute(node, engine, position, &job),
             Effect::Unload(engine) => self.unload(node, engine),
             Effect::Sign { id, bytes } => {

@@ -32,6 +32,8 @@ impl Scheduler {
     pub(super) fn pump(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
         loop {
             self.admit(now, out);
+            // Of who made way: its slot may be the one that the next question needs.
+            out.extend(self.drafts_over.drain(..).map(SchedulerOutput::DraftOver));
             self.ask_drafts(now, out);
             let is_full = self.in_flight.len() >= self.in_flight_max();
             // Guesses come together for all who asked together: a step without them would leave those behind.
@@ -235,6 +237,7 @@ impl Scheduler {
             frame: StepFrame { placement, term, step: self.step_last, sequences },
             failures: Vec::new(),
             pages: Vec::new(),
+            kept: Vec::new(),
             rows_dtype: WireDType::F32,
             rows: Bytes::new(),
         }

@@ -81,6 +81,20 @@ impl Kept {
         Some(key)
     }
 
+    /// Forgets all but these, which no running sequence uses. Whether all of those that were kept are among them.
+    pub(super) fn retain(&mut self, keys: &BTreeSet<PageKey>) -> bool {
+        let before = self.pages.len();
+        self.pages.retain(|key, page| page.users > 0 || keys.contains(key));
+        self.by_hash.retain(|_, key| self.pages.contains_key(key));
+        self.idle.retain(|(_, key)| self.pages.contains_key(key));
+        self.pages.len() == before
+    }
+
+    /// Names of those no running sequence uses, so many at most: the last that were used.
+    pub(super) fn idle_keys(&self, count_max: usize) -> Vec<PageKey> {
+        self.idle.iter().rev().map(|&(_, key)| key).take(count_max).collect()
+    }
+
     /// Pages kept.
     pub(super) fn len(&self) -> u32 {
         self.pages.len() as u32

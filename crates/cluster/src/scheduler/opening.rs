@@ -1,12 +1,13 @@
 //! Step 0: each term begins with a step without sequences, which goes the way of all steps.
 //!
 //! Each stage adds its pages, the last one returns them. So a scheduler that has opened knows that every stage is there, that
-//! every link is open in the direction in which steps and tokens take it, and how large the caches are.
+//! every link is open in the direction in which steps and tokens take it, and how large the caches are. Of a later term it brings
+//! the names of pages that outlive the term before, and each stage strikes out those that it does not have.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use exo_types::{FailureKind, NodeId, StepFrame, Time, WireDType};
+use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Time, WireDType};
 
 use super::pages::Pages;
 use super::{Scheduler, SchedulerOutput};
@@ -26,6 +27,8 @@ pub(super) struct Opening {
     again_at: Time,
     /// What the last answer said.
     missing: Option<String>,
+    /// Pages of the term before, to be kept by all stages.
+    pub(super) kept: Vec<PageKey>,
 }
 
 /// Stages whose pages hold different numbers of tokens cannot agree on what is kept, nor give equal bits.
@@ -43,7 +46,17 @@ enum PagesError {
 
 impl Opening {
     pub(super) fn new(now: Time) -> Self {
-        Self { since: now, again_at: now, missing: None }
+        Self { since: now, again_at: now, missing: None, kept: Vec::new() }
+    }
+
+    /// The same, with step 0 to be sent now.
+    pub(super) fn at_once(self, now: Time) -> Self {
+        Self { again_at: now, ..self }
+    }
+
+    /// The same, with these pages in step 0.
+    pub(super) fn naming(self, kept: Vec<PageKey>) -> Self {
+        Self { kept, ..self }
     }
 
     /// Step 0 may be lost: it is sent again soon.
@@ -77,6 +90,7 @@ impl Scheduler {
             frame: StepFrame { placement, term, step: 0, sequences: Vec::new() },
             failures: Vec::new(),
             pages: Vec::new(),
+            kept: opening.kept.clone(),
             rows_dtype: WireDType::F32,
             rows: Bytes::new(),
         }));
@@ -90,8 +104,12 @@ impl Scheduler {
         let all = pages_of_all(&tokens.pages, self.placement.stages.len());
         match all.and_then(|pages| unchanged(self.cache, pages)) {
             Ok(cache) => {
-                self.cache = Some(cache);
-                self.pages = Pages::new(cache.pages, cache.page_tokens);
+                if self.cache.replace(cache).is_none() {
+                    self.pages = Pages::new(cache.pages, cache.page_tokens);
+                }
+                if !self.pages.retain(&tokens.kept) && self.agree_in_next_term(now) {
+                    return;
+                }
                 self.opening = None;
                 self.completed_at = now;
                 out.push(SchedulerOutput::Serving);
@@ -179,7 +197,7 @@ mod tests {
         let pages = pages.iter().map(|&(pages, page_tokens)| StagePages { pages, page_tokens }).collect();
         let (results, failures) = (vec![], vec![]);
         let (placement, term, step) = (s.placement.id, s.term(), 0);
-        let tokens = TokensMessage { placement, term, step, results, failures, pages };
+        let tokens = TokensMessage { placement, term, step, results, failures, pages, kept: vec![] };
         s.tokens(at(ms), node(2), &tokens)
     }
 

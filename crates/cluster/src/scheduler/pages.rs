@@ -232,6 +232,18 @@ impl Pages {
         }
     }
 
+    /// Names of the pages that are kept when a term ends and no sequence runs, so many at most. Others are forgotten.
+    pub(super) fn outlive_term(&mut self, count_max: usize) -> Vec<PageKey> {
+        let keys = self.kept.idle_keys(count_max);
+        self.retain(&keys);
+        keys
+    }
+
+    /// Forgets kept pages but these. Whether all that were kept are among them.
+    pub(super) fn retain(&mut self, keys: &[PageKey]) -> bool {
+        self.kept.retain(&keys.iter().copied().collect())
+    }
+
     /// Names of kept pages that must go before the next step, so that all filled pages have room.
     pub(super) fn evict(&mut self) -> Vec<PageKey> {
         let mut gone = Vec::new();

@@ -191,7 +191,7 @@ impl World {
         let from = self.scheduler.placement.stages.last().unwrap().leader().node;
         let StepFrame { placement, term, step, .. } = step.frame;
         let failures = Vec::new();
-        let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![] };
+        let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![], kept: vec![] };
         let outputs = self.scheduler.tokens(self.now, from, &tokens);
         self.carry_out(outputs);
     }

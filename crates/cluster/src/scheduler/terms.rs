@@ -1,8 +1,9 @@
 //! Terms: what was on its way is lost with a link, and the pipeline begins anew in place.
 //!
 //! A link that ends takes steps or tokens with it, so the stages no longer hold the same. Their nodes and weights are there:
-//! running sequences are interrupted, and step 0 of the next term clears the stages and proves the links again. Sequences that wait go on
-//! waiting. A pipeline that cannot hold a term for long is given up.
+//! running sequences are interrupted, and step 0 of the next term clears the stages and proves the links again. Full pages outlive the
+//! term where every stage still has them, so an interrupted sequence that is submitted again begins with its own. Sequences that wait go
+//! on waiting. A pipeline that cannot hold a term for long is given up.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use exo_types::{FailureKind, NodeId, SequenceId, Term, Time};
 
 use super::opening::Opening;
 use super::{Scheduler, SchedulerOutput};
+use crate::wire::limits;
 
 /// Terms without a token, within [`WITHIN`], after which the instance is given up.
 pub(crate) const TERMS_MAX: usize = 3;
@@ -88,10 +90,27 @@ impl Scheduler {
             self.fail(sequence, FailureKind::StageLost, &message, out);
         }
         self.terms.begin(now, next);
+        self.failures_in_row = 0;
+        self.wire_again(Opening::new(now));
+    }
+
+    /// Nothing is on its way any more, and step 0 comes next: with the names of what may be kept.
+    fn wire_again(&mut self, opening: Opening) {
         self.in_flight.clear();
         self.commands.clear();
         self.step_last = 0;
-        self.failures_in_row = 0;
-        self.opening = Some(Opening::new(now));
+        self.opening = Some(opening.naming(self.pages.outlive_term(limits::PAGES_OF_TERM_MAX)));
+    }
+
+    /// Stages do not keep the same: a command was under way when the term ended, or one of them is new. In the next term all keep
+    /// what each has now. Whether there is one.
+    pub(super) fn agree_in_next_term(&mut self, now: Time) -> bool {
+        let (Some(opening), Some(next)) = (self.opening.take(), self.terms.current.next()) else {
+            return false;
+        };
+        tracing::debug!(placement = %self.placement.id, %next, pages = self.pages.cached(), "stages keep different pages");
+        self.terms.current = next;
+        self.wire_again(opening.at_once(now));
+        true
     }
 }

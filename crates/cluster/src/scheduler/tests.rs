@@ -48,7 +48,7 @@ fn cancelled(sequence: SequenceId) -> SchedulerInput {
 fn tokens(s: &mut Scheduler, step: u64, results: Vec<TokenResult>) -> Vec<SchedulerOutput> {
     let from = s.placement.stages.last().unwrap().leader().node;
     let (placement, term, failures) = (s.placement.id, s.term(), Vec::new());
-    let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![] };
+    let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![], kept: vec![] };
     s.tokens(Time::ZERO, from, &tokens)
 }
 
@@ -434,8 +434,15 @@ fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<Strin
     let (placement, term) = (s.placement.id, s.term());
     let (sequences, message) = (vec![(seq(n), Attempt::FIRST)], "broken".to_owned());
     let failure = StepFailure { placement, term, step, stage: 0, sequences, kind, message };
-    let tokens =
-        TokensMessage { placement, term, step, results: vec![], failures: vec![failure], pages: vec![] };
+    let tokens = TokensMessage {
+        placement,
+        term,
+        step,
+        results: vec![],
+        failures: vec![failure],
+        pages: vec![],
+        kept: vec![],
+    };
     show(&s.tokens(Time::ZERO, from, &tokens))
 }
 
@@ -494,8 +501,15 @@ fn longest_gap(s: &mut Scheduler, mut out: Vec<SchedulerOutput>, prompt_us: u64,
         }
         let from = s.placement.stages.last().unwrap().leader().node;
         let (placement, term, failures) = (s.placement.id, s.term(), Vec::new());
-        let tokens =
-            TokensMessage { placement, term, step: step.frame.step, results, failures, pages: vec![] };
+        let tokens = TokensMessage {
+            placement,
+            term,
+            step: step.frame.step,
+            results,
+            failures,
+            pages: vec![],
+            kept: vec![],
+        };
         out = s.tokens(now, from, &tokens);
     }
 }
@@ -525,7 +539,8 @@ fn alone_a_prompt_is_read_in_large_chunks() {
     s.completed_at = Time::ZERO;
     let from = node(1);
     let (id, term, results, failures) = (s.placement.id, s.term(), vec![], Vec::new());
-    let tokens = TokensMessage { placement: id, term, step: 1, results, failures, pages: vec![] };
+    let tokens =
+        TokensMessage { placement: id, term, step: 1, results, failures, pages: vec![], kept: vec![] };
     let out = s.tokens(Time::from_millis(64), from, &tokens);
     let two = ["step 2: keep 1 4 | 1@128+512", "step 3:  | 1@640+512"];
     assert_eq!(show(&out), two, "0.5 ms a token: the largest chunk, and the next before it is done");
@@ -535,7 +550,7 @@ fn alone_a_prompt_is_read_in_large_chunks() {
 fn back_after(s: &mut Scheduler, step: u64, ms: u64, results: Vec<TokenResult>) -> Vec<String> {
     let (from, now) = (node(1), s.completed_at + Duration::from_millis(ms));
     let (placement, term, failures) = (s.placement.id, s.term(), Vec::new());
-    let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![] };
+    let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![], kept: vec![] };
     show(&s.tokens(now, from, &tokens))
 }
 
@@ -564,7 +579,8 @@ fn what_fails_with_the_chunk_in_front_is_one_fault() {
         let (placement, term, message) = (s.placement.id, s.term(), String::new());
         let (sequences, kind) = (vec![(seq(1), Attempt::FIRST)], FailureKind::Device);
         let failures = vec![StepFailure { placement, term, step, stage: 0, sequences, kind, message }];
-        let tokens = TokensMessage { placement, term, step, results: vec![], failures, pages: vec![] };
+        let tokens =
+            TokensMessage { placement, term, step, results: vec![], failures, pages: vec![], kept: vec![] };
         let now = s.completed_at + Duration::from_millis(256);
         s.tokens(now, node(1), &tokens);
         assert_eq!(s.failures_in_row, 1);
@@ -827,12 +843,18 @@ fn link_lost(s: &mut Scheduler, ms: u64, n: u8) -> Vec<String> {
     show(&s.handle(Time::from_millis(ms), SchedulerInput::LinkLost(node(n))))
 }
 
-/// Step 0 of the term is back at this time.
+/// Step 0 of the term is back at this time. Every stage keeps what it named.
 fn wired(s: &mut Scheduler, ms: u64) -> Vec<String> {
+    let kept = s.opening.as_ref().map(|opening| opening.kept.clone()).unwrap_or_default();
+    wired_with(s, ms, kept)
+}
+
+/// The same, where all stages keep no more than these pages.
+fn wired_with(s: &mut Scheduler, ms: u64, kept: Vec<exo_types::PageKey>) -> Vec<String> {
     let from = s.placement.stages.last().unwrap().leader().node;
     let pages = vec![crate::wire::StagePages { pages: 16, page_tokens: 4 }; s.placement.stages.len()];
     let (placement, term, results, failures) = (s.placement.id, s.term(), vec![], vec![]);
-    let tokens = TokensMessage { placement, term, step: 0, results, failures, pages };
+    let tokens = TokensMessage { placement, term, step: 0, results, failures, pages, kept };
     show(&s.tokens(Time::from_millis(ms), from, &tokens))
 }
 
@@ -861,6 +883,63 @@ fn a_link_that_ends_begins_the_next_term_in_place() {
     assert_eq!(out[3], "step 1: open 5, open 6 | 5@0+4* 6@0+4*", "the pipeline begins empty");
 }
 
+/// An answer of one token behind a prompt of nine is interrupted: two full pages of it are kept. Gives their names.
+fn interrupted(s: &mut Scheduler) -> Vec<exo_types::PageKey> {
+    submit(s, 1, 9, 12);
+    tokens(s, 1, vec![]);
+    tokens(s, 2, vec![result(1, 9, 7)]);
+    assert_eq!(link_lost(s, 10, 2), ["failed 1 StageLost", "step 0:  | "]);
+    s.opening.as_ref().map(|opening| opening.kept.clone()).unwrap_or_default()
+}
+
+/// It goes on where its tokens end.
+fn resume(s: &mut Scheduler, attempt: u16, tokens: &[u32]) -> Vec<String> {
+    let mut submission = Submission { attempt: Attempt(attempt), ..submission(1, 9, 12) };
+    submission.spec.history.extend(tokens);
+    show(&s.handle(s.now, SchedulerInput::Submit { from: node(9), submission }))
+}
+
+#[test]
+fn an_interrupted_answer_goes_on_behind_the_pages_that_every_stage_keeps() {
+    let mut s = scheduler(&[1, 2], 16);
+    assert_eq!(interrupted(&mut s).len(), 2);
+    assert_eq!(resume(&mut s, 2, &[7]), ["accepted 1 behind 0"]);
+    let out = wired(&mut s, 20);
+    assert_eq!(out, ["serving", "started 1 behind 8", "step 1: open 1 behind 2 | 1@8+2*"]);
+    assert_eq!(s.term(), Term(2));
+}
+
+#[test]
+fn pages_that_one_stage_lacks_are_forgotten_by_all_in_a_further_term() {
+    let mut s = scheduler(&[1, 2], 16);
+    let kept = interrupted(&mut s);
+    resume(&mut s, 2, &[7]);
+    let first = vec![kept[0]];
+    assert_eq!(wired_with(&mut s, 20, first.clone()), ["step 0:  | "], "the stages do not keep the same");
+    assert_eq!((s.term(), s.opening.as_ref().map(|opening| opening.kept.clone())), (Term(3), Some(first)));
+    assert_eq!(wired(&mut s, 30), ["serving", "started 1 behind 4", "step 1: open 1 behind 1 | 1@4+6*"]);
+    // What a stage names and the scheduler does not know counts for nothing.
+    link_lost(&mut s, 40, 2);
+    assert_eq!(wired_with(&mut s, 50, vec![kept[0], exo_types::PageKey(99)]), ["serving"]);
+    assert_eq!(s.stats().pages_cached, 1);
+}
+
+#[test]
+fn pages_beyond_what_the_driver_has_are_not_begun_with() {
+    let mut s = scheduler(&[1, 2], 16);
+    submit(&mut s, 1, 4, 12);
+    for (step, position) in (1..).zip(4..10) {
+        tokens(&mut s, step, vec![result(1, position, 20 + position)]);
+    }
+    link_lost(&mut s, 10, 2);
+    wired(&mut s, 20);
+    assert_eq!(s.stats().pages_cached, 2, "its prompt and four tokens");
+    let mut other = Submission { attempt: Attempt(2), ..submission(1, 4, 12) };
+    other.spec.history.extend([24, 25, 8]);
+    let out = show(&s.handle(s.now, SchedulerInput::Submit { from: node(9), submission: other }));
+    assert_eq!(out[1..], ["started 1 behind 4", "step 1: open 1 behind 1 | 1@4+3*"]);
+}
+
 #[test]
 fn what_is_of_another_term_is_ignored() {
     let mut s = scheduler(&[1, 2], 16);
@@ -871,7 +950,7 @@ fn what_is_of_another_term_is_ignored() {
     let (from, placement) = (node(2), s.placement.id);
     for term in [Term(1), Term(3)] {
         let (results, failures, pages) = (vec![result(2, 4, 7)], vec![], vec![]);
-        let tokens = TokensMessage { placement, term, step: 1, results, failures, pages };
+        let tokens = TokensMessage { placement, term, step: 1, results, failures, pages, kept: vec![] };
         assert!(s.tokens(Time::from_millis(30), from, &tokens).is_empty());
         let inputs = [
             SchedulerInput::NotWired { from, placement, term, step: 1, missing: String::new() },

@@ -83,11 +83,12 @@ impl StageMachine {
             return Ok(());
         }
         let Some(message) = self.waiting.pop_front() else { return Ok(()) };
-        let StepMessage { commands, mut frame, failures, mut pages, rows, .. } = message;
+        let StepMessage { commands, mut frame, failures, mut pages, mut kept, rows, .. } = message;
         self.step_next = frame.step + 1;
         if frame.step == 0 {
             let StageGeometry { pages: own, page_tokens, .. } = self.geometry;
             pages.push(StagePages { pages: own, page_tokens });
+            kept.retain(|key| self.kept.contains_key(key));
         }
         for command in &commands {
             self.command(frame.step, command)?;
@@ -106,6 +107,7 @@ impl StageMachine {
             frame: frame.clone(),
             failures,
             pages,
+            kept,
             drivers: self.drivers(&frame),
             lost_in_front: None,
         });

@@ -81,10 +81,11 @@ impl StageMachine {
     }
 
     fn forward(&self, done: Computing, rows: Bytes, out: &mut Vec<StageOutput>) {
-        let Computing { commands, frame, failures, pages, .. } = done;
+        let Computing { commands, frame, failures, pages, kept, .. } = done;
         let (next, rows_dtype) = (self.index + 1, WireDType::F32);
         let to = self.placement.stages[next].leader().node;
-        let message = StepMessage { stage: next as u32, commands, frame, failures, pages, rows_dtype, rows };
+        let stage = next as u32;
+        let message = StepMessage { stage, commands, frame, failures, pages, kept, rows_dtype, rows };
         out.push(StageOutput::Send { to, message: DataMessage::Step(message) });
     }
 
@@ -92,9 +93,9 @@ impl StageMachine {
     /// gets its own.
     fn send_tokens(&self, done: Computing, mut results: Vec<TokenResult>, out: &mut Vec<StageOutput>) {
         let (placement, term) = (self.placement.id, self.term);
-        let tokens = |results, failures, pages| {
+        let tokens = |results, failures, pages, kept| {
             let step = done.frame.step;
-            DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages })
+            DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages, kept })
         };
         let scheduler = self.scheduler();
         let mut by_driver: BTreeMap<NodeId, Vec<TokenResult>> = BTreeMap::new();
@@ -105,9 +106,10 @@ impl StageMachine {
                 by_driver.entry(open.driver).or_default().push(result.clone());
             }
         }
-        out.push(StageOutput::Send { to: scheduler, message: tokens(results, done.failures, done.pages) });
+        let message = tokens(results, done.failures, done.pages, done.kept);
+        out.push(StageOutput::Send { to: scheduler, message });
         for (to, own) in by_driver {
-            out.push(StageOutput::Send { to, message: tokens(own, Vec::new(), Vec::new()) });
+            out.push(StageOutput::Send { to, message: tokens(own, Vec::new(), Vec::new(), Vec::new()) });
         }
     }
 

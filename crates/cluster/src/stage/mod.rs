@@ -6,7 +6,7 @@
 //! steps. A step that does not fit at all ([`Broken`]) ends the placement, a link that ends only the term.
 //!
 //! Step 0 comes first, perhaps several times: each stage adds its pages, the last one returns them to the scheduler. Step 0 of a
-//! higher term empties the stage and its engine first ([`terms`]).
+//! higher term empties the stage and its engine first, but for kept pages ([`terms`]).
 //!
 //! Start reading at [`StageMachine::handle`].
 
@@ -74,6 +74,8 @@ struct Computing {
     failures: Vec<StepFailure>,
     /// Of step 0: the caches of the stages up to this one.
     pages: Vec<StagePages>,
+    /// Of step 0: kept pages that the stages up to this one have.
+    kept: Vec<PageKey>,
     /// Drivers of the frame's sequences, in its order.
     drivers: Vec<NodeId>,
     /// How the step in front of it failed, with which sequences of this one may have been lost.
@@ -276,6 +278,10 @@ impl StageMachine {
             _ => FailureKind::Protocol,
         };
         let message = format!("stage {}: {broken}", self.index);
+        if kind == FailureKind::Protocol {
+            // The engine was not given all of what was noted here: nothing of it outlives the term.
+            self.kept.clear();
+        }
         self.broken = Some((kind, message.clone()));
         self.tell_broken(self.term, kind, message, out);
     }

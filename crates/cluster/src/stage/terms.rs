@@ -1,9 +1,14 @@
-//! Terms of a stage: what is of an earlier one is ignored, and step 0 of a later one empties the stage.
+//! Terms of a stage: what is of an earlier one is ignored, and step 0 of a later one empties the stage, but for kept pages.
+//!
+//! Step 0 names the pages that the scheduler knows of. Each stage forgets all others, and leaves in the list only what it has; so
+//! what comes back is what every stage keeps.
 //!
 //! Step 0 of a term that this stage is through with comes from a scheduler that was started anew, on a node that was: it is told so,
 //! and begins the next term.
 
-use exo_types::{FailureKind, NodeId, StepFrame, Term};
+use std::collections::BTreeSet;
+
+use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term};
 
 use super::{StageInput, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StepMessage};
@@ -57,7 +62,7 @@ impl StageMachine {
             return false;
         }
         if step == 0 {
-            self.begin_term(got, out);
+            self.begin_term(got, &message.kept, out);
             return true;
         }
         let (placement, stage) = (self.placement.id, self.index as u32);
@@ -86,13 +91,14 @@ impl StageMachine {
         out.push(StageOutput::Send { to: self.upward(), message });
     }
 
-    /// Nothing of an earlier term counts any more.
-    fn begin_term(&mut self, term: Term, out: &mut Vec<StageOutput>) {
+    /// Nothing of an earlier term counts any more, but for kept pages that step 0 names.
+    fn begin_term(&mut self, term: Term, kept: &[PageKey], out: &mut Vec<StageOutput>) {
+        let named: BTreeSet<PageKey> = kept.iter().copied().collect();
+        self.kept.retain(|key, _| named.contains(key));
         self.open.clear();
-        self.kept.clear();
         self.waiting.clear();
         self.computing.clear();
         (self.term, self.step_next, self.broken, self.rewiring) = (term, 0, None, true);
-        out.push(StageOutput::Rewire { term });
+        out.push(StageOutput::Rewire { term, keep: self.kept.keys().copied().collect() });
     }
 }

@@ -51,6 +51,7 @@ fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<Ste
         frame,
         failures: vec![],
         pages: vec![],
+        kept: vec![],
         rows_dtype: WireDType::F32,
         rows,
     }
@@ -88,7 +89,7 @@ fn show(out: &[StageOutput]) -> Vec<String> {
         StageOutput::Compute { frame, rows, .. } => {
             format!("compute {}:{} rows {}", frame.step, ids(frame), rows.len())
         }
-        StageOutput::Rewire { term } => format!("rewire for term {term}"),
+        StageOutput::Rewire { term, .. } => format!("rewire for term {term}"),
         StageOutput::Send { to, message } => match message {
             DataMessage::Step(s) => format!(
                 "step {} to {}:{} rows {} failures {}",
@@ -603,6 +604,31 @@ fn step_0_of_a_higher_term_empties_the_stage_and_waits_for_its_engine() {
     assert_eq!(show(&done(&mut s, 0, ComputeResult::Rows(Bytes::new()))), ["step 0 to 3: rows 0 failures 0"]);
     let first = in_term(3, step(1, 1, vec![open(1)], vec![part(1, 0, &[4])]));
     assert_eq!(show(&feed(&mut s, first)), ["compute 1: 1@0 rows 8"], "it counts from the beginning");
+}
+
+#[test]
+fn pages_that_step_0_names_outlive_the_term_and_go_on_with_it() {
+    let mut s = busy();
+    let keys = |keys: &[u64]| -> Vec<PageKey> { keys.iter().map(|&key| PageKey(key)).collect() };
+    let first = StepMessage { kept: keys(&[6, 7]), ..step_0(1) };
+    let out = feed(&mut s, in_term(2, first));
+    assert_eq!(out, [StageOutput::Rewire { term: Term(2), keep: keys(&[7]) }], "6 is not kept here");
+    s.handle(Time::ZERO, StageInput::Rewired { term: Term(2) });
+    let out = done(&mut s, 0, ComputeResult::Rows(Bytes::new()));
+    let [StageOutput::Send { message: DataMessage::Step(on), .. }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(on.kept, keys(&[7]));
+    let behind = in_term(2, step(1, 1, vec![open_cached(1, &[7])], vec![part(1, 2, &[4])]));
+    assert_eq!(show(&feed(&mut s, behind)), ["compute 1: 1@2 rows 8"], "a page holds two tokens");
+    let out = feed(&mut s, in_term(3, step_0(1)));
+    assert_eq!(out, [StageOutput::Rewire { term: Term(3), keep: vec![] }], "what is not named is forgotten");
+}
+
+#[test]
+fn of_a_term_that_broke_by_itself_nothing_is_kept() {
+    let mut s = busy();
+    feed(&mut s, step(1, 9, vec![], vec![])); // out of order
+    let out = feed(&mut s, in_term(2, StepMessage { kept: vec![PageKey(7)], ..step_0(1) }));
+    assert_eq!(out, [StageOutput::Rewire { term: Term(2), keep: vec![] }]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a stage is told and what it wants done.
 
 use bytes::Bytes;
-use exo_types::{FailureKind, NodeId, StepFrame, Term};
+use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term};
 
 use crate::Undeliverable;
 use crate::wire::{DataMessage, StageCommand, StepMessage, TokenResult};
@@ -67,7 +67,7 @@ pub enum StageInput {
         /// With what.
         result: ComputeResult,
     },
-    /// The engine is empty: the answer to [`StageOutput::Rewire`].
+    /// The engine has no sequence: the answer to [`StageOutput::Rewire`].
     Rewired {
         /// The term that it was emptied for.
         term: Term,
@@ -89,11 +89,13 @@ pub enum StageOutput {
         /// Hidden rows of the batch; empty on the first stage.
         rows: Bytes,
     },
-    /// A term begins: drop all sequences and kept pages on the engine, after the steps that it was given before. Answer with
-    /// `Rewired`; nothing of the term is computed before. What comes back of earlier steps is ignored.
+    /// A term begins: drop all sequences on the engine and all kept pages but some, after the steps that it was given before.
+    /// Answer with `Rewired`; nothing of the term is computed before. What comes back of earlier steps is ignored.
     Rewire {
         /// The term that begins.
         term: Term,
+        /// The pages that stay, in order. The engine has them.
+        keep: Vec<PageKey>,
     },
     /// Send to a node (possibly this one).
     Send {

@@ -245,6 +245,8 @@ pub struct StepMessage {
     pub failures: Vec<StepFailure>,
     /// The caches of the stages that step 0 has passed, in order; empty in every other step.
     pub pages: Vec<StagePages>,
+    /// With step 0: pages of the term before that all stages it has passed still keep. What is not named is forgotten.
+    pub kept: Vec<PageKey>,
     /// How `rows` are encoded.
     pub rows_dtype: WireDType,
     /// Hidden rows, little-endian, in the order of the frame's tokens; empty towards the first stage. Travels
@@ -268,6 +270,8 @@ pub struct TokensMessage {
     pub failures: Vec<StepFailure>,
     /// With step 0: the caches of all stages, in order.
     pub pages: Vec<StagePages>,
+    /// With step 0: pages of the term before that every stage still keeps.
+    pub kept: Vec<PageKey>,
 }
 
 /// The cache of one stage.

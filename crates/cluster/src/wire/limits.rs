@@ -50,6 +50,8 @@ pub const STEP_TOKENS_MAX: usize = 8192;
 pub const COMMANDS_MAX: usize = 3 * SEQUENCES_MAX;
 /// Pages named in one command: each holds at least one token.
 pub const PAGES_MAX: usize = CONTEXT_TOKENS_MAX as usize;
+/// Pages that outlive a term: with 32 tokens each, two million.
+pub const PAGES_OF_TERM_MAX: usize = 1 << 16;
 /// Stop tokens of one sequence.
 pub const STOP_TOKENS_MAX: usize = 64;
 /// Entries of a logit bias.

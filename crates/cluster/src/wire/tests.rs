@@ -35,6 +35,7 @@ fn step(tokens: usize) -> StepMessage {
         frame,
         failures: vec![],
         pages: vec![],
+        kept: vec![],
         rows_dtype: WireDType::F32,
         rows,
     }
@@ -85,6 +86,7 @@ fn data_messages() -> Vec<DataMessage> {
             results: vec![result(1, 4, 7)],
             failures: vec![],
             pages: vec![],
+            kept: vec![],
         }),
         DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message },
         DataMessage::NotWired { placement, term, stage: 1, step: 0, missing: "why".to_owned() },
@@ -188,7 +190,15 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
         (result.tokens, result.drafts) = (vec![result.tokens[0].clone(); tokens], drafts);
         let (placement, term, step, failures) = (placement_id(1, 1), Term::FIRST, 1, vec![]);
         let results = vec![result];
-        bound(DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages: vec![] }))
+        bound(DataMessage::Tokens(TokensMessage {
+            placement,
+            term,
+            step,
+            results,
+            failures,
+            pages: vec![],
+            kept: vec![],
+        }))
     };
     assert!(answer(0, 0, 4).contains("no token"));
     assert!(answer(3, 1, 4).contains("tokens of a sampled sequence: 3 given, at most 2"));
@@ -220,6 +230,7 @@ fn reports_on_prompts_have_a_bound_and_come_with_the_first_token() {
             results: vec![TokenResult { tokens, drafts, ..result(1, 4, 7) }],
             failures: vec![],
             pages: vec![],
+            kept: vec![],
         })
     };
     let largest = message(vec![with(PromptReport::Embedding(vec![0.5; limits::EMBEDDING_MAX]))]);
@@ -353,7 +364,7 @@ fn step_0_carries_pages_and_nothing_else_and_no_other_step_does() {
     let tokens = |step, results| {
         let (placement, term, failures) = (placement_id(1, 1), Term::FIRST, vec![]);
         let pages = vec![pages(4, 16)];
-        DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages })
+        DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages, kept: vec![] })
     };
     assert!(bound(tokens(0, vec![result(1, 4, 7)])).contains("came back with tokens"));
     assert!(bound(tokens(1, vec![])).contains("a step other than 0"));

@@ -183,7 +183,8 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
     for (step, (commands, sequences)) in (0..).zip(std::iter::once((vec![], vec![])).chain(steps)) {
         let frame = frame(step, sequences);
         let (failures, pages, rows_dtype, rows) = (Vec::new(), Vec::new(), WireDType::F32, Bytes::new());
-        let message = StepMessage { stage: 0, commands, frame, failures, pages, rows_dtype, rows };
+        let message =
+            StepMessage { stage: 0, commands, frame, failures, pages, kept: vec![], rows_dtype, rows };
         inputs.push(StageInput::Step { from: me, message });
     }
     let mut later = inputs.split_off(1);
@@ -252,6 +253,10 @@ fn a_sequence_beside_a_lost_one_goes_on_as_if_it_had_been_alone() {
     }
 }
 
+fn rewire(keep: &[u64]) -> Order {
+    Order::Rewire { keep: keep.iter().map(|&key| exo_types::PageKey(key)).collect() }
+}
+
 /// What is told until `count` steps are computed and as many rewirings are done as there are orders for; the rest is lost.
 fn answers(orders: Vec<Order>, device: Arc<dyn Device>) -> Vec<String> {
     let (tell, events) = channel();
@@ -261,7 +266,7 @@ fn answers(orders: Vec<Order>, device: Arc<dyn Device>) -> Vec<String> {
     for order in orders {
         match order {
             Order::Compute(job) => host.compute(job),
-            Order::Rewire => host.rewire(),
+            Order::Rewire { keep } => host.rewire(keep),
         }
     }
     let line = |event| match event {
@@ -293,8 +298,7 @@ fn a_rewired_engine_answers_as_a_new_one_and_reads_no_weight_again() {
         let read_once = counted.weights_read_bytes();
         assert!(read_once > 1 << 20, "{read_once} bytes of weights");
         // The same ids, steps and names of pages again and again, as a placement after the other brings them.
-        let orders =
-            of_one_placement().chain([Order::Rewire]).chain(of_one_placement()).chain([Order::Rewire]);
+        let orders = of_one_placement().chain([rewire(&[])]).chain(of_one_placement()).chain([rewire(&[])]);
         let told = answers(orders.chain(of_one_placement()).collect(), counted.clone());
         assert_eq!(counted.weights_read_bytes(), 2 * read_once, "one load each");
         let rewired = ["EngineId(1) is rewired".to_owned()];
@@ -305,9 +309,33 @@ fn a_rewired_engine_answers_as_a_new_one_and_reads_no_weight_again() {
 }
 
 #[test]
+fn a_page_that_outlives_a_rewiring_is_begun_with() {
+    for device in devices() {
+        // A page holds 32 tokens.
+        let begin = |pages: &[u64]| {
+            let StageCommand::Open { mut spec, attempt, .. } = open(1) else { unreachable!("it opens") };
+            spec.history = (0..40).collect();
+            let cached: Vec<_> = pages.iter().map(|&key| exo_types::PageKey(key)).collect();
+            let parts = vec![part(1, 32 * pages.len() as u32..40, true)];
+            let commands = vec![StageCommand::Open { spec, attempt, cached }];
+            Order::Compute(Job { commands, frame: frame(1, parts), rows: Bytes::new() })
+        };
+        let mut keep = job(2, 40, 40..41, true);
+        keep.commands =
+            vec![StageCommand::Keep { sequence: sequence(1), pages: vec![(0, exo_types::PageKey(7))] }];
+        let orders =
+            vec![begin(&[]), Order::Compute(keep), rewire(&[7]), begin(&[7]), rewire(&[]), begin(&[7])];
+        let told = answers(orders, device);
+        let [first, second, _, third, _, fourth] = &told[..] else { panic!("{told:?}") };
+        assert!(first == third && first != second && !first.contains("Failed"), "{told:?}");
+        assert!(fourth.contains("Failed"), "it was forgotten: {told:?}");
+    }
+}
+
+#[test]
 fn a_chunk_in_flight_is_told_before_the_engine_is_rewired() {
     for device in devices() {
-        let told = answers(vec![Order::Compute(job(1, 0, 0..10, false)), Order::Rewire], device);
+        let told = answers(vec![Order::Compute(job(1, 0, 0..10, false)), rewire(&[])], device);
         assert_eq!(told, ["step 1: []", "EngineId(1) is rewired"]);
     }
 }

@@ -9,7 +9,7 @@ use exo_cluster::EngineId;
 use exo_engine::EngineOptions;
 use exo_formats::Model;
 use exo_machine::{Input, LoadedFacts};
-use exo_types::{DeviceId, DeviceState, ShardPosition, ShardSpec, Term};
+use exo_types::{DeviceId, DeviceState, PageKey, ShardPosition, ShardSpec, Term};
 use tokio_util::sync::CancellationToken;
 
 use super::Devices;
@@ -139,10 +139,10 @@ impl Engines {
         host.compute(Job { commands, frame, rows });
     }
 
-    pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term) {
+    pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term, keep: Vec<PageKey>) {
         if let Some(Entry { stand: Stand::Running(host), rewires, .. }) = self.engines.get_mut(&engine) {
             rewires.push_back((position, term));
-            host.rewire();
+            host.rewire(keep);
         }
     }
 

@@ -80,7 +80,9 @@ impl Hands {
             Effect::CancelFetch(fetch) => self.fetches.cancel(fetch),
             Effect::ScanModels => self.fetches.scan(),
             Effect::Load { engine, spec } => self.engines.load(engine, *spec, &self.devices),
-            Effect::Rewire { engine, position, term } => self.engines.rewire(engine, position, term),
+            Effect::Rewire { engine, position, term, keep } => {
+                self.engines.rewire(engine, position, term, keep);
+            }
             Effect::Compute { engine, position, job } => self.engines.compute(engine, position, job),
             Effect::Unload(engine) => self.engines.unload(engine),
             Effect::Sign { id, bytes } => self.joining.sign(id, &bytes),

@@ -206,8 +206,10 @@ impl Line {
             let sent = match order {
                 Order::Compute(job) => self.send_step(&mut to, job),
                 // Where the worker has ended, its end is the answer.
-                Order::Rewire if self.begin(Pending::Rewire, REWIRE_MAX) => to.write(&ToWorker::Rewire, &[]),
-                Order::Rewire => Ok(()),
+                Order::Rewire { keep } if self.begin(Pending::Rewire, REWIRE_MAX) => {
+                    to.write(&ToWorker::Rewire { keep }, &[])
+                }
+                Order::Rewire { .. } => Ok(()),
             };
             match sent {
                 Ok(()) | Err(FrameError::Io(_)) => {} // a closed pipe: the reader sees the end too

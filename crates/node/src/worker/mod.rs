@@ -9,7 +9,7 @@
 //! | `Survey` all that a backend shows | `Listed`, then `Surveyed`, or `Refused` |
 //! | `Load` a shard | `Progress`, then `Ready` or `LoadFailed` |
 //! | `Step`, one at a time | `Computed` |
-//! | `Rewire`: forget sequences and kept pages | `Rewired` |
+//! | `Rewire`: forget sequences, and kept pages but some | `Rewired` |
 //! | | `Reading` now and then: memory, sensors |
 //! | the end of its input | it frees everything and ends |
 //!

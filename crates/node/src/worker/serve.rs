@@ -111,7 +111,7 @@ impl Reader {
                 ToWorker::Step { commands, frame } => {
                     drop(self.steps.send(EngineOrder::Compute(Job { commands, frame, rows })));
                 }
-                ToWorker::Rewire => drop(self.steps.send(EngineOrder::Rewire)),
+                ToWorker::Rewire { keep } => drop(self.steps.send(EngineOrder::Rewire { keep })),
             }
         }
         self.cancel.cancel();

@@ -9,7 +9,7 @@ use exo_backend::MemoryReport;
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, EngineId, StageGeometry};
 use exo_engine::EngineOptions;
-use exo_types::{FailureKind, KvDType, Monitor, Shard, StepFrame};
+use exo_types::{FailureKind, KvDType, Monitor, PageKey, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_host::Loaded;
@@ -21,7 +21,7 @@ pub enum ToWorker {
     Survey(SurveyAsk),
     Load(Box<LoadWords>),
     Step { commands: Vec<StageCommand>, frame: StepFrame },
-    Rewire,
+    Rewire { keep: Vec<PageKey> },
 }
 
 /// What to load.

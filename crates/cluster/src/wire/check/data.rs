@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use exo_types::{DRAFTS_MAX, PromptReport, SequenceSpec, StepFrame, StepSequence};
+use exo_types::{DRAFTS_MAX, PageKey, PromptReport, SequenceSpec, StepFrame, StepSequence};
 
 use super::super::limits::{
-    COMMANDS_MAX, CONTEXT_TOKENS_MAX, EMBEDDING_MAX, LOGIT_BIAS_MAX, PAGES_MAX, RETRY_S_MAX,
-    SCORES_BYTES_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX, STOP_TOKENS_MAX, TOP_MAX, scores_bytes,
+    COMMANDS_MAX, CONTEXT_TOKENS_MAX, EMBEDDING_MAX, LOGIT_BIAS_MAX, PAGES_MAX, PAGES_OF_TERM_MAX,
+    RETRY_S_MAX, SCORES_BYTES_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX, STOP_TOKENS_MAX, TOP_MAX,
+    scores_bytes,
 };
 use super::super::{
     DataMessage, StageCommand, StagePages, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
@@ -76,6 +77,7 @@ impl Check for StepMessage {
         at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
         self.failures.check()?;
         pages_of_step(self.frame.step, &self.pages)?;
+        kept_of_step(self.frame.step, &self.kept)?;
         let carries = !(self.commands.is_empty() && self.frame.sequences.is_empty() && self.rows.is_empty());
         ensure(self.frame.step > 0 || !carries, "step 0 carries something")?;
         self.frame.check()
@@ -87,6 +89,12 @@ fn pages_of_step(step: u64, pages: &[StagePages]) -> Result<(), CheckError> {
     at_most("caches of stages", pages.len(), STAGES_MAX)?;
     ensure(step == 0 || pages.is_empty(), "a step other than 0 tells of caches")?;
     ensure(pages.iter().all(|p| p.page_tokens > 0), "a stage has pages without tokens")
+}
+
+/// Only step 0 names pages of the term before.
+fn kept_of_step(step: u64, kept: &[PageKey]) -> Result<(), CheckError> {
+    at_most("pages that outlive a term", kept.len(), PAGES_OF_TERM_MAX)?;
+    ensure(step == 0 || kept.is_empty(), "a step other than 0 names pages of the term before")
 }
 
 impl Check for StageCommand {
@@ -131,6 +139,7 @@ impl Check for TokensMessage {
         at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
         self.failures.check()?;
         pages_of_step(self.step, &self.pages)?;
+        kept_of_step(self.step, &self.kept)?;
         ensure(self.step > 0 || self.results.is_empty(), "step 0 came back with tokens")?;
         self.results.check()
     }

@@ -34,6 +34,7 @@ pub(super) fn numbered(number: u64) -> Box<DataMessage> {
         results,
         failures,
         pages: vec![],
+        kept: vec![],
     }))
 }
 
@@ -54,6 +55,7 @@ fn with_rows(bytes: usize) -> Box<DataMessage> {
         frame,
         failures,
         pages: vec![],
+        kept: vec![],
         rows_dtype,
         rows: vec![0; bytes].into(),
     }))

@@ -85,7 +85,16 @@ fn step(number: u64, bytes: usize) -> Box<DataMessage> {
     let frame = StepFrame::unplaced(number, vec![]);
     let (commands, failures, pages, rows_dtype) = (vec![], vec![], vec![], WireDType::F32);
     let rows = (0..bytes).map(|byte| byte as u8).collect();
-    Box::new(DataMessage::Step(StepMessage { stage: 1, commands, frame, failures, pages, rows_dtype, rows }))
+    Box::new(DataMessage::Step(StepMessage {
+        stage: 1,
+        commands,
+        frame,
+        failures,
+        pages,
+        kept: vec![],
+        rows_dtype,
+        rows,
+    }))
 }
 
 #[tokio::test]

@@ -247,7 +247,7 @@ impl Cluster {
                 self.members[node].engines.insert(engine, *spec);
                 self.engine_says(node, engine, EngineEvent::Loaded(Box::new(loaded())));
             }
-            Effect::Rewire { engine, position, term } => {
+            Effect::Rewire { engine, position, term, .. } => {
                 self.engine_says(node, engine, EngineEvent::Rewired { position, term });
             }
             Effect::Compute { engine, position, job } => {
