@@ -1,9 +1,10 @@
-//! A node whose journal is damaged starts, says so, and serves with its cluster.
+//! A node whose data folder is damaged, older or copied says so, and what can go on does.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
 mod support;
 
+use std::process::Command;
 use std::time::Duration;
 
 use redb::ReadableDatabase as _;
@@ -15,6 +16,8 @@ const KEY_FORMAT: &str = "format";
 
 /// For an election, or to be found again.
 const REJOINS_MAX: Duration = Duration::from_secs(30);
+/// Until two processes with one key are known for that and told, or one of them is alone again: three times 10 s, twice and a bit.
+const PARTED_MAX: Duration = Duration::from_secs(75);
 
 #[test]
 fn a_node_with_a_damaged_journal_starts_and_the_cluster_serves() {
@@ -92,4 +95,37 @@ fn a_data_folder_of_an_older_version_is_refused_by_name_with_what_to_do() {
     assert!(left.status.success(), "{}", stderr(&left));
     let node = Node::start_in(folder.path(), start);
     assert_ne!(node.get("/exo/v1/cluster")["cluster"], id);
+}
+
+#[test]
+fn of_two_processes_with_one_key_neither_is_used_until_one_ends_and_all_say_so() {
+    let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let start = |name| Start { name, group: "copied", ..Start::default() };
+    let other = Node::start(start("other"));
+    let mut first = Node::start_in(folder.path(), start("first"));
+    wait_for("one cluster", REJOINS_MAX, || (other.sees().len() == 2).then_some(()));
+    first.kill();
+    let copied = Command::new("cp").arg("-a").arg(folder.path().join(".")).arg(copy.path()).status().unwrap();
+    assert!(copied.success());
+    let first = Node::start_in(folder.path(), start("first"));
+    wait_for("the node's return", REJOINS_MAX, || (other.sees().len() == 2).then_some(()));
+    let mut copy = Node::start_in(copy.path(), start("copy"));
+
+    let says = |node: &Node, words: &str| stdout(&node.exo(&["status"])).contains(words);
+    wait_for("the three to say what is wrong", PARTED_MAX, || {
+        let is_told = |node| says(node, "another process uses this node's key");
+        (says(&other, "two processes use the key of") && is_told(&first) && is_told(&copy)).then_some(())
+    });
+    assert!(other.log().contains("type `exo leave` there"), "{}", other.log());
+    assert_eq!(other.sees(), ["other"]);
+
+    copy.kill();
+    wait_for("the one that stays to be used again", PARTED_MAX, || (other.sees().len() == 2).then_some(()));
+    // What the copy is told to do: then it is another node.
+    let left = copy.exo(&["leave", "--yes"]);
+    assert!(left.status.success(), "{}", stderr(&left));
+    let copy = Node::start_in(&copy.data_dir, start("copy"));
+    wait_for("the copy as a node of its own", REJOINS_MAX, || {
+        (other.sees().len() == 3 && copy.sees().len() == 3).then_some(())
+    });
 }

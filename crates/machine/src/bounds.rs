@@ -5,7 +5,7 @@ use exo_cluster::bounds::{Bound, time};
 
 use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
-use crate::links::{OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
+use crate::links::{APART_FOR, OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
 
@@ -40,6 +40,12 @@ fn of_links() -> Vec<Bound> {
             time(UNREACHED_AFTER),
             "links",
             "it is reported, and no placement puts the two beside each other",
+        ),
+        Bound::new(
+            "a key that two processes use",
+            format!("{} after only one of them was seen", time(APART_FOR)),
+            "links",
+            "that one is linked with again; until then neither is, and each is told",
         ),
     ]
 }

@@ -168,7 +168,12 @@ pub enum Effect {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outgoing {
     /// This side keeps the link and takes messages on it.
-    Accept,
+    Accept {
+        /// Which run of this side's process says so.
+        incarnation: u64,
+    },
+    /// Two processes use the key of the other side: neither has a link here. The link ends behind it.
+    TwoProcesses,
     /// Asks for a pong.
     Ping,
     /// To several members the same, encoded once.

@@ -123,6 +123,8 @@ pub enum Input {
     LinkAccepted {
         /// Which.
         link: LinkId,
+        /// Which run of the peer's process says so.
+        incarnation: u64,
     },
     /// A link is gone. Comes once for each `LinkUp` that was not closed from here.
     LinkDown {
@@ -263,6 +265,8 @@ pub enum LinkEnd {
     Silent,
     /// The peer is no member any more.
     NoMember,
+    /// Two processes use one key: the peer's where it is closed here, this node's where the peer says so.
+    TwoProcesses,
     /// This node ends.
     Stopping,
 }
@@ -277,6 +281,7 @@ impl std::fmt::Display for LinkEnd {
             Self::Replaced => f.write_str("replaced by another one"),
             Self::Silent => f.write_str("silent for too long"),
             Self::NoMember => f.write_str("the peer is no member"),
+            Self::TwoProcesses => f.write_str("two processes use one key"),
             Self::Stopping => f.write_str("this node ends"),
         }
     }

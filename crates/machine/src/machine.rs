@@ -225,7 +225,7 @@ impl NodeMachine {
             now,
             out: Vec::new(),
             local: VecDeque::new(),
-            links: Links::new(me, config.seed, boot.addresses),
+            links: Links::new(me, config.incarnation, config.seed, boot.addresses),
             bandwidths: Bandwidths::default(),
             joining: Joining::new(&config.peers),
             membership: Membership::new(membership, me, persisted, now.time),
@@ -379,9 +379,11 @@ impl NodeMachine {
             Input::DialFailed { dial, reason } => {
                 self.with_links(|l, now, out| l.dial_failed(now, dial, &reason, out));
             }
-            Input::LinkAccepted { link } => self.with_links(|l, now, out| l.accepted(now, link, out)),
+            Input::LinkAccepted { link, incarnation } => {
+                self.with_links(|l, now, out| l.accepted(now, link, incarnation, out));
+            }
             Input::LinkDown { link, reason } => self.with_links(|l, now, out| l.down(now, link, reason, out)),
-            Input::Heard { link, rtt } => self.links.heard(time, link, rtt),
+            Input::Heard { link, rtt } => self.with_links(|l, now, out| l.heard(now, link, rtt, out)),
             Input::Received { from, received } => self.bandwidths.received(time, from, received),
             Input::Control { link, message } => {
                 if let Some(from) = self.links.message(time, link) {
@@ -564,6 +566,8 @@ impl NodeMachine {
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
                 self.undeliverable(Undeliverable { to, kind: MessageKind::of(&message), waited_ms });
             }
+            LinksOutput::TwoProcesses { node } => self.warn_of_two_processes(node),
+            LinksOutput::KeyElsewhere { by } => self.warn_of_another_process(by),
         }
     }
 

@@ -12,8 +12,8 @@ use exo_cluster::{CoordinatorInput, Event, FollowerStep, LeaderStep, ReplyTo, St
 use exo_membership::Input;
 use exo_types::{Epoch, LogHead, NodeId, Time};
 
+use crate::NodeMachine;
 use crate::persist::{FollowedAppend, Replaced};
-use crate::{NodeMachine, Notice};
 
 /// How long an answer waits until a second member has on its disk what it says.
 pub(crate) const SECOND_HOLDER_MAX: Duration = Duration::from_secs(3);
@@ -373,13 +373,6 @@ impl NodeMachine {
         self.warn(format!("{name} coordinates and sent {what}. It was not written, and {name} is not followed for {seconds} s"));
         let until = self.now.time + DISTRUST_FOR;
         self.feed_membership(Input::Distrust { node: leader, until });
-    }
-
-    /// A warning that stays in the view.
-    pub(crate) fn warn(&mut self, text: String) {
-        self.warnings.push(self.now.unix_s, text.clone());
-        self.notice(Notice::Warning(text));
-        self.view_changed();
     }
 
     pub(crate) fn replace_log(&mut self, head: LogHead, state: State) {

@@ -2,8 +2,14 @@
 
 use std::collections::VecDeque;
 
+use exo_types::NodeId;
+
+use crate::NodeMachine;
+
 /// Warnings kept; the oldest goes first.
 const KEPT_MAX: usize = 8;
+/// A member repeats at every dial that a key is in two places: said this often, in seconds.
+const TWO_PROCESSES_EVERY_S: u64 = 60;
 
 /// The last warnings, each with its time.
 #[derive(Debug, Default)]
@@ -25,7 +31,43 @@ impl Warnings {
         }
     }
 
+    /// Whether it was said less than `seconds` ago.
+    fn is_recent(&self, text: &str, now_unix_s: u64, seconds: u64) -> bool {
+        let same = self.0.iter().find(|known| known.text == text);
+        same.is_some_and(|known| now_unix_s.saturating_sub(known.at_unix_s) < seconds)
+    }
+
     pub(crate) fn views(&self) -> Vec<exo_api::WarningView> {
         self.0.iter().cloned().collect()
+    }
+}
+
+impl NodeMachine {
+    /// A warning that stays in the view.
+    pub(crate) fn warn(&mut self, text: String) {
+        self.warnings.push(self.now.unix_s, text.clone());
+        self.notice(crate::Notice::Warning(text));
+        self.view_changed();
+    }
+
+    /// Two processes use a member's key.
+    pub(crate) fn warn_of_two_processes(&mut self, node: NodeId) {
+        let (name, id) = (self.name_of(node), node.to_instance_name());
+        self.warn(format!(
+            "two processes use the key of {name} ({id}): its data folder or disk was copied. Neither is used until one of them ends; \
+             end the copy and type `exo leave` there: it becomes a new node and keeps its models"
+        ));
+    }
+
+    /// A member says that another process uses this node's key.
+    pub(crate) fn warn_of_another_process(&mut self, by: NodeId) {
+        let name = self.name_of(by);
+        let text = format!(
+            "{name} says that another process uses this node's key: the data folder or disk was copied, and no member uses either. \
+             End the copy and type `exo leave` there: it becomes a new node and keeps its models"
+        );
+        if !self.warnings.is_recent(&text, self.now.unix_s, TWO_PROCESSES_EVERY_S) {
+            self.warn(text);
+        }
     }
 }

@@ -11,6 +11,8 @@ use crate::{Config, LossReason, NodeStatus};
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 /// Nothing was on its way any more.
 const REFUSED_SILENCE: Duration = Duration::from_millis(250);
+/// Nothing of a run that is over arrives so long behind its successor's first message: silent links are closed before.
+const LATE_MAX: Duration = Duration::from_secs(10);
 
 /// What a peer's last heartbeat said.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +34,8 @@ pub(crate) struct Peer {
     /// Whether nothing listens there since.
     refused: bool,
     incarnation: Option<u64>,
-    /// The run before this one, whose late messages say nothing.
-    incarnation_before: Option<u64>,
+    /// The run before this one, and when that was known: its late messages say nothing.
+    incarnation_before: Option<(u64, Time)>,
     pub status: NodeStatus,
     /// Since when it has lived without a doubt.
     pub alive_since: Time,
@@ -94,14 +96,16 @@ impl Peer {
         }
     }
 
-    /// Whether a message of this run of the peer's process counts.
-    pub fn run(&mut self, incarnation: u64) -> Run {
-        if self.incarnation_before == Some(incarnation) {
+    /// Whether a message of this run of the peer's process counts. One that speaks long after its successor did lives: they were
+    /// two processes with one key, for a while.
+    pub fn run(&mut self, now: Time, incarnation: u64) -> Run {
+        let before = self.incarnation_before;
+        if before.is_some_and(|(before, since)| before == incarnation && now.since(since) < LATE_MAX) {
             return Run::Over;
         }
         match self.incarnation.replace(incarnation) {
             Some(old) if old != incarnation => {
-                self.incarnation_before = Some(old);
+                self.incarnation_before = Some((old, now));
                 Run::Restarted
             }
             _ => Run::Same,
@@ -118,8 +122,8 @@ impl Peer {
     }
 
     /// The peer said goodbye: this run is over.
-    pub fn left(&mut self) {
-        self.incarnation_before = self.incarnation.take();
+    pub fn left(&mut self, now: Time) {
+        self.incarnation_before = self.incarnation.take().map(|incarnation| (incarnation, now));
         self.said = None;
         self.status = NodeStatus::Lost(LossReason::Left);
     }

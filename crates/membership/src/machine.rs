@@ -284,7 +284,7 @@ impl Membership {
         }
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        match peer.run(incarnation) {
+        match peer.run(now, incarnation) {
             Run::Over => return,
             Run::Restarted => self.restarted(from),
             Run::Same => {}
@@ -294,7 +294,7 @@ impl Membership {
         match body {
             Body::Heartbeat(beat) => self.heartbeat(from, epoch, &beat, false),
             Body::Announce(beat) => self.heartbeat(from, epoch, &beat, true),
-            Body::Goodbye => peer.left(),
+            Body::Goodbye => peer.left(now),
             Body::Suspended { for_ms, .. } => {
                 let until = now + Duration::from_millis(for_ms.min(SUSPENSION_MS_MAX));
                 (peer.status, peer.said) = (NodeStatus::Suspended { until }, None);

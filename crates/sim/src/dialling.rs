@@ -192,7 +192,8 @@ impl World {
         }
         let bytes = bytes_of(&message);
         let parcel = match message {
-            Outgoing::Accept => Parcel::Accept,
+            Outgoing::Accept { incarnation } => Parcel::Accept { incarnation },
+            Outgoing::TwoProcesses => Parcel::TwoProcesses,
             Outgoing::Ping => Parcel::Ping(self.now),
             Outgoing::Control(message) => Parcel::Control(message),
             Outgoing::Data(message) => Parcel::Data(message),
@@ -209,7 +210,7 @@ impl World {
             Outgoing::Data(message) => {
                 (DataMessage::decode(&message.encode()).as_ref() == Ok(&**message), format!("{message:?}"))
             }
-            Outgoing::Accept | Outgoing::Ping => return,
+            Outgoing::Accept { .. } | Outgoing::TwoProcesses | Outgoing::Ping => return,
         };
         if !same {
             self.fail("messages_survive_encoding", what);
@@ -242,7 +243,8 @@ impl World {
         let (node, link) = (end.node, end.link);
         match parcel {
             Parcel::Hello => self.hello(wire, own, &end),
-            Parcel::Accept => self.feed(node, Input::LinkAccepted { link }),
+            Parcel::Accept { incarnation } => self.feed(node, Input::LinkAccepted { link, incarnation }),
+            Parcel::TwoProcesses => self.link_down(wire, own, LinkEnd::TwoProcesses),
             Parcel::Ping(sent) => self.post(wire, own, Parcel::Pong(sent), 20),
             Parcel::Pong(sent) => {
                 let rtt = Some(self.now.since(sent));
@@ -317,7 +319,7 @@ impl World {
 /// About as many bytes as a message has.
 fn bytes_of(message: &Outgoing) -> u64 {
     let bytes = match message {
-        Outgoing::Accept | Outgoing::Ping => 20,
+        Outgoing::Accept { .. } | Outgoing::TwoProcesses | Outgoing::Ping => 20,
         Outgoing::Control(message) => match &**message {
             ControlMessage::Log(LogMessage::Snapshot { state, .. }) => 200 + state.len(),
             ControlMessage::Log(LogMessage::Entries { entries, .. }) => {

@@ -24,7 +24,12 @@ pub enum Parcel {
     /// The connection stands: the first to travel towards the side that dialled.
     Hello,
     /// See [`exo_machine::Outgoing::Accept`].
-    Accept,
+    Accept {
+        /// Of the process that sends it.
+        incarnation: u64,
+    },
+    /// See [`exo_machine::Outgoing::TwoProcesses`].
+    TwoProcesses,
     /// A ping, and when it was sent by the world's time.
     Ping(Time),
     /// Its answer.
@@ -237,7 +242,7 @@ impl Net {
         if wire.dead {
             return Sent::Lost;
         }
-        if *parcel == Parcel::Accept {
+        if matches!(parcel, Parcel::Accept { .. }) {
             wire.accepted[side] = true;
         }
         let way = &mut wire.ways[side];

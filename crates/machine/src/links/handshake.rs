@@ -41,27 +41,39 @@ impl Links {
             self.links_seen += 1;
             let (dialled_here, order) = (dial.is_some(), self.links_seen);
             let state = if dialled_here { LinkState::Accepted } else { LinkState::Offered };
-            let link =
-                Link { node, purpose, via, remote, dialled_here, order, state, since: now, heard: now };
+            let link = Link {
+                node,
+                purpose,
+                via,
+                remote,
+                dialled_here,
+                incarnation: None,
+                order,
+                state,
+                since: now,
+                heard: now,
+            };
             self.links.insert(id, link);
             if dialled_here {
                 self.prefer(node, remote);
-                out.push(send(id, Outgoing::Accept));
+                out.push(send(id, Outgoing::Accept { incarnation: self.incarnation }));
             }
             self.bound_offers(now, node, purpose, out);
         }
         self.settle(now, out);
     }
 
-    /// The peer's Accept has arrived.
-    pub fn accepted(&mut self, now: Time, id: LinkId, out: &mut Vec<LinksOutput>) {
+    /// The Accept of this run of the peer's process has arrived.
+    pub fn accepted(&mut self, now: Time, id: LinkId, incarnation: u64, out: &mut Vec<LinksOutput>) {
         self.begin(now);
         let Some(link) = self.links.get_mut(&id) else {
             tracing::trace!(link = id.0, "an Accept on a link that is closed");
             return;
         };
         link.heard = now;
-        match link.state {
+        let state = link.state;
+        match state {
+            _ if !self.may_use(now, id, incarnation, out) => {}
             LinkState::Accepted => self.open(now, id, out),
             LinkState::Offered => self.answer(now, id, out),
             state => tracing::trace!(link = id.0, ?state, "a second Accept"),
@@ -98,7 +110,7 @@ impl Links {
     /// Says Accept to a peer that has said it.
     fn take(&mut self, now: Time, id: LinkId, out: &mut Vec<LinksOutput>) {
         self.close_others(now, id, out);
-        out.push(send(id, Outgoing::Accept));
+        out.push(send(id, Outgoing::Accept { incarnation: self.incarnation }));
         self.open(now, id, out);
     }
 

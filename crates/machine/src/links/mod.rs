@@ -21,6 +21,7 @@ mod addresses;
 mod dialling;
 mod handshake;
 pub(crate) mod held;
+mod incarnations;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,8 @@ use exo_types::{NodeId, Time};
 use crate::{DialId, Effect, LinkEnd, LinkId, Outgoing, Purpose, Via};
 use addresses::Addresses;
 use held::Held;
+pub(crate) use incarnations::APART_FOR;
+use incarnations::Incarnations;
 
 /// How long the higher id waits for the lower one to dial.
 const PATIENCE: Duration = Duration::from_millis(1200);
@@ -89,12 +92,24 @@ pub enum LinksOutput {
         /// How long it waited for its link; zero if there was no room to wait.
         waited: Duration,
     },
+    /// Two processes use the key of this member: neither has a link.
+    TwoProcesses {
+        /// Whose key.
+        node: NodeId,
+    },
+    /// A member says that another process uses this node's key.
+    KeyElsewhere {
+        /// Who says so.
+        by: NodeId,
+    },
 }
 
 /// The connections of one node.
 #[derive(Clone, Debug)]
 pub struct Links {
     me: NodeId,
+    /// Of this node's process.
+    incarnation: u64,
     seed: [u8; 32],
     /// Random numbers drawn so far.
     draws: u64,
@@ -119,6 +134,7 @@ pub struct Links {
 struct Peer {
     control: Slot,
     data: Slot,
+    incarnations: Incarnations,
     /// Of the data link, the newest last.
     rtts: VecDeque<Duration>,
     /// When the last one came.
@@ -168,6 +184,8 @@ struct Link {
     via: Via,
     remote: SocketAddr,
     dialled_here: bool,
+    /// Which run of the peer's process said Accept on it.
+    incarnation: Option<u64>,
     /// Its number in the order of arrival.
     order: u64,
     state: LinkState,
@@ -189,7 +207,8 @@ impl Peer {
     fn new(now: Time) -> Self {
         let slot =
             Slot { open: None, offers: vec![], dial: None, failures: 0, dial_next: Time::ZERO, since: now };
-        Self { control: slot.clone(), data: slot, rtts: VecDeque::new(), rtt_at: now }
+        let (control, data) = (slot.clone(), slot);
+        Self { control, data, incarnations: Incarnations::default(), rtts: VecDeque::new(), rtt_at: now }
     }
 
     fn slot(&self, purpose: Purpose) -> &Slot {
@@ -212,10 +231,17 @@ impl Peer {
 }
 
 impl Links {
-    /// No links yet; `remembered` is where members were reached in earlier runs, `seed` makes the jitter of waits.
-    pub fn new(me: NodeId, seed: [u8; 32], remembered: BTreeMap<NodeId, Vec<SocketAddr>>) -> Self {
+    /// No links yet; `incarnation` tells this run of the process from others, `remembered` is where members were reached in earlier
+    /// ones, `seed` makes the jitter of waits.
+    pub fn new(
+        me: NodeId,
+        incarnation: u64,
+        seed: [u8; 32],
+        remembered: BTreeMap<NodeId, Vec<SocketAddr>>,
+    ) -> Self {
         Self {
             me,
+            incarnation,
             seed,
             draws: 0,
             dials_made: 0,
@@ -257,26 +283,30 @@ impl Links {
     /// A link ended. One that is not known any more changes nothing.
     pub fn down(&mut self, now: Time, link: LinkId, reason: LinkEnd, out: &mut Vec<LinksOutput>) {
         self.begin(now);
+        if reason == LinkEnd::TwoProcesses {
+            out.extend(self.links.get(&link).map(|link| LinksOutput::KeyElsewhere { by: link.node }));
+        }
         self.end(now, link, reason, out);
         self.settle(now, out);
     }
 
     /// A pong, or a part of a long frame.
-    pub fn heard(&mut self, now: Time, link: LinkId, rtt: Option<Duration>) {
+    pub fn heard(&mut self, now: Time, id: LinkId, rtt: Option<Duration>, out: &mut Vec<LinksOutput>) {
         self.begin(now);
-        let Some(link) = self.links.get_mut(&link) else {
-            tracing::trace!(link = link.0, "a sign of life on a link that is closed");
+        let Some(link) = self.links.get_mut(&id) else {
+            tracing::trace!(link = id.0, "a sign of life on a link that is closed");
             return;
         };
         link.heard = now;
-        let (Purpose::Data, Some(rtt)) = (link.purpose, rtt) else { return };
-        if let Some(peer) = self.peers.get_mut(&link.node) {
+        let (node, purpose) = (link.node, link.purpose);
+        if let (Purpose::Data, Some(rtt), Some(peer)) = (purpose, rtt, self.peers.get_mut(&node)) {
             if peer.rtts.len() == RTT_WINDOW {
                 peer.rtts.pop_front();
             }
             peer.rtts.push_back(rtt);
             peer.rtt_at = now;
         }
+        self.lives(now, id, out);
     }
 
     /// A message arrived. Whose it is, if the link is open or was accepted here.
@@ -413,6 +443,7 @@ impl Links {
         for link in self.links.values_mut() {
             (link.since, link.heard) = (link.since + late, link.heard + late);
         }
+        self.peers.values_mut().for_each(|peer| peer.incarnations.held_up(late));
         (self.deadline, self.due) = (now, now);
     }
 

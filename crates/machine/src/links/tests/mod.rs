@@ -1,6 +1,7 @@
 //! Each rule of links alone, then two machines wired together over many seeds.
 
 mod pair;
+mod two_processes;
 mod two_sides;
 
 use exo_cluster::wire::{StepMessage, TokensMessage};
@@ -70,7 +71,7 @@ struct One {
 impl One {
     /// Knows where `peer` is, and is a member with it since time 0.
     fn with(peer: NodeId) -> Self {
-        let links = Links::new(ME, [7; 32], BTreeMap::from([(peer, vec![at(1)])]));
+        let links = Links::new(ME, 100, [7; 32], BTreeMap::from([(peer, vec![at(1)])]));
         let mut one = Self { links, out: vec![] };
         one.links.set_members(ms(0), &BTreeSet::from([ME, peer]), &mut one.out);
         one
@@ -83,6 +84,7 @@ impl One {
             LinksOutput::Effect(Effect::Send { link, message }) => match message {
                 Outgoing::Data(message) => format!("send {} #{}", link.0, number_of(message)),
                 Outgoing::Control(_) => format!("send {} control", link.0),
+                Outgoing::Accept { incarnation: 100 } => format!("send {} Accept", link.0),
                 other => format!("send {} {other:?}", link.0),
             },
             LinksOutput::Effect(Effect::CloseLink { link, reason }) => format!("close {} {reason:?}", link.0),
@@ -92,6 +94,8 @@ impl One {
             LinksOutput::Undeliverable { message, waited, .. } => {
                 format!("undeliverable #{} after {} ms", number_of(message), waited.as_millis())
             }
+            LinksOutput::TwoProcesses { .. } => "two processes".to_owned(),
+            LinksOutput::KeyElsewhere { .. } => "key elsewhere".to_owned(),
         };
         self.out.drain(..).map(|output| line(&output)).filter(|line| !line.ends_with("Ping")).collect()
     }
@@ -108,7 +112,17 @@ impl One {
     }
 
     fn accepted(&mut self, now: u64, id: u64) {
-        self.links.accepted(ms(now), LinkId(id), &mut self.out);
+        self.accepted_by(now, id, 200);
+    }
+
+    /// This run of the peer's process says Accept.
+    fn accepted_by(&mut self, now: u64, id: u64, incarnation: u64) {
+        self.links.accepted(ms(now), LinkId(id), incarnation, &mut self.out);
+    }
+
+    /// A pong comes.
+    fn heard(&mut self, now: u64, id: u64) {
+        self.links.heard(ms(now), LinkId(id), None, &mut self.out);
     }
 
     fn down(&mut self, now: u64, id: u64) {
@@ -247,7 +261,7 @@ fn a_link_that_contends_takes_its_turn_when_the_other_one_ends_or_is_in_doubt() 
     one.run(2020);
     assert_eq!(one.told(), ["close 7 Silent", "down Data Silent", "send 8 Accept", "up Data"]);
     let mut one = contended();
-    one.links.heard(ms(2000), LinkId(7), None);
+    one.heard(2000, 7);
     one.run(3000);
     assert_eq!(one.told(), [""; 0]);
 }
@@ -339,7 +353,7 @@ fn open_links_are_pinged_each_second_and_close_after_six_silent_ones() {
     assert_eq!(pings(&mut one), 1, "at once");
     one.run(6999);
     assert_eq!(pings(&mut one), 5);
-    one.links.heard(ms(6999), LinkId(7), None);
+    one.heard(6999, 7);
     one.run(12_998);
     assert_eq!(pings(&mut one), 6);
     assert_eq!(*one.run(12_999).last().unwrap(), 12_999, "to the millisecond");
@@ -456,8 +470,8 @@ fn the_round_trip_is_the_median_of_the_last_nine_over_the_data_link() {
     one.accepted(0, 7);
     one.links.up(ms(0), LinkId(8), LOWER, Purpose::Control, Via::Quic, at(9), None, &mut one.out);
     for rtt in [1000, 1000, 1000, 5, 3, 4, 1, 2, 6, 9, 8, 7] {
-        one.links.heard(ms(1), LinkId(7), Some(Duration::from_millis(rtt)));
-        one.links.heard(ms(1), LinkId(8), Some(Duration::from_millis(77)));
+        one.links.heard(ms(1), LinkId(7), Some(Duration::from_millis(rtt)), &mut one.out);
+        one.links.heard(ms(1), LinkId(8), Some(Duration::from_millis(77)), &mut one.out);
     }
     // Steps of 2, 1, 3, 1, 4, 3, 1 and 1 ms.
     let trips = RoundTrips {

@@ -87,7 +87,7 @@ impl Pair {
     /// Two members that know where the other one is; each starts some time in the first `apart` milliseconds.
     pub(super) fn new(seed: u64, delay_max: u64, apart: u64) -> Self {
         let side = |i: usize| Side {
-            links: Links::new(NODES[i], [seed as u8; 32], BTreeMap::from([(NODES[1 - i], vec![at(1)])])),
+            links: Links::new(NODES[i], 100, [seed as u8; 32], BTreeMap::from([(NODES[1 - i], vec![at(1)])])),
             sent: 0,
             received: vec![],
             undeliverable: 0,
@@ -211,7 +211,9 @@ impl Pair {
                 self.feed(side, |links, now, out| links.dial_failed(now, dial, "refused", out));
             }
             Event::Frame { conn, .. } | Event::Pong { conn } if !self.hears(conn, side) => {}
-            Event::Pong { conn } => self.feed(side, |links, now, _| links.heard(now, link(conn), None)),
+            Event::Pong { conn } => {
+                self.feed(side, |links, now, out| links.heard(now, link(conn), None, out))
+            }
             Event::Frame { conn, message } => self.frame(side, conn, message),
             Event::Down { conn } => {
                 let closed = &mut self.conns.entry(conn).or_default().closed[side];
@@ -230,7 +232,10 @@ impl Pair {
     fn frame(&mut self, side: usize, conn: u64, message: Outgoing) {
         let link = LinkId(conn * 2 + side as u64);
         match message {
-            Outgoing::Accept => self.feed(side, |links, now, out| links.accepted(now, link, out)),
+            Outgoing::Accept { incarnation } => {
+                self.feed(side, |links, now, out| links.accepted(now, link, incarnation, out));
+            }
+            Outgoing::TwoProcesses => panic!("there is one process for each key"),
             Outgoing::Ping => self.travel(conn, 1 - side, Event::Pong { conn }),
             Outgoing::Control(_) => panic!("no control messages here"),
             Outgoing::Data(message) => {
@@ -252,6 +257,9 @@ impl Pair {
                 LinksOutput::Down { purpose: Purpose::Data, .. } => self.sides[side].downs += 1,
                 LinksOutput::Up { .. } | LinksOutput::Down { .. } => {}
                 LinksOutput::Undeliverable { .. } => self.sides[side].undeliverable += 1,
+                LinksOutput::TwoProcesses { .. } | LinksOutput::KeyElsewhere { .. } => {
+                    panic!("there is one process for each key")
+                }
             }
         }
         let links = &self.sides[side].links;

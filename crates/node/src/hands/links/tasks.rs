@@ -5,7 +5,8 @@
 //! | 1 | message | a [`ControlMessage`] or a [`DataMessage`], as the link's purpose says |
 //! | 2 | ping | 16 bytes, the sender's ([`Stamps`]) |
 //! | 3 | pong | the same 16 bytes |
-//! | 4 | Accept | [`WIRE_VERSION`]; once, in front of all messages |
+//! | 4 | Accept | [`WIRE_VERSION`], then 8 bytes, the little end first: which run of the sender's process this is; once, in front of all messages |
+//! | 5 | two processes | none: the reader's key has another process, too. The sender closes the link behind it |
 //!
 //! The reader alone tells how the link ended, behind all that came over it. Silence is judged by the machine.
 
@@ -37,6 +38,7 @@ const KIND_MESSAGE: u8 = 1;
 const KIND_PING: u8 = 2;
 const KIND_PONG: u8 = 3;
 const KIND_ACCEPT: u8 = 4;
+const KIND_TWO_PROCESSES: u8 = 5;
 
 /// A time and what only this link could say of it.
 const STAMP_BYTES: usize = 16;
@@ -103,7 +105,10 @@ async fn write_all(
 ) -> Result<(), SendError> {
     while let Some(frame) = outgoing.recv().await {
         match frame {
-            Frame::Outgoing(Outgoing::Accept) => writer.send(KIND_ACCEPT, &[&[WIRE_VERSION]]).await?,
+            Frame::Outgoing(Outgoing::Accept { incarnation }) => {
+                writer.send(KIND_ACCEPT, &[&[WIRE_VERSION], &incarnation.to_le_bytes()]).await?;
+            }
+            Frame::Outgoing(Outgoing::TwoProcesses) => writer.send(KIND_TWO_PROCESSES, &[]).await?,
             Frame::Outgoing(Outgoing::Ping) => writer.send(KIND_PING, &[&stamps.stamp()]).await?,
             Frame::Pong(stamp) => writer.send(KIND_PONG, &[&stamp]).await?,
             Frame::Outgoing(Outgoing::Control(message)) => {
@@ -217,6 +222,7 @@ impl Reading {
         match kind {
             KIND_MESSAGE => self.message(payload).await,
             KIND_ACCEPT => self.accept(&payload).await,
+            KIND_TWO_PROCESSES => Err(LinkEnd::TwoProcesses),
             KIND_PING => self.pong(&payload),
             KIND_PONG => {
                 let rtt = self.stamps.elapsed(&payload);
@@ -250,13 +256,16 @@ impl Reading {
         if std::mem::replace(&mut self.is_accepted, true) {
             return Err(LinkEnd::Protocol("a second Accept".to_owned()));
         }
-        if payload != [WIRE_VERSION] {
-            let got = payload.first().copied().unwrap_or(0);
+        let (got, rest) = payload.split_first().map_or((0, payload), |(got, rest)| (*got, rest));
+        if got != WIRE_VERSION {
             let reason =
                 format!("it speaks version {got}, this node {WIRE_VERSION}: install the same one on both");
             return Err(LinkEnd::Protocol(reason));
         }
-        self.tell(Input::LinkAccepted { link: self.ends.link }.into()).await
+        let incarnation = rest.try_into().map(u64::from_le_bytes);
+        let incarnation =
+            incarnation.map_err(|_| LinkEnd::Protocol(format!("an Accept of {} bytes", payload.len())))?;
+        self.tell(Input::LinkAccepted { link: self.ends.link, incarnation }.into()).await
     }
 
     /// The loop is not told of a ping: this node's own ones show whether the peer answers.

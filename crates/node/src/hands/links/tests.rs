@@ -74,10 +74,10 @@ async fn side(key: NodeKey, members: MemberSet) -> Side {
 async fn accepted(a: &mut Side, b: &mut Side, purpose: Purpose, via: Via) -> (LinkId, LinkId) {
     a.dial(b, purpose, via);
     let (from_a, from_b) = (a.up().await, b.up().await);
-    a.hands.send(from_a, Outgoing::Accept);
-    assert_eq!(b.next().await, Input::LinkAccepted { link: from_b });
-    b.hands.send(from_b, Outgoing::Accept);
-    assert_eq!(a.next().await, Input::LinkAccepted { link: from_a });
+    a.hands.send(from_a, Outgoing::Accept { incarnation: 7 });
+    assert_eq!(b.next().await, Input::LinkAccepted { link: from_b, incarnation: 7 });
+    b.hands.send(from_b, Outgoing::Accept { incarnation: 7 });
+    assert_eq!(a.next().await, Input::LinkAccepted { link: from_a, incarnation: 7 });
     (from_a, from_b)
 }
 
@@ -112,13 +112,13 @@ async fn a_link_is_dialled_accepted_used_in_both_directions_and_closed() {
         };
         assert_eq!((peer, purpose, dial), (a.node, Purpose::Data, None));
 
-        a.hands.send(from_a, Outgoing::Accept);
-        assert_eq!(b.next().await, Input::LinkAccepted { link: from_b });
-        b.hands.send(from_b, Outgoing::Accept);
+        a.hands.send(from_a, Outgoing::Accept { incarnation: 7 });
+        assert_eq!(b.next().await, Input::LinkAccepted { link: from_b, incarnation: 7 });
+        b.hands.send(from_b, Outgoing::Accept { incarnation: 7 });
         for number in 1..=50 {
             b.hands.send(from_b, Outgoing::Data(step(number, 1000 * number as usize)));
         }
-        assert_eq!(a.next().await, Input::LinkAccepted { link: from_a });
+        assert_eq!(a.next().await, Input::LinkAccepted { link: from_a, incarnation: 7 });
         for number in 1..=50 {
             let message = step(number, 1000 * number as usize);
             assert_eq!(a.next().await, Input::Data { link: from_a, message }, "in order");
@@ -229,12 +229,13 @@ async fn raw(a: &Side, b: &mut Side, purpose: Purpose) -> (FrameWriter, FrameRea
 
 #[tokio::test]
 async fn a_peer_that_breaks_the_protocol_loses_its_link() {
-    const ACCEPT: (u8, &[u8]) = (4, &[WIRE_VERSION]);
+    const ACCEPT: (u8, &[u8]) = (4, &[WIRE_VERSION, 7, 0, 0, 0, 0, 0, 0, 0]);
     type Frames = &'static [(u8, &'static [u8])];
     let cases: &[(Frames, &str)] = &[
         (&[(1, b"early")], "a message in front of Accept"),
         (&[(4, &[WIRE_VERSION - 1])], "it speaks version"),
         (&[(4, &[])], "it speaks version 0"),
+        (&[(4, &[WIRE_VERSION, 7])], "an Accept of 2 bytes"),
         (&[ACCEPT, ACCEPT], "a second Accept"),
         (&[ACCEPT, (1, &[WIRE_VERSION, 0xff])], "the bytes are not a message"),
         (&[(2, &[0; 9])], "a ping of 9 bytes"),
@@ -251,7 +252,7 @@ async fn a_peer_that_breaks_the_protocol_loses_its_link() {
             let _ = writer.send(*kind, &[payload]).await;
         }
         let mut input = b.next().await;
-        while input == (Input::LinkAccepted { link }) {
+        while input == (Input::LinkAccepted { link, incarnation: 7 }) {
             input = b.next().await;
         }
         let Input::LinkDown { link: down, reason: LinkEnd::Protocol(reason) } = input else {
@@ -266,8 +267,8 @@ async fn what_the_loop_does_not_take_waits_in_the_socket() {
     const BYTES: usize = 1 << 20;
     let (a, mut b) = sides().await;
     let (mut writer, _reader, link) = raw(&a, &mut b, Purpose::Data).await;
-    writer.send(4, &[&[WIRE_VERSION]]).await.unwrap();
-    assert_eq!(b.next().await, Input::LinkAccepted { link });
+    writer.send(4, &[&[WIRE_VERSION], &7u64.to_le_bytes()]).await.unwrap();
+    assert_eq!(b.next().await, Input::LinkAccepted { link, incarnation: 7 });
     let sender = tokio::spawn(async move {
         for number in 1..=100 {
             writer.send(1, &[&step(number, BYTES).encode()]).await.unwrap();

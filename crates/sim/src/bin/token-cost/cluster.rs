@@ -271,7 +271,8 @@ impl Cluster {
     fn send(&mut self, node: usize, link: LinkId, message: Outgoing) {
         let Some(&(other, theirs)) = self.members[node].links.get(&link) else { return };
         let input = match message {
-            Outgoing::Accept => Input::LinkAccepted { link: theirs },
+            Outgoing::Accept { incarnation } => Input::LinkAccepted { link: theirs, incarnation },
+            Outgoing::TwoProcesses => return,
             Outgoing::Ping => {
                 let rtt = Some(Duration::from_micros(100));
                 self.queue.push_back((node, Input::Heard { link, rtt }));
