@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use exo_constraint::{
-    Body, CallShape, Calls, Compiler, Layout, Part, Piece, Schema, Strictness, Thought, TokenKind, Vocabulary,
+    Arguments, Body, CallShape, Calls, Compiler, Layout, Part, Piece, Schema, Strictness, Thought, TokenKind,
+    Vocabulary,
 };
 use exo_sampler::{Sampler, TokenConstraint};
 use exo_types::{Constraint, SamplingParams};
@@ -72,16 +73,18 @@ fn layout(i: usize) -> Layout {
     let read = |i| Schema::read(&schema(i), Strictness::Whole).expect("enforceable").value;
     let thought = Thought::No;
     if i.is_multiple_of(2) {
-        return Layout { thought, body: Body::Json(read(i)) };
+        return Layout { thought, answer_open: Vec::new(), body: Body::Json(read(i)) };
     }
     let text = |text: &str| vec![Piece::Text(text.to_owned())];
     let tool = |n: usize| CallShape {
         head: vec![Part::Text(format!("{{\"name\": \"tool_{n}\", \"arguments\": "))],
-        schema: read(n),
+        other_head: Vec::new(),
+        arguments: Arguments::Json(read(n)),
         tail: vec![Part::Text("}".to_owned())],
     };
     let body = Body::Calls(Calls {
         begin: text("<tool_call>\n"),
+        other_begin: None,
         between: text("\n</tool_call>\n<tool_call>\n"),
         end: text("\n</tool_call>"),
         tools: (0..1 + i % 50).map(tool).collect(),
@@ -89,7 +92,7 @@ fn layout(i: usize) -> Layout {
         is_required: i % 4 == 1,
         answer: None,
     });
-    Layout { thought, body }
+    Layout { thought, answer_open: Vec::new(), body }
 }
 
 fn line(what: &str, mut times: Vec<Duration>) {

@@ -6,11 +6,15 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use crate::TaggedArguments;
+
 /// What an answer may be.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Layout {
     /// What comes before.
     pub thought: Thought,
+    /// What stands in front of an answer that is no call; nothing in most templates. Where there is something, white space counts.
+    pub answer_open: Vec<Piece>,
     /// The answer itself.
     pub body: Body,
 }
@@ -65,8 +69,10 @@ pub enum Body {
 /// Calls as one template prints them: `begin`, a call, (`between`, a call)*, `end`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Calls {
-    /// In front of the first.
+    /// In front of the first; most templates have one way to begin.
     pub begin: Vec<Piece>,
+    /// Another way to begin a call, where [`CallShape::other_head`] is what follows.
+    pub other_begin: Option<Vec<Piece>>,
     /// From one to the next.
     pub between: Vec<Piece>,
     /// Behind the last.
@@ -86,10 +92,21 @@ pub struct Calls {
 pub struct CallShape {
     /// `{"name": "f", "arguments": `
     pub head: Vec<Part>,
-    /// Of the arguments.
-    pub schema: Value,
+    /// The same behind another beginning.
+    pub other_head: Vec<Part>,
+    /// What stands between the two.
+    pub arguments: Arguments,
     /// `}`
     pub tail: Vec<Part>,
+}
+
+/// How the arguments of a call are written.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Arguments {
+    /// As one JSON object, of a schema that was read.
+    Json(Value),
+    /// Each between tags of its own.
+    Tagged(TaggedArguments),
 }
 
 /// A part of a call around its arguments.
@@ -97,6 +114,8 @@ pub struct CallShape {
 pub enum Part {
     /// Text.
     Text(String),
+    /// A control token.
+    Control(u32),
     /// A name that the model gives the call: letters and digits, so many.
     Id {
         /// Their number.
@@ -125,7 +144,12 @@ impl Layout {
             }
             Body::Calls(calls) => self.write_calls(calls, &mut rules),
         }
-        format!("start: {thought}body\n{rules}")
+        let open = match &self.body {
+            _ if self.answer_open.is_empty() => String::new(),
+            Body::Calls(_) => String::new(),
+            _ => format!("{} ", sequence(&self.answer_open)),
+        };
+        format!("start: {thought}{open}body\n{rules}")
     }
 
     /// Rules for the thought; what stands in front of the body.
@@ -139,7 +163,7 @@ impl Layout {
         };
         if let Some(open) = open {
             // White space in front of a thought is a part of nothing. A value has none in front of it, which would not have to end.
-            let _ = match (open.split_first(), self.is_free_text()) {
+            let _ = match (open.split_first(), self.is_free_text() && self.answer_open.is_empty()) {
                 (Some((Piece::Text(text), rest)), true) => {
                     writeln!(rules, "open: OPEN {}\nOPEN: /\\s{{0,4}}{}/", sequence(rest), escaped(text))
                 }
@@ -147,7 +171,8 @@ impl Layout {
                 (_, false) => writeln!(rules, "open: {}", sequence(open)),
             };
         }
-        let _ = writeln!(rules, "gap: /\\n{{0,2}}/");
+        let gap = if self.answer_open.is_empty() { "/\\n{0,2}/" } else { "\"\"" };
+        let _ = writeln!(rules, "gap: {gap}");
         rules.push_str(&thought_rules(close, *tokens_max));
         thought
     }
@@ -164,7 +189,7 @@ impl Layout {
     /// What text must not be so that it cannot be taken for a thought.
     fn not_thought(&self) -> String {
         let open = match &self.thought {
-            Thought::Possible { open, .. } => first_text(open),
+            Thought::Possible { open, .. } if self.answer_open.is_empty() => first_text(open),
             _ => None,
         };
         open.map(|open| format!(" & ~/\\s*{}(.|\\n)*/", escaped(&open))).unwrap_or_default()
@@ -174,11 +199,16 @@ impl Layout {
         let names: Vec<String> = (0..calls.tools.len()).map(|i| format!("call_{i}")).collect();
         for (name, tool) in names.iter().zip(&calls.tools) {
             let (head, tail) = (parts(&tool.head), parts(&tool.tail));
-            let _ = writeln!(
-                rules,
-                "{name}: {head} args_{name} {tail}\nargs_{name}: %json {}",
-                spaced(&tool.schema)
-            );
+            let _ = writeln!(rules, "{name}: {head} args_{name} {tail}");
+            if calls.other_begin.is_some() {
+                let _ = writeln!(rules, "other_{name}: {} args_{name} {tail}", parts(&tool.other_head));
+            }
+            match &tool.arguments {
+                Arguments::Json(schema) => {
+                    let _ = writeln!(rules, "args_{name}: %json {}", spaced(schema));
+                }
+                Arguments::Tagged(arguments) => arguments.write(&format!("args_{name}"), rules),
+            }
         }
         let _ = writeln!(rules, "call: {}", names.join(" | "));
         let more = match calls.is_parallel {
@@ -186,8 +216,22 @@ impl Layout {
             false => String::new(),
         };
         let _ = writeln!(rules, "calls: call{more} {}", sequence(&calls.end));
+        let mut begun = format!("{} calls", sequence(&calls.begin));
+        if let Some(begin) = &calls.other_begin {
+            let (end, others) = (sequence(&calls.end), names.join(" | other_"));
+            let _ = writeln!(rules, "other_call: other_{others}");
+            let _ = write!(begun, " | {} other_call {end}", sequence(begin));
+        }
         if calls.is_required {
-            let _ = writeln!(rules, "body: {} calls", sequence(&calls.begin));
+            let _ = writeln!(rules, "body: {begun}");
+            return;
+        }
+        if !self.answer_open.is_empty() {
+            let answer = match &calls.answer {
+                Some(schema) => format!("answer: %json {}", spaced(schema)),
+                None => "answer: TEXT?\nTEXT: /(.|\\n)+/".to_owned(),
+            };
+            let _ = writeln!(rules, "body: {} answer | {begun}\n{answer}", sequence(&self.answer_open));
             return;
         }
         if let Some(schema) = &calls.answer {
@@ -303,18 +347,19 @@ fn sequence(pieces: &[Piece]) -> String {
 fn parts(parts: &[Part]) -> String {
     let part = |part: &Part| match part {
         Part::Text(text) => quoted(text),
+        Part::Control(id) => format!("<[{id}]>"),
         Part::Id { len } => format!("/[a-zA-Z0-9]{{{len}}}/"),
     };
     parts.iter().map(part).collect::<Vec<_>>().join(" ")
 }
 
 /// A text as a literal of a grammar.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     Value::String(text.to_owned()).to_string()
 }
 
 /// A text as it stands in a regular expression of a grammar.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 2);
     for c in text.chars() {
         match c {
@@ -343,7 +388,7 @@ fn delimited(regex: &str) -> String {
 }
 
 /// A schema with the spacing of all our JSON.
-fn spaced(schema: &Value) -> Value {
+pub(crate) fn spaced(schema: &Value) -> Value {
     let spacing = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
     let mut words = match schema {
         Value::Object(words) => words.clone(),

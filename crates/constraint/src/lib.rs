@@ -22,12 +22,17 @@ mod lark;
 mod layout;
 mod patterns;
 mod schema;
+mod search;
+mod shape;
+mod tagged;
 mod vocabulary;
 
 pub use compiler::{Compiler, ENGINE};
 pub use errors::{CompileError, SchemaError};
 pub use fold::Fold;
 pub use lark::check_lark;
-pub use layout::{Body, CallShape, Calls, Layout, Part, Piece, Thought};
+pub use layout::{Arguments, Body, CallShape, Calls, Layout, Part, Piece, Thought};
 pub use schema::{Schema, Strictness};
+pub use search::ToolSearch;
+pub use tagged::{TaggedArguments, Tags, ValueKinds};
 pub use vocabulary::{TokenKind, Vocabulary};

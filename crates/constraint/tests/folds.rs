@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
 use exo_constraint::{
-    Body, CallShape, Calls, Compiler, ENGINE, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
-    TokenKind, Vocabulary, check_lark,
+    Arguments, Body, CallShape, Calls, Compiler, ENGINE, Fold, Layout, Part, Piece, Schema, Strictness,
+    Thought, TokenKind, Vocabulary, check_lark,
 };
 use exo_sampler::{ConstraintError, Sampler, TokenConstraint};
 use exo_types::SamplingParams;
@@ -23,7 +23,7 @@ fn compiler() -> Compiler {
 }
 
 fn layout(body: Body) -> Layout {
-    Layout { thought: Thought::No, body }
+    Layout { thought: Thought::No, answer_open: Vec::new(), body }
 }
 
 fn json_layout(schema: &Value) -> Layout {
@@ -177,13 +177,15 @@ fn plain_greedy_asks_for_logits_only_where_its_token_is_refused() {
 fn tools(begin: Vec<Piece>, is_required: bool, is_parallel: bool) -> Layout {
     let tool = |name: &str, schema: Value| CallShape {
         head: vec![Part::Text(format!("{{\"name\": \"{name}\", \"arguments\": "))],
-        schema,
+        other_head: Vec::new(),
+        arguments: Arguments::Json(schema),
         tail: vec![Part::Text("}".to_owned())],
     };
     let add = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
         "additionalProperties": false});
     layout(Body::Calls(Calls {
         begin,
+        other_begin: None,
         between: vec![Piece::Text("\n</tool_call>\n<tool_call>\n".to_owned())],
         end: vec![Piece::Text("\n</tool_call>".to_owned())],
         tools: vec![tool("add", add), tool("now", json!({"type": "object", "additionalProperties": false}))],
@@ -260,12 +262,16 @@ fn a_schema_begins_behind_the_thought() {
     let compiler = compiler();
     let text = |t: &str| vec![Piece::Text(t.to_owned())];
     let body = || json_layout(&json!({"type": "boolean"})).body;
-    let opened =
-        Layout { thought: Thought::Opened { close: text("</think>"), tokens_max: None }, body: body() };
+    let opened = Layout {
+        thought: Thought::Opened { close: text("</think>"), tokens_max: None },
+        answer_open: Vec::new(),
+        body: body(),
+    };
     assert!(takes(&compiler, &opened, "it is [true]\nso</think>\n\ntrue"));
     assert!(!takes(&compiler, &opened, "true"));
     let possible = Layout {
         thought: Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: None },
+        answer_open: Vec::new(),
         body: body(),
     };
     for right in ["true", "<think>hm</think>\n\nfalse", "<think></think>false"] {
@@ -302,9 +308,10 @@ fn a_thought_behind_white_space_is_one_beside_text_and_tools() {
     let Layout { body, .. } = tools(text("<tool_call>\n"), false, false);
     let thought = || Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: None };
     let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
-    for (layout, answer) in
-        [(Layout { thought: thought(), body }, call), (Layout { thought: thought(), body: Body::Text }, "so")]
-    {
+    for (layout, answer) in [
+        (Layout { thought: thought(), answer_open: Vec::new(), body }, call),
+        (Layout { thought: thought(), answer_open: Vec::new(), body: Body::Text }, "so"),
+    ] {
         for right in [
             &format!("<think>hm</think>\n\n{answer}"),
             &format!("\n<think>hm</think>{answer}"),
@@ -327,6 +334,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
     let body = || json_layout(&json!({"type": "boolean"})).body;
     let opened = |tokens_max| Layout {
         thought: Thought::Opened { close: text("</think>"), tokens_max: Some(tokens_max) },
+        answer_open: Vec::new(),
         body: body(),
     };
     // A byte is a token here.
@@ -343,6 +351,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
     assert!(takes(&compiler, &opened(0), "</think>true") && !takes(&compiler, &opened(0), "a</think>true"));
     let possible = Layout {
         thought: Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: Some(12) },
+        answer_open: Vec::new(),
         body: Body::Text,
     };
     for right in ["no thought", "<think>abcdefghijkl</think>so", "<think>a</think>and so on and on and on"] {
@@ -354,7 +363,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
         let is_text = body == Body::Text;
         let open = vec![Piece::Control(CONTROL)];
         let thought = Thought::Possible { open, close: text("</think>"), tokens_max: None };
-        let mut fold = start(&compiler, &Layout { thought, body });
+        let mut fold = start(&compiler, &Layout { thought, answer_open: Vec::new(), body });
         if is_text {
             fold.accept(b'\n'.into());
         }
@@ -368,7 +377,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
         assert!(fold.allows(b't'.into()).unwrap() && fold.may_end().unwrap() == is_text);
     }
     let thought = Thought::Opened { close: vec![Piece::Control(CONTROL)], tokens_max: Some(3) };
-    let mut fold = start(&compiler, &Layout { thought, body: Body::Text });
+    let mut fold = start(&compiler, &Layout { thought, answer_open: Vec::new(), body: Body::Text });
     for byte in "abc".bytes() {
         assert!(fold.allows(byte.into()).unwrap() && fold.allows(CONTROL).unwrap());
         fold.accept(byte.into());
@@ -471,5 +480,80 @@ fn a_grammar_that_would_run_over_the_stack_is_refused_by_name() {
     ] {
         let error = check_lark(&lark).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
+    }
+}
+
+/// Calls of `f` that begin in two ways.
+fn channel_calls(is_required: bool, answer: Option<Value>) -> Body {
+    let text = |text: &str| Piece::Text(text.to_owned());
+    let head =
+        |text: &str| vec![Part::Text("f".to_owned()), Part::Control(CONTROL), Part::Text(text.to_owned())];
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false});
+    Body::Calls(Calls {
+        begin: vec![text(" to=")],
+        other_begin: Some(vec![Piece::Control(CONTROL), text("commentary to=")]),
+        between: Vec::new(),
+        end: Vec::new(),
+        tools: vec![CallShape {
+            head: head("json|"),
+            other_head: head("only json|"),
+            arguments: Arguments::Json(schema),
+            tail: Vec::new(),
+        }],
+        is_parallel: false,
+        is_required,
+        answer,
+    })
+}
+
+/// Whether this is an answer behind channels; a control token stands for `¤`.
+fn takes_in_channels(compiler: &Compiler, body: Body, answer: &str) -> bool {
+    let text = |text: &str| Piece::Text(text.to_owned());
+    let layout = Layout {
+        thought: Thought::Possible {
+            open: vec![Piece::Control(CONTROL), text("analysis|")],
+            close: vec![text("<|end|>assistant")],
+            tokens_max: None,
+        },
+        answer_open: vec![Piece::Control(CONTROL), text("final|")],
+        body,
+    };
+    let mut fold = start(compiler, &layout);
+    let sign = '¤'.to_string();
+    let bytes = |part: &str| part.bytes().map(u32::from).collect::<Vec<u32>>();
+    let parts: Vec<Vec<u32>> = answer.split(&sign).map(bytes).collect();
+    for token in parts.join(&CONTROL) {
+        if !fold.allows(token).unwrap() {
+            return false;
+        }
+        fold.accept(token);
+    }
+    fold.may_end().unwrap()
+}
+
+#[test]
+fn answers_and_calls_behind_channels_begin_with_their_signs() {
+    let compiler = compiler();
+    let takes = |body: Body, answer: &str| takes_in_channels(&compiler, body, answer);
+    let think = "¤analysis|hm final| to=f<|end|>assistant";
+    for call in [" to=f¤json|{\"a\": 1}", "¤commentary to=f¤only json|{\"a\": 1}"] {
+        for (is_required, answer) in [(true, None), (false, None), (false, Some(json!({"type": "boolean"})))]
+        {
+            let body = || channel_calls(is_required, answer.clone());
+            assert!(takes(body(), call) && takes(body(), &format!("{think}{call}")), "{call}");
+            assert!(
+                !takes(body(), &call.replace('1', "\"1\"")) && !takes(body(), &format!("{call}x")),
+                "{call}"
+            );
+            assert!(!takes(body(), &call.replace("=f", "=g")), "{call}");
+            assert_eq!(takes(body(), "¤final|so to=f"), !is_required && answer.is_none());
+            assert_eq!(takes(body(), &format!("{think}¤final|true")), !is_required);
+            assert!(!takes(body(), "so") && !takes(body(), &format!("{think}\n{call}")));
+        }
+    }
+    for (body, right) in [(Body::Text, "so"), (Body::Json(json!({"type": "integer"})), "12")] {
+        assert!(takes(body.clone(), &format!("¤final|{right}")));
+        assert!(takes(body.clone(), &format!("{think}¤final|{right}")));
+        assert!(!takes(body.clone(), right) && !takes(body, &format!("¤final|{right}¤")));
     }
 }

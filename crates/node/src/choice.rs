@@ -217,14 +217,11 @@ impl Choice {
     }
 }
 
-/// The control tokens among the signs of thoughts and calls.
+/// The control tokens among the signs of thoughts, answers and calls.
 fn signs(tokenizer: &Tokenizer, reading: &exo_tokenizer::calls::AnswerFormat) -> BTreeMap<u32, String> {
     let thought = reading.thought.iter().flat_map(|(open, close)| [open.as_str(), close]);
-    let of_calls = |calls: &'_ CallFormat| {
-        [calls.begin.clone(), calls.between.clone().unwrap_or_default(), calls.end.clone()]
-    };
-    let calls: Vec<String> = reading.calls.iter().flat_map(of_calls).collect();
-    let texts = thought.chain(calls.iter().map(String::as_str));
+    let calls = reading.calls.iter().flat_map(CallFormat::texts);
+    let texts = thought.chain([reading.answer_open.as_str()]).chain(calls);
     let parts = texts.filter_map(|text| tokenizer.split_control(text).ok()).flatten();
     let sign = |part| match part {
         TextPart::Control(id) => Some((id, tokenizer.token_text(id)?)),

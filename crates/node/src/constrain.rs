@@ -1,17 +1,17 @@
 //! What a request asks of its answers, as a grammar and as a way to read them; and each token of an answer against the grammar.
 
-use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Reasoning, RequestPart, ToolDefinition, Tools};
+use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Reasoning, RequestPart, Tools};
 use exo_constraint::{
-    Body, CallShape, Calls, CompileError, Compiler, Fold, Layout, Part, Piece, Schema, SchemaError,
-    Strictness, Thought, check_lark,
+    Body, CompileError, Compiler, Fold, Layout, Piece, Schema, Strictness, Thought, check_lark,
 };
 use exo_sampler::{ConstraintError, TokenConstraint};
 use exo_tokenizer::TextPart;
-use exo_tokenizer::calls::{self, CallFormat, CallPart, ThoughtFormat};
+use exo_tokenizer::calls::{self, CallFormat, ThoughtFormat};
 use exo_types::{Constraint, FailureKind};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::library::OpenModel;
+use crate::tool_calls::ToolShapes;
 
 /// What a request's answers are held to, and how they are read.
 pub struct Plan {
@@ -34,26 +34,33 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
         reading: calls::AnswerFormat {
             thought: thought.map(|thought| (thought.open.clone(), thought.close.clone())),
             is_opened: thought.is_some_and(|thought| thought.is_opened),
-            calls: None,
-            calls_come_first: false,
+            answer_open: thought.map(|thought| thought.answer_open.clone()).unwrap_or_default(),
+            ..calls::AnswerFormat::default()
         },
         short_ids: false,
         unenforced: Vec::new(),
     };
+    let has_channels = !plan.reading.answer_open.is_empty();
+    let mut shapes = None;
     let (part, body) = match &request.tools {
         Some(tools) => {
-            let format = open.calls().map_err(|reason| {
+            let mut format = open.calls().cloned().map_err(|reason| {
                 invalid(
                     RequestPart::Tools,
                     format!("`{}` cannot be given tools: {reason}; leave them out", request.model),
                 )
             })?;
+            // Only where text has a sign of its own can calls begin in two ways.
+            format.other = format.other.filter(|_| has_channels);
+            let format = &format;
             plan.reading.calls = Some(format.clone());
             plan.short_ids = format.has_ids();
-            let answer = answer_beside_calls(format, tools, &request.format)?;
+            let answer = answer_beside_calls(format, has_channels, tools, &request.format)?;
             plan.reading.calls_come_first = answer.is_some();
-            let body = calls_body(open, format, tools, answer, &mut plan.unenforced)?;
-            (RequestPart::Tools, Some(body))
+            let tools = ToolShapes::read(open, format, tools, &mut plan.unenforced)?;
+            let calls = tools.calls(open, format, answer)?;
+            shapes = Some(tools);
+            (RequestPart::Tools, Some(Body::Calls(calls)))
         }
         None => format_body(&request.format)?,
     };
@@ -61,17 +68,21 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
         Reasoning::Budget(tokens) if thought.is_some() => Some(tokens),
         _ => None,
     };
-    // A thought that has to end needs a grammar, whatever the answer is.
+    // A thought that has to end needs a grammar, whatever the answer is, and so do the signs of channels.
     let (part, body) = match (body, thought_tokens_max) {
-        (None, Some(_)) => (RequestPart::Thinking, Some(Body::Text)),
+        (None, budget) if budget.is_some() || has_channels && !request.ignore_eos => {
+            (RequestPart::Thinking, Some(Body::Text))
+        }
         (body, _) => (part, body),
     };
     if let Some(body) = body {
         let thought = thought_layout(open, thought, thought_tokens_max)?;
         let compiler = open.compiler().map_err(|reason| invalid(part, cannot(&reason)))?;
-        plan.constraint =
-            Some(compile(compiler, part, Layout { thought, body }, &request.tools, &mut plan.unenforced)?);
+        let layout = Layout { thought, answer_open: pieces(open, &plan.reading.answer_open)?, body };
+        let tools = shapes.as_mut();
+        plan.constraint = Some(compile(compiler, part, layout, tools, &mut plan.unenforced)?);
     }
+    plan.reading.parameters = shapes.map(|tools| tools.parameters()).unwrap_or_default();
     bound(&mut plan.unenforced);
     Ok(plan)
 }
@@ -86,6 +97,9 @@ fn bound(unenforced: &mut Vec<String>) {
     }
 }
 
+/// Efforts that templates know.
+const EFFORTS: [&str; 3] = ["low", "medium", "high"];
+
 /// The variables that the template is told of the thinking that was asked for.
 pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<String, Value>, GenerateError> {
     let Some(thought) = open.thought() else { return Ok(Map::new()) };
@@ -98,6 +112,13 @@ pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<Stri
         Reasoning::Off => refused(
             RequestPart::Thinking,
             "this model's template has no way to tell it not to think: leave it out",
+        ),
+        Reasoning::Effort(effort) if thought.has_efforts && EFFORTS.contains(&effort.as_str()) => {
+            Ok(calls::effort_var(effort))
+        }
+        Reasoning::Effort(_) if thought.has_efforts => refused(
+            RequestPart::Effort,
+            "this model's template knows the efforts low, medium and high: ask for one of these",
         ),
         Reasoning::Effort(_) => refused(
             RequestPart::Effort,
@@ -126,6 +147,7 @@ fn format_body(format: &AnswerFormat) -> Result<(RequestPart, Option<Body>), Gen
 /// The schema of an answer that calls nothing, where a format was asked for beside the tools and calls are not required.
 fn answer_beside_calls(
     calls: &CallFormat,
+    has_channels: bool,
     tools: &Tools,
     format: &AnswerFormat,
 ) -> Result<Option<Value>, GenerateError> {
@@ -138,7 +160,7 @@ fn answer_beside_calls(
     if tools.is_required {
         return Ok(None);
     }
-    if calls.begin.trim().is_empty() {
+    if calls.begin.trim().is_empty() && !has_channels {
         let message = "this model's calls are JSON objects without a sign in front, which an answer of the format could not be told \
                        from: send tools or a format, or require a call";
         return Err(invalid(RequestPart::Format, message.to_owned()));
@@ -159,63 +181,12 @@ fn thought_layout(
     })
 }
 
-fn calls_body(
-    open: &OpenModel,
-    format: &CallFormat,
-    tools: &Tools,
-    answer: Option<Value>,
-    unenforced: &mut Vec<String>,
-) -> Result<Body, GenerateError> {
-    let mut shapes = Vec::new();
-    for (i, tool) in
-        tools.definitions.iter().enumerate().filter(|(_, tool)| tools.allowed.contains(&tool.name))
-    {
-        let schema = arguments(i, tool, unenforced)?;
-        let part = |part: &CallPart| match part {
-            CallPart::Text(text) => Part::Text(text.clone()),
-            CallPart::Name => Part::Text(tool.name.clone()),
-            CallPart::Id(len) => Part::Id { len: *len },
-        };
-        let (head, tail) = (format.head.iter().map(part).collect(), format.tail.iter().map(part).collect());
-        shapes.push(CallShape { head, schema, tail });
-    }
-    Ok(Body::Calls(Calls {
-        begin: pieces(open, &format.begin)?,
-        between: pieces(open, format.between.as_deref().unwrap_or_default())?,
-        end: pieces(open, &format.end)?,
-        tools: shapes,
-        // With nothing between them, a second call cannot be told from what follows the first.
-        is_parallel: tools.is_parallel && format.between.as_ref().is_some_and(|between| !between.is_empty()),
-        is_required: tools.is_required,
-        answer,
-    }))
-}
-
-/// The schema of a tool's arguments: wholly where it is strict, else as much of it as can be enforced.
-fn arguments(i: usize, tool: &ToolDefinition, unenforced: &mut Vec<String>) -> Result<Value, GenerateError> {
-    let strictness = if tool.is_strict { Strictness::Whole } else { Strictness::Possible };
-    let part = RequestPart::ToolSchema(i);
-    let read = Schema::read(&tool.parameters, strictness).map_err(|e| invalid(part, e.to_string()))?;
-    unenforced.extend(read.left_out.iter().map(|error| format!("tool `{}` {error}", tool.name)));
-    let mut schema = read.value;
-    match schema.get("type") {
-        None => schema["type"] = Value::String("object".to_owned()),
-        Some(kind) if kind == "object" => {}
-        Some(_) => {
-            let message = "it must be a schema of an object: arguments have names";
-            return Err(invalid(part, message.to_owned()));
-        }
-    }
-    Ok(schema)
-}
-
-/// Compiles a layout. Where the engine does not take it for a tool that is not strict, the patterns that it does not take are left
-/// out; where that is not enough, that tool's arguments are any object.
+/// Compiles a layout.
 fn compile(
     compiler: &Compiler,
     part: RequestPart,
-    mut layout: Layout,
-    tools: &Option<Tools>,
+    layout: Layout,
+    tools: Option<&mut ToolShapes<'_>>,
     unenforced: &mut Vec<String>,
 ) -> Result<Constraint, GenerateError> {
     let reason = match compiler.constrain(layout.grammar()) {
@@ -223,46 +194,25 @@ fn compile(
         Err(CompileError::Refused { reason }) => reason,
         Err(error) => return Err(invalid(part, cannot(&error.to_string()))),
     };
-    let (tools, calls) = match (tools, &mut layout.body) {
-        (Some(tools), Body::Calls(calls)) => (tools, calls),
-        (_, Body::Json(schema)) => return Err(refused_schema(compiler, part, schema, &reason)),
+    let calls = match (&layout.body, tools) {
+        (Body::Calls(calls), Some(tools)) => {
+            if let Some(schema) = &calls.answer
+                && let Err(error) = compiler.constrain(alone(schema))
+            {
+                return Err(refused_schema(compiler, RequestPart::Schema, schema, &error.to_string()));
+            }
+            tools.reduce(compiler, calls.clone(), unenforced)?
+        }
+        (Body::Json(schema), _) => return Err(refused_schema(compiler, part, schema, &reason)),
         _ => return Err(refused(part, &reason)),
     };
-    if let Some(schema) = &calls.answer
-        && let Err(error) = compiler.constrain(alone(schema))
-    {
-        return Err(refused_schema(compiler, RequestPart::Schema, schema, &error.to_string()));
-    }
-    let allowed = tools.definitions.iter().enumerate().filter(|(_, tool)| tools.allowed.contains(&tool.name));
-    for ((i, tool), shape) in allowed.zip(&mut calls.tools) {
-        let Err(error) = compiler.constrain(alone(&shape.schema)) else { continue };
-        if tool.is_strict {
-            let part = RequestPart::ToolSchema(i);
-            return Err(refused_schema(compiler, part, &shape.schema, &error.to_string()));
-        }
-        let left_out = drop_patterns(compiler, &mut shape.schema);
-        unenforced.extend(left_out.into_iter().map(|error| format!("tool `{}` {error}", tool.name)));
-        if let Err(error) = compiler.constrain(alone(&shape.schema)) {
-            unenforced.push(format!("tool `{}` at `#`: any object is taken, for: {error}", tool.name));
-            shape.schema = Schema::object().value;
-        }
-    }
+    let layout = Layout { body: Body::Calls(calls), ..layout };
     compiler.constrain(layout.grammar()).map_err(|error| refused(part, &error.to_string()))
 }
 
 /// The grammar of a value of this schema and nothing else.
 fn alone(schema: &Value) -> String {
-    Layout { thought: Thought::No, body: Body::Json(schema.clone()) }.grammar()
-}
-
-/// Leaves out what the engine does not take as a regular expression.
-fn drop_patterns(compiler: &Compiler, schema: &mut Value) -> Vec<SchemaError> {
-    Schema::drop_patterns(schema, &mut |pattern| {
-        compiler
-            .constrain(alone(&json!({"type": "string", "pattern": pattern})))
-            .map(drop)
-            .map_err(|e| e.to_string())
-    })
+    Layout { thought: Thought::No, answer_open: Vec::new(), body: Body::Json(schema.clone()) }.grammar()
 }
 
 fn refused(part: RequestPart, reason: &str) -> GenerateError {
@@ -270,14 +220,20 @@ fn refused(part: RequestPart, reason: &str) -> GenerateError {
 }
 
 /// The same with the place, where it is a pattern that the engine does not take.
-fn refused_schema(compiler: &Compiler, part: RequestPart, schema: &Value, reason: &str) -> GenerateError {
-    match drop_patterns(compiler, &mut schema.clone()).into_iter().next() {
+pub(crate) fn refused_schema(
+    compiler: &Compiler,
+    part: RequestPart,
+    schema: &Value,
+    reason: &str,
+) -> GenerateError {
+    let mut takes = |pattern: &str| compiler.try_pattern(pattern);
+    match Schema::drop_patterns(&mut schema.clone(), &mut takes).into_iter().next() {
         Some(error) => refused(part, &error.to_string()),
         None => refused(part, reason),
     }
 }
 
-fn pieces(open: &OpenModel, text: &str) -> Result<Vec<Piece>, GenerateError> {
+pub(crate) fn pieces(open: &OpenModel, text: &str) -> Result<Vec<Piece>, GenerateError> {
     let parts = open.tokenizer.split_control(text);
     let parts = parts
         .map_err(|e| GenerateError::Internal { message: format!("a sign of calls was not found: {e}") })?;
@@ -292,7 +248,7 @@ fn cannot(reason: &str) -> String {
     format!("this model's answers cannot be kept to a format: {reason}")
 }
 
-fn invalid(part: RequestPart, message: String) -> GenerateError {
+pub(crate) fn invalid(part: RequestPart, message: String) -> GenerateError {
     GenerateError::Invalid { part, message }
 }
 

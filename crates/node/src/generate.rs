@@ -156,7 +156,7 @@ pub fn chat_tokens(
     opens_answer: bool,
 ) -> Result<Vec<u32>, GenerateError> {
     let template = template(open)?;
-    let messages = shown_messages(messages);
+    let messages = shown_messages(open, messages);
     let options = render_options(open, tools, reasoning, opens_answer)?;
     open.tokenizer.encode_chat(template, &messages, &options).map_err(|error| match error {
         ChatError::Template(e) => GenerateError::TemplateFailed { message: exo_accelerators::chain(&e) },
@@ -175,7 +175,7 @@ pub fn render_chat(
     let template = template(open)?;
     let options = render_options(open, tools, reasoning, opens_answer)?;
     template
-        .render(&shown_messages(messages), &options)
+        .render(&shown_messages(open, messages), &options)
         .map_err(|e| GenerateError::TemplateFailed { message: exo_accelerators::chain(&e) })
 }
 
@@ -191,9 +191,27 @@ fn template(open: &OpenModel) -> Result<&ChatTemplate, GenerateError> {
     }
 }
 
-fn shown_messages(messages: &[ChatMessage]) -> Vec<serde_json::Value> {
-    messages.iter().filter_map(|m| serde_json::to_value(m).ok()).collect()
+/// Messages as the template reads them: thoughts in the field that it prints.
+fn shown_messages(open: &OpenModel, messages: &[ChatMessage]) -> Vec<serde_json::Value> {
+    let field = open.thought().map_or(USUAL, |thought| thought.field);
+    let shown = |message: &ChatMessage| {
+        let mut shown = serde_json::to_value(message).ok()?;
+        if field != USUAL
+            && let Some(fields) = shown.as_object_mut()
+            && let Some(thought) = fields.shift_remove(USUAL)
+        {
+            // Beside a call such a template takes a thought or a text.
+            if message.tool_calls.is_empty() || message.content.is_empty() {
+                fields.insert(field.to_owned(), thought);
+            }
+        }
+        Some(shown)
+    };
+    messages.iter().filter_map(shown).collect()
 }
+
+/// The field of a message that holds its thought.
+const USUAL: &str = "reasoning_content";
 
 fn render_options(
     open: &OpenModel,

@@ -50,6 +50,7 @@ mod run_loop;
 mod start;
 mod telemetry;
 mod tokens;
+mod tool_calls;
 mod turns;
 mod window;
 mod words;

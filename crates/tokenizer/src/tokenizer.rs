@@ -318,5 +318,11 @@ fn end_ids(built: &Built, frame: &Frame) -> Vec<u32> {
     let mut ids: Vec<u32> = named.chain(frame.eos).chain(frame.eot).collect();
     ids.sort_unstable();
     ids.dedup();
+    // Harmony's turn is of several messages: what ends one of them does not end it.
+    let id =
+        |name: &str| built.vocab.token_to_id(name, &built.words).filter(|&id| built.pieces.is_special(id));
+    if let (Some(_), Some(_), Some(end)) = (id("<|return|>"), id("<|call|>"), id("<|end|>")) {
+        ids.retain(|id| *id != end);
+    }
     ids
 }

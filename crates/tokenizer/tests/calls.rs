@@ -48,6 +48,8 @@ fn hermes() -> CallFormat {
         end: "\n</tool_call>".to_owned(),
         head: vec![text("{\"name\": \""), CallPart::Name, text("\", \"arguments\": ")],
         tail: vec![text("}")],
+        other: None,
+        parameters: None,
     }
 }
 
@@ -77,7 +79,7 @@ fn a_template_without_calls_says_why() {
     assert!(find(refuses).contains("no tools"));
     let xml = "{{ tools }}{% for m in messages %}{{ m.role }}{% if m.tool_calls %}{% for c in m.tool_calls %}<f={{ c.function.name }}>\
                {% endfor %}{% endif %}<|im_end|>{% endfor %}";
-    assert!(find(xml).contains("no JSON objects"));
+    assert!(find(xml).contains("neither JSON"));
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn cases() -> Vec<(AnswerFormat, &'static str, Vec<AnswerPart>)> {
         thought: tags.clone(),
         is_opened,
         calls,
-        calls_come_first: false,
+        ..AnswerFormat::default()
     };
     let hermes = || with(Some(hermes()), false);
     let llama = || with(CallFormat::find(&template("llama"), &ends()).ok(), false);

@@ -463,9 +463,14 @@ Tools:
 
 /// A node whose model `tools` is the built-in one with a template for tools, which it knows nothing of.
 pub fn tools_node() -> (Node, tempfile::TempDir) {
+    tools_node_with(TOOL_TEMPLATE)
+}
+
+/// The same with another template.
+pub fn tools_node_with(template: &str) -> (Node, tempfile::TempDir) {
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
     let path = folder.path().join("tools.gguf");
-    with_template(&path, TOOL_TEMPLATE);
+    with_template(&path, template);
     let added = node.post("/exo/v1/models", &serde_json::json!({"path": path, "name": "tools"}));
     assert_eq!(added.status, 200, "{}", added.body);
     (node, folder)

@@ -1,18 +1,21 @@
-//! How a template prints calls of tools and thoughts, found by rendering conversations whose parts are known.
+//! How a template prints calls of tools, found by rendering conversations whose parts are known.
 //!
 //! Nothing goes by a model's name. A call is looked for where the assistant's turn begins: what stands before, between and behind
 //! calls, and around name and arguments, is what the model was trained to write.
 
 use serde_json::{Map, Value, json};
 
+use super::bare;
+use super::tagged::{self, ParameterFormat};
+use super::thoughts::THOUGHTS;
 use crate::{ChatTemplate, RenderOptions, TemplateError};
 
-const NAME: &str = "probe_tool";
-const OTHER: &str = "probe_other";
+pub(super) const NAME: &str = "probe_tool";
+pub(super) const OTHER: &str = "probe_other";
 /// Nine letters and digits: what the templates that check a call's id accept.
-const IDS: [&str; 2] = ["pr0be1aaa", "pr0be2bbb"];
-const ARGUMENTS: &str = r#"{"probe_key": "probe value", "probe_n": 7}"#;
-const OTHER_ARGUMENTS: &str = r#"{"probe_key": "another value", "probe_n": 8}"#;
+pub(super) const IDS: [&str; 2] = ["pr0be1aaa", "pr0be2bbb"];
+pub(super) const ARGUMENTS: &str = r#"{"probe_key": "probe value", "probe_n": 7}"#;
+pub(super) const OTHER_ARGUMENTS: &str = r#"{"probe_key": "another value", "probe_n": 8}"#;
 
 /// A part of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,8 +28,16 @@ pub enum CallPart {
     Id(usize),
 }
 
-/// How a template prints calls: `begin`, a call, (`between`, a call)*, `end`. A call is `head`, the arguments as JSON with a space
-/// behind commas and colons, `tail`.
+/// What stands in front of arguments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CallOpening {
+    /// In front of the name's head.
+    pub begin: String,
+    /// In front of the arguments.
+    pub head: Vec<CallPart>,
+}
+
+/// How a template prints calls: `begin`, a call, (`between`, a call)*, `end`. A call is `head`, the arguments, `tail`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallFormat {
     /// In front of the first call.
@@ -39,6 +50,10 @@ pub struct CallFormat {
     pub head: Vec<CallPart>,
     /// Behind the arguments.
     pub tail: Vec<CallPart>,
+    /// Another way to write `begin` and `head`, which the template reads as well and does not print.
+    pub other: Option<CallOpening>,
+    /// How each parameter stands between tags of its own; `None` where arguments are JSON with a space behind commas and colons.
+    pub parameters: Option<ParameterFormat>,
 }
 
 impl CallFormat {
@@ -50,8 +65,14 @@ impl CallFormat {
         if !one.prompt.contains(NAME) {
             return Err("it does not show tools to the model".to_owned());
         }
-        let only =
-            one.call(&calls[0], 0).ok_or("its calls are no JSON objects with a name and then arguments")?;
+        let Some(only) = one.call(&calls[0], 0) else {
+            if let Some(format) = bare::find(template, &one, ends) {
+                return Ok(format);
+            }
+            return tagged::find(template, ends).ok_or(
+                "its calls are neither JSON with a name and then arguments, nor parameters between tags",
+            )?;
+        };
         let begin = one.turn[..only.start].to_owned();
         let end = up_to_end(&one.turn[only.end..], ends).ok_or("nothing ends a turn of calls")?.to_owned();
         let object = &one.turn[only.start..only.end];
@@ -60,7 +81,7 @@ impl CallFormat {
         if !head.contains(&CallPart::Name) {
             return Err("its calls have the name behind the arguments".to_owned());
         }
-        let format = Self { begin, between: None, end, head, tail };
+        let format = Self { begin, between: None, end, head, tail, other: None, parameters: None };
         let between = Turn::render(template, &calls).ok().and_then(|two| format.between(&two, &calls, ends));
         Ok(Self { between, ..format })
     }
@@ -78,10 +99,24 @@ impl CallFormat {
 
     /// The form in a few words, with the sign that calls begin with.
     pub fn label(&self) -> String {
-        match self.begin.trim() {
-            "" => "a JSON object".to_owned(),
-            sign => format!("JSON behind {sign:.40}"),
+        match (self.begin.trim(), &self.parameters) {
+            ("", _) => "a JSON object".to_owned(),
+            (sign, None) => format!("JSON behind {sign:.40}"),
+            (sign, Some(_)) => format!("parameters in tags behind {sign:.40}"),
         }
+    }
+
+    /// Everything that is the same in every call.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let other = self.other.iter();
+        let parts = self.head.iter().chain(&self.tail).chain(other.clone().flat_map(|other| &other.head));
+        let parts = parts.filter_map(|part| match part {
+            CallPart::Text(text) => Some(text.as_str()),
+            CallPart::Name | CallPart::Id(_) => None,
+        });
+        let signs =
+            [&self.begin, &self.end].into_iter().chain(&self.between).chain(other.map(|other| &other.begin));
+        signs.map(String::as_str).chain(parts)
     }
 
     /// Whether calls have an id of their own in the text.
@@ -90,55 +125,13 @@ impl CallFormat {
     }
 }
 
-/// How a template opens and closes thoughts.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ThoughtFormat {
-    /// `<think>`
-    pub open: String,
-    /// `</think>`
-    pub close: String,
-    /// The prompt ends inside a thought.
-    pub is_opened: bool,
-    /// The template can be told to have none (`enable_thinking`).
-    pub can_be_off: bool,
-}
-
-/// Signs of thoughts, as models write them.
-const THOUGHTS: [(&str, &str); 3] =
-    [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>")];
-
-impl ThoughtFormat {
-    /// What `template` does, if it knows of thoughts.
-    pub fn find(template: &ChatTemplate) -> Option<Self> {
-        let user = [json!({"role": "user", "content": "probe"})];
-        let prompt = |vars: Map<String, Value>| {
-            let options =
-                RenderOptions { add_generation_prompt: true, now: Some(some_day()), vars, tools: None };
-            template.render(&user, &options)
-        };
-        let usual = prompt(Map::new()).ok()?;
-        let &(open, close) = THOUGHTS.iter().find(|(open, close)| {
-            template.source().contains(close)
-                || template.source().contains(open)
-                || usual.trim_end().ends_with(open)
-        })?;
-        let off = prompt(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]));
-        let is_opened = |text: &str| text.trim_end().ends_with(open);
-        Some(Self {
-            open: open.to_owned(),
-            close: close.to_owned(),
-            is_opened: is_opened(&usual),
-            can_be_off: off.is_ok_and(|off| off != usual && !is_opened(&off)),
-        })
-    }
-}
-
-type Probe<'a> = (&'a str, &'a str, &'a str);
+/// A tool's name, the call's id, its arguments.
+pub(super) type Probe<'a> = (&'a str, &'a str, &'a str);
 
 /// A conversation with calls: what a model would have been asked with, and what its turn is.
-struct Turn {
+pub(super) struct Turn {
     prompt: String,
-    turn: String,
+    pub(super) turn: String,
 }
 
 struct Span {
@@ -147,7 +140,7 @@ struct Span {
 }
 
 impl Turn {
-    fn render(template: &ChatTemplate, calls: &[Probe<'_>]) -> Result<Self, TemplateError> {
+    pub(super) fn render(template: &ChatTemplate, calls: &[Probe<'_>]) -> Result<Self, TemplateError> {
         let tool = |name: &str| {
             json!({"type": "function", "function": {"name": name, "description": "A probe.", "parameters": {
                 "type": "object", "properties": {"probe_key": {"type": "string"}, "probe_n": {"type": "integer"}},
@@ -174,7 +167,7 @@ impl Turn {
         // A prompt may end in an opened thought, which is not there in a turn that is over.
         let same = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
         let same = (0..=same).rev().find(|at| whole.is_char_boundary(*at)).unwrap_or(0);
-        Ok(Self { prompt, turn: whole[same..].to_owned() })
+        Ok(Self { prompt, turn: behind_thought(&whole[same..]).to_owned() })
     }
 
     /// The first JSON object from `from` on that is a call of this tool.
@@ -191,19 +184,26 @@ impl Turn {
     }
 }
 
+/// A turn without the empty thought that some templates begin it with.
+fn behind_thought(turn: &str) -> &str {
+    let spoken = turn.find(NAME).unwrap_or(0);
+    let close = |(_, close): &(&str, &'static str)| Some(turn[..spoken].rfind(close)? + close.len());
+    THOUGHTS.iter().filter_map(close).max().map_or(turn, |end| turn[end..].trim_start())
+}
+
 /// Templates that print a date print this one.
-fn some_day() -> chrono::NaiveDateTime {
+pub(super) fn some_day() -> chrono::NaiveDateTime {
     chrono::NaiveDateTime::default()
 }
 
 /// The text in front of the first sign that ends a turn.
-fn up_to_end<'t>(text: &'t str, ends: &[String]) -> Option<&'t str> {
+pub(super) fn up_to_end<'t>(text: &'t str, ends: &[String]) -> Option<&'t str> {
     let at = ends.iter().filter(|end| !end.is_empty()).filter_map(|end| text.find(end.as_str())).min()?;
     Some(&text[..at])
 }
 
 /// A text around arguments, with name and id by their places.
-fn parts(text: &str) -> Vec<CallPart> {
+pub(super) fn parts(text: &str) -> Vec<CallPart> {
     let marks = [(NAME, CallPart::Name), (IDS[0], CallPart::Id(IDS[0].len()))];
     let mut found = Vec::new();
     let mut rest = text;

@@ -3,6 +3,9 @@
 //! The grammar that such answers are kept to lets nothing else through than what the format has. So this looks for a format's signs
 //! and counts braces, and need not guess.
 
+use std::collections::BTreeMap;
+
+use super::arguments::{Step, TaggedParser, ToolParameters};
 use super::format::{CallFormat, CallPart};
 
 /// What becomes of a piece of text.
@@ -25,10 +28,14 @@ pub struct AnswerFormat {
     pub thought: Option<(String, String)>,
     /// The prompt has opened one.
     pub is_opened: bool,
+    /// What stands in front of text, where answers stand in a channel of their own.
+    pub answer_open: String,
     /// How calls look, where there may be any.
     pub calls: Option<CallFormat>,
     /// Calls stand only where the answer begins: its text is JSON, which may hold their signs.
     pub calls_come_first: bool,
+    /// What the parameters of each tool may be, where they stand between tags.
+    pub parameters: BTreeMap<String, ToolParameters>,
 }
 
 /// Takes an answer's text piece by piece.
@@ -38,6 +45,8 @@ pub struct AnswerParser {
     state: State,
     /// Text whose part is not certain yet.
     held: String,
+    /// The call that is read began in the other way.
+    is_other: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,6 +66,8 @@ enum State {
         in_string: bool,
         is_escaped: bool,
     },
+    /// In arguments between tags.
+    Tagged(TaggedParser),
     /// Behind the arguments.
     Tail,
     /// Behind the last call.
@@ -67,7 +78,7 @@ impl AnswerParser {
     /// At the beginning of an answer.
     pub fn new(format: AnswerFormat) -> Self {
         let state = if format.is_opened && format.thought.is_some() { State::Thought } else { State::Start };
-        Self { format, state, held: String::new() }
+        Self { format, state, held: String::new(), is_other: false }
     }
 
     /// Whether what comes next belongs to the thought.
@@ -86,7 +97,12 @@ impl AnswerParser {
     /// The rest, when no more comes. A call that was cut ends where it was cut.
     pub fn finish(&mut self) -> Vec<AnswerPart> {
         let rest = std::mem::take(&mut self.held);
-        match self.state {
+        match &self.state {
+            State::Tagged(arguments) => {
+                let mut json = String::new();
+                arguments.finish(&rest, &mut json);
+                some_arguments(json)
+            }
             _ if rest.is_empty() => Vec::new(),
             State::Thought => vec![AnswerPart::Thought(rest)],
             State::Start | State::Text | State::Behind => vec![AnswerPart::Text(rest)],
@@ -96,12 +112,13 @@ impl AnswerParser {
 
     /// One move; false when more text is needed.
     fn step(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
-        match self.state {
+        match &self.state {
             State::Start | State::Behind => self.begin(),
             State::Thought => self.think(parts),
             State::Text => self.speak(parts),
             State::Head => self.open_call(parts),
             State::Arguments { .. } => self.argue(parts),
+            State::Tagged(_) => self.argue_tagged(parts),
             State::Tail => self.close_call(),
             State::Over => false,
         }
@@ -109,6 +126,9 @@ impl AnswerParser {
 
     /// Decides what the answer begins with, once its first signs are there.
     fn begin(&mut self) -> bool {
+        if !self.format.answer_open.is_empty() {
+            return self.begin_channel();
+        }
         let shown = self.held.trim_start();
         if self.state == State::Start
             && let Some((open, _)) = &self.format.thought
@@ -144,6 +164,29 @@ impl AnswerParser {
         true
     }
 
+    /// The same where thoughts, answers and calls each have a sign in front.
+    fn begin_channel(&mut self) -> bool {
+        let thought = self.format.thought.as_ref().map(|(open, _)| (open, State::Thought, false));
+        let thought = thought.filter(|_| self.state == State::Start);
+        let answer = (&self.format.answer_open, State::Text, false);
+        let calls = self.format.calls.as_ref();
+        let call = calls.map(|calls| (&calls.begin, State::Head, false));
+        let other =
+            calls.and_then(|calls| calls.other.as_ref()).map(|other| (&other.begin, State::Head, true));
+        let mut signs = thought.into_iter().chain([answer]).chain(call).chain(other);
+        if let Some((sign, state, is_other)) = signs.clone().find(|(sign, ..)| self.held.starts_with(*sign)) {
+            let len = sign.len();
+            (self.state, self.is_other) = (state, is_other);
+            self.held.drain(..len);
+            return true;
+        }
+        if signs.any(|(sign, ..)| sign.starts_with(&self.held)) {
+            return false;
+        }
+        self.state = State::Text;
+        true
+    }
+
     /// What a call begins with where nothing but white space is in front of it, and whether that is a part of its head.
     fn first_sign(&self) -> Option<(String, bool)> {
         let calls = self.format.calls.as_ref()?;
@@ -170,7 +213,8 @@ impl AnswerParser {
     }
 
     fn speak(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
-        let calls = self.format.calls.as_ref().filter(|_| !self.format.calls_come_first);
+        let is_text_alone = self.format.calls_come_first || !self.format.answer_open.is_empty();
+        let calls = self.format.calls.as_ref().filter(|_| !is_text_alone);
         let sign = calls.map(|calls| calls.begin.trim()).unwrap_or_default();
         if sign.is_empty() {
             let text = std::mem::take(&mut self.held);
@@ -192,15 +236,43 @@ impl AnswerParser {
     /// Reads what stands in front of the arguments.
     fn open_call(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
         let Some(calls) = &self.format.calls else { return false };
-        let Some((rest, name)) = match_parts(self.held.trim_start(), &calls.head) else { return false };
-        // Arguments are an object.
-        if !rest.starts_with('{') {
+        let Some((rest, name)) = match_parts(self.held.trim_start(), self.head(calls)) else { return false };
+        // Arguments that are JSON are an object.
+        if calls.parameters.is_none() && !rest.starts_with('{') {
             return false;
         }
-        parts.push(AnswerPart::Call(name.unwrap_or_default()));
+        let name = name.unwrap_or_default();
+        let state = match &calls.parameters {
+            None => State::Arguments { depth: 0, in_string: false, is_escaped: false },
+            Some(_) => {
+                let parameters = self.format.parameters.get(&name).cloned().unwrap_or_default();
+                State::Tagged(TaggedParser::new(parameters))
+            }
+        };
+        parts.push(AnswerPart::Call(name));
         self.held = rest.to_owned();
-        self.state = State::Arguments { depth: 0, in_string: false, is_escaped: false };
+        self.state = state;
         true
+    }
+
+    fn head<'c>(&self, calls: &'c CallFormat) -> &'c [CallPart] {
+        calls.other.as_ref().filter(|_| self.is_other).map_or(&calls.head, |other| &other.head)
+    }
+
+    fn argue_tagged(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
+        let calls = self.format.calls.as_ref();
+        let (State::Tagged(arguments), Some(format)) =
+            (&mut self.state, calls.and_then(|calls| calls.parameters.as_ref()))
+        else {
+            return false;
+        };
+        let mut json = String::new();
+        let step = arguments.step(format, &mut self.held, &mut json);
+        parts.extend(some_arguments(json));
+        if let Step::Over = step {
+            self.state = State::Tail;
+        }
+        !matches!(step, Step::Wait)
     }
 
     fn argue(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
@@ -253,6 +325,10 @@ impl AnswerParser {
     }
 }
 
+fn some_arguments(json: String) -> Vec<AnswerPart> {
+    if json.is_empty() { Vec::new() } else { vec![AnswerPart::Arguments(json)] }
+}
+
 /// Takes the text in front of a sign, and the sign; without one, all text that cannot be the sign's beginning.
 fn split_at_sign(held: &mut String, sign: &str) -> (String, bool) {
     if let Some(at) = held.find(sign) {
@@ -276,7 +352,8 @@ fn match_parts<'t>(text: &'t str, parts: &[CallPart]) -> Option<(&'t str, Option
         match part {
             CallPart::Text(text) => rest = rest.strip_prefix(text.as_str())?,
             CallPart::Name => {
-                let end = rest.find('"')?;
+                // The first sign behind it says that it is whole.
+                let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"_-.".contains(c))?;
                 name = Some(rest[..end].to_owned());
                 rest = &rest[end..];
             }

@@ -1,0 +1,248 @@
+//! Parameters between tags, read as they come into the JSON of a call's arguments.
+
+use std::collections::BTreeMap;
+
+use super::tagged::ParameterFormat;
+
+/// What a parameter's value may be. A value that may be a text and something else is what it looks like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ValueKinds {
+    /// A text as it is.
+    pub text: bool,
+    /// `null`
+    pub null: bool,
+    /// `true` and `false`
+    pub boolean: bool,
+    /// Whole numbers.
+    pub integer: bool,
+    /// Any numbers.
+    pub number: bool,
+    /// Arrays and objects.
+    pub structure: bool,
+}
+
+/// What the parameters of a tool may be.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ToolParameters {
+    /// Those that its schema names.
+    pub named: BTreeMap<String, ValueKinds>,
+    /// All others.
+    pub others: ValueKinds,
+}
+
+/// The arguments of one call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct TaggedParser {
+    parameters: ToolParameters,
+    /// Parameters that began.
+    count: u32,
+    place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// In front of a parameter, or behind the last.
+    Open,
+    Name,
+    /// In front of a value that is not known for what it is.
+    Value(ValueKinds),
+    /// In a text.
+    Text,
+    /// In an array, an object, a number or a string of JSON.
+    Json {
+        in_string: bool,
+        is_escaped: bool,
+    },
+}
+
+/// What a step came to.
+pub(super) enum Step {
+    /// More text is needed.
+    Wait,
+    /// Go on.
+    More,
+    /// The arguments are complete.
+    Over,
+}
+
+impl TaggedParser {
+    pub(super) fn new(parameters: ToolParameters) -> Self {
+        Self { parameters, count: 0, place: Place::Open }
+    }
+
+    /// Takes what is certain from `held`, and writes it as JSON.
+    pub(super) fn step(&mut self, format: &ParameterFormat, held: &mut String, json: &mut String) -> Step {
+        match self.place {
+            Place::Open => self.open(format, held, json),
+            Place::Name => self.name(format, held, json),
+            Place::Value(kinds) => self.value(kinds, format, held, json),
+            Place::Text => self.text(format, held, json),
+            Place::Json { in_string, is_escaped } => self.json(in_string, is_escaped, format, held, json),
+        }
+    }
+
+    /// What is left of arguments that were cut.
+    pub(super) fn finish(&self, held: &str, json: &mut String) {
+        match self.place {
+            Place::Text => escape(held, json),
+            Place::Json { .. } => json.push_str(held),
+            Place::Open | Place::Name | Place::Value(_) => {}
+        }
+    }
+
+    fn open(&mut self, format: &ParameterFormat, held: &mut String, json: &mut String) -> Step {
+        if let Some(rest) = held.strip_prefix(format.open.as_str()) {
+            *held = rest.to_owned();
+            self.place = Place::Name;
+            return Step::More;
+        }
+        if format.open.starts_with(held.as_str()) {
+            return Step::Wait;
+        }
+        json.push_str(if self.count == 0 { "{}" } else { "}" });
+        Step::Over
+    }
+
+    fn name(&mut self, format: &ParameterFormat, held: &mut String, json: &mut String) -> Step {
+        let Some(at) = held.find(format.behind_name.as_str()) else { return Step::Wait };
+        let kinds = self.parameters.named.get(&held[..at]).unwrap_or(&self.parameters.others);
+        json.push_str(if self.count == 0 { "{\"" } else { ", \"" });
+        escape(&held[..at], json);
+        json.push_str("\": ");
+        self.count += 1;
+        self.place = Place::Value(*kinds);
+        *held = held.split_off(at + format.behind_name.len());
+        Step::More
+    }
+
+    fn value(
+        &mut self,
+        kinds: ValueKinds,
+        format: &ParameterFormat,
+        held: &mut String,
+        json: &mut String,
+    ) -> Step {
+        let is_text_alone = kinds == ValueKinds { text: true, ..ValueKinds::default() };
+        if is_text_alone {
+            json.push('"');
+            self.place = Place::Text;
+            return Step::More;
+        }
+        let Some(first) = held.bytes().next() else { return Step::Wait };
+        let is_json = match first {
+            b'[' | b'{' => kinds.structure,
+            b'-' | b'0'..=b'9' => !kinds.text,
+            _ => false,
+        };
+        if is_json {
+            self.place = Place::Json { in_string: false, is_escaped: false };
+            return Step::More;
+        }
+        if let Some(at) = held.find(format.close.as_str()) {
+            write_value(&held[..at], kinds, format, json);
+            return self.close(at, format, held);
+        }
+        if !kinds.text || could_be_other(held, format) {
+            return Step::Wait;
+        }
+        json.push('"');
+        self.place = Place::Text;
+        Step::More
+    }
+
+    fn text(&mut self, format: &ParameterFormat, held: &mut String, json: &mut String) -> Step {
+        let close = format.close.as_str();
+        if let Some(at) = held.find(close) {
+            escape(&held[..at], json);
+            json.push('"');
+            return self.close(at, format, held);
+        }
+        let max = close.len().saturating_sub(1).min(held.len());
+        let is_start = |n: &usize| close.is_char_boundary(*n) && held.ends_with(&close[..*n]);
+        let keep = (1..=max).rev().find(is_start).unwrap_or(0);
+        let rest = held.split_off(held.len() - keep);
+        escape(held, json);
+        *held = rest;
+        Step::Wait
+    }
+
+    /// JSON has the closing sign's first letter, white space or `<`, in strings alone.
+    fn json(
+        &mut self,
+        mut in_string: bool,
+        mut is_escaped: bool,
+        format: &ParameterFormat,
+        held: &mut String,
+        json: &mut String,
+    ) -> Step {
+        let first = format.close.as_bytes()[0];
+        let mut end = held.len();
+        for (at, byte) in held.bytes().enumerate() {
+            match byte {
+                byte if byte == first && !in_string => {
+                    end = at;
+                    break;
+                }
+                _ if is_escaped => is_escaped = false,
+                b'\\' if in_string => is_escaped = true,
+                b'"' => in_string = !in_string,
+                _ => {}
+            }
+        }
+        let rest = held.split_off(end);
+        json.push_str(held);
+        *held = rest;
+        self.place = Place::Json { in_string, is_escaped };
+        match held.starts_with(format.close.as_str()) {
+            true => self.close(0, format, held),
+            false => Step::Wait,
+        }
+    }
+
+    /// Takes a value and what closes it.
+    fn close(&mut self, at: usize, format: &ParameterFormat, held: &mut String) -> Step {
+        *held = held.split_off(at + format.close.len());
+        self.place = Place::Open;
+        Step::More
+    }
+}
+
+/// Whether what begins so may come to a word or a number.
+fn could_be_other(held: &str, format: &ParameterFormat) -> bool {
+    let first = format.close.chars().next().unwrap_or_default();
+    let value = held.split(first).next().unwrap_or_default();
+    let words = [Some(&format.true_word), Some(&format.false_word), format.null_word.as_ref()];
+    let is_start = words.into_iter().flatten().any(|word| word.starts_with(value));
+    is_start || value.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b))
+}
+
+/// A whole value as JSON.
+fn write_value(text: &str, kinds: ValueKinds, format: &ParameterFormat, json: &mut String) {
+    let is_word = |word: &str, may: bool| text == word && (may || !kinds.text);
+    if is_word(&format.true_word, kinds.boolean) {
+        json.push_str("true");
+    } else if is_word(&format.false_word, kinds.boolean) {
+        json.push_str("false");
+    } else if is_word(format.null_word.as_deref().unwrap_or("null"), kinds.null) {
+        json.push_str("null");
+    } else if is_number(text, kinds) {
+        json.push_str(text);
+    } else {
+        json.push('"');
+        escape(text, json);
+        json.push('"');
+    }
+}
+
+/// Whether a text is a number as JSON writes it, where one may stand.
+fn is_number(text: &str, kinds: ValueKinds) -> bool {
+    let is_number = serde_json::from_str::<serde_json::Number>(text).is_ok() && text.trim() == text;
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    is_number && (kinds.number || kinds.integer && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// A text as it stands between the quotes of a string.
+fn escape(text: &str, json: &mut String) {
+    let quoted = serde_json::Value::from(text).to_string();
+    json.push_str(&quoted[1..quoted.len() - 1]);
+}

@@ -1,0 +1,121 @@
+//! How a template prints thoughts, and what it opens an answer with, found by rendering turns whose parts are known.
+
+use serde_json::{Map, Value, json};
+
+use super::format::some_day;
+use crate::{ChatTemplate, RenderOptions};
+
+/// How a template opens and closes thoughts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ThoughtFormat {
+    /// `<think>`
+    pub open: String,
+    /// `</think>`, and whatever stands between a thought and what comes next.
+    pub close: String,
+    /// The prompt ends inside a thought.
+    pub is_opened: bool,
+    /// The template can be told to have none (`enable_thinking`).
+    pub can_be_off: bool,
+    /// The template can be told how much of it (`reasoning_effort`).
+    pub has_efforts: bool,
+    /// What stands in front of an answer, where answers stand in a channel of their own; else nothing.
+    pub answer_open: String,
+    /// The field of a message that the template prints as its thought.
+    pub field: &'static str,
+}
+
+/// Signs of thoughts, as models write them.
+pub(super) const THOUGHTS: [(&str, &str); 3] =
+    [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>")];
+/// Fields that templates read thoughts from.
+const FIELDS: [&str; 2] = ["reasoning_content", "thinking"];
+const ANSWER: &str = "probe answer";
+const THOUGHT: &str = "probe thought";
+
+impl ThoughtFormat {
+    /// What `template` does, if it knows of thoughts.
+    pub fn find(template: &ChatTemplate) -> Option<Self> {
+        Self::find_tags(template).or_else(|| Self::find_channels(template))
+    }
+
+    fn find_tags(template: &ChatTemplate) -> Option<Self> {
+        let usual = prompt(template, Map::new())?;
+        let &(open, close) = THOUGHTS.iter().find(|(open, close)| {
+            template.source().contains(close)
+                || template.source().contains(open)
+                || usual.trim_end().ends_with(open)
+        })?;
+        let off = prompt(template, Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]));
+        let is_opened = |text: &str| text.trim_end().ends_with(open);
+        Some(Self {
+            open: open.to_owned(),
+            close: close.to_owned(),
+            is_opened: is_opened(&usual),
+            can_be_off: off.is_some_and(|off| off != usual && !is_opened(&off)),
+            has_efforts: false,
+            answer_open: String::new(),
+            field: FIELDS[0],
+        })
+    }
+
+    /// Thoughts and answers that each stand in a message of their own, behind signs of their own: harmony, as gpt-oss writes it.
+    fn find_channels(template: &ChatTemplate) -> Option<Self> {
+        let usual = prompt(template, Map::new())?;
+        let plain = answered(template, &usual, None)?;
+        let answer_open = plain[..plain.find(ANSWER)?].to_owned();
+        if answer_open.trim().is_empty() {
+            return None;
+        }
+        let (field, turn) = FIELDS.into_iter().find_map(|field| {
+            let turn = answered(template, &usual, Some(field))?;
+            turn.contains(THOUGHT).then_some((field, turn))
+        })?;
+        let (open, rest) = turn.split_once(THOUGHT)?;
+        let close = rest[..rest.find(ANSWER)?].strip_suffix(answer_open.as_str())?;
+        let effort = |effort: &str| prompt(template, effort_var(effort));
+        // Where one begins like the other, which it is could not be told.
+        let is_told = !open.trim().is_empty()
+            && !close.trim().is_empty()
+            && !answer_open.starts_with(open)
+            && !open.starts_with(&answer_open);
+        is_told.then(|| Self {
+            open: open.to_owned(),
+            close: close.to_owned(),
+            is_opened: false,
+            can_be_off: false,
+            has_efforts: effort("low") != effort("high"),
+            answer_open,
+            field,
+        })
+    }
+}
+
+/// What tells a template how much to think.
+pub fn effort_var(effort: &str) -> Map<String, Value> {
+    Map::from_iter([("reasoning_effort".to_owned(), effort.into())])
+}
+
+fn render(
+    template: &ChatTemplate,
+    messages: &[Value],
+    is_prompt: bool,
+    vars: Map<String, Value>,
+) -> Option<String> {
+    let options =
+        RenderOptions { add_generation_prompt: is_prompt, now: Some(some_day()), vars, tools: None };
+    template.render(messages, &options).ok()
+}
+
+fn prompt(template: &ChatTemplate, vars: Map<String, Value>) -> Option<String> {
+    render(template, &[json!({"role": "user", "content": "probe"})], true, vars)
+}
+
+/// The assistant's turn behind this prompt, with a thought in this field.
+fn answered(template: &ChatTemplate, prompt: &str, field: Option<&str>) -> Option<String> {
+    let mut answer = json!({"role": "assistant", "content": ANSWER});
+    if let Some(field) = field {
+        answer[field] = THOUGHT.into();
+    }
+    let messages = [json!({"role": "user", "content": "probe"}), answer];
+    render(template, &messages, false, Map::new())?.strip_prefix(prompt).map(str::to_owned)
+}

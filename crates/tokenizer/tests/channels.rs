@@ -1,0 +1,132 @@
+//! Answers in channels, as harmony has them: a thought, an answer and calls each behind signs of their own.
+
+use exo_tokenizer::ChatTemplate;
+use exo_tokenizer::calls::{AnswerFormat, AnswerParser, AnswerPart, CallFormat, CallPart, ThoughtFormat};
+use proptest::prelude::*;
+
+/// As gpt-oss's: the one who is called stands where the speaker is named, one call in a message, thoughts in the last turn alone.
+const HARMONY: &str = "<|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}{% for t in tools %}{{ t | tojson }}{% endfor %}<|end|>\
+    {% for m in messages %}{% if m.role == 'tool' %}<|start|>functions.{{ m.name }} to=assistant<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>\
+    {% elif m.role == 'assistant' %}{% if m.thinking and (m.tool_calls or loop.last) %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}\
+    {% if m.tool_calls %}<|start|>assistant to=functions.{{ m.tool_calls[0].function.name }}<|channel|>commentary json<|message|>\
+    {{ m.tool_calls[0].function.arguments | tojson }}<|call|>\
+    {% else %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}{% if loop.last and not add_generation_prompt %}<|return|>{% else %}<|end|>{% endif %}{% endif %}\
+    {% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}";
+
+/// The one who is called in the channel, and nothing else.
+const IN_CHANNEL: [&str; 2] = [
+    "<|start|>assistant to=functions.{{ m.tool_calls[0].function.name }}<|channel|>commentary json<|message|>",
+    "<|start|>assistant<|channel|>commentary to=functions.{{ m.tool_calls[0].function.name }} <|constrain|>json<|message|>",
+];
+
+fn template(source: &str) -> ChatTemplate {
+    ChatTemplate::new(source, None, None).expect("compiles")
+}
+
+fn calls(source: &str) -> CallFormat {
+    let ends = ["<|return|>", "<|call|>"].map(str::to_owned);
+    CallFormat::find(&template(source), &ends).expect("found")
+}
+
+#[test]
+fn channels_are_found_by_what_templates_print() {
+    let thought = ThoughtFormat::find(&template(HARMONY)).expect("there are thoughts");
+    assert_eq!(thought.open, "<|channel|>analysis<|message|>");
+    assert_eq!(thought.close, "<|end|><|start|>assistant");
+    assert_eq!((thought.answer_open.as_str(), thought.field), ("<|channel|>final<|message|>", "thinking"));
+    assert!(thought.has_efforts && !thought.is_opened && !thought.can_be_off);
+    let text = |text: &str| CallPart::Text(text.to_owned());
+    let found = calls(HARMONY);
+    assert_eq!((found.begin.as_str(), found.end.as_str(), &found.between), (" to=functions.", "", &None));
+    assert_eq!(found.head, [CallPart::Name, text("<|channel|>commentary json<|message|>")]);
+    assert!(found.other.is_some_and(|other| other.begin == "<|channel|>commentary to=functions."));
+    let found = calls(&HARMONY.replace(IN_CHANNEL[0], IN_CHANNEL[1]));
+    assert_eq!((found.begin.as_str(), found.other), ("<|channel|>commentary to=functions.", None));
+    assert_eq!(found.head, [CallPart::Name, text(" <|constrain|>json<|message|>")]);
+    let without = HARMONY.replace("reasoning_effort or 'medium'", "'medium'");
+    assert!(!ThoughtFormat::find(&template(&without)).expect("there are thoughts").has_efforts);
+}
+
+#[test]
+fn a_name_in_front_of_json_is_a_call_in_other_templates_too() {
+    let source = "{{ tools | tojson }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}<|calls|>{% for c in m.tool_calls %}\
+        <|call|>{{ c.function.name }}<|sep|>{{ c.function.arguments | tojson }}<|done|>{% endfor %}<|over|>{% endif %}<|eot|>{% endfor %}\
+        {% if add_generation_prompt %}<|assistant|>{% endif %}";
+    let found = CallFormat::find(&template(source), &["<|eot|>".to_owned()]).expect("found");
+    assert_eq!((found.begin.as_str(), found.end.as_str()), ("<|calls|><|call|>", "<|done|><|over|>"));
+    assert_eq!((found.between.as_deref(), found.other), (Some("<|done|><|call|>"), None));
+    assert_eq!(ThoughtFormat::find(&template(source)), None);
+}
+
+fn parts(format: &AnswerFormat, text: &str, sizes: &[usize]) -> Vec<AnswerPart> {
+    let (mut parser, mut all) = (AnswerParser::new(format.clone()), Vec::new());
+    let (mut rest, mut sizes) = (text, sizes.iter().cycle());
+    while !rest.is_empty() {
+        let mut at = (*sizes.next().unwrap_or(&1)).clamp(1, rest.len());
+        while !rest.is_char_boundary(at) {
+            at += 1;
+        }
+        all.extend(parser.push(&rest[..at]));
+        rest = &rest[at..];
+    }
+    all.extend(parser.finish());
+    all.into_iter().fold(Vec::new(), |mut joined, part| {
+        use AnswerPart::{Arguments, Text, Thought};
+        match (joined.last_mut(), part) {
+            (Some(Text(a)), Text(b))
+            | (Some(Thought(a)), Thought(b))
+            | (Some(Arguments(a)), Arguments(b)) => a.push_str(&b),
+            (_, part) => joined.push(part),
+        }
+        joined
+    })
+}
+
+fn format() -> AnswerFormat {
+    let thought = ThoughtFormat::find(&template(HARMONY)).expect("there are thoughts");
+    AnswerFormat {
+        thought: Some((thought.open, thought.close)),
+        answer_open: thought.answer_open,
+        calls: Some(calls(HARMONY)),
+        ..AnswerFormat::default()
+    }
+}
+
+fn cases() -> Vec<(&'static str, Vec<AnswerPart>)> {
+    let thought = |text: &str| AnswerPart::Thought(text.to_owned());
+    let said = |text: &str| AnswerPart::Text(text.to_owned());
+    let call = |name: &str, json: &str| {
+        vec![AnswerPart::Call(name.to_owned()), AnswerPart::Arguments(json.to_owned())]
+    };
+    vec![
+        ("<|channel|>final<|message|>So é to=functions.x", vec![said("So é to=functions.x")]),
+        (
+            "<|channel|>analysis<|message|>hm <|end|> ?<|end|><|start|>assistant<|channel|>final<|message|> So",
+            vec![thought("hm <|end|> ?"), said(" So")],
+        ),
+        (" to=functions.f<|channel|>commentary json<|message|>{\"a\": \"}\"}", call("f", "{\"a\": \"}\"}")),
+        (
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.f_1 <|constrain|>json<|message|>{\"a\": [1",
+            [vec![thought("hm")], call("f_1", "{\"a\": [1")].concat(),
+        ),
+        ("<|channel|>analysis<|message|>it never ends", vec![thought("it never ends")]),
+        ("free text", vec![said("free text")]),
+        (" too", vec![said(" too")]),
+    ]
+}
+
+#[test]
+fn answers_are_read_into_their_parts() {
+    for (text, expected) in cases() {
+        assert_eq!(parts(&format(), text, &[usize::MAX]), expected, "{text}");
+    }
+}
+
+proptest! {
+    /// However the text is cut, its parts are the same.
+    #[test]
+    fn the_pieces_of_a_text_do_not_matter(sizes in prop::collection::vec(1usize..9, 1..12), case in 0usize..7) {
+        let (text, expected) = cases().swap_remove(case);
+        prop_assert_eq!(parts(&format(), text, &sizes), expected);
+    }
+}
