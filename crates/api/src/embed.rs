@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::fields::{BadParam, Fields, short};
 use crate::generate::Prompt;
+use crate::telemetry::Endpoint;
 
 /// Most texts of one request, as in OpenAI's API.
 pub const INPUTS_MAX: usize = 2048;
@@ -16,6 +17,8 @@ pub const INPUTS_MAX: usize = 2048;
 pub struct EmbedRequest {
     /// Drawn by the server.
     pub request: RequestId,
+    /// Where it came in.
+    pub endpoint: Endpoint,
     /// The model's name, or the hexadecimal form of its id.
     pub model: String,
     /// Texts or tokens, at least one.

@@ -318,6 +318,10 @@ labels! {
         OllamaChat = "ollama_chat",
         /// Ollama's generate.
         OllamaGenerate = "ollama_generate",
+        /// OpenAI's embeddings.
+        Embeddings = "embeddings",
+        /// Ollama's two endpoints for embeddings.
+        OllamaEmbed = "ollama_embed",
     }
 }
 

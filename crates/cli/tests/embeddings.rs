@@ -208,3 +208,45 @@ fn vectors_of_a_split_model_are_the_same_and_outlive_a_stage() {
         assert_eq!(&serde_json::from_value::<Vec<f32>>(object["embedding"].clone()).unwrap(), want);
     }
 }
+
+#[test]
+fn requests_for_vectors_are_counted_and_listed() {
+    let node = Node::alone();
+    vectors(&node, &json!(["The fox", "A bird"]));
+    let body = json!({"model": "demo", "input": "The fox", "pooling": "mean"});
+    let usage = ok(node.post("/v1/embeddings", &body))["usage"]["prompt_tokens"].as_u64().unwrap();
+    ok(node.post("/api/embed", &body));
+    assert_eq!(
+        node.post(
+            "/v1/embeddings",
+            &json!({"model": "demo", "input": "x", "pooling": "mean", "dimensions": 3})
+        )
+        .status,
+        400
+    );
+    let sample = |text: &str, begin: &str| {
+        let line = text.lines().find(|line| line.starts_with(begin))?;
+        line.rsplit(' ').next()?.parse::<f64>().ok()
+    };
+    let counted = |endpoint: &str, reason: &str| {
+        format!("exo_requests_total{{model=\"demo\",endpoint=\"{endpoint}\",reason=\"{reason}\"}}")
+    };
+    // The loop of the node reads what is counted once a second.
+    let text = wait_for("the last request to be counted", Duration::from_secs(20), || {
+        let text = node.call("GET", "/metrics", None).body;
+        sample(&text, &counted("embeddings", "invalid")).is_some().then_some(text)
+    });
+    assert_eq!(sample(&text, &counted("embeddings", "stop")), Some(2.0), "{text}");
+    assert_eq!(sample(&text, &counted("ollama_embed", "stop")), Some(1.0), "{text}");
+    assert_eq!(sample(&text, "exo_request_duration_seconds_count{model=\"demo\""), Some(3.0), "{text}");
+    let tokens = sample(&text, "exo_prompt_tokens_total{model=\"demo\"").unwrap();
+    assert!(tokens >= (usage * 3) as f64, "{tokens} for {usage}");
+    let recent = node.get("/exo/v1/requests/recent");
+    let ends: Vec<&str> = recent.as_array().unwrap().iter().map(|r| r["end"].as_str().unwrap()).collect();
+    assert!(ends.len() == 4 && ends[1..] == ["stop"; 3], "{recent}");
+    assert_eq!(
+        (&recent[1]["prompt_tokens"], &recent[1]["model"]),
+        (&json!(usage), &json!("demo")),
+        "{recent}"
+    );
+}

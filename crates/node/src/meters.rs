@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use exo_api::{
-    DURATION_BOUNDS_S, Endpoint, FIRST_TOKEN_BOUNDS_S, GenerateError, GenerateEvent, GenerateStream,
-    RequestEnd, Summary, TOKEN_BOUNDS_S,
+    DURATION_BOUNDS_S, Embeddings, Endpoint, FIRST_TOKEN_BOUNDS_S, GenerateError, GenerateEvent,
+    GenerateStream, RequestEnd, Summary, TOKEN_BOUNDS_S,
 };
 use exo_cluster::wire::limits::{COUNTED_ENDS_MAX, COUNTED_MODELS_MAX};
 use exo_cluster::wire::{ModelTotals, Traffic};
@@ -160,6 +160,16 @@ impl RequestWatch {
             }
             item
         }))
+    }
+
+    /// All its vectors were made.
+    pub fn embedded(&mut self, embeddings: &Embeddings) {
+        let seconds = self.arrived.elapsed().as_secs_f64();
+        self.end(RequestEnd::Stop, |totals| {
+            totals.prompt_tokens += embeddings.prompt_tokens;
+            totals.duration.observe(&DURATION_BOUNDS_S, seconds);
+            totals.queue.observe(&DURATION_BOUNDS_S, embeddings.queued_ms / 1e3);
+        });
     }
 
     /// It failed.

@@ -5,8 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use exo_api::{FinishReason, GenerateEvent, GenerateRequest, RecentRequestView, Summary};
-use exo_types::RequestId;
+use exo_api::{
+    EmbedRequest, Embeddings, FinishReason, GenerateEvent, GenerateRequest, RecentRequestView, Summary,
+};
+use exo_types::{Principal, RequestId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -45,13 +47,22 @@ impl Requests {
     pub fn track(self: &Arc<Self>, request: &GenerateRequest) -> Tracked {
         let resumed = request.resumable.as_ref().and_then(|resumable| resumable.resumed.as_ref());
         let ids = [resumed.map_or(request.request, |resumed| resumed.run), request.request];
+        self.begin(ids, &request.model, request.principal)
+    }
+
+    /// Counts a request for vectors as running.
+    pub fn track_embedding(self: &Arc<Self>, request: &EmbedRequest) -> Tracked {
+        self.begin([request.request; 2], &request.model, request.principal)
+    }
+
+    fn begin(self: &Arc<Self>, ids: [RequestId; 2], model: &str, principal: Principal) -> Tracked {
         let cancelled = CancellationToken::new();
         let mut known = self.known();
         ids.iter().for_each(|id| drop(known.running.insert(*id, cancelled.clone())));
         let view = RecentRequestView {
-            id: request.request.to_string(),
-            model: exo_types::printable(&request.model, MODEL_CHARS_MAX),
-            principal: format!("{:032x}", u128::from_be_bytes(request.principal.0)),
+            id: ids[1].to_string(),
+            model: exo_types::printable(model, MODEL_CHARS_MAX),
+            principal: format!("{:032x}", u128::from_be_bytes(principal.0)),
             started_unix_ms: unix_ms(),
             total_ms: 0,
             end: String::new(),
@@ -100,6 +111,15 @@ impl Tracked {
             GenerateEvent::Done(summary) => self.done(summary),
             _ => {}
         }
+    }
+
+    /// Takes in that all its vectors were made.
+    pub fn embedded(&mut self, embeddings: &Embeddings) {
+        if let Some(view) = &mut self.view {
+            view.prompt_tokens = embeddings.prompt_tokens;
+            view.queue_ms = Some(embeddings.queued_ms as u64);
+        }
+        self.end("stop");
     }
 
     /// Takes in that it failed.

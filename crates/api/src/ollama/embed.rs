@@ -61,6 +61,7 @@ impl OllamaEmbed {
     pub fn into_embed(self, context: RequestContext) -> EmbedRequest {
         EmbedRequest {
             request: context.request,
+            endpoint: crate::telemetry::Endpoint::OllamaEmbed,
             model: self.model,
             inputs: self.inputs,
             pooling: self.pooling,

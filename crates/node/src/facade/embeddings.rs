@@ -17,6 +17,7 @@ use super::prompts::check_prompt_text;
 use crate::events::{Event, EventSender};
 use crate::generate::{CancelOnDrop, check_tokens, encode, invalid};
 use crate::library::OpenModel;
+use crate::meters::RequestWatch;
 
 /// Texts of one request that are with the scheduler at once. A request of thousands takes no more of the queue than one of a few.
 const WINDOW: usize = 16;
@@ -34,9 +35,25 @@ struct Embedding {
 }
 
 impl NodeFacade {
-    pub(super) async fn embed_texts(&self, mut request: EmbedRequest) -> Result<Embeddings, GenerateError> {
+    /// Makes the vectors of a request, and counts how it ends.
+    pub(super) async fn embed_texts(&self, request: EmbedRequest) -> Result<Embeddings, GenerateError> {
+        let mut watch = self.meters.request(request.endpoint, 1);
+        let made = self.embed_watched(request, &mut watch).await;
+        match &made {
+            Ok(embeddings) => watch.embedded(embeddings),
+            Err(error) => watch.failed(error),
+        }
+        made
+    }
+
+    async fn embed_watched(
+        &self,
+        mut request: EmbedRequest,
+        watch: &mut RequestWatch,
+    ) -> Result<Embeddings, GenerateError> {
         let arrived = Instant::now();
         let (resolved, open) = self.open(&request.model).await?;
+        resolved.name.clone_into(&mut watch.model);
         let (place, limits) = self.limits(&resolved, &open, request.context_tokens_min)?;
         let (pooling, dimensions) =
             (pooling(&open, request.pooling)?, dimensions(&open, request.dimensions)?);

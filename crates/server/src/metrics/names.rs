@@ -88,7 +88,7 @@ metrics! {
     STAGE_LAYERS Gauge "exo_stage_layers" "Layers that a stage holds";
     STAGE_WEIGHTS Gauge "exo_stage_weight_bytes" "Weights that a stage holds";
 
-    REQUESTS Counter "exo_requests" "Requests for text that ended, by endpoint and reason";
+    REQUESTS Counter "exo_requests" "Requests for text or vectors that ended, by endpoint and reason";
     PROMPT_TOKENS Counter "exo_prompt_tokens" "Tokens of prompts of requests that were answered";
     CACHED_TOKENS Counter "exo_cached_prompt_tokens" "Of these, tokens whose keys and values were kept";
     GENERATED_TOKENS Counter "exo_generated_tokens" "Tokens of answers";

@@ -55,7 +55,18 @@ pub async fn ollama_older(
     Ok(json(&OllamaEmbedding::new(embeddings)))
 }
 
-/// The node's answer. Each wait in it is bounded by the node; a client that goes away drops it, which cancels it.
+/// The node's answer. Each wait in it is bounded by the node; a client that goes away, or whoever ends the request, drops it, which
+/// cancels it.
 async fn embed(app: &App, dialect: Dialect, request: EmbedRequest) -> Result<Embeddings, ApiError> {
-    app.facade.embed(request).await.map_err(|error| ApiError::of(dialect, error))
+    let mut tracked = app.requests.track_embedding(&request);
+    let made = tokio::select! {
+        biased;
+        () = tracked.cancelled.cancelled() => Err(ApiError::cancelled()),
+        made = app.facade.embed(request) => made.map_err(|error| ApiError::of(dialect, error)),
+    };
+    match &made {
+        Ok(embeddings) => tracked.embedded(embeddings),
+        Err(error) => tracked.failed(error),
+    }
+    made
 }
