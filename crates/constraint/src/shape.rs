@@ -12,7 +12,7 @@ use crate::tagged::{Tags, ValueKinds};
 /// References and alternatives followed one inside the other.
 const DEPTH_MAX: usize = 16;
 /// Alternatives of one parameter.
-const CHOICES_MAX: usize = 256;
+const CHOICES_MAX: usize = 4_096;
 const TYPES: [&str; 7] = ["string", "null", "boolean", "integer", "number", "array", "object"];
 /// Words that assert nothing of texts, beside those of texts.
 const OF_STRUCTURES: [&str; 13] = [
@@ -407,7 +407,7 @@ fn text(words: &Map<String, Value>, path: &mut [String]) -> Result<Text, SchemaE
                 Some(pattern) => patterns.push(pattern),
                 None => {
                     return refused(
-                        "a `^` or `$` inside of this pattern is not followed between tags".to_owned(),
+                        "a `^` or `$` inside of this pattern, or a bracket without its other one, is not followed between tags".to_owned(),
                     );
                 }
             },
@@ -432,6 +432,9 @@ fn text(words: &Map<String, Value>, path: &mut [String]) -> Result<Text, SchemaE
 
 /// A pattern, which may stand anywhere in a text unless it says where, as an expression of the whole text.
 fn anywhere(pattern: &str) -> Option<String> {
+    if !is_balanced(pattern) {
+        return None;
+    }
     let whole = |branch: &str| {
         let (is_first, rest) = branch.strip_prefix('^').map_or((false, branch), |rest| (true, rest));
         let slashes =
@@ -462,6 +465,16 @@ fn branches(pattern: &str) -> Vec<&str> {
     }
     found.push(&pattern[start..]);
     found
+}
+
+/// Whether every bracket of a group has its other one.
+fn is_balanced(pattern: &str) -> bool {
+    let depth = signs(pattern).try_fold(0_usize, |depth, (_, sign)| match sign {
+        b'(' => Some(depth + 1),
+        b')' => depth.checked_sub(1),
+        _ => Some(depth),
+    });
+    depth == Some(0)
 }
 
 fn has_anchor(pattern: &str) -> bool {
@@ -529,6 +542,8 @@ mod tests {
             ("^[$^|]\\$", Some("([$^|]\\$)(.|\\n)*")),
             ("^\\d/$", Some("([0-9]\\/)")),
             ("(^a|b)", None),
+            ("a)|(b", None),
+            ("(a", None),
         ] {
             assert_eq!(anywhere(pattern).as_deref(), expected, "{pattern}");
         }
