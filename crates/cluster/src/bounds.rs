@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::coordinator::survey;
+use crate::coordinator::{survey, unblamed};
 use crate::driver::{LAST_TOKENS_WITHIN, interrupt};
 use crate::scheduler::{opening, terms};
 use crate::stage::held;
@@ -156,6 +156,12 @@ fn of_instances() -> Vec<Bound> {
             ),
             "coordinator",
             "lost stages of that instance may go there again; at once where there is no other device",
+        ),
+        Bound::new(
+            "trouble on the same devices that blames none of them",
+            format!("{} times within {}", unblamed::TROUBLES_MAX, time(unblamed::WITHIN)),
+            "coordinator",
+            "one of the stages goes elsewhere, where another device takes it",
         ),
         Bound::new(
             "placements of one instance that do not become ready",

@@ -114,7 +114,9 @@ impl Coordinator {
                     let before = leading.watches.get(&placement.instance);
                     let (replacements, has_served) =
                         before.map_or((0, false), |w| (w.replacements, w.has_served));
-                    let watch = Watch::new(now, entry, has_served, replacements);
+                    let unblamed = before.map(|w| w.unblamed.clone()).unwrap_or_default();
+                    let mut watch = Watch::new(now, entry, has_served, replacements);
+                    watch.unblamed = unblamed;
                     leading.watches.insert(placement.instance, watch);
                 }
                 Event::InstanceRemoved { instance, .. } => drop(leading.watches.remove(instance)),

@@ -22,6 +22,7 @@ pub(crate) mod survey;
 mod tell;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unblamed;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,6 +8,7 @@ use super::moving::{Move, Stuck};
 use super::planning::PlanAsk;
 use super::repair::{Of, replaced};
 use super::replan::Review;
+use super::unblamed::{TROUBLES_MAX, Unblamed};
 use super::{Coordinator, CoordinatorOutput, Leading, clip};
 use crate::wire::Trouble;
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
@@ -37,6 +38,8 @@ pub(super) struct Watch {
     moved_at: Time,
     /// When it last had requests, or was coming.
     pub(super) used_at: Time,
+    /// Trouble of its stages that blamed none of them.
+    pub(super) unblamed: Unblamed,
 }
 
 /// A device that failed a stage, and until when no lost stage goes there.
@@ -67,6 +70,12 @@ enum Verdict {
     Avoid { stage: u32, reason: String, time: Duration },
 }
 
+impl Avoided {
+    pub(super) fn new(until: Time, instance: InstanceId, reason: String) -> Self {
+        Self { until, instance, reason }
+    }
+}
+
 impl Watch {
     pub(super) fn new(now: Time, entry: &StateInstance, has_served: bool, replacements: u32) -> Self {
         let best = vec![(0, 0); entry.placement.shards().count()];
@@ -86,6 +95,7 @@ impl Watch {
             best,
             moved_at: now,
             used_at: now,
+            unblamed: Unblamed::default(),
         }
     }
 }
@@ -140,10 +150,16 @@ impl Coordinator {
             let (stage, node) = (at.stage, self.name_of(shard.node));
             return Some(Verdict::Replace(format!("stage {stage} on {node} is lost")));
         }
-        if let Some(trouble) = self.trouble(entry) {
-            let (reason, time) = (trouble.reason.clone(), AVOID_FAILED);
-            return Some(match trouble.stage {
-                Some(stage) => Verdict::Avoid { stage, reason, time },
+        if let Some(Trouble { stage, reason, .. }) = self.trouble(entry).cloned() {
+            let time = AVOID_FAILED;
+            if let Some(stage) = stage {
+                return Some(Verdict::Avoid { stage, reason, time });
+            }
+            return Some(match self.unblamed(now, instance) {
+                Some(stage) => {
+                    let reason = format!("{TROUBLES_MAX} times on the same devices: {reason}");
+                    Verdict::Avoid { stage, reason, time }
+                }
                 None => Verdict::Replace(reason),
             });
         }
@@ -278,9 +294,7 @@ impl Coordinator {
         if let Some(leading) = &mut self.leading {
             tracing::info!(target: "events::avoided", %node, %device, reason, seconds = time.as_secs());
             leading.avoided.retain(|_, avoided| avoided.until > now);
-            leading
-                .avoided
-                .insert((node, device), Avoided { until: now + time, instance, reason: clip(reason) });
+            leading.avoided.insert((node, device), Avoided::new(now + time, instance, clip(reason)));
         }
     }
 

@@ -215,6 +215,44 @@ fn trouble_starts_a_new_placement_and_what_has_served_waits_after_the_third_in_a
     assert_eq!(bench.placement().id.number, 2);
 }
 
+/// The first stage's node reports trouble that blames no stage, and all stages serve again behind it.
+fn has_trouble(bench: &mut Bench) {
+    let (placement, first) = (bench.placement().id, bench.placement().stages[0].leader().node.0[0]);
+    let mut troubled = report(first, PLENTY);
+    troubled.troubles = vec![Trouble { placement, stage: None, reason: "no token came back".into() }];
+    bench.report(first, troubled);
+    assert_eq!(bench.placement().id.number, placement.number + 1);
+    bench.all_report(&StageStatus::Serving);
+}
+
+#[test]
+fn after_the_third_trouble_on_the_same_devices_that_blames_no_stage_one_goes_elsewhere() {
+    let mut bench = Bench::ready(3, 2);
+    let before = layout(&bench);
+    for _ in 1..=2 {
+        has_trouble(&mut bench);
+        assert_eq!(layout(&bench), before);
+    }
+    has_trouble(&mut bench);
+    let after = layout(&bench);
+    assert!(after != before && after[0] == before[0], "{after:?}");
+    assert_eq!(reason(&bench), "3 times on the same devices: no token came back");
+    (0..2).for_each(|_| has_trouble(&mut bench));
+    assert_eq!(layout(&bench), after, "the new devices have their own three");
+}
+
+#[test]
+fn trouble_now_and_then_moves_nothing() {
+    let mut bench = Bench::ready(3, 2);
+    let before = layout(&bench);
+    for _ in 0..4 {
+        has_trouble(&mut bench);
+        bench.advance(301);
+        bench.all_report(&StageStatus::Serving);
+    }
+    assert_eq!(layout(&bench), before);
+}
+
 #[test]
 fn a_stage_whose_steps_failed_goes_to_another_device_for_a_minute() {
     let mut bench = Bench::ready(2, 2);
