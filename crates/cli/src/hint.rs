@@ -49,6 +49,7 @@ fn code<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a str> {
         ErrorKind::AddrInUse => Some("port_in_use"),
         ErrorKind::PermissionDenied => Some("permission_denied"),
         ErrorKind::StorageFull => Some("disk_full"),
+        ErrorKind::ReadOnlyFilesystem => Some("read_only"),
         ErrorKind::NotFound => Some("path_not_found"),
         _ => None,
     }
@@ -96,6 +97,7 @@ fn hint(code: &str) -> Option<&'static str> {
         "file_exists" => "add --force to replace it, or name another file with -o",
         "file_is_source" => "name another file with -o",
         "permission_denied" => "check who owns the file or folder, or give --data-dir a folder of your own",
+        "read_only" => "mount it so that it can be written, or give --data-dir another folder",
         "disk_full" => "free some disk space, or give --data-dir a folder on another disk",
         "path_not_found" => "check the path",
         "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",
