@@ -43,6 +43,8 @@ pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, D
 pub use events::{Event, EventError, InstanceRequest, PlaceObjective};
 pub use instances::{InstanceState, InstanceView, Moving, StageStatus, StageView};
 pub use replication::{FollowerStep, LeaderStep, follow, lead};
+#[cfg(feature = "planted")]
+pub use scheduler::planted::SchedulerBug;
 pub use scheduler::{
     Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,

@@ -262,6 +262,11 @@ impl NodeMachine {
             let position = own.told.get(usize::from(index)).copied().unwrap_or(tokens.len());
             if position < tokens.len() || (is_silent && index == 0) {
                 let tokens = tokens.get(position..).unwrap_or_default().to_vec();
+                #[cfg(feature = "planted")]
+                let tokens = match self.has_bug(crate::planted::Bug::CopyReversed) {
+                    true => tokens.into_iter().rev().collect(),
+                    false => tokens,
+                };
                 (messages, bytes) = (messages + 1, bytes + tokens.iter().map(token_bytes).sum::<usize>());
                 let message = BackupMessage::Tokens { request, index, position: position as u32, tokens };
                 self.send_backup(keeper, message);

@@ -267,6 +267,10 @@ impl NodeMachine {
     fn replaced(&mut self, replaced: Durable<Replaced>) {
         let Replaced { head, state } = replaced.into_inner();
         self.log.replaced(head);
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::NotRestored) {
+            return;
+        }
         self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
         self.tell_log_end();
         // The last of them is the one that the move asked for.
@@ -283,6 +287,10 @@ impl NodeMachine {
                 tracing::error!(%epoch, reason, "the epoch cannot be kept");
                 self.feed_membership(exo_membership::Input::NotPersisted(epoch));
                 "who coordinates cannot be kept, so this node neither leads nor follows until it can"
+            }
+            #[cfg(feature = "planted")]
+            Unwritten::Own(append) if self.has_bug(crate::planted::Bug::FailedIsWritten) => {
+                return self.feed_coordinator(CoordinatorInput::Appended(append));
             }
             Unwritten::Own(append) => {
                 self.log.fall_back(!self.writes.is_log_busy());

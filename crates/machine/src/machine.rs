@@ -304,6 +304,10 @@ impl NodeMachine {
 
     /// When to feed [`Input::Timer`] next.
     pub fn next_deadline(&self) -> Time {
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::NeverRests) {
+            return self.now.time;
+        }
         let tick = self.ticked + if self.is_at_rest() { TICK_AT_REST } else { TICK };
         tick.min(self.links.next_deadline()).min(self.joining.next_deadline())
     }

@@ -112,6 +112,10 @@ impl NodeMachine {
             self.notice(Notice::Up { name });
         }
         self.view_changed();
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::UpUnsaid) {
+            return;
+        }
         self.feed_coordinator(CoordinatorInput::NodeUp(node));
     }
 
@@ -127,6 +131,10 @@ impl NodeMachine {
         self.reports.remove(&node);
         self.holder_lost(node);
         self.requests_lost(node);
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::LossUnsaid) {
+            return;
+        }
         self.feed_coordinator(CoordinatorInput::NodeLost(node));
     }
 

@@ -52,8 +52,18 @@ impl NodeMachine {
                 StageOutput::Rewire { term, .. } if self.has_bug(crate::planted::Bug::NoRewire) => {
                     self.feed_stage(position, StageInput::Rewired { term });
                 }
+                #[cfg(feature = "planted")]
+                StageOutput::Rewire { term, .. } if self.has_bug(crate::planted::Bug::ForgetsNamed) => {
+                    self.out.push(Effect::Rewire { engine, position, term, keep: Vec::new() });
+                }
                 StageOutput::Rewire { term, keep } => {
                     self.out.push(Effect::Rewire { engine, position, term, keep });
+                }
+                #[cfg(feature = "planted")]
+                StageOutput::Send { to, message: message @ DataMessage::Tokens(_) }
+                    if self.has_bug(crate::planted::Bug::ThriceTold) =>
+                {
+                    (0..3).for_each(|_| self.send_data(to, message.clone()));
                 }
                 StageOutput::Send { to, message } => self.send_data(to, message),
             }
@@ -139,7 +149,12 @@ impl NodeMachine {
         if let Some(older) = self.scheduler_of(instance) {
             self.drop_scheduler(older);
         }
-        let config = SchedulerConfig { speculation: self.speculation_of(&placement), ..Default::default() };
+        let config = SchedulerConfig {
+            speculation: self.speculation_of(&placement),
+            #[cfg(feature = "planted")]
+            planted: self.scheduler_bug(),
+            ..Default::default()
+        };
         let scheduler = Scheduler::new(config, self.now.time, placement);
         self.schedulers.insert(id, SchedulerEntry { instance, scheduler });
         self.feed_scheduler(id, SchedulerInput::Tick);
@@ -211,6 +226,10 @@ impl NodeMachine {
             SchedulerOutput::InstanceFailed { stage, message, .. } => {
                 tracing::info!(target: "events::instance", %instance, %placement, message, "broke");
                 self.schedulers.remove(&placement);
+                #[cfg(feature = "planted")]
+                if self.has_bug(crate::planted::Bug::Unreported) {
+                    return;
+                }
                 self.troubles.push(Trouble { placement, stage, reason: message });
                 return self.report_now();
             }
@@ -354,6 +373,10 @@ impl NodeMachine {
             self.feed_stage(position, StageInput::LinkLost(node));
         }
         self.feed_schedulers(|| SchedulerInput::LinkLost(node));
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::DeafDrivers) {
+            return;
+        }
         self.feed_drivers(|| DriverInput::LinkLost(node));
     }
 

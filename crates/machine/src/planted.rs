@@ -1,5 +1,7 @@
 //! Bugs that the simulator must find. Only builds with the feature `planted` have them, and no shipped build has that.
 
+use exo_cluster::SchedulerBug;
+
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
@@ -43,11 +45,45 @@ pub enum Bug {
     OtherSeed,
     /// What is submitted again has lost its last token.
     ShortHistory,
+    /// An engine forgets the pages that its stage says outlive the term.
+    ForgetsNamed,
+    /// That a scheduler gave up is not reported.
+    Unreported,
+    /// A stage whose engine died is not missed.
+    QuietLoss,
+    /// The copy of a request has its new tokens in the wrong order.
+    CopyReversed,
+    /// A write of the log that failed counts as written.
+    FailedIsWritten,
+    /// The first token behind an interruption is told twice.
+    ToldTwice,
+    /// The machine asks for its timer at once.
+    NeverRests,
+    /// Tokens are sent three times.
+    ThriceTold,
+    /// A snapshot is written, and the coordinator goes on with what it had.
+    NotRestored,
+    /// Drivers do not hear that a link ended.
+    DeafDrivers,
+    /// That a node is gone is not told to who coordinates.
+    LossUnsaid,
+    /// That a node is there is not told to who coordinates.
+    UpUnsaid,
+    /// One of a scheduler.
+    Scheduler(SchedulerBug),
 }
 
 impl crate::NodeMachine {
     pub(crate) fn has_bug(&self, bug: Bug) -> bool {
         self.config.planted == Some(bug)
+    }
+
+    /// That of its schedulers.
+    pub(crate) fn scheduler_bug(&self) -> Option<SchedulerBug> {
+        match self.config.planted? {
+            Bug::Scheduler(bug) => Some(bug),
+            _ => None,
+        }
     }
 }
 

@@ -199,6 +199,17 @@ impl NodeMachine {
                 return self.send_data(to, DataMessage::Submit(submission));
             }
             DriverOutput::Send { to, message } => return self.send_data(to, message),
+            #[cfg(feature = "planted")]
+            DriverOutput::Token { position, token }
+                if self.has_bug(crate::planted::Bug::ToldTwice)
+                    && self.drivers.get(&id).is_some_and(|e| e.is_interrupted) =>
+            {
+                self.tell_phase(id);
+                (0..2).for_each(|_| {
+                    self.driver_output(id, DriverOutput::Token { position, token: token.clone() });
+                });
+                return;
+            }
             DriverOutput::Token { token, .. } => {
                 self.tell_phase(id);
                 self.back_up_token(id, &token);

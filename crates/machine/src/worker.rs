@@ -219,6 +219,10 @@ impl NodeMachine {
     }
 
     fn engine_lost(&mut self, engine: EngineId, reason: &str) {
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::QuietLoss) {
+            return self.forget_engine(engine);
+        }
         let stage = self.worker.position_of(engine);
         let wanted = self.worker.desired().iter().find(|d| Some(d.position()) == stage);
         let whose = wanted.map_or("a shard that is not wanted".to_owned(), |d| {

@@ -184,6 +184,110 @@ pub const PLANTED: &[Planted] = &[
         invariants: &["text_in_order", "answers_go_on"],
         kind: Kind::Faults,
     },
+    Planted {
+        name: "forgets-named",
+        what: "an engine forgets the pages that its stage says outlive the term",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::ForgetsNamed,
+        invariants: &["engines_get_what_fits"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "unreported",
+        what: "that a scheduler gave up is not reported",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Unreported,
+        invariants: &["trouble_leaves_ready_in_5_s"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "quiet-loss",
+        what: "a stage whose engine died is not missed",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::QuietLoss,
+        invariants: &["agrees_and_serves_in_20_s", "answers_go_on"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "copy-reversed",
+        what: "the copy of a request has its new tokens in the wrong order",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::CopyReversed,
+        invariants: &["text_in_order"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "failed-is-written",
+        what: "a write of the log that failed counts as written",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::FailedIsWritten,
+        invariants: &["announced_is_durable", "logs_agree"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "told-twice",
+        what: "the first token behind an interruption is told twice",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::ToldTwice,
+        invariants: &["text_in_order"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "never-rests",
+        what: "the machine asks for its timer at once",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::NeverRests,
+        invariants: &["timers_rest"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "thrice-told",
+        what: "tokens are sent three times",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::ThriceTold,
+        invariants: &["copies_linear_in_batch"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "not-restored",
+        what: "a snapshot is written, and the coordinator goes on with what it had",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::NotRestored,
+        invariants: &["agrees_and_serves_in_20_s", "logs_agree"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "deaf-drivers",
+        what: "drivers do not hear that a link ended",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::DeafDrivers,
+        invariants: &["answers_go_on", "request_ends_in_bound"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "loss-unsaid",
+        what: "that a node is gone is not told to who coordinates",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::LossUnsaid,
+        invariants: &["stages_get_what_fits", "agrees_and_serves_in_20_s", "answers_go_on"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "up-unsaid",
+        what: "that a node is there is not told to who coordinates",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::UpUnsaid,
+        invariants: &["agrees_and_serves_in_20_s"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "believes-all-named",
+        what: "every page that step 0 names counts as kept, also where a stage lacks it",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Scheduler(exo_cluster::SchedulerBug::BelievesAllNamed),
+        invariants: &["stages_get_what_fits"],
+        kind: Kind::Faults,
+    },
 ];
 
 /// What seeds made of a bug.

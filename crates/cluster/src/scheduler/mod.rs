@@ -29,6 +29,8 @@ pub(crate) mod opening;
 mod outcome;
 mod pace;
 mod pages;
+#[cfg(feature = "planted")]
+pub(crate) mod planted;
 mod queue;
 mod row_cost;
 mod sequence;

@@ -107,6 +107,11 @@ impl Scheduler {
                 if self.cache.replace(cache).is_none() {
                     self.pages = Pages::new(cache.pages, cache.page_tokens);
                 }
+                #[cfg(feature = "planted")]
+                if self.has_bug(super::planted::SchedulerBug::BelievesAllNamed) {
+                    self.opening = None;
+                    return out.push(SchedulerOutput::Serving);
+                }
                 if !self.pages.retain(&tokens.kept) && self.agree_in_next_term(now) {
                     return;
                 }

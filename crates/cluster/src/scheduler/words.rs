@@ -70,6 +70,9 @@ pub struct SchedulerConfig {
     pub step_deadline: Duration,
     /// Added to the deadline per token of the step.
     pub step_deadline_per_token: Duration,
+    /// What it does wrong.
+    #[cfg(feature = "planted")]
+    pub planted: Option<super::planted::SchedulerBug>,
 }
 
 impl Default for SchedulerConfig {
@@ -82,6 +85,8 @@ impl Default for SchedulerConfig {
             speculation: Speculation::Lookup,
             step_deadline: Duration::from_secs(30),
             step_deadline_per_token: Duration::from_millis(250),
+            #[cfg(feature = "planted")]
+            planted: None,
         }
     }
 }

@@ -48,6 +48,7 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "members_are_signed_in", check: members::members_are_signed_in },
     Invariant { name: "ready_means_open", check: placements::ready_means_open },
     Invariant { name: "no_step_without_outcome", check: steps::no_step_without_outcome },
+    Invariant { name: "stages_get_what_fits", check: steps::stages_get_what_fits },
     Invariant { name: "copies_linear_in_batch", check: steps::copies_linear_in_batch },
     Invariant { name: "loaded_once", check: placements::loaded_once },
     Invariant { name: "placed_stays_placed", check: placements::placed_stays_placed },

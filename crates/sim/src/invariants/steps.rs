@@ -1,4 +1,4 @@
-//! Steps: each has an outcome, and costs no more messages than its batch has sequences.
+//! Steps: each fits and has an outcome, and costs no more messages than its batch has sequences.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_cluster::ComputeResult;
 use exo_cluster::wire::DataMessage;
 use exo_machine::{Effect, Input, Outgoing, SequenceEvent};
-use exo_types::{DRAFTS_MAX, Term, Time};
+use exo_types::{DRAFTS_MAX, FailureKind, Term, Time};
 
 use super::{Facts, Seen, Watch};
 use crate::shape::{PlacementKey, part_of, wired_to};
@@ -111,6 +111,24 @@ fn still_counts(facts: &Facts<'_>, node: usize, key: Pipeline, step: &mut Step) 
         return true;
     }
     process.machine.scheduled().contains(&key)
+}
+
+/// Every step that a stage takes fits what it holds. A gap in their numbers may be a link's that ended.
+pub(super) fn stages_get_what_fits(_: &mut Watch, _: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let broken = effects.iter().find_map(|effect| match effect {
+        Effect::Send { message: Outgoing::Data(message), .. } => match &**message {
+            DataMessage::PipelineBroken { stage, kind: FailureKind::Protocol, message, .. } => {
+                Some((stage, message)).filter(|(_, message)| !message.ends_with("was next"))
+            }
+            _ => None,
+        },
+        _ => None,
+    });
+    match broken {
+        Some((stage, message)) => Err(format!("n{node} says that stage {stage} broke: {message}")),
+        None => Ok(()),
+    }
 }
 
 /// What one step makes a node send grows no faster than its batch.

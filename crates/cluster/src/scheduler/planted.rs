@@ -1,0 +1,16 @@
+//! Bugs of a scheduler that the simulator must find. Only builds with the feature `planted` have them.
+
+use super::Scheduler;
+
+/// A bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SchedulerBug {
+    /// Every page that step 0 names counts as kept, whatever comes back.
+    BelievesAllNamed,
+}
+
+impl Scheduler {
+    pub(super) fn has_bug(&self, bug: SchedulerBug) -> bool {
+        self.config.planted == Some(bug)
+    }
+}
