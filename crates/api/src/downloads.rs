@@ -59,6 +59,10 @@ pub struct PullRequest {
     /// For gated and private repositories, if it is another than the node's. Kept in memory while the download is in the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<HubToken>,
+    /// Only makes the model known, by the heads of its files: each node fetches its own layers when the model is placed. For repositories
+    /// of a hub.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub layers_only: bool,
 }
 
 /// A token for a hub. It is never printed.

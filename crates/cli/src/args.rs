@@ -498,6 +498,9 @@ pub struct Pull {
     /// Ranges of a file at once; as many as help, up to this
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub ranges: u8,
+    /// Only read the heads of its files: each machine fetches its own layers when the model is placed. Needs a running node
+    #[arg(long, conflicts_with = "limit_rate")]
+    pub layers: bool,
     /// Leave the download to the running node and return; `exo pulls` shows how far it is
     #[arg(long, short)]
     pub detach: bool,

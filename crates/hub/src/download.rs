@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
-use crate::chunk_map::{ChunkMap, chunk_count, chunk_range};
+use crate::chunk_map::{CHUNK_BYTES, ChunkMap, chunk_count, chunk_range};
 use crate::disk::{beside, create_folder};
 use crate::plan::PlannedFile;
 use crate::ranges::{Fetch, Limit};
@@ -17,7 +17,7 @@ use crate::work::Work;
 use crate::{Cancel, Client, HubError, address};
 
 /// How many ranges a file starts with.
-const RANGES_START: usize = 4;
+pub(crate) const RANGES_START: usize = 4;
 const REPORT: Duration = Duration::from_millis(200);
 /// How long a number of ranges is measured.
 const MEASURE: Duration = Duration::from_secs(1);
@@ -100,15 +100,21 @@ fn transfer(
     report: &mut dyn FnMut(u64, usize),
 ) -> Result<String, HubError> {
     let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
-    let (map, work) = (Mutex::new(map), Work::new(job.file.size, held, fetchers_max));
+    let map = Mutex::new(map);
+    let work = Work::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
     work.set_fetchers(RANGES_START);
+    // First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks counts.
+    let store = |index: u32, start: u64, bytes: &[u8]| {
+        exo_stdx::write_all_at(out, bytes, start).map_err(HubError::disk("write", &job.file.below))?;
+        let hash = blake3::hash(bytes);
+        map.lock().unwrap_or_else(PoisonError::into_inner).add(index, hash.as_bytes())
+    };
     let fetch = Fetch {
         client: job.client,
         file: job.file,
         repo: job.repo,
         commit: job.commit,
-        out,
-        map: &map,
+        store: &store,
         work: &work,
         limit: job.limit,
         cancel: job.cancel,
@@ -121,7 +127,7 @@ fn transfer(
             let fetch = &fetch;
             scope.spawn(move || fetch.run(fetcher));
         }
-        scope.spawn(|| fetch.sync());
+        scope.spawn(|| sync(job, out, &map, &work));
         let reader = scope.spawn(|| read_in_order(job, out, &map, &work, held));
         control(&work, job.cancel, &|| reader.is_finished(), report);
         let digest = reader.join();
@@ -135,8 +141,31 @@ fn transfer(
     })
 }
 
+/// Synchronises what was written, again and again while fetchers go on, and counts it then.
+fn sync(job: &Job<'_>, out: &File, map: &Mutex<ChunkMap>, work: &Work) {
+    let failed = || HubError::disk("write", &job.file.below);
+    while !work.is_over() {
+        let written = work.unsynced();
+        if written.is_empty() {
+            continue;
+        }
+        let synced = out.sync_data().map_err(failed());
+        let map = || map.lock().unwrap_or_else(PoisonError::into_inner).handle();
+        match synced.and_then(|()| map()?.sync_data().map_err(failed())) {
+            Ok(()) => work.hold(&written),
+            // Some systems report a full disk only here.
+            Err(error) => work.end(Some(error)),
+        }
+    }
+}
+
 /// Reports, adapts, and ends the work on a wish to end.
-fn control(work: &Work, cancel: &Cancel, is_read: &dyn Fn() -> bool, report: &mut dyn FnMut(u64, usize)) {
+pub(crate) fn control(
+    work: &Work,
+    cancel: &Cancel,
+    is_read: &dyn Fn() -> bool,
+    report: &mut dyn FnMut(u64, usize),
+) {
     let mut adapt = Adapt::new(work);
     let mut reported = Instant::now();
     report(work.held_bytes(), work.fetchers());

@@ -19,6 +19,7 @@ mod address;
 mod answers;
 mod cancel;
 mod chunk_map;
+mod chunks;
 mod client;
 mod disk;
 mod download;
@@ -40,6 +41,7 @@ mod settings;
 mod work;
 
 pub use cancel::Cancel;
+pub use chunks::CommitFile;
 pub use client::Client;
 pub use errors::HubError;
 pub use licence::Licence;

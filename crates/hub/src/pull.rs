@@ -167,6 +167,11 @@ fn check_sum(plan: Plan) -> Result<Plan, HubError> {
 }
 
 fn file_uri(client: &Client, snapshot: &Snapshot, path: &str) -> Result<Uri, HubError> {
+    uri_at(client, &snapshot.repo, &snapshot.commit, path)
+}
+
+/// Where a hub has a file at a commit.
+pub(crate) fn uri_at(client: &Client, repo: &str, commit: &str, path: &str) -> Result<Uri, HubError> {
     let mut encoded = String::new();
     for byte in path.bytes() {
         match byte {
@@ -176,7 +181,7 @@ fn file_uri(client: &Client, snapshot: &Snapshot, path: &str) -> Result<Uri, Hub
             _ => encoded.push_str(&format!("%{byte:02X}")),
         }
     }
-    client.hub_uri(&format!("/{}/resolve/{}/{encoded}", snapshot.repo, snapshot.commit))
+    client.hub_uri(&format!("/{repo}/resolve/{commit}/{encoded}"))
 }
 
 fn planned(client: &Client, snapshot: &Snapshot, file: &RepoFile) -> Result<PlannedFile, HubError> {

@@ -1,6 +1,5 @@
 //! Fetching ranges of one file: what is asked, which answers are taken, and what a failure means for that range alone.
 
-use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +8,6 @@ use std::time::{Duration, Instant};
 use ureq::http::Uri;
 
 use crate::answers::{self, header};
-use crate::chunk_map::{ChunkMap, chunk_range};
 use crate::client::{Answer, Failure};
 use crate::plan::PlannedFile;
 use crate::work::Work;
@@ -22,14 +20,16 @@ const SLOW_BYTES_PER_S: u64 = 1024;
 const SLOW_TIME: Duration = Duration::from_secs(15);
 const READ_BYTES: usize = 64 << 10;
 
+/// Takes a chunk that came: its index, where it starts, its bytes.
+pub type StoreChunk<'a> = dyn Fn(u32, u64, &[u8]) -> Result<(), HubError> + Sync + 'a;
+
 /// What fetchers of one file share.
 pub(crate) struct Fetch<'a> {
     pub(crate) client: &'a Client,
     pub(crate) file: &'a PlannedFile,
     pub(crate) repo: &'a str,
     pub(crate) commit: Option<&'a str>,
-    pub(crate) out: &'a File,
-    pub(crate) map: &'a Mutex<ChunkMap>,
+    pub(crate) store: &'a StoreChunk<'a>,
     pub(crate) work: &'a Work,
     pub(crate) limit: &'a Limit,
     pub(crate) cancel: &'a Cancel,
@@ -122,14 +122,14 @@ impl Fetch<'_> {
 
     fn fetch_claim(&self, fetcher: usize, partial: &mut Vec<u8>, tries: &mut u32) -> Result<(), Trouble> {
         let Some((next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
-        let start = chunk_range(next, self.file.size).0 + partial.len() as u64;
-        let stop = chunk_range(end - 1, self.file.size).1;
+        let start = self.work.range(next).0 + partial.len() as u64;
+        let stop = self.work.range(end - 1).1;
         let answer = self.open(start, stop)?;
         let mut body = answer.body.into_reader();
         while let Some((next, _)) = self.work.claimed(fetcher) {
-            let (from, to) = chunk_range(next, self.file.size);
+            let (from, to) = self.work.range(next);
             self.read_chunk(&mut body, partial, (to - from) as usize)?;
-            self.store(next, from, partial)?;
+            (self.store)(next, from, partial)?;
             self.work.write(fetcher, next);
             partial.clear();
             *tries = 0;
@@ -170,31 +170,6 @@ impl Fetch<'_> {
             }
         }
         Ok(())
-    }
-
-    /// First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks counts.
-    fn store(&self, index: u32, start: u64, bytes: &[u8]) -> Result<(), HubError> {
-        exo_stdx::write_all_at(self.out, bytes, start).map_err(HubError::disk("write", &self.file.below))?;
-        let hash = blake3::hash(bytes);
-        self.map.lock().unwrap_or_else(PoisonError::into_inner).add(index, hash.as_bytes())
-    }
-
-    /// Synchronises what was written, again and again while fetchers go on, and counts it then.
-    pub(crate) fn sync(&self) {
-        while !self.work.is_over() {
-            let written = self.work.unsynced();
-            if written.is_empty() {
-                continue;
-            }
-            let synced = self.out.sync_data().map_err(HubError::disk("write", &self.file.below));
-            let map = || self.map.lock().unwrap_or_else(PoisonError::into_inner).handle();
-            match synced.and_then(|()| map()?.sync_data().map_err(HubError::disk("write", &self.file.below)))
-            {
-                Ok(()) => self.work.hold(&written),
-                // Some systems report a full disk only here.
-                Err(error) => self.work.end(Some(error)),
-            }
-        }
     }
 
     /// Asks for the bytes from `start` to `stop`, and takes only an answer that is exactly those.

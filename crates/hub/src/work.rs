@@ -1,16 +1,14 @@
 //! Which chunks of a file are held, who fetches which, and how many fetch at once. Shared by the threads of one download.
 
-use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::HubError;
-use crate::chunk_map::{chunk_count, chunk_range};
 
 /// Chunks that wait to be synchronised, before fetchers wait for the disk: what a power cut costs beside those in flight.
 const UNSYNCED_MAX: usize = 8;
-/// Chunks that one request asks for: few requests, and still enough left to share.
-const RUN_CHUNKS_MAX: u32 = 16;
+/// Bytes that one request asks for: few requests, and still enough left to share.
+const RUN_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Chunk {
@@ -26,11 +24,13 @@ pub(crate) type Claim = (u32, u32);
 
 pub(crate) struct Work {
     size: u64,
+    chunk_bytes: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
+    run_chunks_max: usize,
     chunks: Vec<Chunk>,
     claims: Vec<Option<Claim>>,
     held_bytes: u64,
@@ -45,15 +45,23 @@ struct State {
 }
 
 impl Work {
-    pub(crate) fn new(size: u64, held: &BTreeMap<u32, [u8; 32]>, fetchers_max: usize) -> Self {
-        let mut chunks = vec![Chunk::Missing; chunk_count(size) as usize];
+    /// For a file in chunks of `chunk_bytes`, of which those of `held` need not be fetched.
+    pub(crate) fn new(
+        size: u64,
+        chunk_bytes: u64,
+        held: impl Iterator<Item = u32>,
+        fetchers_max: usize,
+    ) -> Self {
+        let chunk_bytes = chunk_bytes.max(1);
+        let mut chunks = vec![Chunk::Missing; size.div_ceil(chunk_bytes) as usize];
         let mut held_bytes = 0;
-        for index in held.keys() {
-            chunks[*index as usize] = Chunk::Held;
-            let (start, end) = chunk_range(*index, size);
+        for index in held {
+            chunks[index as usize] = Chunk::Held;
+            let (start, end) = range(index, chunk_bytes, size);
             held_bytes += end - start;
         }
         let state = State {
+            run_chunks_max: (RUN_BYTES_MAX / chunk_bytes).max(1) as usize,
             chunks,
             claims: vec![None; fetchers_max],
             held_bytes,
@@ -65,7 +73,17 @@ impl Work {
             is_over: false,
             failure: None,
         };
-        Self { size, state: Mutex::new(state), changed: Condvar::new() }
+        Self { size, chunk_bytes, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Start and end of a chunk.
+    pub(crate) fn range(&self, index: u32) -> (u64, u64) {
+        range(index, self.chunk_bytes, self.size)
+    }
+
+    /// Whether nothing is left to fetch.
+    pub(crate) fn is_all_held(&self) -> bool {
+        self.lock().chunks.iter().all(|chunk| *chunk == Chunk::Held)
     }
 
     /// The claim of a fetcher, or a new one; `None` when there is nothing to fetch now.
@@ -120,6 +138,11 @@ impl Work {
         state.unsynced.clone()
     }
 
+    /// Chunks that are written and not counted yet.
+    pub(crate) fn written(&self) -> Vec<u32> {
+        self.lock().unsynced.clone()
+    }
+
     /// These are safe on disk.
     pub(crate) fn hold(&self, synced: &[u32]) {
         let mut state = self.lock();
@@ -128,7 +151,7 @@ impl Work {
             synced.iter().map(|i| *i as usize).filter(|i| *i < state.chunks.len()).collect::<Vec<_>>()
         {
             if state.chunks[index] == Chunk::Written {
-                let (start, end) = chunk_range(index as u32, self.size);
+                let (start, end) = self.range(index as u32);
                 state.chunks[index] = Chunk::Held;
                 state.held_bytes += end - start;
             }
@@ -138,7 +161,7 @@ impl Work {
 
     /// A chunk that was held is not what it should be.
     pub(crate) fn lose(&self, index: u32) {
-        let (start, end) = chunk_range(index, self.size);
+        let (start, end) = self.range(index);
         let mut state = self.lock();
         if state.chunks[index as usize] == Chunk::Held {
             state.chunks[index as usize] = Chunk::Missing;
@@ -239,7 +262,7 @@ impl Work {
 impl State {
     fn missing_run(&mut self) -> Option<Claim> {
         let missing = self.chunks.iter().filter(|c| **c == Chunk::Missing).count();
-        let share = (missing / self.fetchers.max(1)).clamp(1, RUN_CHUNKS_MAX as usize);
+        let share = (missing / self.fetchers.max(1)).clamp(1, self.run_chunks_max);
         let first = self.chunks.iter().position(|c| *c == Chunk::Missing)?;
         let run = self.chunks[first..].iter().take(share).take_while(|c| **c == Chunk::Missing).count();
         self.chunks[first..first + run].fill(Chunk::InFlight);
@@ -259,6 +282,11 @@ impl State {
     }
 }
 
+fn range(index: u32, chunk_bytes: u64, size: u64) -> (u64, u64) {
+    let start = u64::from(index) * chunk_bytes;
+    (start, (start + chunk_bytes).min(size))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,7 +294,7 @@ mod tests {
 
     #[test]
     fn every_chunk_is_claimed_once_and_the_end_is_shared() {
-        let work = Work::new(CHUNK_BYTES * 8, &BTreeMap::from([(0, [1; 32])]), 2);
+        let work = Work::new(CHUNK_BYTES * 8, CHUNK_BYTES, [0].into_iter(), 2);
         assert_eq!(work.claim(0), Some((1, 4)));
         assert_eq!(work.claim(1), Some((4, 6)));
         work.write(1, 4);
@@ -289,7 +317,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_or_lost_is_missing_again() {
-        let work = Work::new(CHUNK_BYTES * 2, &BTreeMap::new(), 1);
+        let work = Work::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 1);
         assert_eq!(work.claim(0), Some((0, 2)));
         work.write(0, 0);
         work.release(0);
@@ -302,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_the_hub_asks_for_holds_for_all() {
-        let work = Work::new(CHUNK_BYTES * 2, &BTreeMap::new(), 2);
+        let work = Work::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 2);
         assert_eq!(work.hold_off(Duration::from_secs(60)).as_secs(), 60);
         assert_eq!(work.hold_off(Duration::from_secs(60)).as_secs(), 60, "both were told the same");
         assert_eq!((work.claim(0), work.fetchers()), (None, 1));

@@ -336,7 +336,7 @@ pub struct Resolved {
     pub id: ModelId,
     /// What it is called.
     pub name: String,
-    /// Other members that have all of it, and where they are.
+    /// Other members that are asked for it, and where they are.
     pub holders: Vec<Holder>,
     /// Nodes that have all of it, this one included.
     pub holder_nodes: Vec<NodeId>,
@@ -364,7 +364,7 @@ pub struct ModelHolders {
     pub name: String,
     /// Its size.
     pub bytes: u64,
-    /// Who has all of it.
+    /// Who has all of it; of one that was known before it was fetched, who knows it.
     pub nodes: Vec<NodeId>,
     /// What these are called.
     pub node_names: Vec<String>,

@@ -6,7 +6,7 @@ use exo_api::AdminError;
 use exo_cluster::InstanceView;
 use exo_cluster::wire::{ControlAsk, Drain};
 use exo_trust::Act;
-use exo_types::NodeId;
+use exo_types::{ModelId, NodeId};
 
 use crate::coordination::Asker;
 use crate::joining::Joining;
@@ -99,14 +99,14 @@ impl NodeMachine {
         self.reply(reply, Answer::Acted(allowed));
     }
 
-    /// Every model some node has, each once, sorted by name.
+    /// Every model some node has or can have others fetch, each once, sorted by name.
     pub(crate) fn models_held(&self) -> Vec<ModelHolders> {
         let mut all: Vec<ModelHolders> = Vec::new();
         // This node first: its names win over those of others.
         let own = self.reports.get(&self.me).map(|r| (self.me, r));
         let others = self.reports.iter().filter(|(n, _)| **n != self.me).map(|(n, r)| (*n, r));
         for (node, report) in own.into_iter().chain(others) {
-            for held in report.models.iter().filter(|m| m.complete) {
+            for held in report.models.iter().filter(|m| m.is_served()) {
                 match all.iter_mut().find(|m| m.id == held.model) {
                     Some(known) => known.nodes.push(node),
                     None => all.push(ModelHolders {
@@ -129,6 +129,11 @@ impl NodeMachine {
         all
     }
 
+    fn has_all(&self, node: NodeId, model: ModelId) -> bool {
+        let report = self.reports.get(&node);
+        report.is_some_and(|r| r.models.iter().any(|m| m.model == model && m.complete))
+    }
+
     /// The model of that name or id. The error names what there is.
     fn resolve(&self, wanted: &str) -> Result<Resolved, Vec<String>> {
         let all = self.models_held();
@@ -141,7 +146,7 @@ impl NodeMachine {
             id: found.id,
             name: found.name.clone(),
             holders: self.holders_of(found.id, &found.nodes),
-            holder_nodes: found.nodes.clone(),
+            holder_nodes: found.nodes.iter().copied().filter(|node| self.has_all(*node, found.id)).collect(),
             limits: instance.map(|i| Limits {
                 context_tokens: i.placement.context_tokens,
                 cache_tokens: i.placement.cache_tokens,

@@ -74,9 +74,9 @@ impl NodeMachine {
 
     // ---- fetching ----
 
-    /// Who has a model and where they are; this node itself needs no fetching.
+    /// Who is asked for a model and where they are; this node itself needs no fetching.
     pub(crate) fn holders_of(&self, model: ModelId, named: &[NodeId]) -> Vec<Holder> {
-        let has = |report: &NodeReport| report.models.iter().any(|m| m.model == model && m.complete);
+        let has = |report: &NodeReport| report.models.iter().any(|m| m.model == model && m.is_served());
         let reporting = self.reports.iter().filter(|(_, r)| has(r)).map(|(n, _)| *n);
         let mut nodes: Vec<NodeId> =
             named.iter().copied().chain(reporting).filter(|n| *n != self.me).collect();

@@ -2,16 +2,17 @@
 //!
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_store::{ChunkRef, Manifest, PartialModel, Store};
+use exo_store::{ChunkRef, HeldMap, Manifest, PartialModel};
 use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
 use exo_types::{ModelId, NodeId};
 use serde::{Deserialize, Serialize};
 
+use crate::library::Library;
 use crate::log_capture::{LogAsk, LogCapture};
 
 /// Questions on the way at once: hides the round trip without holding much.
@@ -41,6 +42,30 @@ enum Ask {
     Burst,
     /// Its last log lines.
     Logs(LogAsk),
+    /// Which chunks it has of a model of a hub, and which it is fetching: [`PeerChunks`].
+    Held(ModelId),
+    /// A chunk of a model of a hub that the holder fetches for this, if it has not got it.
+    Relay {
+        model: ModelId,
+        chunk: ChunkRef,
+    },
+}
+
+/// What a member has of a model of a hub.
+pub struct PeerChunks {
+    /// On its disk.
+    pub held: HeldMap,
+    /// On their way to it from the hub.
+    pub coming: BTreeSet<ChunkRef>,
+}
+
+/// How chunks are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// What the holder has.
+    Disk,
+    /// What it may fetch from a hub for this.
+    Hub,
 }
 
 /// A burst: so many frames, the first of which only open the path.
@@ -147,12 +172,24 @@ impl Fetcher {
         Ok(manifest)
     }
 
+    /// Which chunks the holder has of a model of a hub, and which it is fetching.
+    pub async fn held(&mut self, manifest: &Manifest) -> Result<PeerChunks, FetchError> {
+        let (holder, model) = (self.holder, manifest.root());
+        self.ask(&Ask::Held(model)).await?;
+        let bytes = self.answer().await?;
+        let wrong = || FetchError::Wrong { holder, reason: "no list of chunks".to_owned() };
+        let (held, coming): (Vec<u8>, Vec<ChunkRef>) = postcard::from_bytes(&bytes).map_err(|_| wrong())?;
+        let held = HeldMap::decode(&held, model, manifest).ok_or_else(wrong)?;
+        Ok(PeerChunks { held, coming: coming.into_iter().collect() })
+    }
+
     /// Fetches chunks in order into `partial`; `progress` is told the bytes of each. Every chunk is verified
-    /// against the manifest before it is written.
+    /// against the manifest before it is written, as far as that knows it.
     pub async fn chunks(
         &mut self,
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
+        from: From,
         progress: &mut (dyn FnMut(u64) + Send),
     ) -> Result<(), FetchError> {
         let model = partial.id();
@@ -163,7 +200,11 @@ impl Fetcher {
         loop {
             while asked.len() < IN_FLIGHT_MAX {
                 let Some(&chunk) = next.next() else { break };
-                self.ask(&Ask::Chunk { model, chunk }).await?;
+                let ask = match from {
+                    From::Disk => Ask::Chunk { model, chunk },
+                    From::Hub => Ask::Relay { model, chunk },
+                };
+                self.ask(&ask).await?;
                 asked.push_back(chunk);
             }
             let Some(chunk) = asked.pop_front() else { return Ok(()) };
@@ -243,7 +284,7 @@ async fn keep(
 }
 
 /// Answers one member's questions until it hangs up.
-pub async fn serve(channel: Channel, store: Arc<Store>, log: LogCapture) {
+pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture) {
     let peer = channel.peer;
     let (mut writer, mut reader) = channel.split(LIMITS);
     while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
@@ -260,8 +301,8 @@ pub async fn serve(channel: Channel, store: Arc<Store>, log: LogCapture) {
             }
             continue;
         }
-        let (store, log) = (store.clone(), log.clone());
-        let answer = tokio::task::spawn_blocking(move || look_up(&store, &log, &ask)).await;
+        let (library, log) = (library.clone(), log.clone());
+        let answer = tokio::task::spawn_blocking(move || look_up(&library, &log, &ask)).await;
         let sent = match answer {
             Ok(Ok(bytes)) => writer.send(KIND_BYTES, &[&bytes]).await,
             Ok(Err(reason)) => writer.send(KIND_REFUSED, &[reason.as_bytes()]).await,
@@ -273,7 +314,8 @@ pub async fn serve(channel: Channel, store: Arc<Store>, log: LogCapture) {
     }
 }
 
-fn look_up(store: &Store, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, String> {
+fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, String> {
+    let store = library.store();
     match ask {
         Ask::Manifest(model) => match store.manifest(*model) {
             Ok(manifest) => Ok(manifest.to_bytes()),
@@ -282,5 +324,13 @@ fn look_up(store: &Store, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, String
         Ask::Burst => Ok(Vec::new()),
         Ask::Logs(ask) => postcard::to_allocvec(&log.answer(ask)).map_err(|e| e.to_string()),
         Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
+        Ask::Held(model) => {
+            let held = store.held(*model).map_err(|e| e.to_string())?;
+            postcard::to_allocvec(&(held, library.hub().coming(*model))).map_err(|e| e.to_string())
+        }
+        Ask::Relay { model, chunk } => match store.read_chunk(*model, *chunk) {
+            Ok(bytes) => Ok(bytes),
+            Err(_) => library.hub().relay(&*store.manifest(*model).map_err(|e| e.to_string())?, *chunk),
+        },
     }
 }

@@ -13,9 +13,11 @@ use exo_tokenizer::{ChatTemplate, Tokenizer};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId, Shard};
 
-use crate::bulk::{FetchError, Fetcher};
+use crate::bulk::{FetchError, Fetcher, From};
 use crate::details::Details;
 use crate::grammar;
+use crate::hub_bytes::HubBytes;
+use crate::obtain::Obtaining;
 use exo_accelerators::chain;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
@@ -74,14 +76,20 @@ impl OpenModel {
 pub struct Library {
     store: Arc<Store>,
     endpoint: Endpoint,
+    hub: Arc<HubBytes>,
     open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
     details: Mutex<HashMap<ModelId, Details>>,
 }
 
 impl Library {
     /// A library over a store.
-    pub fn new(store: Arc<Store>, endpoint: Endpoint) -> Self {
-        Self { store, endpoint, open: Mutex::default(), details: Mutex::default() }
+    pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes) -> Self {
+        Self { store, endpoint, hub: Arc::new(hub), open: Mutex::default(), details: Mutex::default() }
+    }
+
+    /// Where chunks come from that no member has.
+    pub fn hub(&self) -> &Arc<HubBytes> {
+        &self.hub
     }
 
     /// The store below.
@@ -216,12 +224,16 @@ impl Library {
         if chunks.is_empty() {
             return Ok(());
         }
+        if partial.manifest().hub.is_some() {
+            let obtaining = Obtaining::new(&self.endpoint, &self.hub, partial, holders, received);
+            return obtaining.run(chunks, progress).await;
+        }
         let mut errors = Errors::default();
         for holder in holders {
             let fetched = async {
                 let missing: Vec<_> = chunks.iter().copied().filter(|c| !partial.has_chunk(*c)).collect();
                 let mut fetcher = Fetcher::dial(&self.endpoint, holder.node, &holder.addresses).await?;
-                let fetched = fetcher.chunks(partial, &missing, progress).await;
+                let fetched = fetcher.chunks(partial, &missing, From::Disk, progress).await;
                 received(holder.node, fetcher.received());
                 fetched
             };

@@ -26,6 +26,7 @@ use crate::events::{Event as NodeEvent, EventSender};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Engines, Fetches, Hands, JoinHands, JournalWriter, LinkHands, held_models};
 use crate::host::Host;
+use crate::hub_bytes::HubBytes;
 use crate::library::Library;
 use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, Parts};
@@ -114,7 +115,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     keep_private(&mut config, &logs.trust);
     let endpoint = bind(&config, &key, &members).await?;
     let listen = endpoint.local_addr();
-    let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone()));
+    let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone(), HubBytes::new(host.clone())));
     let (compute, facts, passed_over) =
         tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
     let (events, inbox) = crate::events::channel();

@@ -9,7 +9,7 @@ const HEAD_BYTES: usize = MAGIC.len() + 32;
 
 /// One bit per chunk, per file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct HeldMap {
+pub struct HeldMap {
     files: Vec<Vec<u8>>,
     bytes: u64,
 }
@@ -17,13 +17,13 @@ pub(crate) struct HeldMap {
 impl HeldMap {
     /// Nothing held.
     pub(crate) fn empty(manifest: &Manifest) -> Self {
-        let files = manifest.files.iter().map(|f| vec![0; f.chunks.len().div_ceil(8)]).collect();
+        let files = (0..manifest.files.len()).map(|f| vec![0; bytes_of(manifest, f)]).collect();
         Self { files, bytes: 0 }
     }
 
     /// Length of the encoding of any map for this model.
     pub(crate) fn encoded_len(manifest: &Manifest) -> u64 {
-        let bits = manifest.files.iter().map(|f| f.chunks.len().div_ceil(8)).sum::<usize>();
+        let bits = (0..manifest.files.len()).map(|f| bytes_of(manifest, f)).sum::<usize>();
         (HEAD_BYTES + bits) as u64
     }
 
@@ -34,21 +34,24 @@ impl HeldMap {
     }
 
     /// `None` if the bytes are not a map for this model: everything is then fetched again.
-    pub(crate) fn decode(bytes: &[u8], id: ModelId, manifest: &Manifest) -> Option<Self> {
+    pub fn decode(bytes: &[u8], id: ModelId, manifest: &Manifest) -> Option<Self> {
         let mut rest = bytes.strip_prefix(MAGIC.as_slice())?.strip_prefix(id.0.as_slice())?;
         let mut map = Self::empty(manifest);
-        for (index, file) in manifest.files.iter().enumerate() {
-            let (bits, after) = rest.split_at_checked(file.chunks.len().div_ceil(8))?;
+        for file in 0..manifest.files.len() {
+            let (bits, after) = rest.split_at_checked(bytes_of(manifest, file))?;
             rest = after;
-            let held = (0..file.chunks.len() as u32).filter(|i| bits[*i as usize / 8] & (1 << (i % 8)) != 0);
-            for chunk in held.map(|i| ChunkRef { file: index as u32, index: i }) {
+            let file = file as u32;
+            let held =
+                (0..manifest.chunk_count(file)).filter(|i| bits[*i as usize / 8] & (1 << (i % 8)) != 0);
+            for chunk in held.map(|index| ChunkRef { file, index }) {
                 map.add(chunk, manifest.chunk_len(chunk)?);
             }
         }
         rest.is_empty().then_some(map)
     }
 
-    pub(crate) fn has(&self, chunk: ChunkRef) -> bool {
+    /// Whether the chunk is held.
+    pub fn has(&self, chunk: ChunkRef) -> bool {
         let bits = self.files.get(chunk.file as usize).and_then(|bits| bits.get(chunk.index as usize / 8));
         bits.is_some_and(|bits| bits & (1 << (chunk.index % 8)) != 0)
     }
@@ -73,7 +76,7 @@ impl HeldMap {
 
     /// Takes every note about one file back.
     pub(crate) fn forget_file(&mut self, file: u32, manifest: &Manifest) {
-        for index in 0..manifest.files[file as usize].chunks.len() as u32 {
+        for index in 0..manifest.chunk_count(file) {
             let chunk = ChunkRef { file, index };
             self.remove(chunk, manifest.chunk_len(chunk).unwrap_or(0));
         }
@@ -83,4 +86,9 @@ impl HeldMap {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+/// Bytes of the bits of one file.
+fn bytes_of(manifest: &Manifest, file: usize) -> usize {
+    manifest.chunk_count(file as u32).div_ceil(8) as usize
 }

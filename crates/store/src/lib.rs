@@ -1,7 +1,7 @@
 //! Model files on disk: which models this node knows, their manifests, and partial copies fetched from peers.
 //!
 //! A [`Manifest`] lists a model's files cut into chunks with a BLAKE3 hash each; its root hash is the
-//! [`ModelId`](exo_types::ModelId). A model is either *local* (the user's own file: read, never written, never
+//! [`ModelId`](exo_types::ModelId). A model of a hub may be known before it is fetched ([`HubSource`]). A model is either *local* (the user's own file: read, never written, never
 //! deleted) or *fetched*: sparse files under the data folder that hold the chunks a node needed so far
 //! ([`PartialModel`]), each verified before it was written.
 //!
@@ -19,6 +19,7 @@ mod disk;
 mod errors;
 mod hashing;
 mod held;
+mod hub_source;
 mod local;
 mod manifest;
 mod names;
@@ -30,6 +31,8 @@ mod store;
 pub use caches::{CacheError, CachedModel, find_cached, local_caches};
 pub use chunk::ChunkRef;
 pub use errors::{ChunkError, FindError, ManifestError, StoreError, StoreWarning};
+pub use held::HeldMap;
+pub use hub_source::{HubFile, HubSource};
 pub use manifest::{FileEntry, Manifest, ModelKind};
 pub use partial::PartialModel;
 pub use record::{ModelRecord, RecordProblem, Source};

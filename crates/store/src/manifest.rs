@@ -7,9 +7,11 @@ use exo_types::ModelId;
 use serde::{Deserialize, Serialize};
 
 use crate::hashing::hash_chunks;
-use crate::{ChunkRef, ManifestError, StoreError, names};
+use crate::{ChunkRef, HubSource, ManifestError, StoreError, names};
 
 const VERSION: u16 = 1;
+/// Of the manifest of a model that was known before it was fetched: [`HubSource`] follows it.
+const HUB_VERSION: u16 = 2;
 const CHUNK_BYTES: u32 = 1 << 20;
 /// Small models have small chunks, so that a third of one is not mostly rounding.
 const SMALL_CHUNK_BYTES: u32 = 64 << 10;
@@ -21,8 +23,11 @@ const FILES_MAX: usize = 2100;
 const SHARED_MAX: usize = 64;
 const NAME_CHARS_MAX: usize = 128;
 const TOTAL_BYTES_MAX: u64 = 1 << 50;
+/// Chunks of a model that was known before it was fetched: 16 TiB of the usual size.
+const HUB_CHUNKS_MAX: u64 = 1 << 24;
 /// Keeps a model id apart from every other use of BLAKE3.
 const ROOT_CONTEXT: &str = "exo model manifest root 1";
+const HUB_CONTEXT: &str = "exo model of a hub 1";
 
 /// How a model is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -47,6 +52,9 @@ pub struct Manifest {
     pub chunk_bytes: u32,
     /// The files, in the order of `exo_formats::Model::files`.
     pub files: Vec<FileEntry>,
+    /// Where its chunks are to be had that no node has, if it was known before it was fetched.
+    #[serde(skip)]
+    pub hub: Option<HubSource>,
 }
 
 /// One file of a model.
@@ -60,7 +68,7 @@ pub struct FileEntry {
     pub head_bytes: u64,
     /// Further ranges `start, end` every node needs.
     pub shared: Vec<(u64, u64)>,
-    /// BLAKE3 of each chunk.
+    /// BLAKE3 of each chunk; of a model that was known before it was fetched, of those at the head.
     pub chunks: Vec<[u8; 32]>,
 }
 
@@ -68,8 +76,34 @@ impl Manifest {
     /// Reads and hashes every file of an opened model. `progress` is told (bytes done, bytes in all).
     pub fn of(model: &Model, progress: &mut dyn FnMut(u64, u64)) -> Result<Self, StoreError> {
         let total: u64 = model.files.iter().map(|f| f.len).sum();
-        let chunk_bytes = if total < SMALL_MODEL_BYTES { SMALL_CHUNK_BYTES } else { CHUNK_BYTES };
-        Self::with_chunks(model, chunk_bytes, total, progress)
+        Self::with_chunks(model, Self::usual_chunk_bytes(total), total, progress)
+    }
+
+    /// Size of the chunks of a model of so many bytes.
+    pub fn usual_chunk_bytes(total: u64) -> u32 {
+        if total < SMALL_MODEL_BYTES { SMALL_CHUNK_BYTES } else { CHUNK_BYTES }
+    }
+
+    /// The manifest of a model of which only the heads were read: `heads` has the hashes of the chunks there, for each file.
+    pub fn of_hub(model: &Model, hub: HubSource, heads: Vec<Vec<[u8; 32]>>) -> Result<Self, ManifestError> {
+        let total: u64 = model.files.iter().fold(0, |sum, f| sum.saturating_add(f.len));
+        let entry = |(file, chunks): (&exo_formats::ModelFile, _)| FileEntry {
+            name: file.name.clone(),
+            size: file.len,
+            head_bytes: file.head_bytes,
+            shared: file.shared.iter().map(|r| (r.start, r.end)).collect(),
+            chunks,
+        };
+        let manifest = Self {
+            version: HUB_VERSION,
+            name: model.name.clone(),
+            kind: kind_of(model),
+            chunk_bytes: Self::usual_chunk_bytes(total),
+            files: model.files.iter().zip(heads).map(entry).collect(),
+            hub: Some(hub),
+        };
+        manifest.check()?;
+        Ok(manifest)
     }
 
     /// [`Manifest::of`] with chunks of a given size.
@@ -91,11 +125,8 @@ impl Manifest {
             let (name, size, head_bytes) = (file.name.clone(), file.len, file.head_bytes);
             files.push(FileEntry { name, size, head_bytes, shared, chunks });
         }
-        let kind = match model.kind {
-            exo_formats::ModelKind::Gguf => ModelKind::Gguf,
-            exo_formats::ModelKind::HuggingFace => ModelKind::HuggingFace,
-        };
-        let manifest = Self { version: VERSION, name: model.name.clone(), kind, chunk_bytes, files };
+        let (name, kind) = (model.name.clone(), kind_of(model));
+        let manifest = Self { version: VERSION, name, kind, chunk_bytes, files, hub: None };
         manifest.check().map_err(StoreError::Manifest)?;
         Ok(manifest)
     }
@@ -103,7 +134,11 @@ impl Manifest {
     /// The model's identity: a hash over everything that decides its bytes. Names that decide nothing are left
     /// out, so the same GGUF file is the same model whatever it is called.
     pub fn root(&self) -> ModelId {
-        let mut hasher = blake3::Hasher::new_derive_key(ROOT_CONTEXT);
+        let mut hasher = match &self.hub {
+            None => blake3::Hasher::new_derive_key(ROOT_CONTEXT),
+            Some(_) => blake3::Hasher::new_derive_key(HUB_CONTEXT),
+        };
+        self.hub.iter().for_each(|hub| hub.hash_into(&mut hasher));
         let number = |hasher: &mut blake3::Hasher, n: u64| _ = hasher.update(&n.to_le_bytes());
         number(&mut hasher, self.kind as u64);
         number(&mut hasher, self.chunk_bytes.into());
@@ -139,7 +174,13 @@ impl Manifest {
         (start < file.size).then(|| (file.size - start).min(self.chunk_bytes.into()))
     }
 
-    /// Hash of one chunk; `None` if there is no such chunk.
+    /// How many chunks a file has.
+    pub fn chunk_count(&self, file: u32) -> u32 {
+        let size = self.files.get(file as usize).map_or(0, |f| f.size);
+        u32::try_from(size.div_ceil(self.chunk_bytes.into())).unwrap_or(u32::MAX)
+    }
+
+    /// Hash of one chunk; `None` if there is no such chunk, or nobody knows it yet.
     pub fn chunk_hash(&self, chunk: ChunkRef) -> Option<&[u8; 32]> {
         self.files.get(chunk.file as usize)?.chunks.get(chunk.index as usize)
     }
@@ -151,7 +192,12 @@ impl Manifest {
 
     /// The bytes that travel between nodes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("a manifest is plain data; only memory could fail")
+        let encoded = |bytes: postcard::Result<Vec<u8>>| {
+            bytes.expect("a manifest is plain data; only memory could fail")
+        };
+        let mut bytes = encoded(postcard::to_stdvec(self));
+        self.hub.iter().for_each(|hub| bytes.extend(encoded(postcard::to_stdvec(hub))));
+        bytes
     }
 
     /// Decodes and checks what [`Manifest::to_bytes`] wrote. Bounded: a hostile manifest costs its own length.
@@ -159,8 +205,12 @@ impl Manifest {
         if bytes.len() > ENCODED_BYTES_MAX {
             return Err(ManifestError::TooLong { found_bytes: bytes.len(), max_bytes: ENCODED_BYTES_MAX });
         }
-        let decoded = postcard::take_from_bytes::<Self>(bytes);
-        let (manifest, rest) = decoded.map_err(|e| ManifestError::Decode { reason: e.to_string() })?;
+        let undecodable = |e: postcard::Error| ManifestError::Decode { reason: e.to_string() };
+        let (mut manifest, mut rest) = postcard::take_from_bytes::<Self>(bytes).map_err(undecodable)?;
+        if manifest.version == HUB_VERSION {
+            let (hub, behind) = postcard::take_from_bytes(rest).map_err(undecodable)?;
+            (manifest.hub, rest) = (Some(hub), behind);
+        }
         if !rest.is_empty() {
             return Err(ManifestError::Decode { reason: format!("{} bytes are left over", rest.len()) });
         }
@@ -170,8 +220,9 @@ impl Manifest {
 
     /// Whether the manifest describes files that can be.
     pub fn check(&self) -> Result<(), ManifestError> {
-        if self.version != VERSION {
-            return Err(ManifestError::Version { found: self.version, known: VERSION });
+        let known = if self.hub.is_some() { HUB_VERSION } else { VERSION };
+        if self.version != known {
+            return Err(ManifestError::Version { found: self.version, known });
         }
         let name_len = self.name.chars().count();
         ensure(
@@ -198,7 +249,7 @@ impl Manifest {
         let mut seen = BTreeSet::new();
         let mut total = 0u64;
         for (i, file) in self.files.iter().enumerate() {
-            file.check(i, self.chunk_bytes)?;
+            file.check(i, self.chunk_bytes, self.hub.is_some())?;
             // Without case: two such names are one file on many systems.
             ensure(
                 seen.insert(file.name.to_lowercase()),
@@ -208,12 +259,23 @@ impl Manifest {
             )?;
             total = total.saturating_add(file.size);
         }
-        ensure(total <= TOTAL_BYTES_MAX, "size of all files", total, "at most 2^50 bytes")
+        ensure(total <= TOTAL_BYTES_MAX, "size of all files", total, "at most 2^50 bytes")?;
+        let Some(hub) = &self.hub else { return Ok(()) };
+        let chunks = total.div_ceil(self.chunk_bytes.into()) + self.files.len() as u64;
+        ensure(chunks <= HUB_CHUNKS_MAX, "number of all chunks", chunks, "at most 2^24")?;
+        hub.check(&self.files, self.chunk_bytes)
+    }
+}
+
+fn kind_of(model: &Model) -> ModelKind {
+    match model.kind {
+        exo_formats::ModelKind::Gguf => ModelKind::Gguf,
+        exo_formats::ModelKind::HuggingFace => ModelKind::HuggingFace,
     }
 }
 
 impl FileEntry {
-    fn check(&self, index: usize, chunk_bytes: u32) -> Result<(), ManifestError> {
+    fn check(&self, index: usize, chunk_bytes: u32, is_of_hub: bool) -> Result<(), ManifestError> {
         let field = |what: &str| format!("{what} of file {index}");
         if let Some(reason) = names::refusal(&self.name) {
             let found: String = self.name.chars().take(80).flat_map(char::escape_default).collect();
@@ -232,13 +294,20 @@ impl FileEntry {
             let is_inside = start <= end && *end <= self.size;
             ensure(is_inside, &field("shared range"), format!("{start}..{end}"), "inside of the file")?;
         }
-        let expected = self.size.div_ceil(chunk_bytes.into());
+        // What every node reads before it has the rest is hashed in any case.
+        let whole = self.size.div_ceil(chunk_bytes.into());
+        let expected = if is_of_hub { self.head_bytes.div_ceil(chunk_bytes.into()) } else { whole };
         let found = self.chunks.len();
         ensure(found as u64 == expected, &field("number of chunks"), found, &expected.to_string())
     }
 }
 
-fn ensure(holds: bool, field: &str, found: impl ToString, expected: &str) -> Result<(), ManifestError> {
+pub(crate) fn ensure(
+    holds: bool,
+    field: &str,
+    found: impl ToString,
+    expected: &str,
+) -> Result<(), ManifestError> {
     if holds {
         return Ok(());
     }
@@ -267,6 +336,72 @@ mod tests {
             kind: ModelKind::HuggingFace,
             chunk_bytes: 4096,
             files: vec![file("config.json", 100), file("model.safetensors", 10_000)],
+            hub: None,
+        }
+    }
+
+    /// The same, known before it was fetched: only heads are hashed.
+    fn of_hub() -> Manifest {
+        let mut manifest = good();
+        for file in &mut manifest.files {
+            file.head_bytes = if file.size > 4096 { 5000 } else { file.size };
+            file.chunks.truncate(file.head_bytes.div_ceil(4096) as usize);
+        }
+        let hub_file =
+            |(path, sha256): (&str, Option<[u8; 32]>)| crate::HubFile { path: path.to_owned(), sha256 };
+        manifest.version = HUB_VERSION;
+        manifest.hub = Some(HubSource {
+            repo: "org/repo".to_owned(),
+            commit: "0123456789abcdef".to_owned(),
+            label: "Q8_0".to_owned(),
+            licence: "mit".to_owned(),
+            files: [("config.json", None), ("model.safetensors", Some([7; 32]))].map(hub_file).into(),
+        });
+        manifest
+    }
+
+    #[test]
+    fn a_model_that_is_known_before_it_is_fetched_is_named_by_what_the_hub_says() {
+        let manifest = of_hub();
+        let again = Manifest::from_bytes(&manifest.to_bytes()).unwrap();
+        assert_eq!((&again, again.root()), (&manifest, manifest.root()));
+        assert!(manifest.chunk_hash(ChunkRef { file: 1, index: 1 }).is_some());
+        let behind = ChunkRef { file: 1, index: 2 };
+        assert_eq!((manifest.chunk_hash(behind), manifest.chunk_len(behind)), (None, Some(10_000 - 8192)));
+        assert_ne!(manifest.root(), good().root());
+        type Change = fn(&mut HubSource);
+        let changes: [(Change, bool); 5] = [
+            (|h| h.commit.push('0'), true),
+            (|h| h.repo.push('2'), true),
+            (|h| h.files[1].sha256 = Some([8; 32]), true),
+            (|h| h.licence = "other".to_owned(), false),
+            (|h| h.label = "other".to_owned(), false),
+        ];
+        for (change, decides) in changes {
+            let mut other = of_hub();
+            change(other.hub.as_mut().unwrap());
+            other.check().unwrap();
+            assert_eq!(other.root() != manifest.root(), decides, "{:?}", other.hub);
+        }
+    }
+
+    #[test]
+    fn what_a_hub_cannot_have_said_is_refused_by_field() {
+        type Change = fn(&mut Manifest);
+        let cases: [(Change, &str); 7] = [
+            (|m| m.version = VERSION, "version 1"),
+            (|m| m.hub.as_mut().unwrap().files[1].sha256 = None, "digest of file 1 is none"),
+            (|m| m.hub.as_mut().unwrap().files[1].path = "other".to_owned(), "path of file 1"),
+            (|m| m.hub.as_mut().unwrap().files.truncate(1), "files of the hub is 1"),
+            (|m| m.hub.as_mut().unwrap().commit = "main".to_owned(), "commit is something else"),
+            (|m| m.hub.as_mut().unwrap().licence = "a\u{1b}[2J".to_owned(), "licence"),
+            (|m| m.files[1].chunks.truncate(1), "number of chunks of file 1 is 1, expected 2"),
+        ];
+        for (change, text) in cases {
+            let mut manifest = of_hub();
+            change(&mut manifest);
+            let error = manifest.check().unwrap_err().to_string();
+            assert!(error.contains(text), "{error}: expected {text}");
         }
     }
 

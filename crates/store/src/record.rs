@@ -34,6 +34,8 @@ pub struct ModelRecord {
     pub complete: bool,
     /// Where its bytes come from.
     pub source: Source,
+    /// Whether what no node has of it is to be had from a hub.
+    pub is_of_hub: bool,
     /// Why it cannot be used although it was added.
     pub problem: Option<RecordProblem>,
 }

@@ -240,6 +240,11 @@ impl Store {
         }
     }
 
+    /// Which chunks of a partial copy are here, for [`crate::HeldMap::decode`] elsewhere.
+    pub fn held(&self, id: ModelId) -> Result<Vec<u8>, StoreError> {
+        Ok(self.partial(id)?.ok_or(StoreError::UnknownModel { id })?.held())
+    }
+
     /// Bytes of the model on this disk: all of a local one, the chunks held of a fetched one.
     pub fn held_bytes(&self, id: ModelId) -> Result<u64, StoreError> {
         Ok(self.record(id)?.held_bytes)
@@ -315,6 +320,7 @@ impl Store {
             held_bytes,
             complete: held_bytes == entry.bytes,
             source,
+            is_of_hub: partial.is_some_and(|p| p.manifest().hub.is_some()),
             problem: local.and_then(Result::err),
         }
     }

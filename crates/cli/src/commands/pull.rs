@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use exo_api::{HubToken, PrunedView, PullRequest, VariantView};
+use exo_api::{ClusterView, HubToken, NodeStatus, PrunedView, PullRequest, VariantView};
 use exo_hub::{Cancel, Fetched, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
 use exo_node::{found_repo_view, repo_view};
 use exo_store::Store;
@@ -35,7 +35,11 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
     let settings = settings()?;
     // Offline nothing is fetched: what is on the disk needs no node.
     if let Some(client) = Client::running(&config.data_dir()).await.filter(|_| settings.offline.is_none()) {
-        return with_node(&client, &args, request(&reference, &settings, args.ranges, rate_max)).await;
+        let request = request(&reference, &settings, args.ranges, rate_max);
+        return with_node(&client, &args, PullRequest { layers_only: args.layers, ..request }).await;
+    }
+    if args.layers {
+        bail!("--layers is for the machines of a cluster, and no node is running: start one with `exo`");
     }
     if args.detach {
         bail!("--detach leaves the download to a node, and none is running: start one with `exo`");
@@ -74,6 +78,7 @@ fn request(reference: &Reference, settings: &Settings, ranges: u8, rate_max: Opt
         rate_max_bytes_per_s: rate_max,
         endpoint: Some(endpoint.to_string()),
         token: token.map(|token| HubToken(token.reveal().to_owned())),
+        layers_only: false,
     }
 }
 
@@ -113,6 +118,13 @@ async fn with_node(client: &Client, args: &Pull, request: PullRequest) -> anyhow
         ui::json(&json!({"name": name, "path": path, "was_here": pull.was_here, "origin": origin}))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if request.layers_only && pull.is_verified != Some(true) {
+        let word = exo_types::shell_word(&name);
+        ui::line(format!(
+            "{name} is known; with `exo place {word}` each machine fetches its own layers of it"
+        ));
+        return Ok(ExitCode::SUCCESS);
+    }
     ready(&name, pull.was_here, pull.is_verified == Some(true));
     Ok(ExitCode::SUCCESS)
 }
@@ -125,7 +137,10 @@ pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> a
         return Ok(super::models::add(client, &fetched.path).await?.name);
     }
     let ranges = u8::try_from(options(config).ranges_max).unwrap_or(1);
-    let began = pulls::begin(client, &request(reference, &settings, ranges, None)).await?;
+    let mut request = request(reference, &settings, ranges, None);
+    // Of several machines none needs more than its layers.
+    request.layers_only = matches!(reference, Reference::Hub(_)) && has_others(client).await?;
+    let began = pulls::begin(client, &request).await?;
     match pulls::follow(client, &began).await? {
         Followed::Done(pull) => {
             pull.model.context("the node has fetched it and does not say what it is called")
@@ -133,6 +148,12 @@ pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> a
         Followed::Ended => bail!(ENDED),
         Followed::Left => bail!("the download goes on in the node; `exo pulls` shows how far it is"),
     }
+}
+
+/// Whether another machine of the cluster is there.
+async fn has_others(client: &Client) -> anyhow::Result<bool> {
+    let view: ClusterView = client.get("/exo/v1/cluster").await?;
+    Ok(view.nodes.iter().filter(|node| node.status == NodeStatus::Alive).count() > 1)
 }
 
 /// The list of the data folder is written: no node runs.

@@ -74,11 +74,11 @@ impl Coordinator {
         shards
     }
 
-    /// Members alive that hold the whole model, as reported or as known when it was placed.
+    /// Members alive that are asked for the model: as reported, or as known when it was placed.
     pub(super) fn holders(&self, model: ModelId, known: &[NodeId]) -> Vec<NodeId> {
         let holds = |node: &NodeId| {
             let models = self.reports.get(node).map(|r| &r.models);
-            models.is_some_and(|all| all.iter().any(|m| m.model == model && m.complete))
+            models.is_some_and(|all| all.iter().any(|m| m.model == model && m.is_served()))
         };
         let holders: BTreeSet<NodeId> =
             self.alive.iter().copied().filter(|n| holds(n) || known.contains(n)).collect();

@@ -352,7 +352,8 @@ fn weights_come_from_members_that_have_all_of_them() {
     let mut bench = Bench::new(3);
     let mut holder = report(2, PLENTY);
     let (name, bytes) = ("m".to_owned(), 5000);
-    holder.models = vec![HeldModel { model: crate::testing::MODEL, name, bytes, complete: true }];
+    holder.models =
+        vec![HeldModel { model: crate::testing::MODEL, name, bytes, complete: true, is_of_hub: false }];
     bench.report(2, holder);
     bench.place(3);
     let holders = bench.desired[&node(3)].shards[0].holders.clone();

@@ -113,8 +113,17 @@ pub struct HeldModel {
     pub name: String,
     /// Bytes on disk.
     pub bytes: u64,
-    /// Whether all of it is there: only such nodes serve it to others.
+    /// Whether all of it is there.
     pub complete: bool,
+    /// Whether what no member has of it is to be had from a hub: then any node may serve it, from what it has of it.
+    pub is_of_hub: bool,
+}
+
+impl HeldModel {
+    /// Whether others are to ask this node for it.
+    pub fn is_served(&self) -> bool {
+        self.complete || self.is_of_hub
+    }
 }
 
 /// How far a node is with one shard.

@@ -6,6 +6,7 @@
 
 mod pull;
 mod rate;
+mod register;
 mod saved;
 mod views;
 
@@ -55,6 +56,7 @@ pub struct Shared {
     node: EventSender,
     host: Arc<dyn Host>,
     view: watch::Receiver<ClusterView>,
+    data_dir: PathBuf,
     /// The folder of fetched models.
     root: PathBuf,
     node_id: String,
@@ -95,6 +97,7 @@ impl NodeDownloads {
             host,
             view,
             root: data_dir.join("hub"),
+            data_dir,
             node_id,
             node_name,
             is_kept: !is_private,
@@ -127,6 +130,7 @@ impl NodeDownloads {
             rate_max_bytes_per_s: saved.rate_max_bytes_per_s,
             endpoint: saved.endpoint.clone(),
             token: None,
+            layers_only: saved.layers_only,
         };
         let wish = if saved.is_paused { Wish::Pause } else { Wish::Run };
         let mut pulls = self.shared.lock();
@@ -146,6 +150,11 @@ impl NodeDownloads {
         if let Reference::Path(path) = &reference {
             let message = format!("{} is a path: there is nothing to fetch", path.display());
             return Err(invalid("reference", message));
+        }
+        if request.layers_only && !matches!(reference, Reference::Hub(_)) {
+            let message =
+                "only a repository of a hub says what its files are before they are fetched".to_owned();
+            return Err(invalid("layers_only", message));
         }
         let param = if request.token.is_some() { "token" } else { "endpoint" };
         let settings = self.shared.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;

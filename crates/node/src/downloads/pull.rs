@@ -5,11 +5,14 @@ use std::time::Instant;
 
 use exo_api::{PullRequest, PullState, PullView};
 use exo_hub::{Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings};
+use exo_store::ModelRecord;
 use tokio::sync::watch;
 
 use super::Shared;
 use super::rate::Rate;
+use super::register::register;
 use super::saved::SavedPull;
+use crate::fits::ReferenceError;
 use exo_accelerators::chain;
 
 /// What somebody wants a download to do.
@@ -96,6 +99,7 @@ impl Pull {
             endpoint: self.request.endpoint.clone(),
             ranges_max: self.request.ranges_max,
             rate_max_bytes_per_s: self.request.rate_max_bytes_per_s,
+            layers_only: self.request.layers_only,
             is_paused: *self.wish.borrow() == Wish::Pause,
             started_unix_s: view.started_unix_s,
         })
@@ -135,20 +139,25 @@ impl Pull {
         settings_for(shared.settings()?, &self.reference, &self.request)
     }
 
-    /// Asks, fetches and verifies. Blocks.
-    fn fetch(&self, shared: &Shared, cancel: &Cancel) -> Result<Fetched, HubError> {
+    /// Asks, fetches and verifies, or only reads heads. Blocks.
+    fn fetch(&self, shared: &Shared, cancel: &Cancel) -> Result<Brought, ReferenceError> {
         let settings = self.settings(shared)?;
         let mut options = PullOptions::new(shared.root.clone());
         options.rate_max = self.request.rate_max_bytes_per_s;
         options.ranges_max = self.request.ranges_max.map_or(options.ranges_max, usize::from);
         if let Some(here) = settings.offline.and_then(|_| options.on_disk(&self.reference)) {
-            return Ok(here);
+            return Ok(Brought::Files(here));
         }
-        let client = Client::new(settings);
+        let client = Client::new(settings.clone());
         let plan = self.plan(shared, &client, cancel)?;
         let here = self.lock().view.verified_bytes;
         self.show(shared, |view| view.state = PullState::Fetching);
-        exo_hub::fetch(&client, &plan, &options, cancel, &mut |progress: &Progress| {
+        if self.request.layers_only && !plan.is_here(&options.root) {
+            let known = register(&shared.library, &shared.data_dir, &client, &plan, cancel)?;
+            shared.library.hub().use_settings(known.id, settings);
+            return Ok(Brought::Known(known));
+        }
+        let fetched = exo_hub::fetch(&client, &plan, &options, cancel, &mut |progress: &Progress| {
             let mut state = self.lock();
             state.rate.note(Instant::now(), progress.done_bytes);
             let view = &mut state.view;
@@ -157,7 +166,8 @@ impl Pull {
             view.file = Some(progress.file.clone());
             drop(state);
             shared.changed();
-        })
+        });
+        Ok(Brought::Files(fetched?))
     }
 
     /// What was found out before, or what the hub says now.
@@ -182,6 +192,14 @@ impl Pull {
         shared.save();
         Ok(plan)
     }
+}
+
+/// What came of an attempt.
+enum Brought {
+    /// The model is on the disk.
+    Files(Fetched),
+    /// It is known.
+    Known(ModelRecord),
 }
 
 /// What the request names in place of the node's own: a hub and a token for it, or a registry.
@@ -248,11 +266,17 @@ async fn run(
         }
     };
     let failed = match fetched {
-        Ok(Ok(fetched)) => match shared.add(pull, fetched).await {
-            Ok(()) => return !is_wish_new,
-            Err(message) => (message, None),
-        },
-        Ok(Err(HubError::Cancelled)) => return !is_wish_new,
+        Ok(Ok(brought)) => {
+            let added = match brought {
+                Brought::Files(fetched) => shared.add(pull, fetched).await,
+                Brought::Known(known) => shared.add_known(pull, known).await,
+            };
+            match added {
+                Ok(()) => return !is_wish_new,
+                Err(message) => (message, None),
+            }
+        }
+        Ok(Err(ReferenceError::Hub(HubError::Cancelled))) => return !is_wish_new,
         Ok(Err(error)) => (chain(&error), error.hint().map(str::to_owned)),
         Err(error) => (format!("the download broke off: {error}"), None),
     };
@@ -280,6 +304,26 @@ impl Shared {
             view.is_verified = Some(fetched.origin.is_verified());
             view.licence = Some(fetched.origin.licence.label().to_owned());
             view.label = Some(fetched.origin.label.clone());
+        });
+        self.save_soon();
+        Ok(())
+    }
+
+    /// The same for a model of which only the heads were read.
+    async fn add_known(self: &Arc<Self>, pull: &Pull, known: ModelRecord) -> Result<(), String> {
+        pull.show(self, |view| view.state = PullState::Adding);
+        if let Err(message) = self.library.open(known.id, &[]).await {
+            let _ = self.library.store().forget(known.id);
+            return Err(message);
+        }
+        self.library.release(known.id);
+        crate::adding::list_again(&self.node).await;
+        pull.show(self, |view| {
+            view.state = PullState::Done;
+            view.model = Some(known.name);
+            view.path = Some(known.path.display().to_string());
+            (view.verified_bytes, view.total_bytes) = (known.held_bytes, Some(known.held_bytes));
+            view.is_verified = Some(false);
         });
         self.save_soon();
         Ok(())

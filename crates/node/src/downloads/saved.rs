@@ -28,6 +28,9 @@ pub struct SavedPull {
     pub ranges_max: Option<u8>,
     /// Most bytes a second.
     pub rate_max_bytes_per_s: Option<u64>,
+    /// Whether only the heads are read.
+    #[serde(default)]
+    pub layers_only: bool,
     /// Whether it waits for somebody.
     pub is_paused: bool,
     /// When it was asked for.
@@ -98,6 +101,7 @@ mod tests {
             endpoint: None,
             ranges_max: Some(4),
             rate_max_bytes_per_s: None,
+            layers_only: true,
             is_paused: true,
             started_unix_s: 7,
         };

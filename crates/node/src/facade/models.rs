@@ -48,7 +48,12 @@ impl NodeFacade {
         if let Some(origin) = local.as_ref().and_then(|r| Origin::beside(&r.path)) {
             (view.source, view.licence) = (Some(origin.label()), Some(origin.licence.label().to_owned()));
         }
-        if local.is_some_and(|r| r.complete)
+        let hub = self.library.store().manifest(held.id).ok().and_then(|manifest| manifest.hub.clone());
+        if let Some(hub) = hub {
+            view.source = Some(format!("{} in parts, not verified", hub.name()));
+            view.licence = Some(hub.licence);
+        }
+        if local.is_some_and(|r| r.complete || r.is_of_hub)
             && let Ok(details) = self.library.details(held.id).await
         {
             view.architecture = details.architecture;

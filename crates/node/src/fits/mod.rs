@@ -22,9 +22,10 @@ use exo_types::{KvDType, ModelShape, NodeId};
 
 use catalogue::{CATALOGUE, CatalogueModel};
 pub use reference::ReferenceError;
-use reference::{OutlineFolder, fit_reference};
+use reference::fit_reference;
 pub use words::{answer as answer_text, pages};
 
+use crate::heads::OutlineFolder;
 use crate::{described, planning};
 
 /// Types that hub repositories have of most models, the largest first.

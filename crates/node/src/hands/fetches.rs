@@ -89,6 +89,7 @@ pub fn held_models(store: &exo_store::Store) -> Vec<HeldModel> {
         name: r.name,
         bytes: r.bytes,
         complete: r.complete,
+        is_of_hub: r.is_of_hub,
     });
     held.take(limits::MODELS_MAX).collect()
 }

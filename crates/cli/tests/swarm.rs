@@ -1,0 +1,169 @@
+//! A model of a hub that no node has whole: three nodes, each fetches its own layers, from the hub, from each other or through another.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::path::Path;
+use std::time::Duration;
+
+use exo_mock_hub::{Faults, MockHub, Repository};
+use serde_json::{Value, json};
+use support::{Node, Start, exo, finish, known, stderr, stdout, wait_for};
+
+/// A placement of the demo model on three nodes, on a busy machine.
+const LONG: Duration = Duration::from_secs(90);
+const CHUNK: u64 = 64 << 10;
+const NAMES: [&str; 3] = ["ann", "bob", "cid"];
+
+/// The demo model as a file of its own, or it would be the one that the binary carries.
+fn demo_model() -> Vec<u8> {
+    [exo_node::DEMO_MODEL, &[0; 64]].concat()
+}
+
+fn hub() -> MockHub {
+    let hub = MockHub::start().unwrap();
+    hub.put("org/demo-GGUF", Repository::new(&[("tiny-Q8_0.gguf", demo_model())]));
+    hub
+}
+
+/// Three nodes of one cluster; `env` says what each has in its environment.
+fn cluster(group: &str, env: impl Fn(&str) -> Vec<(&'static str, String)>) -> Vec<Node> {
+    let start = |name: &&'static str| {
+        let env = env(name).into_iter().map(|(name, value)| (name, value.into())).collect();
+        Node::start(Start { name, group, env, ..Start::default() })
+    };
+    let nodes: Vec<_> = NAMES.iter().map(start).collect();
+    for node in &nodes {
+        wait_for("one cluster", LONG, || (node.sees().len() == NAMES.len()).then_some(()));
+    }
+    nodes
+}
+
+/// A command on a node's data folder, with this hub and token in its environment.
+fn command(node: &Node, args: &[&str], hub: &MockHub, token: Option<&str>) -> String {
+    let mut command = exo(args);
+    command.arg("--data-dir").arg(&node.data_dir).env("HF_ENDPOINT", hub.endpoint());
+    command.env("HOME", node.data_dir.join("no-home"));
+    token.iter().for_each(|token| _ = command.env("HF_TOKEN", token));
+    let output = finish(&mut command, LONG);
+    assert!(output.status.success(), "{args:?}: {}{}\n{}", stdout(&output), stderr(&output), node.log());
+    stdout(&output) + &stderr(&output)
+}
+
+/// Bytes that files take on the disk below a folder; holes take none.
+fn disk_bytes(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|e| if e.path().is_dir() { disk_bytes(&e.path()) } else { e.metadata().unwrap().blocks() * 512 })
+        .sum()
+}
+
+/// The stages of the only instance: name of the node and bytes of weights.
+fn stages(node: &Node) -> Vec<(String, u64)> {
+    let view = node.get("/exo/v1/cluster");
+    let stages = view["instances"][0]["stages"].as_array().unwrap().clone();
+    stages
+        .iter()
+        .map(|s| (s["node_name"].as_str().unwrap().to_owned(), s["weight_bytes"].as_u64().unwrap()))
+        .collect()
+}
+
+fn answers_as_the_whole_model(node: &Node) {
+    let (prompt, answer) = &known()[0];
+    assert_eq!(node.ask("tiny-Q8_0", prompt).text(), *answer);
+}
+
+#[test]
+fn a_model_that_no_node_has_whole_arrives_in_layers_and_leaves_the_hub_once() {
+    let hub = hub();
+    let nodes = cluster("layers", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    let text = command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "3"], &hub, None);
+    assert!(text.contains("ready"), "{text}");
+    nodes.iter().for_each(answers_as_the_whole_model);
+    let (size, sent) = (demo_model().len() as u64, hub.sent_bytes());
+    let model = exo_formats::open_gguf_bytes("demo", demo_model()).unwrap();
+    let head = model.files[0].head_bytes;
+    let stages = stages(&nodes[0]);
+    assert_eq!(stages.len(), 3);
+    for node in &nodes {
+        let name = node.get("/exo/v1/cluster")["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|n| n["is_self"] == true)
+            .unwrap()["name"]
+            .clone();
+        let weights: u64 =
+            stages.iter().filter(|(node, _)| name == node.as_str()).map(|(_, bytes)| bytes).sum();
+        let disk = disk_bytes(&node.data_dir.join("models"));
+        println!(
+            "{name}: {weights} bytes of weights, {disk} on disk; head {head}, model {size}, sent {sent}"
+        );
+        // Its head and its layers, and at both ends of each the rest of a chunk.
+        assert!(disk <= weights + head + size / 50 + 4 * CHUNK, "{name}: {disk} for {weights}");
+        assert!(disk < size * 9 / 10, "{name} has nearly all: {disk} of {size}");
+    }
+    assert!(sent <= size + size / 20, "{sent} bytes left the hub for a model of {size}");
+    // Another plan moves no byte from the hub again: members have them all.
+    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    command(&nodes[1], &["place", "tiny-Q8_0", "--nodes", "2", "--exclude", "ann"], &hub, None);
+    answers_as_the_whole_model(&nodes[2]);
+    assert_eq!(hub.sent_bytes(), sent);
+    let models: Value = nodes[2].get("/exo/v1/models");
+    let model = models.as_array().unwrap().iter().find(|m| m["name"] == "tiny-Q8_0").unwrap();
+    assert_eq!(model["source"], "hf.co/org/demo-GGUF:Q8_0@01234567 in parts, not verified");
+    assert_eq!(model["licence"], "apache-2.0");
+}
+
+#[test]
+fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() {
+    let hub = MockHub::start().unwrap();
+    let gated = Repository { is_gated: true, ..Repository::new(&[("tiny-Q8_0.gguf", demo_model())]) };
+    hub.put("org/gated-GGUF", gated);
+    let nodes = cluster("relayed", |name| match name {
+        "cid" => vec![("EXO_OFFLINE", "1".to_owned())],
+        _ => vec![("HF_ENDPOINT", hub.endpoint())],
+    });
+    let token = hub.token().to_owned();
+    let place = ["place", "hf.co/org/gated-GGUF", "--nodes", "3"];
+    let text = command(&nodes[0], &place, &hub, Some(&token));
+    assert!(text.contains("ready"), "{text}");
+    nodes.iter().for_each(answers_as_the_whole_model);
+    let (size, sent) = (demo_model().len() as u64, hub.sent_bytes());
+    println!("{sent} bytes left the hub for a model of {size}");
+    assert!(sent <= size + size / 20 + 2 * CHUNK, "{sent} bytes left the hub for a model of {size}");
+    for node in &nodes {
+        assert!(!node.log().contains(&token), "the token is in a log");
+    }
+}
+
+#[test]
+fn a_stage_goes_on_where_it_was_when_its_node_is_killed_while_it_fetches() {
+    let hub = hub();
+    let env = vec![("HF_ENDPOINT", hub.endpoint())];
+    let nodes = cluster("killed", |_| env.clone());
+    command(&nodes[0], &["pull", "hf.co/org/demo-GGUF", "--layers"], &hub, None);
+    hub.set_faults(Faults { bytes_per_s: Some(100 << 10), ..Faults::default() });
+    let asked = nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3}));
+    assert_eq!(asked.status, 200, "{}", asked.body);
+    let before = hub.sent_bytes();
+    wait_for("some layers", LONG, || (hub.sent_bytes() > before + 3 * CHUNK).then_some(()));
+    let mut nodes = nodes;
+    let data_dir = nodes[2].data_dir.clone();
+    nodes[2].kill();
+    hub.set_faults(Faults::default());
+    let env = env.iter().map(|(name, value)| (*name, value.into())).collect();
+    let again = Node::start_in(&data_dir, Start { name: "cid", group: "killed", env, ..Start::default() });
+    wait_for("the instance to serve", LONG, || {
+        let view = again.get("/exo/v1/cluster");
+        (view["instances"][0]["state"]["kind"] == "ready").then_some(())
+    });
+    answers_as_the_whole_model(&again);
+    let (size, sent) = (demo_model().len() as u64, hub.sent_bytes());
+    println!("{sent} bytes left the hub for a model of {size}");
+    // What was in flight at the kill comes again: of each of four ranges a chunk, and what the sockets held.
+    assert!(sent <= size + size / 20 + 16 * CHUNK, "{sent} bytes left the hub for a model of {size}");
+}

@@ -1,0 +1,117 @@
+//! Some chunks of a file at a commit that is known: what a node fetches of a model that it runs only layers of.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+
+use crate::download::{RANGES_START, control};
+use crate::plan::PlannedFile;
+use crate::pull::uri_at;
+use crate::ranges::{Fetch, Limit, StoreChunk};
+use crate::work::Work;
+use crate::{Cancel, Client, HubError, names};
+
+const RANGES_MAX: usize = 8;
+
+/// A file of a repository at a commit, and what it must be.
+#[derive(Clone, Debug)]
+pub struct CommitFile {
+    file: PlannedFile,
+    repo: String,
+    commit: String,
+}
+
+impl CommitFile {
+    /// The file at a path of a repository. Whoever names it may be another node: what cannot be a name of a hub is refused.
+    pub fn new(
+        client: &Client,
+        repo: &str,
+        commit: &str,
+        path: &str,
+        size: u64,
+        sha256: Option<String>,
+    ) -> Result<Self, HubError> {
+        let refuse = |reason: &str| HubError::Name {
+            repo: crate::errors::quoted(repo),
+            path: crate::errors::quoted(path),
+            reason: reason.to_owned(),
+        };
+        let parts: Vec<&str> = repo.split('/').collect();
+        if parts.len() != 2 {
+            return Err(refuse("a repository is ORG/REPO"));
+        }
+        let refusal =
+            parts.iter().find_map(|part| names::repo_part_refusal(part)).or_else(|| names::refusal(path));
+        if let Some(reason) = refusal {
+            return Err(refuse(reason));
+        }
+        if commit.is_empty() || !commit.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(refuse("its commit is none"));
+        }
+        let uri = uri_at(client, repo, commit, path)?;
+        let file = PlannedFile { name: path.to_owned(), size, sha256, uri, below: names::relative(path) };
+        Ok(Self { file, repo: repo.to_owned(), commit: commit.to_owned() })
+    }
+
+    /// What is asked of the hub.
+    pub fn planned(&self) -> &PlannedFile {
+        &self.file
+    }
+
+    /// Brings the chunks of `wanted` and gives each to `store`, in any order and from several threads: with ranges, stalls, limits
+    /// and addresses that expire as in a download of the whole file. What `store` has taken does not come again. Blocks.
+    pub fn fetch_chunks(
+        &self,
+        client: &Client,
+        chunk_bytes: u32,
+        wanted: &[u32],
+        cancel: &Cancel,
+        store: &StoreChunk<'_>,
+    ) -> Result<(), HubError> {
+        let count = u32::try_from(self.file.size.div_ceil(u64::from(chunk_bytes.max(1)))).unwrap_or(u32::MAX);
+        let mut is_wanted = vec![false; count as usize];
+        for index in wanted {
+            let Some(wanted) = is_wanted.get_mut(*index as usize) else {
+                let what = format!("a chunk of {}", self.file.name);
+                return Err(HubError::TooLarge { what, found: (*index).into(), max: count.into() });
+            };
+            *wanted = true;
+        }
+        let others = (0..count).filter(|index| !is_wanted[*index as usize]);
+        let fetchers_max = RANGES_MAX.min(wanted.len().max(1));
+        let work = Work::new(self.file.size, chunk_bytes.into(), others, fetchers_max);
+        work.set_fetchers(RANGES_START);
+        let fetch = Fetch {
+            client,
+            file: &self.file,
+            repo: &self.repo,
+            commit: Some(&self.commit),
+            store,
+            work: &work,
+            limit: &Limit::new(None),
+            cancel,
+            located: Mutex::default(),
+            etag: Mutex::default(),
+            wrong: AtomicU32::new(0),
+        };
+        std::thread::scope(|scope| {
+            for fetcher in 0..fetchers_max {
+                let fetch = &fetch;
+                scope.spawn(move || fetch.run(fetcher));
+            }
+            // Whoever stores them synchronises them: what is written counts.
+            control(&work, cancel, &|| work.is_over() || hold_written(&work), &mut |_, _| {});
+            work.end(None);
+        });
+        match work.take_failure() {
+            Some(failure) => Err(failure),
+            None if work.is_all_held() => Ok(()),
+            None => Err(HubError::Cancelled),
+        }
+    }
+}
+
+/// Counts what was written; whether that is all.
+fn hold_written(work: &Work) -> bool {
+    work.hold(&work.written());
+    work.is_all_held()
+}

@@ -1,0 +1,117 @@
+//! Makes a model of a hub known before it is fetched: the heads of its files are read, and an identity follows from them and from what
+//! the hub says of the rest.
+
+use std::path::Path;
+
+use exo_hub::{Cancel, Client, HubError, Plan, PlannedFile};
+use exo_store::{ChunkRef, HubFile, HubSource, Manifest, ModelRecord};
+
+use crate::fits::ReferenceError;
+use crate::heads::{HeadReader, OutlineFolder};
+use crate::library::Library;
+
+/// Bytes that are read of a hub for one model: vocabularies and headers of many files.
+const BYTES_MAX: u64 = 512 << 20;
+/// The first bytes of a GGUF file that are asked for, and the same as a part of it: what is read too much is kept, but may be no layer
+/// of this node.
+const FIRST_BYTES: (u64, u64) = (64 << 10, 1 << 20);
+const FIRST_PART: u64 = 16;
+
+/// The model of a plan, known to this node's store from now on. Blocks.
+pub fn register(
+    library: &Library,
+    data_dir: &Path,
+    client: &Client,
+    plan: &Plan,
+    cancel: &Cancel,
+) -> Result<ModelRecord, ReferenceError> {
+    let commit = plan.commit.clone().ok_or_else(|| no_digest(plan, "the address"))?;
+    let outline = OutlineFolder::new(data_dir)?;
+    let largest = plan.files.iter().map(|f| f.size).max().unwrap_or(0);
+    let first = (largest / FIRST_PART).clamp(FIRST_BYTES.0, FIRST_BYTES.1);
+    let mut reader = HeadReader::new(client, cancel, outline.path(), first, BYTES_MAX);
+    let model = reader.open(plan)?;
+    let chunk_bytes =
+        Manifest::usual_chunk_bytes(model.files.iter().fold(0, |sum, f| sum.saturating_add(f.len)));
+    let (mut files, mut heads, mut read) = (Vec::new(), Vec::new(), Vec::new());
+    let folder = plan.folder(&reader.root(plan));
+    for file in &model.files {
+        let planned = plan.files.iter().find(|p| folder.join(p.below()) == file.path);
+        let planned = planned.ok_or_else(|| no_digest(plan, &file.name))?;
+        let count = file.head_bytes.div_ceil(chunk_bytes.into());
+        reader.read_to(plan, planned, count * u64::from(chunk_bytes))?;
+        // What was read of it beyond its head is kept, too.
+        let bytes = read_head(&file.path, reader.read_bytes(&planned.name), plan)?;
+        let is_whole = bytes.len() as u64 == file.len;
+        let chunks: Vec<&[u8]> = bytes
+            .chunks(chunk_bytes as usize)
+            .filter(|chunk| is_whole || chunk.len() == chunk_bytes as usize)
+            .collect();
+        heads.push(chunks.iter().take(count as usize).map(|chunk| *blake3::hash(chunk).as_bytes()).collect());
+        read.push(chunks.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
+        files.push(hub_file(plan, planned, file.head_bytes == file.len)?);
+    }
+    let (repo, label) = (plan.repo.clone(), plan.choice.variant.label.clone());
+    let hub = HubSource { repo, commit, label, licence: plan.licence.label().to_owned(), files };
+    let disk = |error: String| ReferenceError::Disk {
+        folder: data_dir.display().to_string(),
+        source: std::io::Error::other(error),
+    };
+    let manifest = Manifest::of_hub(&model, hub, heads).map_err(|e| disk(e.to_string()))?;
+    let partial = library.store().prepare(&manifest).map_err(|e| disk(e.to_string()))?;
+    for (file, chunks) in read.into_iter().enumerate() {
+        for (index, bytes) in chunks.into_iter().enumerate() {
+            let chunk = ChunkRef { file: file as u32, index: index as u32 };
+            partial.write_chunk(chunk, &bytes).map_err(|e| disk(e.to_string()))?;
+        }
+    }
+    partial.flush().map_err(|e| disk(e.to_string()))?;
+    library.store().record(manifest.root()).map_err(|e| disk(e.to_string()))
+}
+
+fn read_head(path: &Path, bytes: u64, plan: &Plan) -> Result<Vec<u8>, ReferenceError> {
+    use std::io::Read;
+    let mut head = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(bytes).read_to_end(&mut head));
+    read.map_err(|source| ReferenceError::Disk { folder: plan.repo.clone(), source })?;
+    Ok(head)
+}
+
+/// A file as the hub names it. One of which only a head is read must have a digest, or nothing would say what the rest is.
+fn hub_file(plan: &Plan, planned: &PlannedFile, is_read: bool) -> Result<HubFile, ReferenceError> {
+    let sha256 = planned.sha256.as_deref().and_then(digest_of);
+    if sha256.is_none() && !is_read {
+        return Err(no_digest(plan, &planned.name));
+    }
+    Ok(HubFile { path: planned.name.clone(), sha256 })
+}
+
+fn digest_of(hex: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+fn no_digest(plan: &Plan, file: &str) -> ReferenceError {
+    let problem = format!("it gives no digest of {}", exo_types::printable(file, 100));
+    let attempt = "name a model before it is fetched; `exo pull` fetches all of it".to_owned();
+    ReferenceError::Hub(HubError::Answer { host: plan.repo.clone(), attempt, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::digest_of;
+
+    #[test]
+    fn a_digest_is_64_hexadecimal_digits_and_nothing_else() {
+        assert_eq!(digest_of(&"0f".repeat(32)), Some([15; 32]));
+        for text in ["", "0f", &"0g".repeat(32), &"é".repeat(32), &"+f".repeat(32)] {
+            assert_eq!(digest_of(text), None, "{text}");
+        }
+    }
+}

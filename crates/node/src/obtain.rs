@@ -1,0 +1,226 @@
+//! Chunks of a model that was known before it was fetched: from members that have them, else from its hub, else through a member that
+//! reaches the hub.
+//!
+//! Nodes that fetch at the same time look at each other's lists between two batches: what a member is fetching is left to it and
+//! taken from it afterwards, so that a byte leaves the hub about once. Only what really is under way is on such a list, so no two
+//! nodes wait for each other; and a list that does not shrink is not waited for long.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exo_hub::PullOptions;
+use exo_machine::Holder;
+use exo_store::{ChunkRef, PartialModel};
+use exo_transport::Endpoint;
+use exo_types::NodeId;
+
+use crate::bulk::{FetchError, Fetcher, From, PeerChunks};
+use crate::hub_bytes::HubBytes;
+use exo_accelerators::chain;
+
+/// Chunks that are asked of the hub between two looks at what members have.
+const BATCH_CHUNKS: usize = 64;
+/// For what a member is fetching to come nearer: its own client notices a stall within five seconds.
+const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Hears from whom how many bytes came, and how long that took.
+pub type Received<'a> = &'a (dyn Fn(NodeId, (u64, Duration)) + Send + Sync);
+
+/// One fetch under way.
+pub struct Obtaining<'a> {
+    pub endpoint: &'a Endpoint,
+    pub hub: &'a Arc<HubBytes>,
+    pub partial: &'a Arc<PartialModel>,
+    pub received: Received<'a>,
+    peers: Vec<Peer<'a>>,
+}
+
+/// A member that knows the model.
+struct Peer<'a> {
+    holder: &'a Holder,
+    fetcher: Option<Fetcher>,
+    /// Why it is not asked any more.
+    failure: Option<String>,
+}
+
+impl<'a> Obtaining<'a> {
+    /// From these members and the hub.
+    pub fn new(
+        endpoint: &'a Endpoint,
+        hub: &'a Arc<HubBytes>,
+        partial: &'a Arc<PartialModel>,
+        holders: &'a [Holder],
+        received: Received<'a>,
+    ) -> Self {
+        let peer = |holder| Peer { holder, fetcher: None, failure: None };
+        Self { endpoint, hub, partial, received, peers: holders.iter().map(peer).collect() }
+    }
+
+    /// Has these chunks on disk, or says why not, of each source.
+    pub async fn run(
+        mut self,
+        chunks: &[ChunkRef],
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(), String> {
+        self.check_room(chunks)?;
+        let mut left_since: Option<(usize, Instant)> = None;
+        let of_hub = loop {
+            let coming = self.take_from_peers(chunks, progress).await?;
+            let missing = self.missing(chunks);
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let own: BTreeSet<ChunkRef> = self.hub.coming(self.partial.id()).into_iter().collect();
+            let is_left = |chunk: &&ChunkRef| coming.contains(chunk) || own.contains(chunk);
+            let is_waited_out = left_since
+                .is_some_and(|(count, since)| count == missing.len() && since.elapsed() > LEFT_TO_OTHERS_MAX);
+            let batch: Vec<ChunkRef> =
+                missing.iter().filter(|c| is_waited_out || !is_left(c)).take(BATCH_CHUNKS).copied().collect();
+            if batch.is_empty() {
+                match left_since {
+                    Some((count, _)) if count == missing.len() => {}
+                    _ => left_since = Some((missing.len(), Instant::now())),
+                }
+                tokio::time::sleep(LOOK_EVERY).await;
+                continue;
+            }
+            left_since = None;
+            if let Err(reason) = self.hub.fetch(self.partial, &batch, progress).await {
+                break reason;
+            }
+        };
+        self.through_peers(chunks, progress).await.map_err(|of_peers| {
+            format!("model {} could not be fetched: {of_hub}{of_peers}", self.partial.id())
+        })
+    }
+
+    fn missing(&self, chunks: &[ChunkRef]) -> Vec<ChunkRef> {
+        chunks.iter().copied().filter(|chunk| !self.partial.has_chunk(*chunk)).collect()
+    }
+
+    /// Fails if the disk would have less left than a download leaves.
+    fn check_room(&self, chunks: &[ChunkRef]) -> Result<(), String> {
+        let manifest = self.partial.manifest();
+        let needed: u64 = self.missing(chunks).iter().filter_map(|c| manifest.chunk_len(*c)).sum();
+        let folder = self.partial.path();
+        let reserve = PullOptions::new(folder.to_owned()).reserve_bytes;
+        let Some(free) = exo_stdx::free_bytes(folder) else { return Ok(()) };
+        if needed == 0 || needed.saturating_add(reserve) <= free {
+            return Ok(());
+        }
+        Err(format!(
+            "{needed} bytes of the model are to be fetched, the disk of {} has {free} free, of which {reserve} are kept free",
+            folder.display()
+        ))
+    }
+
+    /// Fetches what members have; what they are fetching comes back.
+    async fn take_from_peers(
+        &mut self,
+        chunks: &[ChunkRef],
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<BTreeSet<ChunkRef>, String> {
+        let mut coming = BTreeSet::new();
+        for index in 0..self.peers.len() {
+            let missing = self.missing(chunks);
+            if missing.is_empty() {
+                break;
+            }
+            match self.take_from(index, &missing, progress).await {
+                Ok(found) => coming.extend(found),
+                Err(error @ FetchError::Disk { .. }) => return Err(chain(&error)),
+                Err(error) => self.give_up(index, &error),
+            }
+        }
+        Ok(coming)
+    }
+
+    async fn take_from(
+        &mut self,
+        index: usize,
+        missing: &[ChunkRef],
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<BTreeSet<ChunkRef>, FetchError> {
+        if self.peers[index].failure.is_some() {
+            return Ok(BTreeSet::new());
+        }
+        let PeerChunks { held, coming } = self.list_of(index).await?;
+        let there: Vec<ChunkRef> = missing.iter().copied().filter(|chunk| held.has(*chunk)).collect();
+        self.fetch(index, &there, From::Disk, progress).await?;
+        Ok(coming)
+    }
+
+    /// What a member has. A connection that it closed while the hub was slow is opened once more.
+    async fn list_of(&mut self, index: usize) -> Result<PeerChunks, FetchError> {
+        let was_open = self.peers[index].fetcher.is_some();
+        let manifest = self.partial.manifest().clone();
+        match self.fetcher(index).await?.held(&manifest).await {
+            Err(FetchError::Broken { .. }) if was_open => {
+                self.peers[index].fetcher = None;
+                self.fetcher(index).await?.held(&manifest).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn fetch(
+        &mut self,
+        index: usize,
+        chunks: &[ChunkRef],
+        from: From,
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(), FetchError> {
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let (partial, node, received) = (self.partial, self.peers[index].holder.node, self.received);
+        let fetcher = self.fetcher(index).await?;
+        let fetched = fetcher.chunks(partial, chunks, from, progress).await;
+        // What a member fetches from the hub meanwhile says nothing of the path from it.
+        if from == From::Disk {
+            received(node, fetcher.received());
+        }
+        fetched
+    }
+
+    async fn fetcher(&mut self, index: usize) -> Result<&mut Fetcher, FetchError> {
+        let peer = &mut self.peers[index];
+        match &mut peer.fetcher {
+            Some(fetcher) => Ok(fetcher),
+            empty => {
+                let dialled = Fetcher::dial(self.endpoint, peer.holder.node, &peer.holder.addresses).await?;
+                Ok(empty.insert(dialled))
+            }
+        }
+    }
+
+    fn give_up(&mut self, index: usize, error: &FetchError) {
+        let peer = &mut self.peers[index];
+        tracing::debug!(peer = %peer.holder.node, error = chain(error), "a member gives no chunks");
+        peer.fetcher = None;
+        peer.failure = Some(chain(error));
+    }
+
+    /// Has members fetch from the hub what this node cannot; the error has what each said.
+    async fn through_peers(
+        &mut self,
+        chunks: &[ChunkRef],
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(), String> {
+        for index in 0..self.peers.len() {
+            if self.peers[index].failure.is_some() {
+                continue;
+            }
+            let missing = self.missing(chunks);
+            match self.fetch(index, &missing, From::Hub, progress).await {
+                Ok(()) => return Ok(()),
+                Err(error @ FetchError::Disk { .. }) => return Err(format!("; {}", chain(&error))),
+                Err(error) => self.give_up(index, &error),
+            }
+        }
+        let failures = self.peers.iter().filter_map(|peer| peer.failure.as_deref());
+        Err(failures.map(|failure| format!("; {failure}")).collect())
+    }
+}
