@@ -244,6 +244,45 @@ pub struct PrunedView {
     pub bytes: u64,
 }
 
+/// Has a model of a hub compared with the digests that the hub named, over the nodes that have its layers.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ModelCheckRequest {
+    /// Its name or id.
+    pub model: String,
+}
+
+/// How far a check is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckState {
+    /// Nodes read.
+    Running,
+    /// Every file is what the hub promised.
+    Matches,
+    /// One is not.
+    Differs,
+    /// No node that is there has some of the bytes.
+    Incomplete,
+    /// It broke off.
+    Failed,
+}
+
+/// A check of a model.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModelCheckView {
+    /// The model's name.
+    pub model: String,
+    /// How far it is.
+    pub state: CheckState,
+    /// Bytes that were compared.
+    pub bytes: u64,
+    /// Other nodes that had some of them.
+    pub nodes: Vec<String>,
+    /// Which file differs, from where bytes are missing, or why it broke off.
+    pub message: Option<String>,
+}
+
 /// A model of another program on a node's disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FoundModelView {

@@ -507,6 +507,21 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ),
     delete("/exo/v1/models/{model}", "remove_model", "Forgets a model; files the user added stay"),
     get(
+        "/exo/v1/model_checks",
+        "list_model_checks",
+        Admin,
+        Many("ModelCheckView"),
+        "Checks of models of a hub, under way and over",
+    ),
+    post(
+        "/exo/v1/model_checks",
+        "check_model",
+        Admin,
+        Some("ModelCheckRequest"),
+        One("ModelCheckView"),
+        "Begins to compare a model of a hub with the hub's digests, over the nodes that have its layers; or finds the check under way",
+    ),
+    get(
         "/exo/v1/fits",
         "fits",
         Admin,

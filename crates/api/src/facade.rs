@@ -9,9 +9,9 @@ use crate::fits::{FitsQuery, FitsView};
 use crate::{
     AlertView, ClusterView, Downloads, Drain, EmbedRequest, Embeddings, GenerateError, GenerateEvent,
     GenerateRequest, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView,
-    LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery,
-    PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView,
-    TokensAnswer, TokensRequest,
+    LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest,
+    PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest,
+    TelemetryView, TokensAnswer, TokensRequest,
 };
 
 /// A future that may cross threads.
@@ -106,6 +106,12 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Makes a model file or folder on this node known, under a name of the caller's choice if there is one.
     fn add_model(&self, path: String, name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>>;
+
+    /// Begins to compare a model of a hub with the hub's digests, or finds the check under way.
+    fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>>;
+
+    /// Checks under way and over.
+    fn model_checks(&self) -> Vec<ModelCheckView>;
 
     /// Forgets a model by name or id. Files the user added stay on disk.
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>>;

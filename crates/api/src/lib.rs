@@ -39,8 +39,9 @@ pub mod view;
 
 pub use alerts::{AlertView, SILENCE_S_MAX, Severity, SilenceRequest};
 pub use downloads::{
-    Downloads, FoundModelView, FoundRepoView, HubSearchRequest, HubShowRequest, HubToken, PrunedView,
-    PullRequest, PullState, PullView, RepoFileView, RepoView, VariantView,
+    CheckState, Downloads, FoundModelView, FoundRepoView, HubSearchRequest, HubShowRequest, HubToken,
+    ModelCheckRequest, ModelCheckView, PrunedView, PullRequest, PullState, PullView, RepoFileView, RepoView,
+    VariantView,
 };
 pub use embed::{EmbedRequest, Embeddings};
 pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, GenerateStream};

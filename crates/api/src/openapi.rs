@@ -90,6 +90,8 @@ use crate::{
     downloads::HubShowRequest,
     downloads::RepoView,
     downloads::PrunedView,
+    downloads::ModelCheckRequest,
+    downloads::ModelCheckView,
     downloads::FoundModelView,
 )))]
 struct Schemas;

@@ -187,7 +187,8 @@ pub enum Command {
         after_help = "Examples:\n  exo pull hf.co/ORG/REPO             the largest quantisation that fits this machine\n  \
                             exo pull hf.co/ORG/REPO:Q4_K_M      this one\n  \
                             exo pull hf.co/ORG/REPO@v1.0        of a branch, a tag or a commit\n  \
-                            exo pull https://example.org/model-Q8_0.gguf\n\n\
+                            exo pull https://example.org/model-Q8_0.gguf\n  \
+                            exo pull --layers hf.co/ORG/REPO   each machine fetches its own layers when it is placed\n\n\
                             HF_TOKEN is the token for gated models, HF_ENDPOINT a mirror, HTTPS_PROXY a proxy; EXO_OFFLINE=1 \
                             fetches nothing."
     )]
@@ -805,6 +806,12 @@ pub enum ModelsAction {
     Add {
         /// The file or folder
         path: PathBuf,
+    },
+    /// Compare a model that each machine has layers of with what its hub promised
+    #[command(after_help = "Example: exo models check tiny-Q8_0")]
+    Check {
+        /// Its name or id
+        model: String,
     },
     /// Forget a model; files that you added stay on disk
     Remove {

@@ -112,10 +112,44 @@ fn a_model_that_no_node_has_whole_arrives_in_layers_and_leaves_the_hub_once() {
     command(&nodes[1], &["place", "tiny-Q8_0", "--nodes", "2", "--exclude", "ann"], &hub, None);
     answers_as_the_whole_model(&nodes[2]);
     assert_eq!(hub.sent_bytes(), sent);
-    let models: Value = nodes[2].get("/exo/v1/models");
+    assert_eq!(of_the_list(&nodes[2], "licence"), "apache-2.0");
+    assert_eq!(of_the_list(&nodes[2], "source"), "hf.co/org/demo-GGUF:Q8_0@01234567 in parts, not verified");
+    // The first placement was checked by itself where it was asked for; bob has fetched more since, and checks again.
+    let is_checked = |check: &Value| check["model"] == "tiny-Q8_0" && check["state"] == "matches";
+    wait_for("the check of its own accord", LONG, || {
+        nodes[0].get("/exo/v1/model_checks").as_array().unwrap().iter().any(is_checked).then_some(())
+    });
+    let text = command(&nodes[2], &["models", "check", "tiny-Q8_0"], &hub, None);
+    assert!(text.contains("is what its hub promised") && text.contains("with "), "{text}");
+    assert_eq!(of_the_list(&nodes[2], "source"), "hf.co/org/demo-GGUF:Q8_0@01234567 in parts, verified");
+}
+
+fn of_the_list(node: &Node, field: &str) -> String {
+    let models: Value = node.get("/exo/v1/models");
     let model = models.as_array().unwrap().iter().find(|m| m["name"] == "tiny-Q8_0").unwrap();
-    assert_eq!(model["source"], "hf.co/org/demo-GGUF:Q8_0@01234567 in parts, not verified");
-    assert_eq!(model["licence"], "apache-2.0");
+    model[field].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_chunk_that_is_not_what_the_hub_promised_is_found_by_the_check() {
+    let hub = hub();
+    // A hub that promises one file and gives another of the same length, whose head and tables are right.
+    let mut repository = Repository::new(&[("tiny-Q8_0.gguf", demo_model())]);
+    repository.files.get_mut("tiny-Q8_0.gguf").unwrap().sha256 = "ab".repeat(32);
+    hub.put("org/other-GGUF", repository);
+    let nodes = cluster("liar", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    command(&nodes[0], &["pull", "hf.co/org/other-GGUF", "--layers"], &hub, None);
+    let refused = nodes[1].exo(&["models", "check", "tiny-Q8_0"]);
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("has tiny-Q8_0.gguf from byte"),
+        "{}",
+        stderr(&refused)
+    );
+    command(&nodes[0], &["place", "tiny-Q8_0", "--nodes", "2"], &hub, None);
+    let refused = nodes[1].exo(&["models", "check", "tiny-Q8_0"]);
+    assert!(!refused.status.success(), "{}", stdout(&refused));
+    assert!(stderr(&refused).contains("is not what the hub promised"), "{}", stderr(&refused));
+    assert!(of_the_list(&nodes[1], "source").ends_with("NOT what the hub promised"));
 }
 
 #[test]
@@ -138,6 +172,31 @@ fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() 
     for node in &nodes {
         assert!(!node.log().contains(&token), "the token is in a log");
     }
+}
+
+#[test]
+fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/fixtures/llama-bf16-tied");
+    let files = ["config.json", "tokenizer.json", "model.safetensors"];
+    let files = files.map(|name| (name, std::fs::read(fixture.join(name)).unwrap()));
+    let hub = MockHub::start().unwrap();
+    hub.put("org/tiny-llama", Repository::new(&files));
+    let nodes = cluster("safetensors", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    command(&nodes[0], &["place", "hf.co/org/tiny-llama", "--nodes", "2"], &hub, None);
+    let ask = |node: &Node, model: &str| {
+        let body = json!({"model": model, "prompt": "a b", "max_tokens": 6, "temperature": 0});
+        let answer = node.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let alone = Node::alone();
+    command(&alone, &["models", "add", fixture.to_str().unwrap()], &hub, None);
+    let expected = ask(&alone, "llama-bf16-tied");
+    for node in &nodes {
+        assert_eq!(ask(node, "tiny-llama"), expected);
+    }
+    let text = command(&nodes[1], &["models", "check", "tiny-llama"], &hub, None);
+    assert!(text.contains("is what its hub promised"), "{text}");
 }
 
 #[test]

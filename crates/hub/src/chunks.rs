@@ -115,3 +115,45 @@ fn hold_written(work: &Work) -> bool {
     work.hold(&work.written());
     work.is_all_held()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Settings;
+
+    #[test]
+    fn what_no_hub_can_have_is_not_asked_for() {
+        let client = Client::new(Settings::of("http://127.0.0.1:1").unwrap());
+        let file =
+            |repo: &str, commit: &str, path: &str| CommitFile::new(&client, repo, commit, path, 10, None);
+        let good = file("org/repo", "0a1b", "Q8_0/model q.gguf").unwrap();
+        assert_eq!(
+            good.planned().uri.to_string(),
+            "http://127.0.0.1:1/org/repo/resolve/0a1b/Q8_0/model%20q.gguf",
+            "the host is this node's"
+        );
+        for (repo, commit, path) in [
+            ("org/repo/..", "0a", "m.gguf"),
+            ("../repo", "0a", "m.gguf"),
+            ("http://evil/x", "0a", "m.gguf"),
+            ("@evil/x", "0a", "m.gguf"),
+            ("org/repo", "main", "m.gguf"),
+            ("org/repo", "", "m.gguf"),
+            ("org/repo", "0a/../..", "m.gguf"),
+            ("org/repo", "0a", "../m.gguf"),
+            ("org/repo", "0a", "m.py"),
+        ] {
+            assert!(matches!(file(repo, commit, path), Err(HubError::Name { .. })), "{repo} {commit} {path}");
+        }
+    }
+
+    #[test]
+    fn a_chunk_that_the_file_does_not_have_is_an_error() {
+        let client = Client::new(Settings::of("http://127.0.0.1:1").unwrap());
+        let file = CommitFile::new(&client, "org/repo", "0a", "m.gguf", 10, None).unwrap();
+        let store = |_: u32, _: u64, _: &[u8]| Ok(());
+        let fetched = file.fetch_chunks(&client, 4, &[3], &Cancel::default(), &store);
+        assert!(matches!(fetched, Err(HubError::TooLarge { .. })));
+        file.fetch_chunks(&client, 4, &[], &Cancel::default(), &store).unwrap();
+    }
+}

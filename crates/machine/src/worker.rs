@@ -31,6 +31,7 @@ pub(crate) struct Engine {
 #[derive(Debug)]
 pub(crate) struct Fetch {
     engine: EngineId,
+    model: ModelId,
     what: FetchWhat,
 }
 
@@ -64,7 +65,8 @@ impl NodeMachine {
             Action::FetchManifest { engine, model, holders } => {
                 self.fetch(engine, model, FetchWhat::Manifest, &holders);
             }
-            Action::FetchChunks { engine, model, shard, holders } => {
+            Action::FetchChunks { engine, model, shard, mut holders } => {
+                holders.extend(self.fetching_beside(engine, model));
                 self.fetch(engine, model, FetchWhat::Shard(shard), &holders);
             }
             Action::LoadShard { engine, spec } => self.load(engine, spec),
@@ -86,11 +88,25 @@ impl NodeMachine {
         nodes.into_iter().map(holder).filter(|h| !h.addresses.is_empty()).collect()
     }
 
+    /// Nodes that fetch other layers of the same model of a hub: what two of them need is fetched by one.
+    fn fetching_beside(&self, engine: EngineId, model: ModelId) -> Vec<NodeId> {
+        if !self.is_of_hub(model) {
+            return Vec::new();
+        }
+        let position = self.worker.position_of(engine);
+        let wanted = self.worker.desired().iter().find(|desired| Some(desired.position()) == position);
+        wanted.iter().flat_map(|desired| desired.placement.shards()).map(|(_, shard)| shard.node).collect()
+    }
+
+    fn is_of_hub(&self, model: ModelId) -> bool {
+        self.reports.values().any(|r| r.models.iter().any(|held| held.model == model && held.is_of_hub))
+    }
+
     fn fetch(&mut self, engine: EngineId, model: ModelId, what: FetchWhat, named: &[NodeId]) {
         self.cancel_fetch(engine);
         self.fetch_last = FetchId(self.fetch_last.0 + 1);
         let (fetch, holders) = (self.fetch_last, self.holders_of(model, named));
-        self.fetches.insert(fetch, Fetch { engine, what });
+        self.fetches.insert(fetch, Fetch { engine, model, what });
         self.out.push(Effect::Fetch { fetch, model, what, holders });
     }
 
@@ -104,14 +120,14 @@ impl NodeMachine {
     }
 
     pub(crate) fn fetched(&mut self, fetch: FetchId, event: FetchEvent) {
-        let Some(Fetch { engine, what }) = self.fetches.get(&fetch) else {
+        let Some(Fetch { engine, model, what }) = self.fetches.get(&fetch) else {
             return tracing::trace!(
                 fetch = fetch.0,
                 last = self.fetch_last.0,
                 "news of a fetch that is over"
             );
         };
-        let (engine, what) = (*engine, *what);
+        let (engine, model, what) = (*engine, *model, *what);
         self.view_changed();
         let input = match event {
             FetchEvent::Progress { done_bytes, total_bytes } => {
@@ -124,7 +140,9 @@ impl NodeMachine {
             FetchEvent::Failed { reason } => WorkerInput::Failed { engine, reason },
         };
         self.fetches.remove(&fetch);
-        if matches!(input, WorkerInput::Stored(_)) {
+        // Of a model of a hub others ask for what is here while the rest comes.
+        let is_known = matches!(input, WorkerInput::ManifestHeld(_)) && self.is_of_hub(model);
+        if is_known || matches!(input, WorkerInput::Stored(_)) {
             self.scan_models();
         }
         self.feed_worker(input);

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_store::{ChunkRef, HeldMap, Manifest, PartialModel};
+use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
 use exo_types::{ModelId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,17 @@ enum Ask {
         model: ModelId,
         chunk: ChunkRef,
     },
+    /// The SHA-256 of a file, gone on with over chunks that it has: [`Digested`].
+    Digest {
+        model: ModelId,
+        first: ChunkRef,
+        count: u32,
+        state: Sha256State,
+    },
 }
+
+/// Chunks that one answer goes over: 64 MiB of the usual size, a moment.
+pub const DIGEST_CHUNKS_MAX: u32 = 64;
 
 /// What a member has of a model of a hub.
 pub struct PeerChunks {
@@ -181,6 +191,20 @@ impl Fetcher {
         let (held, coming): (Vec<u8>, Vec<ChunkRef>) = postcard::from_bytes(&bytes).map_err(|_| wrong())?;
         let held = HeldMap::decode(&held, model, manifest).ok_or_else(wrong)?;
         Ok(PeerChunks { held, coming: coming.into_iter().collect() })
+    }
+
+    /// Has the holder go on with the SHA-256 of a file.
+    pub async fn digest(
+        &mut self,
+        model: ModelId,
+        first: ChunkRef,
+        count: u32,
+        state: Sha256State,
+    ) -> Result<Digested, FetchError> {
+        self.ask(&Ask::Digest { model, first, count, state }).await?;
+        let bytes = self.answer().await?;
+        let wrong = |_| FetchError::Wrong { holder: self.holder, reason: "no state of a digest".to_owned() };
+        postcard::from_bytes(&bytes).map_err(wrong)
     }
 
     /// Fetches chunks in order into `partial`; `progress` is told the bytes of each. Every chunk is verified
@@ -327,6 +351,14 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, St
         Ask::Held(model) => {
             let held = store.held(*model).map_err(|e| e.to_string())?;
             postcard::to_allocvec(&(held, library.hub().coming(*model))).map_err(|e| e.to_string())
+        }
+        Ask::Digest { model, first, count, state } => {
+            let partial = store.partial(*model).map_err(|e| e.to_string())?.ok_or("not held")?;
+            if *count > DIGEST_CHUNKS_MAX {
+                return Err(format!("{count} chunks at once, at most {DIGEST_CHUNKS_MAX}"));
+            }
+            let digested = partial.digest(*first, *count, *state).map_err(|e| e.to_string())?;
+            postcard::to_allocvec(&digested).map_err(|e| e.to_string())
         }
         Ask::Relay { model, chunk } => match store.read_chunk(*model, *chunk) {
             Ok(bytes) => Ok(bytes),

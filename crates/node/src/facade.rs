@@ -1,5 +1,6 @@
 //! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the node's machine.
 
+mod checks;
 mod embeddings;
 mod fitting;
 mod members;
@@ -17,8 +18,9 @@ use exo_api::{
     AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, Drain, EmbedRequest,
     Embeddings, Facade, GenerateError, GenerateRequest, GenerateStream, HealthStatus, HealthView,
     InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView,
-    MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView,
-    RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
+    MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest,
+    ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer,
+    TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed};
@@ -27,6 +29,7 @@ use exo_trust::Act;
 use exo_types::{DeviceId, DeviceState, InstanceId, NodeId, RequestId};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+pub use self::checks::Checks;
 pub use self::prompts::{PREPARING_MAX, prompt_bytes_max};
 use crate::config::NodeConfig;
 use crate::downloads::NodeDownloads;
@@ -72,14 +75,21 @@ pub struct NodeFacade {
     pub prompt_bytes_max: usize,
     /// Models on their way here.
     pub downloads: NodeDownloads,
+    /// Models compared with what their hub promised.
+    pub checks: Arc<Checks>,
+}
+
+/// The machine's answer; `None` when the node is ending.
+async fn ask_node(node: &EventSender, question: Question, within: Duration) -> Option<Answer> {
+    let (answer, answered) = oneshot::channel();
+    node.post(Event::Asked { question, answer });
+    tokio::time::timeout(within, answered).await.ok()?.ok()
 }
 
 impl NodeFacade {
     /// The machine's answer; `None` when the node is ending.
     async fn ask(&self, question: Question, within: Duration) -> Option<Answer> {
-        let (answer, answered) = oneshot::channel();
-        self.node.post(Event::Asked { question, answer });
-        tokio::time::timeout(within, answered).await.ok()?.ok()
+        ask_node(&self.node, question, within).await
     }
 
     async fn resolve(&self, model: &str) -> Result<Resolved, Missing> {
@@ -340,6 +350,14 @@ impl Facade for NodeFacade {
 
     fn add_model(&self, path: String, name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {
         Box::pin(self.add(path, name))
+    }
+
+    fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>> {
+        Box::pin(self.begin_check(model))
+    }
+
+    fn model_checks(&self) -> Vec<ModelCheckView> {
+        self.checks_so_far()
     }
 
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>> {

@@ -20,6 +20,7 @@ mod background;
 mod bulk;
 mod cache;
 mod cards;
+mod checking;
 mod choice;
 mod compute;
 mod config;

@@ -92,6 +92,11 @@ impl Library {
         &self.hub
     }
 
+    /// How members are reached.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
     /// The store below.
     pub fn store(&self) -> &Arc<Store> {
         &self.store

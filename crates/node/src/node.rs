@@ -117,6 +117,7 @@ impl Node {
             preparing_long: Arc::new(Semaphore::new(1)),
             prompt_bytes_max: prompt_bytes_max(exo_device::memory(Path::new("/"))),
             downloads,
+            checks: Arc::default(),
         };
         let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx, telemetry);
         let run_loop = tokio::spawn(async move {

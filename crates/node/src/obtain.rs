@@ -146,7 +146,11 @@ impl<'a> Obtaining<'a> {
         if self.peers[index].failure.is_some() {
             return Ok(BTreeSet::new());
         }
-        let PeerChunks { held, coming } = self.list_of(index).await?;
+        let PeerChunks { held, coming } = match self.list_of(index).await {
+            // It may be told of the model in a moment.
+            Err(FetchError::Refused { .. }) => return Ok(BTreeSet::new()),
+            answer => answer?,
+        };
         let there: Vec<ChunkRef> = missing.iter().copied().filter(|chunk| held.has(*chunk)).collect();
         self.fetch(index, &there, From::Disk, progress).await?;
         Ok(coming)

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use exo_api::fits::FitsQuery;
 use exo_api::{
     AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, JoinWindowRequest,
-    PlaceRequest, PlanQuery, ReplanRequest, RoleRequest,
+    ModelCheckRequest, PlaceRequest, PlanQuery, ReplanRequest, RoleRequest,
 };
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
@@ -227,6 +227,18 @@ pub async fn add_model(State(app): State<Arc<App>>, request: Request) -> Answer 
     let (parts, body) = request.into_parts();
     let add: AddModelRequest = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.add_model(add.path, add.name)).await?))
+}
+
+/// `GET /exo/v1/model_checks`
+pub async fn model_checks(State(app): State<Arc<App>>) -> Response {
+    json(&app.facade.model_checks())
+}
+
+/// `POST /exo/v1/model_checks`
+pub async fn check_model(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let check: ModelCheckRequest = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.check_model(check.model)).await?))
 }
 
 /// `DELETE /exo/v1/models/{model}`

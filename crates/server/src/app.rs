@@ -177,6 +177,7 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/join", post(admin::join))
         .route("/exo/v1/models", get(admin::models).post(admin::add_model))
         .route("/exo/v1/models/{*model}", delete(admin::remove_model))
+        .route("/exo/v1/model_checks", get(admin::model_checks).post(admin::check_model))
         .route("/exo/v1/fits", get(admin::fits).post(admin::fits_one))
         .route("/exo/v1/pulls", get(downloads::list).post(downloads::start))
         .route("/exo/v1/pulls/{pull}", delete(downloads::cancel))

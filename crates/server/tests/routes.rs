@@ -54,6 +54,7 @@ fn body(request: Option<&str>) -> String {
         Some("HubSearchRequest") => r#"{"text":"good"}"#.to_owned(),
         Some("HubShowRequest") => r#"{"reference":"hf.co/org/good"}"#.to_owned(),
         Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),
+        Some("ModelCheckRequest") => r#"{"model":"good"}"#.to_owned(),
         Some(other) => panic!("no example of {other}"),
         None => String::new(),
     }

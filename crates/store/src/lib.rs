@@ -26,6 +26,7 @@ mod names;
 mod partial;
 mod record;
 mod registry;
+mod sha256;
 mod store;
 
 pub use caches::{CacheError, CachedModel, find_cached, local_caches};
@@ -34,6 +35,7 @@ pub use errors::{ChunkError, FindError, ManifestError, StoreError, StoreWarning}
 pub use held::HeldMap;
 pub use hub_source::{HubFile, HubSource};
 pub use manifest::{FileEntry, Manifest, ModelKind};
-pub use partial::PartialModel;
+pub use partial::{Digested, PartialModel};
 pub use record::{ModelRecord, RecordProblem, Source};
+pub use sha256::Sha256State;
 pub use store::Store;

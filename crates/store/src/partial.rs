@@ -10,17 +10,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exo_formats::{FileRange, Model};
 use exo_types::ModelId;
+use serde::{Deserialize, Serialize};
 
 use crate::chunk::touched;
 use crate::disk::{create_folder, failed, read_bounded};
 use crate::held::HeldMap;
 use crate::manifest::ModelKind;
-use crate::{ChunkError, ChunkRef, Manifest, StoreError};
+use crate::{ChunkError, ChunkRef, Manifest, Sha256State, StoreError};
 
 /// Chunks written between two synchronisations: what a crash may cost.
 const UNSYNCED_MAX: usize = 16;
 const FILES: &str = "files";
 const HELD: &str = "held";
+/// Whether the whole, with what other nodes have of it, was what its hub promised.
+const CHECKED: &str = "checked";
+const MATCHES: &[u8] = b"matches\n";
+const DIFFERS: &[u8] = b"differs\n";
 
 /// Sparse files and a map of the chunks they hold. Shared by everyone who fetches or serves the model.
 #[derive(Debug)]
@@ -38,6 +43,17 @@ struct State {
     held: HeldMap,
     /// Held in memory, not yet promised on disk.
     unsynced: Vec<ChunkRef>,
+    /// What the last check found.
+    checked: Option<bool>,
+}
+
+/// What comes of digesting some chunks of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Digested {
+    /// There are more behind them.
+    Going(Sha256State),
+    /// They were the last: the SHA-256 of the file.
+    Done([u8; 32]),
 }
 
 impl PartialModel {
@@ -58,7 +74,12 @@ impl PartialModel {
             ModelKind::Gguf => files.join(&manifest.files[0].name), // a checked manifest has at least one
             ModelKind::HuggingFace => files,
         };
-        let state = Mutex::new(State { held, unsynced: Vec::new() });
+        let checked = match read_bounded(&folder.join(CHECKED), 64)?.as_deref() {
+            Some(MATCHES) => Some(true),
+            Some(DIFFERS) => Some(false),
+            _ => None,
+        };
+        let state = Mutex::new(State { held, unsynced: Vec::new(), checked });
         Ok(Self { id, manifest, folder: folder.to_owned(), path, state })
     }
 
@@ -122,6 +143,9 @@ impl PartialModel {
         if self.has_chunk(chunk) {
             return Ok(());
         }
+        if self.manifest.chunk_hash(chunk).is_none() {
+            self.forget_check()?;
+        }
         let path = self.file_path(chunk.file);
         let file = OpenOptions::new().write(true).open(&path);
         let written =
@@ -156,6 +180,51 @@ impl PartialModel {
     /// Which chunks are held, for [`HeldMap::decode`] elsewhere.
     pub fn held(&self) -> Vec<u8> {
         self.state().held.encode(self.id)
+    }
+
+    /// Goes on with the SHA-256 of a file from `state`, over `count` chunks that are held.
+    pub fn digest(
+        &self,
+        first: ChunkRef,
+        count: u32,
+        mut state: Sha256State,
+    ) -> Result<Digested, ChunkError> {
+        let (model, all) = (self.id, self.manifest.chunk_count(first.file));
+        let end = first.index.saturating_add(count);
+        let start = u64::from(first.index) * u64::from(self.manifest.chunk_bytes);
+        if count == 0 || end > all || state.bytes() != start {
+            return Err(ChunkError::OutOfRange { model, chunk: first });
+        }
+        for index in first.index..end {
+            let bytes = self.read_chunk(ChunkRef { file: first.file, index })?;
+            if index + 1 == all {
+                return Ok(Digested::Done(state.finish(&bytes)));
+            }
+            state.update(&bytes);
+        }
+        Ok(Digested::Going(state))
+    }
+
+    /// What the last check of the whole found, if nothing has come since that it did not see.
+    pub fn checked(&self) -> Option<bool> {
+        self.state().checked
+    }
+
+    /// Keeps what a check of the whole found.
+    pub fn note_check(&self, matches: bool) -> Result<(), StoreError> {
+        let text = if matches { MATCHES } else { DIFFERS };
+        crate::disk::write_atomic(&self.folder.join(CHECKED), text)?;
+        self.state().checked = Some(matches);
+        Ok(())
+    }
+
+    /// A chunk comes that the last check did not see.
+    fn forget_check(&self) -> Result<(), StoreError> {
+        if self.state().checked.take().is_none() {
+            return Ok(());
+        }
+        let path = self.folder.join(CHECKED);
+        fs::remove_file(&path).map_err(|e| failed("delete", &path, 0, e))
     }
 
     /// Bytes of the chunks held.

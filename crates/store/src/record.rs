@@ -36,6 +36,8 @@ pub struct ModelRecord {
     pub source: Source,
     /// Whether what no node has of it is to be had from a hub.
     pub is_of_hub: bool,
+    /// What the last check against the hub's digests found.
+    pub checked: Option<bool>,
     /// Why it cannot be used although it was added.
     pub problem: Option<RecordProblem>,
 }

@@ -320,7 +320,8 @@ impl Store {
             held_bytes,
             complete: held_bytes == entry.bytes,
             source,
-            is_of_hub: partial.is_some_and(|p| p.manifest().hub.is_some()),
+            is_of_hub: partial.as_ref().is_some_and(|p| p.manifest().hub.is_some()),
+            checked: partial.and_then(|p| p.checked()),
             problem: local.and_then(Result::err),
         }
     }

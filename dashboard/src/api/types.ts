@@ -326,6 +326,9 @@ export type ChatRequest = (CommonFields) & ({
   top_logprobs?: number | null;
 });
 
+/** How far a check is. */
+export type CheckState = "running" | "matches" | "differs" | "incomplete" | "failed";
+
 /** The cluster as one node sees it. */
 export type ClusterView = {
   /** What is wrong in the cluster, and what was within the last day. */
@@ -1399,6 +1402,26 @@ export type MissingView = {
   what: string;
 };
 
+/** Has a model of a hub compared with the digests that the hub named, over the nodes that have its layers. */
+export type ModelCheckRequest = {
+  /** Its name or id. */
+  model: string;
+};
+
+/** A check of a model. */
+export type ModelCheckView = {
+  /** Bytes that were compared. */
+  bytes: number;
+  /** Which file differs, from where bytes are missing, or why it broke off. */
+  message?: string | null;
+  /** The model's name. */
+  model: string;
+  /** Other nodes that had some of them. */
+  nodes: Array<string>;
+  /** How far it is. */
+  state: CheckState;
+};
+
 /** One model. */
 export type ModelInfo = {
   /** When it became known. */
@@ -2077,6 +2100,8 @@ export type PrunedView = {
 export type PullRequest = {
   /** Another hub than the node's: the address of a mirror. */
   endpoint?: string | null;
+  /** Only makes the model known, by the heads of its files: each node fetches its own layers when the model is placed. For repositories of a hub. */
+  layers_only?: boolean;
   /** Ranges of a file at once, 1 to 8; as many as help, up to this. */
   ranges_max?: number | null;
   /** Most bytes a second. */

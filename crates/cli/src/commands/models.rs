@@ -1,9 +1,10 @@
 //! `exo models`: what can be run, adding and forgetting.
 
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::Context;
-use exo_api::ModelView;
+use anyhow::{Context, bail};
+use exo_api::{CheckState, ModelCheckView, ModelView};
 use exo_hub::Reference;
 
 use super::running;
@@ -12,7 +13,9 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::ui;
 
-/// Lists, adds or removes.
+const CHECK_LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Lists, adds, checks or removes.
 pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> anyhow::Result<()> {
     let client = running(config).await?;
     match action {
@@ -27,11 +30,55 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
             ));
             Ok(())
         }
+        Some(ModelsAction::Check { model }) => check(&client, &model, json).await,
         Some(ModelsAction::Remove { model }) => {
             client.delete(&format!("/exo/v1/models/{}", segment(&model))).await?;
             ui::line(format!("forgot {model}"));
             Ok(())
         }
+    }
+}
+
+/// Begins a check or finds it under way, and waits for its end.
+async fn check(client: &Client, model: &str, json: Json) -> anyhow::Result<()> {
+    const PATH: &str = "/exo/v1/model_checks";
+    let mut check: ModelCheckView = client.post(PATH, &serde_json::json!({"model": model})).await?;
+    let spinner = ui::spinner();
+    spinner.set_message(format!("the machines read {}", check.model));
+    while check.state == CheckState::Running {
+        tokio::time::sleep(CHECK_LOOK_EVERY).await;
+        let all: Vec<ModelCheckView> = client.get(PATH).await?;
+        check = all
+            .into_iter()
+            .find(|c| c.model == check.model)
+            .context("the check is not in the list any more")?;
+    }
+    spinner.finish_and_clear();
+    if json.json {
+        ui::json(&check)?;
+    }
+    let message = check.message.unwrap_or_default();
+    match check.state {
+        CheckState::Matches if json.json => Ok(()),
+        CheckState::Matches => {
+            let others = if check.nodes.is_empty() {
+                String::new()
+            } else {
+                format!(", with {}", check.nodes.join(", "))
+            };
+            ui::line(format!(
+                "{} is what its hub promised: {} compared{others}",
+                check.model,
+                ui::bytes(check.bytes)
+            ));
+            Ok(())
+        }
+        CheckState::Differs => bail!(
+            "{message}; on each machine `exo models remove {}`, and place it again",
+            exo_types::shell_word(&check.model)
+        ),
+        CheckState::Incomplete => bail!("{message}; place the model and check it when it is ready"),
+        CheckState::Running | CheckState::Failed => bail!("{} could not be checked: {message}", check.model),
     }
 }
 

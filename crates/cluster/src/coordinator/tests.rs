@@ -348,20 +348,20 @@ fn a_removed_member_loses_its_stages() {
 }
 
 #[test]
-fn weights_come_from_members_that_have_all_of_them() {
-    let mut bench = Bench::new(3);
-    let mut holder = report(2, PLENTY);
-    let (name, bytes) = ("m".to_owned(), 5000);
-    holder.models =
-        vec![HeldModel { model: crate::testing::MODEL, name, bytes, complete: true, is_of_hub: false }];
-    bench.report(2, holder);
-    bench.place(3);
-    let holders = bench.desired[&node(3)].shards[0].holders.clone();
-    assert_eq!(
-        holders,
-        [node(1), node(2)],
-        "the one known when it was asked for, and the one that reports it"
-    );
+fn weights_come_from_members_that_have_all_of_them_or_parts_of_a_model_of_a_hub() {
+    // What the second node reports: all of it, a part of a model that somebody has, a part of one that a hub has.
+    for (complete, is_of_hub, is_asked) in [(true, false, true), (false, false, false), (false, true, true)] {
+        let mut bench = Bench::new(3);
+        let mut holder = report(2, PLENTY);
+        let (name, bytes) = ("m".to_owned(), 5000);
+        holder.models = vec![HeldModel { model: crate::testing::MODEL, name, bytes, complete, is_of_hub }];
+        bench.report(2, holder);
+        bench.place(3);
+        let holders = bench.desired[&node(3)].shards[0].holders.clone();
+        // The first is known from when it was asked for.
+        let expected = if is_asked { vec![node(1), node(2)] } else { vec![node(1)] };
+        assert_eq!(holders, expected, "complete {complete}, of a hub {is_of_hub}");
+    }
 }
 
 #[test]

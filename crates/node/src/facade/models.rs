@@ -50,7 +50,12 @@ impl NodeFacade {
         }
         let hub = self.library.store().manifest(held.id).ok().and_then(|manifest| manifest.hub.clone());
         if let Some(hub) = hub {
-            view.source = Some(format!("{} in parts, not verified", hub.name()));
+            let how = match local.as_ref().and_then(|record| record.checked) {
+                Some(true) => "verified",
+                Some(false) => "NOT what the hub promised",
+                None => "not verified",
+            };
+            view.source = Some(format!("{} in parts, {how}", hub.name()));
             view.licence = Some(hub.licence);
         }
         if local.is_some_and(|r| r.complete || r.is_of_hub)

@@ -14,9 +14,10 @@ use exo_api::{
     GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubSearchRequest,
     HubShowRequest, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView,
     JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView,
-    ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView, PullRequest, PullState, PullView,
-    ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity, SilenceRequest,
-    Summary, TelemetryView, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
+    ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView, PullRequest, PullState,
+    PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity,
+    SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken,
+    Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -510,6 +511,15 @@ impl Facade for Fake {
         Box::pin(async { Ok(model("good")) })
     }
 
+    fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>> {
+        self.note(format!("check {model}"));
+        Box::pin(async { Ok(model_check()) })
+    }
+
+    fn model_checks(&self) -> Vec<ModelCheckView> {
+        vec![model_check()]
+    }
+
     fn remove_model(&self, name: String) -> BoxFuture<'_, Result<(), AdminError>> {
         self.note(format!("forget {name}"));
         Box::pin(async { Ok(()) })
@@ -937,4 +947,14 @@ pub fn events(answer: &Answer) -> String {
         _ => line.to_owned(),
     };
     answer.body.lines().filter(|l| !l.is_empty()).map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn model_check() -> ModelCheckView {
+    ModelCheckView {
+        model: "good".into(),
+        state: exo_api::CheckState::Running,
+        bytes: 0,
+        nodes: Vec::new(),
+        message: None,
+    }
 }

@@ -1,0 +1,161 @@
+//! The digest of each file of a model of a hub, over the members that have its chunks: none of them may have the whole.
+//!
+//! The state of SHA-256 goes through the file in its order. Who has the next chunks adds them and gives the state back; the end must be
+//! what the hub promised.
+
+use std::sync::Arc;
+
+use exo_machine::Holder;
+use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
+use exo_types::{ModelId, NodeId};
+
+use crate::bulk::{DIGEST_CHUNKS_MAX, Fetcher};
+use crate::library::Library;
+use exo_accelerators::chain;
+
+/// What a check found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CheckOutcome {
+    /// Every file is what the hub promised.
+    Matches {
+        /// Bytes that were read.
+        bytes: u64,
+        /// Members that had some of them, besides this node.
+        nodes: Vec<NodeId>,
+    },
+    /// A file is not.
+    Differs {
+        /// Which.
+        file: String,
+    },
+    /// Nobody has the bytes from here.
+    Missing {
+        /// Of which file.
+        file: String,
+        /// Where they begin.
+        start: u64,
+    },
+}
+
+/// A member that has chunks.
+struct Peer {
+    node: NodeId,
+    fetcher: Fetcher,
+    held: HeldMap,
+    was_used: bool,
+}
+
+impl Library {
+    /// Compares a model of a hub with the digests that the hub named. What was found is kept with this node's copy.
+    pub async fn check(&self, id: ModelId, holders: &[Holder]) -> Result<CheckOutcome, String> {
+        self.ensure_manifest(id, holders).await?;
+        let store = self.store().clone();
+        let partial =
+            tokio::task::spawn_blocking(move || store.partial(id)).await.map_err(|e| e.to_string())?;
+        let partial = partial.map_err(|e| chain(&e))?.filter(|partial| partial.manifest().hub.is_some());
+        let partial = partial.ok_or("each chunk of it is checked as it comes, by the model's identity")?;
+        let mut peers = self.peers_with_chunks(&partial, holders).await;
+        let outcome = self.check_files(&partial, &mut peers).await?;
+        let matches = match &outcome {
+            CheckOutcome::Matches { .. } => true,
+            CheckOutcome::Differs { .. } => false,
+            CheckOutcome::Missing { .. } => return Ok(outcome),
+        };
+        let kept = tokio::task::spawn_blocking(move || partial.note_check(matches)).await;
+        kept.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?;
+        Ok(outcome)
+    }
+
+    async fn peers_with_chunks(&self, partial: &PartialModel, holders: &[Holder]) -> Vec<Peer> {
+        let mut peers = Vec::new();
+        for holder in holders {
+            let asked = async {
+                let mut fetcher = Fetcher::dial(self.endpoint(), holder.node, &holder.addresses).await?;
+                let held = fetcher.held(partial.manifest()).await?.held;
+                Ok::<_, crate::bulk::FetchError>(Peer { node: holder.node, fetcher, held, was_used: false })
+            };
+            match asked.await {
+                Ok(peer) => peers.push(peer),
+                Err(error) => {
+                    tracing::debug!(error = chain(&error), "a member does not help to check a model")
+                }
+            }
+        }
+        peers
+    }
+
+    async fn check_files(
+        &self,
+        partial: &Arc<PartialModel>,
+        peers: &mut Vec<Peer>,
+    ) -> Result<CheckOutcome, String> {
+        let manifest = partial.manifest().clone();
+        let digests = manifest.hub.iter().flat_map(|hub| &hub.files).map(|file| file.sha256);
+        let mut bytes = 0u64;
+        for (index, (file, expected)) in manifest.files.iter().zip(digests).enumerate() {
+            // A small file without a digest has all its chunks in the identity.
+            let Some(expected) = expected else { continue };
+            match digest_of(partial, peers, &manifest, index as u32).await? {
+                Ok(found) if found == expected => bytes = bytes.saturating_add(file.size),
+                Ok(_) => return Ok(CheckOutcome::Differs { file: file.name.clone() }),
+                Err(start) => return Ok(CheckOutcome::Missing { file: file.name.clone(), start }),
+            }
+        }
+        let nodes = peers.iter().filter(|peer| peer.was_used).map(|peer| peer.node).collect();
+        Ok(CheckOutcome::Matches { bytes, nodes })
+    }
+}
+
+/// The digest of one file, or where the first byte is that nobody has.
+async fn digest_of(
+    partial: &Arc<PartialModel>,
+    peers: &mut Vec<Peer>,
+    manifest: &Manifest,
+    file: u32,
+) -> Result<Result<[u8; 32], u64>, String> {
+    let count = manifest.chunk_count(file);
+    let (mut state, mut at) = (Sha256State::default(), 0);
+    loop {
+        let first = ChunkRef { file, index: at };
+        let run = |has: &dyn Fn(ChunkRef) -> bool| {
+            let last = count.min(at.saturating_add(DIGEST_CHUNKS_MAX));
+            (at..last).take_while(|index| has(ChunkRef { file, index: *index })).count() as u32
+        };
+        let own = run(&|chunk| partial.has_chunk(chunk));
+        let best = (0..peers.len()).max_by_key(|peer| run(&|chunk| peers[*peer].held.has(chunk)));
+        let digested = if own > 0 {
+            let partial = partial.clone();
+            let work = tokio::task::spawn_blocking(move || partial.digest(first, own, state));
+            (own, work.await.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?)
+        } else {
+            let Some((index, length)) = best.map(|peer| (peer, run(&|chunk| peers[peer].held.has(chunk))))
+            else {
+                return Ok(Err(u64::from(at) * u64::from(manifest.chunk_bytes)));
+            };
+            if length == 0 {
+                return Ok(Err(u64::from(at) * u64::from(manifest.chunk_bytes)));
+            }
+            let peer = &mut peers[index];
+            peer.was_used = true;
+            match peer.fetcher.digest(manifest.root(), first, length, state).await {
+                Ok(digested) => (length, digested),
+                Err(error) => {
+                    tracing::debug!(error = chain(&error), "a member stopped helping to check a model");
+                    peers.remove(index);
+                    continue;
+                }
+            }
+        };
+        at += digested.0;
+        let is_end = at >= count;
+        match digested.1 {
+            Digested::Done(digest) if is_end => return Ok(Ok(digest)),
+            Digested::Going(next)
+                if !is_end && next.bytes() == u64::from(at) * u64::from(manifest.chunk_bytes) =>
+            {
+                state = next;
+            }
+            _ => return Err("a member gave a state of another part of the file".to_owned()),
+        }
+    }
+}

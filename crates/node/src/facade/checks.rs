@@ -1,0 +1,135 @@
+//! Checks of models of a hub against its digests: begun by a person, or when a model that was placed here is ready.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use exo_api::{AdminError, CheckState, ClusterView, InstanceState, ModelCheckView};
+use exo_machine::{Answer, Question, Resolved};
+use exo_types::ModelId;
+use tokio::sync::watch;
+
+use super::{ANSWER_MAX, NodeFacade, ask_node};
+use crate::checking::CheckOutcome;
+use crate::events::EventSender;
+use crate::library::Library;
+
+/// Results that are kept; the oldest name goes first.
+const KEPT_MAX: usize = 64;
+/// For a model that was placed to be ready: its layers come over a slow line.
+const READY_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Checks under way and over.
+#[derive(Default)]
+pub struct Checks(Mutex<BTreeMap<ModelId, ModelCheckView>>);
+
+impl Checks {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, ModelCheckView>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a check needs of a node.
+struct Checker {
+    node: EventSender,
+    library: Arc<Library>,
+    checks: Arc<Checks>,
+    view: watch::Receiver<ClusterView>,
+}
+
+impl NodeFacade {
+    pub(super) fn checks_so_far(&self) -> Vec<ModelCheckView> {
+        self.checks.lock().values().cloned().collect()
+    }
+
+    /// Begins a check, or finds the one that is under way.
+    pub(super) async fn begin_check(&self, model: String) -> Result<ModelCheckView, AdminError> {
+        let resolved = self.resolve(&model).await.map_err(|m| m.for_admin(&model))?;
+        Ok(self.checker().begin(resolved))
+    }
+
+    /// Checks a model of a hub once this instance of it is ready.
+    pub(super) fn check_when_ready(&self, model: ModelId, instance: String) {
+        let is_of_hub = self.library.store().record(model).is_ok_and(|record| record.is_of_hub);
+        if !is_of_hub {
+            return;
+        }
+        let mut checker = self.checker();
+        tokio::spawn(async move {
+            let is_ready = |view: &ClusterView| {
+                view.instances.iter().any(|i| i.id == instance && matches!(i.state, InstanceState::Ready))
+            };
+            let ready = tokio::time::timeout(READY_MAX, checker.view.wait_for(is_ready)).await;
+            if !ready.is_ok_and(|seen| seen.is_ok()) {
+                return;
+            }
+            let question = Question::Resolve { model: model.to_full() };
+            if let Some(Answer::Resolved(Ok(resolved))) = ask_node(&checker.node, question, ANSWER_MAX).await
+            {
+                checker.begin(*resolved);
+            }
+        });
+    }
+
+    fn checker(&self) -> Checker {
+        let (node, library) = (self.node.clone(), self.library.clone());
+        Checker { node, library, checks: self.checks.clone(), view: self.view.clone() }
+    }
+}
+
+impl Checker {
+    fn begin(self, resolved: Resolved) -> ModelCheckView {
+        let began = ModelCheckView {
+            model: resolved.name.clone(),
+            state: CheckState::Running,
+            bytes: 0,
+            nodes: Vec::new(),
+            message: None,
+        };
+        {
+            let mut all = self.checks.lock();
+            if let Some(running) = all.get(&resolved.id).filter(|check| check.state == CheckState::Running) {
+                return running.clone();
+            }
+            let over = all.iter().find(|(_, check)| check.state != CheckState::Running).map(|(id, _)| *id);
+            if let Some(oldest) = over.filter(|_| all.len() >= KEPT_MAX) {
+                all.remove(&oldest);
+            }
+            all.insert(resolved.id, began.clone());
+        }
+        let shown = began.clone();
+        tokio::spawn(async move {
+            let outcome = self.library.check(resolved.id, &resolved.holders).await;
+            let over = self.over(began, outcome);
+            tracing::info!(target: "events::model_check", model = %resolved.id, state = ?over.state, "checked");
+            self.checks.lock().insert(resolved.id, over);
+        });
+        shown
+    }
+
+    fn over(&self, began: ModelCheckView, outcome: Result<CheckOutcome, String>) -> ModelCheckView {
+        match outcome {
+            Ok(CheckOutcome::Matches { bytes, nodes }) => {
+                let view = self.view.borrow();
+                let name = |id: String| {
+                    view.nodes.iter().find(|n| n.id == id).map_or(id.clone(), |n| n.name.clone())
+                };
+                let nodes = nodes.into_iter().map(|node| name(node.to_full())).collect();
+                ModelCheckView { state: CheckState::Matches, bytes, nodes, ..began }
+            }
+            Ok(CheckOutcome::Differs { file }) => {
+                let file = exo_types::printable(&file, 100);
+                let message =
+                    format!("{file} is not what the hub promised: what the machines have of it is of no use");
+                tracing::error!(model = %began.model, file, "a file is not what the hub promised");
+                ModelCheckView { state: CheckState::Differs, message: Some(message), ..began }
+            }
+            Ok(CheckOutcome::Missing { file, start }) => {
+                let file = exo_types::printable(&file, 100);
+                let message = format!("no machine that is there has {file} from byte {start} on");
+                ModelCheckView { state: CheckState::Incomplete, message: Some(message), ..began }
+            }
+            Err(message) => ModelCheckView { state: CheckState::Failed, message: Some(message), ..began },
+        }
+    }
+}
