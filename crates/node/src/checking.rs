@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use exo_machine::Holder;
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
+use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
 
-use crate::bulk::{DIGEST_CHUNKS_MAX, Fetcher};
+use crate::bulk::{DIGEST_CHUNKS_MAX, FetchError, Fetcher};
 use crate::library::Library;
 use exo_accelerators::chain;
 
@@ -38,11 +39,31 @@ pub enum CheckOutcome {
 }
 
 /// A member that has chunks.
-struct Peer {
-    node: NodeId,
+struct Peer<'a> {
+    holder: &'a Holder,
     fetcher: Fetcher,
     held: HeldMap,
     was_used: bool,
+}
+
+impl Peer<'_> {
+    /// Goes on with a digest. The member has hung up if others had the chunks before for a minute: it is dialled once more.
+    async fn digest(
+        &mut self,
+        endpoint: &Endpoint,
+        model: ModelId,
+        first: ChunkRef,
+        count: u32,
+        state: Sha256State,
+    ) -> Result<Digested, FetchError> {
+        match self.fetcher.digest(model, first, count, state).await {
+            Err(FetchError::Broken { .. }) => {
+                self.fetcher = Fetcher::dial(endpoint, self.holder.node, &self.holder.addresses).await?;
+                self.fetcher.digest(model, first, count, state).await
+            }
+            answer => answer,
+        }
+    }
 }
 
 impl Library {
@@ -54,6 +75,7 @@ impl Library {
             tokio::task::spawn_blocking(move || store.partial(id)).await.map_err(|e| e.to_string())?;
         let partial = partial.map_err(|e| chain(&e))?.filter(|partial| partial.manifest().hub.is_some());
         let partial = partial.ok_or("each chunk of it is checked as it comes, by the model's identity")?;
+        let unseen = partial.unseen();
         let mut peers = self.peers_with_chunks(&partial, holders).await;
         let outcome = self.check_files(&partial, &mut peers).await?;
         let matches = match &outcome {
@@ -61,18 +83,18 @@ impl Library {
             CheckOutcome::Differs { .. } => false,
             CheckOutcome::Missing { .. } => return Ok(outcome),
         };
-        let kept = tokio::task::spawn_blocking(move || partial.note_check(matches)).await;
+        let kept = tokio::task::spawn_blocking(move || partial.note_check(matches, unseen)).await;
         kept.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?;
         Ok(outcome)
     }
 
-    async fn peers_with_chunks(&self, partial: &PartialModel, holders: &[Holder]) -> Vec<Peer> {
+    async fn peers_with_chunks<'a>(&self, partial: &PartialModel, holders: &'a [Holder]) -> Vec<Peer<'a>> {
         let mut peers = Vec::new();
         for holder in holders {
             let asked = async {
                 let mut fetcher = Fetcher::dial(self.endpoint(), holder.node, &holder.addresses).await?;
                 let held = fetcher.held(partial.manifest()).await?.held;
-                Ok::<_, crate::bulk::FetchError>(Peer { node: holder.node, fetcher, held, was_used: false })
+                Ok::<_, FetchError>(Peer { holder, fetcher, held, was_used: false })
             };
             match asked.await {
                 Ok(peer) => peers.push(peer),
@@ -87,7 +109,7 @@ impl Library {
     async fn check_files(
         &self,
         partial: &Arc<PartialModel>,
-        peers: &mut Vec<Peer>,
+        peers: &mut Vec<Peer<'_>>,
     ) -> Result<CheckOutcome, String> {
         let manifest = partial.manifest().clone();
         let digests = manifest.hub.iter().flat_map(|hub| &hub.files).map(|file| file.sha256);
@@ -95,21 +117,22 @@ impl Library {
         for (index, (file, expected)) in manifest.files.iter().zip(digests).enumerate() {
             // A small file without a digest has all its chunks in the identity.
             let Some(expected) = expected else { continue };
-            match digest_of(partial, peers, &manifest, index as u32).await? {
+            match digest_of(self.endpoint(), partial, peers, &manifest, index as u32).await? {
                 Ok(found) if found == expected => bytes = bytes.saturating_add(file.size),
                 Ok(_) => return Ok(CheckOutcome::Differs { file: file.name.clone() }),
                 Err(start) => return Ok(CheckOutcome::Missing { file: file.name.clone(), start }),
             }
         }
-        let nodes = peers.iter().filter(|peer| peer.was_used).map(|peer| peer.node).collect();
+        let nodes = peers.iter().filter(|peer| peer.was_used).map(|peer| peer.holder.node).collect();
         Ok(CheckOutcome::Matches { bytes, nodes })
     }
 }
 
 /// The digest of one file, or where the first byte is that nobody has.
 async fn digest_of(
+    endpoint: &Endpoint,
     partial: &Arc<PartialModel>,
-    peers: &mut Vec<Peer>,
+    peers: &mut Vec<Peer<'_>>,
     manifest: &Manifest,
     file: u32,
 ) -> Result<Result<[u8; 32], u64>, String> {
@@ -137,7 +160,7 @@ async fn digest_of(
             }
             let peer = &mut peers[index];
             peer.was_used = true;
-            match peer.fetcher.digest(manifest.root(), first, length, state).await {
+            match peer.digest(endpoint, manifest.root(), first, length, state).await {
                 Ok(digested) => (length, digested),
                 Err(error) => {
                     tracing::debug!(error = chain(&error), "a member stopped helping to check a model");

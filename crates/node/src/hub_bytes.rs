@@ -27,6 +27,8 @@ pub struct HubBytes {
 #[derive(Default)]
 struct State {
     clients: BTreeMap<ModelId, Arc<Client>>,
+    /// Models that a command of this node named. Others are what a member says.
+    named: BTreeSet<ModelId>,
     /// Chunks on their way here.
     coming: BTreeMap<ModelId, BTreeSet<ChunkRef>>,
     relays: usize,
@@ -40,7 +42,10 @@ impl HubBytes {
 
     /// Asks for this model as a command said.
     pub fn use_settings(&self, model: ModelId, settings: Settings) {
-        self.lock().clients.insert(model, Arc::new(Client::new(settings)));
+        let client = Arc::new(Client::new(settings));
+        let mut state = self.lock();
+        state.clients.insert(model, client);
+        state.named.insert(model);
     }
 
     /// Chunks of a model that are on their way here from its hub.
@@ -77,10 +82,11 @@ impl HubBytes {
         })
     }
 
-    /// A chunk for another member. It stays on no disk here. Blocks.
+    /// A chunk for another member. It stays on no disk here. Only for a model that a command here named it is asked for with a token: else
+    /// a member could read whatever that token opens. Blocks.
     pub fn relay(&self, manifest: &Manifest, chunk: ChunkRef) -> Result<Vec<u8>, String> {
         let len = manifest.chunk_len(chunk).ok_or("there is no such chunk")?;
-        let client = self.client(manifest.root()).map_err(|e| chain(&e))?;
+        let client = self.client_of_others(manifest.root()).map_err(|e| chain(&e))?;
         let file = commit_file(&client, manifest, chunk.file).map_err(|e| chain(&e))?;
         let _turn = Relay::begin(self).ok_or("too many chunks are being fetched for others")?;
         let start = u64::from(chunk.index) * u64::from(manifest.chunk_bytes);
@@ -92,11 +98,22 @@ impl HubBytes {
         if let Some(client) = self.lock().clients.get(&model) {
             return Ok(client.clone());
         }
-        let home = self.host.home().unwrap_or_default();
-        let settings = Settings::from_env(&home, &|name| self.host.variable(name))?;
-        let client = Arc::new(Client::new(settings));
+        let client = Arc::new(Client::new(self.settings()?));
         self.lock().clients.insert(model, client.clone());
         Ok(client)
+    }
+
+    fn client_of_others(&self, model: ModelId) -> Result<Arc<Client>, HubError> {
+        if self.lock().named.contains(&model) {
+            return self.client(model);
+        }
+        Ok(Arc::new(Client::new(Settings { token: None, ..self.settings()? })))
+    }
+
+    /// As the environment says.
+    fn settings(&self) -> Result<Settings, HubError> {
+        let home = self.host.home().unwrap_or_default();
+        Settings::from_env(&home, &|name| self.host.variable(name))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

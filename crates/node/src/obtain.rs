@@ -66,6 +66,7 @@ impl<'a> Obtaining<'a> {
     ) -> Result<(), String> {
         self.check_room(chunks)?;
         let mut left_since: Option<(usize, Instant)> = None;
+        let mut is_waited_out = false;
         let of_hub = loop {
             let coming = self.take_from_peers(chunks, progress).await?;
             let missing = self.missing(chunks);
@@ -74,7 +75,7 @@ impl<'a> Obtaining<'a> {
             }
             let own: BTreeSet<ChunkRef> = self.hub.coming(self.partial.id()).into_iter().collect();
             let is_left = |chunk: &&ChunkRef| coming.contains(chunk) || own.contains(chunk);
-            let is_waited_out = left_since
+            is_waited_out |= left_since
                 .is_some_and(|(count, since)| count == missing.len() && since.elapsed() > LEFT_TO_OTHERS_MAX);
             let batch: Vec<ChunkRef> =
                 missing.iter().filter(|c| is_waited_out || !is_left(c)).take(BATCH_CHUNKS).copied().collect();
@@ -217,6 +218,7 @@ impl<'a> Obtaining<'a> {
             if self.peers[index].failure.is_some() {
                 continue;
             }
+            self.peers[index].fetcher = None; // it has hung up if the hub was tried for a minute
             let missing = self.missing(chunks);
             match self.fetch(index, &missing, From::Hub, progress).await {
                 Ok(()) => return Ok(()),

@@ -45,6 +45,8 @@ struct State {
     unsynced: Vec<ChunkRef>,
     /// What the last check found.
     checked: Option<bool>,
+    /// Chunks without a hash that came since this was opened.
+    unseen: u64,
 }
 
 /// What comes of digesting some chunks of a file.
@@ -79,7 +81,7 @@ impl PartialModel {
             Some(DIFFERS) => Some(false),
             _ => None,
         };
-        let state = Mutex::new(State { held, unsynced: Vec::new(), checked });
+        let state = Mutex::new(State { held, unsynced: Vec::new(), checked, unseen: 0 });
         Ok(Self { id, manifest, folder: folder.to_owned(), path, state })
     }
 
@@ -210,21 +212,34 @@ impl PartialModel {
         self.state().checked
     }
 
-    /// Keeps what a check of the whole found.
-    pub fn note_check(&self, matches: bool) -> Result<(), StoreError> {
+    /// Keeps what a check of the whole found that began when [`PartialModel::unseen`] was so much: chunks that came since make it void.
+    pub fn note_check(&self, matches: bool, unseen: u64) -> Result<(), StoreError> {
+        let mut state = self.state();
+        if state.unseen != unseen {
+            return Ok(());
+        }
         let text = if matches { MATCHES } else { DIFFERS };
         crate::disk::write_atomic(&self.folder.join(CHECKED), text)?;
-        self.state().checked = Some(matches);
+        state.checked = Some(matches);
         Ok(())
+    }
+
+    /// Chunks that came with no more than their giver's word, since this was opened.
+    pub fn unseen(&self) -> u64 {
+        self.state().unseen
     }
 
     /// A chunk comes that the last check did not see.
     fn forget_check(&self) -> Result<(), StoreError> {
-        if self.state().checked.take().is_none() {
+        let mut state = self.state();
+        state.unseen += 1;
+        if state.checked.is_none() {
             return Ok(());
         }
         let path = self.folder.join(CHECKED);
-        fs::remove_file(&path).map_err(|e| failed("delete", &path, 0, e))
+        fs::remove_file(&path).map_err(|e| failed("delete", &path, 0, e))?;
+        state.checked = None;
+        Ok(())
     }
 
     /// Bytes of the chunks held.

@@ -153,9 +153,9 @@ impl Pull {
         let here = self.lock().view.verified_bytes;
         self.show(shared, |view| view.state = PullState::Fetching);
         if self.request.layers_only && !plan.is_here(&options.root) {
-            let known = register(&shared.library, &shared.data_dir, &client, &plan, cancel)?;
+            let (known, is_new) = register(&shared.library, &shared.data_dir, &client, &plan, cancel)?;
             shared.library.hub().use_settings(known.id, settings);
-            return Ok(Brought::Known(known));
+            return Ok(Brought::Known { known, is_new });
         }
         let fetched = exo_hub::fetch(&client, &plan, &options, cancel, &mut |progress: &Progress| {
             let mut state = self.lock();
@@ -198,8 +198,12 @@ impl Pull {
 enum Brought {
     /// The model is on the disk.
     Files(Fetched),
-    /// It is known.
-    Known(ModelRecord),
+    /// Its heads are.
+    Known {
+        known: ModelRecord,
+        /// Whether this attempt made it known.
+        is_new: bool,
+    },
 }
 
 /// What the request names in place of the node's own: a hub and a token for it, or a registry.
@@ -269,7 +273,7 @@ async fn run(
         Ok(Ok(brought)) => {
             let added = match brought {
                 Brought::Files(fetched) => shared.add(pull, fetched).await,
-                Brought::Known(known) => shared.add_known(pull, known).await,
+                Brought::Known { known, is_new } => shared.add_known(pull, known, is_new).await,
             };
             match added {
                 Ok(()) => return !is_wish_new,
@@ -310,10 +314,17 @@ impl Shared {
     }
 
     /// The same for a model of which only the heads were read.
-    async fn add_known(self: &Arc<Self>, pull: &Pull, known: ModelRecord) -> Result<(), String> {
+    async fn add_known(
+        self: &Arc<Self>,
+        pull: &Pull,
+        known: ModelRecord,
+        is_new: bool,
+    ) -> Result<(), String> {
         pull.show(self, |view| view.state = PullState::Adding);
         if let Err(message) = self.library.open(known.id, &[]).await {
-            let _ = self.library.store().forget(known.id);
+            if is_new {
+                let _ = self.library.store().forget(known.id);
+            }
             return Err(message);
         }
         self.library.release(known.id);

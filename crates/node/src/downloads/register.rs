@@ -17,14 +17,14 @@ const BYTES_MAX: u64 = 512 << 20;
 const FIRST_BYTES: (u64, u64) = (64 << 10, 1 << 20);
 const FIRST_PART: u64 = 16;
 
-/// The model of a plan, known to this node's store from now on. Blocks.
+/// The model of a plan, known to this node's store from now on, and whether it was not before. Blocks.
 pub fn register(
     library: &Library,
     data_dir: &Path,
     client: &Client,
     plan: &Plan,
     cancel: &Cancel,
-) -> Result<ModelRecord, ReferenceError> {
+) -> Result<(ModelRecord, bool), ReferenceError> {
     let commit = plan.commit.clone().ok_or_else(|| no_digest(plan, "the address"))?;
     let outline = OutlineFolder::new(data_dir)?;
     let largest = plan.files.iter().map(|f| f.size).max().unwrap_or(0);
@@ -58,6 +58,7 @@ pub fn register(
         source: std::io::Error::other(error),
     };
     let manifest = Manifest::of_hub(&model, hub, heads).map_err(|e| disk(e.to_string()))?;
+    let is_new = library.store().record(manifest.root()).is_err();
     let partial = library.store().prepare(&manifest).map_err(|e| disk(e.to_string()))?;
     for (file, chunks) in read.into_iter().enumerate() {
         for (index, bytes) in chunks.into_iter().enumerate() {
@@ -66,7 +67,8 @@ pub fn register(
         }
     }
     partial.flush().map_err(|e| disk(e.to_string()))?;
-    library.store().record(manifest.root()).map_err(|e| disk(e.to_string()))
+    let record = library.store().record(manifest.root()).map_err(|e| disk(e.to_string()))?;
+    Ok((record, is_new))
 }
 
 fn read_head(path: &Path, bytes: u64, plan: &Plan) -> Result<Vec<u8>, ReferenceError> {
