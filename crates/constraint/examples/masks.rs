@@ -73,7 +73,7 @@ fn layout(i: usize) -> Layout {
     let read = |i| Schema::read(&schema(i), Strictness::Whole).expect("enforceable").value;
     let thought = Thought::No;
     if i.is_multiple_of(2) {
-        return Layout { thought, answer_open: Vec::new(), body: Body::Json(read(i)) };
+        return Layout { thought, answer_open: Vec::new(), spelled: Vec::new(), body: Body::Json(read(i)) };
     }
     let text = |text: &str| vec![Piece::Text(text.to_owned())];
     let tool = |n: usize| CallShape {
@@ -92,7 +92,7 @@ fn layout(i: usize) -> Layout {
         is_required: i % 4 == 1,
         answer: None,
     });
-    Layout { thought, answer_open: Vec::new(), body }
+    Layout { thought, answer_open: Vec::new(), spelled: Vec::new(), body }
 }
 
 fn line(what: &str, mut times: Vec<Duration>) {

@@ -15,6 +15,8 @@ pub struct Layout {
     pub thought: Thought,
     /// What stands in front of an answer that is no call; nothing in most templates. Where there is something, white space counts.
     pub answer_open: Vec<Piece>,
+    /// The texts of control tokens that mean something to who reads the answer: no text and no thought spells one in letters.
+    pub spelled: Vec<String>,
     /// The answer itself.
     pub body: Body,
 }
@@ -173,7 +175,7 @@ impl Layout {
         }
         let gap = if self.answer_open.is_empty() { "/\\n{0,2}/" } else { "\"\"" };
         let _ = writeln!(rules, "gap: {gap}");
-        rules.push_str(&thought_rules(close, *tokens_max));
+        rules.push_str(&thought_rules(close, *tokens_max, &self.not_spelled()));
         thought
     }
 
@@ -186,13 +188,24 @@ impl Layout {
         }
     }
 
-    /// What text must not be so that it cannot be taken for a thought.
+    /// What text must not have in it so that it cannot be taken for a control token.
+    fn not_spelled(&self) -> String {
+        let spelled: Vec<String> =
+            self.spelled.iter().filter(|text| !text.is_empty()).map(|text| escaped(text)).collect();
+        if spelled.is_empty() {
+            return String::new();
+        }
+        format!(" & ~/(.|\\n)*({})(.|\\n)*/", spelled.join("|"))
+    }
+
+    /// What text must not be so that it cannot be taken for a thought, nor have in it.
     fn not_thought(&self) -> String {
         let open = match &self.thought {
             Thought::Possible { open, .. } if self.answer_open.is_empty() => first_text(open),
             _ => None,
         };
-        open.map(|open| format!(" & ~/\\s*{}(.|\\n)*/", escaped(&open))).unwrap_or_default()
+        let not_thought = open.map(|open| format!(" & ~/\\s*{}(.|\\n)*/", escaped(&open)));
+        not_thought.unwrap_or_default() + &self.not_spelled()
     }
 
     fn write_calls(&self, calls: &Calls, rules: &mut String) {
@@ -229,7 +242,7 @@ impl Layout {
         if !self.answer_open.is_empty() {
             let answer = match &calls.answer {
                 Some(schema) => format!("answer: %json {}", spaced(schema)),
-                None => "answer: TEXT?\nTEXT: /(.|\\n)+/".to_owned(),
+                None => format!("answer: TEXT?\nTEXT: /(.|\\n)+/{}", self.not_spelled()),
             };
             let _ = writeln!(rules, "body: {} answer | {begun}\n{answer}", sequence(&self.answer_open));
             return;
@@ -305,7 +318,7 @@ fn first_text(pieces: &[Piece]) -> Option<String> {
 }
 
 /// Rules of any text up to and with what closes it. Text that has come to its last token is cut there, whatever it was about to say.
-fn thought_rules(close: &[Piece], tokens_max: Option<u32>) -> String {
+fn thought_rules(close: &[Piece], tokens_max: Option<u32>, not_spelled: &str) -> String {
     let behind = sequence(close);
     if tokens_max == Some(0) {
         return format!("thought: {behind}\n");
@@ -330,7 +343,9 @@ fn thought_rules(close: &[Piece], tokens_max: Option<u32>) -> String {
                 ),
             }
         }
-        _ => format!("thought: thought_cut? {behind}\nthought_cut{cut}: THOUGHT\nTHOUGHT: /(.|\\n)+/\n"),
+        _ => format!(
+            "thought: thought_cut? {behind}\nthought_cut{cut}: THOUGHT\nTHOUGHT: /(.|\\n)+/{not_spelled}\n"
+        ),
     }
 }
 

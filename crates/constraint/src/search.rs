@@ -71,7 +71,7 @@ impl Compiler {
     /// Why an expression of a schema cannot be enforced, if it cannot.
     pub fn try_pattern(&self, pattern: &str) -> Result<(), String> {
         let body = Body::Json(json!({"type": "string", "pattern": pattern}));
-        let layout = Layout { thought: Thought::No, answer_open: Vec::new(), body };
+        let layout = Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body };
         self.constrain(layout.grammar()).map(drop).map_err(|e| e.to_string())
     }
 }
@@ -88,5 +88,6 @@ fn alone(tools: &[&CallShape]) -> String {
         is_required: true,
         answer: None,
     };
-    Layout { thought: Thought::No, answer_open: Vec::new(), body: Body::Calls(calls) }.grammar()
+    Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body: Body::Calls(calls) }
+        .grammar()
 }

@@ -1,5 +1,6 @@
 //! What one parameter between tags may be, by its schema: words, texts, numbers, arrays and objects.
 
+use std::cell::Cell;
 use std::fmt::Write;
 
 use llguidance::regex_to_lark;
@@ -11,6 +12,10 @@ use crate::tagged::{Tags, ValueKinds};
 
 /// References and alternatives followed one inside the other.
 const DEPTH_MAX: usize = 16;
+/// Schemas looked at for one tool, along all references.
+const VISITS_MAX: usize = 20_000;
+/// Bytes of schemas that are copied for one tool, so that each parameter has what it refers to.
+const COPIED_BYTES_MAX: usize = 1 << 20;
 /// Alternatives of one parameter.
 const CHOICES_MAX: usize = 4_096;
 const TYPES: [&str; 7] = ["string", "null", "boolean", "integer", "number", "array", "object"];
@@ -185,6 +190,7 @@ impl Shape {
             }
             let is_other = || {
                 tags.is_word(text)
+                    || !self.structures.is_empty() && text.starts_with(['[', '{'])
                     || serde_json::from_str::<Value>(text).is_ok_and(|value| !value.is_string())
             };
             if !is_text_alone && is_other() {
@@ -199,11 +205,13 @@ impl Shape {
 pub(crate) struct ShapeReader<'a> {
     root: &'a Value,
     tags: &'a Tags,
+    visits: Cell<usize>,
+    copied_bytes: Cell<usize>,
 }
 
 impl<'a> ShapeReader<'a> {
     pub(crate) fn new(root: &'a Value, tags: &'a Tags) -> Self {
-        Self { root, tags }
+        Self { root, tags, visits: Cell::new(0), copied_bytes: Cell::new(0) }
     }
 
     /// The words of the schema of all arguments, behind references.
@@ -230,10 +238,11 @@ impl<'a> ShapeReader<'a> {
     }
 
     fn follow(&self, schema: &'a Value, path: &mut Vec<String>, depth: usize) -> Result<Shape, SchemaError> {
-        if depth > DEPTH_MAX {
+        self.visits.set(self.visits.get() + 1);
+        if depth > DEPTH_MAX || self.visits.get() > VISITS_MAX {
             return Err(SchemaError::at(
                 path,
-                "alternatives and references are nested too deep to be followed between tags",
+                "alternatives and references are nested too deep, or too often, to be followed between tags",
             ));
         }
         let words = match schema {
@@ -283,14 +292,14 @@ impl<'a> ShapeReader<'a> {
                 "string" => shape.texts.push(text(words, path)?),
                 "null" => shape.null = self.tags.null_word.is_some(),
                 "boolean" => shape.booleans.extend([true, false]),
-                "integer" | "number" => shape.numbers.push(self.json(words, &[kind])),
+                "integer" | "number" => shape.numbers.push(self.json(words, &[kind], path)?),
                 _ => {}
             }
         }
         let structures: Vec<&str> =
             types.iter().copied().filter(|kind| ["array", "object"].contains(kind)).collect();
         if !structures.is_empty() {
-            shape.structures.push(self.json(words, &structures));
+            shape.structures.push(self.json(words, &structures, path)?);
         }
         Ok(shape)
     }
@@ -357,7 +366,12 @@ impl<'a> ShapeReader<'a> {
     }
 
     /// The same schema of fewer types, for itself: what it refers to goes with it.
-    fn json(&self, words: &Map<String, Value>, types: &[&str]) -> Value {
+    fn json(
+        &self,
+        words: &Map<String, Value>,
+        types: &[&str],
+        path: &[String],
+    ) -> Result<Value, SchemaError> {
         let mut words: Map<String, Value> = words
             .iter()
             .filter(|(word, _)| {
@@ -370,12 +384,25 @@ impl<'a> ShapeReader<'a> {
         words.insert("type".to_owned(), kind);
         let mut schema = Value::Object(words);
         if has_reference(&schema) {
+            if self.copied_bytes.get() <= COPIED_BYTES_MAX {
+                self.copied_bytes.set(self.copied_bytes.get().saturating_add(self.root_bytes()));
+            }
+            if self.copied_bytes.get() > COPIED_BYTES_MAX {
+                let reason =
+                    "too many parameters refer into this schema to be followed between tags; write them out";
+                return Err(SchemaError::at(path, reason));
+            }
             let mut root = self.root.clone();
             lead_to_root(&mut root);
             lead_to_root(&mut schema);
             schema["$defs"] = json!({ "root": root });
         }
-        schema
+        Ok(schema)
+    }
+
+    /// Of the whole schema as text.
+    fn root_bytes(&self) -> usize {
+        serde_json::to_vec(self.root).map_or(usize::MAX, |text| text.len())
     }
 }
 

@@ -23,7 +23,7 @@ fn compiler() -> Compiler {
 }
 
 fn layout(body: Body) -> Layout {
-    Layout { thought: Thought::No, answer_open: Vec::new(), body }
+    Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body }
 }
 
 fn json_layout(schema: &Value) -> Layout {
@@ -265,6 +265,7 @@ fn a_schema_begins_behind_the_thought() {
     let opened = Layout {
         thought: Thought::Opened { close: text("</think>"), tokens_max: None },
         answer_open: Vec::new(),
+        spelled: Vec::new(),
         body: body(),
     };
     assert!(takes(&compiler, &opened, "it is [true]\nso</think>\n\ntrue"));
@@ -272,6 +273,7 @@ fn a_schema_begins_behind_the_thought() {
     let possible = Layout {
         thought: Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: None },
         answer_open: Vec::new(),
+        spelled: Vec::new(),
         body: body(),
     };
     for right in ["true", "<think>hm</think>\n\nfalse", "<think></think>false"] {
@@ -309,8 +311,8 @@ fn a_thought_behind_white_space_is_one_beside_text_and_tools() {
     let thought = || Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: None };
     let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
     for (layout, answer) in [
-        (Layout { thought: thought(), answer_open: Vec::new(), body }, call),
-        (Layout { thought: thought(), answer_open: Vec::new(), body: Body::Text }, "so"),
+        (Layout { thought: thought(), answer_open: Vec::new(), spelled: Vec::new(), body }, call),
+        (Layout { thought: thought(), answer_open: Vec::new(), spelled: Vec::new(), body: Body::Text }, "so"),
     ] {
         for right in [
             &format!("<think>hm</think>\n\n{answer}"),
@@ -335,6 +337,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
     let opened = |tokens_max| Layout {
         thought: Thought::Opened { close: text("</think>"), tokens_max: Some(tokens_max) },
         answer_open: Vec::new(),
+        spelled: Vec::new(),
         body: body(),
     };
     // A byte is a token here.
@@ -352,6 +355,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
     let possible = Layout {
         thought: Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: Some(12) },
         answer_open: Vec::new(),
+        spelled: Vec::new(),
         body: Body::Text,
     };
     for right in ["no thought", "<think>abcdefghijkl</think>so", "<think>a</think>and so on and on and on"] {
@@ -363,7 +367,8 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
         let is_text = body == Body::Text;
         let open = vec![Piece::Control(CONTROL)];
         let thought = Thought::Possible { open, close: text("</think>"), tokens_max: None };
-        let mut fold = start(&compiler, &Layout { thought, answer_open: Vec::new(), body });
+        let mut fold =
+            start(&compiler, &Layout { thought, answer_open: Vec::new(), spelled: Vec::new(), body });
         if is_text {
             fold.accept(b'\n'.into());
         }
@@ -377,7 +382,8 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
         assert!(fold.allows(b't'.into()).unwrap() && fold.may_end().unwrap() == is_text);
     }
     let thought = Thought::Opened { close: vec![Piece::Control(CONTROL)], tokens_max: Some(3) };
-    let mut fold = start(&compiler, &Layout { thought, answer_open: Vec::new(), body: Body::Text });
+    let mut fold =
+        start(&compiler, &Layout { thought, answer_open: Vec::new(), spelled: Vec::new(), body: Body::Text });
     for byte in "abc".bytes() {
         assert!(fold.allows(byte.into()).unwrap() && fold.allows(CONTROL).unwrap());
         fold.accept(byte.into());
@@ -516,6 +522,7 @@ fn takes_in_channels(compiler: &Compiler, body: Body, answer: &str) -> bool {
             tokens_max: None,
         },
         answer_open: vec![Piece::Control(CONTROL), text("final|")],
+        spelled: Vec::new(),
         body,
     };
     let mut fold = start(compiler, &layout);
@@ -555,5 +562,27 @@ fn answers_and_calls_behind_channels_begin_with_their_signs() {
         assert!(takes(body.clone(), &format!("¤final|{right}")));
         assert!(takes(body.clone(), &format!("{think}¤final|{right}")));
         assert!(!takes(body.clone(), right) && !takes(body, &format!("¤final|{right}¤")));
+    }
+}
+
+/// The reader of an answer tells a control token from letters by its text: letters that spell one are of no text and no thought.
+#[test]
+fn letters_do_not_spell_a_control_token_that_means_something() {
+    let compiler = compiler();
+    let thought = Thought::Opened { close: vec![Piece::Control(CONTROL)], tokens_max: None };
+    let spelled = vec!["<|end|>".to_owned(), "[CALL]".to_owned()];
+    let thinks = Layout { thought, answer_open: Vec::new(), spelled: spelled.clone(), body: Body::Text };
+    let calls = Layout { spelled, ..tools(vec![Piece::Control(CONTROL)], false, false) };
+    for (layout, begin) in [(&thinks, "so"), (&thinks, "so\n"), (&calls, ""), (&calls, "so")] {
+        for sign in ["<|end|>", "[CALL]"] {
+            let mut fold = start(&compiler, layout);
+            let (last, before) = sign.as_bytes().split_last().unwrap();
+            for byte in begin.bytes().chain(before.iter().copied()) {
+                assert!(fold.allows(byte.into()).unwrap(), "{begin:?} {sign}");
+                fold.accept(byte.into());
+            }
+            assert!(!fold.allows((*last).into()).unwrap(), "{begin:?} {sign}");
+            assert!(fold.allows(b'x'.into()).unwrap() && fold.allows(CONTROL).unwrap(), "{begin:?} {sign}");
+        }
     }
 }

@@ -63,7 +63,7 @@ fn layout(arguments: TaggedArguments) -> Layout {
         is_required: false,
         answer: None,
     });
-    Layout { thought: Thought::No, answer_open: Vec::new(), body }
+    Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body }
 }
 
 fn start(compiler: &Compiler, schema: &Value) -> Fold {

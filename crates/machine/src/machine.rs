@@ -58,7 +58,7 @@ pub struct MachineConfig {
     pub trust_closed: bool,
     /// How tokens are guessed ahead in instances whose first stage is here.
     pub speculation: Speculation,
-    /// Tells this run of the node from earlier ones; grows.
+    /// Tells this run of the node from others, as a random number does.
     pub incarnation: u64,
     /// The only chance there is: by it attempts to connect are spread.
     pub seed: [u8; 32],

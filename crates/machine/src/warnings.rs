@@ -61,9 +61,10 @@ impl NodeMachine {
 
     /// A member says that another process uses this node's key.
     pub(crate) fn warn_of_another_process(&mut self, by: NodeId) {
-        let name = self.name_of(by);
+        // Without its name, which it could change each time.
+        let by = by.to_instance_name();
         let text = format!(
-            "{name} says that another process uses this node's key: the data folder or disk was copied, and no member uses either. \
+            "another process uses this node's key, says the member {by}: the data folder or disk was copied, and no member uses either. \
              End the copy and type `exo leave` there: it becomes a new node and keeps its models"
         );
         if !self.warnings.is_recent(&text, self.now.unix_s, TWO_PROCESSES_EVERY_S) {

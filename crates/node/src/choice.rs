@@ -218,7 +218,10 @@ impl Choice {
 }
 
 /// The control tokens among the signs of thoughts, answers and calls.
-fn signs(tokenizer: &Tokenizer, reading: &exo_tokenizer::calls::AnswerFormat) -> BTreeMap<u32, String> {
+pub(crate) fn signs(
+    tokenizer: &Tokenizer,
+    reading: &exo_tokenizer::calls::AnswerFormat,
+) -> BTreeMap<u32, String> {
     let thought = reading.thought.iter().flat_map(|(open, close)| [open.as_str(), close]);
     let calls = reading.calls.iter().flat_map(CallFormat::texts);
     let texts = thought.chain([reading.answer_open.as_str()]).chain(calls);

@@ -78,7 +78,8 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
     if let Some(body) = body {
         let thought = thought_layout(open, thought, thought_tokens_max)?;
         let compiler = open.compiler().map_err(|reason| invalid(part, cannot(&reason)))?;
-        let layout = Layout { thought, answer_open: pieces(open, &plan.reading.answer_open)?, body };
+        let spelled = signs(&open.tokenizer, &plan.reading).into_values().collect();
+        let layout = Layout { thought, answer_open: pieces(open, &plan.reading.answer_open)?, spelled, body };
         let tools = shapes.as_mut();
         plan.constraint = Some(compile(compiler, part, layout, tools, &mut plan.unenforced)?);
     }
@@ -212,7 +213,13 @@ fn compile(
 
 /// The grammar of a value of this schema and nothing else.
 fn alone(schema: &Value) -> String {
-    Layout { thought: Thought::No, answer_open: Vec::new(), body: Body::Json(schema.clone()) }.grammar()
+    Layout {
+        thought: Thought::No,
+        answer_open: Vec::new(),
+        spelled: Vec::new(),
+        body: Body::Json(schema.clone()),
+    }
+    .grammar()
 }
 
 fn refused(part: RequestPart, reason: &str) -> GenerateError {

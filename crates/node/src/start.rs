@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use exo_accelerators::{DEMO_MODEL, Message};
 use exo_cluster::Speculation;
@@ -235,8 +235,9 @@ fn journal_writer(
 
 /// What the machine is for as long as it runs. All chance it has is drawn here.
 fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result<MachineConfig, StartError> {
-    let mut seed = [0; 32];
+    let (mut seed, mut incarnation) = ([0; 32], [0; 8]);
     getrandom::fill(&mut seed).map_err(|e| StartError::Random(e.to_string()))?;
+    getrandom::fill(&mut incarnation).map_err(|e| StartError::Random(e.to_string()))?;
     Ok(MachineConfig {
         me,
         name: config.name.clone(),
@@ -245,7 +246,7 @@ fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result
         peers: config.peers.clone(),
         trust_closed: config.trust_closed,
         speculation: config.speculation,
-        incarnation: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
+        incarnation: u64::from_le_bytes(incarnation),
         seed,
     })
 }

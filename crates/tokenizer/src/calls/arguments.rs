@@ -211,6 +211,9 @@ impl TaggedParser {
 fn could_be_other(held: &str, format: &ParameterFormat) -> bool {
     let first = format.close.chars().next().unwrap_or_default();
     let value = held.split(first).next().unwrap_or_default();
+    if !format.close.starts_with(&held[value.len()..]) {
+        return false; // what stands behind it closes nothing: the value went on
+    }
     let words = [Some(&format.true_word), Some(&format.false_word), format.null_word.as_ref()];
     let is_start = words.into_iter().flatten().any(|word| word.starts_with(value));
     is_start || value.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b))

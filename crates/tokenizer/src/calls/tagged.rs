@@ -114,6 +114,13 @@ impl Probes<'_> {
         if open.trim().is_empty() || behind_name.trim().is_empty() || close.trim().is_empty() {
             return Err("no signs stand around the parameters of its calls".to_owned());
         }
+        let is_of_json = |c: char| c == ' ' || c.is_ascii_alphanumeric() || "\"+,-.:[]{}".contains(c);
+        if close.starts_with(is_of_json) {
+            return Err("what closes a parameter of its calls begins as JSON goes on".to_owned());
+        }
+        if end.trim().is_empty() {
+            return Err("nothing closes a call behind its parameters".to_owned());
+        }
         let read = |values: &[(&str, &str, Option<&str>)]| -> Option<Vec<String>> {
             let turn = self.turn(&[(NAME, IDS[0], &object(values))])?;
             let mut rest = turn.strip_prefix(head)?;
