@@ -10,6 +10,7 @@ use exo_tokenizer::calls::{self, CallFormat, ThoughtFormat};
 use exo_types::{Constraint, FailureKind};
 use serde_json::{Map, Value};
 
+use crate::choice::signs;
 use crate::library::OpenModel;
 use crate::tool_calls::ToolShapes;
 
