@@ -53,7 +53,9 @@ impl StageMachine {
     /// Step 0 came, perhaps again: the scheduler repeats it until one comes back, and then begins with step 1. Behind that it is
     /// another scheduler's, which knows nothing of what is open here.
     fn arrive_first(&mut self, message: StepMessage, expected: u64) -> Result<(), Broken> {
-        if expected > 1 {
+        // Its own scheduler names all that is kept here, each time.
+        let is_of_another = self.kept.keys().any(|key| !message.kept.contains(key));
+        if expected > 1 || is_of_another {
             return Err(Broken::Order { got: 0, expected });
         }
         let (got, in_front) = (message.pages.len(), self.index);

@@ -631,6 +631,21 @@ fn of_a_term_that_broke_by_itself_nothing_is_kept() {
     assert_eq!(out, [StageOutput::Rewire { term: Term(2), keep: vec![] }]);
 }
 
+/// It has not said more than step 0 in this term, so its numbers tell nothing: what it does not name does.
+#[test]
+fn a_scheduler_that_was_started_anew_and_knows_nothing_of_kept_pages_begins_the_next_term() {
+    let mut s = busy();
+    let named = || StepMessage { kept: vec![PageKey(7)], ..step_0(1) };
+    feed(&mut s, in_term(2, named()));
+    s.handle(Time::ZERO, StageInput::Rewired { term: Term(2) });
+    let again = show(&feed(&mut s, in_term(2, named())));
+    assert!(!again.iter().any(|line| line.starts_with("broken")), "its own says it again: {again:?}");
+    let out = show(&feed(&mut s, in_term(2, step_0(1))));
+    assert!(out[0].starts_with("broken to 1"), "{out:?}");
+    let out = feed(&mut s, in_term(3, step_0(1)));
+    assert_eq!(out, [StageOutput::Rewire { term: Term(3), keep: vec![] }]);
+}
+
 #[test]
 fn a_step_of_a_lower_term_is_ignored() {
     let mut s = busy();
