@@ -7,6 +7,7 @@ use exo_types::{SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
 
 use super::drafting::Drafting;
 use super::lookup::Lookup;
+use super::making_way::Shares;
 use super::pages::Pages;
 use super::queue::Waiting;
 use super::sequence::{Guesser, REPORT_BUDGET, Running};
@@ -83,12 +84,15 @@ impl Scheduler {
 
     /// Takes whose turn it is, if it has room, or else whoever has less than a share and for whom another makes way.
     fn next_admitted(&mut self) -> Option<Waiting> {
-        let head = self.queue.head()?;
-        let has_slot = self.running.len() < self.placement.slots as usize;
-        if has_slot && self.pages.can_claim(&head.need) {
-            return self.queue.pop();
+        let shares = Shares::of_all(&self.running);
+        if self.running.len() < self.placement.slots as usize {
+            let next = self.queue.next(|spec| shares.of(spec))?;
+            if self.pages.can_claim(&next.need) {
+                let next = next.submission.spec.sequence;
+                return self.queue.take(next);
+            }
         }
-        let (next, paused) = self.who_makes_way()?;
+        let (next, paused) = self.who_makes_way(&shares)?;
         let next = self.queue.take(next)?;
         self.pause(paused);
         Some(next)

@@ -13,19 +13,24 @@ use super::queue::Waiting;
 use super::sequence::Running;
 
 /// How many sequences run, by whose they are.
-struct Shares {
+pub(super) struct Shares {
     principals: BTreeMap<Principal, usize>,
     requests: BTreeMap<RequestId, usize>,
 }
 
 impl Shares {
-    fn of(running: &BTreeMap<SequenceId, Running>) -> Self {
+    pub(super) fn of_all(running: &BTreeMap<SequenceId, Running>) -> Self {
         let (mut principals, mut requests) = (BTreeMap::new(), BTreeMap::new());
         for (sequence, running) in running {
             *principals.entry(running.principal).or_default() += 1;
             *requests.entry(sequence.request).or_default() += 1;
         }
         Self { principals, requests }
+    }
+
+    /// What runs of its principal, and of its request.
+    pub(super) fn of(&self, spec: &SequenceSpec) -> (usize, usize) {
+        (self.of_principal(spec.principal), self.of_request(spec.sequence.request))
     }
 
     fn of_principal(&self, principal: Principal) -> usize {
@@ -40,15 +45,14 @@ impl Shares {
 impl Scheduler {
     /// Who is admitted, and which sequence makes way for it: the first that waits and whose principal runs at most as much as that
     /// sequence's when both have changed places; or the same of requests of one principal. Who runs nothing is overtaken by nobody.
-    pub(super) fn who_makes_way(&self) -> Option<(SequenceId, SequenceId)> {
-        let shares = Shares::of(&self.running);
+    pub(super) fn who_makes_way(&self, shares: &Shares) -> Option<(SequenceId, SequenceId)> {
         let mut overtaken = BTreeSet::new();
         for waiting in self.queue.in_order() {
             let SequenceSpec { sequence, principal, .. } = waiting.submission.spec;
             if overtaken.contains(&principal) {
                 continue;
             }
-            if let Some(paused) = self.makes_way_for(waiting, &shares) {
+            if let Some(paused) = self.makes_way_for(waiting, shares) {
                 return Some((sequence, paused));
             }
             if shares.of_request(sequence.request) == 0 {

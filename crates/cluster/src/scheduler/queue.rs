@@ -1,9 +1,9 @@
-//! Waiting sequences: principals take turns, and within a principal its requests do, so that one request with many
-//! choices does not stand in front of another with one. Answers that were interrupted go on before new ones begin.
+//! Waiting sequences: who runs least is the next. Of equals, principals take turns, and within a principal its requests do, so that
+//! one request with many choices does not stand in front of another with one. Answers that were interrupted go on before new ones begin.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exo_types::{NodeId, Principal, RequestId, SequenceId};
+use exo_types::{NodeId, Principal, RequestId, SequenceId, SequenceSpec};
 
 use super::pages::Need;
 use crate::wire::{Submission, limits};
@@ -23,7 +23,7 @@ pub(super) struct Waiting {
     pub(super) generated: u32,
 }
 
-/// A bounded queue. The head is whoever's turn it is; it is never overtaken, so that a long prompt is not starved.
+/// A bounded queue.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     len_max: usize,
@@ -82,12 +82,14 @@ impl Queue {
         self.principals.entry(principal).first_entry(request).push_front(waiting);
     }
 
-    /// Whose turn it is.
-    pub(super) fn head(&self) -> Option<&Waiting> {
-        self.resumed.front().or_else(|| self.principals.first()?.first()?.front())
+    /// Who has the next slot: of those that run least, whose turn it is. Nobody goes before it because of its pages, so that a long
+    /// prompt is not starved.
+    pub(super) fn next(&self, runs: impl Fn(&SequenceSpec) -> (usize, usize)) -> Option<&Waiting> {
+        let least = || self.in_order().min_by_key(|waiting| runs(&waiting.submission.spec));
+        self.resumed.front().or_else(least)
     }
 
-    /// Takes the head; its principal, and within it its request, goes to the end of the turns.
+    /// Takes one after the other, in the order of turns.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         self.resumed.pop_front().or_else(|| self.pop_turn())
     }
@@ -103,7 +105,7 @@ impl Queue {
         self.resumed.front().into_iter().chain(requests.filter_map(VecDeque::front))
     }
 
-    /// Takes one of [`Queue::in_order`] as if it were its turn.
+    /// Takes one of [`Queue::in_order`] as if it were its turn; its principal, and within it its request, goes to the end of the turns.
     pub(super) fn take(&mut self, sequence: SequenceId) -> Option<Waiting> {
         if self.resumed.front().is_some_and(|waiting| waiting.submission.spec.sequence == sequence) {
             return self.resumed.pop_front();
@@ -186,10 +188,6 @@ impl<K: Ord + Copy, V: Default> Turns<K, V> {
         self.order.retain(|other| *other != key);
         self.order.push_front(key);
         self.values.entry(key).or_default()
-    }
-
-    fn first(&self) -> Option<&V> {
-        self.values.get(self.order.front()?)
     }
 
     /// Lets `take` have the value whose turn it is; it says what it took and whether it left the value empty.

@@ -288,6 +288,31 @@ fn who_has_all_slots_makes_way_for_who_has_none() {
     assert_eq!((s.stats().pages_claimed, s.stats().queued), (0, 0));
 }
 
+#[test]
+fn a_free_slot_is_for_who_runs_least_and_so_nobody_is_paused_again_and_again() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = serving(config, placement, 4096, 4);
+    let [long, short] = [1, 2].map(|n| Principal([n; 16]));
+    for n in 1..=4 {
+        submit_as(&mut s, n, 4, 200, long);
+    }
+    for n in 11..=13 {
+        submit_as(&mut s, n, 4, 2, short);
+    }
+    let mut said = Vec::new();
+    for n in 14..60 {
+        submit_as(&mut s, n, 4, 2, short);
+        said.extend(go_on(&mut s));
+    }
+    let is_paused = |line: &&String| line.starts_with("started 3 ") || line.starts_with("started 4 ");
+    assert_eq!(said.iter().filter(is_paused).count(), 0, "two and two from the first to the last: {said:?}");
+    let run = s.running.keys().filter(|sequence| sequence.request.0 <= 4);
+    assert_eq!(run.count(), 2, "{said:?}");
+    assert!(said.iter().filter(|line| line.starts_with("ended")).count() > 20, "{said:?}");
+}
+
 /// One request with many choices beside another of the same principal.
 #[test]
 fn choices_that_have_all_slots_make_way_for_another_request() {
