@@ -354,8 +354,13 @@ pub enum Command {
                             and context only; llama-perplexity's\nnumbers (with the same -c) compare too.")]
     Perplexity(Perplexity),
     /// Check what works on this machine and what does not, with the next step
-    #[command(after_help = "Example: exo doctor")]
-    Doctor(Json),
+    #[command(
+        after_help = "Examples:\n  exo doctor\n  exo doctor --report                  a file to send to somebody who helps\n  \
+                      exo doctor --report trouble.tar.gz\n\n\
+                      A report has these checks, the settings, and of a running node what it sees of the cluster, its\n\
+                      measurements, alerts, and the last log lines of all nodes. Keys, names and addresses are replaced."
+    )]
+    Doctor(Doctor),
     /// Compute one shard on a graphics processor for the node that started this process
     #[command(hide = true)]
     Worker,
@@ -385,6 +390,15 @@ pub struct Json {
     /// Print JSON for scripts
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Doctor {
+    /// Write all that helps to find a fault into one file, without keys, names and addresses
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "json")]
+    pub report: Option<Option<PathBuf>>,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Args)]

@@ -99,7 +99,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Perplexity(args) => commands::perplexity::run(config, args).await,
         Command::Quantize(args) => commands::quantize::run(config, args).await,
         Command::Devices(args) => commands::devices::run(config, args).await.map(done),
-        Command::Doctor(json) => commands::doctor::run(config, json).await,
+        Command::Doctor(args) => commands::doctor::run(config, &args).await,
         Command::Worker => commands::worker::run().map(done),
         Command::Config(json) => commands::settings::run(config, json).map(done),
     }

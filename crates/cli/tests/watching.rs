@@ -4,6 +4,9 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Output;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -157,4 +160,97 @@ fn what_is_logged_holds_no_prompt_and_no_answer() {
     assert!(warned.iter().all(|line| line["name"] == "there" && line["level"] != "trace"), "{warned:?}");
     let nobody = nodes[0].exo(&["logs", "--node", "nobody"]);
     assert!(support::stderr(&nobody).contains("no node `nobody`"), "{}", support::stderr(&nobody));
+}
+
+/// The files of a report by their names.
+fn unpacked(path: &Path) -> BTreeMap<String, String> {
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()));
+    let file = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        let mut entry = entry.unwrap();
+        let name = entry.path().unwrap().strip_prefix("exo-report").unwrap().to_str().unwrap().to_owned();
+        (name, std::io::read_to_string(&mut entry).unwrap())
+    };
+    archive.entries().unwrap().map(file).collect()
+}
+
+/// `exo doctor --report` for that data folder, in that folder, with words planted in its environment.
+fn report(data_dir: &Path, folder: &Path, args: &[&str]) -> Output {
+    let mut command = support::exo(&["doctor", "--report"]);
+    command.args(args).arg("--data-dir").arg(data_dir).current_dir(folder);
+    command.env("EXO_API_KEYS", "planted-key").env("HF_TOKEN", "planted-token").env("USER", "plantedperson");
+    command.env("EXO_PEERS", "planted.example.org:52416");
+    support::finish(&mut command, SOON)
+}
+
+#[test]
+fn a_report_has_what_helps_and_nothing_of_who_and_where() {
+    let nodes = cluster("report", &["Annas-Pult", "Bertas-Turm"]);
+    nodes[0].place("demo", 2);
+    nodes[0].ask("demo", "planted words of a prompt");
+    let view = nodes[0].get("/exo/v1/cluster");
+    let ids: Vec<&str> =
+        view["nodes"].as_array().unwrap().iter().map(|node| node["id"].as_str().unwrap()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let output = report(&nodes[0].data_dir, folder.path(), &["report.tar.gz"]);
+    assert!(output.status.success(), "{}", support::stderr(&output));
+    let files = unpacked(&folder.path().join("report.tar.gz"));
+    let expected = [
+        "about.txt",
+        "alerts.json",
+        "cluster.json",
+        "doctor.json",
+        "logs/node-1.txt",
+        "logs/node-2.txt",
+        "models.json",
+        "requests.json",
+        "settings.json",
+        "telemetry.json",
+    ];
+    assert_eq!(files.keys().collect::<Vec<_>>(), expected);
+    let shown = stdout(&output);
+    assert!(expected.iter().all(|name| shown.contains(name)), "each is named: {shown}");
+    let data_dir = nodes[0].data_dir.to_str().unwrap();
+    let (short, secrets) = (ids.iter().map(|id| &id[..12]), nodes.iter().map(|node| node.secret.as_str()));
+    let planted: Vec<&str> =
+        ["annas", "bertas", "planted", data_dir].into_iter().chain(short).chain(secrets).collect();
+    for (name, text) in &files {
+        for word in &planted {
+            assert!(!text.to_lowercase().contains(&word.to_lowercase()), "{word} in {name}: {text}");
+        }
+        let is_whole = !name.ends_with(".json") || serde_json::from_str::<Value>(text).is_ok();
+        assert!(is_whole, "{name}: {text}");
+    }
+    let cluster: Value = serde_json::from_str(&files["cluster.json"]).unwrap();
+    assert_eq!(
+        (&cluster["nodes"][0]["name"], &cluster["nodes"][0]["id"]),
+        (&json!("node-1"), &json!("node-1"))
+    );
+    assert!(files["logs/node-2.txt"].lines().count() > 3, "{}", files["logs/node-2.txt"]);
+}
+
+#[test]
+fn a_report_is_written_over_no_file_and_says_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("none");
+    let output = report(&data_dir, folder.path(), &[]);
+    assert!(
+        output.status.success() && support::stderr(&output).contains("none runs"),
+        "{}",
+        support::stderr(&output)
+    );
+    let entry = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap();
+    let name = entry.file_name().into_string().unwrap();
+    assert!(name.starts_with("exo-report-"), "{name}");
+    assert_eq!(
+        unpacked(&entry.path()).keys().collect::<Vec<_>>(),
+        ["about.txt", "doctor.json", "settings.json"]
+    );
+    let again = report(&data_dir, folder.path(), &[&name]);
+    assert!(
+        !again.status.success() && support::stderr(&again).contains("is there already"),
+        "{}",
+        support::stderr(&again)
+    );
+    let nowhere = report(&data_dir, folder.path(), &["no/such/folder.tar.gz"]);
+    assert!(support::stderr(&nowhere).contains("name a file in a folder"), "{}", support::stderr(&nowhere));
 }

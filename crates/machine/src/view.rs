@@ -200,13 +200,15 @@ impl ViewInputs<'_> {
         let reports = placement.shards().map(|(at, shard)| self.stage_report(at, shard.node));
         let reports: Vec<Option<&StageReport>> = reports.collect();
         let busy_us = |report: &Option<&StageReport>| report.map_or(0, |r| r.busy_us);
+        // Of a stage that has told nothing yet no share is known, and then of no other.
+        let have_all_told = reports.iter().all(|report| busy_us(report) > 0);
         let total: u64 = reports.iter().map(busy_us).sum();
         let streams = load.as_ref().map_or(1, |load| load.running);
         let wanted = self.state.instances().get(&placement.instance).map(|i| &i.request);
         let objective = wanted.map(|wanted| wanted.objective);
         let predicted = wanted.and_then(|wanted| prediction::of(placement, wanted, streams, self.reports));
         let stages = placement.shards().zip(&reports).map(|((_, shard), report)| {
-            let share = (total > 0).then(|| busy_us(report) as f64 / total as f64);
+            let share = have_all_told.then(|| busy_us(report) as f64 / total as f64);
             self.stage_view(instance, shard, *report, share)
         });
         api::InstanceView {

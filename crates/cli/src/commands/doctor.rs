@@ -1,15 +1,18 @@
 //! `exo doctor`: what works on this machine and what does not, with the next step. Changes nothing.
+//! With `--report` it goes into a file for somebody who helps.
 
 mod graphics;
 mod machine;
 mod network;
 mod node;
+mod redact;
+mod report;
 
 use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::args::Json;
+use crate::args::Doctor;
 use crate::client::Client;
 use crate::config::Config;
 use crate::ui;
@@ -66,7 +69,7 @@ impl Check {
 }
 
 /// Looks at everything. Fails when something is broken, so that a script notices.
-pub async fn run(config: &Config, json: Json) -> anyhow::Result<ExitCode> {
+pub async fn run(config: &Config, args: &Doctor) -> anyhow::Result<ExitCode> {
     let running = Client::running(&config.data_dir()).await;
     let mut checks = vec![machine::data_folder(config, running.is_some())];
     checks.extend(machine::disk(config));
@@ -84,7 +87,11 @@ pub async fn run(config: &Config, json: Json) -> anyhow::Result<ExitCode> {
             checks.push(Check::note("demo model", "carried by this program, unpacked when a node starts"))
         }
     }
-    if json.json {
+    if let Some(path) = &args.report {
+        report::write(config, running.as_ref(), &checks, path.as_deref()).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.json.json {
         ui::json(&checks)?;
     } else {
         show(&checks);

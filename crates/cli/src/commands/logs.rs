@@ -68,7 +68,8 @@ fn path(args: &Logs, after: Option<&str>) -> anyhow::Result<String> {
     Ok(format!("/exo/v1/logs?{}", parts.join("&")))
 }
 
-fn shown(line: &LogLineView) -> String {
+/// A line as people see it.
+pub(super) fn shown(line: &LogLineView) -> String {
     let (time, level) = (time_of_day(line.at_unix_ms), line.level.as_str());
     format!("{time} {} {level:5} {}: {}", line.name, line.target, line.text)
 }

@@ -45,7 +45,8 @@ pub const RULES: &[Rule] = &[
     rule(
         "node_lost",
         Critical,
-        (0, 5),
+        // A link that breaks and comes back at once is no loss.
+        (2, 5),
         "start exo there again, or remove the node for good with `exo remove`",
     ),
     rule("node_flapping", Warning, (0, 60), "look at the machine's network and power: it comes and goes"),

@@ -1,0 +1,221 @@
+//! What a report must not tell is replaced: secrets, keys, and the names and addresses of people, machines and networks.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use anyhow::Context;
+use regex::{Captures, Regex};
+use serde_json::Value;
+
+const SECRET: &str = "[secret]";
+
+/// Words that are known, and what stands for each of them.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    words: BTreeMap<String, String>,
+}
+
+impl Known {
+    /// A word that names something. Shorter than two characters it tells nothing, and would be found everywhere.
+    pub(super) fn add(&mut self, word: &str, stands: &str) {
+        let word = word.trim();
+        if word.chars().count() >= 2 {
+            self.words.entry(word.to_lowercase()).or_insert_with(|| stands.to_owned());
+        }
+    }
+
+    pub(super) fn secret(&mut self, word: &str) {
+        self.add(word, SECRET);
+    }
+}
+
+/// Replaces what is known and what looks like an address, a key or a folder of a person. The same text is replaced by the same word
+/// throughout a report, so that its parts can still be put together.
+#[derive(Debug)]
+pub(super) struct Redactor {
+    known: Option<(Regex, BTreeMap<String, String>)>,
+    shapes: Vec<(Regex, Shape)>,
+    /// What was replaced by a number, by its kind.
+    numbered: BTreeMap<(&'static str, String), usize>,
+    /// How often something was replaced.
+    pub(super) count: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shape {
+    Secret,
+    Login,
+    Home,
+    Mail,
+    Mac,
+    Ipv6,
+    Ipv4,
+    Id,
+}
+
+const SHAPES: &[(Shape, &str)] = &[
+    (Shape::Login, r"://[^/\s@]+@"),
+    (Shape::Secret, r"\b(?:sk|hf|gh[a-z]|xox[a-z]|glpat|AKIA)[-_][A-Za-z0-9_-]{6,}|\bBearer\s+\S+"),
+    (Shape::Home, r#"(?:/home|/Users|[A-Za-z]:\\{1,2}Users)[/\\]{1,2}[^/\\\s"':,]+"#),
+    (Shape::Mail, r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+"),
+    (Shape::Mac, r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b"),
+    (Shape::Ipv6, r"[0-9A-Fa-f:]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?"),
+    (Shape::Ipv4, r"\b\d{1,3}(?:\.\d{1,3}){3}\b"),
+    (Shape::Id, r"\b[A-Za-z0-9_+-]{32,}={0,2}"),
+];
+
+impl Redactor {
+    pub(super) fn new(known: Known) -> anyhow::Result<Self> {
+        let mut words: Vec<&String> = known.words.keys().collect();
+        // Of two that begin alike the longer is meant.
+        words.sort_by_key(|word| std::cmp::Reverse(word.len()));
+        let any = words.iter().map(|word| regex::escape(word)).collect::<Vec<_>>().join("|");
+        let known = match words.is_empty() {
+            true => None,
+            false => Some((pattern(&format!(r"(?i)\b{{start-half}}(?:{any})\b{{end-half}}"))?, known.words)),
+        };
+        let shapes = SHAPES.iter().map(|&(shape, text)| Ok((pattern(text)?, shape)));
+        let shapes = shapes.collect::<anyhow::Result<_>>()?;
+        Ok(Self { known, shapes, numbered: BTreeMap::new(), count: 0 })
+    }
+
+    /// A text without what it must not tell.
+    pub(super) fn text(&mut self, text: &str) -> String {
+        let mut text = text.to_owned();
+        if let Some((pattern, words)) = &self.known {
+            let count = &mut self.count;
+            let replaced = pattern.replace_all(&text, |found: &Captures<'_>| {
+                *count += 1;
+                words.get(&found[0].to_lowercase()).map_or(SECRET, String::as_str)
+            });
+            text = replaced.into_owned();
+        }
+        let shapes = std::mem::take(&mut self.shapes);
+        for (pattern, shape) in &shapes {
+            text =
+                pattern.replace_all(&text, |found: &Captures<'_>| self.shape(*shape, &found[0])).into_owned();
+        }
+        self.shapes = shapes;
+        text
+    }
+
+    /// The same for every text of a document, keys of its maps too.
+    pub(super) fn value(&mut self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.text(&text)),
+            Value::Array(items) => items.into_iter().map(|item| self.value(item)).collect(),
+            Value::Object(fields) => {
+                fields.into_iter().map(|(key, value)| (self.text(&key), self.value(value))).collect()
+            }
+            plain @ (Value::Null | Value::Bool(_) | Value::Number(_)) => plain,
+        }
+    }
+
+    fn shape(&mut self, shape: Shape, found: &str) -> String {
+        let replaced = match shape {
+            Shape::Secret => SECRET.to_owned(),
+            Shape::Login => format!("://{SECRET}@"),
+            Shape::Home => "~".to_owned(),
+            Shape::Mail => self.numbered("mail", found),
+            Shape::Mac => self.numbered("mac", found),
+            Shape::Ipv6 => return self.ipv6(found),
+            Shape::Ipv4 => match found.parse::<Ipv4Addr>() {
+                Ok(address) if !address.is_loopback() && !address.is_unspecified() => {
+                    self.numbered("address", found)
+                }
+                Ok(_) | Err(_) => return found.to_owned(),
+            },
+            Shape::Id => self.numbered("id", found),
+        };
+        self.count += 1;
+        replaced
+    }
+
+    /// What only looks like an address, as a time of day does, stays.
+    fn ipv6(&mut self, found: &str) -> String {
+        let end = found.trim_end_matches(['.', ':']);
+        // `::` at the end is part of an address, one `:` is not.
+        let candidates = [found, end];
+        let is_address = |text: &&&str| {
+            let (address, _) = text.split_once('%').unwrap_or((text, ""));
+            let parsed = address.parse::<Ipv6Addr>();
+            parsed.is_ok_and(|address| !address.is_loopback() && !address.is_unspecified())
+        };
+        let Some(address) = candidates.iter().find(is_address).map(|text| (*text).to_owned()) else {
+            return found.to_owned();
+        };
+        self.count += 1;
+        let rest = found[address.len()..].to_owned();
+        self.numbered("address", &address) + &rest
+    }
+
+    fn numbered(&mut self, kind: &'static str, found: &str) -> String {
+        let next = 1 + self.numbered.keys().filter(|(of, _)| *of == kind).count();
+        let number = *self.numbered.entry((kind, found.to_lowercase())).or_insert(next);
+        format!("{kind}-{number}")
+    }
+}
+
+fn pattern(text: &str) -> anyhow::Result<Regex> {
+    let pattern = regex::RegexBuilder::new(text).size_limit(64 << 20).build();
+    pattern
+        .context("the names of this cluster make no pattern to look for: no report is written without them")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn redactor() -> Redactor {
+        let mut known = Known::default();
+        known.add("Anna's (desk)", "node-1");
+        known.add("tower", "node-2");
+        known.add("abcdefghij23", "node-2");
+        known.add("anna", "user");
+        known.secret("planted key");
+        known.add("x", "nothing so short");
+        Redactor::new(known).unwrap()
+    }
+
+    #[test]
+    fn names_addresses_keys_and_folders_are_replaced_each_by_one_word() {
+        let cases = [
+            ("tower lost anna's (DESK)", "node-2 lost node-1"),
+            ("node abcdefghij23 is Tower", "node node-2 is node-2"),
+            ("towers of savanna stay", "towers of savanna stay"),
+            ("with planted key in it", "with [secret] in it"),
+            ("at 192.168.1.7:52416, then 192.168.1.7", "at address-1:52416, then address-1"),
+            ("on 127.0.0.1:52415 and 0.0.0.0", "on 127.0.0.1:52415 and 0.0.0.0"),
+            ("[fe80::1%eth0]:52416 and 2001:db8::2: no answer", "[address-2]:52416 and address-3: no answer"),
+            ("12:30:45.123Z at ::1", "12:30:45.123Z at ::1"),
+            ("exo_cluster::scheduler said so", "exo_cluster::scheduler said so"),
+            ("aa:bb:cc:dd:ee:0f", "mac-1"),
+            ("/home/bea/models/a.gguf", "~/models/a.gguf"),
+            ("/Users/bea/x C:\\Users\\bea\\x", "~/x ~\\x"),
+            ("http://bea:word@proxy:3128/ and bea@example.org", "http://[secret]@proxy:3128/ and mail-1"),
+            ("hf_abcdefghijk Bearer abc sk-1234567", "[secret] [secret] [secret]"),
+            ("id 0123456789abcdef0123456789abcdef!", "id id-1!"),
+            ("0000:01:00.0 is a place of a card", "0000:01:00.0 is a place of a card"),
+        ];
+        let mut redactor = redactor();
+        for (text, expected) in cases {
+            assert_eq!(redactor.text(text), expected, "{text}");
+        }
+        assert_eq!(redactor.count, 19);
+    }
+
+    #[test]
+    fn documents_keep_their_form() {
+        let found =
+            redactor().value(json!({"tower": [1, null, true, "anna"], "n": {"name": "Anna's (desk)"}}));
+        assert_eq!(found, json!({"node-2": [1, null, true, "user"], "n": {"name": "node-1"}}));
+    }
+
+    #[test]
+    fn nothing_known_is_no_pattern_for_everything() {
+        let mut redactor = Redactor::new(Known::default()).unwrap();
+        assert_eq!(redactor.text("plain words"), "plain words");
+    }
+}
