@@ -360,6 +360,50 @@ pub struct Timings {
     pub tokens_per_s: Option<f64>,
 }
 
+/// Where the time of a request's steps went, as its scheduler has counted it. Of several choices, and of steps on their way at once,
+/// each counts; of an answer that was interrupted, its last part.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct StepTimesView {
+    /// What each stage computed, in order.
+    pub stages: Vec<StageTimeView>,
+    /// Links, and waiting for other steps, until the first token.
+    pub between_prompt_ms: f64,
+    /// The same behind it.
+    pub between_answer_ms: f64,
+}
+
+/// What one stage computed of a request.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct StageTimeView {
+    /// Id of its node.
+    pub node: String,
+    /// Its device there.
+    pub device: String,
+    /// Until the first token.
+    pub prompt_ms: f64,
+    /// Behind it.
+    pub answer_ms: f64,
+}
+
+impl StepTimesView {
+    /// Takes in another choice. One that ran on other devices has another picture: the later stays.
+    pub fn add(&mut self, other: Self) {
+        let places = |times: &Self| -> Vec<(String, String)> {
+            times.stages.iter().map(|stage| (stage.node.clone(), stage.device.clone())).collect()
+        };
+        if places(self) != places(&other) {
+            *self = other;
+            return;
+        }
+        for (stage, more) in self.stages.iter_mut().zip(other.stages) {
+            stage.prompt_ms += more.prompt_ms;
+            stage.answer_ms += more.answer_ms;
+        }
+        self.between_prompt_ms += other.between_prompt_ms;
+        self.between_answer_ms += other.between_answer_ms;
+    }
+}
+
 /// The end of a request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Summary {
@@ -367,6 +411,8 @@ pub struct Summary {
     pub usage: Usage,
     /// Times.
     pub timings: Timings,
+    /// Where the time of its steps went, where that is known.
+    pub times: Option<StepTimesView>,
     /// The model's id in full.
     pub model_id: String,
     /// Kernel families that computed it, first stage first, each once: `cpu/avx2`. The same families and the same

@@ -48,8 +48,8 @@ pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, Gener
 pub use fields::{BadParam, BadParamKind};
 pub use generate::{
     AnswerFormat, CallDelta, CalledFunction, ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent,
-    GenerateRequest, Prompt, Reasoning, RequestPart, Resumable, Resumed, Resumption, Summary, Timings,
-    TokenPiece, ToolCall, ToolDefinition, Tools, TopToken, Usage,
+    GenerateRequest, Prompt, Reasoning, RequestPart, Resumable, Resumed, Resumption, StageTimeView,
+    StepTimesView, Summary, Timings, TokenPiece, ToolCall, ToolDefinition, Tools, TopToken, Usage,
 };
 pub use live::{Change, DeltaEvent, EndEvent, EndReason, LiveEvent, SnapshotEvent};
 pub use logs::{

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::generate::{Resumed, Summary, Timings, TokenPiece, TopToken};
+use crate::generate::{Resumed, StepTimesView, Summary, Timings, TokenPiece, TopToken};
 
 /// Extension `exo`: how the answer was made. Beside the usage, in the whole answer and at the end of a stream.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
@@ -18,6 +18,9 @@ pub struct ExoSummary {
     pub stages: u32,
     /// Measured times.
     pub timings: Timings,
+    /// Where the time of its steps went, stage by stage; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<StepTimesView>,
     /// Where the answer was interrupted and went on; absent where it was not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resumed: Vec<Resumed>,
@@ -44,6 +47,7 @@ impl ExoSummary {
             kernels: summary.kernels.clone(),
             stages: summary.stages,
             timings: summary.timings,
+            times: summary.times.clone(),
             resumed: summary.resumed.clone(),
             draft_acceptance_rate: summary.usage.acceptance_rate(),
             unenforced: summary.unenforced.clone(),

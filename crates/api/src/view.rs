@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::alerts::AlertView;
+use crate::generate::StepTimesView;
 use crate::plan::PlanObjective;
 
 /// The cluster as one node sees it.
@@ -111,6 +112,9 @@ pub struct RecentRequestView {
     pub tokens_per_s: Option<f64>,
     /// Stages that its answer went through.
     pub stages: u32,
+    /// Where the time of its steps went, stage by stage, where that is known.
+    #[serde(default)]
+    pub times: Option<StepTimesView>,
 }
 
 /// Something that went wrong.

@@ -162,6 +162,32 @@ fn what_is_logged_holds_no_prompt_and_no_answer() {
     assert!(support::stderr(&nobody).contains("no node `nobody`"), "{}", support::stderr(&nobody));
 }
 
+#[test]
+fn an_answer_tells_how_long_each_stage_and_the_way_between_took() {
+    let nodes = cluster("times", &["left", "right"]);
+    nodes[0].place("demo", 2);
+    let began = std::time::Instant::now();
+    let answer = nodes[1].ask("demo", "What is 17 + 25?").json();
+    let total_ms = began.elapsed().as_secs_f64() * 1e3;
+    let times = &answer["exo"]["times"];
+    let stages = times["stages"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    let ids = nodes[0].get("/exo/v1/cluster");
+    let ids: Vec<&Value> = ids["nodes"].as_array().unwrap().iter().map(|node| &node["id"]).collect();
+    assert_eq!(stages.len(), 2, "{times}");
+    assert!(stages[0]["node"] != stages[1]["node"], "{times}");
+    assert!(stages.iter().all(|stage| ids.contains(&&stage["node"]) && stage["device"] == "cpu"), "{times}");
+    let ms = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{times}"));
+    let parts = stages.iter().flat_map(|stage| [ms(&stage["prompt_ms"]), ms(&stage["answer_ms"])]);
+    let parts: Vec<f64> =
+        parts.chain([ms(&times["between_prompt_ms"]), ms(&times["between_answer_ms"])]).collect();
+    assert!(parts.iter().all(|part| *part > 0.0), "{times}");
+    // Its steps went one after the other, so their times are part of what the client waited.
+    assert!(parts.iter().sum::<f64>() < total_ms, "{times} of {total_ms}");
+    // The list of requests has the same, and an answer of one machine has one stage.
+    let recent = nodes[1].get("/exo/v1/requests/recent");
+    assert_eq!(&recent[0]["times"], times);
+}
+
 /// The files of a report by their names.
 fn unpacked(path: &Path) -> BTreeMap<String, String> {
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()));

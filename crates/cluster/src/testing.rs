@@ -122,7 +122,16 @@ pub(crate) fn serving(
     let pages = vec![StagePages { pages, page_tokens }; placement.stages.len()];
     let from = placement.stages[placement.stages.len() - 1].leader().node;
     let (step, results, failures) = (0, vec![], vec![]);
-    let tokens = TokensMessage { placement: id, term, step, results, failures, pages, kept: vec![] };
+    let tokens = TokensMessage {
+        placement: id,
+        term,
+        step,
+        results,
+        failures,
+        pages,
+        kept: vec![],
+        computed_us: vec![],
+    };
     let mut scheduler = Scheduler::new(config, now, placement);
     let out = scheduler.tokens(now, from, &tokens);
     assert_eq!(out, [SchedulerOutput::Serving]);

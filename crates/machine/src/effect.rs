@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exo_api::{AdminError, GenerateError};
+use exo_api::{AdminError, GenerateError, StepTimesView};
 use exo_cluster::wire::{Backup, Busy, ControlMessage, ControlReply, DataMessage, EndReason, StageCommand};
 use exo_cluster::{DraftCounts, EngineId, InstanceView, PlanId, State};
 use exo_planner::PlanRequest;
@@ -405,6 +405,8 @@ pub enum SequenceEvent {
         cached_tokens: u32,
         /// Tokens that were guessed ahead.
         drafts: DraftCounts,
+        /// Where the time of its steps went, where its scheduler has told.
+        times: Option<StepTimesView>,
     },
     /// The model cannot be placed.
     Refused(GenerateError),

@@ -217,9 +217,10 @@ impl NodeMachine {
             }
             SchedulerOutput::Step(step) => (self.me, DataMessage::Step(step)),
             SchedulerOutput::Serving => return self.report_now(),
-            SchedulerOutput::Ended { to, term, sequence, attempt, reason, generated } => {
-                (to, DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated })
-            }
+            SchedulerOutput::Ended { to, term, sequence, attempt, reason, generated, times } => (
+                to,
+                DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated, times },
+            ),
             SchedulerOutput::Failed { to, term, sequence, attempt, kind, message } => {
                 (to, DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message })
             }

@@ -14,7 +14,7 @@ use exo_cluster::{
 use exo_types::{InstanceId, ModelId, Principal, RequestId, SequenceId, Time};
 
 use crate::coordination::Asker;
-use crate::view::load_progress;
+use crate::view::{load_progress, step_times_view};
 use crate::{Effect, NodeMachine, SequenceEvent, StartRequest, StreamId};
 
 /// A sequence that this node drives.
@@ -222,7 +222,8 @@ impl NodeMachine {
                 self.tell_phase(id);
                 let Some(driver) = self.drivers.get(&id).map(|entry| &entry.driver) else { return };
                 let (index, cached_tokens, drafts) = (id.index, driver.cached_tokens(), driver.drafts());
-                SequenceEvent::Ended { index, reason, cached_tokens, drafts }
+                let times = driver.times().and_then(|(placement, times)| step_times_view(placement, times));
+                SequenceEvent::Ended { index, reason, cached_tokens, drafts, times }
             }
             DriverOutput::Failed { kind, message } => {
                 self.backup_failed(id.request);

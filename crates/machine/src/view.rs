@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use exo_api as api;
 use exo_api::plan::PlanObjective;
-use exo_cluster::wire::{Bandwidth, LoadReport, NodeReport, StageReport};
+use exo_cluster::wire::{Bandwidth, LoadReport, NodeReport, PhaseTimes, SequenceTimes, StageReport};
 use exo_cluster::{InstanceRequest, InstanceState, InstanceView, Moving, PlaceObjective, StageStatus, State};
 use exo_trust::{Role, TrustLog};
 use exo_types::{
@@ -297,6 +297,28 @@ impl ViewInputs<'_> {
             fetched_from: source.map(|n| self.name_of(*n)),
         }
     }
+}
+
+/// Where the time of a sequence's steps went, if its scheduler told as many times as there are stages.
+pub(crate) fn step_times_view(
+    placement: &exo_types::Placement,
+    times: &SequenceTimes,
+) -> Option<api::StepTimesView> {
+    let ms = |us: u64| us as f64 / 1e3;
+    let count = placement.stages.len();
+    let of_stage = |of: &PhaseTimes, at: usize| of.stages_us.get(at).map_or(0.0, |us| ms(*us));
+    let is_told = times.prompt.stages_us.len() == count && times.answer.stages_us.len() <= count;
+    let view = |(at, stage): (usize, &exo_types::Stage)| api::StageTimeView {
+        node: stage.leader().node.to_full(),
+        device: stage.leader().device.to_string(),
+        prompt_ms: of_stage(&times.prompt, at),
+        answer_ms: of_stage(&times.answer, at),
+    };
+    is_told.then(|| api::StepTimesView {
+        stages: placement.stages.iter().enumerate().map(view).collect(),
+        between_prompt_ms: ms(times.prompt.between_us),
+        between_answer_ms: ms(times.answer.between_us),
+    })
 }
 
 fn device_views(report: &NodeReport) -> Vec<api::DeviceView> {

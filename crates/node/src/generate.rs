@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use exo_api::{
     ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt,
-    Reasoning, RequestPart, Resumed, Summary, Timings, Tools, Usage,
+    Reasoning, RequestPart, Resumed, StepTimesView, Summary, Timings, Tools, Usage,
 };
 use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason, limits};
@@ -332,8 +332,9 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
                 take_token(sink, &running, choice, checked.get_mut(usize::from(index)), &token)?;
             }
-            SequenceEvent::Ended { index, reason, cached_tokens, drafts } => {
+            SequenceEvent::Ended { index, reason, cached_tokens, drafts, times } => {
                 progress.ended(index, cached_tokens, drafts);
+                progress.add_times(times);
                 // What another node began may be whole: then nothing of it starts here.
                 if is_resumed && let Some(given) = opening.take() {
                     open_answer(sink, &running, count)?;
@@ -493,6 +494,7 @@ struct Progress {
     /// Choices that have begun.
     begun: BTreeSet<u16>,
     resumed: Vec<Resumed>,
+    times: Option<StepTimesView>,
 }
 
 impl Progress {
@@ -509,6 +511,7 @@ impl Progress {
             drafts: DraftCounts::default(),
             kernels: Vec::new(),
             stages: 0,
+            times: None,
             begun: BTreeSet::new(),
             resumed: Vec::new(),
         }
@@ -557,6 +560,14 @@ impl Progress {
         self.drafts.rejected += drafts.rejected;
     }
 
+    fn add_times(&mut self, times: Option<StepTimesView>) {
+        match (&mut self.times, times) {
+            (Some(all), Some(times)) => all.add(times),
+            (none @ None, times) => *none = times,
+            (Some(_), None) => {}
+        }
+    }
+
     fn summary(&self, running: &Running, choices: &[Choice]) -> Summary {
         let ms = |at: Option<Instant>| at.map_or(0.0, |t| (t - self.arrived).as_secs_f64() * 1e3);
         let rate = |n: u32, from: Option<Instant>, to: Option<Instant>| {
@@ -583,6 +594,7 @@ impl Progress {
                     self.last_token,
                 ),
             },
+            times: self.times.clone(),
             model_id: running.open_id(),
             kernels: self.kernels.clone(),
             stages: self.stages,

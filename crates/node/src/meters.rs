@@ -225,6 +225,7 @@ mod tests {
                 prompt_tokens_per_s: None,
                 tokens_per_s: Some(20.0),
             },
+            times: None,
             model_id: String::new(),
             kernels: Vec::new(),
             stages: 1,

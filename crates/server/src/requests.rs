@@ -73,6 +73,7 @@ impl Requests {
             ttft_ms: None,
             tokens_per_s: None,
             stages: 0,
+            times: None,
         };
         Tracked { all: self.clone(), ids, cancelled, began: Instant::now(), view: Some(view) }
     }
@@ -136,6 +137,7 @@ impl Tracked {
             view.queue_ms = Some(timings.queued_ms as u64);
             view.ttft_ms = Some(timings.ttft_ms as u64);
             (view.tokens_per_s, view.stages) = (timings.tokens_per_s, summary.stages);
+            view.times = summary.times.clone();
             let end = std::mem::take(&mut view.end);
             self.end(if end.is_empty() { "stop" } else { &end });
         }

@@ -760,6 +760,7 @@ export type ExoSummary = {
   resumed?: Array<Resumed>;
   /** Stages of the pipeline. */
   stages: number;
+  times?: StepTimesView | null;
   /** Measured times. */
   timings: Timings;
   /** Places of the schemas of tools that are not `strict` which are not enforced, and why. */
@@ -2206,6 +2207,7 @@ export type RecentRequestView = {
   stages: number;
   /** When it came, in milliseconds since 1970. */
   started_unix_ms: number;
+  times?: StepTimesView | null;
   /** Tokens of its answer, over all choices. */
   tokens: number;
   /** Tokens per second after the first. */
@@ -2664,6 +2666,18 @@ export type StageTelemetryView = {
   weight_bytes: number;
 };
 
+/** What one stage computed of a request. */
+export type StageTimeView = {
+  /** Behind it. */
+  answer_ms: number;
+  /** Its device there. */
+  device: string;
+  /** Id of its node. */
+  node: string;
+  /** Until the first token. */
+  prompt_ms: number;
+};
+
 /** One stage of an instance. */
 export type StageView = {
   /** Which of its devices. */
@@ -2690,6 +2704,16 @@ export type StageView = {
   weight_bytes_held: number;
   /** Of those, bytes that are read from the model's file for now: the stage answers, slower than it will when they are packed in memory. 0 once it has settled. */
   weight_bytes_waiting?: number;
+};
+
+/** Where the time of a request's steps went, as its scheduler has counted it. Of several choices, and of steps on their way at once, each counts; of an answer that was interrupted, its last part. */
+export type StepTimesView = {
+  /** The same behind it. */
+  between_answer_ms: number;
+  /** Links, and waiting for other steps, until the first token. */
+  between_prompt_ms: number;
+  /** What each stage computed, in order. */
+  stages: Array<StageTimeView>;
 };
 
 /** Why an answer ended. */

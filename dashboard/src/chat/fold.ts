@@ -56,7 +56,7 @@ function stats({ usage, exo }: ChatChunk): Stats {
   }
   if (exo) {
     const { queued_ms, ttft_ms, tokens_per_s, prompt_tokens_per_s } = exo.timings;
-    Object.assign(out, { queued_ms, ttft_ms, tokens_per_s, prompt_tokens_per_s, stages: exo.stages, kernels: exo.kernels, draft_acceptance_rate: exo.draft_acceptance_rate, request: exo.request });
+    Object.assign(out, { queued_ms, ttft_ms, tokens_per_s, prompt_tokens_per_s, stages: exo.stages, times: exo.times ?? undefined, kernels: exo.kernels, draft_acceptance_rate: exo.draft_acceptance_rate, request: exo.request });
   }
   return out;
 }

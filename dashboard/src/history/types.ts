@@ -1,5 +1,7 @@
 // A conversation is a tree of messages: an edit or another answer is a sibling, so nothing that was said is ever replaced.
 
+import type { StepTimesView } from "../api/types";
+
 export type Params = Partial<Record<ParamName, string>> & { logprobs?: boolean };
 
 export const PARAM_NAMES = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "reasoning_effort", "stop", "response_format", "tools"] as const;
@@ -33,6 +35,7 @@ export type Stats = {
   tokens_per_s?: number | null;
   prompt_tokens_per_s?: number | null;
   stages?: number;
+  times?: StepTimesView;
   kernels?: string[];
   draft_acceptance_rate?: number | null;
   request?: string;

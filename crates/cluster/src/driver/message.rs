@@ -33,10 +33,11 @@ impl Driver {
                     self.rejected(now, kind, message, out);
                 }
             }
-            DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated } => {
+            DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated, times } => {
                 if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
                     if let Some(seat) = &mut self.seat {
                         seat.ended = Some((reason, generated, now));
+                        seat.times = times;
                         seat.stand = Stand::Running;
                     }
                     self.end_if_complete(out);

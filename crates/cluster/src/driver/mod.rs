@@ -31,7 +31,7 @@ use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId
 use self::interrupt::{Interruption, LostSeat, lost_seat};
 pub use self::words::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 use crate::InstanceView;
-use crate::wire::{Busy, DataMessage, EndReason, Submission};
+use crate::wire::{Busy, DataMessage, EndReason, SequenceTimes, Submission};
 
 /// The scheduler's word that a sequence ended may overtake the last stage's tokens; not by more than this.
 pub(crate) const LAST_TOKENS_WITHIN: Duration = Duration::from_secs(10);
@@ -77,6 +77,8 @@ struct Seat {
     received: u32,
     /// The scheduler said it ended: why, after how many tokens, when.
     ended: Option<(EndReason, u32, Time)>,
+    /// Where its time went, once it ended.
+    times: SequenceTimes,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,6 +174,11 @@ impl Driver {
     /// Tokens that were guessed ahead, so far.
     pub fn drafts(&self) -> DraftCounts {
         self.drafts
+    }
+
+    /// Where the time of the submission went that ended it, and in which placement.
+    pub fn times(&self) -> Option<(&Placement, &SequenceTimes)> {
+        self.seat.as_ref().filter(|seat| seat.ended.is_some()).map(|seat| (&seat.placement, &seat.times))
     }
 
     /// What it was told by a queue that is full.
@@ -317,9 +324,9 @@ impl Driver {
             message: DataMessage::Submit(submission),
         });
         let (stand, term) = (Stand::Submitted, None);
-        let (received, ended) = (0, None);
+        let (received, ended, times) = (0, None, SequenceTimes::default());
         self.seat =
-            Some(Seat { placement, term, stand, running_since: None, moved_at: now, received, ended });
+            Some(Seat { placement, term, stand, running_since: None, moved_at: now, received, ended, times });
     }
 
     /// The first or last stage's node, if there is no open link to it: a submission or its tokens would not get through.

@@ -2,7 +2,7 @@ use exo_types::{InstanceId, ModelId};
 
 use super::*;
 use crate::testing::{MODEL, node, placement, placement_id, result, seq, spec};
-use crate::wire::{StepFailure, TokenResult};
+use crate::wire::{SequenceTimes, StepFailure, TokenResult};
 use crate::{InstanceState, StageStatus, StageView};
 
 fn driver() -> Driver {
@@ -57,7 +57,15 @@ fn started_as(attempt: Attempt) -> DataMessage {
 
 fn ended(reason: EndReason, generated: u32) -> DataMessage {
     let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
-    DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated }
+    DataMessage::SequenceEnded {
+        placement,
+        term,
+        sequence,
+        attempt,
+        reason,
+        generated,
+        times: SequenceTimes::default(),
+    }
 }
 
 /// A result of the step that is sampled next comes from a node.

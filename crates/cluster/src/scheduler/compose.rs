@@ -242,6 +242,7 @@ impl Scheduler {
             failures: Vec::new(),
             pages: Vec::new(),
             kept: Vec::new(),
+            computed_us: Vec::new(),
             rows_dtype: WireDType::F32,
             rows: Bytes::new(),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_types::{Attempt, FailureKind, NodeId, SequenceId, Term, Time};
 
 use super::SchedulerOutput;
-use crate::wire::EndReason;
+use crate::wire::{EndReason, SequenceTimes};
 
 /// A driver that has not heard the end submits again within this time, or has given up.
 const REMEMBER_FOR: Duration = Duration::from_secs(120);
@@ -35,7 +35,7 @@ pub(super) struct Ended {
 /// What its driver was told.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum End {
-    Done { reason: EndReason, generated: u32 },
+    Done { reason: EndReason, generated: u32, times: SequenceTimes },
     Failed { kind: FailureKind, message: String },
 }
 
@@ -48,8 +48,8 @@ impl Ended {
     pub(super) fn output(&self, sequence: SequenceId) -> SchedulerOutput {
         let Self { driver: to, attempt, term, .. } = *self;
         match self.how.clone() {
-            End::Done { reason, generated } => {
-                SchedulerOutput::Ended { to, term, sequence, attempt, reason, generated }
+            End::Done { reason, generated, times } => {
+                SchedulerOutput::Ended { to, term, sequence, attempt, reason, generated, times }
             }
             End::Failed { kind, message } => {
                 SchedulerOutput::Failed { to, term, sequence, attempt, kind, message }
@@ -90,7 +90,7 @@ mod tests {
     use crate::testing::{node, seq};
 
     fn end(attempt: u16) -> Ended {
-        let how = End::Done { reason: EndReason::StopToken, generated: 3 };
+        let how = End::Done { reason: EndReason::StopToken, generated: 3, times: SequenceTimes::default() };
         Ended::new(node(9), Attempt(attempt), Term::FIRST, how)
     }
 

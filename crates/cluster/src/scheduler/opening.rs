@@ -91,6 +91,7 @@ impl Scheduler {
             failures: Vec::new(),
             pages: Vec::new(),
             kept: opening.kept.clone(),
+            computed_us: Vec::new(),
             rows_dtype: WireDType::F32,
             rows: Bytes::new(),
         }));
@@ -202,7 +203,16 @@ mod tests {
         let pages = pages.iter().map(|&(pages, page_tokens)| StagePages { pages, page_tokens }).collect();
         let (results, failures) = (vec![], vec![]);
         let (placement, term, step) = (s.placement.id, s.term(), 0);
-        let tokens = TokensMessage { placement, term, step, results, failures, pages, kept: vec![] };
+        let tokens = TokensMessage {
+            placement,
+            term,
+            step,
+            results,
+            failures,
+            pages,
+            kept: vec![],
+            computed_us: vec![],
+        };
         s.tokens(at(ms), node(2), &tokens)
     }
 

@@ -59,6 +59,7 @@ impl Scheduler {
             self.terms.token_came();
         }
         if self.over.is_none() {
+            self.count_times(&flight, &tokens.computed_us, now.since(flight.sent_at));
             self.keep_chunks(&flight);
             self.take_results(&flight, &tokens.results, out);
         }
@@ -101,6 +102,24 @@ impl Scheduler {
         }
     }
 
+    /// Where the time of the step went is told at the end of each of its sequences.
+    fn count_times(&mut self, flight: &Flight, computed_us: &[u32], total: Duration) {
+        let computed_us = &computed_us[..computed_us.len().min(self.placement.stages.len())];
+        let total_us = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
+        let sampled = flight.sampled.iter().map(|(ticket, part)| (*ticket, part.sequence));
+        let chunks = flight.chunks.iter().map(|&(ticket, sequence, _)| (ticket, sequence));
+        for (ticket, sequence) in sampled.chain(chunks) {
+            let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else {
+                continue;
+            };
+            let times = match running.has_sampled {
+                true => &mut running.times.answer,
+                false => &mut running.times.prompt,
+            };
+            times.add(computed_us, total_us);
+        }
+    }
+
     /// Prompts went on by a chunk: their full pages may be read by others from now on.
     fn keep_chunks(&mut self, flight: &Flight) {
         for &(ticket, sequence, end) in &flight.chunks {
@@ -140,7 +159,7 @@ impl Scheduler {
             let Some(reason) = end else { continue };
             if let Some(gone) = self.release(sequence) {
                 self.turnover.ended(self.completed_at);
-                let how = End::Done { reason, generated: gone.generated };
+                let how = End::Done { reason, generated: gone.generated, times: gone.times };
                 self.end(sequence, gone.driver, gone.attempt, how, out);
             }
         }

@@ -9,7 +9,7 @@ use super::drafting::{Drafting, Terms};
 use super::lookup::Lookup;
 use super::pages::{Claim, Pages};
 use super::row_cost::DraftBudget;
-use crate::wire::{EndReason, StageCommand, Submission, TokenResult};
+use crate::wire::{EndReason, SequenceTimes, StageCommand, Submission, TokenResult};
 
 /// Reports on prompts that one step may bring back, in the size of one vector: with `limits::EMBEDDING_MAX` and
 /// `limits::SCORES_BYTES_MAX` it keeps the tokens of a step well within their message.
@@ -26,6 +26,8 @@ pub(super) struct Running {
     pub(super) generated: u32,
     /// Whether any of them since it was admitted: until then its tokens in steps are those of a prompt.
     pub(super) has_sampled: bool,
+    /// Where its time went since it was admitted.
+    pub(super) times: SequenceTimes,
     sampling: SamplingParams,
     prompt_tokens: u32,
     speculate: bool,
@@ -83,6 +85,7 @@ impl Running {
             claim,
             generated,
             has_sampled: false,
+            times: SequenceTimes::default(),
             sampling: spec.sampling.clone(),
             prompt_tokens: spec.prompt_tokens,
             speculate,

@@ -191,7 +191,16 @@ impl World {
         let from = self.scheduler.placement.stages.last().unwrap().leader().node;
         let StepFrame { placement, term, step, .. } = step.frame;
         let failures = Vec::new();
-        let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![], kept: vec![] };
+        let tokens = TokensMessage {
+            placement,
+            term,
+            step,
+            results,
+            failures,
+            pages: vec![],
+            kept: vec![],
+            computed_us: vec![],
+        };
         let outputs = self.scheduler.tokens(self.now, from, &tokens);
         self.carry_out(outputs);
     }

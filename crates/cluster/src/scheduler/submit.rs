@@ -9,7 +9,7 @@ use super::ended::{End, Ended};
 use super::pages::Need;
 use super::queue::Waiting;
 use super::{Scheduler, SchedulerOutput};
-use crate::wire::{Busy, EndReason, Submission};
+use crate::wire::{Busy, EndReason, SequenceTimes, Submission};
 
 /// What is known of a sequence that is submitted.
 enum Known {
@@ -187,11 +187,12 @@ impl Scheduler {
                 %from, %sequence, got = %placement, %serving, %attempt, known, "cancels what does not run for it"
             );
         }
-        let generated = match self.queue.remove(sequence) {
-            Some(waiting) => waiting.generated,
-            None => self.release(sequence).map_or(0, |gone| gone.generated),
+        let (generated, times) = match self.queue.remove(sequence) {
+            Some(waiting) => (waiting.generated, SequenceTimes::default()),
+            None => self.release(sequence).map(|gone| (gone.generated, gone.times)).unwrap_or_default(),
         };
-        self.end(sequence, from, attempt, End::Done { reason: EndReason::Cancelled, generated }, out);
+        let how = End::Done { reason: EndReason::Cancelled, generated, times };
+        self.end(sequence, from, attempt, how, out);
     }
 
     /// Tells the driver how its sequence ended, and remembers it.

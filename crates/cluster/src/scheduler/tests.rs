@@ -4,7 +4,9 @@ use exo_types::{Attempt, FailureKind, Pooling, Principal, PromptQuery, Time};
 
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, serving, submission};
-use crate::wire::{EndReason, StepFailure, StepMessage, Submission, TokenResult, TokensMessage};
+use crate::wire::{
+    EndReason, PhaseTimes, SequenceTimes, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
+};
 
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
 fn scheduler(on: &[u8], pages: u32) -> Scheduler {
@@ -48,7 +50,16 @@ fn cancelled(sequence: SequenceId) -> SchedulerInput {
 fn tokens(s: &mut Scheduler, step: u64, results: Vec<TokenResult>) -> Vec<SchedulerOutput> {
     let from = s.placement.stages.last().unwrap().leader().node;
     let (placement, term, failures) = (s.placement.id, s.term(), Vec::new());
-    let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![], kept: vec![] };
+    let tokens = TokensMessage {
+        placement,
+        term,
+        step,
+        results,
+        failures,
+        pages: vec![],
+        kept: vec![],
+        computed_us: vec![],
+    };
     s.tokens(Time::ZERO, from, &tokens)
 }
 
@@ -289,6 +300,31 @@ fn who_has_all_slots_makes_way_for_who_has_none() {
 }
 
 #[test]
+fn the_end_tells_where_the_time_of_prompt_and_answer_went() {
+    let mut s = serving(SchedulerConfig::default(), placement(1, 1, &[1, 2]), 64, 4);
+    submit(&mut s, 1, 4, 2);
+    let from = node(2);
+    let mut back = |ms: u64, computed_us: Vec<u32>, position: u32| {
+        let (placement, term, step) = (s.placement.id, s.term(), s.in_flight.front().unwrap().step);
+        let (results, failures, pages, kept) = (vec![result(1, position, 7)], vec![], vec![], vec![]);
+        let tokens = TokensMessage { placement, term, step, results, failures, pages, kept, computed_us };
+        s.tokens(Time::from_millis(ms), from, &tokens)
+    };
+    back(100, vec![30_000, 50_000], 4);
+    // One that says more of itself than the step took gets what there was, and further ones are of no stage.
+    let out = back(110, vec![4000, 900_000, 1], 5);
+    let times = out.iter().find_map(|out| match out {
+        SchedulerOutput::Ended { times, .. } => Some(times.clone()),
+        _ => None,
+    });
+    let expected = SequenceTimes {
+        prompt: PhaseTimes { stages_us: vec![30_000, 50_000], between_us: 20_000 },
+        answer: PhaseTimes { stages_us: vec![4000, 6000], between_us: 0 },
+    };
+    assert_eq!(times, Some(expected), "{:?}", show(&out));
+}
+
+#[test]
 fn a_free_slot_is_for_who_runs_least_and_so_nobody_is_paused_again_and_again() {
     let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
     let mut placement = placement(1, 1, &[1]);
@@ -467,6 +503,7 @@ fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<Strin
         failures: vec![failure],
         pages: vec![],
         kept: vec![],
+        computed_us: vec![],
     };
     show(&s.tokens(Time::ZERO, from, &tokens))
 }
@@ -534,6 +571,7 @@ fn longest_gap(s: &mut Scheduler, mut out: Vec<SchedulerOutput>, prompt_us: u64,
             failures,
             pages: vec![],
             kept: vec![],
+            computed_us: vec![],
         };
         out = s.tokens(now, from, &tokens);
     }
@@ -564,8 +602,16 @@ fn alone_a_prompt_is_read_in_large_chunks() {
     s.completed_at = Time::ZERO;
     let from = node(1);
     let (id, term, results, failures) = (s.placement.id, s.term(), vec![], Vec::new());
-    let tokens =
-        TokensMessage { placement: id, term, step: 1, results, failures, pages: vec![], kept: vec![] };
+    let tokens = TokensMessage {
+        placement: id,
+        term,
+        step: 1,
+        results,
+        failures,
+        pages: vec![],
+        kept: vec![],
+        computed_us: vec![],
+    };
     let out = s.tokens(Time::from_millis(64), from, &tokens);
     let two = ["step 2: keep 1 4 | 1@128+512", "step 3:  | 1@640+512"];
     assert_eq!(show(&out), two, "0.5 ms a token: the largest chunk, and the next before it is done");
@@ -575,7 +621,16 @@ fn alone_a_prompt_is_read_in_large_chunks() {
 fn back_after(s: &mut Scheduler, step: u64, ms: u64, results: Vec<TokenResult>) -> Vec<String> {
     let (from, now) = (node(1), s.completed_at + Duration::from_millis(ms));
     let (placement, term, failures) = (s.placement.id, s.term(), Vec::new());
-    let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![], kept: vec![] };
+    let tokens = TokensMessage {
+        placement,
+        term,
+        step,
+        results,
+        failures,
+        pages: vec![],
+        kept: vec![],
+        computed_us: vec![],
+    };
     show(&s.tokens(now, from, &tokens))
 }
 
@@ -604,8 +659,16 @@ fn what_fails_with_the_chunk_in_front_is_one_fault() {
         let (placement, term, message) = (s.placement.id, s.term(), String::new());
         let (sequences, kind) = (vec![(seq(1), Attempt::FIRST)], FailureKind::Device);
         let failures = vec![StepFailure { placement, term, step, stage: 0, sequences, kind, message }];
-        let tokens =
-            TokensMessage { placement, term, step, results: vec![], failures, pages: vec![], kept: vec![] };
+        let tokens = TokensMessage {
+            placement,
+            term,
+            step,
+            results: vec![],
+            failures,
+            pages: vec![],
+            kept: vec![],
+            computed_us: vec![],
+        };
         let now = s.completed_at + Duration::from_millis(256);
         s.tokens(now, node(1), &tokens);
         assert_eq!(s.failures_in_row, 1);
@@ -879,7 +942,8 @@ fn wired_with(s: &mut Scheduler, ms: u64, kept: Vec<exo_types::PageKey>) -> Vec<
     let from = s.placement.stages.last().unwrap().leader().node;
     let pages = vec![crate::wire::StagePages { pages: 16, page_tokens: 4 }; s.placement.stages.len()];
     let (placement, term, results, failures) = (s.placement.id, s.term(), vec![], vec![]);
-    let tokens = TokensMessage { placement, term, step: 0, results, failures, pages, kept };
+    let tokens =
+        TokensMessage { placement, term, step: 0, results, failures, pages, kept, computed_us: vec![] };
     show(&s.tokens(Time::from_millis(ms), from, &tokens))
 }
 
@@ -975,7 +1039,16 @@ fn what_is_of_another_term_is_ignored() {
     let (from, placement) = (node(2), s.placement.id);
     for term in [Term(1), Term(3)] {
         let (results, failures, pages) = (vec![result(2, 4, 7)], vec![], vec![]);
-        let tokens = TokensMessage { placement, term, step: 1, results, failures, pages, kept: vec![] };
+        let tokens = TokensMessage {
+            placement,
+            term,
+            step: 1,
+            results,
+            failures,
+            pages,
+            kept: vec![],
+            computed_us: vec![],
+        };
         assert!(s.tokens(Time::from_millis(30), from, &tokens).is_empty());
         let inputs = [
             SchedulerInput::NotWired { from, placement, term, step: 1, missing: String::new() },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec, Term};
 
-use crate::wire::{Busy, EndReason, StepMessage, Submission};
+use crate::wire::{Busy, EndReason, SequenceTimes, StepMessage, Submission};
 
 /// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,6 +252,8 @@ pub enum SchedulerOutput {
         reason: EndReason,
         /// Tokens generated in this submission.
         generated: u32,
+        /// Where its time went.
+        times: SequenceTimes,
     },
     /// Tell a driver: [`crate::wire::DataMessage::SequenceFailed`].
     Failed {

@@ -1,7 +1,7 @@
 //! A step arrives: order, commands, batch, rows; then the engine gets it.
 
 use bytes::Bytes;
-use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence};
+use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence, Time};
 
 use super::{Broken, COMPUTING_MAX, Computing, Open, StageGeometry, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StagePages, StepMessage};
@@ -80,12 +80,13 @@ impl StageMachine {
     }
 
     /// Gives the engine the next step, if it takes one and one is there.
-    pub(super) fn start_next(&mut self, out: &mut Vec<StageOutput>) -> Result<(), Broken> {
+    pub(super) fn start_next(&mut self, now: Time, out: &mut Vec<StageOutput>) -> Result<(), Broken> {
         if self.rewiring || !self.takes_another() {
             return Ok(());
         }
         let Some(message) = self.waiting.pop_front() else { return Ok(()) };
-        let StepMessage { commands, mut frame, failures, mut pages, mut kept, rows, .. } = message;
+        let StepMessage { commands, mut frame, failures, mut pages, mut kept, computed_us, rows, .. } =
+            message;
         self.step_next = frame.step + 1;
         if frame.step == 0 {
             let StageGeometry { pages: own, page_tokens, .. } = self.geometry;
@@ -110,6 +111,8 @@ impl StageMachine {
             failures,
             pages,
             kept,
+            computed_us,
+            began: now,
             drivers: self.drivers(&frame),
             lost_in_front: None,
         });

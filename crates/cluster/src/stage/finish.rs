@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use exo_types::{Attempt, FailureKind, NodeId, SequenceId, StepSequence, WireDType};
+use exo_types::{Attempt, FailureKind, NodeId, SequenceId, StepSequence, Time, WireDType};
 
 use super::{ComputeResult, Computing, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMessage};
 
 impl StageMachine {
-    pub(super) fn finish(&mut self, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
+    pub(super) fn finish(&mut self, now: Time, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
         let Some(mut done) = self.computing.pop_front_if(|first| first.frame.step == step) else {
             let computing = self.computing.front().map(|first| first.frame.step);
             return tracing::trace!(
@@ -18,7 +18,12 @@ impl StageMachine {
                 "the engine is done with a step that it was not given"
             );
         };
-        match self.checked(&done, result) {
+        let began = done.began.max(std::mem::replace(&mut self.computed_at, now));
+        let checked = self.checked(&done, result);
+        // As many as there are stages in front, whatever they told.
+        done.computed_us.resize(self.index, 0);
+        done.computed_us.push(u32::try_from(now.since(began).as_micros()).unwrap_or(u32::MAX));
+        match checked {
             ComputeResult::Rows(rows) => self.forward(done, rows, out),
             ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
             ComputeResult::Failed { message, .. } if step == 0 => {
@@ -81,11 +86,12 @@ impl StageMachine {
     }
 
     fn forward(&self, done: Computing, rows: Bytes, out: &mut Vec<StageOutput>) {
-        let Computing { commands, frame, failures, pages, kept, .. } = done;
+        let Computing { commands, frame, failures, pages, kept, computed_us, .. } = done;
         let (next, rows_dtype) = (self.index + 1, WireDType::F32);
         let to = self.placement.stages[next].leader().node;
         let stage = next as u32;
-        let message = StepMessage { stage, commands, frame, failures, pages, kept, rows_dtype, rows };
+        let message =
+            StepMessage { stage, commands, frame, failures, pages, kept, computed_us, rows_dtype, rows };
         out.push(StageOutput::Send { to, message: DataMessage::Step(message) });
     }
 
@@ -93,9 +99,18 @@ impl StageMachine {
     /// gets its own.
     fn send_tokens(&self, done: Computing, mut results: Vec<TokenResult>, out: &mut Vec<StageOutput>) {
         let (placement, term) = (self.placement.id, self.term);
-        let tokens = |results, failures, pages, kept| {
-            let step = done.frame.step;
-            DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages, kept })
+        let step = done.frame.step;
+        let tokens = |results, failures, pages, kept, computed_us| {
+            DataMessage::Tokens(TokensMessage {
+                placement,
+                term,
+                step,
+                results,
+                failures,
+                pages,
+                kept,
+                computed_us,
+            })
         };
         let scheduler = self.scheduler();
         let mut by_driver: BTreeMap<NodeId, Vec<TokenResult>> = BTreeMap::new();
@@ -106,10 +121,10 @@ impl StageMachine {
                 by_driver.entry(open.driver).or_default().push(result.clone());
             }
         }
-        let message = tokens(results, done.failures, done.pages, done.kept);
+        let message = tokens(results, done.failures, done.pages, done.kept, done.computed_us);
         out.push(StageOutput::Send { to: scheduler, message });
         for (to, own) in by_driver {
-            out.push(StageOutput::Send { to, message: tokens(own, Vec::new(), Vec::new(), Vec::new()) });
+            out.push(StageOutput::Send { to, message: tokens(own, vec![], vec![], vec![], vec![]) });
         }
     }
 

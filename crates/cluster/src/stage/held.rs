@@ -89,7 +89,17 @@ mod tests {
     fn step(step: u64, stage: u32) -> StepMessage {
         let frame = StepFrame { placement: placement_id(1, 1), term: Term::FIRST, step, sequences: vec![] };
         let (commands, failures, pages, rows_dtype) = (vec![], vec![], vec![], WireDType::F32);
-        StepMessage { stage, commands, frame, failures, pages, kept: vec![], rows_dtype, rows: Bytes::new() }
+        StepMessage {
+            stage,
+            commands,
+            frame,
+            failures,
+            pages,
+            kept: vec![],
+            computed_us: vec![],
+            rows_dtype,
+            rows: Bytes::new(),
+        }
     }
 
     fn at(ms: u64) -> Time {

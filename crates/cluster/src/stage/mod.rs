@@ -41,6 +41,8 @@ pub struct StageMachine {
     open: BTreeMap<SequenceId, Open>,
     /// Kept pages, and on whose behalf they were filled.
     kept: BTreeMap<PageKey, Principal>,
+    /// When the engine was last done with a step: two that it has do not count twice.
+    computed_at: Time,
     /// The step that must arrive next.
     step_next: u64,
     /// Arrived while another was computing.
@@ -78,6 +80,9 @@ struct Computing {
     kept: Vec<PageKey>,
     /// Drivers of the frame's sequences, in its order.
     drivers: Vec<NodeId>,
+    /// How long each stage in front of this one computed it, in microseconds.
+    computed_us: Vec<u32>,
+    began: Time,
     /// How the step in front of it failed, with which sequences of this one may have been lost.
     lost_in_front: Option<FailureKind>,
 }
@@ -118,6 +123,7 @@ impl StageMachine {
             rewiring: false,
             open: BTreeMap::new(),
             kept: BTreeMap::new(),
+            computed_at: Time::ZERO,
             step_next: 0,
             waiting: VecDeque::new(),
             computing: VecDeque::new(),
@@ -126,7 +132,7 @@ impl StageMachine {
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
-    pub fn handle(&mut self, _now: Time, input: StageInput) -> Vec<StageOutput> {
+    pub fn handle(&mut self, now: Time, input: StageInput) -> Vec<StageOutput> {
         let mut out = Vec::new();
         if let Some((kind, message)) = self.broken.clone().filter(|_| !self.is_heard_when_broken(&input)) {
             tracing::trace!(placement = %self.placement.id, term = %self.term, stage = self.index, message, "the pipeline is broken here");
@@ -155,7 +161,7 @@ impl StageMachine {
             }
             StageInput::ComputeDone { term, step, result } => {
                 if self.is_own_term(term, "computed") {
-                    self.finish(step, result, &mut out);
+                    self.finish(now, step, result, &mut out);
                 }
                 Ok(())
             }
@@ -166,7 +172,7 @@ impl StageMachine {
                 Ok(())
             }
         };
-        if let Err(broken) = outcome.and_then(|()| self.start_next(&mut out)) {
+        if let Err(broken) = outcome.and_then(|()| self.start_next(now, &mut out)) {
             self.break_pipeline(&broken, &mut out);
         }
         out

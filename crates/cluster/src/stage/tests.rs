@@ -52,6 +52,7 @@ fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<Ste
         failures: vec![],
         pages: vec![],
         kept: vec![],
+        computed_us: vec![],
         rows_dtype: WireDType::F32,
         rows,
     }
@@ -78,6 +79,41 @@ fn feed(s: &mut StageMachine, message: StepMessage) -> Vec<StageOutput> {
 
 fn done(s: &mut StageMachine, step: u64, result: ComputeResult) -> Vec<StageOutput> {
     s.handle(Time::ZERO, StageInput::ComputeDone { term: s.term(), step, result })
+}
+
+#[test]
+fn each_stage_adds_how_long_it_computed_a_step_and_waiting_counts_for_none() {
+    let mut s = stage(1);
+    let part_of = |start: u32, n: u64| match n {
+        1 => step(1, 1, vec![open(1)], vec![part(1, start, &[3])]),
+        _ => step(1, n, vec![], vec![part(1, start, &[3])]),
+    };
+    let at = |s: &mut StageMachine, ms: u64, input: StageInput| s.handle(Time::from_millis(ms), input);
+    let given = |s: &mut StageMachine, ms: u64, n: u64| {
+        let message = StepMessage { computed_us: vec![7000], ..part_of(n as u32 - 1, n) };
+        at(s, ms, StageInput::Step { from: node(1), message })
+    };
+    let rows = || ComputeResult::Rows(Bytes::from(vec![0; 8]));
+    let told = |out: Vec<StageOutput>| {
+        let step = out.into_iter().find_map(|out| match out {
+            StageOutput::Send { message: DataMessage::Step(step), .. } => Some(step),
+            _ => None,
+        });
+        step.unwrap().computed_us
+    };
+    given(&mut s, 10, 1);
+    // The second comes while the first is on the engine, and waits 20 ms for it.
+    given(&mut s, 20, 2);
+    let term = s.term();
+    let first = at(&mut s, 40, StageInput::ComputeDone { term, step: 1, result: rows() });
+    assert_eq!(told(first), [7000, 30_000]);
+    let second = at(&mut s, 45, StageInput::ComputeDone { term, step: 2, result: rows() });
+    assert_eq!(told(second), [7000, 5000]);
+    // A stage in front that tells of none, or of too many, shifts nobody else's.
+    let message = StepMessage { computed_us: vec![1, 2, 3], ..part_of(2, 3) };
+    at(&mut s, 50, StageInput::Step { from: node(1), message });
+    let third = at(&mut s, 51, StageInput::ComputeDone { term, step: 3, result: rows() });
+    assert_eq!(told(third), [1, 1000]);
 }
 
 /// Outputs as one line each.

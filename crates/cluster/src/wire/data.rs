@@ -82,6 +82,8 @@ pub enum DataMessage {
         reason: EndReason,
         /// Tokens generated in this submission. The driver waits for the last of them: they come another way.
         generated: u32,
+        /// Where the time of this submission went, since it was last admitted.
+        times: SequenceTimes,
     },
     /// Scheduler to driver: it will not be finished.
     SequenceFailed {
@@ -247,6 +249,8 @@ pub struct StepMessage {
     pub pages: Vec<StagePages>,
     /// With step 0: pages of the term before that all stages it has passed still keep. What is not named is forgotten.
     pub kept: Vec<PageKey>,
+    /// How long each stage that it has passed computed it, in microseconds. It decides nothing.
+    pub computed_us: Vec<u32>,
     /// How `rows` are encoded.
     pub rows_dtype: WireDType,
     /// Hidden rows, little-endian, in the order of the frame's tokens; empty towards the first stage. Travels
@@ -272,6 +276,43 @@ pub struct TokensMessage {
     pub pages: Vec<StagePages>,
     /// With step 0: pages of the term before that every stage still keeps.
     pub kept: Vec<PageKey>,
+    /// How long each stage computed it, in microseconds (for a driver: empty, it is told at the end). It decides nothing.
+    pub computed_us: Vec<u32>,
+}
+
+/// Where the time of some steps of a sequence went, in microseconds. Steps on their way at once count each.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PhaseTimes {
+    /// What each stage computed, in order.
+    pub stages_us: Vec<u64>,
+    /// The rest: links, and waiting for steps in front.
+    pub between_us: u64,
+}
+
+impl PhaseTimes {
+    /// Takes in one step, which was on its way for `total_us`.
+    pub fn add(&mut self, computed_us: &[u32], total_us: u64) {
+        if self.stages_us.len() < computed_us.len() {
+            self.stages_us.resize(computed_us.len(), 0);
+        }
+        let mut rest_us = total_us;
+        for (sum_us, &us) in self.stages_us.iter_mut().zip(computed_us) {
+            // Of what a member says of itself no more than there was.
+            let us = u64::from(us).min(rest_us);
+            *sum_us = sum_us.saturating_add(us);
+            rest_us -= us;
+        }
+        self.between_us = self.between_us.saturating_add(rest_us);
+    }
+}
+
+/// The same for its prompt and for the tokens behind the first.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct SequenceTimes {
+    /// Up to the first token.
+    pub prompt: PhaseTimes,
+    /// Behind it.
+    pub answer: PhaseTimes,
 }
 
 /// The cache of one stage.

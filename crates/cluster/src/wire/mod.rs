@@ -24,8 +24,8 @@ pub use control::{
     StageReport, Traffic, Trouble,
 };
 pub use data::{
-    Busy, DataMessage, EndReason, StageCommand, StagePages, StepFailure, StepMessage, Submission,
-    TokenResult, TokensMessage,
+    Busy, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StepFailure,
+    StepMessage, Submission, TokenResult, TokensMessage,
 };
 pub use limits::BACKUP_BYTES_MAX;
 pub use measured::{Histogram, LoadReport, Measured, ModelTotals, NodeVitals};

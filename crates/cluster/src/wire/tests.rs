@@ -36,6 +36,7 @@ fn step(tokens: usize) -> StepMessage {
         failures: vec![],
         pages: vec![],
         kept: vec![],
+        computed_us: vec![],
         rows_dtype: WireDType::F32,
         rows,
     }
@@ -87,6 +88,7 @@ fn data_messages() -> Vec<DataMessage> {
             failures: vec![],
             pages: vec![],
             kept: vec![],
+            computed_us: vec![],
         }),
         DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message },
         DataMessage::NotWired { placement, term, stage: 1, step: 0, missing: "why".to_owned() },
@@ -105,6 +107,10 @@ fn data_messages() -> Vec<DataMessage> {
             attempt,
             reason: EndReason::StopToken,
             generated: 3,
+            times: SequenceTimes {
+                prompt: PhaseTimes { stages_us: vec![300, 200], between_us: 50 },
+                answer: PhaseTimes::default(),
+            },
         },
     ]
 }
@@ -198,6 +204,7 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
             failures,
             pages: vec![],
             kept: vec![],
+            computed_us: vec![],
         }))
     };
     assert!(answer(0, 0, 4).contains("no token"));
@@ -206,6 +213,7 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
     assert!(answer(2, 1, 1 << 20).contains("position of a token"));
     assert!(with(&|s| s.commands = vec![StageCommand::Close(seq(1)); 4000]).contains("commands of a step"));
     assert!(bound(rejected(64, u32::MAX)).contains("seconds to come back in: 4294967295 given"));
+    assert!(with(&|s| s.computed_us = vec![1; 4000]).contains("times of stages: 4000 given"));
     let mut nan = submission(1, 4, 9);
     nan.spec.sampling.temperature = f32::NAN;
     assert!(bound(DataMessage::Submit(nan)).contains("out of its range"));
@@ -231,6 +239,7 @@ fn reports_on_prompts_have_a_bound_and_come_with_the_first_token() {
             failures: vec![],
             pages: vec![],
             kept: vec![],
+            computed_us: vec![],
         })
     };
     let largest = message(vec![with(PromptReport::Embedding(vec![0.5; limits::EMBEDDING_MAX]))]);
@@ -364,7 +373,16 @@ fn step_0_carries_pages_and_nothing_else_and_no_other_step_does() {
     let tokens = |step, results| {
         let (placement, term, failures) = (placement_id(1, 1), Term::FIRST, vec![]);
         let pages = vec![pages(4, 16)];
-        DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages, kept: vec![] })
+        DataMessage::Tokens(TokensMessage {
+            placement,
+            term,
+            step,
+            results,
+            failures,
+            pages,
+            kept: vec![],
+            computed_us: vec![],
+        })
     };
     assert!(bound(tokens(0, vec![result(1, 4, 7)])).contains("came back with tokens"));
     assert!(bound(tokens(1, vec![])).contains("a step other than 0"));

@@ -161,6 +161,21 @@ fn a_chunk_that_fails_in_flight_takes_what_builds_on_it_and_the_next_step_goes_o
     }
 }
 
+/// A step for the only stage.
+fn message(frame: StepFrame, commands: Vec<StageCommand>) -> StepMessage {
+    StepMessage {
+        stage: 0,
+        commands,
+        frame,
+        failures: vec![],
+        pages: vec![],
+        kept: vec![],
+        computed_us: vec![],
+        rows_dtype: WireDType::F32,
+        rows: Bytes::new(),
+    }
+}
+
 /// What a stage on `device` sends, given steps that arrive together: a line for each message.
 fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence>)>) -> Vec<String> {
     let (request, me) = (request(device), NodeId([1; 32]));
@@ -181,10 +196,7 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
     let (mut lines, mut open_steps) = (Vec::new(), steps.len());
     // Step 0 opens the pipeline; the others come when it is back.
     for (step, (commands, sequences)) in (0..).zip(std::iter::once((vec![], vec![])).chain(steps)) {
-        let frame = frame(step, sequences);
-        let (failures, pages, rows_dtype, rows) = (Vec::new(), Vec::new(), WireDType::F32, Bytes::new());
-        let message =
-            StepMessage { stage: 0, commands, frame, failures, pages, kept: vec![], rows_dtype, rows };
+        let message = message(frame(step, sequences), commands);
         inputs.push(StageInput::Step { from: me, message });
     }
     let mut later = inputs.split_off(1);

@@ -110,6 +110,16 @@ fn done(completion_tokens: u32) -> Item {
             prompt_tokens_per_s: None,
             tokens_per_s: Some(50.0),
         },
+        times: Some(exo_api::StepTimesView {
+            stages: vec![exo_api::StageTimeView {
+                node: "n1".into(),
+                device: "cpu".into(),
+                prompt_ms: 0.5,
+                answer_ms: 9.0,
+            }],
+            between_prompt_ms: 0.25,
+            between_answer_ms: 1.0,
+        }),
         model_id: "ab".repeat(32),
         kernels: vec!["cpu/avx2".into()],
         unenforced: Vec::new(),

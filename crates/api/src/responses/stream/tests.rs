@@ -19,6 +19,7 @@ fn summary() -> Summary {
     Summary {
         usage,
         timings: Timings::default(),
+        times: None,
         model_id: "ab".to_owned(),
         kernels: Vec::new(),
         stages: 1,

@@ -42,8 +42,11 @@ impl Check for DataMessage {
             Self::Cancel { .. }
             | Self::Accepted { .. }
             | Self::Started { .. }
-            | Self::SequenceEnded { .. }
             | Self::StalePlacement { .. } => Ok(()),
+            Self::SequenceEnded { times, .. } => {
+                let of_stages = times.prompt.stages_us.len().max(times.answer.stages_us.len());
+                at_most("times of stages", of_stages, STAGES_MAX)
+            }
         }
     }
 }
@@ -78,6 +81,7 @@ impl Check for StepMessage {
         self.failures.check()?;
         pages_of_step(self.frame.step, &self.pages)?;
         kept_of_step(self.frame.step, &self.kept)?;
+        at_most("times of stages", self.computed_us.len(), STAGES_MAX)?;
         let carries = !(self.commands.is_empty() && self.frame.sequences.is_empty() && self.rows.is_empty());
         ensure(self.frame.step > 0 || !carries, "step 0 carries something")?;
         self.frame.check()
@@ -140,6 +144,7 @@ impl Check for TokensMessage {
         self.failures.check()?;
         pages_of_step(self.step, &self.pages)?;
         kept_of_step(self.step, &self.kept)?;
+        at_most("times of stages", self.computed_us.len(), STAGES_MAX)?;
         ensure(self.step > 0 || self.results.is_empty(), "step 0 came back with tokens")?;
         self.results.check()
     }

@@ -36,6 +36,7 @@ pub(super) fn numbered(number: u64) -> Box<DataMessage> {
         failures,
         pages: vec![],
         kept: vec![],
+        computed_us: vec![],
     }))
 }
 
@@ -57,6 +58,7 @@ fn with_rows(bytes: usize) -> Box<DataMessage> {
         failures,
         pages: vec![],
         kept: vec![],
+        computed_us: vec![],
         rows_dtype,
         rows: vec![0; bytes].into(),
     }))

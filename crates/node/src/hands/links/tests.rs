@@ -92,6 +92,7 @@ fn step(number: u64, bytes: usize) -> Box<DataMessage> {
         failures,
         pages,
         kept: vec![],
+        computed_us: vec![],
         rows_dtype,
         rows,
     }))
