@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::print_stdout, reason = "numbers for whoever reads a failure")]
+#![allow(clippy::disallowed_methods, reason = "a time in which nothing happens")]
 
 mod support;
 
@@ -90,4 +91,24 @@ fn two_hosts_see_each_other_within_two_seconds() {
     let elapsed = began.elapsed();
     let _ = second.node.0.try_wait();
     assert!(elapsed < Duration::from_millis(2500), "start of the process and discovery took {elapsed:?}");
+}
+
+#[test]
+fn a_machine_that_is_reachable_from_anywhere_says_so_and_nobody_joins_it_on_sight() {
+    const TEST: &str = "a_machine_that_is_reachable_from_anywhere_says_so_and_nobody_joins_it_on_sight";
+    let lan = match Lan::new(2).and_then(|lan| lan.add_address(0, "8.20.30.40/24").map(|()| lan)) {
+        Ok(lan) => lan,
+        Err(why) => return skip(TEST, &why),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let start = |i: usize, name: &str| Host::start(&lan.namespaces[i], &folder.path().join(name), name);
+    let (public, other) = (start(0, "public"), start(1, "other"));
+    let line = "other machines do not join on sight: 8.20.30.40 is an address of this one";
+    wait_for("the line that says why", SOON, || public.log().contains(line).then_some(()));
+    assert!(!other.log().contains("do not join on sight"), "{}", other.log());
+    assert!(public.log().contains("`exo admit` lets in who asks"), "{}", public.log());
+    wait_for("the other", SOON, || (other.alive() == 1).then_some(()));
+    // Twice as long as machines at home need to become one cluster.
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!((public.alive(), other.alive()), (1, 1), "nobody has let the other in");
 }

@@ -53,6 +53,13 @@ impl Lan {
         format!("10.77.{}.{}", self.net, i + 1)
     }
 
+    /// Gives host `i` one more address, with the length of its network.
+    pub fn add_address(&self, i: usize, address: &str) -> Result<(), String> {
+        let namespace = &self.namespaces[i];
+        let inside = namespace.replace("exo", "exw").replace('-', "");
+        ip(&["-n", namespace, "address", "add", address, "dev", &inside])
+    }
+
     /// A command that runs on host `i`.
     pub fn command(&self, i: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
