@@ -69,9 +69,8 @@ pub struct ToolCall {
 pub struct CalledFunction {
     /// The tool.
     pub name: String,
-    /// An object, in the order in which it was written.
-    #[schema(value_type = Object)]
-    pub arguments: serde_json::Value,
+    /// A JSON object as text, as it was written: in its order, its numbers as they are spelled.
+    pub arguments: String,
 }
 
 /// A tool that the model may be told of.

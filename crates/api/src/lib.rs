@@ -30,6 +30,7 @@ pub mod plan;
 pub mod request;
 pub mod responses;
 pub mod session;
+mod spelling;
 pub mod summary;
 pub mod table;
 pub mod telemetry;

@@ -100,14 +100,19 @@ pub fn check_parameters(param: &str, schema: &Value) -> Result<(), BadParam> {
 }
 
 /// Arguments that came back as text.
-pub fn arguments_of(param: &str, text: &str) -> Result<Value, BadParam> {
-    match text.trim() {
-        "" => Ok(Value::Object(Map::new())),
-        text => serde_json::from_str(text)
-            .ok()
-            .filter(Value::is_object)
-            .ok_or_else(|| BadParam::invalid(param, format!("`{param}` is not a JSON object in a string"))),
+pub fn arguments_of(param: &str, text: String) -> Result<String, BadParam> {
+    if text.trim().is_empty() {
+        return Ok("{}".to_owned());
     }
+    if is_object(&text) {
+        return Ok(text);
+    }
+    Err(BadParam::invalid(param, format!("`{param}` is not a JSON object in a string")))
+}
+
+/// Whether a text is a JSON object that templates can print.
+pub fn is_object(text: &str) -> bool {
+    serde_json::from_str::<Value>(text).is_ok_and(|value| value.is_object())
 }
 
 /// A tool as templates print it.
@@ -128,7 +133,7 @@ pub fn definition(
 }
 
 /// A call of a message that comes back.
-pub fn tool_call(id: String, name: String, arguments: Value) -> ToolCall {
+pub fn tool_call(id: String, name: String, arguments: String) -> ToolCall {
     ToolCall { id, kind: "function".to_owned(), function: CalledFunction { name, arguments } }
 }
 

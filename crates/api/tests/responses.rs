@@ -60,7 +60,7 @@ fn items_become_a_neutral_conversation() {
     system: "Be brief." ["", "", ""] []
     system: "Be kind." ["", "", ""] []
     user: "The weather?" ["", "", ""] []
-    assistant: "I look." ["", "Rome.", ""] ["weather({\"city\":\"Rome\"})#a", "now({})#b"]
+    assistant: "I look." ["", "Rome.", ""] ["weather({\"city\": \"Rome\"})#a", "now({})#b"]
     tool: "noon" ["now", "", "b"] []
     tool: "Sun." ["weather", "", "a"] []
     assistant: "Sun." ["", "In short.", ""] []

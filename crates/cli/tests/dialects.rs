@@ -91,6 +91,61 @@ fn messages_call_a_tool_and_take_its_result_back() {
 }
 
 #[test]
+fn numbers_of_a_call_that_comes_back_keep_their_spelling_in_every_dialect() {
+    let (node, _folder) = tools_node();
+    let odd = r#"{"x": 1e5, "y": [0.1234567890123456789, 1.50], "z": 123456789012345678901234567890}"#;
+    let plain = r#"{"x": 100000.0, "y": [0.12345678901234568, 1.5], "z": 1.2345678901234568e+29}"#;
+    let post = |path: &str, body: String| {
+        let mut text = String::new();
+        node.send("POST", path, Some(body)).read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{text}");
+        serde_json::from_str::<Value>(body).unwrap()
+    };
+    let tokens = |arguments: &str| {
+        let call =
+            json!({"id": "call_1", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let messages = json!([{"role": "user", "content": "Go."}, {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "Gone."}]);
+        let shown = ok(node.post("/apply-template", &json!({"model": "tools", "messages": messages})));
+        assert!(shown["prompt"].as_str().unwrap().contains(arguments), "{shown}");
+        let chat = ok(node
+            .post("/v1/chat/completions", &json!({"model": "tools", "max_tokens": 1, "messages": messages})));
+        let input = [("call_id", json!("call_1")), ("name", json!("f")), ("arguments", json!(arguments))];
+        let mut call = json!({"type": "function_call"});
+        call.as_object_mut().unwrap().extend(input.map(|(name, value)| (name.to_owned(), value)));
+        let input = json!([{"role": "user", "content": "Go."}, call,
+            {"type": "function_call_output", "call_id": "call_1", "output": "Gone."}]);
+        let response =
+            ok(node
+                .post("/v1/responses", &json!({"model": "tools", "max_output_tokens": 16, "input": input})));
+        let blocks = r#"{"role": "assistant", "content": [{"type": "tool_use", "id": "call_1", "name": "f", "input": ARGUMENTS}]}"#;
+        let result = r#"{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "Gone."}]}"#;
+        let messages = format!(
+            r#"{{"model": "tools", "messages": [{{"role": "user", "content": "Go."}}, {blocks}, {result}]}}"#
+        );
+        let messages = post("/v1/messages/count_tokens", messages.replace("ARGUMENTS", arguments));
+        let calls = r#"{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": ARGUMENTS}}]}"#;
+        let result = r#"{"role": "tool", "tool_name": "f", "content": "Gone."}"#;
+        let head = r#""model": "tools", "stream": false, "options": {"num_predict": 1}"#;
+        let ollama =
+            format!(r#"{{{head}, "messages": [{{"role": "user", "content": "Go."}}, {calls}, {result}]}}"#);
+        let ollama = post("/api/chat", ollama.replace("ARGUMENTS", arguments));
+        [
+            &chat["usage"]["prompt_tokens"],
+            &response["usage"]["input_tokens"],
+            &messages["input_tokens"],
+            &ollama["prompt_eval_count"],
+        ]
+        .map(|count| count.as_u64().unwrap())
+    };
+    let (odd, plain) = (tokens(odd), tokens(plain));
+    assert_eq!(odd, [odd[0]; 4]);
+    assert_eq!(plain, [plain[0]; 4]);
+    assert_ne!(odd, plain, "the two have as many tokens, which shows nothing");
+}
+
+#[test]
 fn messages_stop_where_they_are_told_and_say_what_is_too_long() {
     let (node, _folder) = tools_node();
     let greedy = ok(node.post("/v1/messages", &message(json!({"temperature": 0, "max_tokens": 12}))));

@@ -259,7 +259,7 @@ pub async fn read_empty(app: &Arc<App>, request: Request) -> Result<(), ApiError
     let (parts, body) = request.into_parts();
     let empty = axum::http::header::CONTENT_LENGTH;
     if parts.headers.get(empty).is_some_and(|n| n != "0") {
-        read_json(&parts.headers, body, app, |_| Ok(())).await?;
+        read_json(&parts.headers, body, app, |_, _| Ok(())).await?;
     }
     Ok(())
 }

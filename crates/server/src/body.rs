@@ -164,23 +164,23 @@ pub async fn give_back(room: Room, give_freed_memory_back: fn()) -> Infallible {
     }
 }
 
-/// Reads a body as JSON and makes of it what `take` does, both where a large one holds up nobody. What it takes counts until
-/// the lease is dropped.
+/// Reads a body as JSON and makes of it and its text what `take` does, both where a large one holds up nobody. What it takes counts
+/// until the lease is dropped.
 pub async fn read_json<T: Send + 'static>(
     headers: &HeaderMap,
     body: Body,
     app: &App,
-    take: fn(Value) -> Result<T, ApiError>,
+    take: fn(Value, &str) -> Result<T, ApiError>,
 ) -> Result<(T, Lease), ApiError> {
     let mut lease = app.room.lease();
     let bytes = read(headers, body, &app.options, &mut lease).await?;
     // Its texts are copied.
     lease.grow(bytes.len())?;
     if bytes.len() <= PARSED_AT_ONCE_BYTES {
-        return Ok((parse(&bytes).and_then(take)?, lease));
+        return Ok((parse(&bytes, take)?, lease));
     }
     // It goes on when the client has gone, and takes its room until it is over.
-    let parse = move || (parse(&bytes).and_then(take), lease);
+    let parse = move || (parse(&bytes, take), lease);
     let (value, lease) = tokio::task::spawn_blocking(parse)
         .await
         .map_err(|_| ApiError::internal("parsing the body broke off"))?;
@@ -258,7 +258,7 @@ fn too_slow(options: &ServerOptions) -> ApiError {
     ApiError::invalid(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message).closing()
 }
 
-fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
+fn parse<T>(bytes: &[u8], take: fn(Value, &str) -> Result<T, ApiError>) -> Result<T, ApiError> {
     let bad = |code, message: String| ApiError::invalid(StatusCode::BAD_REQUEST, code, message);
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let before = &bytes[..e.valid_up_to()];
@@ -266,7 +266,8 @@ fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
         let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
         bad("invalid_utf8", format!("the body is not UTF-8: bad byte at line {line} column {column}"))
     })?;
-    serde_json::from_str(text).map_err(|e| bad("invalid_json", format!("the body is not valid JSON: {e}")))
+    let value = serde_json::from_str(text);
+    take(value.map_err(|e| bad("invalid_json", format!("the body is not valid JSON: {e}")))?, text)
 }
 
 /// Reads the body into a small request type of ours.
@@ -275,7 +276,7 @@ pub async fn read_typed<T: serde::de::DeserializeOwned + Send + 'static>(
     body: Body,
     app: &App,
 ) -> Result<T, ApiError> {
-    let take = |value| {
+    let take = |value, _: &str| {
         serde_json::from_value(value)
             .map_err(|e| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", e.to_string()))
     };

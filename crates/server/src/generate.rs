@@ -36,7 +36,7 @@ pub async fn read<T: Send + 'static>(
     id: RequestId,
     principal: Principal,
     request: Request,
-    parse: fn(Value) -> Result<T, ApiError>,
+    parse: fn(Value, &str) -> Result<T, ApiError>,
 ) -> Result<Asked<T>, ApiError> {
     let (parts, body) = request.into_parts();
     let origin = Origin::of(&parts)?;

@@ -126,8 +126,7 @@ fn message_bytes(message: &ChatMessage) -> usize {
     let texts: usize = optional.into_iter().flatten().map(String::len).sum();
     let call = |call: &ToolCall| {
         let ToolCall { id, function, .. } = call;
-        // A document takes several times its text.
-        MESSAGE_BYTES + id.len() + function.name.len() + 8 * function.arguments.to_string().len()
+        MESSAGE_BYTES + id.len() + function.name.len() + function.arguments.len()
     };
     MESSAGE_BYTES + message.content.len() + texts + message.tool_calls.iter().map(call).sum::<usize>()
 }

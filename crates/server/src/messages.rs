@@ -24,7 +24,8 @@ pub async fn messages(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let take = |body| Ok((recorded(&body), MessagesRequest::parse(body)?));
+    let take =
+        |body, text: &str| Ok((recorded(&body, text), MessagesRequest::parse(body)?.with_inputs_of(text)));
     let Asked { body: (body, messages), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.thoughts);
@@ -42,8 +43,10 @@ pub async fn messages(
 /// `POST /v1/messages/count_tokens`
 pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let (messages, _lease) =
-        read_json(&parts.headers, body, &app, |body| Ok(MessagesRequest::parse_count(body)?)).await?;
+    let (messages, _lease) = read_json(&parts.headers, body, &app, |body, text| {
+        Ok(MessagesRequest::parse_count(body)?.with_inputs_of(text))
+    })
+    .await?;
     let answer =
         app.tokens(Dialect::Messages, messages.into_count(app.options.leave_out_hosted_tools)?).await?;
     Ok(json(&TokenCount { input_tokens: answer.tokens.len() as u32 }))

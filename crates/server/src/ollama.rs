@@ -34,7 +34,14 @@ pub async fn chat(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    answer(&app, read(&app, id, principal, request, |body| Ok(OllamaRequest::parse_chat(body)?)).await?).await
+    answer(
+        &app,
+        read(&app, id, principal, request, |body, text| {
+            Ok(OllamaRequest::parse_chat(body)?.with_arguments_of(text))
+        })
+        .await?,
+    )
+    .await
 }
 
 /// `POST /api/generate`
@@ -44,8 +51,11 @@ pub async fn generate(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    answer(&app, read(&app, id, principal, request, |body| Ok(OllamaRequest::parse_generate(body)?)).await?)
-        .await
+    answer(
+        &app,
+        read(&app, id, principal, request, |body, _| Ok(OllamaRequest::parse_generate(body)?)).await?,
+    )
+    .await
 }
 
 async fn answer(app: &Arc<App>, asked: Asked<OllamaRequest>) -> Result<Response, ApiError> {
@@ -78,7 +88,8 @@ pub async fn version(State(app): State<Arc<App>>) -> Response {
 /// `POST /api/show`
 pub async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let (named, _lease) = read_json(&parts.headers, body, &app, |body| Ok(NamedModel::parse(body)?)).await?;
+    let (named, _lease) =
+        read_json(&parts.headers, body, &app, |body, _| Ok(NamedModel::parse(body)?)).await?;
     let view = find(&app, &named.model).await?.map_err(|unknown| ApiError::of(DIALECT, unknown))?;
     let question =
         TokensRequest { model: view.id.clone(), question: TokensQuestion::Capabilities, with_pieces: false };
@@ -89,7 +100,8 @@ pub async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Respo
 /// `POST /api/pull`: what is here already is all that a client may have.
 pub async fn pull(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let (named, _lease) = read_json(&parts.headers, body, &app, |body| Ok(NamedModel::parse(body)?)).await?;
+    let (named, _lease) =
+        read_json(&parts.headers, body, &app, |body, _| Ok(NamedModel::parse(body)?)).await?;
     let success = OllamaPull { status: "success".to_owned() };
     match find(&app, &named.model).await? {
         Ok(_) if named.streams => Ok(lines(line(&success))),

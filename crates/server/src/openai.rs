@@ -26,7 +26,7 @@ pub async fn chat(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let take = |body| Ok((recorded(&body), ChatRequest::parse(body)?));
+    let take = |body, text: &str| Ok((recorded(&body, text), ChatRequest::parse(body)?));
     let Asked { body: (body, chat), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
@@ -47,7 +47,7 @@ pub async fn completion(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let take = |body| Ok((recorded(&body), CompletionRequest::parse(body)?));
+    let take = |body, text: &str| Ok((recorded(&body, text), CompletionRequest::parse(body)?));
     let Asked { body: (body, completion), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());

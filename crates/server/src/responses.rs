@@ -30,7 +30,7 @@ pub async fn create(
     request: Request,
 ) -> Result<HttpResponse, ApiError> {
     let Asked { body: mut asked, context, mut lease, .. } =
-        read(&app, id, principal, request, |body| Ok(ResponsesRequest::parse(body)?)).await?;
+        read(&app, id, principal, request, |body, _| Ok(ResponsesRequest::parse(body)?)).await?;
     let previous = previous(&app, principal, &asked, &mut lease)?;
     let conversation = asked.conversation(previous)?;
     let keep = asked.store.then(|| Keep { principal, conversation: conversation.clone() });

@@ -16,13 +16,13 @@ use crate::errors::ApiError;
 
 /// `POST /tokenize`
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let read = |body| Ok(TokensBody::parse_tokenize(body)?);
+    let read = |body, _: &str| Ok(TokensBody::parse_tokenize(body)?);
     ask(&app, request, read, |answer, in_, pieces| json(&Tokenized::new(answer, in_, pieces))).await
 }
 
 /// `POST /detokenize`
 pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let read = |body| Ok(TokensBody::parse_detokenize(body)?);
+    let read = |body, _: &str| Ok(TokensBody::parse_detokenize(body)?);
     ask(&app, request, read, |answer, _, _| {
         json(&Detokenized { content: answer.text.clone(), prompt: answer.text })
     })
@@ -31,14 +31,14 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result
 
 /// `POST /apply-template`
 pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let read = |body| Ok(TokensBody::parse_apply_template(body)?);
+    let read = |body, _: &str| Ok(TokensBody::parse_apply_template(body)?);
     ask(&app, request, read, |answer, _, _| json(&RenderedPrompt { prompt: answer.text })).await
 }
 
 async fn ask(
     app: &App,
     request: Request,
-    read: fn(Value) -> Result<TokensBody, ApiError>,
+    read: fn(Value, &str) -> Result<TokensBody, ApiError>,
     show: fn(TokensAnswer, &'static str, bool) -> Response,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();

@@ -13,10 +13,11 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
+use crate::template::ReadMessages;
 use crate::{ChatTemplate, EncodeError, RenderOptions, TemplateError, Tokenizer};
 
 /// Characters for private use, which few texts and no known tokenizer have.
-const PRIVATE: Range<u32> = 0xF_0000..0xF_FFFE;
+pub(crate) const PRIVATE: Range<u32> = 0xF_0000..0xF_FFFE;
 /// Barring one control token can let another be found that overlapped it; after so many rounds all keys are barred.
 const ROUNDS_MAX: usize = 8;
 
@@ -111,8 +112,9 @@ impl Tokenizer {
         messages: &[Value],
         options: &RenderOptions,
     ) -> Result<Vec<u32>, ChatError> {
-        let text = template.render(messages, options)?;
-        let request = Request { template, messages, options };
+        let ReadMessages { messages, mark } = ReadMessages::new(messages, options, template.source());
+        let text = template.render_read(&messages, mark, options)?;
+        let request = Request { template, messages: &messages, mark, options };
         let all = |text: &str| Ok(self.key_positions(text));
         let (text, theirs) = match request.follow(&all) {
             Ok(None) => (text, Vec::new()),
@@ -188,12 +190,16 @@ fn hide(text: &str, theirs: &[usize], barred: &[bool], disguise: &mut Disguise) 
 struct Request<'a> {
     template: &'a ChatTemplate,
     messages: &'a [Value],
+    /// What numbers with a spelling begin with.
+    mark: Option<char>,
     options: &'a RenderOptions,
 }
 
 impl Request<'_> {
     /// Renders with some characters of the request followed: the prompt, and where in it they are. `None` if there are none.
     fn follow(&self, which: &Which<'_>) -> Result<Option<(String, Vec<usize>)>, ChatError> {
+        let is_number = |text: &str| self.mark.is_some_and(|mark| text.starts_with(mark));
+        let which = &|text: &str| if is_number(text) { Ok(Vec::new()) } else { which(text) };
         let vars = self.options.vars.values().chain(&self.options.tools);
         let said: Vec<String> = self.messages.iter().chain(vars).map(Value::to_string).collect();
         let texts = said.iter().map(String::as_str).chain(self.options.vars.keys().map(String::as_str));
@@ -208,7 +214,7 @@ impl Request<'_> {
         if disguise.shown.is_empty() {
             return Ok(None);
         }
-        let text = self.template.render(&messages, &options)?;
+        let text = self.template.render_read(&messages, self.mark, &options)?;
         Ok(Some(disguise.show(&text)))
     }
 }

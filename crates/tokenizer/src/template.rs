@@ -8,6 +8,7 @@ mod budget;
 mod compile;
 mod functions;
 mod library;
+mod numbers;
 mod operators;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::TemplateError;
 use budget::Budget;
+pub(crate) use numbers::ReadMessages;
 
 /// What a template is told besides the messages.
 #[derive(Clone, Debug, Default)]
@@ -58,8 +60,20 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// The prompt for `messages`, each an object with `role` and `content` and whatever else the template reads.
+    /// The prompt for `messages`, each an object with `role` and `content` and whatever else the template reads. Arguments of calls
+    /// are objects, or JSON text whose numbers are printed as they are spelled.
     pub fn render(&self, messages: &[Value], options: &RenderOptions) -> Result<String, TemplateError> {
+        let ReadMessages { messages, mark } = ReadMessages::new(messages, options, &self.source);
+        self.render_read(&messages, mark, options)
+    }
+
+    /// The prompt for messages with objects as arguments, in which `mark` stands in front of numbers with a spelling.
+    pub(crate) fn render_read(
+        &self,
+        messages: &[Value],
+        mark: Option<char>,
+        options: &RenderOptions,
+    ) -> Result<String, TemplateError> {
         let mut vars: Map<String, Value> = options.vars.clone();
         let mut set = |name: &str, value: Value| vars.insert(name.to_owned(), value);
         set("messages", Value::Array(messages.to_vec()));
@@ -71,6 +85,6 @@ impl ChatTemplate {
             }
         }
         let compiled = compile::compile(&self.source)?;
-        compiled.render(functions::value_of(&Value::Object(vars)), Budget::start(), options.now)
+        compiled.render(functions::value_of(&Value::Object(vars), mark), Budget::start(), options.now)
     }
 }

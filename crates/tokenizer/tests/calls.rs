@@ -1,7 +1,7 @@
 //! How templates print calls, and how calls are read back from text in pieces of any size.
 
-use exo_tokenizer::ChatTemplate;
 use exo_tokenizer::calls::{AnswerFormat, AnswerParser, AnswerPart, CallFormat, CallPart, ThoughtFormat};
+use exo_tokenizer::{ChatTemplate, RenderOptions};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -191,5 +191,48 @@ proptest! {
     fn the_pieces_of_a_text_do_not_matter(sizes in prop::collection::vec(1usize..9, 1..12), case in 0usize..11) {
         let (format, text, expected) = cases().swap_remove(case);
         prop_assert_eq!(parts(&format, text, &sizes), expected);
+    }
+}
+
+#[test]
+fn numbers_of_a_call_that_comes_back_are_printed_as_they_are_spelled() {
+    let arguments = r#"{"a": 1e5, "b": [0.1234567890123456789, 1.50, -0.0, 7, 0.5], "c\"": {"d": 123456789012345678901234567890}, "e": "1e5 \"1.50\"", "f": 1e400}"#;
+    let calls = serde_json::json!([{"role": "assistant", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]}]);
+    let rendered = |source: &str| {
+        let template = ChatTemplate::new(source, None, None).expect("compiles");
+        template.render(calls.as_array().expect("a list"), &RenderOptions::default()).expect("renders")
+    };
+    let of_call = |expression: &str| {
+        rendered(&format!(
+            "{{% set a = messages[0].tool_calls[0].function.arguments %}}{{{{ {expression} }}}}"
+        ))
+    };
+    assert_eq!(of_call("a | tojson"), arguments);
+    assert_eq!(of_call("a.a ~ ' ' ~ (a.b[1] | string) ~ ' ' ~ a.c"), "1e5 1.50 ");
+    assert_eq!(of_call("a.b"), "[0.1234567890123456789, 1.50, -0.0, 7, 0.5]");
+    assert_eq!(
+        of_call("[a.a is number, a.a is string, a.a is mapping, a.a is sequence]"),
+        "[True, False, False, False]"
+    );
+    assert_eq!(
+        of_call("[a.a == 100000.0, a.b[1] > 1, a.a | int, a.b[1] * 2, not a.b[2]]"),
+        "[True, True, 100000, 3.0, True]"
+    );
+}
+
+#[test]
+fn no_text_of_a_request_is_taken_for_a_number() {
+    // What marks numbers inside is drawn from these: a text that has one of them stays a text.
+    for sign in ['\u{FFFFD}', '\u{FFFFC}', '\u{F0000}'] {
+        let escaped: String =
+            sign.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
+        let arguments = format!("{{\"a\": 1e5, \"b\": \"{sign}2\", \"c\": \"{escaped}3\"}}");
+        let messages = serde_json::json!([{"role": "assistant", "tool_calls": [{"function": {"arguments": arguments}}]}]);
+        let template =
+            ChatTemplate::new("{{ messages[0].tool_calls[0].function.arguments | tojson }}", None, None);
+        let messages = messages.as_array().expect("a list");
+        let text = template.expect("compiles").render(messages, &RenderOptions::default()).expect("renders");
+        assert_eq!(text, arguments.replace(&escaped, &sign.to_string()));
     }
 }

@@ -125,8 +125,8 @@ export type BlockDelta = {
 
 /** A tool's name and arguments. */
 export type CalledFunction = {
-  /** An object, in the order in which it was written. */
-  arguments: Record<string, unknown>;
+  /** A JSON object as text, as it was written: in its order, its numbers as they are spelled. */
+  arguments: string;
   /** The tool. */
   name: string;
 };

@@ -215,7 +215,7 @@ impl Block {
                     let message = format!("`{input_field}` must be an object, not {}", short(&input));
                     return Err(BadParam::invalid(input_field, message));
                 }
-                Self::Call(tool_call(id, name, input))
+                Self::Call(tool_call(id, name, input.to_string()))
             }
             "tool_result" => Self::result(&mut fields)?,
             other => {

@@ -10,6 +10,7 @@ use crate::generate::{
 use crate::request::{
     RequestContext, SamplingFields, check_count, check_results, check_stops, json_schema, token_bound,
 };
+use crate::spelling::keep_inputs;
 use crate::table::{MESSAGES, MESSAGES_COUNT, Table};
 use crate::tokens::{ChatPrompt, TokensQuestion, TokensRequest};
 use crate::tools::{
@@ -101,6 +102,12 @@ impl MessagesRequest {
             hosted,
             reasoning,
         })
+    }
+
+    /// With the calls' inputs as they stand in `text`, the body's: there, numbers have their spelling.
+    pub fn with_inputs_of(mut self, text: &str) -> Self {
+        keep_inputs(&mut self.messages, text);
+        self
     }
 
     /// What is asked of the tokenizer to count the prompt. `leaves_out_hosted_tools` is as in [`RequestContext`].

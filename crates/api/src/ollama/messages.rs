@@ -84,7 +84,7 @@ fn take_call(call: Value, path: &str, id: String) -> Result<ToolCall, BadParam> 
         let message = format!("`{arguments_field}` must be an object, not {}", short(&arguments));
         return Err(BadParam::invalid(arguments_field, message));
     }
-    Ok(tool_call(id, name, arguments))
+    Ok(tool_call(id, name, arguments.to_string()))
 }
 
 /// The tools, as the template prints them: as they were sent.

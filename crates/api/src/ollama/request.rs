@@ -7,6 +7,7 @@ use super::options::{Options, named_here, take_options};
 use crate::fields::{BadParam, Fields, short};
 use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, Tools};
 use crate::request::{RequestContext, json_schema};
+use crate::spelling::keep_arguments;
 use crate::table::{OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_NAMED, Table};
 use crate::telemetry::Endpoint;
 use crate::tools::ToolChoice;
@@ -119,6 +120,14 @@ impl OllamaRequest {
             truncates,
             options,
         })
+    }
+
+    /// With the calls' arguments as they stand in `text`, the body's: there, numbers have their spelling.
+    pub fn with_arguments_of(mut self, text: &str) -> Self {
+        if let Prompt::Chat { messages } = &mut self.prompt {
+            keep_arguments(messages, text);
+        }
+        self
     }
 
     /// The request as the node understands it.

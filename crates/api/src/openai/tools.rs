@@ -167,6 +167,6 @@ fn call_of(call: Value, path: &str) -> Result<ToolCall, BadParam> {
     let arguments: String = function.take_required("arguments", "a string of JSON")?;
     table::CHAT.check(&mut function, "messages[].tool_calls[].function.")?;
     function.finish()?;
-    let arguments = arguments_of(&arguments_field, &arguments)?;
+    let arguments = arguments_of(&arguments_field, arguments)?;
     Ok(tool_call(id, name, arguments))
 }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::generate::{ChatMessage, Usage};
 use crate::summary::{ExoSummary, TokenLogprob};
-use crate::tools::tool_call;
+use crate::tools::{is_object, tool_call};
 
 /// An answer, whole or so far as it is made. It repeats what the request asked for.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
@@ -83,8 +83,8 @@ impl Response {
                     said.reasoning_content.get_or_insert_default().extend(texts);
                 }
                 OutputItem::FunctionCall { call_id, name, arguments, .. } => {
-                    if let Ok(arguments) = serde_json::from_str(arguments) {
-                        said.tool_calls.push(tool_call(call_id.clone(), name.clone(), arguments));
+                    if is_object(arguments) {
+                        said.tool_calls.push(tool_call(call_id.clone(), name.clone(), arguments.clone()));
                     }
                 }
             }

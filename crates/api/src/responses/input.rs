@@ -114,7 +114,7 @@ impl Turns {
         let name = fields.take_required("name", "a string")?;
         let arguments_field = fields.name("arguments");
         let arguments: String = fields.take_required("arguments", "a string of JSON")?;
-        let arguments = arguments_of(&arguments_field, &arguments)?;
+        let arguments = arguments_of(&arguments_field, arguments)?;
         let turn = self.assistant(path);
         turn.tool_calls.push(tool_call(id, name, arguments));
         check_count("input", "calls of one turn", turn.tool_calls.len(), CALLS_MAX)

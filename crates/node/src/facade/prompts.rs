@@ -92,7 +92,7 @@ pub(super) fn check_prompt_text(bytes: usize, bytes_max: usize) -> Result<(), Ge
 
 /// The text that a template may show: of messages, their thoughts and calls, and of tools.
 fn chat_bytes(messages: &[ChatMessage], tools: Option<&Tools>) -> usize {
-    let of_call = |call: &ToolCall| call.function.name.len() + json_bytes(&call.function.arguments);
+    let of_call = |call: &ToolCall| call.function.name.len() + call.function.arguments.len();
     let of_message = |m: &ChatMessage| {
         let optional = [&m.name, &m.reasoning_content, &m.tool_call_id].into_iter().flatten();
         let calls: usize = m.tool_calls.iter().map(of_call).sum();

@@ -23,7 +23,7 @@ pub async fn openai(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let asked = read(&app, id, principal, request, |body| Ok(EmbeddingsRequest::parse(body)?)).await?;
+    let asked = read(&app, id, principal, request, |body, _| Ok(EmbeddingsRequest::parse(body)?)).await?;
     let (model, encoding) = (asked.body.model.clone(), asked.body.encoding);
     let embeddings = embed(&app, Dialect::Embeddings, asked.body.into_embed(asked.context)).await?;
     Ok(json(&EmbeddingList::new(model, encoding, embeddings)))
@@ -36,7 +36,7 @@ pub async fn ollama(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let asked = read(&app, id, principal, request, |body| Ok(OllamaEmbed::parse_embed(body)?)).await?;
+    let asked = read(&app, id, principal, request, |body, _| Ok(OllamaEmbed::parse_embed(body)?)).await?;
     let (model, dialect) = (asked.body.model.clone(), Dialect::OllamaEmbed { asked_in: "input" });
     let embeddings = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
     Ok(json(&OllamaEmbeddings::new(model, embeddings)))
@@ -49,7 +49,8 @@ pub async fn ollama_older(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let asked = read(&app, id, principal, request, |body| Ok(OllamaEmbed::parse_embeddings(body)?)).await?;
+    let asked =
+        read(&app, id, principal, request, |body, _| Ok(OllamaEmbed::parse_embeddings(body)?)).await?;
     let dialect = Dialect::OllamaEmbed { asked_in: "prompt" };
     let embeddings = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
     Ok(json(&OllamaEmbedding::new(embeddings)))

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::numbers::spelling;
 use crate::TemplateError;
 
 /// Longest prompt text a template may write; the tokenizer takes half of it.
@@ -83,7 +84,7 @@ impl Budget {
 const ITEM_BYTES: usize = 16;
 
 fn weigh(value: &Value, depth: usize, weight: &mut usize) -> Result<(), Error> {
-    *weight = weight.saturating_add(ITEM_BYTES + value.as_str().map_or(0, str::len));
+    *weight = weight.saturating_add(ITEM_BYTES + value.as_str().or(spelling(value)).map_or(0, str::len));
     if *weight > VALUE_BYTES_MAX || depth > DEPTH_MAX {
         return Err(too_much());
     }

@@ -8,6 +8,7 @@ use minijinja::{Environment, Error, ErrorKind, Value, escape_formatter};
 use serde_json::Value as Json;
 
 use super::budget::{Budget, stop, too_much};
+use super::numbers::{spelled_number, spelling};
 use crate::TemplateError;
 
 /// Longest `range`. Templates count messages.
@@ -116,7 +117,7 @@ impl JsonWriter<'_> {
         match value.kind() {
             ValueKind::None | ValueKind::Undefined => self.out.push_str("null"),
             ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.number(value),
+            ValueKind::Number => self.out.push_str(&number_text(value)),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.list('[', ']', &items, depth, |json, item| json.value(item, depth + 1))?;
@@ -133,9 +134,15 @@ impl JsonWriter<'_> {
                 })?;
             }
             ValueKind::String => self.text(value.as_str().unwrap_or_default()),
-            other => {
-                return Err(Error::new(ErrorKind::BadSerialization, format!("tojson: {other} is not JSON")));
-            }
+            other => match spelling(value) {
+                Some(number) => self.out.push_str(number),
+                None => {
+                    return Err(Error::new(
+                        ErrorKind::BadSerialization,
+                        format!("tojson: {other} is not JSON"),
+                    ));
+                }
+            },
         }
         Ok(())
     }
@@ -170,14 +177,6 @@ impl JsonWriter<'_> {
         }
     }
 
-    fn number(&mut self, value: &Value) {
-        let text = match (value.is_integer(), f64::try_from(value.clone())) {
-            (false, Ok(number)) => python_float(number),
-            _ => value.to_string(),
-        };
-        self.out.push_str(&text);
-    }
-
     fn text(&mut self, text: &str) {
         self.out.push('"');
         for c in text.chars() {
@@ -202,6 +201,14 @@ impl JsonWriter<'_> {
     }
 }
 
+/// A number as Python's JSON has it.
+pub(crate) fn number_text(value: &Value) -> String {
+    match (value.is_integer(), f64::try_from(value.clone())) {
+        (false, Ok(number)) => python_float(number),
+        _ => value.to_string(),
+    }
+}
+
 /// As Python's `repr` writes a float: `1e-05`, `1e+16`.
 fn python_float(number: f64) -> String {
     if !number.is_finite() {
@@ -220,8 +227,8 @@ fn python_float(number: f64) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// JSON as the engine's value, maps in their own order.
-pub(crate) fn value_of(json: &Json) -> Value {
+/// JSON as the engine's value, maps in their own order. A string that begins with `mark` is a number with a spelling.
+pub(crate) fn value_of(json: &Json, mark: Option<char>) -> Value {
     match json {
         Json::Null => Value::from(()),
         Json::Bool(b) => Value::from(*b),
@@ -230,10 +237,13 @@ pub(crate) fn value_of(json: &Json) -> Value {
             (None, Some(n)) => Value::from(n),
             (None, None) => Value::from(n.as_f64().unwrap_or(f64::NAN)),
         },
-        Json::String(text) => Value::from(text.as_str()),
-        Json::Array(items) => items.iter().map(value_of).collect::<Vec<_>>().into(),
+        Json::String(text) => match mark.and_then(|mark| text.strip_prefix(mark)) {
+            Some(number) => spelled_number(number),
+            None => Value::from(text.as_str()),
+        },
+        Json::Array(items) => items.iter().map(|item| value_of(item, mark)).collect::<Vec<_>>().into(),
         Json::Object(map) => {
-            Value::from_pairs(map.iter().map(|(key, value)| (key.as_str(), value_of(value))))
+            Value::from_pairs(map.iter().map(|(key, value)| (key.as_str(), value_of(value, mark))))
         }
     }
 }

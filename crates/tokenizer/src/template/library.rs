@@ -11,6 +11,7 @@ use minijinja_contrib::pycompat;
 
 use super::budget::Budget;
 use super::functions;
+use super::numbers::plain_number;
 
 const FILTERS: [&str; 41] = [
     "abs",
@@ -101,6 +102,9 @@ const TESTS: [&str; 42] = [
     "upper",
 ];
 
+/// Those that ask for a number.
+const CALCULATES: [&str; 5] = ["abs", "bool", "float", "int", "round"];
+
 /// Widest padding a format or an indent may ask for.
 const WIDTH_MAX: usize = 999;
 
@@ -108,8 +112,13 @@ pub(crate) fn add_to(environment: &mut Environment<'_>, budget: &Budget) {
     for name in FILTERS.into_iter().chain(["tojson"]) {
         let budget = budget.clone();
         environment.add_filter(name, move |arguments: Rest<ValueOrKwargs>| {
-            let arguments = arguments.into_values();
+            let mut arguments = arguments.into_values();
             budget.weigh(arguments.iter())?;
+            if CALCULATES.contains(&name)
+                && let Some(number) = arguments.first_mut()
+            {
+                *number = plain_number(number);
+            }
             check_result(&budget, name, &arguments)?;
             budget.settle(native().empty_state().apply_filter(name, &arguments)?)
         });
@@ -117,7 +126,7 @@ pub(crate) fn add_to(environment: &mut Environment<'_>, budget: &Budget) {
     for name in TESTS {
         let budget = budget.clone();
         environment.add_test(name, move |arguments: Rest<ValueOrKwargs>| {
-            let arguments = arguments.into_values();
+            let arguments: Vec<Value> = arguments.into_values().iter().map(plain_number).collect();
             // Only these look inside: others are asked of values no one may weigh, like macros.
             if arguments.len() > 1 {
                 budget.weigh(arguments.iter())?;

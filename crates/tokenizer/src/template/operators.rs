@@ -7,6 +7,7 @@ use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, Expression, Value, context};
 
 use super::budget::Budget;
+use super::numbers::plain_number;
 
 // Names no template can write.
 const CONCAT: &str = "exo ~";
@@ -64,12 +65,12 @@ pub(crate) fn add_to(environment: &mut Environment<'_>, budget: &Budget) {
     add(MAP, |_, pairs| {
         Ok(Value::from_pairs(pairs.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()))))
     });
-    add(EQ, |_, a| Ok(Value::from(a[0] == a[1])));
-    add(NE, |_, a| Ok(Value::from(a[0] != a[1])));
-    add(LT, |_, a| Ok(Value::from(a[0] < a[1])));
-    add(LTE, |_, a| Ok(Value::from(a[0] <= a[1])));
-    add(GT, |_, a| Ok(Value::from(a[0] > a[1])));
-    add(GTE, |_, a| Ok(Value::from(a[0] >= a[1])));
+    add(EQ, |_, a| Ok(Value::from(plain_number(&a[0]) == plain_number(&a[1]))));
+    add(NE, |_, a| Ok(Value::from(plain_number(&a[0]) != plain_number(&a[1]))));
+    add(LT, |_, a| Ok(Value::from(plain_number(&a[0]) < plain_number(&a[1]))));
+    add(LTE, |_, a| Ok(Value::from(plain_number(&a[0]) <= plain_number(&a[1]))));
+    add(GT, |_, a| Ok(Value::from(plain_number(&a[0]) > plain_number(&a[1]))));
+    add(GTE, |_, a| Ok(Value::from(plain_number(&a[0]) >= plain_number(&a[1]))));
     add(IN, |_, a| natively(Native::In, a));
 }
 
@@ -116,6 +117,6 @@ fn natively(operation: Native, arguments: &[Value]) -> Result<Value, Error> {
         ["a + b", "a * b", "a[b:c:d]", "a in b"]
             .map(|source| environment.compile_expression(source).expect("these four are valid"))
     });
-    let of = |i: usize| arguments.get(i).cloned().unwrap_or_default();
+    let of = |i: usize| arguments.get(i).map(plain_number).unwrap_or_default();
     expressions[operation as usize].eval(context! { a => of(0), b => of(1), c => of(2), d => of(3) })
 }
