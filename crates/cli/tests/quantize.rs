@@ -206,6 +206,10 @@ fn a_hugging_face_folder_becomes_the_same_file_and_says_the_same() {
     done(folder, &["quantize", "demo", "f16", "--requantize", "-o", "gguf.gguf"]);
     let hf = folder.join("hf");
     write_folder(&folder.join("gguf.gguf"), &hf);
+    let steps = json!([{"path": "", "type": "m.Transformer"}, {"path": "1_Pooling", "type": "m.Pooling"}]);
+    std::fs::write(hf.join("modules.json"), steps.to_string()).unwrap();
+    std::fs::create_dir(hf.join("1_Pooling")).unwrap();
+    std::fs::write(hf.join("1_Pooling/config.json"), r#"{"pooling_mode_lasttoken": true}"#).unwrap();
     done(folder, &["quantize", "hf", "f16", "-o", "new.gguf"]);
     let [old, new] = ["gguf.gguf", "new.gguf"].map(|name| std::fs::read(folder.join(name)).unwrap());
     let [old_gguf, new_gguf] = [&old, &new].map(|bytes| Gguf::parse(bytes).unwrap());
@@ -228,6 +232,7 @@ fn a_hugging_face_folder_becomes_the_same_file_and_says_the_same() {
     );
     assert_eq!((new_keys.bos, new_keys.eos, new_keys.add_bos), (old_keys.bos, old_keys.eos, Some(false)));
     assert_eq!((&new.chat_template, &new.config.rope), (&old.chat_template, &old.config.rope));
+    assert_eq!(new.embedding.pooling, Some(exo_types::Pooling::Last));
     let (prompt, answer) = known().swap_remove(0);
     let said = |model: &str| done(folder, &["run", model, &prompt, "--temperature", "0"]).trim().to_owned();
     let (from_folder, from_file) = (said("hf"), said("new.gguf"));

@@ -178,7 +178,11 @@ fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() 
 fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/fixtures/llama-bf16-tied");
     let files = ["config.json", "tokenizer.json", "model.safetensors"];
-    let files = files.map(|name| (name, std::fs::read(fixture.join(name)).unwrap()));
+    let mut files = files.map(|name| (name, std::fs::read(fixture.join(name)).unwrap())).to_vec();
+    let steps = json!([{"path": "", "type": "sentence_transformers.models.Transformer"},
+        {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]);
+    files.push(("modules.json", steps.to_string().into()));
+    files.push(("1_Pooling/config.json", json!({"pooling_mode_mean_tokens": true}).to_string().into()));
     let hub = MockHub::start().unwrap();
     hub.put("org/tiny-llama", Repository::new(&files));
     let nodes = cluster("safetensors", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
@@ -194,6 +198,16 @@ fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
     let expected = ask(&alone, "llama-bf16-tied");
     for node in &nodes {
         assert_eq!(ask(node, "tiny-llama"), expected);
+        // How rows become a vector is in a folder of the repository, and known to all.
+        let vector = |more: Value| {
+            let mut body = json!({"model": "tiny-llama", "input": [[5, 6, 7, 8]]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let answer = node.post("/v1/embeddings", &body);
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            answer.json()["data"][0]["embedding"].clone()
+        };
+        assert_eq!(vector(json!({})), vector(json!({"pooling": "mean"})));
+        assert_ne!(vector(json!({})), vector(json!({"pooling": "last"})));
     }
     let text = command(&nodes[1], &["models", "check", "tiny-llama"], &hub, None);
     assert!(text.contains("is what its hub promised"), "{text}");

@@ -9,8 +9,8 @@ use std::fs;
 use std::path::Path;
 
 use common::{FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, LAYERS, VOCAB, bytes, chain};
-use exo_formats::{Architecture, LayerTensor, RopeStyle, TensorName, TokenizerSource, open};
-use exo_types::{DType, LayerRange, Shard};
+use exo_formats::{Architecture, LayerTensor, Model, RopeStyle, TensorName, TokenizerSource, open};
+use exo_types::{DType, LayerRange, Pooling, Shard};
 use serde_json::{Value, json};
 
 /// Name and shape, outputs first, of each tensor.
@@ -151,6 +151,39 @@ fn templates_and_end_tokens_are_found_where_either_version_puts_them() {
     );
     fs::write(f.path().join("chat_template.jinja"), "J").unwrap();
     assert_eq!(open(f.path()).unwrap().chat_template.as_deref(), Some("J"));
+}
+
+#[test]
+fn pooling_is_that_of_sentence_transformers_also_in_a_copy_without_folders() {
+    let folder = folder();
+    write_safetensors(&folder.path().join("model.safetensors"), &tensors(false));
+    let plain = open(folder.path()).unwrap();
+    assert_eq!(plain.embedding.pooling, None);
+    let step = |kind: &str, path: &str| json!({"path": path, "type": format!("sentence_transformers.models.{kind}")});
+    let steps = [step("Transformer", ""), step("Pooling", "1_Pooling"), step("Normalize", "2_Normalize")];
+    put(folder.path(), "modules.json", &json!(steps));
+    assert_eq!(open(folder.path()).unwrap().embedding.pooling, None, "its own file is not there");
+    fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    put(
+        &folder.path().join("1_Pooling"),
+        "config.json",
+        &json!({"pooling_mode_lasttoken": true, "pooling_mode_cls_token": false}),
+    );
+    let model = open(folder.path()).unwrap();
+    assert_eq!(model.embedding.pooling, Some(Pooling::Last));
+    assert_eq!(model.files.len(), plain.files.len() + 2);
+    let names = |model: &Model| model.files.iter().map(|f| f.name.clone()).collect::<Vec<_>>();
+    assert_eq!(
+        names(&model)[..plain.files.len()],
+        names(&plain),
+        "the files that were there keep their numbers"
+    );
+    let copy = tempfile::tempdir().unwrap();
+    for file in &model.files {
+        fs::copy(&file.path, copy.path().join(&file.name)).unwrap();
+    }
+    let copied = open(copy.path()).unwrap();
+    assert_eq!((&copied.embedding, names(&copied)), (&model.embedding, names(&model)));
 }
 
 #[test]

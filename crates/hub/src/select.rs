@@ -35,7 +35,7 @@ const OTHER_LABELS: &[&str] = &[
     "NVFP4",
 ];
 /// Files beside the weights of a safetensors model.
-const COMPANIONS: [&str; 9] = [
+const COMPANIONS: [&str; 11] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -45,6 +45,9 @@ const COMPANIONS: [&str; 9] = [
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    // Of Sentence Transformers: how rows become a vector.
+    "modules.json",
+    "1_Pooling/config.json",
 ];
 const INDEX: &str = "model.safetensors.index.json";
 const INDEX_SHARDS_MAX: usize = 2000;
@@ -278,15 +281,15 @@ fn parts_problem(stem: &str, files: &[&RepoFile]) -> Option<String> {
 }
 
 fn safetensors_variant(snapshot: &Snapshot) -> Option<Variant> {
-    let at_root = |path: &str| snapshot.files.iter().find(|f| f.path == path).cloned();
-    at_root("config.json")?;
+    let named = |path: &str| snapshot.files.iter().find(|f| f.path == path).cloned();
+    named("config.json")?;
     let mut weights: Vec<RepoFile> =
         snapshot.files.iter().filter(|f| is_model_safetensors(&f.path)).cloned().collect();
     if weights.is_empty() {
         return None;
     }
-    weights.extend(at_root(INDEX));
-    weights.extend(COMPANIONS.iter().filter_map(|name| at_root(name)));
+    weights.extend(named(INDEX));
+    weights.extend(COMPANIONS.iter().filter_map(|name| named(name)));
     Some(Variant { label: "safetensors".to_owned(), files: weights, is_supported: true, problem: None })
 }
 
@@ -433,11 +436,13 @@ mod tests {
             ("tokenizer.json", 1),
             ("README.md", 1),
             ("onnx/model.json", 1),
+            ("modules.json", 1),
+            ("1_Pooling/config.json", 1),
         ];
-        assert_eq!(check(&files, None, None), "safetensors x5: the only one there is");
+        assert_eq!(check(&files, None, None), "safetensors x7: the only one there is");
         let mut variant = choose(&snapshot(&files), None, None, None).unwrap().variant;
         keep_shards(&mut variant, br#"{"weight_map":{"a":"model-00001-of-00002.safetensors"}}"#).unwrap();
-        assert_eq!(variant.files.len(), 4);
+        assert_eq!(variant.files.len(), 6);
         for (index, problem) in [
             (r#"{"weight_map":{"a":"model-3.safetensors"}}"#, "not in the repository"),
             (r#"{"weight_map":{"a":"../x.safetensors"}}"#, "no name of a shard"),

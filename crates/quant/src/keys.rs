@@ -3,6 +3,7 @@
 use exo_formats::gguf::Gguf;
 use exo_formats::write::GgufWriter;
 use exo_formats::{Architecture, Model, ModelConfig, ModelKind, TokenizerSource};
+use exo_types::Pooling;
 
 use crate::{QuantError, Target, source};
 
@@ -71,8 +72,20 @@ fn describe(header: &mut GgufWriter<'static>, model: &Model) {
     if let Scaling::Linear(factor) = scaling(c) {
         header.text(&key("rope.scaling.type"), "linear").f32(&key("rope.scaling.factor"), factor);
     }
+    if let Some(pooling) = model.embedding.pooling {
+        header.u32(&key("pooling_type"), pooling_type(pooling));
+    }
     if let Some(template) = &model.chat_template {
         header.text("tokenizer.chat_template", template);
+    }
+}
+
+/// As llama.cpp numbers them.
+fn pooling_type(pooling: Pooling) -> u32 {
+    match pooling {
+        Pooling::Mean => 1,
+        Pooling::First => 2,
+        Pooling::Last => 3,
     }
 }
 

@@ -85,9 +85,10 @@ impl HubSource {
             let is_plain =
                 file.path.len() <= PATH_BYTES_MAX && !file.path.contains(exo_types::is_terminal_control);
             ensure(is_plain, &field("path"), file.path.len(), "at most 500 printable bytes")?;
+            // A file of a folder below has the folder's name in its own, as there are no folders here.
             let name = file.path.rsplit('/').next().unwrap_or_default();
             ensure(
-                name == entry.name,
+                name == entry.name || file.path.replace('/', ".") == entry.name,
                 &field("path"),
                 exo_types::printable(name, 80),
                 "the path of its name",

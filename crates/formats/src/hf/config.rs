@@ -32,7 +32,7 @@ impl From<ConfigError> for Problem {
 /// Most lengths of vectors that a file may name.
 const EMBEDDING_LENGTHS_MAX: usize = 64;
 
-/// What `config.json` says of vectors: nothing of pooling, and of some models how far a vector may be cut.
+/// What `config.json` says of vectors: of some models how far one may be cut.
 pub(super) fn read_embedding(config: &Value) -> EmbeddingInfo {
     let named = config.get("matryoshka_dimensions").and_then(Value::as_array).map(|list| {
         let lengths = list.iter().filter_map(Value::as_u64).filter_map(|n| u32::try_from(n).ok());

@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::config::{self, Problem};
 use super::contained::Contained;
-use super::{json, safetensors};
+use super::{json, pooling, safetensors};
 use crate::layout::{self, Found};
 use crate::names::Dialect;
 use crate::{
-    JsonError, MappedFile, Model, ModelConfig, ModelFile, ModelKind, OpenError, SafetensorsError,
-    TokenizerSource,
+    EmbeddingInfo, JsonError, MappedFile, Model, ModelConfig, ModelFile, ModelKind, OpenError,
+    SafetensorsError, TokenizerSource,
 };
 
 /// The file every folder has.
@@ -51,21 +51,31 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Model, OpenError> {
     let tokenizer_config = json::read_object(&contained.path(TOKENIZER_CONFIG)?, TOKENIZER_CONFIG_BYTES_MAX)?;
     add_named_end(&mut config, tokenizer_config.as_ref());
     let chat_template = read_template(&contained, tokenizer_config.as_ref())?;
+    let pooling = pooling::read(&contained)?;
+    let embedding = EmbeddingInfo { pooling: pooling.pooling, ..config::read_embedding(&config_json) };
     let weights = Weights::open(folder, &contained)?;
     let small = [CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, INDEX];
     let small = small.iter().map(|name| Ok(small_file(contained.path(name)?, name)));
     let small = small.filter_map(Result::transpose).collect::<Result<Vec<_>, OpenError>>()?;
-    weights.into_model(folder, config, small, |config, files, sources, tensors| Model {
+    let model = weights.into_model(folder, config, small, |config, files, sources, tensors| Model {
         name: crate::open::name_of_folder(folder),
         kind: ModelKind::HuggingFace,
         config,
         tokenizer: TokenizerSource::Json { tokenizer_json, tokenizer_config },
         chat_template,
-        embedding: config::read_embedding(&config_json),
+        embedding,
         files,
         sources,
         tensors,
-    })
+    });
+    Ok(with_files(model?, pooling.files))
+}
+
+/// More small files, behind the others: theirs keep their numbers.
+fn with_files(mut model: Model, more: Vec<(String, PathBuf)>) -> Model {
+    model.files.extend(more.into_iter().filter_map(|(name, path)| small_file(path, &name)));
+    model.sources.resize(model.files.len(), None);
+    model
 }
 
 fn not_a_model(folder: &Path, reason: String) -> OpenError {

@@ -4,6 +4,7 @@ mod config;
 mod contained;
 mod folder;
 mod json;
+mod pooling;
 mod safetensors;
 
 pub(crate) use folder::{CONFIG, open_folder};
