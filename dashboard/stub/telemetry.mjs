@@ -25,7 +25,7 @@ function pull(id, state, fields) {
 }
 
 export const recent = () =>
-  ["stop", "length", "cancelled", "client_left", "queue_full"].map((end, at) => ({ id: `41aa${at}`.padEnd(32, "0"), model: "qwen3-32b-q4", principal: "u1f0", started_unix_ms: Date.now() - at * 9000, total_ms: 6400 - at * 900, end, prompt_tokens: 41, cached_tokens: 16, tokens: 199, queue_ms: 300 * at, ttft_ms: 420 + 300 * at, tokens_per_s: 31, stages: 2, times: at > 1 ? null : { stages: [{ node: "a1", device: "cpu", prompt_ms: 120, answer_ms: 2600 }, { node: "b2", device: "gpu0", prompt_ms: 210, answer_ms: 1900 }], between_prompt_ms: 30, between_answer_ms: 240 } }));
+  ["stop", "length", "cancelled", "client_left", "queue_full"].map((end, at) => ({ id: `41aa${at}`.padEnd(32, "0"), endpoint: "chat", model: "qwen3-32b-q4", principal: "u1f0", started_unix_ms: Date.now() - at * 9000, total_ms: 6400 - at * 900, end, prompt_tokens: 41, cached_tokens: 16, tokens: 199, queue_ms: 300 * at, ttft_ms: 420 + 300 * at, tokens_per_s: 31, stages: 2, times: at > 1 ? null : { stages: [{ node: "a1", device: "cpu", prompt_ms: 120, answer_ms: 2600 }, { node: "b2", device: "gpu0", prompt_ms: 210, answer_ms: 1900 }], between_prompt_ms: 30, between_answer_ms: 240 } }));
 
 /** Models and whether they fit: one that does, one that is too large, and a stranger's repository. */
 export function fits(query = {}) {

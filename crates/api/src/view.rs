@@ -88,6 +88,8 @@ pub enum RequestPhase {
 pub struct RecentRequestView {
     /// The request's id, as in `x-request-id`.
     pub id: String,
+    /// Which way it came: `chat`, `messages`, `ollama_chat` and so on, as in metrics.
+    pub endpoint: String,
     /// The model's name, as it was asked for.
     pub model: String,
     /// Who asked: the user of this node, as a hash.

@@ -249,4 +249,7 @@ fn requests_for_vectors_are_counted_and_listed() {
         (&json!(usage), &json!("demo")),
         "{recent}"
     );
+    let came: Vec<&str> =
+        recent.as_array().unwrap().iter().map(|r| r["endpoint"].as_str().unwrap()).collect();
+    assert!(came.contains(&"ollama_embed") && came.contains(&"embeddings"), "{recent}");
 }

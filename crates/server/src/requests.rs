@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use exo_api::telemetry::Endpoint;
 use exo_api::{
     EmbedRequest, Embeddings, FinishReason, GenerateEvent, GenerateRequest, RecentRequestView, Summary,
 };
@@ -47,20 +48,27 @@ impl Requests {
     pub fn track(self: &Arc<Self>, request: &GenerateRequest) -> Tracked {
         let resumed = request.resumable.as_ref().and_then(|resumable| resumable.resumed.as_ref());
         let ids = [resumed.map_or(request.request, |resumed| resumed.run), request.request];
-        self.begin(ids, &request.model, request.principal)
+        self.begin(ids, request.endpoint, &request.model, request.principal)
     }
 
     /// Counts a request for vectors as running.
     pub fn track_embedding(self: &Arc<Self>, request: &EmbedRequest) -> Tracked {
-        self.begin([request.request; 2], &request.model, request.principal)
+        self.begin([request.request; 2], request.endpoint, &request.model, request.principal)
     }
 
-    fn begin(self: &Arc<Self>, ids: [RequestId; 2], model: &str, principal: Principal) -> Tracked {
+    fn begin(
+        self: &Arc<Self>,
+        ids: [RequestId; 2],
+        endpoint: Endpoint,
+        model: &str,
+        principal: Principal,
+    ) -> Tracked {
         let cancelled = CancellationToken::new();
         let mut known = self.known();
         ids.iter().for_each(|id| drop(known.running.insert(*id, cancelled.clone())));
         let view = RecentRequestView {
             id: ids[1].to_string(),
+            endpoint: endpoint.as_str().to_owned(),
             model: exo_types::printable(model, MODEL_CHARS_MAX),
             principal: format!("{:032x}", u128::from_be_bytes(principal.0)),
             started_unix_ms: unix_ms(),

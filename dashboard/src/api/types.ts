@@ -2193,6 +2193,8 @@ export type RecentRequestView = {
   cached_tokens: number;
   /** How it ended: `stop`, `length`, `tool_calls`, `cancelled`, `client_left`, or the code of its error. */
   end: string;
+  /** Which way it came: `chat`, `messages`, `ollama_chat` and so on, as in metrics. */
+  endpoint: string;
   /** The request's id, as in `x-request-id`. */
   id: string;
   /** The model's name, as it was asked for. */
