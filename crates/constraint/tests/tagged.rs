@@ -8,7 +8,7 @@ use exo_constraint::{
 };
 use exo_sampler::{Sampler, TokenConstraint};
 use exo_types::SamplingParams;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const WORDS: [&str; 8] = [
     "<parameter=",
@@ -202,6 +202,7 @@ fn what_cannot_stand_between_tags_is_named_by_its_place() {
         (one(json!({"type": "string", "pattern": "(^a|b)"})), "at `#/properties/p/pattern`"),
         (one(json!({"enum": ["a</parameter>"]})), "the sign that closes a parameter"),
         (one(json!({"enum": ["12", 12]})), "looks like another value"),
+        (one(json!({"enum": ["[so", [1]]})), "looks like another value"),
         (one(json!({"allOf": [{"minLength": 1}, {"maxLength": 2}]})), "at `#/properties/p/allOf`"),
         (
             one(json!({"oneOf": [{"minLength": 1, "type": "string"}, {"type": "string"}]})),
@@ -230,6 +231,28 @@ fn what_cannot_stand_between_tags_is_named_by_its_place() {
     assert!(refused(one(deep)).contains("nested too deep"));
     let cycle = json!({"type": "object", "properties": {"p": {"$ref": "#/properties/p"}}, "required": ["p"]});
     assert!(refused(cycle).contains("nested too deep"));
+}
+
+#[test]
+fn references_are_followed_so_often_and_copied_so_far() {
+    let refused = |schema: Value| read(&schema, Strictness::Whole).unwrap_err();
+    let link = |name: String| json!({"$ref": format!("#/$defs/{name}")});
+    // Six ways through each of seven schemas: 280,000 in all.
+    let mut branching = json!({"type": "object", "properties": {"p": link("s7".to_owned())}, "$defs": {"s0": {"type": "null"}}});
+    for i in 1..=7 {
+        branching["$defs"][format!("s{i}")] = json!({"anyOf": vec![link(format!("s{}", i - 1)); 6]});
+    }
+    assert!(refused(branching.clone()).contains("too often"), "{}", refused(branching));
+    // Each list of names has a copy of what it refers to: of a few parameters that is nothing, of hundreds it is much.
+    let names: Vec<String> = (0..400).map(|n| format!("a name of some length {n}")).collect();
+    let copying = |parameters: usize| {
+        let list = json!({"type": "array", "items": link("name".to_owned())});
+        let properties: Map<String, Value> =
+            (0..parameters).map(|n| (format!("p{n}"), list.clone())).collect();
+        json!({"type": "object", "properties": properties, "$defs": {"name": {"enum": names}}})
+    };
+    assert!(read(&copying(3), Strictness::Whole).is_ok());
+    assert!(refused(copying(300)).contains("too many parameters refer"), "{}", refused(copying(300)));
 }
 
 /// Draws at temperature 1 from logits that know nothing but that `\n</parameter>` is likely.

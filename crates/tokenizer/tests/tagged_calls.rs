@@ -83,6 +83,10 @@ fn templates_that_change_what_they_print_say_why() {
     let python =
         FUNCTION.replace("v | tojson if v is mapping or (v is sequence and v is not string) else ", "");
     assert!(find(&python).contains("another way than JSON (probe_list)"), "{}", find(&python));
+    for close in [", \n", " end\n", "]\n"] {
+        let json = FUNCTION.replace("\n</parameter>\n", close);
+        assert!(find(&json).contains("begins as JSON goes on"), "{close:?}: {}", find(&json));
+    }
 }
 
 fn kinds(words: &str) -> ValueKinds {
