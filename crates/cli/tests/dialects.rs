@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Answer, Node, Start, finish, python, skip, stderr, stdout, tools_node};
+use support::{Answer, Node, Start, finish, skip, stderr, stdout, tools_node};
 
 fn weather() -> Value {
     json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -417,44 +417,4 @@ fn curl_lines_work_as_they_are_printed() {
     for path in ["/api/tags", "/api/ps"] {
         assert!(curl(&[&url(path)]).contains(r#""name":"demo""#), "{path}");
     }
-}
-
-fn package(test: &str, script: &str, path: &str) {
-    let (node, _folder) = tools_node();
-    if Command::new(python()).arg("--version").output().is_err() {
-        return skip(test, "there is no Python");
-    }
-    let script = format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR"));
-    let mut command = Command::new(python());
-    // A proxy of the environment must not stand between the two.
-    command
-        .args([script, format!("http://{}{path}", node.address)])
-        .env("NO_PROXY", "*")
-        .env("no_proxy", "*");
-    let output = finish(&mut command, Duration::from_secs(60));
-    let text = stdout(&output);
-    if output.status.code() == Some(77) {
-        return skip(test, text.trim());
-    }
-    assert!(
-        output.status.success() && text.trim_end().ends_with("ok"),
-        "{text}\n{}\n{}",
-        stderr(&output),
-        node.log()
-    );
-}
-
-#[test]
-fn the_anthropic_package_reads_messages() {
-    package("the_anthropic_package_reads_messages", "anthropic_messages.py", "");
-}
-
-#[test]
-fn the_openai_package_reads_responses() {
-    package("the_openai_package_reads_responses", "openai_responses.py", "/v1");
-}
-
-#[test]
-fn the_ollama_package_chats_and_generates() {
-    package("the_ollama_package_chats_and_generates", "ollama_package.py", "");
 }

@@ -8,11 +8,9 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Answer, Node, finish, python, skip, stderr, stdout, tools_node};
+use support::{Answer, Node, stdout, tools_node};
 
 fn chat(more: Value) -> Value {
     let mut body = json!({
@@ -382,29 +380,5 @@ fn a_thought_is_no_text_and_is_counted_and_turned_off_where_that_is_possible() {
     assert!(
         !number.is_empty() && number.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()),
         "{number}"
-    );
-}
-
-#[test]
-fn the_openai_package_reads_calls_and_schemas() {
-    const TEST: &str = "the_openai_package_reads_calls_and_schemas";
-    let (node, _folder) = tools_node();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_tools.py");
-    if Command::new(python()).arg("--version").output().is_err() {
-        return skip(TEST, "there is no Python");
-    }
-    let mut command = Command::new(python());
-    // A proxy of the environment must not stand between the two.
-    command.args([script, &format!("http://{}/v1", node.address)]).env("NO_PROXY", "*").env("no_proxy", "*");
-    let output = finish(&mut command, Duration::from_secs(60));
-    let text = stdout(&output);
-    if output.status.code() == Some(77) {
-        return skip(TEST, text.trim());
-    }
-    assert!(
-        output.status.success() && text.trim_end().ends_with("ok"),
-        "{text}\n{}\n{}",
-        stderr(&output),
-        node.log()
     );
 }

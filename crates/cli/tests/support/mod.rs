@@ -440,7 +440,7 @@ pub fn with_template(path: &Path, template: &str) {
 }
 
 /// As Qwen's: tools in the system's turn, calls in tags, results in a turn of the user.
-const TOOL_TEMPLATE: &str = r#"{%- if tools %}<|im_start|>system
+pub const TOOL_TEMPLATE: &str = r#"{%- if tools %}<|im_start|>system
 Tools:
 {%- for tool in tools %}
 {{ tool | tojson }}
