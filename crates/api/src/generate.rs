@@ -107,10 +107,40 @@ pub enum Reasoning {
     Default,
     /// None.
     Off,
-    /// So much, in the API's words: `low`, `medium`, …
-    Effort(String),
+    /// So much, in the API's words.
+    Effort {
+        /// `low`, `medium`, …
+        word: String,
+        /// Most tokens of a thought, at least 1, where they are bounded, too.
+        tokens_max: Option<u32>,
+    },
     /// What the model does by itself, and no more than so many tokens, at least 1.
     Budget(u32),
+}
+
+impl Reasoning {
+    /// An effort.
+    pub fn effort(word: impl Into<String>) -> Self {
+        Self::Effort { word: word.into(), tokens_max: None }
+    }
+
+    /// The same within so many tokens. Whoever wants no thoughts wants none of them.
+    pub fn within(self, tokens: Option<u32>) -> Self {
+        match (self, tokens) {
+            (Self::Default, Some(tokens)) => Self::Budget(tokens),
+            (Self::Effort { word, .. }, tokens) => Self::Effort { word, tokens_max: tokens },
+            (asked, _) => asked,
+        }
+    }
+
+    /// Most tokens of a thought, where they are bounded.
+    pub fn tokens_max(&self) -> Option<u32> {
+        match self {
+            Self::Budget(tokens) => Some(*tokens),
+            Self::Effort { tokens_max, .. } => *tokens_max,
+            Self::Default | Self::Off => None,
+        }
+    }
 }
 
 /// What an answer must be. It is kept to token by token, so an answer that is complete is one of these.

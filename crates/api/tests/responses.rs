@@ -130,6 +130,8 @@ fn what_coding_agents_send_by_default_passes() {
     let budget =
         ask(json!({"reasoning": {"effort": "medium", "max_tokens": 9}})).expect("it passes").reasoning;
     assert_eq!(budget, Reasoning::Budget(9));
+    let both = ask(json!({"reasoning": {"effort": "low", "max_tokens": 9}})).expect("it passes").reasoning;
+    assert_eq!(both, Reasoning::effort("low").within(Some(9)));
     let effort = ask(json!({"reasoning": {"effort": "none"}})).expect("it passes").reasoning;
     assert_eq!(effort, Reasoning::Off);
 }

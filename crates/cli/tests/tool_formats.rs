@@ -231,6 +231,14 @@ fn thoughts_and_answers_in_channels_are_told_apart() {
     assert!(!message["content"].as_str().unwrap().contains("<|"), "{thought}");
     let counted = thought["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
     assert!(counted >= 4, "{thought}");
+    // An effort beside the budget takes nothing from it: without one the thought would not end.
+    let effort = {
+        let mut asked = bias(&thinks[at]);
+        asked["reasoning_effort"] = json!("high");
+        ask(asked).json()
+    };
+    let of_effort = effort["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap();
+    assert!((4..2 * counted).contains(&of_effort), "{effort}");
     let schema = json!({"type": "integer", "minimum": 0, "maximum": 99});
     let format =
         json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}});

@@ -65,10 +65,7 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
         }
         None => format_body(&request.format)?,
     };
-    let thought_tokens_max = match request.reasoning {
-        Reasoning::Budget(tokens) if thought.is_some() => Some(tokens),
-        _ => None,
-    };
+    let thought_tokens_max = thought.and_then(|_| request.reasoning.tokens_max());
     // A thought that has to end needs a grammar, whatever the answer is, and so do the signs of channels.
     let (part, body) = match (body, thought_tokens_max) {
         (None, budget) if budget.is_some() || has_channels && !request.ignore_eos => {
@@ -115,14 +112,14 @@ pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<Stri
             RequestPart::Thinking,
             "this model's template has no way to tell it not to think: leave it out",
         ),
-        Reasoning::Effort(effort) if thought.has_efforts && EFFORTS.contains(&effort.as_str()) => {
-            Ok(calls::effort_var(effort))
+        Reasoning::Effort { word, .. } if thought.has_efforts && EFFORTS.contains(&word.as_str()) => {
+            Ok(calls::effort_var(word))
         }
-        Reasoning::Effort(_) if thought.has_efforts => refused(
+        Reasoning::Effort { .. } if thought.has_efforts => refused(
             RequestPart::Effort,
             "this model's template knows the efforts low, medium and high: ask for one of these",
         ),
-        Reasoning::Effort(_) => refused(
+        Reasoning::Effort { .. } => refused(
             RequestPart::Effort,
             "this model thinks and knows no efforts: leave it out, or ask for no thinking",
         ),

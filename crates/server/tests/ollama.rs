@@ -83,7 +83,7 @@ async fn what_is_asked_for_reaches_the_node() {
     let asked = server.fake.last.lock().unwrap().clone().unwrap();
     assert_eq!(asked.prompts, [Prompt::Text("Hi".to_owned())]);
     assert_eq!((asked.max_tokens, asked.context_tokens_min), (Some(7), Some(2048)));
-    assert_eq!((asked.format, asked.reasoning), (AnswerFormat::JsonObject, Reasoning::Effort("high".into())));
+    assert_eq!((asked.format, asked.reasoning), (AnswerFormat::JsonObject, Reasoning::effort("high")));
     assert_eq!((asked.sampling.repetition_penalty, asked.sampling.top_k), (1.5, 20));
     assert_eq!(
         (asked.sampling.penalty_window, asked.sampling.typical_p),

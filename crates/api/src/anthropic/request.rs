@@ -81,9 +81,9 @@ impl MessagesRequest {
         let (tools, hosted) = take_tools(&mut fields)?;
         let (mut reasoning, thoughts) = take_thinking(fields.take_value("thinking"))?;
         let (format, effort) = take_output_config(fields.take_value("output_config"))?;
-        // Whoever wants no thoughts wants no effort in them. An effort is not dropped for a budget: a model without efforts refuses it.
+        // Whoever wants no thoughts wants no effort in them. Beside a budget both count: a model without efforts refuses one.
         if let (Some(effort), Reasoning::Default | Reasoning::Budget(_)) = (effort, &reasoning) {
-            reasoning = Reasoning::Effort(effort);
+            reasoning = Reasoning::effort(effort).within(reasoning.tokens_max());
         }
         table.check(&mut fields, "")?;
         fields.finish()?;
@@ -241,7 +241,7 @@ fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, Thoughts), BadPa
     let kind: String = fields.take_required("type", "a string")?;
     let budget = token_bound("thinking.budget_tokens", fields.take_value("budget_tokens"))?;
     let reasoning = match kind.as_str() {
-        "enabled" | "adaptive" => budget.map_or(Reasoning::Default, Reasoning::Budget),
+        "enabled" | "adaptive" => Reasoning::Default.within(budget),
         "disabled" => Reasoning::Off,
         other => {
             let message = format!(

@@ -206,7 +206,7 @@ fn take_think(think: Option<Value>) -> Result<(Reasoning, bool), BadParam> {
     match think {
         None | Some(Value::Bool(true)) => Ok((Reasoning::Default, true)),
         Some(Value::Bool(false)) => Ok((Reasoning::Off, false)),
-        Some(Value::String(word)) if EFFORTS.contains(&word.as_str()) => Ok((Reasoning::Effort(word), true)),
+        Some(Value::String(word)) if EFFORTS.contains(&word.as_str()) => Ok((Reasoning::effort(word), true)),
         Some(other) => {
             let message = format!("`think` must be true, false, low, medium or high, not {}", short(&other));
             Err(BadParam::invalid("think", message))

@@ -117,7 +117,7 @@ impl ChatRequest {
         }
         let is_bound = self.format != AnswerFormat::Text
             || self.callable.is_some()
-            || matches!(self.reasoning, Reasoning::Budget(_));
+            || self.reasoning.tokens_max().is_some();
         if self.common.ignore_eos == Some(true) && is_bound {
             let message = "`ignore_eos` does not go with a format, tools or a budget of thinking: an answer that is complete has to end";
             return Err(BadParam::invalid("ignore_eos", message));
@@ -179,11 +179,7 @@ pub fn part_name(part: RequestPart) -> String {
 fn take_reasoning(fields: &mut Fields) -> Result<Reasoning, BadParam> {
     const BUDGET: &str = "thinking_budget_tokens";
     let asked = reasoning(fields.take("reasoning_effort", "a string")?)?;
-    let budget = token_bound(BUDGET, fields.take_value(BUDGET))?;
-    match (asked, budget) {
-        (Reasoning::Default, Some(tokens)) => Ok(Reasoning::Budget(tokens)),
-        (asked, _) => Ok(asked),
-    }
+    Ok(asked.within(token_bound(BUDGET, fields.take_value(BUDGET))?))
 }
 
 pub(super) fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
@@ -191,7 +187,7 @@ pub(super) fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
     match effort {
         None => Ok(Reasoning::Default),
         Some(word) if word == "none" => Ok(Reasoning::Off),
-        Some(word) if EFFORTS.contains(&word.as_str()) => Ok(Reasoning::Effort(word)),
+        Some(word) if EFFORTS.contains(&word.as_str()) => Ok(Reasoning::effort(word)),
         Some(other) => {
             let message = format!("`{other:.40}` is no effort: {} are", EFFORTS.join(", "));
             Err(BadParam::invalid("reasoning_effort", message))

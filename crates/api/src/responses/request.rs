@@ -392,16 +392,18 @@ fn reasoning_of(reasoning: Value) -> Result<Reasoning, BadParam> {
     let mut fields = Fields::new(reasoning, "reasoning")?;
     let effort = fields.take_value("effort");
     let budget = token_bound("reasoning.max_tokens", fields.take_value("max_tokens"))?;
-    let usual = budget.map_or(Reasoning::Default, Reasoning::Budget);
     RESPONSES.check(&mut fields, "reasoning.")?;
     fields.finish()?;
     match effort {
-        None => Ok(usual),
-        Some(Value::String(word)) if EFFORTS.contains(&word.as_str()) => Ok(match word.as_str() {
-            "none" => Reasoning::Off,
-            "medium" => usual,
-            _ => Reasoning::Effort(word),
-        }),
+        None => Ok(Reasoning::Default.within(budget)),
+        Some(Value::String(word)) if EFFORTS.contains(&word.as_str()) => {
+            let asked = match word.as_str() {
+                "none" => Reasoning::Off,
+                "medium" => Reasoning::Default,
+                _ => Reasoning::effort(word),
+            };
+            Ok(asked.within(budget))
+        }
         Some(other) => {
             let message = format!("{} is no effort: {} are", short(&other), EFFORTS.join(", "));
             Err(BadParam::invalid("reasoning.effort", message))
