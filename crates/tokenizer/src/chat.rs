@@ -9,15 +9,12 @@
 //! in control tokens that are written out whole in one string of the request are followed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use crate::template::ReadMessages;
+use crate::template::{PRIVATE, ReadMessages};
 use crate::{ChatTemplate, EncodeError, RenderOptions, TemplateError, Tokenizer};
 
-/// Characters for private use, which few texts and no known tokenizer have.
-pub(crate) const PRIVATE: Range<u32> = 0xF_0000..0xF_FFFE;
 /// Barring one control token can let another be found that overlapped it; after so many rounds all keys are barred.
 const ROUNDS_MAX: usize = 8;
 

@@ -11,6 +11,7 @@ mod library;
 mod numbers;
 mod operators;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use chrono::NaiveDateTime;
@@ -19,6 +20,9 @@ use serde_json::{Map, Value};
 use crate::TemplateError;
 use budget::Budget;
 pub(crate) use numbers::ReadMessages;
+
+/// Characters for private use, which few texts and no known tokenizer have.
+pub(crate) const PRIVATE: Range<u32> = 0xF_0000..0xF_FFFE;
 
 /// What a template is told besides the messages.
 #[derive(Clone, Debug, Default)]

@@ -13,9 +13,8 @@ use minijinja::Value;
 use minijinja::value::{Object, ObjectRepr};
 use serde_json::Value as Json;
 
-use super::RenderOptions;
 use super::functions::{number_text, value_of};
-use crate::chat::PRIVATE;
+use super::{PRIVATE, RenderOptions};
 
 /// Messages as templates read them: the arguments of calls are objects.
 pub(crate) struct ReadMessages {
