@@ -37,6 +37,12 @@ pub trait Downloads: Send + Sync {
     /// Deletes what was never finished, downloads in the list excepted.
     fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>>;
 
+    /// Keeps a token for the node's hub on its disk, in place of the one before.
+    fn login(&self, request: HubLoginRequest) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Deletes that token.
+    fn logout(&self) -> BoxFuture<'_, Result<(), AdminError>>;
+
     /// Models that other programs have on this node's disk.
     fn found(&self) -> BoxFuture<'_, Result<Vec<FoundModelView>, AdminError>>;
 }
@@ -75,6 +81,14 @@ impl fmt::Debug for HubToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HubToken(***)")
     }
+}
+
+/// Gives the node a token for its hub.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HubLoginRequest {
+    /// For gated and private repositories. It is kept in the node's data folder, for the node's hub alone, and never shown.
+    pub token: HubToken,
 }
 
 /// Where a download is.
@@ -144,6 +158,9 @@ pub struct PullView {
     pub was_here: bool,
     /// Whether every byte of the weights was compared with a digest of the hub, once that is known.
     pub is_verified: Option<bool>,
+    /// Models that were deleted from the node's disk to make room for it: others have them.
+    #[serde(default)]
+    pub removed: Vec<RemovedModelView>,
     /// What went wrong.
     pub error: Option<String>,
     /// What would help.
@@ -157,6 +174,17 @@ impl PullState {
     pub fn is_under_way(self) -> bool {
         matches!(self, Self::Queued | Self::Resolving | Self::Fetching | Self::Adding)
     }
+}
+
+/// A model that was deleted from a node's disk to make room.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RemovedModelView {
+    /// Its name.
+    pub name: String,
+    /// Bytes that this freed.
+    pub bytes: u64,
+    /// When it was last in use there, in seconds since 1970; 0 if never.
+    pub used_unix_s: u64,
 }
 
 /// Looks for models on the hub.
@@ -242,6 +270,16 @@ pub struct PrunedView {
     pub files: u64,
     /// Their bytes on disk.
     pub bytes: u64,
+}
+
+/// Says whether a model stays on a node's disk, however full that is.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeepModelRequest {
+    /// Its name or id.
+    pub model: String,
+    /// False lets it go again when room is needed.
+    pub kept: bool,
 }
 
 /// Has a model of a hub compared with the digests that the hub named, over the nodes that have its layers.

@@ -506,6 +506,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "Makes a model file or folder of this node known",
     ),
     delete("/exo/v1/models/{model}", "remove_model", "Forgets a model; files the user added stay"),
+    post(
+        "/exo/v1/kept_models",
+        "keep_model",
+        Admin,
+        Some("KeepModelRequest"),
+        One("ModelView"),
+        "Keeps a model on the disk of the node that answers, however full that is, or lets it go again when room is needed",
+    ),
     get(
         "/exo/v1/model_checks",
         "list_model_checks",
@@ -596,6 +604,15 @@ pub const ENDPOINTS: &[Endpoint] = &[
         One("PrunedView"),
         "Deletes downloads that were never finished and are not in the list",
     ),
+    post(
+        "/exo/v1/hub/login",
+        "login_hub",
+        Admin,
+        Some("HubLoginRequest"),
+        Nothing,
+        "Keeps a token for the node's hub in its data folder: for that hub alone, and never shown",
+    ),
+    delete("/exo/v1/hub/login", "logout_hub", "Deletes the token that was kept"),
     get(
         "/exo/v1/found",
         "list_found_models",

@@ -116,6 +116,9 @@ pub trait Facade: Send + Sync + 'static {
     /// Forgets a model by name or id. Files the user added stay on disk.
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>>;
 
+    /// Keeps a model on this node's disk, however full that is, or does so no more.
+    fn keep_model(&self, model: String, kept: bool) -> BoxFuture<'_, Result<ModelView, AdminError>>;
+
     /// Measurements of all members.
     fn telemetry(&self) -> BoxFuture<'_, Result<TelemetryView, AdminError>>;
 

@@ -40,9 +40,9 @@ pub mod view;
 
 pub use alerts::{AlertView, SILENCE_S_MAX, Severity, SilenceRequest};
 pub use downloads::{
-    CheckState, Downloads, FoundModelView, FoundRepoView, HubSearchRequest, HubShowRequest, HubToken,
-    ModelCheckRequest, ModelCheckView, PrunedView, PullRequest, PullState, PullView, RepoFileView, RepoView,
-    VariantView,
+    CheckState, Downloads, FoundModelView, FoundRepoView, HubLoginRequest, HubSearchRequest, HubShowRequest,
+    HubToken, KeepModelRequest, ModelCheckRequest, ModelCheckView, PrunedView, PullRequest, PullState,
+    PullView, RemovedModelView, RepoFileView, RepoView, VariantView,
 };
 pub use embed::{EmbedRequest, Embeddings};
 pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, GenerateStream};

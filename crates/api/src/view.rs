@@ -642,6 +642,12 @@ pub struct ModelView {
     /// The licence that its repository names.
     #[serde(default)]
     pub licence: Option<String>,
+    /// Whether the node that answers keeps it on its disk, however full that is.
+    #[serde(default)]
+    pub kept: bool,
+    /// When it was last in use on the node that answers, in seconds since 1970; `null` if never, or where only others have it.
+    #[serde(default)]
+    pub used_unix_s: Option<u64>,
 }
 
 /// Whether a model can be given tools: its chat template says so, by the calls that it prints.

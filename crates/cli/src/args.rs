@@ -75,6 +75,12 @@ pub struct Settings {
     /// Memory models may take, in MiB
     #[arg(long, global = true, value_name = "MIB")]
     memory_mib: Option<String>,
+    /// Disk that stays free when models are fetched, in MiB
+    #[arg(long, global = true, value_name = "MIB")]
+    disk_reserve_mib: Option<String>,
+    /// Disk that fetched models may take together, in MiB
+    #[arg(long, global = true, value_name = "MIB")]
+    disk_quota_mib: Option<String>,
     /// Tokens whose keys and values a model may hold, over all sequences
     #[arg(long, global = true, value_name = "N")]
     cache_tokens: Option<String>,
@@ -112,6 +118,8 @@ impl Settings {
             ("threads", &self.threads),
             ("cores", &self.cores),
             ("memory_mib", &self.memory_mib),
+            ("disk_reserve_mib", &self.disk_reserve_mib),
+            ("disk_quota_mib", &self.disk_quota_mib),
             ("cache_tokens", &self.cache_tokens),
             ("kv", &self.kv),
             ("speculate", &self.speculate),
@@ -209,12 +217,23 @@ pub enum Command {
     /// Search the hub for models
     #[command(after_help = "Example: exo search qwen3 gguf")]
     Search(Search),
+    /// Keep a token for gated and private models
+    #[command(
+        after_help = "Examples:\n  exo login hub                  asks for it\n  exo login hub < token.txt\n  exo login hub --forget\n\n\
+                            It is kept in the data folder, readable by you alone, and sent to the hub (HF_ENDPOINT) that it was given for, \
+                            nowhere else. HF_TOKEN counts before it, the token file of the hub's own tools after it."
+    )]
+    Login {
+        #[command(subcommand)]
+        to: LoginTo,
+    },
     /// Delete downloads that were never finished
     #[command(after_help = "Example: exo prune")]
     Prune,
-    /// List models, make one known, or forget one
+    /// List models, make one known, keep one on this disk, or forget one
     #[command(
         after_help = "Examples:\n  exo models\n  exo models --found    what other programs have on this disk\n  exo models add ~/models/llama-3.2-1b-Q8_0.gguf\n  \
+                            exo models keep llama-3.2-1b-Q8_0    on this disk, however full that is\n  \
                             exo models remove llama-3.2-1b-Q8_0"
     )]
     Models {
@@ -524,6 +543,16 @@ pub struct Pull {
 }
 
 #[derive(Subcommand)]
+pub enum LoginTo {
+    /// The hub that models are pulled from
+    Hub {
+        /// Delete the token that is kept
+        #[arg(long)]
+        forget: bool,
+    },
+}
+
+#[derive(Subcommand)]
 pub enum PullsAction {
     /// Stop fetching; what came stays
     Pause {
@@ -826,6 +855,17 @@ pub enum ModelsAction {
     Check {
         /// Its name or id
         model: String,
+    },
+    /// Keep a model on this machine's disk, however full that is
+    #[command(
+        after_help = "Examples:\n  exo models keep tiny-Q8_0\n  exo models keep tiny-Q8_0 --undo    it may go again when room is needed"
+    )]
+    Keep {
+        /// Its name or id
+        model: String,
+        /// Let it go again when room is needed
+        #[arg(long)]
+        undo: bool,
     },
     /// Forget a model; files that you added stay on disk
     Remove {

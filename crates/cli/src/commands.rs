@@ -10,6 +10,7 @@ pub mod drain;
 pub mod fits;
 pub mod found;
 mod interrupt;
+pub mod login;
 pub mod logs;
 pub mod members;
 pub mod models;

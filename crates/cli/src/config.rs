@@ -7,11 +7,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use etcetera::BaseStrategy;
 use exo_device::CoreList;
 use exo_node::LogCapture;
+use exo_store::DiskLimits;
 
 use crate::errors::CommandError;
 
@@ -102,6 +104,23 @@ pub const KEYS: &[Key] = &[
         name: "memory_mib",
         default: "",
         help: "memory models may take of each device, in MiB (default: what is free less a reserve)",
+    },
+    Key {
+        name: "disk_reserve_mib",
+        default: "",
+        help: "disk that stays free when models are fetched, in MiB (default: a fiftieth of the disk, 1024 to 16384)",
+    },
+    Key {
+        name: "disk_quota_mib",
+        default: "",
+        help: "disk that fetched models may take together, in MiB; what was not used for longest goes for what is fetched, if another \
+               machine has it (default: no limit)",
+    },
+    Key {
+        name: "unload_idle_s",
+        default: "1800",
+        help: "what a request loaded is unloaded when none has used it for so many seconds; 0 never does. The coordinator's counts; what a \
+               person placed stays",
     },
     Key { name: "context_tokens", default: "4096", help: "context given to a model unless asked otherwise" },
     Key { name: "slots", default: "4", help: "sequences that may run at once unless asked otherwise" },
@@ -301,13 +320,30 @@ impl Config {
 
     /// Memory that models may take of each device, if set.
     pub fn memory_max_bytes(&self) -> anyhow::Result<Option<u64>> {
+        self.mebibytes("memory_mib", 1)
+    }
+
+    /// What fetched models may take of the disk.
+    pub fn disk_limits(&self) -> anyhow::Result<DiskLimits> {
+        let reserve_bytes = self.mebibytes("disk_reserve_mib", 0)?;
+        Ok(DiskLimits { reserve_bytes, quota_bytes: self.mebibytes("disk_quota_mib", 1)? })
+    }
+
+    /// After how long what a request loaded is unloaded, if it is.
+    pub fn unload_idle_after(&self) -> anyhow::Result<Option<Duration>> {
+        let seconds: u32 = self.parse("unload_idle_s")?;
+        Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
+    }
+
+    /// A setting in MiB as bytes, if it is set.
+    fn mebibytes(&self, name: &str, least: u64) -> anyhow::Result<Option<u64>> {
         const MIB_MAX: u64 = u64::MAX >> 20;
-        if self.text("memory_mib").trim().is_empty() {
+        if self.text(name).trim().is_empty() {
             return Ok(None);
         }
-        match self.parse("memory_mib")? {
-            mib @ 1..=MIB_MAX => Ok(Some(mib << 20)),
-            _ => Err(self.refused("memory_mib", format!("it must be from 1 to {MIB_MAX}")).into()),
+        match self.parse(name)? {
+            mib if (least..=MIB_MAX).contains(&mib) => Ok(Some(mib << 20)),
+            _ => Err(self.refused(name, format!("it must be from {least} to {MIB_MAX}")).into()),
         }
     }
 
@@ -448,6 +484,16 @@ mod tests {
             let error = memory(nonsense).unwrap_err().to_string();
             assert!(error.contains(&format!("`memory_mib` is `{nonsense}` (from flag)")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_disk_has_a_reserve_of_its_own_and_no_quota_unless_they_are_set() {
+        let limits = |flags: &[(&'static str, &str)]| resolve(flags, &[], "").unwrap().disk_limits();
+        assert_eq!(limits(&[]).unwrap(), DiskLimits::default());
+        let set = limits(&[("disk_reserve_mib", "0"), ("disk_quota_mib", "2")]).unwrap();
+        assert_eq!(set, DiskLimits { reserve_bytes: Some(0), quota_bytes: Some(2 << 20) });
+        let error = limits(&[("disk_quota_mib", "0")]).unwrap_err().to_string();
+        assert!(error.contains("`disk_quota_mib` is `0` (from flag): it must be from 1"), "{error}");
     }
 
     #[test]

@@ -25,6 +25,9 @@ fn hint_of(cause: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = cause.downcast_ref::<exo_hub::HubError>() {
         return error.hint().map(str::to_owned);
     }
+    if let Some(error) = cause.downcast_ref::<exo_store::NoRoom>() {
+        return Some(error.hint().to_owned());
+    }
     hint(code(cause)?).map(str::to_owned)
 }
 

@@ -174,6 +174,8 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         mmap: config.parse("mmap")?,
         packing: Packing::BEHIND,
         memory_max_bytes: config.memory_max_bytes()?,
+        disk: config.disk_limits()?,
+        unload_idle_after: config.unload_idle_after()?,
         context_tokens,
         slots: config.parse("slots")?,
         cache_tokens,

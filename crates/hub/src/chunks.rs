@@ -57,6 +57,16 @@ impl CommitFile {
         &self.file
     }
 
+    /// A few of its bytes, in memory: [`Client::part`].
+    pub fn part(
+        &self,
+        client: &Client,
+        (start, end): (u64, u64),
+        cancel: &Cancel,
+    ) -> Result<Vec<u8>, HubError> {
+        client.part(&self.file, Some(&self.commit), (start, end), cancel)
+    }
+
     /// Brings the chunks of `wanted` and gives each to `store`, in any order and from several threads: with ranges, stalls, limits
     /// and addresses that expire as in a download of the whole file. What `store` has taken does not come again. Blocks.
     pub fn fetch_chunks(

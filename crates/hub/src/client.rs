@@ -251,7 +251,7 @@ impl Client {
     fn gate_advice(&self, repo: &str, page: &str) -> String {
         let address = format!("{}/{repo}", self.settings.endpoint.to_string().trim_end_matches('/'));
         let token = match &self.settings.token {
-            None => "; then set HF_TOKEN to a token of that account",
+            None => "; then set HF_TOKEN to a token of that account, or give it once with `exo login hub`",
             Some(_) if !self.settings.carries_token() => {
                 "; the token was not sent, because HF_ENDPOINT is http and not this machine: give an https address"
             }

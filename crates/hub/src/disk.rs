@@ -43,28 +43,3 @@ pub(crate) fn beside(path: &Path, ending: &str) -> std::path::PathBuf {
     name.push(ending);
     path.with_file_name(name)
 }
-
-/// Fails if the disk would have less than `reserve_bytes` left.
-pub(crate) fn check_room(folder: &Path, needed_bytes: u64, reserve_bytes: u64) -> Result<(), HubError> {
-    let Some(free_bytes) = exo_stdx::free_bytes(folder) else { return Ok(()) };
-    if needed_bytes.saturating_add(reserve_bytes) <= free_bytes || needed_bytes == 0 {
-        return Ok(());
-    }
-    Err(HubError::NoRoom { needed_bytes, reserve_bytes, free_bytes, folder: folder.to_owned() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disk_that_is_too_small_is_refused_before_anything_is_fetched() {
-        let folder = tempfile::tempdir().unwrap();
-        check_room(folder.path(), 1, 0).unwrap();
-        let text = check_room(folder.path(), 1 << 60, 5).unwrap_err().to_string();
-        assert!(
-            text.contains("1152921504606846976 bytes are to be fetched") && text.contains("5 are kept free"),
-            "{text}"
-        );
-    }
-}

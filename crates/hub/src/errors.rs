@@ -132,18 +132,6 @@ pub enum HubError {
         /// What it has instead.
         reason: String,
     },
-    /// Not enough room on the disk.
-    #[error("{needed_bytes} bytes are to be fetched to {} and {reserve_bytes} are kept free, but only {free_bytes} bytes are free", folder.display())]
-    NoRoom {
-        /// Still to be fetched.
-        needed_bytes: u64,
-        /// Kept free.
-        reserve_bytes: u64,
-        /// Free now.
-        free_bytes: u64,
-        /// On whose disk.
-        folder: PathBuf,
-    },
     /// The disk failed.
     #[error("cannot {attempt} {}", path.display())]
     Disk {
@@ -197,9 +185,6 @@ impl HubError {
             }
             Self::NotFound { .. } => "`exo search` finds repositories, `exo show` lists what one has",
             Self::NoModel { .. } => "`exo show` lists what the repository has",
-            Self::NoRoom { .. } => {
-                "free some disk space: `exo prune` deletes downloads that were never finished, `exo models remove` a model"
-            }
             Self::Digest { .. } => "try again; if it happens again, the hub or a mirror has a damaged file",
             Self::Answer { .. } | Self::Redirect { .. } => {
                 "something between this machine and the hub may have answered in its place: a proxy, or a page that asks to sign in"

@@ -24,7 +24,9 @@ mod client;
 mod disk;
 mod download;
 mod errors;
+mod identity;
 mod licence;
+mod login;
 mod names;
 mod origin;
 mod part;
@@ -38,6 +40,7 @@ mod repository;
 mod retry;
 mod select;
 mod settings;
+mod token;
 mod work;
 
 pub use cancel::Cancel;
@@ -45,13 +48,15 @@ pub use chunks::CommitFile;
 pub use client::Client;
 pub use errors::HubError;
 pub use licence::Licence;
+pub use login::forget_token;
 pub use origin::{Origin, OriginFile};
 pub use plan::{Plan, PlannedFile};
 pub use pull::{Fetched, Progress, PullOptions, fetch, forget_partial, resolve};
 pub use reference::{HubReference, Reference, RegistryReference};
 pub use repository::{Found, RepoFile, Snapshot};
 pub use select::{Choice, Memory, Variant, variants};
-pub use settings::{Settings, Token};
+pub use settings::Settings;
+pub use token::Token;
 
 /// For fuzz targets: the parsers of what strangers send.
 #[doc(hidden)]

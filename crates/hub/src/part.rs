@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use crate::client::{Failure, check_wait, pause, unreachable};
 use crate::plan::PlannedFile;
-use crate::{Cancel, Client, HubError, address, answers, retry};
+use crate::{Cancel, Client, HubError, address, answers, identity, retry};
 
 const TRIES_MAX: u32 = 4;
 /// Nobody asks for more at once.
 const BYTES_MAX: u64 = 64 << 20;
 
 impl Client {
-    /// The bytes from `start` to `end` of a file. Tried a few times, and never resumed: this is not for weights.
+    /// The bytes from `start` to `end` of a file, at its commit where it has one. Tried a few times, and never resumed: this is not for weights.
     pub fn part(
         &self,
         file: &PlannedFile,
-        start: u64,
-        end: u64,
+        commit: Option<&str>,
+        (start, end): (u64, u64),
         cancel: &Cancel,
     ) -> Result<Vec<u8>, HubError> {
         let attempt = format!("read bytes {start} to {end} of {}", file.name);
@@ -59,6 +59,9 @@ impl Client {
                     continue;
                 }
                 _ => return Err(self.refusal(answer, &attempt)),
+            }
+            if let Some(problem) = identity::problem(&answer, file, commit) {
+                return Err(HubError::Answer { host: address::host(&answer.uri), attempt, problem });
             }
             let range = answers::header(&answer.headers, "content-range").and_then(answers::content_range);
             let is_whole = answer.status == 200 && (start, end) == (0, file.size);

@@ -28,8 +28,6 @@ pub struct PullOptions {
     pub ranges_max: usize,
     /// Bytes a second over all of them.
     pub rate_max: Option<u64>,
-    /// Disk that stays free.
-    pub reserve_bytes: u64,
 }
 
 /// How far a model is. `done_bytes` are on disk and verified, and never become fewer.
@@ -95,14 +93,12 @@ pub(crate) fn on_disk(root: &Path, hub: &HubReference) -> Option<Fetched> {
     found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
 }
 
-/// Free disk that a download leaves: systems that have none misbehave.
-const RESERVE_BYTES: u64 = 1 << 30;
 const RANGES_MAX: usize = 8;
 
 impl PullOptions {
-    /// To this folder: as many ranges as help, as fast as they come, and a reserve of disk.
+    /// To this folder: as many ranges as help, as fast as they come.
     pub fn new(root: PathBuf) -> Self {
-        Self { root, ranges_max: RANGES_MAX, rate_max: None, reserve_bytes: RESERVE_BYTES }
+        Self { root, ranges_max: RANGES_MAX, rate_max: None }
     }
 
     /// What is whole on this disk of a reference; how an offline machine is served.
@@ -252,7 +248,21 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
     check_sum(plan)
 }
 
-/// Brings all files of a plan to disk, from where an earlier attempt ended, and records where they came from.
+impl Plan {
+    /// Bytes that are still to be fetched below `root`, as earlier attempts left it.
+    pub fn missing_bytes(&self, root: &Path) -> u64 {
+        let folder = self.folder(root);
+        let missing = |file: &PlannedFile| file.size.saturating_sub(self.held_bytes(file, &folder));
+        self.files.iter().map(missing).fold(0, u64::saturating_add)
+    }
+
+    fn held_bytes(&self, file: &PlannedFile, folder: &Path) -> u64 {
+        download::held_bytes(file, &self.repo, self.commit.as_deref(), &folder.join(&file.below))
+    }
+}
+
+/// Brings all files of a plan to disk, from where an earlier attempt ended, and records where they came from. Whether there is room
+/// for [`Plan::missing_bytes`] is for the caller to see to.
 pub fn fetch(
     client: &Client,
     plan: &Plan,
@@ -268,16 +278,11 @@ pub fn fetch(
     if plan.is_here(&options.root) {
         return Ok(Fetched { path, origin, was_here: true });
     }
-    let held = |file: &PlannedFile| {
-        download::held_bytes(file, &plan.repo, plan.commit.as_deref(), &folder.join(&file.below))
-    };
     let (total_bytes, mut base) = (plan.bytes(), 0);
-    let here: u64 = plan.files.iter().map(held).sum();
-    disk::check_room(&folder, total_bytes - here.min(total_bytes), options.reserve_bytes)?;
     let limit = Limit::new(options.rate_max);
     let mut most = 0;
     for (index, file) in plan.files.iter().enumerate() {
-        let later: u64 = plan.files[index + 1..].iter().map(held).sum();
+        let later: u64 = plan.files[index + 1..].iter().map(|file| plan.held_bytes(file, &folder)).sum();
         let job = Job {
             client,
             repo: &plan.repo,

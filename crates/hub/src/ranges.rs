@@ -11,7 +11,7 @@ use crate::answers::{self, header};
 use crate::client::{Answer, Failure};
 use crate::plan::PlannedFile;
 use crate::work::Work;
-use crate::{Cancel, Client, HubError, address, client, retry};
+use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
@@ -233,25 +233,8 @@ impl Fetch<'_> {
 
     /// That it is the file of the plan, by what the hub and the host of the bytes say.
     fn check_identity(&self, answer: &Answer) -> Result<(), String> {
-        for headers in [&answer.hub_headers, &answer.headers] {
-            if let (Some(found), Some(expected)) = (header(headers, "x-repo-commit"), self.commit)
-                && found != expected
-            {
-                return Err(format!("it is of commit {}, expected {expected}", crate::errors::quoted(found)));
-            }
-            if let (Some(found), Some(expected)) = (header(headers, "x-linked-etag"), &self.file.sha256)
-                && !answers::etag(found).eq_ignore_ascii_case(expected)
-            {
-                return Err(format!(
-                    "it is the file {}, expected {expected}",
-                    crate::errors::quoted(answers::etag(found))
-                ));
-            }
-            if let Some(found) = header(headers, "x-linked-size").and_then(|s| s.parse::<u64>().ok())
-                && found != self.file.size
-            {
-                return Err(format!("the file has {found} bytes, expected {}", self.file.size));
-            }
+        if let Some(problem) = identity::problem(answer, self.file, self.commit) {
+            return Err(problem);
         }
         let Some(found) = header(&answer.headers, "etag").map(answers::etag) else { return Ok(()) };
         let mut known = self.etag.lock().unwrap_or_else(PoisonError::into_inner);

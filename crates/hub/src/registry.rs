@@ -109,7 +109,7 @@ pub(crate) fn resolve(
     let text = layers.iter().find(|l| LICENCE_TYPES.contains(&&*l.media_type) && l.size <= LICENCE_BYTES_MAX);
     if let Some(layer) = text {
         let planned = file(layer, "LICENSE".to_owned())?;
-        let bytes = client.part(&planned, 0, planned.size, cancel)?;
+        let bytes = client.part(&planned, None, (0, planned.size), cancel)?;
         licence = Licence::of_text(&String::from_utf8_lossy(&bytes));
         files.push(planned);
     }

@@ -1,48 +1,17 @@
 //! What the environment says: which hub, the token for it, offline or not.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ureq::http::Uri;
 
-use crate::{HubError, address};
+use crate::token::{NO_TOKEN, TOKEN_BYTES_MAX, Token, no_token};
+use crate::{HubError, address, login};
 
 const ENDPOINT: &str = "https://huggingface.co";
 const OLLAMA_REGISTRY: &str = "https://registry.ollama.ai";
-const TOKEN_BYTES_MAX: usize = 512;
 /// A range that gives no byte for so long is asked for again.
 const STALL: Duration = Duration::from_secs(5);
-
-/// A token for the hub. It is never printed: `Debug` and `Display` show stars.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
-
-impl Token {
-    /// A token, if the text can be one.
-    pub fn new(text: &str) -> Option<Self> {
-        let text = text.trim();
-        let fits =
-            !text.is_empty() && text.len() <= TOKEN_BYTES_MAX && text.bytes().all(|b| b.is_ascii_graphic());
-        fits.then(|| Self(text.to_owned()))
-    }
-
-    /// The token itself: for this user's own node, over its local channel, and for nothing else.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-
-    /// The header that carries it. Only [`crate::Client`] asks, and only for the hub it is for.
-    pub(crate) fn bearer(&self) -> String {
-        format!("Bearer {}", self.0)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(***)")
-    }
-}
 
 /// How a hub is asked.
 #[derive(Clone, Debug)]
@@ -75,8 +44,13 @@ impl Settings {
     }
 
     /// From the variables that the hub's own tools read: `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_OFFLINE`,
-    /// and `EXO_OFFLINE`. The proxy is that of `HTTPS_PROXY` and its like.
-    pub fn from_env(home: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
+    /// and `EXO_OFFLINE`. The proxy is that of `HTTPS_PROXY` and its like. A token comes from the environment, else from what
+    /// `exo login hub` keeps in `data_dir`, else from the file of the hub's own tools.
+    pub fn from_env(
+        home: &Path,
+        data_dir: &Path,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, HubError> {
         let set = |name: &str| env(name).filter(|value| !value.trim().is_empty());
         let endpoint = match set("HF_ENDPOINT") {
             Some(text) => parse_endpoint("HF_ENDPOINT", &text)?,
@@ -85,7 +59,10 @@ impl Settings {
         let offline = [("EXO_OFFLINE", "EXO_OFFLINE is set"), ("HF_HUB_OFFLINE", "HF_HUB_OFFLINE is set")]
             .into_iter()
             .find_map(|(name, why)| set(name).filter(|v| is_true(v)).map(|_| why));
-        let token = read_token(home, &set)?;
+        let token = match token_of(&set)? {
+            Some(token) => Some(token),
+            None => login::kept(data_dir, &endpoint).or_else(|| token_of_tools(home, &set)),
+        };
         let ollama_registry = match set("EXO_OLLAMA_REGISTRY") {
             Some(text) => parse_endpoint("EXO_OLLAMA_REGISTRY", &text)?,
             None => parse_endpoint("the address of Ollama's registry", OLLAMA_REGISTRY)?,
@@ -110,11 +87,22 @@ impl Settings {
             self.endpoint = endpoint;
         }
         if let Some(text) = token {
-            let reason = "it is no token: one line of at most 512 visible letters".to_owned();
-            let refused = HubError::Setting { name: "the token".to_owned(), reason };
-            self.token = Some(Token::new(text).ok_or(refused)?);
+            self.token = Some(Token::new(text).ok_or_else(no_token)?);
         }
         Ok(self)
+    }
+
+    /// Keeps a token for this hub in the data folder, in place of the one before.
+    pub fn keep_token(&self, data_dir: &Path, text: &str) -> Result<(), HubError> {
+        let token = Token::new(text).ok_or_else(no_token)?;
+        if !self.carries_token() {
+            let reason = format!(
+                "`{}` is reached without encryption, and a token goes so to this machine only",
+                self.endpoint
+            );
+            return Err(HubError::Setting { name: "the hub's address".to_owned(), reason });
+        }
+        login::keep(data_dir, &self.endpoint, &token)
     }
 
     /// The same with another registry in Ollama's place.
@@ -156,14 +144,16 @@ fn parse_endpoint(name: &str, text: &str) -> Result<Uri, HubError> {
     Ok(uri)
 }
 
-/// From the environment, else from the file that the hub's own login writes.
-fn read_token(home: &Path, set: &dyn Fn(&str) -> Option<String>) -> Result<Option<Token>, HubError> {
-    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
-        if let Some(text) = set(name) {
-            let reason = "it is no token: one line of at most 512 visible letters".to_owned();
-            return Token::new(&text).map(Some).ok_or(HubError::Setting { name: name.to_owned(), reason });
-        }
-    }
+/// From the environment.
+fn token_of(set: &dyn Fn(&str) -> Option<String>) -> Result<Option<Token>, HubError> {
+    let found = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"].into_iter().find_map(|name| Some((name, set(name)?)));
+    let Some((name, text)) = found else { return Ok(None) };
+    let refused = HubError::Setting { name: name.to_owned(), reason: NO_TOKEN.to_owned() };
+    Token::new(&text).map(Some).ok_or(refused)
+}
+
+/// From the file that the hub's own login writes.
+fn token_of_tools(home: &Path, set: &dyn Fn(&str) -> Option<String>) -> Option<Token> {
     let cache =
         || set("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("huggingface");
     let path = set("HF_TOKEN_PATH")
@@ -171,14 +161,14 @@ fn read_token(home: &Path, set: &dyn Fn(&str) -> Option<String>) -> Result<Optio
         .unwrap_or_else(|| set("HF_HOME").map_or_else(cache, PathBuf::from).join("token"));
     let text = match crate::disk::read_bounded(&path, TOKEN_BYTES_MAX as u64 + 2) {
         Ok(Some(bytes)) => String::from_utf8(bytes).unwrap_or_default(),
-        Ok(None) => return Ok(None),
+        Ok(None) => return None,
         // Somebody else's file, or a folder: public models need none.
         Err(error) => {
             tracing::debug!(%error, "the hub's token file cannot be read");
-            return Ok(None);
+            return None;
         }
     };
-    Ok(Token::new(&text))
+    Token::new(&text)
 }
 
 #[cfg(test)]
@@ -187,7 +177,7 @@ mod tests {
 
     fn settings(vars: &[(&str, &str)]) -> Result<Settings, HubError> {
         let env = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        Settings::from_env(Path::new("/nowhere"), &env)
+        Settings::from_env(Path::new("/nowhere"), Path::new("/nowhere"), &env)
     }
 
     #[test]
@@ -217,6 +207,20 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_kept_for_a_hub_that_it_may_go_to_and_never_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |endpoint: &str, token: &str| {
+            let kept = Settings::of(endpoint).unwrap().keep_token(folder.path(), token);
+            kept.unwrap_err().to_string()
+        };
+        let text = refused("http://192.168.1.9", "hf_x");
+        assert!(text.contains("without encryption") && !text.contains("hf_x"), "{text}");
+        let text = refused(ENDPOINT, "two\nlines");
+        assert!(text.contains("the token") && !text.contains("two"), "{text}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn the_token_of_the_environment_goes_to_no_hub_that_a_request_names() {
         let own = settings(&[("HF_TOKEN", "hf_secret")]).unwrap();
         let aimed = |endpoint, token| own.clone().aimed(endpoint, token).unwrap().token;
@@ -233,6 +237,16 @@ mod tests {
         std::fs::write(folder.path().join("token"), "hf_file\n").unwrap();
         let home = folder.path().display().to_string();
         assert_eq!(settings(&[("HF_HOME", &home)]).unwrap().token, Token::new("hf_file"));
+        let data_dir = folder.path().join("data");
+        Settings::of(ENDPOINT).unwrap().keep_token(&data_dir, "hf_login").unwrap();
+        let token = |vars: &[(&str, &str)]| {
+            let env = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+            Settings::from_env(folder.path(), &data_dir, &env).unwrap().token
+        };
+        assert_eq!(token(&[("HF_HOME", &home)]), Token::new("hf_login"));
+        assert_eq!(token(&[("HF_HOME", &home), ("HF_TOKEN", "hf_env")]), Token::new("hf_env"));
+        let mirror = ("HF_ENDPOINT", "https://mirror.org");
+        assert_eq!(token(&[mirror]), None);
         assert!(settings(&[("HF_HUB_OFFLINE", "1")]).unwrap().offline.is_some());
         assert!(settings(&[("HF_HUB_OFFLINE", "0")]).unwrap().offline.is_none());
         for bad in ["ftp://x", "huggingface.co", "https://u:p@mirror.org", "https://"] {

@@ -47,7 +47,7 @@ impl Bench {
     }
 
     fn options(&self) -> PullOptions {
-        PullOptions { root: self.folder.path().to_owned(), ranges_max: 8, rate_max: None, reserve_bytes: 0 }
+        PullOptions::new(self.folder.path().to_owned())
     }
 
     fn plan(&self, client: &Client, text: &str) -> Result<Plan, HubError> {
@@ -368,17 +368,6 @@ fn two_pulls_of_one_model_do_not_write_the_same_file() {
     })
     .unwrap();
     assert!(matches!(second, Some(Err(HubError::Busy { .. }))), "{second:?}");
-}
-
-#[test]
-fn a_full_disk_is_said_before_a_byte_is_fetched() {
-    let bench = one_file(100);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
-    let options = PullOptions { reserve_bytes: 1 << 60, ..bench.options() };
-    let text = chain(&fetch(&client, &plan, &options, &Cancel::default(), &mut |_| {}).unwrap_err());
-    assert!(text.contains("114 bytes are to be fetched"), "{text}");
-    assert_eq!(bench.hub.sent_bytes(), 0);
 }
 
 #[test]

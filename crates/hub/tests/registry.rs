@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn options(&self) -> PullOptions {
-        PullOptions { reserve_bytes: 0, ..PullOptions::new(self.folder.path().to_owned()) }
+        PullOptions::new(self.folder.path().to_owned())
     }
 
     fn pull(&self, reference: &str) -> Result<Fetched, HubError> {

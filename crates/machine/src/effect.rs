@@ -368,6 +368,8 @@ pub struct ModelHolders {
     pub nodes: Vec<NodeId>,
     /// What these are called.
     pub node_names: Vec<String>,
+    /// Of these nodes, who has all of it.
+    pub whole_on: Vec<NodeId>,
     /// Where it is placed.
     pub instances: Vec<InstanceId>,
 }

@@ -58,6 +58,8 @@ pub struct MachineConfig {
     pub trust_closed: bool,
     /// How tokens are guessed ahead in instances whose first stage is here.
     pub speculation: Speculation,
+    /// While it leads, what a request loaded is unloaded when none has used it for so long; `None` never does.
+    pub unload_idle_after: Option<Duration>,
     /// Tells this run of the node from others, as a random number does.
     pub incarnation: u64,
     /// The only chance there is: by it attempts to connect are spread.
@@ -231,7 +233,7 @@ impl NodeMachine {
             membership: Membership::new(membership, me, persisted, now.time),
             membership_outputs: VecDeque::new(),
             membership_busy: false,
-            coordinator: Coordinator::new(me, CoordinatorConfig::default(), boot.state),
+            coordinator: Coordinator::new(me, coordinator_config(&config), boot.state),
             worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.entries),
@@ -750,6 +752,10 @@ impl NodeMachine {
         self.out.push(Effect::Stop);
         self.is_stopping = true;
     }
+}
+
+fn coordinator_config(config: &MachineConfig) -> CoordinatorConfig {
+    CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..CoordinatorConfig::default() }
 }
 
 fn slept(before: Now, now: Now) -> bool {

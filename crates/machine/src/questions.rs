@@ -107,13 +107,18 @@ impl NodeMachine {
         let others = self.reports.iter().filter(|(n, _)| **n != self.me).map(|(n, r)| (*n, r));
         for (node, report) in own.into_iter().chain(others) {
             for held in report.models.iter().filter(|m| m.is_served()) {
+                let whole_on = held.complete.then_some(node);
                 match all.iter_mut().find(|m| m.id == held.model) {
-                    Some(known) => known.nodes.push(node),
+                    Some(known) => {
+                        known.nodes.push(node);
+                        known.whole_on.extend(whole_on);
+                    }
                     None => all.push(ModelHolders {
                         id: held.model,
                         name: held.name.clone(),
                         bytes: held.bytes,
                         nodes: vec![node],
+                        whole_on: whole_on.into_iter().collect(),
                         node_names: Vec::new(),
                         instances: Vec::new(),
                     }),

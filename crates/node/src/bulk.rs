@@ -61,6 +61,9 @@ enum Ask {
 /// Chunks that one answer goes over: 64 MiB of the usual size, a moment.
 pub const DIGEST_CHUNKS_MAX: u32 = 64;
 
+/// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are devices.
+const COMING_MAX: usize = 4096;
+
 /// What a member has of a model of a hub.
 pub struct PeerChunks {
     /// On its disk.
@@ -188,6 +191,12 @@ impl Fetcher {
         self.ask(&Ask::Held(model)).await?;
         let bytes = self.answer().await?;
         let wrong = || FetchError::Wrong { holder, reason: "no list of chunks".to_owned() };
+        // Numbers of chunks take 2 to 10 bytes, and are 8 in memory: a longer list is refused before it is one.
+        let bytes_max = HeldMap::encoded_len(manifest) + 10 * COMING_MAX as u64 + 20;
+        if bytes.len() as u64 > bytes_max {
+            let reason = format!("a list of chunks of {} bytes, at most {bytes_max} are taken", bytes.len());
+            return Err(FetchError::Wrong { holder, reason });
+        }
         let (held, coming): (Vec<u8>, Vec<ChunkRef>) = postcard::from_bytes(&bytes).map_err(|_| wrong())?;
         let held = HeldMap::decode(&held, model, manifest).ok_or_else(wrong)?;
         Ok(PeerChunks { held, coming: coming.into_iter().collect() })
@@ -350,7 +359,9 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, St
         Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
         Ask::Held(model) => {
             let held = store.held(*model).map_err(|e| e.to_string())?;
-            postcard::to_allocvec(&(held, library.hub().coming(*model))).map_err(|e| e.to_string())
+            let mut coming = library.hub().coming(*model);
+            coming.truncate(COMING_MAX);
+            postcard::to_allocvec(&(held, coming)).map_err(|e| e.to_string())
         }
         Ask::Digest { model, first, count, state } => {
             let partial = store.partial(*model).map_err(|e| e.to_string())?.ok_or("not held")?;

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use exo_backend_cpu::Packing;
 use exo_device::CoreList;
+use exo_store::DiskLimits;
 use exo_types::KvDType;
 
 use crate::{DeviceChoice, LogCapture, Speculation, WorkerProgram};
@@ -47,6 +49,10 @@ pub struct NodeConfig {
     pub packing: Packing,
     /// Memory models may take; `None` takes what is free less a reserve.
     pub memory_max_bytes: Option<u64>,
+    /// What fetched models may take of the disk.
+    pub disk: DiskLimits,
+    /// What a request loaded is unloaded when none has used it for so long, while this node coordinates; `None` never does.
+    pub unload_idle_after: Option<Duration>,
     /// Context of an instance unless asked otherwise; never more than the model's own.
     pub context_tokens: u32,
     /// Slots of an instance unless asked otherwise.

@@ -352,6 +352,10 @@ impl Facade for NodeFacade {
         Box::pin(self.add(path, name))
     }
 
+    fn keep_model(&self, model: String, kept: bool) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+        Box::pin(self.keep(model, kept))
+    }
+
     fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>> {
         Box::pin(self.begin_check(model))
     }

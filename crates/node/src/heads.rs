@@ -121,7 +121,7 @@ impl<'a> HeadReader<'a> {
     pub fn read_to(&mut self, plan: &Plan, file: &PlannedFile, end: u64) -> Result<Vec<u8>, ReferenceError> {
         let start = self.read_bytes(&file.name);
         let end = end.min(file.size).max(start);
-        let bytes = self.read(file, start, end)?;
+        let bytes = self.read(file, plan.commit.as_deref(), (start, end))?;
         self.write(plan, file, start, &bytes)?;
         self.read.insert(file.name.clone(), end);
         Ok(bytes)
@@ -148,13 +148,18 @@ impl<'a> HeadReader<'a> {
         Ok(())
     }
 
-    fn read(&mut self, file: &PlannedFile, start: u64, end: u64) -> Result<Vec<u8>, ReferenceError> {
+    fn read(
+        &mut self,
+        file: &PlannedFile,
+        commit: Option<&str>,
+        (start, end): (u64, u64),
+    ) -> Result<Vec<u8>, ReferenceError> {
         let bytes = end.saturating_sub(start);
         self.left = self
             .left
             .checked_sub(bytes)
             .ok_or_else(|| ReferenceError::TooLarge { file: file.name.clone(), bytes_max: self.bytes_max })?;
-        Ok(self.client.part(file, start, end, self.cancel)?)
+        Ok(self.client.part(file, commit, (start, end), self.cancel)?)
     }
 
     /// Into a file of the right length, which is a hole elsewhere.

@@ -5,7 +5,9 @@
 //! repository, commit and path. A token of a command counts for the model that the command named, in memory only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use exo_hub::{Cancel, Client, CommitFile, HubError, Settings};
 use exo_store::{ChunkError, ChunkRef, Manifest, PartialModel};
@@ -18,15 +20,23 @@ use exo_accelerators::chain;
 /// Chunks that are fetched for other members at once.
 const RELAYS_MAX: usize = 8;
 
+/// A command's token is for the model that it named: for placing it now and again, not for as long as the node runs.
+const TOKEN_MAX: Duration = Duration::from_secs(12 * 3600);
+
+/// After that what the environment and `exo login hub` say is read again.
+const SETTINGS_MAX: Duration = Duration::from_secs(60);
+
 /// The hub as this node reaches it.
 pub struct HubBytes {
     host: Arc<dyn Host>,
+    data_dir: PathBuf,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    clients: BTreeMap<ModelId, Arc<Client>>,
+    /// With when they were used last, or made, where no command named the model.
+    clients: BTreeMap<ModelId, (Arc<Client>, Instant)>,
     /// Models that a command of this node named. Others are what a member says.
     named: BTreeSet<ModelId>,
     /// Chunks on their way here.
@@ -36,16 +46,35 @@ struct State {
 
 impl HubBytes {
     /// As the environment says.
-    pub fn new(host: Arc<dyn Host>) -> Self {
-        Self { host, state: Mutex::default() }
+    pub fn new(host: Arc<dyn Host>, data_dir: PathBuf) -> Self {
+        Self { host, data_dir, state: Mutex::default() }
     }
 
     /// Asks for this model as a command said.
     pub fn use_settings(&self, model: ModelId, settings: Settings) {
         let client = Arc::new(Client::new(settings));
         let mut state = self.lock();
-        state.clients.insert(model, client);
+        state.clients.insert(model, (client, Instant::now()));
         state.named.insert(model);
+    }
+
+    /// Lets go of the token for a model that is no more.
+    pub fn forget(&self, model: ModelId) {
+        let mut state = self.lock();
+        state.clients.remove(&model);
+        state.named.remove(&model);
+    }
+
+    /// Lets go of tokens that nobody needed for long.
+    pub fn forget_unused(&self, now: Instant) {
+        let mut state = self.lock();
+        let is_used = |used_at: Instant| now.duration_since(used_at) < TOKEN_MAX;
+        let unused = state.clients.iter().filter(|(_, (_, used_at))| !is_used(*used_at));
+        let unused: Vec<ModelId> = unused.map(|(model, _)| *model).collect();
+        for model in unused {
+            state.clients.remove(&model);
+            state.named.remove(&model);
+        }
     }
 
     /// Chunks of a model that are on their way here from its hub.
@@ -90,17 +119,27 @@ impl HubBytes {
         let file = commit_file(&client, manifest, chunk.file).map_err(|e| chain(&e))?;
         let _turn = Relay::begin(self).ok_or("too many chunks are being fetched for others")?;
         let start = u64::from(chunk.index) * u64::from(manifest.chunk_bytes);
-        let bytes = client.part(file.planned(), start, start + len, &Cancel::default());
+        let bytes = file.part(&client, (start, start + len), &Cancel::default());
         bytes.map_err(|e| chain(&e))
     }
 
     fn client(&self, model: ModelId) -> Result<Arc<Client>, HubError> {
-        if let Some(client) = self.lock().clients.get(&model) {
-            return Ok(client.clone());
+        if let Some(client) = self.known_client(model, Instant::now()) {
+            return Ok(client);
         }
         let client = Arc::new(Client::new(self.settings()?));
-        self.lock().clients.insert(model, client.clone());
+        self.lock().clients.insert(model, (client.clone(), Instant::now()));
         Ok(client)
+    }
+
+    fn known_client(&self, model: ModelId, now: Instant) -> Option<Arc<Client>> {
+        let mut state = self.lock();
+        let is_named = state.named.contains(&model);
+        let (client, at) = state.clients.get_mut(&model)?;
+        if is_named {
+            *at = now;
+        }
+        (now.duration_since(*at) < SETTINGS_MAX).then(|| client.clone())
     }
 
     fn client_of_others(&self, model: ModelId) -> Result<Arc<Client>, HubError> {
@@ -113,7 +152,7 @@ impl HubBytes {
     /// As the environment says.
     fn settings(&self) -> Result<Settings, HubError> {
         let home = self.host.home().unwrap_or_default();
-        Settings::from_env(&home, &|name| self.host.variable(name))
+        Settings::from_env(&home, &self.data_dir, &|name| self.host.variable(name))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -213,5 +252,30 @@ impl<'a> Relay<'a> {
 impl Drop for Relay<'_> {
     fn drop(&mut self) {
         self.0.lock().relays -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::SystemHost;
+
+    #[test]
+    fn a_token_goes_with_its_model_and_when_nobody_needed_it_for_long() {
+        let hub = HubBytes::new(Arc::new(SystemHost), "/nonexistent".into());
+        let settings = || Settings::of("https://hub.example").unwrap().aimed(None, Some("hf_x")).unwrap();
+        let has_token = |model| {
+            hub.lock().clients.get(&model).is_some_and(|(client, _)| client.settings().token.is_some())
+        };
+        let (one, two) = (ModelId([1; 32]), ModelId([2; 32]));
+        hub.use_settings(one, settings());
+        hub.use_settings(two, settings());
+        assert!(has_token(one) && has_token(two));
+        hub.forget(one);
+        assert!(!has_token(one) && !hub.lock().named.contains(&one));
+        hub.forget_unused(Instant::now());
+        assert!(has_token(two));
+        hub.forget_unused(Instant::now() + TOKEN_MAX);
+        assert!(!has_token(two) && hub.lock().named.is_empty());
     }
 }

@@ -18,6 +18,7 @@ use crate::details::Details;
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
+use crate::room::Room;
 use exo_accelerators::chain;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
@@ -77,14 +78,16 @@ pub struct Library {
     store: Arc<Store>,
     endpoint: Endpoint,
     hub: Arc<HubBytes>,
+    pub(crate) room: Room,
     open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
     details: Mutex<HashMap<ModelId, Details>>,
 }
 
 impl Library {
     /// A library over a store.
-    pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes) -> Self {
-        Self { store, endpoint, hub: Arc::new(hub), open: Mutex::default(), details: Mutex::default() }
+    pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Room) -> Self {
+        let hub = Arc::new(hub);
+        Self { store, endpoint, hub, room, open: Mutex::default(), details: Mutex::default() }
     }
 
     /// Where chunks come from that no member has.
@@ -134,6 +137,7 @@ impl Library {
     /// Forgets a model, so that its files can go.
     pub fn forget(&self, id: ModelId) {
         self.release(id);
+        self.hub.forget(id);
         self.details.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
@@ -167,6 +171,7 @@ impl Library {
         progress: &mut (dyn FnMut(u64, u64) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), String> {
+        crate::room::note(&self.store, vec![id]).await;
         let Local::Partial(partial) = self.local(id).await? else { return Ok(()) };
         let opened = partial.clone();
         let model =
@@ -229,6 +234,13 @@ impl Library {
         if chunks.is_empty() {
             return Ok(());
         }
+        let needed_bytes = chunks.iter().filter_map(|chunk| partial.manifest().chunk_len(*chunk)).sum();
+        let room = self.make_room(Some(partial.id()), needed_bytes).await;
+        let room = room.map_err(|error| format!("{error} ({})", error.hint()))?;
+        let progress = &mut |bytes| {
+            room.claim.arrived(bytes);
+            progress(bytes);
+        };
         if partial.manifest().hub.is_some() {
             let obtaining = Obtaining::new(&self.endpoint, &self.hub, partial, holders, received);
             return obtaining.run(chunks, progress).await;

@@ -89,6 +89,7 @@ impl Node {
         let (view_tx, view) = watch::channel(exo_machine::empty_view(id));
         let draft = hands.draft.clone();
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
+        tokio::spawn(hands.library.clone().look_after(stopped.clone()));
         let downloads = NodeDownloads::new(downloads::Parts {
             library: hands.library.clone(),
             node: events.clone(),

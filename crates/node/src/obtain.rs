@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_hub::PullOptions;
 use exo_machine::Holder;
 use exo_store::{ChunkRef, PartialModel};
 use exo_transport::Endpoint;
@@ -23,6 +22,8 @@ use exo_accelerators::chain;
 const BATCH_CHUNKS: usize = 64;
 /// For what a member is fetching to come nearer: its own client notices a stall within five seconds.
 const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(20);
+/// After the hub has failed, until it is asked again.
+const HUB_AGAIN: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Hears from whom how many bytes came, and how long that took.
@@ -35,6 +36,26 @@ pub struct Obtaining<'a> {
     pub partial: &'a Arc<PartialModel>,
     pub received: Received<'a>,
     peers: Vec<Peer<'a>>,
+}
+
+/// When this node asks the hub itself. After a failure members fetch for it, until the hub has had some time: a failure may pass, and a
+/// member's line is another's.
+#[derive(Default)]
+struct HubTries {
+    failed_at: Option<Instant>,
+    /// What was wrong the last time.
+    failure: String,
+}
+
+impl HubTries {
+    fn is_to_be_asked(&self, now: Instant) -> bool {
+        self.failed_at.is_none_or(|at| now.duration_since(at) >= HUB_AGAIN)
+    }
+
+    fn failed(&mut self, now: Instant, failure: String) {
+        tracing::debug!(failure, "the hub gives no chunks; members are asked to fetch them");
+        (self.failed_at, self.failure) = (Some(now), failure);
+    }
 }
 
 /// A member that knows the model.
@@ -64,10 +85,10 @@ impl<'a> Obtaining<'a> {
         chunks: &[ChunkRef],
         progress: &mut (dyn FnMut(u64) + Send),
     ) -> Result<(), String> {
-        self.check_room(chunks)?;
         let mut left_since: Option<(usize, Instant)> = None;
         let mut is_waited_out = false;
-        let of_hub = loop {
+        let mut hub = HubTries::default();
+        loop {
             let coming = self.take_from_peers(chunks, progress).await?;
             let missing = self.missing(chunks);
             if missing.is_empty() {
@@ -88,33 +109,21 @@ impl<'a> Obtaining<'a> {
                 continue;
             }
             left_since = None;
-            if let Err(reason) = self.hub.fetch(self.partial, &batch, progress).await {
-                break reason;
+            if hub.is_to_be_asked(Instant::now()) {
+                match self.hub.fetch(self.partial, &batch, progress).await {
+                    Ok(()) => continue,
+                    Err(reason) => hub.failed(Instant::now(), reason),
+                }
             }
-        };
-        self.through_peers(chunks, progress).await.map_err(|of_peers| {
-            format!("model {} could not be fetched: {of_hub}{of_peers}", self.partial.id())
-        })
+            let relayed = self.through_peers(&batch, progress).await;
+            relayed.map_err(|of_peers| {
+                format!("model {} could not be fetched: {}{of_peers}", self.partial.id(), hub.failure)
+            })?;
+        }
     }
 
     fn missing(&self, chunks: &[ChunkRef]) -> Vec<ChunkRef> {
         chunks.iter().copied().filter(|chunk| !self.partial.has_chunk(*chunk)).collect()
-    }
-
-    /// Fails if the disk would have less left than a download leaves.
-    fn check_room(&self, chunks: &[ChunkRef]) -> Result<(), String> {
-        let manifest = self.partial.manifest();
-        let needed: u64 = self.missing(chunks).iter().filter_map(|c| manifest.chunk_len(*c)).sum();
-        let folder = self.partial.path();
-        let reserve = PullOptions::new(folder.to_owned()).reserve_bytes;
-        let Some(free) = exo_stdx::free_bytes(folder) else { return Ok(()) };
-        if needed == 0 || needed.saturating_add(reserve) <= free {
-            return Ok(());
-        }
-        Err(format!(
-            "{needed} bytes of the model are to be fetched, the disk of {} has {free} free, of which {reserve} are kept free",
-            folder.display()
-        ))
     }
 
     /// Fetches what members have; what they are fetching comes back.
@@ -228,5 +237,22 @@ impl<'a> Obtaining<'a> {
         }
         let failures = self.peers.iter().filter_map(|peer| peer.failure.as_deref());
         Err(failures.map(|failure| format!("; {failure}")).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hub_that_failed_is_asked_again_after_some_time_and_not_before() {
+        let (mut hub, start) = (HubTries::default(), Instant::now());
+        assert!(hub.is_to_be_asked(start));
+        hub.failed(start, "503".to_owned());
+        assert!(!hub.is_to_be_asked(start) && !hub.is_to_be_asked(start + HUB_AGAIN / 2));
+        assert!(hub.is_to_be_asked(start + HUB_AGAIN));
+        hub.failed(start + HUB_AGAIN, "401".to_owned());
+        assert!(!hub.is_to_be_asked(start + HUB_AGAIN));
+        assert_eq!(hub.failure, "401");
     }
 }

@@ -31,6 +31,7 @@ use crate::library::Library;
 use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, Parts};
 use crate::pairing::Invites;
+use crate::room::Room;
 use crate::run_loop::{Clock, unix_s};
 use crate::window;
 use crate::worker::AskError;
@@ -115,10 +116,10 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     keep_private(&mut config, &logs.trust);
     let endpoint = bind(&config, &key, &members).await?;
     let listen = endpoint.local_addr();
-    let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone(), HubBytes::new(host.clone())));
+    let (events, inbox) = crate::events::channel();
+    let library = library(&config, (me, store.0), endpoint.clone(), &host, &events);
     let (compute, facts, passed_over) =
         tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
-    let (events, inbox) = crate::events::channel();
     let (notices, _) = broadcast::channel(256);
     let draft = start_draft(&config, &library, &compute, host.as_ref(), &events)?;
     let (is_window_open, window_ran) = window_of(&config, &logs.trust, &data)?;
@@ -246,6 +247,7 @@ fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result
         peers: config.peers.clone(),
         trust_closed: config.trust_closed,
         speculation: config.speculation,
+        unload_idle_after: config.unload_idle_after,
         incarnation: u64::from_le_bytes(incarnation),
         seed,
     })
@@ -253,6 +255,17 @@ fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result
 
 fn named(draft: Option<&str>) -> String {
     draft.map(|name| format!(" `{name}`")).unwrap_or_default()
+}
+
+fn library(
+    config: &NodeConfig,
+    (me, store): (NodeId, Store),
+    endpoint: Endpoint,
+    host: &Arc<dyn Host>,
+    events: &EventSender,
+) -> Arc<Library> {
+    let hub = HubBytes::new(host.clone(), config.data_dir.clone());
+    Arc::new(Library::new(Arc::new(store), endpoint, hub, Room::new(config, me, events.clone())))
 }
 
 /// Loads the small model, if one is to guess.

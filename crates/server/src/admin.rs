@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use exo_api::fits::FitsQuery;
 use exo_api::{
     AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, JoinWindowRequest,
-    ModelCheckRequest, PlaceRequest, PlanQuery, ReplanRequest, RoleRequest,
+    KeepModelRequest, ModelCheckRequest, PlaceRequest, PlanQuery, ReplanRequest, RoleRequest,
 };
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
@@ -245,6 +245,13 @@ pub async fn check_model(State(app): State<Arc<App>>, request: Request) -> Answe
 pub async fn remove_model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Answer {
     app.admin(app.facade.remove_model(model)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `POST /exo/v1/kept_models`
+pub async fn keep_model(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let keep: KeepModelRequest = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.keep_model(keep.model, keep.kept)).await?))
 }
 
 /// `POST /exo/v1/shutdown`

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use exo_api::{HubSearchRequest, HubShowRequest, PullRequest};
+use exo_api::{HubLoginRequest, HubSearchRequest, HubShowRequest, PullRequest};
 
 use crate::admin::read_empty;
 use crate::app::App;
@@ -62,6 +62,20 @@ pub async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
 pub async fn prune(State(app): State<Arc<App>>, request: Request) -> Answer {
     read_empty(&app, request).await?;
     Ok(json(&app.admin(app.facade.downloads().prune()).await?))
+}
+
+/// `POST /exo/v1/hub/login`
+pub async fn login(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let login: HubLoginRequest = read_typed(&parts.headers, body, &app).await?;
+    app.admin(app.facade.downloads().login(login)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `DELETE /exo/v1/hub/login`
+pub async fn logout(State(app): State<Arc<App>>) -> Answer {
+    app.admin(app.facade.downloads().logout()).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// `GET /exo/v1/found`

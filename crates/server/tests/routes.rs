@@ -54,6 +54,8 @@ fn body(request: Option<&str>) -> String {
         Some("HubSearchRequest") => r#"{"text":"good"}"#.to_owned(),
         Some("HubShowRequest") => r#"{"reference":"hf.co/org/good"}"#.to_owned(),
         Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),
+        Some("HubLoginRequest") => r#"{"token":"hf_good"}"#.to_owned(),
+        Some("KeepModelRequest") => r#"{"model":"good","kept":true}"#.to_owned(),
         Some("ModelCheckRequest") => r#"{"model":"good"}"#.to_owned(),
         Some(other) => panic!("no example of {other}"),
         None => String::new(),

@@ -181,6 +181,7 @@ impl Node {
             peers: self.peers.clone(),
             trust_closed: false,
             speculation,
+            unload_idle_after: None,
             incarnation: EPOCH_UNIX_S * 1000 + now.0 / 1000 + u64::from(self.life),
             seed: chance,
             #[cfg(feature = "planted")]

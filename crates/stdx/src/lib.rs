@@ -74,6 +74,16 @@ pub fn free_bytes(folder: &Path) -> Option<u64> {
     system::free_bytes(folder)
 }
 
+/// Bytes of the disk that a folder lies on, if the system says.
+pub fn total_bytes(folder: &Path) -> Option<u64> {
+    system::total_bytes(folder)
+}
+
+/// Bytes that a file takes on its disk: holes take none. On Windows its length.
+pub fn disk_bytes(about: &Metadata) -> u64 {
+    system::disk_bytes(about)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

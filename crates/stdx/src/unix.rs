@@ -1,6 +1,6 @@
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 const FILE_MODE: u32 = 0o600;
@@ -37,6 +37,16 @@ pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+pub(crate) fn total_bytes(folder: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    Some(stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
+pub(crate) fn disk_bytes(about: &Metadata) -> u64 {
+    // POSIX leaves the unit of `st_blocks` open; every system that we build for counts in these.
+    about.blocks().saturating_mul(512)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +75,18 @@ mod tests {
         let by_stat = free_bytes(folder.path()).unwrap();
         // Others write meanwhile.
         assert!(by_disk.abs_diff(by_stat) < 4 << 30, "{by_disk} and {by_stat}");
+        assert_eq!(crate::disks::total_bytes(folder.path()).is_some(), total_bytes(folder.path()).is_some());
+        assert!(total_bytes(folder.path()).unwrap() >= by_stat);
+    }
+
+    #[test]
+    fn a_hole_takes_no_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = File::create(folder.path().join("holes")).unwrap();
+        file.set_len(64 << 20).unwrap();
+        write_all_at(&file, &[1; 4096], 8 << 20).unwrap();
+        file.sync_all().unwrap();
+        let bytes = disk_bytes(&file.metadata().unwrap());
+        assert!((4096..32 << 20).contains(&bytes), "{bytes}");
     }
 }

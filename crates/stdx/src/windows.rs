@@ -3,7 +3,7 @@ use std::io::{self, ErrorKind};
 use std::os::windows::fs::FileExt;
 use std::path::Path;
 
-pub(crate) use crate::disks::free_bytes;
+pub(crate) use crate::disks::{free_bytes, total_bytes};
 
 /// Windows keeps files of a user's profile to that user by inherited access lists.
 pub(crate) fn for_owner_only(options: &mut OpenOptions) -> &mut OpenOptions {
@@ -16,6 +16,10 @@ pub(crate) fn restrict_to_owner(_path: &Path) -> io::Result<()> {
 
 pub(crate) fn mode_open_to_others(_about: &Metadata) -> Option<u32> {
     None
+}
+
+pub(crate) fn disk_bytes(about: &Metadata) -> u64 {
+    about.len()
 }
 
 /// A folder cannot be opened as a file is.

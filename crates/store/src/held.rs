@@ -22,7 +22,7 @@ impl HeldMap {
     }
 
     /// Length of the encoding of any map for this model.
-    pub(crate) fn encoded_len(manifest: &Manifest) -> u64 {
+    pub fn encoded_len(manifest: &Manifest) -> u64 {
         let bits = (0..manifest.files.len()).map(|f| bytes_of(manifest, f)).sum::<usize>();
         (HEAD_BYTES + bits) as u64
     }

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod caches;
 mod chunk;
 mod disk;
@@ -29,6 +30,7 @@ mod registry;
 mod sha256;
 mod store;
 
+pub use budget::{DiskBudget, DiskClaim, DiskLimits, NoRoom};
 pub use caches::{CacheError, CachedModel, find_cached, local_caches};
 pub use chunk::ChunkRef;
 pub use errors::{ChunkError, FindError, ManifestError, StoreError, StoreWarning};

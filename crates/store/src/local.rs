@@ -43,7 +43,9 @@ pub(crate) fn insert_local(
     for entry in entries.iter_mut().filter(|e| e.id != id) {
         entry.local = entry.local.take().filter(|other| other.path != local.path);
     }
-    let fetched = entries.iter().any(|e| e.id == id && e.fetched);
+    let before = entries.iter().find(|e| e.id == id);
+    let fetched = before.is_some_and(|e| e.fetched);
+    let (kept, used_unix_s) = before.map_or((false, 0), |e| (e.kept, e.used_unix_s));
     entries.retain(|e| e.id != id && (e.local.is_some() || e.fetched));
     let entry = Entry {
         id,
@@ -52,6 +54,8 @@ pub(crate) fn insert_local(
         bytes: manifest.total_bytes(),
         local: Some(local),
         fetched,
+        kept,
+        used_unix_s,
     };
     entries.push(entry.clone());
     entry

@@ -36,6 +36,12 @@ pub struct ModelRecord {
     pub source: Source,
     /// Whether what no node has of it is to be had from a hub.
     pub is_of_hub: bool,
+    /// Whether all of it that is on this disk was fetched by exo, from a hub or from peers: only such a model is ever deleted by itself.
+    pub is_downloaded: bool,
+    /// Whether somebody wants it to stay, however full the disk is.
+    pub is_kept: bool,
+    /// When it was last placed here, or came, in seconds since 1970; 0 if never.
+    pub used_unix_s: u64,
     /// What the last check against the hub's digests found.
     pub checked: Option<bool>,
     /// Why it cannot be used although it was added.

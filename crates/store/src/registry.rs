@@ -67,6 +67,12 @@ pub(crate) struct Entry {
     pub(crate) local: Option<Local>,
     /// Whether there is a (partial) copy under the data folder.
     pub(crate) fetched: bool,
+    /// Whether somebody wants it to stay.
+    #[serde(default)]
+    pub(crate) kept: bool,
+    /// When it was last in use.
+    #[serde(default)]
+    pub(crate) used_unix_s: u64,
 }
 
 /// A copy that is not ours to write.
@@ -154,6 +160,8 @@ fn recover(layout: &Layout) -> (Vec<Entry>, Vec<StoreWarning>) {
                 name: m.name,
                 local: None,
                 fetched: true,
+                kept: false,
+                used_unix_s: 0,
             }),
             Err(reason) => warnings.push(StoreWarning::DamagedCopy { path, reason }),
         }

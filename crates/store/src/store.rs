@@ -147,6 +147,22 @@ impl Store {
         Ok(freed)
     }
 
+    /// Notes whether a model is to stay on the disk, however full that is.
+    pub fn keep(&self, id: ModelId, kept: bool) -> Result<(), StoreError> {
+        self.change(&[id], |entry| entry.kept = kept)
+    }
+
+    /// Notes that models are in use. Writes a file: not for each request.
+    pub fn used(&self, ids: &[ModelId], unix_s: u64) -> Result<(), StoreError> {
+        self.change(ids, |entry| entry.used_unix_s = entry.used_unix_s.max(unix_s))
+    }
+
+    fn change(&self, ids: &[ModelId], change: impl Fn(&mut Entry)) -> Result<(), StoreError> {
+        registry::update(&self.layout, |entries| {
+            entries.iter_mut().filter(|entry| ids.contains(&entry.id)).for_each(change);
+        })
+    }
+
     /// Opens a model for reading, whole or partial.
     pub fn open_model(&self, id: ModelId) -> Result<Model, StoreError> {
         let entry = self.entry(id)?;
@@ -191,6 +207,8 @@ impl Store {
                 bytes: manifest.total_bytes(),
                 local: None,
                 fetched: true,
+                kept: false,
+                used_unix_s: 0,
             }),
         })?;
         partials.insert(id, partial.clone());
@@ -321,6 +339,12 @@ impl Store {
             complete: held_bytes == entry.bytes,
             source,
             is_of_hub: partial.as_ref().is_some_and(|p| p.manifest().hub.is_some()),
+            is_downloaded: match &entry.local {
+                Some(local) => hub_folder(&self.layout.hub(), &local.path).is_some(),
+                None => entry.fetched,
+            },
+            is_kept: entry.kept,
+            used_unix_s: entry.used_unix_s,
             checked: partial.and_then(|p| p.checked()),
             problem: local.and_then(Result::err),
         }

@@ -897,6 +897,12 @@ export type HistogramView = {
   sum_s: number;
 };
 
+/** Gives the node a token for its hub. */
+export type HubLoginRequest = {
+  /** For gated and private repositories. It is kept in the node's data folder, for the node's hub alone, and never shown. */
+  token: HubToken;
+};
+
 /** Looks for models on the hub. */
 export type HubSearchRequest = {
   /** Words. */
@@ -1086,6 +1092,14 @@ export type JournalView = {
   head: string;
   /** Members, the one that answers among them, that are known to have the same log on their disks. */
   holders?: number;
+};
+
+/** Says whether a model stays on a node's disk, however full that is. */
+export type KeepModelRequest = {
+  /** False lets it go again when room is needed. */
+  kept: boolean;
+  /** Its name or id. */
+  model: string;
 };
 
 /** How keys and values are stored: exact, in half the memory, or in a little over a quarter. */
@@ -1527,6 +1541,8 @@ export type ModelView = {
   id: string;
   /** The instances of it there are. */
   instances?: Array<string>;
+  /** Whether the node that answers keeps it on its disk, however full that is. */
+  kept?: boolean;
   /** Transformer layers. */
   layers: number;
   /** The licence that its repository names. */
@@ -1542,6 +1558,8 @@ export type ModelView = {
   /** Repository, quantisation and commit, if the node that answers fetched it from a hub. */
   source?: string | null;
   tools?: ModelTools | null;
+  /** When it was last in use on the node that answers, in seconds since 1970; `null` if never, or where only others have it. */
+  used_unix_s?: number | null;
   /** Stored bytes of all weights. */
   weight_bytes: number;
 };
@@ -2151,6 +2169,8 @@ export type PullView = {
   reason?: string | null;
   /** What was asked for. */
   reference: string;
+  /** Models that were deleted from the node's disk to make room for it: others have them. */
+  removed?: Array<RemovedModelView>;
   /** Seconds left at that rate. */
   seconds_left?: number | null;
   /** The host that it comes from. */
@@ -2218,6 +2238,16 @@ export type RecentRequestView = {
   total_ms: number;
   /** How long its first token took. */
   ttft_ms?: number | null;
+};
+
+/** A model that was deleted from a node's disk to make room. */
+export type RemovedModelView = {
+  /** Bytes that this freed. */
+  bytes: number;
+  /** Its name. */
+  name: string;
+  /** When it was last in use there, in seconds since 1970; 0 if never. */
+  used_unix_s: number;
 };
 
 /** The answer of `/apply-template`. */

@@ -62,7 +62,7 @@ async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<
     let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
     let cluster = FitsCluster { devices, links, context_tokens, kv };
     let Some(reference) = args.reference.clone() else { return show(&fits::fit_catalogue(&cluster), args) };
-    let (settings, data_dir) = (super::pull::settings()?, config.data_dir());
+    let (settings, data_dir) = (super::pull::settings(config)?, config.data_dir());
     let work = tokio::task::spawn_blocking(move || {
         fits::fit_one(&cluster, &reference, Ok(settings), &data_dir, &Cancel::default())
     });

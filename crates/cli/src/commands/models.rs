@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use exo_api::{CheckState, ModelCheckView, ModelView};
+use exo_api::{CheckState, KeepModelRequest, ModelCheckView, ModelView};
 use exo_hub::Reference;
 
 use super::running;
@@ -31,6 +31,13 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
             Ok(())
         }
         Some(ModelsAction::Check { model }) => check(&client, &model, json).await,
+        Some(ModelsAction::Keep { model, undo }) => {
+            let request = KeepModelRequest { model, kept: !undo };
+            let model: ModelView = client.post("/exo/v1/kept_models", &request).await?;
+            let how = if model.kept { "stays on this machine's disk" } else { "may go when room is needed" };
+            ui::line(format!("{} {how}", model.name));
+            Ok(())
+        }
         Some(ModelsAction::Remove { model }) => {
             client.delete(&format!("/exo/v1/models/{}", segment(&model))).await?;
             ui::line(format!("forgot {model}"));
@@ -170,11 +177,12 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
 
 /// Where a model came from and what it may be used for, where that is known.
 fn source_text(model: &ModelView) -> String {
-    match (&model.source, &model.licence) {
+    let text = match (&model.source, &model.licence) {
         (Some(source), Some(licence)) => format!("{source}\nlicence: {licence}"),
         (Some(source), None) => source.clone(),
         _ => "-".to_owned(),
-    }
+    };
+    if model.kept { format!("{text}\nkept on this disk") } else { text }
 }
 
 /// Whether a model can be given tools, how it calls them, or why not.

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use exo_api::{ClusterView, HubToken, NodeStatus, PrunedView, PullRequest, VariantView};
 use exo_hub::{Cancel, Fetched, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
 use exo_node::{found_repo_view, repo_view};
-use exo_store::Store;
+use exo_store::{DiskBudget, Store};
 use serde_json::json;
 
 use super::interrupt::{INTERRUPTED, or_interrupt};
@@ -32,7 +32,7 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         Some(mib) => bail!("--limit-rate is {mib}: give the MiB a second, more than 0"),
         None => None,
     };
-    let settings = settings()?;
+    let settings = settings(config)?;
     // Offline nothing is fetched: what is on the disk needs no node.
     if let Some(client) = Client::running(&config.data_dir()).await.filter(|_| settings.offline.is_none()) {
         let request = request(&reference, &settings, args.ranges, rate_max);
@@ -45,7 +45,7 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         bail!("--detach leaves the download to a node, and none is running: start one with `exo`");
     }
     let options = PullOptions { ranges_max: args.ranges.into(), rate_max, ..options(config) };
-    let Some(fetched) = fetch(reference, settings, options).await? else {
+    let Some(fetched) = fetch(reference, settings, options, budget(config)?).await? else {
         ui::note(ENDED);
         return Ok(ExitCode::from(INTERRUPTED));
     };
@@ -131,9 +131,10 @@ async fn with_node(client: &Client, args: &Pull, request: PullRequest) -> anyhow
 
 /// The name of the model once it is here, fetched by the node if it is not there: what `exo run` and `exo place` do with a reference.
 pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> anyhow::Result<String> {
-    let settings = settings()?;
+    let settings = settings(config)?;
     if settings.offline.is_some() {
-        let fetched = fetch(reference.clone(), settings, options(config)).await?.context(ENDED)?;
+        let fetched =
+            fetch(reference.clone(), settings, options(config), budget(config)?).await?.context(ENDED)?;
         return Ok(super::models::add(client, &fetched.path).await?.name);
     }
     let ranges = u8::try_from(options(config).ranges_max).unwrap_or(1);
@@ -177,9 +178,14 @@ fn options(config: &Config) -> PullOptions {
     PullOptions::new(config.data_dir().join("hub"))
 }
 
-pub fn settings() -> anyhow::Result<Settings> {
+fn budget(config: &Config) -> anyhow::Result<DiskBudget> {
+    Ok(DiskBudget::new(&config.data_dir(), config.disk_limits()?))
+}
+
+/// How the hub is asked.
+pub fn settings(config: &Config) -> anyhow::Result<Settings> {
     let home = etcetera::home_dir().context("this user has no home folder")?;
-    Ok(Settings::from_env(&home, &|name| std::env::var(name).ok())?)
+    Ok(Settings::from_env(&home, &config.data_dir(), &|name| std::env::var(name).ok())?)
 }
 
 /// Memory that models may have here: what the machine has, less a tenth for all else.
@@ -193,10 +199,12 @@ async fn fetch(
     reference: Reference,
     settings: Settings,
     options: PullOptions,
+    budget: DiskBudget,
 ) -> anyhow::Result<Option<Fetched>> {
     let cancel = Arc::new(Cancel::default());
     let wish = cancel.clone();
-    let work = tokio::task::spawn_blocking(move || fetch_here(&reference, settings, &options, &cancel));
+    let work =
+        tokio::task::spawn_blocking(move || fetch_here(&reference, settings, &options, &budget, &cancel));
     or_interrupt(work, || wish.cancel()).await
 }
 
@@ -204,6 +212,7 @@ fn fetch_here(
     reference: &Reference,
     settings: Settings,
     options: &PullOptions,
+    budget: &DiskBudget,
     cancel: &Cancel,
 ) -> anyhow::Result<Fetched> {
     if let (Some(why), Some(here)) = (settings.offline, options.on_disk(reference)) {
@@ -222,6 +231,8 @@ fn fetch_here(
     if !plan.is_here(&options.root) {
         announce(&plan);
     }
+    // Without a node nobody knows what the cluster has: nothing is deleted.
+    let _room = budget.take(plan.missing_bytes(&options.root))?;
     let bar = ui::bar(
         plan.bytes(),
         "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {msg}",
@@ -257,13 +268,13 @@ fn announce(plan: &Plan) {
 }
 
 /// What a repository has.
-pub async fn show(args: Show) -> anyhow::Result<()> {
+pub async fn show(config: &Config, args: Show) -> anyhow::Result<()> {
     let Reference::Hub(hub) = args.reference.parse()? else {
         bail!(
             "`exo show` takes a repository, as in hf.co/ORG/REPO; a file on this disk is shown by `exo models add`"
         );
     };
-    let settings = settings()?;
+    let settings = settings(config)?;
     let work = tokio::task::spawn_blocking(move || {
         Ok::<_, anyhow::Error>(exo_hub::Client::new(settings).snapshot(&hub, &Cancel::default())?)
     });
@@ -302,8 +313,8 @@ fn verdict(variant: &VariantView, memory: Option<&Memory>) -> String {
 }
 
 /// What the hub finds.
-pub async fn search(args: Search) -> anyhow::Result<()> {
-    let (settings, text) = (settings()?, args.text.join(" "));
+pub async fn search(config: &Config, args: Search) -> anyhow::Result<()> {
+    let (settings, text) = (settings(config)?, args.text.join(" "));
     let wanted = text.clone();
     let work = tokio::task::spawn_blocking(move || {
         Ok::<_, anyhow::Error>(exo_hub::Client::new(settings).search(&wanted, &Cancel::default())?)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use exo_api::{PullRequest, PullState, PullView};
+use exo_api::{PullRequest, PullState, PullView, RemovedModelView};
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -138,7 +138,7 @@ async fn leave(client: &Client, began: &Began) -> anyhow::Result<Followed> {
 }
 
 async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Result<Followed> {
-    let mut is_announced = false;
+    let (mut is_announced, mut removed) = (false, 0);
     loop {
         let pulls: Vec<PullView> = client.get(PATH).await?;
         let Some(pull) = pulls.into_iter().find(|p| p.id == id) else {
@@ -148,6 +148,10 @@ async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Res
             bar.suspend(|| announce(&pull, total));
             is_announced = true;
         }
+        for model in pull.removed.iter().skip(removed) {
+            bar.suspend(|| ui::note(&removed_text(model)));
+        }
+        removed = pull.removed.len();
         bar.set_length(pull.total_bytes.unwrap_or(0));
         bar.set_position(pull.verified_bytes);
         bar.set_message(match (&pull.state, &pull.file) {
@@ -165,6 +169,12 @@ async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Res
             _ => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
+}
+
+/// What went to make room. Another machine has it, or it would not have gone.
+fn removed_text(model: &RemovedModelView) -> String {
+    let bytes = ui::bytes(model.bytes);
+    format!("deleted {} ({bytes}) from this machine's disk to make room; other machines have it", model.name)
 }
 
 /// What is being fetched, why, and what it may be used for.

@@ -120,6 +120,7 @@ impl Coordinator {
         if self.leading.is_some() {
             self.forget_drained(now, &mut out);
             self.survey(now, &mut out);
+            self.unload_idle(now, &mut out);
             self.review(now);
             self.ask_planner(now, &mut out);
             self.tell_workers(now, &mut out);

@@ -1,4 +1,5 @@
-//! Room for what is placed next: models that requests loaded are unloaded again, those first that were not used for longest.
+//! Models that requests loaded are unloaded again: for what is placed next, those first that were not used for longest; and when none has
+//! used them for long.
 //!
 //! A model that a person placed stays until a person unloads it, and one with requests is left alone. What is unloaded and what is
 //! placed instead are one write to the log.
@@ -8,7 +9,7 @@ use std::time::Duration;
 use exo_planner::Plan;
 use exo_types::{DeviceId, InstanceId, NodeId, Time};
 
-use super::{Coordinator, clip};
+use super::{Coordinator, CoordinatorOutput, clip};
 use crate::{Event, InstanceState};
 
 /// An instance that had no request for so long makes room. Its scheduler's node reports each second.
@@ -41,8 +42,28 @@ impl Coordinator {
     }
 
     fn is_idle(&self, now: Time, instance: InstanceId) -> bool {
+        self.is_unused_for(now, instance, IDLE_AFTER)
+    }
+
+    fn is_unused_for(&self, now: Time, instance: InstanceId, time: Duration) -> bool {
         let watch = self.leading.as_ref().and_then(|leading| leading.watches.get(&instance));
-        watch.is_some_and(|watch| watch.moving.is_none() && now.since(watch.used_at) >= IDLE_AFTER)
+        watch.is_some_and(|watch| watch.moving.is_none() && now.since(watch.used_at) >= time)
+    }
+
+    /// Unloads what requests loaded and none has used for as long as is set. The next request has it placed again.
+    pub(super) fn unload_idle(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
+        let (Some(leading), Some(after)) = (&self.leading, self.config.unload_idle_after) else { return };
+        // What was refused by the log a moment ago waits, as any decision does.
+        let is_due = |id: InstanceId| leading.watches.get(&id).is_some_and(|watch| now >= watch.decide_at);
+        let loaded = leading.planned.instances().iter().filter(|(_, entry)| entry.request.is_on_demand);
+        let idle = loaded.map(|(id, _)| *id).filter(|id| is_due(*id) && self.is_unused_for(now, *id, after));
+        let idle: Vec<InstanceId> = idle.collect();
+        for instance in idle {
+            let reason =
+                format!("unloaded: a request had loaded it, and none used it for {} s", after.as_secs());
+            tracing::info!(target: "events::instance", %instance, reason, "unloaded");
+            self.give_up(now, instance, reason, out);
+        }
     }
 
     /// Unloads those of the instances that hold memory where the plan needs it: the events, and what to say of them. An error says

@@ -27,6 +27,8 @@ pub struct CoordinatorConfig {
     pub plan_deadline: Duration,
     /// Replacements of one instance without becoming ready in between; one more removes it.
     pub replacements_max: u32,
+    /// What a request loaded is unloaded when none has used it for so long; `None` never does.
+    pub unload_idle_after: Option<Duration>,
 }
 
 impl Default for CoordinatorConfig {
@@ -38,6 +40,7 @@ impl Default for CoordinatorConfig {
             settle: Duration::from_secs(5),
             plan_deadline: Duration::from_secs(30),
             replacements_max: 3,
+            unload_idle_after: None,
         }
     }
 }

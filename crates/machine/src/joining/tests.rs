@@ -70,6 +70,7 @@ fn config(me: NodeId, peers: &[String]) -> MachineConfig {
         peers: peers.to_vec(),
         trust_closed: false,
         speculation: Speculation::Lookup,
+        unload_idle_after: None,
         incarnation: 1,
         seed: [0; 32],
     }

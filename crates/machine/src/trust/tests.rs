@@ -40,6 +40,7 @@ impl Lone {
             peers: Vec::new(),
             trust_closed: false,
             speculation: Speculation::Lookup,
+            unload_idle_after: None,
             incarnation: 1,
             seed: [0; 32],
         };

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, ClusterView, Downloads, FoundModelView, FoundRepoView,
+    AdminError, BoxFuture, BoxStream, ClusterView, Downloads, FoundModelView, FoundRepoView, HubLoginRequest,
     HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
 };
 use exo_hub::{Cancel, Client, HubError, Memory, Reference, RegistryReference, Settings};
@@ -275,7 +275,7 @@ impl Shared {
     /// What the environment of the node says.
     fn settings(&self) -> Result<Settings, HubError> {
         let home = self.host.home().unwrap_or_default();
-        Settings::from_env(&home, &|name| self.host.variable(name))
+        Settings::from_env(&home, &self.data_dir, &|name| self.host.variable(name))
     }
 
     /// What a model may take: of each node that is there its largest device, less a tenth.
@@ -343,6 +343,7 @@ impl Shared {
             path: None,
             was_here: false,
             is_verified: None,
+            removed: Vec::new(),
             error: None,
             hint: None,
             started_unix_s: pinned.as_ref().map_or_else(unix_s, |p| p.started_unix_s),
@@ -457,6 +458,26 @@ impl Downloads for NodeDownloads {
             let pruned = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
             let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
             Ok(PrunedView { files: files as u64, bytes })
+        })
+    }
+
+    fn login(&self, request: HubLoginRequest) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move {
+            let settings = self.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
+            let data_dir = self.shared.data_dir.clone();
+            let keep = move || settings.keep_token(&data_dir, &request.token.0);
+            let kept = tokio::task::spawn_blocking(keep).await;
+            let kept = kept.map_err(|e| AdminError::Failed { message: e.to_string() })?;
+            kept.map_err(|e| AdminError::Invalid { param: "token".to_owned(), message: chain(&e) })
+        })
+    }
+
+    fn logout(&self) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move {
+            let data_dir = self.shared.data_dir.clone();
+            let forgotten = tokio::task::spawn_blocking(move || exo_hub::forget_token(&data_dir)).await;
+            let forgotten = forgotten.map_err(|e| AdminError::Failed { message: e.to_string() })?;
+            forgotten.map(drop).map_err(|e| AdminError::Failed { message: chain(&e) })
         })
     }
 

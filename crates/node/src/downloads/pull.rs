@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use exo_api::{PullRequest, PullState, PullView};
+use exo_api::{HubToken, PullRequest, PullState, PullView};
 use exo_hub::{Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings};
 use exo_store::ModelRecord;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::Shared;
@@ -27,6 +28,7 @@ pub enum Wish {
 /// A download in the list.
 pub struct Pull {
     pub reference: Reference,
+    /// Without its token.
     request: PullRequest,
     /// What an earlier run of the node had chosen.
     pinned: Option<SavedPull>,
@@ -37,6 +39,8 @@ pub struct Pull {
 }
 
 struct State {
+    /// For this download alone, and gone when it is done.
+    token: Option<HubToken>,
     view: PullView,
     rate: Rate,
     plan: Option<Plan>,
@@ -46,18 +50,23 @@ impl Pull {
     pub fn new(
         view: PullView,
         reference: Reference,
-        request: PullRequest,
+        mut request: PullRequest,
         pinned: Option<SavedPull>,
         wish: Wish,
     ) -> Self {
-        let state = Mutex::new(State { view, rate: Rate::default(), plan: None });
+        let token = request.token.take();
+        let state = Mutex::new(State { token, view, rate: Rate::default(), plan: None });
         let (wish, ended) = (watch::Sender::new(wish), watch::Sender::new(false));
         Self { reference, request, pinned, state, wish, ended }
     }
 
     /// Whether an attempt for this request would be the same again.
     pub fn is_asked_by(&self, request: &PullRequest) -> bool {
-        self.request == *request
+        self.request_with_token() == *request
+    }
+
+    fn request_with_token(&self) -> PullRequest {
+        PullRequest { token: self.lock().token.clone(), ..self.request.clone() }
     }
 
     /// As it is now.
@@ -109,6 +118,9 @@ impl Pull {
     fn show(&self, shared: &Shared, change: impl FnOnce(&mut PullView)) {
         let mut state = self.lock();
         change(&mut state.view);
+        if state.view.state == PullState::Done {
+            state.token = None;
+        }
         if state.view.state != PullState::Fetching {
             state.rate.clear();
             state.view.ranges = 0;
@@ -136,7 +148,7 @@ impl Pull {
 
     /// How the hub is asked for this one.
     fn settings(&self, shared: &Shared) -> Result<Settings, HubError> {
-        settings_for(shared.settings()?, &self.reference, &self.request)
+        settings_for(shared.settings()?, &self.reference, &self.request_with_token())
     }
 
     /// Asks, fetches and verifies, or only reads heads. Blocks.
@@ -157,7 +169,15 @@ impl Pull {
             shared.library.hub().use_settings(known.id, settings);
             return Ok(Brought::Known { known, is_new });
         }
+        let room =
+            Handle::current().block_on(shared.library.make_room(None, plan.missing_bytes(&options.root)))?;
+        if !room.removed.is_empty() {
+            self.show(shared, |view| view.removed.extend(room.removed.clone()));
+        }
+        let mut before = None;
         let fetched = exo_hub::fetch(&client, &plan, &options, cancel, &mut |progress: &Progress| {
+            room.claim.arrived(progress.done_bytes - *before.get_or_insert(progress.done_bytes));
+            before = Some(progress.done_bytes);
             let mut state = self.lock();
             state.rate.note(Instant::now(), progress.done_bytes);
             let view = &mut state.view;
@@ -299,6 +319,7 @@ impl Shared {
             view.verified_bytes = view.total_bytes.unwrap_or(view.verified_bytes);
         });
         let record = crate::adding::add(&self.library, fetched.path.clone(), None).await?;
+        crate::room::note(self.library.store(), vec![record.id]).await;
         crate::adding::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
@@ -328,6 +349,7 @@ impl Shared {
             return Err(message);
         }
         self.library.release(known.id);
+        crate::room::note(self.library.store(), vec![known.id]).await;
         crate::adding::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;

@@ -44,6 +44,8 @@ impl NodeFacade {
             parameters: 0,
             source: None,
             licence: None,
+            kept: local.as_ref().is_some_and(|r| r.is_kept),
+            used_unix_s: local.as_ref().map(|r| r.used_unix_s).filter(|at| *at > 0),
         };
         if let Some(origin) = local.as_ref().and_then(|r| Origin::beside(&r.path)) {
             (view.source, view.licence) = (Some(origin.label()), Some(origin.licence.label().to_owned()));
@@ -82,6 +84,23 @@ impl NodeFacade {
         let found = models.into_iter().find(|m| m.id == id);
         found
             .ok_or_else(|| AdminError::Failed { message: "the model was added but is not listed".to_owned() })
+    }
+
+    pub(super) async fn keep(&self, wanted: String, kept: bool) -> Result<ModelView, AdminError> {
+        let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
+        let (store, id) = (self.library.store().clone(), resolved.id);
+        let noted = tokio::task::spawn_blocking(move || match store.record(id) {
+            Ok(_) => store.keep(id, kept).map(|()| true),
+            Err(_) => Ok(false),
+        });
+        let noted = noted.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
+        if !noted.map_err(|e| AdminError::Failed { message: chain(&e) })? {
+            let message = format!("`{wanted}` is not on this machine's disk; each machine keeps what it has");
+            return Err(AdminError::Conflict { message });
+        }
+        let (models, id) = (self.list_models(Question::Models).await?, resolved.id.to_full());
+        let found = models.into_iter().find(|m| m.id == id);
+        found.ok_or_else(|| AdminError::Failed { message: "the model is not listed any more".to_owned() })
     }
 
     pub(super) async fn remove(&self, wanted: String) -> Result<(), AdminError> {

@@ -8,6 +8,7 @@ use std::path::Path;
 use exo_api::fits::{FitVerdict, FitView};
 use exo_formats::OpenError;
 use exo_hub::{Cancel, Client, HubError, HubReference, Plan, Reference};
+use exo_store::NoRoom;
 
 use super::{FitsCluster, SizedModel, judge};
 use crate::heads::HeadReader;
@@ -47,6 +48,9 @@ pub enum ReferenceError {
         #[source]
         source: Box<OpenError>,
     },
+    /// The disk has no room for it.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// The disk.
     #[error("cannot write the outline of the model to {folder}")]
     Disk {
@@ -63,6 +67,7 @@ impl ReferenceError {
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Hub(error) => error.hint(),
+            Self::NoRoom(error) => Some(error.hint()),
             _ => None,
         }
     }

@@ -77,7 +77,11 @@ impl Fetches {
     /// Looks at the models on disk, which a slow disk may hold up.
     pub fn scan(&self) {
         let (library, events) = (self.library.clone(), self.events.clone());
-        tokio::task::spawn_blocking(move || events.post(Input::Models(held_models(library.store()))));
+        tokio::task::spawn_blocking(move || {
+            let mut models = held_models(library.store());
+            models.retain(|held| !library.room.is_leaving(held.model));
+            events.post(Input::Models(models));
+        });
     }
 }
 

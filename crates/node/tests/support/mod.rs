@@ -41,6 +41,8 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         mmap: false,
         packing: exo_backend_cpu::Packing::BEHIND,
         memory_max_bytes: Some(2 << 30),
+        disk: Default::default(),
+        unload_idle_after: None,
         context_tokens: 512,
         slots: 4,
         cache_tokens: None,

@@ -11,13 +11,13 @@ use std::time::Duration;
 use exo_api::{
     AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Downloads,
     Drain, EmbedRequest, Embeddings, Facade, FinishReason, FoundModelView, FoundRepoView, GenerateError,
-    GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubSearchRequest,
-    HubShowRequest, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView,
-    JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView,
-    ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView, PullRequest, PullState,
-    PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity,
-    SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken,
-    Usage,
+    GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubLoginRequest,
+    HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
+    JoinWindowView, JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole,
+    MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
+    PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery,
+    SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer,
+    TokensRequest, TopToken, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -521,6 +521,11 @@ impl Facade for Fake {
         Box::pin(async { Ok(model("good")) })
     }
 
+    fn keep_model(&self, model_name: String, kept: bool) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+        self.note(format!("keep {model_name} {kept}"));
+        Box::pin(async move { Ok(ModelView { kept, ..model(&model_name) }) })
+    }
+
     fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>> {
         self.note(format!("check {model}"));
         Box::pin(async { Ok(model_check()) })
@@ -613,6 +618,16 @@ impl Downloads for Fake {
         Box::pin(async { Ok(PrunedView { files: 1, bytes: 4096 }) })
     }
 
+    fn login(&self, request: HubLoginRequest) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("login {request:?}"));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn logout(&self) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note("logout");
+        Box::pin(async { Ok(()) })
+    }
+
     fn found(&self) -> BoxFuture<'_, Result<Vec<FoundModelView>, AdminError>> {
         let found = FoundModelView {
             name: "qwen3:8b".to_owned(),
@@ -650,6 +665,7 @@ fn pull_view() -> PullView {
         path: None,
         was_here: false,
         is_verified: None,
+        removed: vec![],
         error: None,
         hint: None,
         started_unix_s: 1,
@@ -675,6 +691,8 @@ fn model(name: &str) -> ModelView {
         parameters: 3_000_000,
         source: None,
         licence: None,
+        kept: false,
+        used_unix_s: None,
     }
 }
 

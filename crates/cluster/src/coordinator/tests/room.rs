@@ -1,5 +1,7 @@
 //! What requests loaded makes room for what is placed next.
 
+use std::time::Duration;
+
 use exo_types::ModelId;
 
 use super::*;
@@ -132,4 +134,31 @@ fn what_a_person_asked_for_stays_and_so_does_all_where_no_room_would_do() {
     large.shape.layers.iter_mut().for_each(|layer| layer.weight_bytes = 4 * MODEL_BYTES);
     bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 7 }, request: large });
     assert_eq!((refusal(&bench).0, names(&bench)), (ControlRefusal::DoesNotFit, vec!["m1"]));
+}
+
+#[test]
+fn what_a_request_loaded_goes_when_none_used_it_for_long_and_what_a_person_placed_stays() {
+    let mut bench = loaded(3, &[1, 2]);
+    place(&mut bench, 3, false);
+    load(&mut bench, 3, 0);
+    bench.advance(3600);
+    assert_eq!(names(&bench), ["m1", "m2", "m3"], "unless a time is set, nothing goes");
+    let mut bench = loaded(3, &[1, 2]);
+    bench.coordinator.config.unload_idle_after = Some(Duration::from_secs(60));
+    place(&mut bench, 2, false);
+    bench.advance(50);
+    load(&mut bench, 3, 1);
+    bench.advance(50);
+    assert_eq!(names(&bench), ["m1", "m2"], "it had a request between");
+    load(&mut bench, 3, 0);
+    bench.advance(55);
+    assert_eq!(names(&bench), ["m1", "m2"]);
+    bench.advance(10);
+    assert_eq!(names(&bench), ["m2"], "a person asked for the other");
+    let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert_eq!(reason, "unloaded: a request had loaded it, and none used it for 60 s");
+    bench.advance(3600);
+    assert_eq!(names(&bench), ["m2"]);
+    place(&mut bench, 1, true);
+    assert_eq!(names(&bench), ["m2", "m1"], "the next request has it placed again");
 }

@@ -319,6 +319,7 @@ fn config(node: usize) -> MachineConfig {
         peers: Vec::new(),
         trust_closed: false,
         speculation: Speculation::Lookup,
+        unload_idle_after: None,
         incarnation: 1,
         seed: [node as u8; 32],
         #[cfg(feature = "planted")]

@@ -1,0 +1,259 @@
+//! Room on the disk for models: what stays free, what they may take together, and what goes for what is fetched.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::disallowed_methods, reason = "waits for the clock that another process reads")]
+
+mod support;
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::Duration;
+
+use exo_mock_hub::{Faults, Host, MockHub, Repository};
+use serde_json::{Value, json};
+use support::{Killed, Node, Start, exo, finish, known, stderr, stdout, wait_for};
+
+/// Two pulls and what goes for one, on a busy machine.
+const LONG: Duration = Duration::from_secs(90);
+const MIB: usize = 1 << 20;
+/// Of the demo model and what a disk gives it beyond its length.
+const MODEL_MIB: usize = 6;
+
+/// A hub with models that differ by some bytes at their end, each with a repository of its name.
+fn hub(names: &[&str]) -> MockHub {
+    let hub = MockHub::start().unwrap();
+    for (index, name) in names.iter().enumerate() {
+        let model = [exo_node::DEMO_MODEL, &vec![0; 64 * (index + 1)]].concat();
+        assert!(model.len() < MODEL_MIB * MIB && model.len() > (MODEL_MIB - 1) * MIB);
+        hub.put(&format!("org/{name}"), Repository::new(&[(format!("{name}-Q8_0.gguf").as_str(), model)]));
+    }
+    hub
+}
+
+fn node(hub: &MockHub, name: &str, group: &str, quota_mib: Option<usize>) -> Node {
+    let mut env = vec![("HF_ENDPOINT", hub.endpoint().into()), ("EXO_DISK_RESERVE_MIB", "0".into())];
+    env.extend(quota_mib.map(|mib| ("EXO_DISK_QUOTA_MIB", mib.to_string().into())));
+    Node::start(Start { name, group, env, ..Start::default() })
+}
+
+/// A command on a node's data folder: whether it was a good end, and what it said.
+fn command(node: &Node, hub: &MockHub, args: &[&str]) -> (bool, String) {
+    let mut command = exo(args);
+    command.arg("--data-dir").arg(&node.data_dir).env("HF_ENDPOINT", hub.endpoint());
+    command.env("HOME", node.data_dir.join("no-home"));
+    let output = finish(&mut command, LONG);
+    (output.status.success(), stdout(&output) + &stderr(&output))
+}
+
+fn run(node: &Node, hub: &MockHub, args: &[&str]) -> String {
+    let (is_good, text) = command(node, hub, args);
+    assert!(is_good, "{args:?}: {text}\n{}", node.log());
+    text
+}
+
+fn pull(node: &Node, hub: &MockHub, name: &str) -> String {
+    // Their last use differs by a second at least, in which it is counted.
+    std::thread::sleep(Duration::from_millis(1100));
+    run(node, hub, &["pull", &format!("hf.co/org/{name}")])
+}
+
+/// The models of the hub that a node has on its disk, by their files.
+fn on_disk(node: &Node) -> Vec<String> {
+    let folders = std::fs::read_dir(node.data_dir.join("hub/org")).into_iter().flatten().flatten();
+    let has_model = |name: &String| {
+        let commit =
+            node.data_dir.join("hub/org").join(name).join("0123456789abcdef0123456789abcdef01234567");
+        commit.join(format!("Q8_0/{name}-Q8_0.gguf")).is_file()
+    };
+    let mut names: Vec<String> =
+        folders.map(|entry| entry.file_name().into_string().unwrap()).filter(has_model).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_reserve_and_a_quota_hold_before_a_byte_is_fetched_without_a_node_and_with_one() {
+    let hub = hub(&["one"]);
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    let refused = |setting: &str, mib: &str| {
+        let mut command =
+            exo(&["pull", "hf.co/org/one", setting, mib, "--data-dir", data_dir.to_str().unwrap()]);
+        command.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
+        let output = finish(&mut command, LONG);
+        assert!(!output.status.success(), "{}", stdout(&output));
+        stderr(&output)
+    };
+    let bytes = exo_node::DEMO_MODEL.len() + 64;
+    let text = refused("--disk-reserve-mib", "1000000000");
+    let reserve = (1_000_000_000u64 << 20).to_string();
+    assert!(text.contains(&format!("{bytes} bytes are to be fetched and {reserve} are kept free")), "{text}");
+    assert!(text.contains("`exo models remove` deletes a model"), "{text}");
+    let text = refused("--disk-quota-mib", "3");
+    let quota = (3 * MIB).to_string();
+    assert!(text.contains(&format!("of the {quota} bytes that they may have")), "{text}");
+    let node = node(&hub, "solo", "quota-alone", Some(3));
+    let (is_good, text) = command(&node, &hub, &["pull", "hf.co/org/one"]);
+    assert!(!is_good && text.contains(&format!("of the {quota} bytes that they may have")), "{text}");
+    assert!(text.contains("let models take more with the setting `disk_quota_mib`"), "{text}");
+    let pulls = node.get("/exo/v1/pulls");
+    assert!(pulls[0]["state"] == "failed" && pulls[0]["hint"].is_string(), "{pulls}");
+    assert_eq!(hub.sent_bytes(), 0);
+}
+
+#[test]
+fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_else() {
+    let hub = hub(&["one", "two", "three", "four", "five"]);
+    let ann = node(&hub, "ann", "quota", Some(2 * MODEL_MIB));
+    let bob = node(&hub, "bob", "quota", None);
+    for node in [&ann, &bob] {
+        wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
+    }
+    // A member says each second what it has.
+    let pull_on_bob = |name: &str| {
+        pull(&bob, &hub, name);
+        wait_for("ann knows that bob has it", LONG, || {
+            let models = ann.get("/exo/v1/models");
+            let model =
+                models.as_array().unwrap().iter().find(|model| model["name"] == format!("{name}-Q8_0"))?;
+            model["nodes"].as_array().unwrap().contains(&json!("bob")).then_some(())
+        });
+    };
+    // Two fit. Of these only the newer is on another machine, and goes for a third.
+    pull(&ann, &hub, "one");
+    pull(&ann, &hub, "two");
+    pull_on_bob("two");
+    let text = pull(&ann, &hub, "three");
+    assert!(text.contains("deleted two-Q8_0") && text.contains("other machines have it"), "{text}");
+    assert_eq!(on_disk(&ann), ["one", "three"]);
+    let pulls = ann.get("/exo/v1/pulls");
+    let removed = |reference: &str| -> Vec<Value> {
+        let pull = pulls.as_array().unwrap().iter().find(|pull| pull["reference"] == reference);
+        pull.unwrap()["removed"].as_array().unwrap().clone()
+    };
+    let went = removed("hf.co/org/three");
+    assert_eq!((went.len(), &went[0]["name"]), (1, &json!("two-Q8_0")), "{pulls}");
+    assert!(went[0]["bytes"].as_u64().unwrap() > 5 * MIB as u64 && went[0]["used_unix_s"].as_u64() > Some(0));
+    let logs = run(&ann, &hub, &["logs", "--node", "ann"]);
+    assert!(logs.contains("deleted to make room on the disk"), "{logs}");
+    // Both are the only copies of the cluster.
+    let (is_good, text) = command(&ann, &hub, &["pull", "hf.co/org/four"]);
+    assert!(!is_good && text.contains("disk_quota_mib"), "{text}");
+    assert_eq!(on_disk(&ann), ["one", "three"]);
+    // The older one is kept.
+    pull_on_bob("one");
+    pull_on_bob("three");
+    let text = run(&ann, &hub, &["models", "keep", "one-Q8_0"]);
+    assert!(text.contains("one-Q8_0 stays on this machine's disk"), "{text}");
+    assert!(run(&ann, &hub, &["models"]).contains("kept on this disk"));
+    pull(&ann, &hub, "four");
+    assert_eq!(on_disk(&ann), ["four", "one"]);
+    // The older one is placed.
+    pull_on_bob("four");
+    assert!(run(&ann, &hub, &["models", "keep", "one-Q8_0", "--undo"]).contains("may go"));
+    run(&ann, &hub, &["place", "one-Q8_0"]);
+    pull(&ann, &hub, "five");
+    assert_eq!(on_disk(&ann), ["five", "one"]);
+    // On the other machine nothing went, and a model that is there alone is not kept here.
+    assert_eq!(on_disk(&bob), ["four", "one", "three", "two"]);
+    let answer = ann.post("/exo/v1/kept_models", &json!({"model": "two-Q8_0", "kept": true}));
+    assert!(answer.status == 409 && answer.body.contains("not on this machine's disk"), "{}", answer.body);
+}
+
+#[test]
+fn what_a_request_loaded_is_unloaded_when_idle_and_the_next_request_wakes_it() {
+    let env = vec![("EXO_UNLOAD_IDLE_S", "4".into())];
+    let node = Node::start(Start { name: "solo", group: "idle", env, ..Start::default() });
+    let instances = || node.get("/exo/v1/cluster")["instances"].as_array().unwrap().len();
+    let (prompt, expected) = &known()[0];
+    assert_eq!(node.ask("demo", prompt).text(), *expected);
+    assert_eq!(instances(), 1);
+    wait_for("nothing is loaded", LONG, || (instances() == 0).then_some(()));
+    let log = node.exo(&["logs"]);
+    assert!(stdout(&log).contains("none used it for 4 s"), "{}", stdout(&log));
+    assert_eq!(node.ask("demo", prompt).text(), *expected);
+    assert_eq!(instances(), 1);
+    // What a person asks for stays, although a request had loaded it.
+    let placed = node.exo(&["place", "demo"]);
+    assert!(placed.status.success(), "{}", stderr(&placed));
+    std::thread::sleep(Duration::from_secs(8));
+    assert_eq!(instances(), 1);
+}
+
+#[test]
+fn a_token_that_was_given_once_opens_gated_models_and_goes_to_its_hub_alone() {
+    let hub = hub(&["one"]);
+    let mut gated = Repository::new(&[("gated-Q8_0.gguf", [exo_node::DEMO_MODEL, &[0; 640]].concat())]);
+    gated.is_gated = true;
+    hub.put("org/gated", gated);
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    let command = |args: &[&str], endpoint: &str| {
+        let mut command = exo(args);
+        command.args(["--log", "trace", "--data-dir"]).arg(&data_dir).env("HF_ENDPOINT", endpoint);
+        command.env("HOME", folder.path().join("home")).env_remove("HF_HOME").env_remove("XDG_CACHE_HOME");
+        command
+    };
+    let run = |args: &[&str], endpoint: &str| {
+        let output = finish(&mut command(args, endpoint), LONG);
+        let text = stdout(&output) + &stderr(&output);
+        assert!(!text.contains(hub.token()), "the token is shown: {text}");
+        (output.status.success(), text)
+    };
+    let (is_good, text) = run(&["pull", "hf.co/org/gated"], &hub.endpoint());
+    assert!(!is_good && text.contains("exo login hub"), "{text}");
+    let mut login = command(&["login", "hub"], &hub.endpoint());
+    let mut login =
+        Killed(login.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    login.0.stdin.take().unwrap().write_all(format!("{}\n", hub.token()).as_bytes()).unwrap();
+    assert!(wait_for("the token is kept", LONG, || login.0.try_wait().unwrap()).success());
+    let kept = std::fs::metadata(data_dir.join("hub-token.json")).unwrap();
+    assert_eq!(exo_stdx::mode_open_to_others(&kept), None);
+    // Another hub hears nothing of it.
+    let other = hub_of_others();
+    let (is_good, text) = run(&["pull", "hf.co/org/gated"], &other.endpoint());
+    assert!(!is_good && other.seen().iter().all(|seen| seen.authorization.is_none()), "{text}");
+    let (is_good, text) = run(&["pull", "hf.co/org/gated"], &hub.endpoint());
+    assert!(is_good && text.contains("gated-Q8_0 is ready, verified"), "{text}");
+    let seen = hub.seen();
+    assert!(seen.iter().any(|seen| seen.host == Host::Hub && seen.authorization.is_some()));
+    assert!(seen.iter().all(|seen| seen.host == Host::Hub || seen.authorization.is_none()));
+    let (is_good, text) = run(&["login", "hub", "--forget"], &hub.endpoint());
+    assert!(
+        is_good && text.contains("the token is deleted") && !data_dir.join("hub-token.json").exists(),
+        "{text}"
+    );
+}
+
+/// A hub on which the same model is gated.
+fn hub_of_others() -> MockHub {
+    let hub = MockHub::start().unwrap();
+    let mut gated = Repository::new(&[("gated-Q8_0.gguf", vec![0; 64])]);
+    gated.is_gated = true;
+    hub.put("org/gated", gated);
+    hub
+}
+
+#[test]
+fn a_node_keeps_a_token_for_its_hub_and_heads_of_another_commit_are_not_taken() {
+    let hub = hub(&["one"]);
+    let node = node(&hub, "solo", "login", None);
+    let token = hub.token().to_owned();
+    let answer = node.post("/exo/v1/hub/login", &json!({"token": token}));
+    assert_eq!((answer.status, answer.body.as_str()), (204, ""));
+    let path = node.data_dir.join("hub-token.json");
+    assert!(std::fs::read_to_string(&path).unwrap().contains(&token));
+    let answer = node.post("/exo/v1/hub/login", &json!({"token": "two\nlines"}));
+    assert!(answer.status == 400 && !answer.body.contains("lines\""), "{}", answer.body);
+    assert_eq!(node.call("DELETE", "/exo/v1/hub/login", None).status, 204);
+    assert!(!path.exists() && !node.log().contains(&token));
+    // A mirror that is half way through a change.
+    hub.set_faults(Faults { other_commit: Some("f".repeat(40)), ..Faults::default() });
+    let (is_good, text) = command(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
+    assert!(!is_good && text.contains(&format!("it is of commit {}", "f".repeat(40))), "{text}");
+    hub.set_faults(Faults { other_digest: Some("ab".repeat(32)), ..Faults::default() });
+    let (is_good, text) = command(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
+    assert!(!is_good && text.contains(&format!("it is the file {}", "ab".repeat(32))), "{text}");
+    hub.set_faults(Faults::default());
+    run(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
+}

@@ -1,0 +1,287 @@
+//! Room on this node's disk for what is about to be fetched. Where there is none, models that exo fetched go, those first that were not in
+//! use for longest.
+//!
+//! What is placed, kept, being fetched, or whole on no other member stays, and a file that exo did not fetch is never touched. Two members
+//! that have the last two copies of a model could both count on the other's. So a node first stops saying that it has what is to go, waits
+//! until the others have heard of that, and deletes only what another still says to have: of two that do so at once, both keep it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use exo_api::RemovedModelView;
+use exo_machine::{Answer, ModelHolders, Question};
+use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
+use exo_types::{ModelId, NodeId};
+use tokio::sync::{oneshot, watch};
+
+use crate::NodeConfig;
+use crate::events::{Event, EventSender};
+use crate::library::Library;
+use crate::run_loop::unix_s;
+use exo_accelerators::chain;
+
+/// For the others to hear what this node does not count as its own any more: reports come each second.
+const NOTICE: Duration = Duration::from_secs(3);
+/// For the machine to answer, after a look at the disk.
+const ANSWER_MAX: Duration = Duration::from_secs(15);
+/// Between two looks at what is placed here, and between two notes of that on the disk.
+const LOOK_EVERY: Duration = Duration::from_secs(20);
+const NOTE_EVERY: Duration = Duration::from_secs(600);
+
+/// What a node knows of its room for models.
+pub struct Room {
+    budget: Arc<DiskBudget>,
+    node: EventSender,
+    me: NodeId,
+    /// The model that guesses ahead, as it was named: it is open.
+    draft: Option<String>,
+    state: Arc<Mutex<State>>,
+    /// One at a time deletes.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Models that are being fetched, how many times each.
+    busy: BTreeMap<ModelId, usize>,
+    /// Models that are about to go.
+    leaving: BTreeSet<ModelId>,
+}
+
+/// Room that was found.
+pub struct Taken {
+    /// What is counted for it.
+    pub claim: DiskClaim,
+    /// What went.
+    pub removed: Vec<RemovedModelView>,
+    _busy: Busy,
+}
+
+impl Room {
+    /// As the node is configured.
+    pub fn new(config: &NodeConfig, me: NodeId, node: EventSender) -> Self {
+        Self {
+            budget: Arc::new(DiskBudget::new(&config.data_dir, config.disk)),
+            node,
+            me,
+            draft: config.draft.clone(),
+            state: Arc::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Whether a model is about to go: this node does not say any more that it has it.
+    pub fn is_leaving(&self, model: ModelId) -> bool {
+        lock(&self.state).leaving.contains(&model)
+    }
+
+    async fn take(&self, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
+        let budget = self.budget.clone();
+        match tokio::task::spawn_blocking(move || budget.take(needed_bytes)).await {
+            Ok(taken) => taken,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+
+    async fn ask(&self, question: Question) -> Option<Answer> {
+        let (answer, answered) = oneshot::channel();
+        self.node.post(Event::Asked { question, answer });
+        tokio::time::timeout(ANSWER_MAX, answered).await.ok()?.ok()
+    }
+
+    /// Models that are placed, anywhere.
+    async fn placed(&self) -> Option<Vec<exo_cluster::InstanceView>> {
+        match self.ask(Question::Instances).await? {
+            Answer::Instances(instances) => Some(instances),
+            _ => None,
+        }
+    }
+
+    async fn holders(&self) -> Option<Vec<ModelHolders>> {
+        match self.ask(Question::ModelsAfterScan).await? {
+            Answer::Models(models) => Some(models),
+            _ => None,
+        }
+    }
+}
+
+impl Library {
+    /// Takes room for bytes that are to be fetched, of this model if it is known. Deletes for it what may go.
+    pub async fn make_room(&self, model: Option<ModelId>, needed_bytes: u64) -> Result<Taken, NoRoom> {
+        let busy = Busy::begin(&self.room.state, model);
+        let taken = |claim, removed| Taken { claim, removed, _busy: busy };
+        if let Ok(claim) = self.room.take(needed_bytes).await {
+            return Ok(taken(claim, Vec::new()));
+        }
+        let _turn = self.room.turn.lock().await;
+        // Somebody may have made room meanwhile.
+        let short = match self.room.take(needed_bytes).await {
+            Ok(claim) => return Ok(taken(claim, Vec::new())),
+            Err(short) => short,
+        };
+        let Some(leaving) = self.to_remove(needed_bytes).await else { return Err(short) };
+        let removed = self.remove_after_notice(leaving).await;
+        self.room.take(needed_bytes).await.map(|claim| taken(claim, removed))
+    }
+
+    /// What goes for a fetch of so many bytes; `None` if all that may go is not enough.
+    async fn to_remove(&self, needed_bytes: u64) -> Option<Vec<ModelRecord>> {
+        let budget = self.room.budget.clone();
+        let short_bytes = tokio::task::spawn_blocking(move || budget.short_bytes(needed_bytes)).await.ok()?;
+        let mut may_go = self.removable().await?;
+        may_go.sort_by_key(|record| (record.used_unix_s, record.id));
+        let (mut bytes, mut going) = (0u64, Vec::new());
+        for record in may_go {
+            if bytes >= short_bytes {
+                break;
+            }
+            bytes = bytes.saturating_add(record.held_bytes);
+            going.push(record);
+        }
+        (bytes >= short_bytes).then_some(going)
+    }
+
+    /// Models that may go now; `None` if the node is ending.
+    async fn removable(&self) -> Option<Vec<ModelRecord>> {
+        let (holders, placed) = (self.room.holders().await?, self.room.placed().await?);
+        let placed: BTreeSet<ModelId> = placed.iter().map(exo_cluster::InstanceView::model).collect();
+        let (store, draft) = (self.store().clone(), self.room.draft.clone());
+        let read = move || {
+            let draft = draft.and_then(|wanted| store.find(&wanted).ok()).map(|record| record.id);
+            (store.list().unwrap_or_default(), draft)
+        };
+        let (records, draft) = tokio::task::spawn_blocking(read).await.ok()?;
+        let is_elsewhere = |id: ModelId| {
+            let known = holders.iter().find(|model| model.id == id);
+            known.is_some_and(|model| model.whole_on.iter().any(|node| *node != self.room.me))
+        };
+        let state = lock(&self.room.state);
+        let may_go = records.into_iter().filter(|record| {
+            let is_needed = placed.contains(&record.id) || draft == Some(record.id);
+            let is_busy = state.busy.contains_key(&record.id);
+            record.is_downloaded && !record.is_kept && is_elsewhere(record.id) && !is_needed && !is_busy
+        });
+        Some(may_go.collect())
+    }
+
+    /// Deletes what others still have once they have heard that this node has it no more.
+    async fn remove_after_notice(&self, leaving: Vec<ModelRecord>) -> Vec<RemovedModelView> {
+        let leaving = Leaving::begin(&self.room.state, leaving);
+        crate::adding::list_again(&self.room.node).await;
+        tokio::time::sleep(NOTICE).await;
+        let may_go: BTreeSet<ModelId> =
+            self.removable().await.unwrap_or_default().iter().map(|record| record.id).collect();
+        let mut removed = Vec::new();
+        for record in leaving.models.iter().filter(|record| may_go.contains(&record.id)) {
+            self.forget(record.id);
+            let (store, id) = (self.store().clone(), record.id);
+            match tokio::task::spawn_blocking(move || store.remove(id)).await {
+                Ok(Ok(bytes)) => removed.push(said(record, bytes)),
+                Ok(Err(error)) => {
+                    tracing::warn!(model = record.name, error = chain(&error), "cannot be deleted")
+                }
+                Err(error) => tracing::warn!(model = record.name, %error, "deleting broke off"),
+            }
+        }
+        drop(leaving);
+        crate::adding::list_again(&self.room.node).await;
+        removed
+    }
+
+    /// Notes what is placed here on the disk, from time to time, and lets go of what nobody needed, until the node stops.
+    pub async fn look_after(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let (mut before, mut noted_at) = (BTreeSet::new(), tokio::time::Instant::now());
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                _ = stop.wait_for(|stop| *stop) => return,
+            }
+            self.hub().forget_unused(std::time::Instant::now());
+            let Some(placed) = self.room.placed().await else { continue };
+            let is_here = |instance: &&exo_cluster::InstanceView| {
+                instance.placement.shards().any(|(_, shard)| shard.node == self.room.me)
+            };
+            let now: BTreeSet<ModelId> = placed.iter().filter(is_here).map(|i| i.model()).collect();
+            if now == before && noted_at.elapsed() < NOTE_EVERY {
+                continue;
+            }
+            let changed = before.union(&now).copied().collect();
+            (before, noted_at) = (now, tokio::time::Instant::now());
+            note(self.store(), changed).await;
+        }
+    }
+}
+
+/// Notes that models are in use.
+pub async fn note(store: &Arc<Store>, models: Vec<ModelId>) {
+    if models.is_empty() {
+        return;
+    }
+    let store = store.clone();
+    let noted = tokio::task::spawn_blocking(move || store.used(&models, unix_s())).await;
+    if let Ok(Err(error)) = noted {
+        tracing::warn!(
+            error = chain(&error),
+            "when a model was in use cannot be noted: another may be deleted before it"
+        );
+    }
+}
+
+fn said(record: &ModelRecord, bytes: u64) -> RemovedModelView {
+    let unused_s = unix_s().saturating_sub(record.used_unix_s);
+    tracing::info!(
+        target: "events::model", model = record.name, bytes, unused_s, "deleted to make room on the disk; another member has it"
+    );
+    RemovedModelView { name: record.name.clone(), bytes, used_unix_s: record.used_unix_s }
+}
+
+/// Models do not count as this node's own as long as this is there.
+struct Leaving {
+    state: Arc<Mutex<State>>,
+    models: Vec<ModelRecord>,
+}
+
+impl Leaving {
+    fn begin(state: &Arc<Mutex<State>>, models: Vec<ModelRecord>) -> Self {
+        lock(state).leaving.extend(models.iter().map(|record| record.id));
+        Self { state: state.clone(), models }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        self.models.iter().for_each(|record| _ = state.leaving.remove(&record.id));
+    }
+}
+
+/// A model is being fetched as long as this is there.
+struct Busy {
+    state: Arc<Mutex<State>>,
+    model: Option<ModelId>,
+}
+
+impl Busy {
+    fn begin(state: &Arc<Mutex<State>>, model: Option<ModelId>) -> Self {
+        model.iter().for_each(|model| *lock(state).busy.entry(*model).or_default() += 1);
+        Self { state: state.clone(), model }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let Some(model) = self.model else { return };
+        let mut state = lock(&self.state);
+        if let Some(times) = state.busy.get_mut(&model) {
+            *times -= 1;
+            if *times == 0 {
+                state.busy.remove(&model);
+            }
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

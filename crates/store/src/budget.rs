@@ -1,0 +1,268 @@
+//! Room on the disk for models that exo fetches: what stays free for all else, and what they may take together.
+//!
+//! Whoever is about to fetch takes room for all of it first. What was taken and has not come yet counts for whoever asks next, so two
+//! downloads cannot both count on the same free bytes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::registry::Layout;
+
+/// Share of a disk that stays free unless a setting says otherwise, and its bounds: systems whose disk is full misbehave, and a share of a
+/// very large disk is more than they need.
+const RESERVE_SHARE: u64 = 50;
+const RESERVE_BYTES: (u64, u64) = (1 << 30, 16 << 30);
+/// Files that are looked at to know what models take; far more than there are.
+const FILES_MAX: usize = 200_000;
+const DEPTH_MAX: usize = 12;
+
+/// What models may take of a disk, as a person has set it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DiskLimits {
+    /// Stays free; without it a fiftieth of the disk, 1 to 16 GiB.
+    pub reserve_bytes: Option<u64>,
+    /// What all fetched models may take together; without it as much as there is.
+    pub quota_bytes: Option<u64>,
+}
+
+/// Room for the models of one data folder.
+#[derive(Debug)]
+pub struct DiskBudget {
+    layout: Layout,
+    limits: DiskLimits,
+    /// Taken and not there yet.
+    expected_bytes: Arc<AtomicU64>,
+    /// Held while somebody compares and takes.
+    turn: Mutex<()>,
+}
+
+/// Why there is no room.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoRoom {
+    /// The disk would be too full.
+    #[error(
+        "{needed_bytes} bytes are to be fetched and {reserve_bytes} are kept free (setting `disk_reserve_mib`), but the disk of {} has {free_bytes} \
+         free{}", folder.display(), of_which(*.expected_bytes)
+    )]
+    Reserve {
+        /// Still to be fetched.
+        needed_bytes: u64,
+        /// Stays free.
+        reserve_bytes: u64,
+        /// Free now.
+        free_bytes: u64,
+        /// Of these, what others have taken.
+        expected_bytes: u64,
+        /// Whose disk.
+        folder: PathBuf,
+    },
+    /// Models would take more than they may.
+    #[error(
+        "{needed_bytes} bytes are to be fetched, but models in {} take {used_bytes} of the {quota_bytes} bytes that they may have (setting \
+         `disk_quota_mib`)", folder.display()
+    )]
+    Quota {
+        /// Still to be fetched.
+        needed_bytes: u64,
+        /// What models may take.
+        quota_bytes: u64,
+        /// What they take, and what others fetch now.
+        used_bytes: u64,
+        /// Where.
+        folder: PathBuf,
+    },
+}
+
+impl NoRoom {
+    /// Bytes that would have to go.
+    pub fn short_bytes(&self) -> u64 {
+        match self {
+            Self::Reserve { needed_bytes, reserve_bytes, free_bytes, expected_bytes, .. } => {
+                [*needed_bytes, *reserve_bytes, *expected_bytes]
+                    .into_iter()
+                    .fold(0, u64::saturating_add)
+                    .saturating_sub(*free_bytes)
+            }
+            Self::Quota { needed_bytes, quota_bytes, used_bytes, .. } => {
+                used_bytes.saturating_add(*needed_bytes).saturating_sub(*quota_bytes)
+            }
+        }
+    }
+
+    /// What would help.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Reserve { .. } => {
+                "free some disk space: `exo models remove` deletes a model, `exo prune` downloads that were never finished; or keep less free \
+                 with the setting `disk_reserve_mib`"
+            }
+            Self::Quota { .. } => {
+                "`exo models remove` deletes a model, `exo prune` downloads that were never finished; or let models take more with the setting \
+                 `disk_quota_mib`"
+            }
+        }
+    }
+}
+
+fn of_which(expected_bytes: u64) -> String {
+    match expected_bytes {
+        0 => String::new(),
+        bytes => format!(", of which {bytes} are for what is being fetched"),
+    }
+}
+
+/// Room that somebody has taken, given back when this goes.
+#[derive(Debug)]
+pub struct DiskClaim {
+    expected_bytes: Arc<AtomicU64>,
+    left_bytes: AtomicU64,
+}
+
+impl DiskClaim {
+    /// So many of the bytes are on the disk, where they count by themselves.
+    pub fn arrived(&self, bytes: u64) {
+        let take = |left: u64| Some(left.saturating_sub(bytes));
+        let before = self.left_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);
+        self.expected_bytes.fetch_sub(bytes.min(before), Ordering::Relaxed);
+    }
+}
+
+impl Drop for DiskClaim {
+    fn drop(&mut self) {
+        self.expected_bytes.fetch_sub(*self.left_bytes.get_mut(), Ordering::Relaxed);
+    }
+}
+
+impl DiskBudget {
+    /// Of the models in `data_dir`.
+    pub fn new(data_dir: &Path, limits: DiskLimits) -> Self {
+        let layout = Layout { data_dir: data_dir.to_owned() };
+        Self { layout, limits, expected_bytes: Arc::default(), turn: Mutex::default() }
+    }
+
+    /// Takes room for bytes that are to be fetched.
+    pub fn take(&self, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is here already may be used however full the disk is.
+        if needed_bytes > 0 {
+            self.check(needed_bytes)?;
+        }
+        self.expected_bytes.fetch_add(needed_bytes, Ordering::Relaxed);
+        Ok(DiskClaim {
+            expected_bytes: self.expected_bytes.clone(),
+            left_bytes: AtomicU64::new(needed_bytes),
+        })
+    }
+
+    /// Bytes that would have to go before room could be taken for so many.
+    pub fn short_bytes(&self, needed_bytes: u64) -> u64 {
+        let refusals = [self.reserve_refusal(needed_bytes), self.quota_refusal(needed_bytes)];
+        refusals.iter().flatten().map(NoRoom::short_bytes).max().unwrap_or(0)
+    }
+
+    fn check(&self, needed_bytes: u64) -> Result<(), NoRoom> {
+        let refusal = self.reserve_refusal(needed_bytes).or_else(|| self.quota_refusal(needed_bytes));
+        refusal.map_or(Ok(()), Err)
+    }
+
+    fn reserve_refusal(&self, needed_bytes: u64) -> Option<NoRoom> {
+        let folder = &self.layout.data_dir;
+        let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
+        let folder = folder.clone();
+        let free_bytes = exo_stdx::free_bytes(there)?;
+        let reserve_bytes = self.limits.reserve_bytes.unwrap_or_else(|| usual_reserve(there));
+        let expected_bytes = self.expected_bytes.load(Ordering::Relaxed);
+        let error = NoRoom::Reserve { needed_bytes, reserve_bytes, free_bytes, expected_bytes, folder };
+        (error.short_bytes() > 0).then_some(error)
+    }
+
+    fn quota_refusal(&self, needed_bytes: u64) -> Option<NoRoom> {
+        let quota_bytes = self.limits.quota_bytes?;
+        let used_bytes = self.used_bytes().saturating_add(self.expected_bytes.load(Ordering::Relaxed));
+        let error =
+            NoRoom::Quota { needed_bytes, quota_bytes, used_bytes, folder: self.layout.data_dir.clone() };
+        (error.short_bytes() > 0).then_some(error)
+    }
+
+    /// What fetched models take on the disk, those included that were never finished.
+    pub fn used_bytes(&self) -> u64 {
+        let mut left = FILES_MAX;
+        [self.layout.hub(), self.layout.fetched()]
+            .iter()
+            .map(|folder| bytes_below(folder, DEPTH_MAX, &mut left))
+            .fold(0, u64::saturating_add)
+    }
+}
+
+fn usual_reserve(folder: &Path) -> u64 {
+    let share = exo_stdx::total_bytes(folder).unwrap_or(0) / RESERVE_SHARE;
+    share.clamp(RESERVE_BYTES.0, RESERVE_BYTES.1)
+}
+
+/// Links are not followed: what they lead to is not ours.
+fn bytes_below(folder: &Path, depth: usize, left: &mut usize) -> u64 {
+    let mut bytes = 0u64;
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if *left == 0 {
+            break;
+        }
+        *left -= 1;
+        match entry.metadata() {
+            Ok(about) if about.is_dir() && depth > 0 => {
+                bytes = bytes.saturating_add(bytes_below(&entry.path(), depth - 1, left));
+            }
+            Ok(about) if about.is_file() => bytes = bytes.saturating_add(exo_stdx::disk_bytes(&about)),
+            _ => {}
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(folder: &Path, reserve_bytes: u64, quota_bytes: Option<u64>) -> DiskBudget {
+        DiskBudget::new(folder, DiskLimits { reserve_bytes: Some(reserve_bytes), quota_bytes })
+    }
+
+    #[test]
+    fn a_disk_that_would_be_too_full_is_refused_with_its_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = budget(&folder.path().join("not/there/yet"), 0, None);
+        none.take(1).unwrap();
+        let error = none.take(1 << 60).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("1152921504606846976 bytes are to be fetched and 0 are kept free"), "{text}");
+        let NoRoom::Reserve { free_bytes, .. } = error else { panic!("{text}") };
+        assert_eq!(error.short_bytes(), (1 << 60) - free_bytes);
+        let all = budget(folder.path(), u64::MAX, None);
+        assert!(matches!(all.take(1), Err(NoRoom::Reserve { reserve_bytes: u64::MAX, .. })));
+        all.take(0).expect("what is here already needs no room");
+    }
+
+    #[test]
+    fn a_quota_counts_what_lies_there_and_what_is_on_its_way() {
+        let folder = tempfile::tempdir().unwrap();
+        for at in ["hub/a/b/c/d", "models/id"] {
+            fs::create_dir_all(folder.path().join(at)).unwrap();
+            fs::write(folder.path().join(at).join("weights"), vec![1; 64 << 10]).unwrap();
+        }
+        // Not fetched: it is not asked for.
+        fs::write(folder.path().join("models.json"), vec![1; 64 << 10]).unwrap();
+        let used_bytes = budget(folder.path(), 0, None).used_bytes();
+        assert!((128 << 10..=256 << 10).contains(&used_bytes), "{used_bytes}");
+        let budget = budget(folder.path(), 0, Some(used_bytes + (896 << 10)));
+        let claim = budget.take(512 << 10).unwrap();
+        let error = budget.take(512 << 10).unwrap_err();
+        assert_eq!(error.short_bytes(), 128 << 10, "{error}");
+        claim.arrived(256 << 10);
+        budget.take(512 << 10).unwrap();
+        drop(claim);
+        budget.take(896 << 10).unwrap();
+        assert!(budget.take((896 << 10) + 1).is_err());
+    }
+}
