@@ -404,10 +404,12 @@ pub struct StepTimesView {
 /// What one stage computed of a request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StageTimeView {
-    /// Id of its node.
-    pub node: String,
+    /// Id of its node, where the reader may see the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// Its device there.
-    pub device: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Until the first token.
     pub prompt_ms: f64,
     /// Behind it.
@@ -415,9 +417,15 @@ pub struct StageTimeView {
 }
 
 impl StepTimesView {
+    /// For whoever may ask for answers and not see the cluster: without nodes and devices.
+    pub fn without_places(mut self) -> Self {
+        self.stages.iter_mut().for_each(|stage| (stage.node, stage.device) = (None, None));
+        self
+    }
+
     /// Takes in another choice. One that ran on other devices has another picture: the later stays.
     pub fn add(&mut self, other: Self) {
-        let places = |times: &Self| -> Vec<(String, String)> {
+        let places = |times: &Self| -> Vec<_> {
             times.stages.iter().map(|stage| (stage.node.clone(), stage.device.clone())).collect()
         };
         if places(self) != places(&other) {

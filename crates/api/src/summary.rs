@@ -47,7 +47,7 @@ impl ExoSummary {
             kernels: summary.kernels.clone(),
             stages: summary.stages,
             timings: summary.timings,
-            times: summary.times.clone(),
+            times: summary.times.clone().map(StepTimesView::without_places),
             resumed: summary.resumed.clone(),
             draft_acceptance_rate: summary.usage.acceptance_rate(),
             unenforced: summary.unenforced.clone(),

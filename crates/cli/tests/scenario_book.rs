@@ -9,6 +9,7 @@ mod support;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -78,6 +79,9 @@ fn program(name: PathBuf, args: &[String], folder: &Path) -> Command {
 
 /// JavaScript's programs with their packages, or why these cannot be had here. What was fetched for a lock file stays.
 fn install() -> Result<PathBuf, String> {
+    // Two tests of one process would empty the folder for each other.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap();
     let version = Command::new("node").arg("--version").output().map_err(|_| "there is no Node")?;
     let version = stdout(&version);
     let major: u32 = version.trim().trim_start_matches('v').split('.').next().unwrap().parse().unwrap_or(0);

@@ -45,7 +45,12 @@ pub(crate) fn keep(data_dir: &Path, endpoint: &Uri, token: &Token) -> Result<(),
         fs::rename(&draft, &path)?;
         exo_stdx::sync_folder_of(&path)
     };
-    write().map_err(HubError::disk("write", &path))
+    let written = write();
+    if written.is_err() {
+        // Nothing of it stays where `--forget` does not look.
+        drop(fs::remove_file(&draft));
+    }
+    written.map_err(HubError::disk("write", &path))
 }
 
 /// Deletes the token; whether there was one.

@@ -107,7 +107,10 @@ impl NodeMachine {
         let others = self.reports.iter().filter(|(n, _)| **n != self.me).map(|(n, r)| (*n, r));
         for (node, report) in own.into_iter().chain(others) {
             for held in report.models.iter().filter(|m| m.is_served()) {
-                let whole_on = held.complete.then_some(node);
+                // A machine that is about to leave takes its copy away.
+                let stays = self.statuses.get(&node) == Some(&exo_api::NodeStatus::Alive)
+                    && !self.state().drained().contains(&node);
+                let whole_on = (held.complete && stays).then_some(node);
                 match all.iter_mut().find(|m| m.id == held.model) {
                     Some(known) => {
                         known.nodes.push(node);

@@ -309,8 +309,8 @@ pub(crate) fn step_times_view(
     let of_stage = |of: &PhaseTimes, at: usize| of.stages_us.get(at).map_or(0.0, |us| ms(*us));
     let is_told = times.prompt.stages_us.len() == count && times.answer.stages_us.len() <= count;
     let view = |(at, stage): (usize, &exo_types::Stage)| api::StageTimeView {
-        node: stage.leader().node.to_full(),
-        device: stage.leader().device.to_string(),
+        node: Some(stage.leader().node.to_full()),
+        device: Some(stage.leader().device.to_string()),
         prompt_ms: of_stage(&times.prompt, at),
         answer_ms: of_stage(&times.answer, at),
     };

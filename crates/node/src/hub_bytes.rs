@@ -128,7 +128,12 @@ impl HubBytes {
             return Ok(client);
         }
         let client = Arc::new(Client::new(self.settings()?));
-        self.lock().clients.insert(model, (client.clone(), Instant::now()));
+        let mut state = self.lock();
+        // A command may have named the model meanwhile, with a token of its own.
+        if let Some((named, _)) = state.clients.get(&model).filter(|_| state.named.contains(&model)) {
+            return Ok(named.clone());
+        }
+        state.clients.insert(model, (client.clone(), Instant::now()));
         Ok(client)
     }
 

@@ -159,6 +159,7 @@ impl Library {
             Local::Absent => self.fetch_manifest(id, holders).await?,
         };
         let missing = partial.missing_head();
+        // A few MB: no reason to refuse a request, or to delete a model.
         self.fetch(&partial, &missing, holders, &mut |_| {}, &|_, _| {}).await
     }
 
@@ -184,7 +185,7 @@ impl Library {
             done += bytes;
             progress(done.min(total), total);
         };
-        self.fetch(&partial, &missing, holders, &mut progress, received).await?;
+        self.fetch_into_room(&partial, &missing, holders, &mut progress, received).await?;
         let flushed =
             tokio::task::spawn_blocking(move || partial.flush()).await.map_err(|e| e.to_string())?;
         flushed.map_err(|e| chain(&e))
@@ -222,6 +223,25 @@ impl Library {
         Err(errors.text(id))
     }
 
+    /// Takes room for chunks on the disk and fetches them.
+    async fn fetch_into_room(
+        &self,
+        partial: &Arc<PartialModel>,
+        chunks: &[ChunkRef],
+        holders: &[Holder],
+        progress: &mut (dyn FnMut(u64) + Send),
+        received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
+    ) -> Result<(), String> {
+        let needed_bytes = chunks.iter().filter_map(|chunk| partial.manifest().chunk_len(*chunk)).sum();
+        let room = self.make_room(Some(partial.id()), needed_bytes, &|| true).await;
+        let room = room.map_err(|error| format!("{error} ({})", error.hint()))?;
+        let progress = &mut |bytes| {
+            room.claim.arrived(bytes);
+            progress(bytes);
+        };
+        self.fetch(partial, chunks, holders, progress, received).await
+    }
+
     /// Fetches chunks from the holders in turn; what one could not give, the next is asked for.
     async fn fetch(
         &self,
@@ -234,13 +254,6 @@ impl Library {
         if chunks.is_empty() {
             return Ok(());
         }
-        let needed_bytes = chunks.iter().filter_map(|chunk| partial.manifest().chunk_len(*chunk)).sum();
-        let room = self.make_room(Some(partial.id()), needed_bytes).await;
-        let room = room.map_err(|error| format!("{error} ({})", error.hint()))?;
-        let progress = &mut |bytes| {
-            room.claim.arrived(bytes);
-            progress(bytes);
-        };
         if partial.manifest().hub.is_some() {
             let obtaining = Obtaining::new(&self.endpoint, &self.hub, partial, holders, received);
             return obtaining.run(chunks, progress).await;

@@ -23,6 +23,9 @@ use exo_accelerators::chain;
 
 /// For the others to hear what this node does not count as its own any more: reports come each second.
 const NOTICE: Duration = Duration::from_secs(3);
+/// How often what is to go is chosen anew, and the unit of the time between, which is another for another node.
+const ATTEMPTS: u32 = 3;
+const APART: Duration = Duration::from_secs(1);
 /// For the machine to answer, after a look at the disk.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// Between two looks at what is placed here, and between two notes of that on the disk.
@@ -90,6 +93,18 @@ impl Room {
         tokio::time::timeout(ANSWER_MAX, answered).await.ok()?.ok()
     }
 
+    async fn short_bytes(&self, needed_bytes: u64) -> Option<u64> {
+        let budget = self.budget.clone();
+        tokio::task::spawn_blocking(move || budget.short_bytes(needed_bytes)).await.ok()
+    }
+
+    /// Whether a model came into use since it was looked at.
+    async fn is_in_use(&self, model: ModelId) -> bool {
+        let is_placed =
+            self.placed().await.is_none_or(|placed| placed.iter().any(|instance| instance.model() == model));
+        is_placed || lock(&self.state).busy.contains_key(&model)
+    }
+
     /// Models that are placed, anywhere.
     async fn placed(&self) -> Option<Vec<exo_cluster::InstanceView>> {
         match self.ask(Question::Instances).await? {
@@ -107,8 +122,13 @@ impl Room {
 }
 
 impl Library {
-    /// Takes room for bytes that are to be fetched, of this model if it is known. Deletes for it what may go.
-    pub async fn make_room(&self, model: Option<ModelId>, needed_bytes: u64) -> Result<Taken, NoRoom> {
+    /// Takes room for bytes that are to be fetched, of this model if it is known. Deletes for it what may go, as long as it `is_wanted`.
+    pub async fn make_room(
+        &self,
+        model: Option<ModelId>,
+        needed_bytes: u64,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Taken, NoRoom> {
         let busy = Busy::begin(&self.room.state, model);
         let taken = |claim, removed| Taken { claim, removed, _busy: busy };
         if let Ok(claim) = self.room.take(needed_bytes).await {
@@ -120,15 +140,25 @@ impl Library {
             Ok(claim) => return Ok(taken(claim, Vec::new())),
             Err(short) => short,
         };
-        let Some(leaving) = self.to_remove(needed_bytes).await else { return Err(short) };
-        let removed = self.remove_after_notice(leaving).await;
-        self.room.take(needed_bytes).await.map(|claim| taken(claim, removed))
+        let mut removed = Vec::new();
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                // Another node counted on what was to go here, as this one did on what was there: their next looks are apart.
+                tokio::time::sleep(APART * u32::from(self.room.me.0[0] % 8)).await;
+            }
+            let leaving = if is_wanted() { self.to_remove(needed_bytes).await } else { None };
+            let Some(leaving) = leaving else { break };
+            removed.extend(self.remove_after_notice(leaving, needed_bytes, is_wanted).await);
+            if let Ok(claim) = self.room.take(needed_bytes).await {
+                return Ok(taken(claim, removed));
+            }
+        }
+        Err(short)
     }
 
     /// What goes for a fetch of so many bytes; `None` if all that may go is not enough.
     async fn to_remove(&self, needed_bytes: u64) -> Option<Vec<ModelRecord>> {
-        let budget = self.room.budget.clone();
-        let short_bytes = tokio::task::spawn_blocking(move || budget.short_bytes(needed_bytes)).await.ok()?;
+        let short_bytes = self.room.short_bytes(needed_bytes).await?;
         let mut may_go = self.removable().await?;
         may_go.sort_by_key(|record| (record.used_unix_s, record.id));
         let (mut bytes, mut going) = (0u64, Vec::new());
@@ -165,28 +195,49 @@ impl Library {
         Some(may_go.collect())
     }
 
-    /// Deletes what others still have once they have heard that this node has it no more.
-    async fn remove_after_notice(&self, leaving: Vec<ModelRecord>) -> Vec<RemovedModelView> {
+    /// Deletes what others still have once they have heard that this node has it no more; nothing if that is not enough any more.
+    async fn remove_after_notice(
+        &self,
+        leaving: Vec<ModelRecord>,
+        needed_bytes: u64,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Vec<RemovedModelView> {
         let leaving = Leaving::begin(&self.room.state, leaving);
         crate::adding::list_again(&self.room.node).await;
         tokio::time::sleep(NOTICE).await;
-        let may_go: BTreeSet<ModelId> =
-            self.removable().await.unwrap_or_default().iter().map(|record| record.id).collect();
+        let may_go = self.removable().await.unwrap_or_default();
+        // Who was asked for meanwhile stays.
+        let is_same = |record: &&ModelRecord| {
+            may_go.iter().any(|now| (now.id, now.used_unix_s) == (record.id, record.used_unix_s))
+        };
+        let going: Vec<&ModelRecord> = leaving.models.iter().filter(is_same).collect();
+        let bytes = going.iter().map(|record| record.held_bytes).fold(0, u64::saturating_add);
+        let short_bytes = self.room.short_bytes(needed_bytes).await;
+        let is_enough = short_bytes.is_some_and(|short_bytes| bytes >= short_bytes);
         let mut removed = Vec::new();
-        for record in leaving.models.iter().filter(|record| may_go.contains(&record.id)) {
-            self.forget(record.id);
-            let (store, id) = (self.store().clone(), record.id);
-            match tokio::task::spawn_blocking(move || store.remove(id)).await {
-                Ok(Ok(bytes)) => removed.push(said(record, bytes)),
-                Ok(Err(error)) => {
-                    tracing::warn!(model = record.name, error = chain(&error), "cannot be deleted")
-                }
-                Err(error) => tracing::warn!(model = record.name, %error, "deleting broke off"),
+        for record in going {
+            // Deleting takes its time, in which the next may be placed.
+            if !is_enough || !is_wanted() || self.room.is_in_use(record.id).await {
+                break;
             }
+            removed.extend(self.remove_model(record).await);
         }
         drop(leaving);
         crate::adding::list_again(&self.room.node).await;
         removed
+    }
+
+    async fn remove_model(&self, record: &ModelRecord) -> Option<RemovedModelView> {
+        self.forget(record.id);
+        let (store, id) = (self.store().clone(), record.id);
+        match tokio::task::spawn_blocking(move || store.remove(id)).await {
+            Ok(Ok(bytes)) => return Some(said(record, bytes)),
+            Ok(Err(error)) => {
+                tracing::warn!(model = record.name, error = chain(&error), "cannot be deleted")
+            }
+            Err(error) => tracing::warn!(model = record.name, %error, "deleting broke off"),
+        }
+        None
     }
 
     /// Notes what is placed here on the disk, from time to time, and lets go of what nobody needed, until the node stops.

@@ -85,7 +85,8 @@ async fn ended_requests_are_told_the_last_first_without_their_text_and_a_bounded
     let done = &list[2];
     assert_eq!((done["prompt_tokens"].as_u64(), done["tokens"].as_u64()), (Some(5), Some(2)));
     assert_eq!((done["cached_tokens"].as_u64(), done["stages"].as_u64()), (Some(2), Some(3)));
-    assert!(!list.to_string().contains("answer") && !list.to_string().contains("Hi"), "{list}");
+    let told = list.to_string().replace("answer_ms", "");
+    assert!(!told.contains("answer") && !told.contains("Hi"), "{list}");
     let long = "m".repeat(10_000);
     for _ in 0..205 {
         server.chat(&long, "").await;

@@ -2703,9 +2703,9 @@ export type StageTimeView = {
   /** Behind it. */
   answer_ms: number;
   /** Its device there. */
-  device: string;
-  /** Id of its node. */
-  node: string;
+  device?: string | null;
+  /** Id of its node, where the reader may see the cluster. */
+  node?: string | null;
   /** Until the first token. */
   prompt_ms: number;
 };

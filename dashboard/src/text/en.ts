@@ -462,6 +462,7 @@ export const en = {
     phases: { queued: "waits", prefill: "reads the prompt", decode: "answers", interrupted: "interrupted" } as Record<string, string>,
     waterfall: "Where its time went: waited, read, answered",
     by_stage: "by stage",
+    stage: (number: number) => `stage ${number}`,
     took: (name: string, prompt: string, answer: string) => `${name}: prompt ${prompt}, answer ${answer}`,
     between: "links, and waiting for other steps",
     ends: { stop: "whole", length: "length limit", tool_calls: "called tools", cancelled: "stopped", client_left: "client left" } as Record<string, string>,

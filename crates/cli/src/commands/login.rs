@@ -44,6 +44,12 @@ fn ask(hub: &str) -> anyhow::Result<String> {
         read.context("cannot read the token")?;
         return Ok(text);
     }
+    let is_plain =
+        std::env::var("TERM").is_ok_and(|term| ["dumb", "cons25", "emacs"].contains(&term.as_str()));
+    anyhow::ensure!(
+        !is_plain,
+        "this terminal shows what is typed: give the token through a pipe, `exo login hub < FILE`"
+    );
     let mut editor = Editor::<Hidden, DefaultHistory>::new()?;
     editor.set_helper(Some(Hidden));
     Ok(editor.readline(&format!("token for {hub}: "))?)

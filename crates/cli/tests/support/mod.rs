@@ -54,6 +54,7 @@ fn clean(mut command: Command, args: &[&str]) -> Command {
         .args(args)
         .env("EXO_BACKEND", "cpu")
         .env("EXO_CONFIG", empty_config())
+        .env("EXO_DISK_RESERVE_MIB", "0")
         .env("NO_PROXY", "*")
         .stdin(Stdio::null());
     command

@@ -19,14 +19,21 @@ impl Coordinator {
     /// Notes whether an instance has requests, or is about to have those that it is loaded for.
     pub(super) fn note_use(&mut self, now: Time, instance: InstanceId) {
         let Some(entry) = self.state.instances().get(&instance) else { return };
-        let has_requests = entry.placement.shards().any(|(position, shard)| {
+        let stages = entry.placement.shards().flat_map(|(position, shard)| {
             let stages = self.reports.get(&shard.node).map_or(&[][..], |report| &report.stages);
-            stages.iter().any(|stage| stage.serves == Some(position) && stage.sequences > 0)
+            stages.iter().filter(move |stage| stage.serves == Some(position))
         });
+        let (mut has_requests, mut busy_us) = (false, 0u64);
+        for stage in stages {
+            has_requests |= stage.sequences > 0;
+            busy_us = busy_us.saturating_add(stage.busy_us);
+        }
         let Some(watch) = self.leading.as_mut().and_then(|l| l.watches.get_mut(&instance)) else { return };
         let is_coming =
             matches!(watch.state, InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring);
-        if is_coming || has_requests {
+        // A request may begin and end between two reports.
+        let has_computed = std::mem::replace(&mut watch.busy_us, busy_us) < busy_us;
+        if is_coming || has_requests || has_computed {
             watch.used_at = now;
         }
     }

@@ -38,6 +38,8 @@ pub(super) struct Watch {
     moved_at: Time,
     /// When it last had requests, or was coming.
     pub(super) used_at: Time,
+    /// How long its stages had computed, by their last reports.
+    pub(super) busy_us: u64,
     /// Trouble of its stages that blamed none of them.
     pub(super) unblamed: Unblamed,
 }
@@ -95,6 +97,7 @@ impl Watch {
             best,
             moved_at: now,
             used_at: now,
+            busy_us: 0,
             unblamed: Unblamed::default(),
         }
     }

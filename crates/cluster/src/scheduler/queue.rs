@@ -85,7 +85,13 @@ impl Queue {
     /// Who has the next slot: of those that run least, whose turn it is. Nobody goes before it because of its pages, so that a long
     /// prompt is not starved.
     pub(super) fn next(&self, runs: impl Fn(&SequenceSpec) -> (usize, usize)) -> Option<&Waiting> {
-        let least = || self.in_order().min_by_key(|waiting| runs(&waiting.submission.spec));
+        let runs = |waiting: &&Waiting| runs(&waiting.submission.spec);
+        let least = || {
+            let principal = self.in_order().min_by_key(|waiting| runs(waiting).0)?.submission.spec.principal;
+            let of_principal =
+                self.in_order().filter(|waiting| waiting.submission.spec.principal == principal);
+            of_principal.min_by_key(|waiting| runs(waiting).1)
+        };
         self.resumed.front().or_else(least)
     }
 

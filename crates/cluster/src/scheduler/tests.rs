@@ -349,6 +349,27 @@ fn a_free_slot_is_for_who_runs_least_and_so_nobody_is_paused_again_and_again() {
     assert!(said.iter().filter(|line| line.starts_with("ended")).count() > 20, "{said:?}");
 }
 
+#[test]
+fn of_principals_that_run_as_much_the_turn_decides_however_many_choices_a_request_has() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    let mut placement = placement(1, 1, &[1]);
+    placement.slots = 3;
+    let mut s = serving(config, placement, 64, 4);
+    for index in 0..6 {
+        let mut submission = submission(1, 4, 12);
+        submission.spec.sequence.index = index;
+        s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission });
+    }
+    go_on(&mut s);
+    let other = Principal([2; 16]);
+    submit_as(&mut s, 11, 4, 12, other);
+    submit_as(&mut s, 12, 4, 12, other);
+    assert_eq!(go_on(&mut s), ["started 11"]);
+    let out = show(&s.handle(Time::ZERO, cancelled(seq(1))));
+    let started: Vec<_> = out.iter().filter(|line| line.starts_with("started")).collect();
+    assert_eq!(started, ["started 1 behind 4"], "the other has had its turn, and each runs one: {out:?}");
+}
+
 /// One request with many choices beside another of the same principal.
 #[test]
 fn choices_that_have_all_slots_make_way_for_another_request() {

@@ -169,8 +169,9 @@ impl Pull {
             shared.library.hub().use_settings(known.id, settings);
             return Ok(Brought::Known { known, is_new });
         }
-        let room =
-            Handle::current().block_on(shared.library.make_room(None, plan.missing_bytes(&options.root)))?;
+        let is_wanted = || !cancel.is_cancelled();
+        let needed_bytes = plan.missing_bytes(&options.root);
+        let room = Handle::current().block_on(shared.library.make_room(None, needed_bytes, &is_wanted))?;
         if !room.removed.is_empty() {
             self.show(shared, |view| view.removed.extend(room.removed.clone()));
         }

@@ -41,7 +41,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         mmap: false,
         packing: exo_backend_cpu::Packing::BEHIND,
         memory_max_bytes: Some(2 << 30),
-        disk: Default::default(),
+        disk: exo_store::DiskLimits { reserve_bytes: Some(0), quota_bytes: None },
         unload_idle_after: None,
         context_tokens: 512,
         slots: 4,

@@ -112,8 +112,8 @@ fn done(completion_tokens: u32) -> Item {
         },
         times: Some(exo_api::StepTimesView {
             stages: vec![exo_api::StageTimeView {
-                node: "n1".into(),
-                device: "cpu".into(),
+                node: Some("n1".into()),
+                device: Some("cpu".into()),
                 prompt_ms: 0.5,
                 answer_ms: 9.0,
             }],

@@ -34,7 +34,9 @@ impl ReadMessages {
             object(&replaced(text, odd, |_| "0".to_owned()))
         });
         let mark = if is_any_odd { free_sign(&plain, options, source) } else { None };
-        let Some(mark) = mark else { return Self { messages: plain, mark: None } };
+        let Some(mark) = mark else {
+            return Self { messages: with_arguments(messages, object), mark: None };
+        };
         let marked = with_arguments(messages, |text| {
             object(&replaced(text, odd_numbers(text), |number| format!("\"{mark}{number}\"")))
         });

@@ -36,7 +36,7 @@ pub(super) struct Redactor {
     known: Option<(Regex, BTreeMap<String, String>)>,
     shapes: Vec<(Regex, Shape)>,
     /// What was replaced by a number, by its kind.
-    numbered: BTreeMap<(&'static str, String), usize>,
+    numbered: BTreeMap<&'static str, BTreeMap<String, usize>>,
     /// How often something was replaced.
     pub(super) count: usize,
 }
@@ -45,6 +45,7 @@ pub(super) struct Redactor {
 enum Shape {
     Secret,
     Login,
+    Host,
     Home,
     Mail,
     Mac,
@@ -55,13 +56,18 @@ enum Shape {
 
 const SHAPES: &[(Shape, &str)] = &[
     (Shape::Login, r"://[^/\s@]+@"),
-    (Shape::Secret, r"\b(?:sk|hf|gh[a-z]|xox[a-z]|glpat|AKIA)[-_][A-Za-z0-9_-]{6,}|\bBearer\s+\S+"),
-    (Shape::Home, r#"(?:/home|/Users|[A-Za-z]:\\{1,2}Users)[/\\]{1,2}[^/\\\s"':,]+"#),
+    (Shape::Host, r"(?:://|\[secret\]@)[A-Za-z0-9][A-Za-z0-9.-]*[A-Za-z0-9]"),
+    (
+        Shape::Secret,
+        r"\b(?:sk|hf|gh[a-z]|xox[a-z]|glpat)[-_][A-Za-z0-9_-]{6,}|\bAKIA[0-9A-Z]{12,}|(?i:\bbearer)\s+\S+",
+    ),
+    (Shape::Home, r#"[A-Za-z]:\\{1,2}Users\\{1,2}[^\\"':,]+"#),
+    (Shape::Home, r#"(?:/home|/Users|/media|/run/media|/mnt|/Volumes)/[^/\s"':,]+"#),
     (Shape::Mail, r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+"),
     (Shape::Mac, r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b"),
-    (Shape::Ipv6, r"[0-9A-Fa-f:]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?"),
+    (Shape::Ipv6, r"\b{start-half}[0-9A-Fa-f:]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*\b{end-half}(?:%\w+)?"),
     (Shape::Ipv4, r"\b\d{1,3}(?:\.\d{1,3}){3}\b"),
-    (Shape::Id, r"\b[A-Za-z0-9_+-]{32,}={0,2}"),
+    (Shape::Id, r"\b[A-Za-z0-9]{32,}={0,2}|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"),
 ];
 
 impl Redactor {
@@ -115,6 +121,15 @@ impl Redactor {
         let replaced = match shape {
             Shape::Secret => SECRET.to_owned(),
             Shape::Login => format!("://{SECRET}@"),
+            Shape::Host => {
+                let (front, host) = found.split_at(found.rfind(['/', '@']).map_or(0, |at| at + 1));
+                let is_told =
+                    host == "localhost" || host == "huggingface.co" || host.parse::<Ipv4Addr>().is_ok();
+                if is_told || host.starts_with("host-") || host.starts_with("node-") {
+                    return found.to_owned();
+                }
+                front.to_owned() + &self.numbered("site", host)
+            }
             Shape::Home => "~".to_owned(),
             Shape::Mail => self.numbered("mail", found),
             Shape::Mac => self.numbered("mac", found),
@@ -133,9 +148,9 @@ impl Redactor {
 
     /// What only looks like an address, as a time of day does, stays.
     fn ipv6(&mut self, found: &str) -> String {
-        let end = found.trim_end_matches(['.', ':']);
-        // `::` at the end is part of an address, one `:` is not.
-        let candidates = [found, end];
+        // `::` at an end is part of an address, one `:` is not.
+        let (front, end) = (found.trim_start_matches(':'), found.trim_end_matches(['.', ':']));
+        let candidates = [found, end, front, front.trim_end_matches(['.', ':'])];
         let is_address = |text: &&&str| {
             let (address, _) = text.split_once('%').unwrap_or((text, ""));
             let parsed = address.parse::<Ipv6Addr>();
@@ -145,13 +160,14 @@ impl Redactor {
             return found.to_owned();
         };
         self.count += 1;
-        let rest = found[address.len()..].to_owned();
-        self.numbered("address", &address) + &rest
+        let number = self.numbered("address", &address);
+        found.replacen(&address, &number, 1)
     }
 
     fn numbered(&mut self, kind: &'static str, found: &str) -> String {
-        let next = 1 + self.numbered.keys().filter(|(of, _)| *of == kind).count();
-        let number = *self.numbered.entry((kind, found.to_lowercase())).or_insert(next);
+        let numbered = self.numbered.entry(kind).or_default();
+        let next = 1 + numbered.len();
+        let number = *numbered.entry(found.to_lowercase()).or_insert(next);
         format!("{kind}-{number}")
     }
 }
@@ -191,19 +207,33 @@ mod tests {
             ("[fe80::1%eth0]:52416 and 2001:db8::2: no answer", "[address-2]:52416 and address-3: no answer"),
             ("12:30:45.123Z at ::1", "12:30:45.123Z at ::1"),
             ("exo_cluster::scheduler said so", "exo_cluster::scheduler said so"),
+            ("exo_machine::machine exo_node::generate", "exo_machine::machine exo_node::generate"),
+            ("events::device exo_transport::accept", "events::device exo_transport::accept"),
+            ("addr:2001:db8::1", "addr:address-4"),
+            ("at 2001:db8::2.", "at address-3."),
             ("aa:bb:cc:dd:ee:0f", "mac-1"),
             ("/home/bea/models/a.gguf", "~/models/a.gguf"),
-            ("/Users/bea/x C:\\Users\\bea\\x", "~/x ~\\x"),
-            ("http://bea:word@proxy:3128/ and bea@example.org", "http://[secret]@proxy:3128/ and mail-1"),
-            ("hf_abcdefghijk Bearer abc sk-1234567", "[secret] [secret] [secret]"),
-            ("id 0123456789abcdef0123456789abcdef!", "id id-1!"),
+            ("/Users/bea/x /mnt/bea/x", "~/x ~/x"),
+            ("C:\\Users\\Bea Muster\\x", "~\\x"),
+            ("http://bea:word@proxy:3128/ and bea@example.org", "http://[secret]@site-1:3128/ and mail-1"),
+            (
+                "http://proxy.bea.org:3128 http://localhost:1 http://127.0.0.1:2",
+                "http://site-2:3128 http://localhost:1 http://127.0.0.1:2",
+            ),
+            (
+                "hf_abcdefghijk bearer abc sk-1234567 AKIAIOSFODNN7EXAMPLE",
+                "[secret] [secret] [secret] [secret]",
+            ),
+            ("DeepSeek-R1-Distill-Qwen-32B-Q4_K_M stays", "DeepSeek-R1-Distill-Qwen-32B-Q4_K_M stays"),
+            ("request 01234567-89ab-cdef-0123-456789abcdef", "request id-1"),
+            ("id 0123456789abcdef0123456789abcdef!", "id id-2!"),
             ("0000:01:00.0 is a place of a card", "0000:01:00.0 is a place of a card"),
         ];
         let mut redactor = redactor();
         for (text, expected) in cases {
             assert_eq!(redactor.text(text), expected, "{text}");
         }
-        assert_eq!(redactor.count, 19);
+        assert_eq!(redactor.count, 26);
     }
 
     #[test]

@@ -57,12 +57,13 @@ pub(super) async fn write(
     ];
     let mut lines = Vec::new();
     if let Some(client) = client {
+        // Without their names nothing can be told of them.
         let view: ClusterView = client.get("/exo/v1/cluster").await?;
-        let members: Vec<MemberView> = client.get("/exo/v1/members").await.unwrap_or_default();
+        let members: Vec<MemberView> = client.get("/exo/v1/members").await?;
         names_of_others(&view, &members, &mut known);
         for &(name, path, what) in ASKED {
             match client.get::<Value>(path).await {
-                Ok(value) => documents.push((name, what, value)),
+                Ok(value) => documents.push((name, what, without_folders(value))),
                 Err(error) => missing.push(format!("{name}: {error:#}")),
             }
         }
@@ -117,7 +118,10 @@ fn names_of_this_machine(config: &Config, known: &mut Known) {
     }
     for name in ["USER", "LOGNAME", "USERNAME"] {
         // Everybody's name tells of nobody, and is a word of many lines.
-        std::env::var(name).iter().filter(|user| *user != "root").for_each(|user| known.add(user, "user"));
+        std::env::var(name)
+            .iter()
+            .filter(|user| !["root", "exo"].contains(&user.as_str()))
+            .for_each(|user| known.add(user, "user"));
     }
     sysinfo::System::host_name().iter().for_each(|host| known.add(host, "host"));
     known.add(config.text("name"), "node-1");
@@ -138,16 +142,36 @@ fn names_of_others(view: &ClusterView, members: &[MemberView], known: &mut Known
             ids.len() - 1
         });
         let stands = format!("node-{}", number + 1);
-        known.add(id, &stands);
-        // As people are shown it.
-        known.add(id.get(..12).unwrap_or(id), &stands);
+        add_id(known, id, &stands);
         known.add(name, &stands);
     }
     for (number, request) in view.join_requests.iter().enumerate() {
         let stands = format!("stranger-{}", number + 1);
-        known.add(&request.node, &stands);
-        known.add(request.node.get(..12).unwrap_or(&request.node), &stands);
+        add_id(known, &request.node, &stands);
         known.add(&request.name, &stands);
+    }
+}
+
+/// In full, and as logs, lists and commands show it.
+fn add_id(known: &mut Known, id: &str, stands: &str) {
+    for shown in [Some(id), id.get(..8), id.get(..12), id.get(..16)].into_iter().flatten() {
+        known.add(shown, stands);
+    }
+}
+
+/// Of a path its last part is enough: folders have names of people, customers and drives.
+fn without_folders(value: Value) -> Value {
+    let last = |path: &str| path.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
+    match value {
+        Value::Array(items) => items.into_iter().map(without_folders).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(key, value)| match value {
+                Value::String(path) if key == "path" => (key, Value::String(last(&path))),
+                value => (key, without_folders(value)),
+            })
+            .collect(),
+        plain @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => plain,
     }
 }
 
@@ -187,7 +211,7 @@ fn about(parts: &[Part], missing: &[String], replaced: usize) -> Part {
     let mut text = format!(
         "exo {} on {} ({})\n\nNames of nodes, users, hosts and groups, node ids, addresses, keys, tokens and the folders of users are replaced \
          ({replaced} times): the same\nword stands for the same thing in all files. No prompt and no answer is in any log of exo. Names of models \
-         are here as they are.\n\n",
+         are here as they are, and so are names in log lines of nodes that are no members any more.\n\n",
         env!("CARGO_PKG_VERSION"),
         std::env::consts::OS,
         std::env::consts::ARCH,

@@ -24,15 +24,15 @@ fn place(bench: &mut Bench, n: u8, is_on_demand: bool) {
 
 /// One node reports what it was told to load, with so many requests on each model; `room` is for this many models in all.
 fn load(bench: &mut Bench, room: u64, sequences: u32) {
-    load_in_part(bench, room, sequences, 1);
+    load_with(bench, room, 1, |stage| stage.sequences = sequences);
 }
 
 /// The same, where only one part in so many of what is held is in memory yet.
-fn load_in_part(bench: &mut Bench, room: u64, sequences: u32, parts: u64) {
+fn load_with(bench: &mut Bench, room: u64, parts: u64, change: impl FnMut(&mut crate::wire::StageReport)) {
     let desired = bench.desired.get(&node(1)).cloned();
     let shards = desired.iter().flat_map(|d| &d.shards);
     let mut stages: Vec<_> = shards.map(|shard| stage_report(shard, &StageStatus::Serving)).collect();
-    stages.iter_mut().for_each(|stage| stage.sequences = sequences);
+    stages.iter_mut().for_each(change);
     let held: u64 = stages.iter().map(|stage| stage.held_bytes).sum();
     let all = room * (MODEL_BYTES + (MODEL_BYTES / 2));
     let mut report = report(1, all.saturating_sub(held / parts));
@@ -87,7 +87,7 @@ fn what_a_request_loaded_makes_room_for_the_next_model_in_one_write() {
 fn what_a_model_may_take_is_not_free_because_it_has_not_touched_it_yet() {
     let mut bench = loaded(1, &[1]);
     bench.advance(10);
-    load_in_part(&mut bench, 1, 0, 8);
+    load_with(&mut bench, 1, 8, |stage| stage.sequences = 0);
     place(&mut bench, 2, true);
     assert_eq!(names(&bench), ["m2"], "not both");
 }
@@ -134,6 +134,21 @@ fn what_a_person_asked_for_stays_and_so_does_all_where_no_room_would_do() {
     large.shape.layers.iter_mut().for_each(|layer| layer.weight_bytes = 4 * MODEL_BYTES);
     bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 7 }, request: large });
     assert_eq!((refusal(&bench).0, names(&bench)), (ControlRefusal::DoesNotFit, vec!["m1"]));
+}
+
+#[test]
+fn a_request_between_two_reports_is_use() {
+    let mut bench = loaded(3, &[1]);
+    bench.coordinator.config.unload_idle_after = Some(Duration::from_secs(60));
+    for busy_us in [10, 20, 30] {
+        bench.advance(50);
+        load_with(&mut bench, 3, 1, |stage| stage.busy_us = busy_us);
+    }
+    assert_eq!(names(&bench), ["m1"], "it was never seen with a request, and computed");
+    bench.advance(50);
+    load_with(&mut bench, 3, 1, |stage| stage.busy_us = 30);
+    bench.advance(15);
+    assert_eq!(names(&bench), [""; 0]);
 }
 
 #[test]
