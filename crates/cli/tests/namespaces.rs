@@ -108,7 +108,13 @@ fn a_machine_that_is_reachable_from_anywhere_says_so_and_nobody_joins_it_on_sigh
     assert!(!other.log().contains("do not join on sight"), "{}", other.log());
     assert!(public.log().contains("`exo admit` lets in who asks"), "{}", public.log());
     wait_for("the other", SOON, || (other.alive() == 1).then_some(()));
-    // Twice as long as machines at home need to become one cluster.
-    std::thread::sleep(Duration::from_secs(4));
+    // The public one asks nobody, so the other does, whatever their keys.
+    let asks =
+        |view: serde_json::Value| view["join_requests"].as_array().is_some_and(|asks| !asks.is_empty());
+    wait_for("the other asks to be let in", SOON, || public.view().is_some_and(asks).then_some(()));
     assert_eq!((public.alive(), other.alive()), (1, 1), "nobody has let the other in");
+    let admitted = public.exo(&["admit", "other"]);
+    assert!(admitted.status.success(), "{admitted:?}");
+    // A stranger that was refused asks again after 15 s.
+    wait_for("one cluster", 2 * SOON, || (other.alive() == 2).then_some(()));
 }

@@ -13,6 +13,9 @@ use super::{
 };
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
+/// For a fresh node with a higher key to ask, after which this one asks it: it may not be able to. A machine with a public
+/// address asks nobody that no person named, and what one machine hears of another the other may not hear of it.
+const HIGHER_ASKS_WITHIN: Duration = Duration::from_secs(6);
 /// Between two attempts to join the same node.
 const RETRY: Duration = Duration::from_secs(2);
 /// After a refusal, and after silence of a node that no person named.
@@ -111,6 +114,8 @@ enum Rank {
     LowestFresh,
     /// Silent when it was asked.
     Silent,
+    /// It has a higher key, and nobody has a lower one: it should have asked.
+    Overdue,
 }
 
 impl Joining {
@@ -203,20 +208,22 @@ impl Joining {
         let may_ask = |s: &Stranger| !self.must_prove(s);
         let is_lowest = |s: &Stranger| s.is_fresh && !s.has_failed && may_ask(s);
         let lowest = self.strangers.iter().find(|(_, s)| is_lowest(s)).map(|(node, _)| *node);
+        let is_lowest_here = lowest.is_none_or(|lowest| lowest > me);
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
         let strangers = strangers.filter(move |(_, s)| s.probe_until.is_none() && may_ask(s));
         strangers.filter_map(move |(&node, stranger)| {
-            let rank = match stranger {
-                s if s.is_named => Rank::Named,
+            let (rank, wait) = match stranger {
+                s if s.is_named => (Rank::Named, LOOK_AROUND),
                 _ if is_closed => return None, // only whom a person named
-                s if !s.is_fresh && !s.has_failed => Rank::WithMembers,
-                s if s.is_fresh && node >= me => return None, // it joins this node
-                s if s.has_failed => Rank::Silent,
-                _ if lowest == Some(node) => Rank::LowestFresh,
+                s if !s.is_fresh && !s.has_failed => (Rank::WithMembers, LOOK_AROUND),
+                s if s.is_fresh && node >= me && !is_lowest_here => return None, // it joins the lowest as well
+                s if s.is_fresh && node >= me => (Rank::Overdue, HIGHER_ASKS_WITHIN),
+                s if s.has_failed => (Rank::Silent, LOOK_AROUND),
+                _ if lowest == Some(node) => (Rank::LowestFresh, LOOK_AROUND),
                 _ => return None, // it joins the lowest as well
             };
             let (is_unnamed, is_stalling) = (!stranger.is_named, self.is_stalling(ctx, stranger));
-            let ready_at = stranger.next.max(stranger.first_seen + LOOK_AROUND);
+            let ready_at = stranger.next.max(stranger.first_seen + wait);
             Some(Candidate { is_unnamed, is_stalling, rank, node, ready_at })
         })
     }
