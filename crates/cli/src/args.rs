@@ -294,12 +294,15 @@ pub enum Command {
         #[arg(long)]
         undo: bool,
     },
-    /// Let a node in that asks to join
-    #[command(after_help = "Example: exo admit new-laptop")]
-    Admit {
-        /// Name or id of the node, as in `exo status`
-        node: String,
-    },
+    /// Let a node in that asks to join, or refuse it; without a name list who asks
+    #[command(
+        after_help = "Examples:\n  exo admit                       who asks, with the four words that its screen shows, too\n  \
+                            exo admit new-laptop\n  exo admit new-laptop --refuse   neither shown nor let in for an hour, but by a code\n  \
+                            exo admit --anyone 5            whoever is near and asks this node in the next five minutes\n  \
+                            exo admit --nobody              ends that, and the first ten minutes of a cluster\n\n\
+                            Run it on an admin's node."
+    )]
+    Admit(Admit),
     /// Show a code that lets another machine in, from anywhere, also when the join window is shut
     #[command(
         after_help = "Examples:\n  exo invite                       nine digits for one machine, good for five minutes and three tries\n  \
@@ -540,6 +543,23 @@ pub struct Pull {
     pub detach: bool,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Admit {
+    /// Name or id of the node, as in `exo status`
+    #[arg(conflicts_with_all = ["anyone", "nobody"])]
+    pub node: Option<String>,
+    /// Let nobody of that key ask for an hour
+    #[arg(long, requires = "node")]
+    pub refuse: bool,
+    /// Let in who is near and asks, without a question, for so many minutes
+    #[arg(long, value_name = "MINUTES", num_args = 0..=1, default_missing_value = "10", conflicts_with = "nobody",
+          value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub anyone: Option<u32>,
+    /// Let nobody in without a question any more
+    #[arg(long)]
+    pub nobody: bool,
 }
 
 #[derive(Subcommand)]

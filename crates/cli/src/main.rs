@@ -94,7 +94,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
             let (node, role) = action.node_and_role();
             commands::members::set_role(config, node, role).await.map(done)
         }
-        Command::Admit { node } => commands::members::admit(config, &node).await.map(done),
+        Command::Admit(args) => commands::members::admit(config, &args).await.map(done),
         Command::Leave { yes } => commands::members::leave(config, yes).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => commands::bench::run(config, args).await,
         Command::Perplexity(args) => commands::perplexity::run(config, args).await,

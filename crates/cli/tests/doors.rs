@@ -404,8 +404,14 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     let asks = wait_for("who asks", ASKED_AGAIN, || requests().first().cloned());
     assert_eq!(asks["name"], "refused");
     let request = format!("/exo/v1/join_requests/{}", asks["node"].as_str().unwrap());
-    assert_eq!(first.call("DELETE", &request, None).status, 204);
+    let listed = stdout(&first.exo(&["admit"]));
+    assert!(
+        listed.contains("refused at") && listed.contains(asks["check_words"].as_str().unwrap()),
+        "{listed}"
+    );
+    assert!(first.exo(&["admit", "refused", "--refuse"]).status.success());
     wait_for("nobody asks", SOON, || requests().is_empty().then_some(()));
+    assert_eq!(stdout(&first.exo(&["admit"])), "nobody asks to join\n");
     assert_eq!(first.call("DELETE", &request, None).code(), "not_found");
     refused.kill();
 
@@ -413,7 +419,7 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     wait_for("who asks", ASKED_AGAIN, || requests().iter().any(|r| r["name"] == "guest").then_some(()));
     assert_eq!(first.sees(), ["first"], "it waits for a person");
     assert_eq!(first.post("/exo/v1/join_window", &json!({"minutes": 61})).code(), "invalid_value");
-    assert_eq!(first.post("/exo/v1/join_window", &json!({"minutes": 5})).status, 204);
+    assert!(first.exo(&["admit", "--anyone", "5"]).status.success());
     let until = wait_for("an open door", SOON, || window()["open_until_unix_s"].as_u64());
     wait_for("one cluster", ASKED_AGAIN, || (first.sees().len() == 2).then_some(()));
     assert!(requests().is_empty());
@@ -422,6 +428,6 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     wait_for("the guest's view", SOON, || (guest.sees().len() == 2).then_some(()));
     assert_eq!(guest.post("/exo/v1/join_window", &json!({})).code(), "conflict");
     assert_eq!(window()["open_until_unix_s"], until);
-    assert_eq!(first.call("DELETE", "/exo/v1/join_window", None).status, 204);
+    assert!(first.exo(&["admit", "--nobody"]).status.success());
     wait_for("a shut door", SOON, || (window()["open"] == false).then_some(()));
 }

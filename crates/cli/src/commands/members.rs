@@ -3,11 +3,12 @@
 use std::io::{BufRead, IsTerminal};
 
 use anyhow::bail;
-use exo_api::{ClusterView, MemberRole, MemberView, RoleRequest};
+use exo_api::{ClusterView, JoinRequestView, JoinWindowRequest, MemberRole, MemberView, RoleRequest};
 use exo_node::DataDir;
 use exo_types::shell_word;
 
 use super::running;
+use crate::args::Admit;
 use crate::config::Config;
 use crate::ui;
 
@@ -25,12 +26,34 @@ pub async fn remove(config: &Config, node: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets a stranger in.
-pub async fn admit(config: &Config, node: &str) -> anyhow::Result<()> {
+/// Who is let in: one that asks, whoever asks, nobody.
+pub async fn admit(config: &Config, args: &Admit) -> anyhow::Result<()> {
     let client = running(config).await?;
+    if let Some(minutes) = args.anyone {
+        let request = JoinWindowRequest { minutes: Some(minutes) };
+        client.post::<()>("/exo/v1/join_window", &request).await?;
+        ui::line(format!(
+            "whoever is near and asks this node is let in for {minutes} min; `exo admit --nobody` ends it"
+        ));
+        return Ok(());
+    }
+    if args.nobody {
+        client.delete("/exo/v1/join_window").await?;
+        ui::line("nobody is let in without a question any more; `exo admit` lists who asks");
+        return Ok(());
+    }
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
+    let Some(node) = &args.node else {
+        list(&view);
+        return Ok(());
+    };
     let known = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
     let id = pick(node, known, "node that asks to join")?;
+    if args.refuse {
+        client.delete(&format!("/exo/v1/join_requests/{id}")).await?;
+        ui::line(format!("{node} is not shown again for an hour; a code (`exo invite`) still lets it in"));
+        return Ok(());
+    }
     let member: MemberView = client.post("/exo/v1/members", &serde_json::json!({"node": id})).await?;
     let id = node_word(&member.node);
     ui::line(format!(
@@ -38,6 +61,28 @@ pub async fn admit(config: &Config, node: &str) -> anyhow::Result<()> {
         member.name
     ));
     Ok(())
+}
+
+fn list(view: &ClusterView) {
+    for request in &view.join_requests {
+        ui::line(ask_line(request));
+    }
+    match (view.join_requests.is_empty(), view.join_window.open) {
+        (false, _) => {}
+        (true, true) => ui::line("nobody asks; new nodes nearby are let in without a question at the moment"),
+        (true, false) => ui::line("nobody asks to join"),
+    }
+}
+
+/// Who asks, and how to let it in.
+pub fn ask_line(request: &JoinRequestView) -> String {
+    format!(
+        "{} at {} asks to join ({}): `exo admit {}` lets it in",
+        request.name,
+        request.address,
+        request.check_words,
+        node_word(&request.node)
+    )
 }
 
 /// Makes a member an admin or a worker.

@@ -6,7 +6,7 @@ use exo_api::{
 };
 use exo_types::{DeviceState, Monitor};
 
-use super::members::node_word;
+use super::members::ask_line;
 use super::running;
 use crate::args::Status;
 use crate::config::Config;
@@ -49,7 +49,7 @@ pub fn whole(view: &ClusterView) {
     log_lines(view).iter().for_each(ui::line);
     instances(view);
     links(view, false);
-    requests(view);
+    view.join_requests.iter().map(ask_line).for_each(ui::line);
 }
 
 fn nodes(view: &ClusterView) {
@@ -374,18 +374,6 @@ fn link_numbers(link: &LinkView) -> [String; 6] {
 /// Only the node that measured knows how its link travels.
 fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { text.to_owned() }
-}
-
-fn requests(view: &ClusterView) {
-    for request in &view.join_requests {
-        ui::line(format!(
-            "{} at {} asks to join ({}): `exo admit {}` lets it in",
-            request.name,
-            request.address,
-            request.check_words,
-            node_word(&request.node)
-        ));
-    }
 }
 
 #[cfg(test)]
