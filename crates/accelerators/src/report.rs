@@ -60,7 +60,9 @@ impl Row {
         let (support, reason) = match &found.trouble {
             Some(trouble) => (SupportClass::Unsupported, trouble.clone()),
             None => {
-                let (support, why) = exo_device::graphics_support(found.is_software);
+                let architecture = found.told.architecture.as_deref();
+                let backend = found.backend.to_string();
+                let (support, why) = exo_device::graphics_support(found.is_software, &backend, architecture);
                 (support, why.to_owned())
             }
         };

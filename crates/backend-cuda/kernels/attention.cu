@@ -203,7 +203,8 @@ DEVICE void weigh(const Seen* seen, u32 base, float* scores, const State& state)
         for (u32 step = 16u; step > 0u; step /= 2u) {
             most = fmaxf(most, from_lane(most, lane ^ step, 32u));
         }
-        float before = state.largest[slot];
+        // Of the lane that writes it below: no other reads it.
+        float before = from_lane(lane == 0u ? state.largest[slot] : 0.0f, 0u, 32u);
         float after = fmaxf(before, most);
         float sum = 0.0f;
         UNROLL

@@ -12,8 +12,12 @@
 // | halves  | [T, K / 32, PARTS, 32] | contiguous      | f16 or bf16 |
 // | scales  | [T]                    | contiguous      | f32, of f16 |
 //
-// A thread block of 1024 to a row: there is one in decode, and its reads are waited for.
+// A thread block of 1024 to a row: there is one in decode, and its reads are waited for. For matmul_half_many the sixteen words of a
+// part lie as their matrix of four by four turned over.
 #include "rounded.cuh"
+
+// As in matmul_half_mma.cu.
+#define SOME_ROWS_MAX 32u
 
 struct HalvesArgs {
     const float* x;
@@ -24,6 +28,17 @@ struct HalvesArgs {
     u32 cols;
     u32 blocks;
 };
+
+// The words 2 `pair` and the next of a part.
+DEVICE void write_pair(const HalvesArgs& a, uint2* part, u32 pair, const uint2& words) {
+    if (a.rows <= SOME_ROWS_MAX) {
+        part[pair] = words;
+        return;
+    }
+    u32* turned = (u32*)part + pair % 2u * 8u + pair / 2u;
+    turned[0] = words.x;
+    turned[4] = words.y;
+}
 
 KERNEL(halves_f16, 1024, HalvesArgs) {
     GROUP_SHARED(float, most, 32);
@@ -57,7 +72,7 @@ KERNEL(halves_f16, 1024, HalvesArgs) {
         uint2 words;
         words.x = (u32)float_to_half(x[0] * factor) | (u32)float_to_half(x[1] * factor) << 16;
         words.y = (u32)float_to_half(x[2] * factor) | (u32)float_to_half(x[3] * factor) << 16;
-        a.halves[(u64)BLOCK_X * quads + quad] = words;
+        write_pair(a, a.halves + (u64)BLOCK_X * quads + quad / 8u * 8u, quad % 8u, words);
     }
 }
 
@@ -77,7 +92,7 @@ KERNEL(halves_bf16, 1024, HalvesArgs) {
             uint2 words;
             words.x = upper[0] >> 16 | upper[1];
             words.y = upper[2] >> 16 | upper[3];
-            a.halves[((u64)BLOCK_X * a.blocks + quad / 8u) * 24u + part * 8u + quad % 8u] = words;
+            write_pair(a, a.halves + ((u64)BLOCK_X * a.blocks + quad / 8u) * 24u + part * 8u, quad % 8u, words);
         }
     }
 }

@@ -8,8 +8,9 @@
 // row's result does not depend on how many rows there are.
 //
 // few, some: a warp to 16 rows of w and 8 or 32 of x; it asks for several blocks before it uses the first. Bound by reading w.
-// many: a thread block of 4 warps to 128 rows of w and 128 of x, 64 by 64 to a warp; three blocks are in shared memory or
-// on their way to it. A quarter warp reads two neighbouring rows of 64 bytes, which meet in no bank. Bound by arithmetic.
+// many: a thread block of 8 warps to 128 rows of w and 128 of x, 64 by 32 to a warp, x on the left side; three blocks are in shared
+// memory or on their way to it. The words of x lie turned over (halves.cu), so that the card's loads of matrices give a lane those
+// above. Of w a quarter warp reads two neighbouring rows of 64 bytes, which meet in no bank. Bound by arithmetic.
 #include "rounded.cuh"
 
 #define TILE 128u
@@ -64,20 +65,17 @@ DEVICE void add_block(const Rows16& w, const uint4& x, float sums[4]) {
     }
 }
 
-// A lane's results of 16 `COUNT` rows from `row` on and 8 rows of x from `token` on.
-template <class M, int COUNT>
-DEVICE void write_results(const MatMulArgs& a, u32 token, u32 row, const float* const sums[COUNT]) {
+// A lane's results of 16 rows from `row` on and 8 rows of x from `token` on.
+template <class M>
+DEVICE void write_results(const MatMulArgs& a, u32 token, u32 row, const float sums[4]) {
     u32 g = THREAD % 32u / 4u;
     u32 q = THREAD % 4u;
     UNROLL
     for (u32 i = 0; i < 2u; i++) {
         u32 t = token + 2u * q + i;
         float scale = M::scale(a, at_most(t, a.rows - 1u));
-        UNROLL
-        for (u32 m = 0; m < COUNT; m++) {
-            write_result(a, t, row + 16u * m + g, sums[m][i] * scale);
-            write_result(a, t, row + 16u * m + g + 8u, sums[m][2u + i] * scale);
-        }
+        write_result(a, t, row + g, sums[i] * scale);
+        write_result(a, t, row + g + 8u, sums[2u + i] * scale);
     }
 }
 
@@ -133,25 +131,62 @@ DEVICE void few(const MatMulArgs& a) {
     }
     UNROLL
     for (u32 tile = 0; tile < TILES; tile++) {
-        const float* own[1] = {sums[tile]};
-        write_results<M, 1>(a, token + 8u * tile, row, own);
+        write_results<M>(a, token + 8u * tile, row, sums[tile]);
     }
 }
 
-// Where a thread copies from, 16 bytes of every 32nd row: of w, and of x.
+// Where a thread copies from, 16 bytes of every 64th row: of w, and of x.
 struct Sources {
-    const uint4* w[TILE / 32u];
-    const uint4* x[TILE / 32u];
+    const uint4* w[TILE / 64u];
+    const uint4* x[TILE / 64u];
 };
+
+// Where a row of a stage has sixteen bytes of x: eight rows' meet in no bank.
+DEVICE u32 place_of(u32 row, u32 word) {
+    return row * ROW + (word ^ row / 2u % ROW);
+}
 
 // Begins to copy a block, part `v` of all, to shared memory.
 template <class M>
 DEVICE void bring(const Sources& from, u32 v, uint4* stage) {
     u32 block = v / (u32)M::PARTS;
     UNROLL
-    for (u32 i = 0; i < TILE / 32u; i++) {
-        copy_async_16(stage + THREAD + i * 128u, from.w[i] + block * ROW);
-        copy_async_16(stage + TILE * ROW + THREAD + i * 128u, from.x[i] + v * ROW);
+    for (u32 i = 0; i < TILE / 64u; i++) {
+        copy_async_16(stage + THREAD + i * 256u, from.w[i] + block * ROW);
+        copy_async_16(stage + TILE * ROW + place_of(i * 64u + THREAD / ROW, THREAD % ROW), from.x[i] + v * ROW);
+    }
+}
+
+// Adds a stage's products: of 32 rows of x, the left side, and 64 of w. Four are on their way at once.
+template <class M>
+DEVICE void add_stage(const uint4* x, const uint4* w, float sums[2][8][4]) {
+    // Of 16 rows each: the four words of the first instruction, and of the second.
+    u32 first[2][4];
+    u32 second[2][4];
+    u32 lane = THREAD % 32u;
+    UNROLL
+    for (u32 m = 0; m < 2u; m++) {
+        load_matrices(first[m], x + place_of(m * 16u + lane % 16u, lane / 16u));
+        load_matrices(second[m], x + place_of(m * 16u + lane % 16u, 2u + lane / 16u));
+    }
+    UNROLL
+    for (u32 n = 0; n < 8u; n += 2u) {
+        float c[2][2][4] = {};
+        uint4 right[2] = {w[n * 8u * ROW], w[(n + 1u) * 8u * ROW]};
+        UNROLL
+        for (u32 i = 0; i < 4u; i++) {
+            u32 words[2] = {right[i / 2u].x, right[i / 2u].y};
+            M::mma(c[i % 2u][i / 2u], first[i % 2u], words);
+        }
+        UNROLL
+        for (u32 i = 0; i < 4u; i++) {
+            u32 words[2] = {right[i / 2u].z, right[i / 2u].w};
+            M::mma(c[i % 2u][i / 2u], second[i % 2u], words);
+        }
+        UNROLL
+        for (u32 i = 0; i < 16u; i++) {
+            sums[i % 2u][n + i / 2u % 2u][i / 4u] += c[i % 2u][i / 2u % 2u][i / 4u];
+        }
     }
 }
 
@@ -165,9 +200,9 @@ DEVICE void many(const MatMulArgs& a) {
     u32 parts = a.blocks * (u32)M::PARTS;
     Sources from;
     UNROLL
-    for (u32 i = 0; i < TILE / 32u; i++) {
-        u32 n = at_most(row + i * 32u + THREAD / ROW, a.outputs - 1u);
-        u32 t = at_most(token + i * 32u + THREAD / ROW, a.rows - 1u);
+    for (u32 i = 0; i < TILE / 64u; i++) {
+        u32 n = at_most(row + i * 64u + THREAD / ROW, a.outputs - 1u);
+        u32 t = at_most(token + i * 64u + THREAD / ROW, a.rows - 1u);
         from.w[i] = (const uint4*)a.w.quants + (u64)n * a.blocks * ROW + THREAD % ROW;
         from.x[i] = (const uint4*)a.x + (u64)t * parts * ROW + THREAD % ROW;
     }
@@ -178,9 +213,9 @@ DEVICE void many(const MatMulArgs& a) {
         }
         COPIES_END();
     }
-    float sums[4][8][4] = {};
-    u32 own_w = warp % 2u * 64u * ROW + lane;
-    u32 own_x = (TILE + warp / 2u * 64u) * ROW + lane;
+    float sums[2][8][4] = {};
+    const uint4* own_w = stages + warp % 2u * 64u * ROW + lane;
+    const uint4* own_x = stages + (TILE + warp / 2u * 32u) * ROW;
     u32 slot = 0;
     KEEP_LOOP
     for (u32 v = 0; v < parts; v++) {
@@ -192,27 +227,18 @@ DEVICE void many(const MatMulArgs& a) {
             bring<M>(from, ahead, stages + (slot == 0u ? STAGES - 1u : slot - 1u) * STAGE);
         }
         COPIES_END();
-        const uint4* stage = stages + slot * STAGE;
-        Rows16 rows[4];
-        UNROLL
-        for (u32 m = 0; m < 4u; m++) {
-            rows[m].low = stage[own_w + m * 16u * ROW];
-            rows[m].high = stage[own_w + (m * 16u + 8u) * ROW];
-        }
-        UNROLL
-        for (u32 n = 0; n < 8u; n++) {
-            uint4 x = stage[own_x + n * 8u * ROW];
-            UNROLL
-            for (u32 m = 0; m < 4u; m++) {
-                add_block<M>(rows[m], x, sums[m][n]);
-            }
-        }
+        add_stage<M>(own_x + slot * STAGE, own_w + slot * STAGE, sums);
         slot = slot + 1u == STAGES ? 0u : slot + 1u;
     }
     UNROLL
-    for (u32 n = 0; n < 8u; n++) {
-        const float* own[4] = {sums[0][n], sums[1][n], sums[2][n], sums[3][n]};
-        write_results<M, 4>(a, token + warp / 2u * 64u + n * 8u, row + warp % 2u * 64u, own);
+    for (u32 i = 0; i < 4u; i++) {
+        u32 t = token + warp / 2u * 32u + i * 8u + lane / 4u;
+        float scale = M::scale(a, at_most(t, a.rows - 1u));
+        UNROLL
+        for (u32 n = 0; n < 16u; n++) {
+            u32 column = row + warp % 2u * 64u + n / 2u * 8u + 2u * (lane % 4u) + n % 2u;
+            write_result(a, t, column, sums[i / 2u][n / 2u][i % 2u * 2u + n % 2u] * scale);
+        }
     }
 }
 
@@ -232,10 +258,10 @@ KERNEL(matmul_half_some_bf16, 32, MatMulArgs) {
     few<mma_bf16, 4, 4>(a);
 }
 
-KERNEL(matmul_half_many_f16, 128, MatMulArgs) {
+KERNEL_PAIRED(matmul_half_many_f16, 256, MatMulArgs) {
     many<mma_f16>(a);
 }
 
-KERNEL(matmul_half_many_bf16, 128, MatMulArgs) {
+KERNEL_PAIRED(matmul_half_many_bf16, 256, MatMulArgs) {
     many<mma_bf16>(a);
 }

@@ -7,16 +7,27 @@
 // | bias    | [N]    | contiguous                           | f32                    |
 // | out     | [T, N] | rows contiguous                      | f32                    |
 //
-// Eight threads share two rows of w, a slice of K each, so that they read neighbouring blocks; the slices' sums are
+// Eight threads share one or two rows of w, a slice of K each, so that they read neighbouring blocks; the slices' sums are
 // added from the first to the last. Products with quants are of whole numbers, four to an instruction. Bound by reading w:
 // a block of Q4_0 is 18 bytes and some 25 instructions of one thread. A thread asks for several blocks before it uses the first:
 // a matrix of 4,096 rows is but 16,384 threads, and a large card has to have millions of bytes on their way.
 #include "rounded.cuh"
 
-#define ROWS_EACH 2u
 #define GROUPS 16u
 
-template <int TOKENS_EACH>
+// How many rows of w eight threads share, and how many of their blocks a thread asks for at once. For one token as it was fastest
+// on an H200, in kernels of 1,024 to 14,336 rows (docs/benchmarks.md); src/launch.rs knows the rows.
+template <class Q, int TOKENS_EACH>
+struct Share {
+    enum : u32 {
+        IS_ONE = TOKENS_EACH == 1,
+        HAS_SUPER = Q::SCALES == SUPER_MINIMUM || Q::SCALES == SUPER_HALVES,
+        ROWS_EACH = IS_ONE && HAS_SUPER ? 1 : 2,
+        AHEAD = !IS_ONE ? 2 : HAS_SUPER || Q::LOW_WORDS == 8 ? 4 : 8
+    };
+};
+
+template <u32 ROWS_EACH, int TOKENS_EACH>
 DEVICE void finish(const MatMulArgs& a, const float sums[ROWS_EACH][TOKENS_EACH], u32 row, u32 token) {
     UNROLL
     for (u32 r = 0; r < ROWS_EACH; r++) {
@@ -34,7 +45,7 @@ DEVICE void finish(const MatMulArgs& a, const float sums[ROWS_EACH][TOKENS_EACH]
 }
 
 // The products of `COUNT` blocks of a slice, all of whose weights are asked for first.
-template <class Q, int TOKENS_EACH, int COUNT>
+template <class Q, u32 ROWS_EACH, int TOKENS_EACH, u32 COUNT>
 DEVICE void add_blocks(const MatMulArgs& a, u32 row, u32 token, u32 block, float sums[ROWS_EACH][TOKENS_EACH]) {
     u32 words[COUNT][ROWS_EACH][8];
     Scale scales[COUNT][ROWS_EACH];
@@ -71,25 +82,28 @@ DEVICE void add_blocks(const MatMulArgs& a, u32 row, u32 token, u32 block, float
 
 template <class Q, int TOKENS_EACH>
 DEVICE void matmul_quants(const MatMulArgs& a) {
+    typedef Share<Q, TOKENS_EACH> share;
+    const u32 ROWS_EACH = share::ROWS_EACH;
+    const u32 AHEAD = share::AHEAD;
     u32 row = (BLOCK_Y * GROUPS + THREAD / SLICES) * ROWS_EACH;
     u32 token = BLOCK_X * TOKENS_EACH;
     float sums[ROWS_EACH][TOKENS_EACH] = {};
-    const u32 AHEAD = TOKENS_EACH == 1 ? 4u : 2u;
     u32 base = 0;
     // The same for all lanes, which wait for each other inside.
     KEEP_LOOP
     for (; base + AHEAD * SLICES <= a.blocks; base += AHEAD * SLICES) {
-        add_blocks<Q, TOKENS_EACH, AHEAD>(a, row, token, base + THREAD % SLICES, sums);
+        add_blocks<Q, ROWS_EACH, TOKENS_EACH, AHEAD>(a, row, token, base + THREAD % SLICES, sums);
     }
     KEEP_LOOP
     for (u32 block = base + THREAD % SLICES; block < a.blocks; block += SLICES) {
-        add_blocks<Q, TOKENS_EACH, 1>(a, row, token, block, sums);
+        add_blocks<Q, ROWS_EACH, TOKENS_EACH, 1>(a, row, token, block, sums);
     }
-    finish<TOKENS_EACH>(a, sums, row, token);
+    finish<ROWS_EACH, TOKENS_EACH>(a, sums, row, token);
 }
 
 template <class F, int TOKENS_EACH>
 DEVICE void matmul_floats(const MatMulArgs& a) {
+    const u32 ROWS_EACH = 2u;
     u32 row = (BLOCK_Y * GROUPS + THREAD / SLICES) * ROWS_EACH;
     u32 token = BLOCK_X * TOKENS_EACH;
     float sums[ROWS_EACH][TOKENS_EACH] = {};
@@ -114,7 +128,7 @@ DEVICE void matmul_floats(const MatMulArgs& a) {
             }
         }
     }
-    finish<TOKENS_EACH>(a, sums, row, token);
+    finish<ROWS_EACH, TOKENS_EACH>(a, sums, row, token);
 }
 
 #define VEC_QUANTS(type)                                \

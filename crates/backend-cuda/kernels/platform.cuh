@@ -1,7 +1,7 @@
 // What differs between NVIDIA's compiler, AMD's, and the tests' emulation on a processor. Everything else is plain C++.
 //
 // KERNEL(name, threads, Args) begins a kernel of at most `threads` threads that takes one structure; BLOCK and THREAD
-// are its coordinates. GROUP_SHARED declares memory of the thread block, SYNC waits for it. `from_lane` reads another lane's
+// are its coordinates. KERNEL_PAIRED is for kernels of which a multiprocessor is to have two thread blocks at once. GROUP_SHARED declares memory of the thread block, SYNC waits for it. `from_lane` reads another lane's
 // value within a group of `width` lanes; all lanes of a warp must call it. `dot4` is the sum of four signed byte products.
 #pragma once
 
@@ -18,6 +18,7 @@ typedef unsigned long long u64;
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
 #define KERNEL(name, threads, Args) extern "C" __global__ void __launch_bounds__(threads) name(const Args a)
+#define KERNEL_PAIRED(name, threads, Args) extern "C" __global__ void __launch_bounds__(threads, 2) name(const Args a)
 #define GROUP_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define SYNC() __syncthreads()
 #define BLOCK_X blockIdx.x
@@ -92,6 +93,14 @@ DEVICE void mma_16_8_16_f16(float c[4], const u32 a[4], const u32 b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four matrices of 8 rows of 16 bytes in shared memory: lane l says where row l % 8 of matrix l / 8 is, and gets of each word
+// l % 4 of row l / 4; PTX ISA, "ldmatrix".
+DEVICE void load_matrices(u32 words[4], const uint4* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+        : "r"((u32)__cvta_generic_to_shared(row)) : "memory");
 }
 
 // Begins to copy 16 bytes to shared memory, past the first cache. COPIES_END closes what a thread has begun into a group;

@@ -17,11 +17,9 @@ DEVICE int second_sum(const Rounded& x) {
 }
 
 // Adds a block's products to a sum: whole numbers first, which any order of adding leaves the same, then two roundings.
-// `first` and `second` are the products of the stored numbers in columns 0 to 15 and 16 to 31.
+// `first` and `second` are the products of the numbers, less their offset, in columns 0 to 15 and 16 to 31.
 template <class Q>
-DEVICE float add_block(float sum, int first, int second, const Rounded& x, const Scale& s) {
-    first -= (int)Q::OFFSET * first_sum(x);
-    second -= (int)Q::OFFSET * second_sum(x);
+DEVICE float add_products(float sum, int first, int second, const Rounded& x, const Scale& s) {
     if (Q::PARTS == 2) {
         sum = fmaf(s.first * x.scale, (float)first, sum);
         return fmaf(s.second * x.scale, (float)second, sum);
@@ -31,6 +29,14 @@ DEVICE float add_block(float sum, int first, int second, const Rounded& x, const
         sum = fmaf(-(s.minimum * x.scale), (float)(first_sum(x) + second_sum(x)), sum);
     }
     return sum;
+}
+
+// The same of the stored numbers.
+template <class Q>
+DEVICE float add_block(float sum, int first, int second, const Rounded& x, const Scale& s) {
+    first -= (int)Q::OFFSET * first_sum(x);
+    second -= (int)Q::OFFSET * second_sum(x);
+    return add_products<Q>(sum, first, second, x, s);
 }
 
 // The operands of every product. `x` is f32, what round8.cu wrote for quants, or what halves.cu wrote; its scales likewise.

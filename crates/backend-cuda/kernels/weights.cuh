@@ -64,36 +64,105 @@ DEVICE void load_words(const Weights& w, u64 at, u32 words[8]) {
     }
 }
 
-// The scales of block `at`.
+// The words 2 `part` and the next of block `at`, as they are stored.
+struct StoredPair {
+    u32 low[2];
+    u32 high;
+};
+
 template <class Q>
-DEVICE Scale load_scale(const Weights& w, u64 at) {
-    Scale s = {0.0f, 0.0f, 0.0f};
+DEVICE StoredPair load_pair(const Weights& w, u64 at, u32 part) {
+    StoredPair pair = {{0u, 0u}, 0u};
+    if (Q::LOW_WORDS == 8) {
+        uint2 words = ((const uint2*)w.quants)[4 * at + part];
+        pair.low[0] = words.x;
+        pair.low[1] = words.y;
+        return pair;
+    }
+    pair.low[0] = w.quants[4 * at + part];
+    if (Q::HIGH == 1) {
+        pair.high = w.high[at];
+    }
+    if (Q::HIGH == 2) {
+        pair.high = w.high[2 * at + part / 2u];
+    }
+    return pair;
+}
+
+// The same as words of four columns.
+template <class Q>
+DEVICE uint2 pair_words(const StoredPair& pair, u32 part) {
+    if (Q::LOW_WORDS == 8) {
+        return {pair.low[0], pair.low[1]};
+    }
+    u32 words[2] = {pair.low[0] & 0x0f0f0f0fu, (pair.low[0] >> 4) & 0x0f0f0f0fu};
+    UNROLL
+    for (u32 i = 0; i < 2u; i++) {
+        u32 v = 2u * part + i;
+        if (Q::HIGH == 1) {
+            words[i] |= ((pair.high >> v) & 0x01010101u) << 4;
+        }
+        if (Q::HIGH == 2) {
+            words[i] |= ((pair.high >> (2u * (v % 4u))) & 0x03030303u) << 4;
+        }
+    }
+    return {words[0], words[1]};
+}
+
+// What is stored for the scales of a block.
+struct StoredScale {
+    // Two halves, or one.
+    u32 halves;
+    // Of a super-block the two bytes for this block.
+    u32 first;
+    u32 second;
+};
+
+template <class Q>
+DEVICE StoredScale load_stored_scale(const Weights& w, u64 at) {
+    StoredScale s = {0u, 0u, 0u};
     if (Q::SCALES == SCALE_PER_BLOCK) {
-        s.first = half_to_float(((const u16*)w.scales)[at]);
+        s.halves = ((const u16*)w.scales)[at];
     } else if (Q::SCALES == SCALE_AND_MINIMUM) {
-        // The stored minimum is added.
-        u32 pair = ((const u32*)w.scales)[at];
-        s.first = half_to_float((u16)(pair & 0xffffu));
-        s.minimum = -half_to_float((u16)(pair >> 16));
+        s.halves = ((const u32*)w.scales)[at];
     } else {
         // To eight blocks five words: two halves, then sixteen bytes.
         const u32* super = (const u32*)w.scales + at / 8u * 5u;
+        const unsigned char* bytes = (const unsigned char*)(super + 1);
         u32 inner = (u32)(at % 8u);
-        float d = half_to_float((u16)(super[0] & 0xffffu));
-        if (Q::SCALES == SUPER_MINIMUM) {
-            const unsigned char* bytes = (const unsigned char*)(super + 1);
-            s.first = d * (float)bytes[inner];
-            s.minimum = half_to_float((u16)(super[0] >> 16)) * (float)bytes[8u + inner];
-        } else {
-            const signed char* bytes = (const signed char*)(super + 1);
-            s.first = d * (float)bytes[2u * inner];
-            s.second = d * (float)bytes[2u * inner + 1u];
-        }
+        s.halves = super[0];
+        s.first = bytes[Q::SCALES == SUPER_MINIMUM ? inner : 2u * inner];
+        s.second = bytes[Q::SCALES == SUPER_MINIMUM ? 8u + inner : 2u * inner + 1u];
+    }
+    return s;
+}
+
+template <class Q>
+DEVICE Scale scale_of(const StoredScale& stored) {
+    float low = half_to_float((u16)(stored.halves & 0xffffu));
+    Scale s = {low, 0.0f, 0.0f};
+    if (Q::SCALES == SCALE_AND_MINIMUM) {
+        // The stored minimum is added.
+        s.minimum = -half_to_float((u16)(stored.halves >> 16));
+    }
+    if (Q::SCALES == SUPER_MINIMUM) {
+        s.first = low * (float)stored.first;
+        s.minimum = half_to_float((u16)(stored.halves >> 16)) * (float)stored.second;
+    }
+    if (Q::SCALES == SUPER_HALVES) {
+        s.first = low * (float)(signed char)stored.first;
+        s.second = low * (float)(signed char)stored.second;
     }
     if (Q::PARTS == 1) {
         s.second = s.first;
     }
     return s;
+}
+
+// The scales of block `at`.
+template <class Q>
+DEVICE Scale load_scale(const Weights& w, u64 at) {
+    return scale_of<Q>(load_stored_scale<Q>(w, at));
 }
 
 // Columns 4j to 4j + 3 of block `at` of a matrix of floats.

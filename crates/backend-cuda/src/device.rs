@@ -172,7 +172,7 @@ impl CudaDevice {
 }
 
 fn facts(card: &Card, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
-    let (support, why) = exo_device::graphics_support(false);
+    let (support, why) = exo_device::graphics_support(false, card.api.name(), card.architecture());
     DeviceFacts {
         id,
         kind: if card.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },

@@ -16,18 +16,27 @@ const THREADS: u32 = 256;
 const ATTENTION_THREADS: u32 = 128;
 /// Where a row has one thread block, and its reads are waited for: as many at once as there can be.
 const ROW_THREADS: u32 = 1024;
+/// Up to how many elements a row to normalise is a head's, and has so many threads.
+const SHORT_ROW_MAX: usize = 512;
+const SHORT_ROW_THREADS: u32 = 128;
 /// Heads that attention has kernels for: of up to so many elements, and how many queries share a thread block of `few` and `many`.
 const HEADS: [(usize, usize, usize); 2] = [(128, 4, 16), (256, 4, 8)];
 /// Up to how many rows a thread block of attention takes a span of one row, not several rows.
 const SPANNED_ROWS_MAX: usize = 32;
 /// Spans of a row's positions.
 const SPANS: usize = 32;
-/// Up to how many rows the kernels for few rows are used.
+/// Up to how many rows the kernels for few rows are used; for quants where there are tensor cores: an H200 took 6.5 ms for a step
+/// of 8 rows by these and 24 ms for one of 16 by the others (docs/benchmarks.md), and their time goes with the rows.
 const FEW_ROWS_MAX: usize = 8;
-/// Rows of w that a thread block of `matmul_vec` takes.
+const FEW_ROWS_MAX_MMA: usize = 16;
+/// Rows of w that a thread block of `matmul_vec` takes; of one row of x with quants in super-blocks.
 const VEC_OUTPUTS: usize = 32;
-/// Rows of w and of x to a tile.
+const VEC_OUTPUTS_SUPER: usize = 16;
+/// Rows of w and of x to a tile; of x to the large tiles of `matmul_mma`.
 const TILE: usize = 64;
+const LARGE_TILE: usize = 128;
+/// From how many tiles on large ones keep a large card busy.
+const LARGE_TILES_MIN: usize = 128;
 /// Rows of w of the kernels for halves and few rows; up to how many rows the one for some is used; rows to a tile of many.
 const HALF_OUTPUTS: usize = 16;
 const HALF_SOME_ROWS_MAX: usize = 32;
@@ -195,8 +204,12 @@ impl Planner<'_> {
                 let addresses = vec![at(x), self.vector(weight, op.kind())?, at(result)];
                 let mut numbers = numbers([weight.cols]);
                 numbers.push(eps.to_bits());
-                let grid = Grid::Blocks { each: *groups };
-                out.push(self.blocks(File::RmsNorm, "rms_norm", grid, *rows, addresses, numbers)?);
+                let (name, threads) = match weight.cols {
+                    ..=SHORT_ROW_MAX => ("rms_norm_short", SHORT_ROW_THREADS),
+                    _ => ("rms_norm", ROW_THREADS),
+                };
+                let (file, grid, rows) = (File::RmsNorm, Grid::Blocks { each: *groups }, *rows);
+                out.push(self.launch(Draft { file, name, threads, grid, rows, addresses, numbers })?);
             }
             Op::MatMul { weight, bias, x, out: result, rows } => {
                 let bias = bias.as_ref().map(|bias| self.vector(bias, op.kind())).transpose()?;
@@ -293,18 +306,6 @@ impl Planner<'_> {
         Ok(Launch { function, threads, grid, rows, args, rows_at })
     }
 
-    fn blocks(
-        &self,
-        file: File,
-        name: &str,
-        grid: Grid,
-        rows: Rows,
-        addresses: Vec<u64>,
-        numbers: Vec<u32>,
-    ) -> Result<Launch, RunError> {
-        self.launch(Draft { file, name, threads: THREADS, grid, rows, addresses, numbers })
-    }
-
     fn elements(
         &self,
         file: File,
@@ -314,7 +315,8 @@ impl Planner<'_> {
         addresses: Vec<u64>,
         numbers: Vec<u32>,
     ) -> Result<Launch, RunError> {
-        self.blocks(file, name, Grid::Elements { width }, rows, addresses, numbers)
+        let (threads, grid) = (THREADS, Grid::Elements { width });
+        self.launch(Draft { file, name, threads, grid, rows, addresses, numbers })
     }
 
     fn planes(&self, weight: &Weight) -> [u64; 3] {
@@ -437,19 +439,29 @@ fn choices(weight: &Weight, has_tensor_cores: bool) -> Vec<(File, &'static str, 
         return vec![
             (File::MatMulHalfMma, "matmul_half_few", WARP, few),
             (File::MatMulHalfMma, "matmul_half_some", WARP, some),
-            (File::MatMulHalfMma, "matmul_half_many", 4 * WARP, many),
+            (File::MatMulHalfMma, "matmul_half_many", 8 * WARP, many),
         ];
     }
-    let many = tiles(TILE, TILE, FEW_ROWS_MAX + 1, usize::MAX);
-    let many = match has_tensor_cores && weight.dtype.is_quantised() {
-        true => (File::MatMulMma, "matmul_mma_many", 256, many),
-        false => (File::MatMulTile, "matmul_tile", 256, many),
-    };
-    vec![
-        (File::MatMulVec, "matmul_vec1", 128, tiles(VEC_OUTPUTS, 1, 1, 1)),
-        (File::MatMulVec, "matmul_vec4", 128, tiles(VEC_OUTPUTS, 4, 2, FEW_ROWS_MAX)),
-        many,
-    ]
+    let has_super = matches!(weight.dtype, DType::Q4_K | DType::Q5_K | DType::Q6_K);
+    let vec1_outputs = if has_super { VEC_OUTPUTS_SUPER } else { VEC_OUTPUTS };
+    let is_mma = has_tensor_cores && weight.dtype.is_quantised();
+    let few_max = if is_mma { FEW_ROWS_MAX_MMA } else { FEW_ROWS_MAX };
+    let mut choices = vec![
+        (File::MatMulVec, "matmul_vec1", 128, tiles(vec1_outputs, 1, 1, 1)),
+        (File::MatMulVec, "matmul_vec4", 128, tiles(VEC_OUTPUTS, 4, 2, few_max)),
+    ];
+    let many_from = few_max + 1;
+    if is_mma {
+        // Rows of x that fill a small tile and are too few for as many large ones as a card has room for.
+        let columns_min = LARGE_TILES_MIN.div_ceil(weight.rows.div_ceil(TILE).max(1));
+        let some_max = TILE.max((columns_min - 1) * LARGE_TILE);
+        choices.push((File::MatMulMma, "matmul_mma_some", 256, tiles(TILE, TILE, many_from, some_max)));
+        let many = tiles(TILE, LARGE_TILE, some_max + 1, usize::MAX);
+        choices.push((File::MatMulMma, "matmul_mma_many", 256, many));
+    } else {
+        choices.push((File::MatMulTile, "matmul_tile", 256, tiles(TILE, TILE, many_from, usize::MAX)));
+    }
+    choices
 }
 
 fn numbers<const N: usize>(values: [usize; N]) -> Vec<u32> {

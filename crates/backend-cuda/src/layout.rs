@@ -94,31 +94,30 @@ impl Planes {
         }
     }
 
-    /// Quants of one block: four bits of each, and `high_bits` above them.
-    fn block(&mut self, high_bits: usize, value: impl Fn(usize) -> u8) {
-        for byte in 0..16 {
-            let column = byte / 4 * 8 + byte % 4;
-            self.low.push(value(column) & 15 | (value(column + 4) & 15) << 4);
+    /// Quants of one block, four columns to a word: four bits of each, and `high_bits` above them.
+    fn block(&mut self, high_bits: usize, word: impl Fn(usize) -> u32) {
+        let words: [u32; 8] = std::array::from_fn(word);
+        for pair in words.as_chunks::<2>().0 {
+            self.low.extend((pair[0] & LOW_BITS | (pair[1] & LOW_BITS) << 4).to_le_bytes());
         }
-        let mut above = [0u8; 8];
-        for column in (0..BLOCK).filter(|_| high_bits > 0) {
-            let (word, byte) = (column / 4, column % 4);
+        let mut above = [0u32; 2];
+        for (v, word) in words.into_iter().enumerate().filter(|_| high_bits > 0) {
             let per_plane = 8 / high_bits;
-            let mask = (1u8 << high_bits) - 1;
-            above[word / per_plane * 4 + byte] |=
-                (value(column) >> 4 & mask) << (word % per_plane * high_bits);
+            let mask = ((1 << high_bits) - 1) * ONES;
+            above[v / per_plane] |= (word >> 4 & mask) << (v % per_plane * high_bits);
         }
-        self.high.extend(&above[..4 * high_bits]);
+        self.high.extend(&above.map(u32::to_le_bytes).as_flattened()[..4 * high_bits]);
     }
 
     /// Q4_0 to Q5_1: `scale_bytes` of scales, a bit plane if there is a fifth bit, sixteen bytes of columns i and i + 16.
     fn legacy(&mut self, block: &[u8], scale_bytes: usize, fifth_at: Option<usize>) {
         self.scales.extend(&block[..scale_bytes]);
         let nibbles = &block[block.len() - 16..];
-        self.block(fifth_at.map_or(0, |_| 1), |column| {
-            let byte = nibbles[column % 16];
-            let nibble = if column < 16 { byte & 15 } else { byte >> 4 };
-            nibble | fifth_at.map_or(0, |at| block[at + column / 8] >> (column % 8) & 1) << 4
+        self.block(fifth_at.map_or(0, |_| 1), |v| {
+            let nibble = nibbles_of(word_at(nibbles, v % 4), v >= 4);
+            let fifth = |at: usize| u32::from(block[at + v / 2] >> (v % 2 * 4) & 15);
+            // Each of four bits to a byte of its own.
+            nibble | fifth_at.map_or(0, |at| (fifth(at) * 0x0020_4081) & ONES) << 4
         });
     }
 
@@ -126,10 +125,9 @@ impl Planes {
     /// 32 bytes of `fifth` belongs to block b. Scale and minimum of each, six bits, become bytes.
     fn nibbles_k(&mut self, block: &[u8], nibbles: &[u8], fifth: Option<&[u8]>) {
         for b in 0..8 {
-            self.block(fifth.map_or(0, |_| 1), |column| {
-                let byte = nibbles[b / 2 * 32 + column];
-                let nibble = if b % 2 == 0 { byte & 15 } else { byte >> 4 };
-                nibble | fifth.map_or(0, |plane| plane[column] >> b & 1) << 4
+            self.block(fifth.map_or(0, |_| 1), |v| {
+                let nibble = nibbles_of(word_at(nibbles, b / 2 * 8 + v), b % 2 == 1);
+                nibble | fifth.map_or(0, |plane| word_at(plane, v) >> b & ONES) << 4
             });
         }
         let packed = &block[4..16];
@@ -152,16 +150,28 @@ impl Planes {
         for b in 0..8 {
             // Of each 128 columns: blocks 0 and 1 in the low, 2 and 3 in the high nibbles of 64 bytes.
             let (side, quarter) = (b / 4, b % 4);
-            self.block(2, |column| {
-                let byte = low[64 * side + 32 * (quarter % 2) + column];
-                let nibble = if quarter < 2 { byte & 15 } else { byte >> 4 };
-                nibble | (high[32 * side + column] >> (2 * quarter) & 3) << 4
+            self.block(2, |v| {
+                let nibble = nibbles_of(word_at(low, 16 * side + 8 * (quarter % 2) + v), quarter >= 2);
+                nibble | ((word_at(high, 8 * side + v) >> (2 * quarter)) & (3 * ONES)) << 4
             });
         }
         self.scales.extend(&block[208..210]);
         self.scales.extend([0, 0]);
         self.scales.extend(&block[192..208]);
     }
+}
+
+/// A bit of each byte, and its low half.
+const ONES: u32 = 0x0101_0101;
+const LOW_BITS: u32 = 15 * ONES;
+
+fn word_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes.as_chunks::<4>().0[at])
+}
+
+/// The low or the high half of each byte.
+fn nibbles_of(word: u32, are_high: bool) -> u32 {
+    word >> if are_high { 4 } else { 0 } & LOW_BITS
 }
 
 #[cfg(test)]
@@ -188,7 +198,7 @@ mod tests {
         let values: [u8; 32] = std::array::from_fn(|c| (c * 37 % 64) as u8);
         for bits in [1, 2] {
             let mut planes = Planes::default();
-            planes.block(bits, |column| values[column]);
+            planes.block(bits, |v| word_at(&values, v));
             let word =
                 |bytes: &[u8], i: usize| u32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().unwrap());
             for (c, value) in values.into_iter().enumerate() {

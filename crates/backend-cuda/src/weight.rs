@@ -1,6 +1,9 @@
 //! From a stored tensor to device memory: repacked chunk by chunk, so that the host never holds it twice.
 
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 use exo_backend::{AllocError, Weight, WeightError, assert_whole, vector_of};
 use exo_types::TensorView;
@@ -12,6 +15,8 @@ use crate::storage::CudaWeight;
 
 /// Bytes of a tensor that are repacked and handed to the driver at once.
 const CHUNK_BYTES: usize = 16 << 20;
+/// Threads that repack a chunk.
+const PACKERS_MAX: usize = 8;
 /// Where a plane may begin.
 const ALIGNMENT: u64 = 256;
 
@@ -34,12 +39,12 @@ pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightErr
     let memory = shop.allocate(&tensor.name, bytes)?;
     let mut first = 0;
     for rows in tensor.bytes().chunks((CHUNK_BYTES / row_bytes.max(1)).max(1) * row_bytes) {
-        let mut planes = Planes::default();
-        rows.chunks(row_bytes).for_each(|row| planes.push(dtype, row, cols));
-        shop.fill(&memory, (first * each.low) as u64, &planes.low)?;
-        shop.fill(&memory, high_at + (first * each.high) as u64, &planes.high)?;
-        shop.fill(&memory, scales_at + (first * each.scales) as u64, &planes.scales)?;
-        first += rows.len() / row_bytes;
+        for (count, planes) in pack(rows, row_bytes, |row, planes| planes.push(dtype, row, cols)) {
+            shop.fill(&memory, (first * each.low) as u64, &planes.low)?;
+            shop.fill(&memory, high_at + (first * each.high) as u64, &planes.high)?;
+            shop.fill(&memory, scales_at + (first * each.scales) as u64, &planes.scales)?;
+            first += count;
+        }
     }
     let vector = vector.map(|values| upload_vector(shop, &tensor.name, &values)).transpose()?;
     shop.settle()?;
@@ -53,6 +58,23 @@ pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightErr
         cols,
         footprint_bytes,
         storage: Arc::new(CudaWeight { owner, memory, high_at, scales_at, vector, _ticket: ticket }),
+    })
+}
+
+/// Rows plane by plane, in parts of so many rows, each by a thread of its own.
+fn pack(rows: &[u8], row_bytes: usize, push: impl Fn(&[u8], &mut Planes) + Sync) -> Vec<(usize, Planes)> {
+    let count = rows.len() / row_bytes;
+    let packers = thread::available_parallelism().map_or(1, NonZero::get).min(PACKERS_MAX);
+    let planes_of = |part: &[u8]| {
+        let mut planes = Planes::default();
+        part.chunks(row_bytes).for_each(|row| push(row, &mut planes));
+        (part.len() / row_bytes, planes)
+    };
+    let planes_of = &planes_of;
+    thread::scope(|scope| {
+        let parts = rows.chunks(count.div_ceil(packers).max(1) * row_bytes);
+        let packing: Vec<_> = parts.map(|part| scope.spawn(move || planes_of(part))).collect();
+        packing.into_iter().map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }
 

@@ -178,7 +178,8 @@ impl WgpuDevice {
 }
 
 fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
-    let (support, why) = exo_device::graphics_support(adapter.is_software);
+    let (support, why) =
+        exo_device::graphics_support(adapter.is_software, adapter.api.name(), adapter.architecture());
     DeviceFacts {
         id,
         kind: if adapter.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },

@@ -94,11 +94,24 @@ pub fn maker(vendor: u32) -> Option<&'static str> {
     }
 }
 
+/// Backends and generations of cards on which we have run every check and measured speed (docs/platforms.md).
+const RUN_BY_US: [(&str, &str); 1] = [("cuda", "Hopper")];
+
 /// How far a graphics processor that has passed its check can be used, and why no further: the same words wherever it is told.
-pub fn graphics_support(is_software: bool) -> (SupportClass, &'static str) {
-    match is_software {
-        true => (SupportClass::Partial, "the processor playing a graphics card"),
-        false => (SupportClass::Experimental, "passed its check here, never run on such a card by us"),
+pub fn graphics_support(
+    is_software: bool,
+    backend: &str,
+    architecture: Option<&str>,
+) -> (SupportClass, &'static str) {
+    let is_known = architecture.is_some_and(|it| RUN_BY_US.contains(&(backend, it)));
+    match (is_software, is_known) {
+        (true, _) => (SupportClass::Partial, "the processor playing a graphics card"),
+        (false, true) => {
+            (SupportClass::Full, "passed its check here, and every check on such a card of ours")
+        }
+        (false, false) => {
+            (SupportClass::Experimental, "passed its check here, never run on such a card by us")
+        }
     }
 }
 

@@ -39,6 +39,7 @@ struct Entry {
     static void name(const Args& a);                                                                                        \
     static emulated::Entry entry_##name(#name, threads, sizeof(Args), [](const void* args) { name(*(const Args*)args); }); \
     static void name(const Args& a)
+#define KERNEL_PAIRED KERNEL
 #define GROUP_SHARED(type, name, count) static thread_local type name[count] __attribute__((aligned(16)))
 #define SYNC() emulated::wait_for_block()
 #define BLOCK_X emulated::block_x
@@ -158,6 +159,17 @@ DEVICE void mma_16_8_32_s8(int c[4], const u32 a[4], const u32 b[2]) {
 
 DEVICE void mma_16_8_16_s8(int c[4], const u32 a[2], u32 b) {
     emulate_mma_s8(c, a, &b, 1);
+}
+
+// Lane l says where row l % 8 of matrix l / 8 is, and gets of each of the four word l % 4 of row l / 4.
+DEVICE void load_matrices(u32 words[4], const uint4* row) {
+    u32 turn = emulated::next_turn();
+    memcpy(emulated::exchange(THREAD, turn), row, 16);
+    emulated::wait_for_warp();
+    u32 warp = THREAD & ~31u;
+    for (u32 i = 0; i < 4; i++) {
+        words[i] = emulated::exchange(warp + 8u * i + THREAD % 32u / 4u, turn)[THREAD % 4u];
+    }
 }
 
 DEVICE void copy_async_16(uint4* to, const uint4* from) {
