@@ -1,11 +1,9 @@
 //! Models that come from a hub: what it has, and downloads with their progress.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{AdminError, BoxFuture, BoxStream};
+use crate::{AdminError, BoxFuture, BoxStream, HubToken, UpdateQuery, UpdateView};
 
 /// What a node offers of hubs and downloads. Object safe; every call returns in bounded time, however long a download takes.
 pub trait Downloads: Send + Sync {
@@ -33,6 +31,9 @@ pub trait Downloads: Send + Sync {
 
     /// What a repository has. Fetches no weights.
     fn show(&self, request: HubShowRequest) -> BoxFuture<'_, Result<RepoView, AdminError>>;
+
+    /// What an update of models would fetch. Fetches no weights.
+    fn updates(&self, query: UpdateQuery) -> BoxFuture<'_, Result<Vec<UpdateView>, AdminError>>;
 
     /// Deletes what was never finished, downloads in the list excepted.
     fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>>;
@@ -69,18 +70,13 @@ pub struct PullRequest {
     /// of a hub.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layers_only: bool,
-}
-
-/// A token for a hub. It is never printed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(transparent)]
-#[schema(value_type = String)]
-pub struct HubToken(pub String);
-
-impl fmt::Debug for HubToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HubToken(***)")
-    }
+    /// The id of a model of this node of which `reference` means a newer commit. Its type and its files that have not changed are taken over;
+    /// once the newer one is here it has the name, and the older one goes as soon as nothing uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update_of: Option<String>,
+    /// With `update_of`: the commit, as `/exo/v1/hub/updates` named it. Without it what the reference means now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
 }
 
 /// Gives the node a token for its hub.
@@ -161,6 +157,9 @@ pub struct PullView {
     /// Models that were deleted from the node's disk to make room for it: others have them.
     #[serde(default)]
     pub removed: Vec<RemovedModelView>,
+    /// The older commit that it took the place of, once it is done.
+    #[serde(default)]
+    pub replaced: Option<ReplacedModelView>,
     /// What went wrong.
     pub error: Option<String>,
     /// What would help.
@@ -185,6 +184,15 @@ pub struct RemovedModelView {
     pub bytes: u64,
     /// When it was last in use there, in seconds since 1970; 0 if never.
     pub used_unix_s: u64,
+}
+
+/// A model of which a newer commit has come.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReplacedModelView {
+    /// What it is called now.
+    pub name: String,
+    /// Whether it is deleted. If not, something uses it, and it goes when that ends.
+    pub removed: bool,
 }
 
 /// Looks for models on the hub.
@@ -311,6 +319,8 @@ pub enum CheckState {
 pub struct ModelCheckView {
     /// The model's name.
     pub model: String,
+    /// Its id: of a name there may be several.
+    pub id: String,
     /// How far it is.
     pub state: CheckState,
     /// Bytes that were compared.

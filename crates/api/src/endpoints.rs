@@ -597,6 +597,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "What a repository of the hub has; fetches no weights",
     ),
     post(
+        "/exo/v1/hub/updates",
+        "list_updates",
+        Admin,
+        Some("UpdateQuery"),
+        Many("UpdateView"),
+        "What updates of this node's models of hubs would fetch: commits, files that differ, bytes, room; fetches no weights",
+    ),
+    post(
         "/exo/v1/hub/prune",
         "prune_pulls",
         Admin,

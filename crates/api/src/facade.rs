@@ -213,6 +213,12 @@ pub enum AdminError {
         /// When to try again.
         retry_after_s: u32,
     },
+    /// The node's disk failed, or is full.
+    #[error("{message}")]
+    Disk {
+        /// What was attempted on which file, and the system's answer.
+        message: String,
+    },
     /// It was tried and failed.
     #[error("{message}")]
     Failed {

@@ -21,6 +21,7 @@ pub mod facade;
 pub mod fields;
 pub mod fits;
 pub mod generate;
+mod hub_token;
 pub mod live;
 pub mod logs;
 pub mod ollama;
@@ -36,13 +37,14 @@ pub mod table;
 pub mod telemetry;
 pub mod tokens;
 pub mod tools;
+pub mod updates;
 pub mod view;
 
 pub use alerts::{AlertView, SILENCE_S_MAX, Severity, SilenceRequest};
 pub use downloads::{
     CheckState, Downloads, FoundModelView, FoundRepoView, HubLoginRequest, HubSearchRequest, HubShowRequest,
-    HubToken, KeepModelRequest, ModelCheckRequest, ModelCheckView, PrunedView, PullRequest, PullState,
-    PullView, RemovedModelView, RepoFileView, RepoView, VariantView,
+    KeepModelRequest, ModelCheckRequest, ModelCheckView, PrunedView, PullRequest, PullState, PullView,
+    RemovedModelView, ReplacedModelView, RepoFileView, RepoView, VariantView,
 };
 pub use embed::{EmbedRequest, Embeddings};
 pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, GenerateStream};
@@ -52,6 +54,7 @@ pub use generate::{
     GenerateRequest, Prompt, Reasoning, RequestPart, Resumable, Resumed, Resumption, StageTimeView,
     StepTimesView, Summary, Timings, TokenPiece, ToolCall, ToolDefinition, Tools, TopToken, Usage,
 };
+pub use hub_token::HubToken;
 pub use live::{Change, DeltaEvent, EndEvent, EndReason, LiveEvent, SnapshotEvent};
 pub use logs::{
     LOG_LINES_MAX, LOG_RAISED_S, LogLevel, LogLevelRequest, LogLineView, LogQuery, LogsView, SilentNodeView,
@@ -67,6 +70,7 @@ pub use telemetry::{
     TelemetryView,
 };
 pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
+pub use updates::{FileChangeKind, FileChangeView, UpdateQuery, UpdateState, UpdateView};
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
     HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,

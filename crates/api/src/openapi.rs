@@ -13,7 +13,8 @@ use utoipa::openapi::{
 use crate::endpoints::{Access, Answer, ENDPOINTS, Endpoint, Method};
 use crate::table::{self, Table, Treatment};
 use crate::{
-    alerts, anthropic, downloads, fits, live, logs, ollama, openai, plan, responses, session, telemetry, view,
+    alerts, anthropic, downloads, fits, live, logs, ollama, openai, plan, responses, session, telemetry,
+    updates, view,
 };
 
 #[derive(OpenApi)]
@@ -91,6 +92,8 @@ use crate::{
     downloads::HubShowRequest,
     downloads::RepoView,
     downloads::PrunedView,
+    updates::UpdateQuery,
+    updates::UpdateView,
     downloads::KeepModelRequest,
     downloads::ModelCheckRequest,
     downloads::ModelCheckView,

@@ -227,6 +227,14 @@ pub enum Command {
         #[command(subcommand)]
         to: LoginTo,
     },
+    /// Fetch what is newer of models from a hub; shows first what changes
+    #[command(
+        after_help = "Examples:\n  exo update                 shows what is newer of all, and asks\n  exo update MODEL --yes     fetches it without a question\n  \
+                            exo update --json          only prints what it would fetch\n\n\
+                            The name then means the newer commit. One that runs goes on with what it has; the older commit is called \
+                            NAME@COMMIT, and is deleted once nothing uses it. What was pulled by its commit does not move."
+    )]
+    Update(Update),
     /// Delete downloads that were never finished
     #[command(after_help = "Example: exo prune")]
     Prune,
@@ -560,6 +568,17 @@ pub struct Admit {
     /// Let nobody in without a question any more
     #[arg(long)]
     pub nobody: bool,
+}
+
+#[derive(Args)]
+pub struct Update {
+    /// Models by name or id; all that came from a hub or a registry without one
+    pub models: Vec<String>,
+    /// Fetch without a question
+    #[arg(long, short, conflicts_with = "json")]
+    pub yes: bool,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Subcommand)]

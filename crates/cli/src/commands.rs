@@ -28,6 +28,7 @@ pub mod settings;
 pub mod start;
 pub mod status;
 pub mod subject;
+pub mod update;
 mod watch;
 pub mod worker;
 

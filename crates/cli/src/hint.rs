@@ -101,6 +101,9 @@ fn hint(code: &str) -> Option<&'static str> {
         "file_is_source" => "name another file with -o",
         "permission_denied" => "check who owns the file or folder, or give --data-dir a folder of your own",
         "read_only" => "mount it so that it can be written, or give --data-dir another folder",
+        "disk_failed" => {
+            "check the disk of the node's data folder: whether it is full, and who may write there"
+        }
         "disk_full" => "free some disk space, or give --data-dir a folder on another disk",
         "path_not_found" => "check the path",
         "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",

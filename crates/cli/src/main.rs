@@ -78,6 +78,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Logs(args) => commands::logs::run(config, &args).await.map(done),
         Command::Search(args) => commands::pull::search(config, args).await.map(done),
         Command::Login { to } => commands::login::run(config, to).await.map(done),
+        Command::Update(args) => commands::update::run(config, args).await,
         Command::Prune => commands::pull::prune(config).await.map(done),
         Command::Models { found: true, json, .. } => commands::found::run(json).await.map(done),
         Command::Models { action, json, .. } => commands::models::run(config, action, json).await.map(done),

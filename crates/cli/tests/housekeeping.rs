@@ -161,6 +161,48 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
 }
 
 #[test]
+fn a_download_that_goes_on_at_a_start_waits_until_members_have_said_what_they_have() {
+    let hub = hub(&["one"]);
+    let large = [exo_node::DEMO_MODEL, &vec![0; 32 * MIB]].concat();
+    hub.put("org/two", Repository::new(&[("two-Q8_0.gguf", large)]));
+    let bob = node(&hub, "bob", "quota-start", None);
+    let folder = tempfile::tempdir().unwrap();
+    let ann = |quota_mib: usize| {
+        let env = [
+            ("HF_ENDPOINT", hub.endpoint().into()),
+            ("EXO_DISK_RESERVE_MIB", "0".into()),
+            ("EXO_DISK_QUOTA_MIB", quota_mib.to_string().into()),
+        ];
+        let start = Start { name: "ann", group: "quota-start", env: env.to_vec(), ..Start::default() };
+        Node::start_in(folder.path(), start)
+    };
+    let mut first = ann(64);
+    wait_for("one cluster", LONG, || (first.sees().len() == 2).then_some(()));
+    pull(&bob, &hub, "one");
+    pull(&first, &hub, "one");
+    hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
+    run(&first, &hub, &["pull", "hf.co/org/two", "--detach"]);
+    let of_two = |node: &Node| -> Value {
+        let pulls = node.get("/exo/v1/pulls");
+        pulls.as_array().unwrap().iter().find(|pull| pull["reference"] == "hf.co/org/two").cloned().unwrap()
+    };
+    wait_for("some of it", LONG, || {
+        (of_two(&first)["verified_bytes"].as_u64()? >= 8 * MIB as u64).then_some(())
+    });
+    first.kill();
+    hub.set_faults(Faults::default());
+    // Only without the other model there is room for the rest of it.
+    let second = ann(40);
+    let done = wait_for("its end", LONG, || {
+        let pull = of_two(&second);
+        assert_ne!(pull["state"], "failed", "{pull}");
+        (pull["state"] == "done").then_some(pull)
+    });
+    assert_eq!(done["removed"][0]["name"], "one-Q8_0", "{done}");
+    assert_eq!(on_disk(&second), ["two"]);
+}
+
+#[test]
 fn what_a_request_loaded_is_unloaded_when_idle_and_the_next_request_wakes_it() {
     let env = vec![("EXO_UNLOAD_IDLE_S", "4".into())];
     let node = Node::start(Start { name: "solo", group: "idle", env, ..Start::default() });
@@ -243,6 +285,11 @@ fn a_node_keeps_a_token_for_its_hub_and_heads_of_another_commit_are_not_taken() 
     assert_eq!((answer.status, answer.body.as_str()), (204, ""));
     let path = node.data_dir.join("hub-token.json");
     assert!(std::fs::read_to_string(&path).unwrap().contains(&token));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir_all(path.join("in the way")).unwrap();
+    let answer = node.post("/exo/v1/hub/login", &json!({"token": token}));
+    assert_eq!((answer.status, answer.code()), (500, "disk_failed".to_owned()), "{}", answer.body);
+    std::fs::remove_dir_all(&path).unwrap();
     let answer = node.post("/exo/v1/hub/login", &json!({"token": "two\nlines"}));
     assert!(answer.status == 400 && !answer.body.contains("lines\""), "{}", answer.body);
     assert_eq!(node.call("DELETE", "/exo/v1/hub/login", None).status, 204);

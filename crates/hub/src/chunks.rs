@@ -48,7 +48,14 @@ impl CommitFile {
             return Err(refuse("its commit is none"));
         }
         let uri = uri_at(client, repo, commit, path)?;
-        let file = PlannedFile { name: path.to_owned(), size, sha256, uri, below: names::relative(path) };
+        let file = PlannedFile {
+            name: path.to_owned(),
+            size,
+            sha256,
+            git_id: None,
+            uri,
+            below: names::relative(path),
+        };
         Ok(Self { file, repo: repo.to_owned(), commit: commit.to_owned() })
     }
 

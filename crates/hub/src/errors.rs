@@ -64,6 +64,30 @@ pub enum HubError {
         /// What was looked for.
         what: String,
     },
+    /// The hub calls it by another name now.
+    #[error("`{repo}` is called `{to}` now")]
+    Renamed {
+        /// Its name before.
+        repo: String,
+        /// Its name now.
+        to: String,
+    },
+    /// What was fetched of it is not there any more.
+    #[error("the model that was fetched of `{repo}` is not in its commit {commit} any more: {reason}")]
+    VariantGone {
+        /// The repository.
+        repo: String,
+        /// The commit.
+        commit: String,
+        /// What it has instead.
+        reason: String,
+    },
+    /// Nothing tells a newer one from the one that is here.
+    #[error("`{reference}` has no revisions: nothing says whether it changed")]
+    NoRevisions {
+        /// An address.
+        reference: String,
+    },
     /// The repository asks for consent first.
     #[error("`{repo}` is gated: {advice}")]
     Gated {
@@ -184,7 +208,11 @@ impl HubError {
                 "the hub has a fault of its own: try again later, or name a mirror in HF_ENDPOINT"
             }
             Self::NotFound { .. } => "`exo search` finds repositories, `exo show` lists what one has",
-            Self::NoModel { .. } => "`exo show` lists what the repository has",
+            Self::NoModel { .. } | Self::VariantGone { .. } => "`exo show` lists what the repository has",
+            Self::Renamed { .. } => "`exo pull` fetches it by its new name; what is here stays as it is",
+            Self::NoRevisions { .. } => {
+                "to have it fetched again, `exo models remove` the one that is here first"
+            }
             Self::Digest { .. } => "try again; if it happens again, the hub or a mirror has a damaged file",
             Self::Answer { .. } | Self::Redirect { .. } => {
                 "something between this machine and the hub may have answered in its place: a proxy, or a page that asks to sign in"

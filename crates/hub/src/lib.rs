@@ -41,6 +41,7 @@ mod retry;
 mod select;
 mod settings;
 mod token;
+mod update;
 mod work;
 
 pub use cancel::Cancel;
@@ -57,6 +58,7 @@ pub use repository::{Found, RepoFile, Snapshot};
 pub use select::{Choice, Memory, Variant, variants};
 pub use settings::Settings;
 pub use token::Token;
+pub use update::{ChangeKind, FileChange, HaveSize, resolve_again};
 
 /// For fuzz targets: the parsers of what strangers send.
 #[doc(hidden)]

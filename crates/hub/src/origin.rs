@@ -18,6 +18,9 @@ pub struct OriginFile {
     pub size: u64,
     /// Its SHA-256, which was checked; `None` where the hub had none.
     pub sha256: Option<String>,
+    /// What git calls its bytes, where the hub said.
+    #[serde(default)]
+    pub git_id: Option<String>,
 }
 
 /// Written when every file of a model is here and checked.
@@ -42,14 +45,20 @@ pub struct Origin {
 }
 
 impl Origin {
-    pub(crate) const VERSION: u32 = 1;
+    /// Of this document.
+    pub const VERSION: u32 = 1;
 
     /// The origin of the model at `path`, if it was fetched from a hub: `path` is a folder, or a file in one.
     pub fn beside(path: &Path) -> Option<Self> {
-        path.ancestors()
-            .skip(usize::from(path.is_file()))
-            .take(3)
-            .find_map(|folder| Self::read(&crate::disk::beside(folder, "origin.json")))
+        Self::with_folder(path).map(|(origin, _)| origin)
+    }
+
+    /// The same with the folder of the model's files.
+    pub fn with_folder(path: &Path) -> Option<(Self, PathBuf)> {
+        let folders = path.ancestors().skip(usize::from(path.is_file())).take(3);
+        folders.into_iter().find_map(|folder| {
+            Some((Self::read(&crate::disk::beside(folder, "origin.json"))?, folder.to_owned()))
+        })
     }
 
     /// Where it is from, in one line: repository, what of it, commit.

@@ -15,6 +15,8 @@ pub struct PlannedFile {
     pub size: u64,
     /// What its SHA-256 must be, where the hub says.
     pub sha256: Option<String>,
+    /// What git calls its bytes, where the hub says.
+    pub(crate) git_id: Option<String>,
     /// Where to ask for it.
     pub(crate) uri: Uri,
     /// Path below the model's folder.
@@ -86,8 +88,12 @@ impl Plan {
     }
 
     pub(crate) fn origin(&self, endpoint: &str) -> Origin {
-        let file =
-            |f: &PlannedFile| OriginFile { path: f.name.clone(), size: f.size, sha256: f.sha256.clone() };
+        let file = |f: &PlannedFile| OriginFile {
+            path: f.name.clone(),
+            size: f.size,
+            sha256: f.sha256.clone(),
+            git_id: f.git_id.clone(),
+        };
         Origin {
             version: Origin::VERSION,
             reference: self.reference.clone(),

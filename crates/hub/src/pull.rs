@@ -117,10 +117,21 @@ fn resolve_hub(
     cancel: &Cancel,
 ) -> Result<Plan, HubError> {
     let snapshot = client.snapshot(hub, cancel)?;
-    let mut choice = select::choose(&snapshot, hub.quantisation.as_deref(), hub.file.as_deref(), memory)?;
+    plan_of(client, hub, &snapshot, memory, cancel)
+}
+
+/// What a reference means in a repository at one commit.
+pub(crate) fn plan_of(
+    client: &Client,
+    hub: &HubReference,
+    snapshot: &Snapshot,
+    memory: Option<&Memory>,
+    cancel: &Cancel,
+) -> Result<Plan, HubError> {
+    let mut choice = select::choose(snapshot, hub.quantisation.as_deref(), hub.file.as_deref(), memory)?;
     if let Some(index) = select::index_of(&choice.variant) {
         let attempt = format!("read the index of {}", hub.repo);
-        let uri = file_uri(client, &snapshot, &index.path)?;
+        let uri = file_uri(client, snapshot, &index.path)?;
         let bytes = client.document(&uri, &attempt, cancel)?.bytes;
         let kept = select::keep_shards(&mut choice.variant, &bytes);
         kept.map_err(|problem| HubError::Answer { host: address::host(&uri), attempt, problem })?;
@@ -137,7 +148,7 @@ fn resolve_hub(
     let licences =
         snapshot.files.iter().filter(|f| names::is_licence(&f.path) && f.size <= LICENCE_BYTES_MAX);
     let wanted: Vec<RepoFile> = choice.variant.files.iter().chain(licences).cloned().collect();
-    let files = wanted.iter().map(|f| planned(client, &snapshot, f)).collect::<Result<Vec<_>, _>>()?;
+    let files = wanted.iter().map(|f| planned(client, snapshot, f)).collect::<Result<Vec<_>, _>>()?;
     let folder = names::relative(&hub.repo).join(&snapshot.commit).join(label);
     let plan = Plan {
         reference: hub.to_string(),
@@ -186,6 +197,7 @@ fn planned(client: &Client, snapshot: &Snapshot, file: &RepoFile) -> Result<Plan
         name: file.path.clone(),
         size: file.size,
         sha256: file.sha256.clone(),
+        git_id: file.git_id.clone(),
         uri,
         below: names::relative(&file.path),
     })
@@ -232,7 +244,7 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
     let below = names::relative(&name);
     let variant = Variant {
         label: name.clone(),
-        files: vec![RepoFile { path: name.clone(), size, sha256: None }],
+        files: vec![RepoFile { path: name.clone(), size, sha256: None, git_id: None }],
         is_supported: true,
         problem: None,
     };
@@ -242,7 +254,7 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
         commit: None,
         choice: Choice { variant, reason: "the file at the address".to_owned() },
         licence: Licence::default(),
-        files: vec![PlannedFile { name, size, sha256: None, uri, below }],
+        files: vec![PlannedFile { name, size, sha256: None, git_id: None, uri, below }],
         folder: PathBuf::from("addresses").join(id).join("files").join("model"),
     };
     check_sum(plan)
@@ -256,7 +268,7 @@ impl Plan {
         self.files.iter().map(missing).fold(0, u64::saturating_add)
     }
 
-    fn held_bytes(&self, file: &PlannedFile, folder: &Path) -> u64 {
+    pub(crate) fn held_bytes(&self, file: &PlannedFile, folder: &Path) -> u64 {
         download::held_bytes(file, &self.repo, self.commit.as_deref(), &folder.join(&file.below))
     }
 }

@@ -84,7 +84,7 @@ pub(crate) fn resolve(
     let file = |layer: &Layer, name: String| -> Result<PlannedFile, HubError> {
         let (size, sha256) = (layer.size, Some(layer.sha256.clone()));
         let uri = at(format!("/blobs/sha256:{}", layer.sha256))?;
-        Ok(PlannedFile { below: names::relative(&name), name, size, sha256, uri })
+        Ok(PlannedFile { below: names::relative(&name), name, size, sha256, git_id: None, uri })
     };
     let mut files = match models.as_slice() {
         [] => return Err(none("no layer of it is a GGUF file")),
@@ -113,8 +113,12 @@ pub(crate) fn resolve(
         licence = Licence::of_text(&String::from_utf8_lossy(&bytes));
         files.push(planned);
     }
-    let repo_files =
-        files.iter().map(|f| RepoFile { path: f.name.clone(), size: f.size, sha256: f.sha256.clone() });
+    let repo_files = files.iter().map(|f| RepoFile {
+        path: f.name.clone(),
+        size: f.size,
+        sha256: f.sha256.clone(),
+        git_id: None,
+    });
     let variant = Variant {
         label: reference.tag.clone(),
         files: repo_files.filter(|f| f.path.ends_with(".gguf")).collect(),

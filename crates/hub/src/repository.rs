@@ -24,6 +24,8 @@ pub struct RepoFile {
     pub size: u64,
     /// SHA-256 in hex, which the hub has for large files.
     pub sha256: Option<String>,
+    /// What git calls these bytes; the hub has it for every file.
+    pub git_id: Option<String>,
 }
 
 /// A repository at one commit.
@@ -41,6 +43,8 @@ pub struct Snapshot {
     pub licence: Licence,
     /// Whether the hub asks for consent before it gives the files.
     pub is_gated: bool,
+    /// What the hub calls it now, where that is another name: a hub leads on from an old one.
+    pub moved_to: Option<String>,
 }
 
 /// A repository that a search found.
@@ -74,6 +78,7 @@ impl Client {
             left_out,
             licence: info.licence,
             is_gated: info.is_gated,
+            moved_to: info.name.filter(|name| !name.eq_ignore_ascii_case(repo)),
         })
     }
 
@@ -166,6 +171,7 @@ pub(crate) struct Info {
     pub(crate) commit: String,
     pub(crate) licence: Licence,
     pub(crate) is_gated: bool,
+    pub(crate) name: Option<String>,
 }
 
 pub(crate) fn parse_info(bytes: &[u8]) -> Result<Info, String> {
@@ -174,7 +180,15 @@ pub(crate) fn parse_info(bytes: &[u8]) -> Result<Info, String> {
     if !is_hex(commit, 40) && !is_hex(commit, 64) {
         return Err(format!("its `sha` is `{}`, expected 40 hexadecimal digits", quoted(commit)));
     }
-    Ok(Info { commit: commit.to_owned(), licence: Licence::of(&value), is_gated: is_gated(&value) })
+    let name = value.get("id").and_then(Value::as_str).filter(|name| is_repo(name)).map(str::to_owned);
+    let licence = Licence::of(&value);
+    Ok(Info { commit: commit.to_owned(), licence, is_gated: is_gated(&value), name })
+}
+
+/// Whether a reference could name it.
+fn is_repo(text: &str) -> bool {
+    text.split_once('/')
+        .is_some_and(|(org, name)| names::repo_part_refusal(org).or(names::repo_part_refusal(name)).is_none())
 }
 
 /// `gated` is false, "auto" or "manual".
@@ -209,7 +223,8 @@ fn parse_file(entry: &Value) -> Result<RepoFile, String> {
         }
         None => None,
     };
-    Ok(RepoFile { path: path.to_owned(), size, sha256 })
+    let git_id = entry.get("oid").and_then(Value::as_str).filter(|id| is_hex(id, 40)).map(str::to_owned);
+    Ok(RepoFile { path: path.to_owned(), size, sha256, git_id })
 }
 
 pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<Found>, String> {
@@ -217,9 +232,8 @@ pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<Found>, String> {
     let entries = value.as_array().ok_or("it is not a list of models")?;
     let found = entries.iter().take(FOUND_MAX).filter_map(|entry| {
         let repo = entry.get("id").or(entry.get("modelId"))?.as_str()?;
-        let (org, name) = repo.split_once('/')?;
-        if names::repo_part_refusal(org).or(names::repo_part_refusal(name)).is_some() {
-            return None; // no reference could name it
+        if !is_repo(repo) {
+            return None;
         }
         let has_tag = |tag: &str| {
             entry.get("tags").and_then(Value::as_array).is_some_and(|t| t.iter().any(|t| t == tag))

@@ -345,7 +345,12 @@ mod tests {
     fn snapshot(files: &[(&str, u64)]) -> Snapshot {
         let files = files
             .iter()
-            .map(|(path, size)| RepoFile { path: (*path).to_owned(), size: *size, sha256: None })
+            .map(|(path, size)| RepoFile {
+                path: (*path).to_owned(),
+                size: *size,
+                sha256: None,
+                git_id: None,
+            })
             .collect();
         Snapshot {
             repo: "a/b".to_owned(),
@@ -354,6 +359,7 @@ mod tests {
             left_out: 0,
             licence: Licence::default(),
             is_gated: false,
+            moved_to: None,
         }
     }
 

@@ -11,6 +11,7 @@ use exo_types::{ModelId, NodeId};
 use crate::coordination::Asker;
 use crate::joining::Joining;
 use crate::trust::ActAsker;
+use crate::view::bears_commit;
 use crate::{Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved};
 
 /// Models that an error names.
@@ -114,6 +115,9 @@ impl NodeMachine {
                 match all.iter_mut().find(|m| m.id == held.model) {
                     Some(known) => {
                         known.nodes.push(node);
+                        if bears_commit(&held.name, &known.name) {
+                            known.name.clone_from(&held.name);
+                        }
                         known.whole_on.extend(whole_on);
                     }
                     None => all.push(ModelHolders {
@@ -145,7 +149,15 @@ impl NodeMachine {
     /// The model of that name or id. The error names what there is.
     fn resolve(&self, wanted: &str) -> Result<Resolved, Vec<String>> {
         let all = self.models_held();
-        let named = |name: &str| all.iter().find(|m| m.name == name || m.id.to_full() == name);
+        // What this node calls so is meant before what others do, who may have another commit of it.
+        let own = |name: &str| {
+            let mut served = self.reports.get(&self.me)?.models.iter().filter(|m| m.is_served());
+            served.find(|m| m.name == name).map(|m| m.model)
+        };
+        let named = |name: &str| {
+            let own = own(name).and_then(|id| all.iter().find(|m| m.id == id));
+            own.or_else(|| all.iter().find(|m| m.name == name || m.id.to_full() == name))
+        };
         let Some(found) = named(wanted).or_else(|| named(exo_api::ollama::untagged(wanted)?)) else {
             return Err(all.into_iter().map(|m| m.name).take(NAMED_MAX).collect());
         };

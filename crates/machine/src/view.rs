@@ -128,6 +128,11 @@ pub(crate) fn name_of(me: (NodeId, &str), trust: &TrustLog, node: NodeId) -> Str
     trust.view().members().get(&node).map_or_else(|| node.to_string(), |member| member.name.clone())
 }
 
+/// Whether a node calls a model by its commit, because it has a newer one of the name.
+pub(crate) fn bears_commit(name: &str, plain: &str) -> bool {
+    name.strip_prefix(plain).is_some_and(|rest| rest.starts_with('@'))
+}
+
 impl ViewInputs<'_> {
     fn name_of(&self, node: NodeId) -> String {
         name_of((self.me, self.name), self.trust, node)
@@ -194,6 +199,14 @@ impl ViewInputs<'_> {
         self.requests.iter().map(view).collect()
     }
 
+    /// What the model is called now: since it was placed, a newer commit may have taken its name.
+    fn model_name(&self, instance: &InstanceView) -> String {
+        let held = self.reports.values().flat_map(|report| &report.models);
+        let mut named = held.filter(|held| held.model == instance.model());
+        let by_commit = named.find(|held| bears_commit(&held.name, &instance.model_name));
+        by_commit.map_or(&instance.model_name, |held| &held.name).clone()
+    }
+
     fn instance_view(&self, instance: &InstanceView) -> api::InstanceView {
         let placement = &instance.placement;
         let load = self.load(&instance.placement);
@@ -214,7 +227,7 @@ impl ViewInputs<'_> {
         api::InstanceView {
             id: placement.instance.to_string(),
             model_id: placement.model.to_full(),
-            model: instance.model_name.clone(),
+            model: self.model_name(instance),
             state: state_view(instance),
             moving: instance.moving.as_ref().map(moving_view),
             advice: instance.advice.clone(),

@@ -103,6 +103,10 @@ fn describe(request: &Request, rest: &str, state: &State, out: &mut impl Write) 
         Ok(repository) => repository,
         Err((status, code, message)) => return refuse(out, status, code, message),
     };
+    if let Some(to) = &repository.moved_to {
+        let to = format!("/api/models/{to}/{what}/{revision}");
+        return answer::write(out, "307 Temporary Redirect", &[("location", to)], b"");
+    }
     if !has_revision(&repository, &decoded(revision)) {
         return refuse(out, "404 Not Found", "RevisionNotFound", "Invalid rev id");
     }
@@ -148,7 +152,8 @@ fn entry(path: &str, file: &File) -> Value {
     match file.is_lfs {
         true => json!({"type": "file", "path": path, "size": size, "oid": "0".repeat(40),
                        "lfs": {"oid": file.sha256.clone(), "size": size, "pointerSize": 134}}),
-        false => json!({"type": "file", "path": path, "size": size, "oid": "0".repeat(40)}),
+        // Git's digest is another one, but as good to tell bytes apart.
+        false => json!({"type": "file", "path": path, "size": size, "oid": file.sha256[..40]}),
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Repository {
     pub is_gated: bool,
     /// The licence of its card.
     pub licence: Option<String>,
+    /// Its name now, if it was renamed.
+    pub moved_to: Option<String>,
 }
 
 /// A file of a repository.
@@ -71,6 +73,7 @@ impl Repository {
             files: files.iter().map(file).collect(),
             is_gated: false,
             licence: Some("apache-2.0".to_owned()),
+            moved_to: None,
         }
     }
 }
@@ -145,6 +148,11 @@ impl MockHub {
     /// Has this repository from now on.
     pub fn put(&self, name: &str, repository: Repository) {
         lock(&self.state.repositories).insert(name.to_owned(), repository);
+    }
+
+    /// Has this repository no more.
+    pub fn remove(&self, name: &str) {
+        lock(&self.state.repositories).remove(name);
     }
 
     /// Has this model in its registry from now on: `NAME` and tag, and layers.

@@ -35,10 +35,20 @@ pub async fn add(library: &Arc<Library>, path: PathBuf, name: Option<String>) ->
     Ok(record)
 }
 
-/// Has the machine look at the disk, and waits until it has.
-pub async fn list_again(node: &EventSender) {
+/// Has the machine look at the disk, and waits until it has. False if that took too long: then others hear of it later.
+pub async fn list_again(node: &EventSender) -> bool {
     let (answer, answered) = oneshot::channel();
     node.post(Event::Asked { question: Question::ModelsAfterScan, answer });
-    // A node that ends looks at the disk when it starts.
-    let _ = tokio::time::timeout(SCAN_MAX, answered).await;
+    match tokio::time::timeout(SCAN_MAX, answered).await {
+        // A node that ends looks at the disk when it starts.
+        Ok(answered) => answered.is_ok(),
+        Err(_) => {
+            let seconds = SCAN_MAX.as_secs();
+            tracing::warn!(
+                seconds,
+                "the models on the disk are not listed yet: others hear later what is here"
+            );
+            false
+        }
+    }
 }

@@ -48,6 +48,7 @@ pub struct DraftFacts {
 
 /// The handle of the small model.
 pub struct Draft {
+    model: ModelId,
     facts: DraftFacts,
     tokenizer: Tokenizer,
     /// Whether it may guess for a model, and why not.
@@ -67,7 +68,7 @@ impl Draft {
         device: Arc<dyn Device>,
         events: EventSender,
     ) -> Result<Self, String> {
-        let (name, mut model) = open(wanted, store)?;
+        let (id, name, mut model) = open(wanted, store)?;
         let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(|e| chain(&e))?;
         let drafter = Drafter::load(device, &model, config.context_tokens, config.slots, config.kv)
             .map_err(|e| chain(&e))?;
@@ -92,7 +93,12 @@ impl Draft {
         let thread = std::thread::Builder::new().name("draft".to_owned());
         thread.spawn(move || run(work)).map_err(|e| format!("no thread for it: {e}"))?;
         let is_over = AtomicBool::new(false);
-        Ok(Self { facts, tokenizer, verdicts: Mutex::default(), jobs, cancel, is_over })
+        Ok(Self { model: id, facts, tokenizer, verdicts: Mutex::default(), jobs, cancel, is_over })
+    }
+
+    /// Which model it is. Its name may have gone to a newer commit since.
+    pub fn model(&self) -> ModelId {
+        self.model
     }
 
     /// What it is and holds.
@@ -162,7 +168,7 @@ impl Drop for Draft {
     }
 }
 
-fn open(wanted: &str, store: &Store) -> Result<(String, Model), String> {
+fn open(wanted: &str, store: &Store) -> Result<(ModelId, String, Model), String> {
     let record = match store.find(wanted) {
         Ok(record) => record,
         Err(_) if Path::new(wanted).exists() => {
@@ -174,7 +180,7 @@ fn open(wanted: &str, store: &Store) -> Result<(String, Model), String> {
         return Err(format!("only parts of `{}` are on this node", record.name));
     }
     let model = store.open_model(record.id).map_err(|e| chain(&e))?;
-    Ok((record.name, model))
+    Ok((record.id, record.name, model))
 }
 
 /// The first difference between two vocabularies, in words.

@@ -21,7 +21,7 @@ use exo_accelerators::chain;
 const RELAYS_MAX: usize = 8;
 
 /// A command's token is for the model that it named: for placing it now and again, not for as long as the node runs.
-const TOKEN_MAX: Duration = Duration::from_secs(12 * 3600);
+pub const TOKEN_MAX: Duration = Duration::from_secs(12 * 3600);
 
 /// After that what the environment and `exo login hub` say is read again.
 const SETTINGS_MAX: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@
 //! until the others have heard of that, and deletes only what another still says to have: of two that do so at once, both keep it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use exo_api::RemovedModelView;
@@ -37,8 +37,8 @@ pub struct Room {
     budget: Arc<DiskBudget>,
     node: EventSender,
     me: NodeId,
-    /// The model that guesses ahead, as it was named: it is open.
-    draft: Option<String>,
+    /// The model that guesses ahead: it is open.
+    draft: OnceLock<ModelId>,
     state: Arc<Mutex<State>>,
     /// One at a time deletes.
     turn: tokio::sync::Mutex<()>,
@@ -68,7 +68,7 @@ impl Room {
             budget: Arc::new(DiskBudget::new(&config.data_dir, config.disk)),
             node,
             me,
-            draft: config.draft.clone(),
+            draft: OnceLock::new(),
             state: Arc::default(),
             turn: tokio::sync::Mutex::default(),
         }
@@ -77,6 +77,11 @@ impl Room {
     /// Whether a model is about to go: this node does not say any more that it has it.
     pub fn is_leaving(&self, model: ModelId) -> bool {
         lock(&self.state).leaving.contains(&model)
+    }
+
+    /// This model guesses ahead as long as the node runs.
+    pub fn hold_draft(&self, model: ModelId) {
+        let _ = self.draft.set(model);
     }
 
     async fn take(&self, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
@@ -102,11 +107,11 @@ impl Room {
     async fn is_in_use(&self, model: ModelId) -> bool {
         let is_placed =
             self.placed().await.is_none_or(|placed| placed.iter().any(|instance| instance.model() == model));
-        is_placed || lock(&self.state).busy.contains_key(&model)
+        is_placed || self.draft.get() == Some(&model) || lock(&self.state).busy.contains_key(&model)
     }
 
     /// Models that are placed, anywhere.
-    async fn placed(&self) -> Option<Vec<exo_cluster::InstanceView>> {
+    pub async fn placed(&self) -> Option<Vec<exo_cluster::InstanceView>> {
         match self.ask(Question::Instances).await? {
             Answer::Instances(instances) => Some(instances),
             _ => None,
@@ -176,23 +181,52 @@ impl Library {
     async fn removable(&self) -> Option<Vec<ModelRecord>> {
         let (holders, placed) = (self.room.holders().await?, self.room.placed().await?);
         let placed: BTreeSet<ModelId> = placed.iter().map(exo_cluster::InstanceView::model).collect();
-        let (store, draft) = (self.store().clone(), self.room.draft.clone());
-        let read = move || {
-            let draft = draft.and_then(|wanted| store.find(&wanted).ok()).map(|record| record.id);
-            (store.list().unwrap_or_default(), draft)
-        };
-        let (records, draft) = tokio::task::spawn_blocking(read).await.ok()?;
+        let records = self.records().await?;
         let is_elsewhere = |id: ModelId| {
             let known = holders.iter().find(|model| model.id == id);
             known.is_some_and(|model| model.whole_on.iter().any(|node| *node != self.room.me))
         };
         let state = lock(&self.room.state);
         let may_go = records.into_iter().filter(|record| {
-            let is_needed = placed.contains(&record.id) || draft == Some(record.id);
+            let is_needed = placed.contains(&record.id) || self.room.draft.get() == Some(&record.id);
             let is_busy = state.busy.contains_key(&record.id);
             record.is_downloaded && !record.is_kept && is_elsewhere(record.id) && !is_needed && !is_busy
         });
         Some(may_go.collect())
+    }
+
+    async fn records(&self) -> Option<Vec<ModelRecord>> {
+        let store = self.store().clone();
+        tokio::task::spawn_blocking(move || store.list().unwrap_or_default()).await.ok()
+    }
+
+    /// Which models would go for so many bytes, or why there is no room for them.
+    pub async fn room_for(&self, needed_bytes: u64) -> Result<Vec<String>, NoRoom> {
+        let Err(short) = self.room.take(needed_bytes).await else { return Ok(Vec::new()) };
+        let going = self.to_remove(needed_bytes).await.ok_or(short)?;
+        Ok(going.into_iter().map(|record| record.name).collect())
+    }
+
+    /// Deletes models whose place a newer commit has taken, once nothing uses them. That others have them is not asked for: a person wanted
+    /// the newer one in their place.
+    pub async fn remove_replaced(&self) {
+        let _turn = self.room.turn.lock().await;
+        let replaced = self.records().await.unwrap_or_default().into_iter();
+        let mut freed = 0u64;
+        for record in replaced.filter(|record| record.is_replaced && !record.is_kept) {
+            if self.room.is_in_use(record.id).await {
+                continue;
+            }
+            if let Some(bytes) = self.remove_model(&record).await {
+                freed = freed.saturating_add(bytes);
+                tracing::info!(
+                    target: "events::model", model = record.name, bytes, "deleted: a newer commit has taken its place, and nothing uses it"
+                );
+            }
+        }
+        if freed > 0 {
+            crate::adding::list_again(&self.room.node).await;
+        }
     }
 
     /// Deletes what others still have once they have heard that this node has it no more; nothing if that is not enough any more.
@@ -203,9 +237,10 @@ impl Library {
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Vec<RemovedModelView> {
         let leaving = Leaving::begin(&self.room.state, leaving);
-        crate::adding::list_again(&self.room.node).await;
+        let is_listed = crate::adding::list_again(&self.room.node).await;
         tokio::time::sleep(NOTICE).await;
-        let may_go = self.removable().await.unwrap_or_default();
+        // Of what is not listed yet nobody has heard in time.
+        let may_go = if is_listed { self.removable().await.unwrap_or_default() } else { Vec::new() };
         // Who was asked for meanwhile stays.
         let is_same = |record: &&ModelRecord| {
             may_go.iter().any(|now| (now.id, now.used_unix_s) == (record.id, record.used_unix_s))
@@ -220,18 +255,20 @@ impl Library {
             if !is_enough || !is_wanted() || self.room.is_in_use(record.id).await {
                 break;
             }
-            removed.extend(self.remove_model(record).await);
+            let bytes = self.remove_model(record).await;
+            removed.extend(bytes.map(|bytes| said(record, bytes)));
         }
         drop(leaving);
         crate::adding::list_again(&self.room.node).await;
         removed
     }
 
-    async fn remove_model(&self, record: &ModelRecord) -> Option<RemovedModelView> {
+    /// Bytes that deleting it freed.
+    async fn remove_model(&self, record: &ModelRecord) -> Option<u64> {
         self.forget(record.id);
         let (store, id) = (self.store().clone(), record.id);
         match tokio::task::spawn_blocking(move || store.remove(id)).await {
-            Ok(Ok(bytes)) => return Some(said(record, bytes)),
+            Ok(Ok(bytes)) => return Some(bytes),
             Ok(Err(error)) => {
                 tracing::warn!(model = record.name, error = chain(&error), "cannot be deleted")
             }
@@ -249,6 +286,7 @@ impl Library {
                 _ = stop.wait_for(|stop| *stop) => return,
             }
             self.hub().forget_unused(std::time::Instant::now());
+            self.remove_replaced().await;
             let Some(placed) = self.room.placed().await else { continue };
             let is_here = |instance: &&exo_cluster::InstanceView| {
                 instance.placement.shards().any(|(_, shard)| shard.node == self.room.me)

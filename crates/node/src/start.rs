@@ -289,7 +289,9 @@ fn start_draft(
         tokio::task::block_in_place(|| compute.processor(config, host)).map_err(StartError::Device)?;
     let start = || Draft::start(wanted, config, library.store(), device, events.clone());
     let started = tokio::task::block_in_place(start);
-    started.map(|started| Some(Arc::new(started))).map_err(|reason| StartError::Draft { draft, reason })
+    let started = started.map_err(|reason| StartError::Draft { draft, reason })?;
+    library.room.hold_draft(started.model());
+    Ok(Some(Arc::new(started)))
 }
 
 /// What discovery says of this node, but for whether it is fresh.

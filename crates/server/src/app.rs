@@ -187,6 +187,7 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/hub/search", post(downloads::search))
         .route("/exo/v1/hub/show", post(downloads::show))
         .route("/exo/v1/hub/login", post(downloads::login).delete(downloads::logout))
+        .route("/exo/v1/hub/updates", post(downloads::updates))
         .route("/exo/v1/hub/prune", post(downloads::prune))
         .route("/exo/v1/found", get(downloads::found))
         .route("/exo/v1/shutdown", post(admin::shutdown))

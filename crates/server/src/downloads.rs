@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use exo_api::{HubLoginRequest, HubSearchRequest, HubShowRequest, PullRequest};
+use exo_api::{HubLoginRequest, HubSearchRequest, HubShowRequest, PullRequest, UpdateQuery};
 
 use crate::admin::read_empty;
 use crate::app::App;
@@ -56,6 +56,13 @@ pub async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let show: HubShowRequest = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.downloads().show(show)).await?))
+}
+
+/// `POST /exo/v1/hub/updates`
+pub async fn updates(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let query: UpdateQuery = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.downloads().updates(query)).await?))
 }
 
 /// `POST /exo/v1/hub/prune`

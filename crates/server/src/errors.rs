@@ -215,6 +215,7 @@ impl From<AdminError> for ApiError {
             E::DoesNotFit { .. } => does_not_fit(message),
             E::Forbidden { .. } => Self::forbidden("forbidden", message),
             E::Unavailable { retry_after_s, .. } => Self::unavailable("unavailable", message, retry_after_s),
+            E::Disk { .. } => Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "disk_failed", message),
             E::Failed { .. } => Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "failed", message),
             _ => Self::internal(message),
         }
@@ -303,6 +304,7 @@ mod tests {
             AdminError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() },
             AdminError::Forbidden { message: text() },
             AdminError::Unavailable { reason: text(), retry_after_s: 7 },
+            AdminError::Disk { message: text() },
             AdminError::Failed { message: text() },
         ];
         lines.extend(admin.map(|e| {

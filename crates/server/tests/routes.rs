@@ -52,6 +52,7 @@ fn body(request: Option<&str>) -> String {
         Some("FitsQuery") => r#"{"reference":"qwen3-8b"}"#.to_owned(),
         Some("PullRequest") => r#"{"reference":"hf.co/org/good","ranges_max":4}"#.to_owned(),
         Some("HubSearchRequest") => r#"{"text":"good"}"#.to_owned(),
+        Some("UpdateQuery") => r#"{"models":["good"],"token":"hf_good"}"#.to_owned(),
         Some("HubShowRequest") => r#"{"reference":"hf.co/org/good"}"#.to_owned(),
         Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),
         Some("HubLoginRequest") => r#"{"token":"hf_good"}"#.to_owned(),
@@ -149,7 +150,7 @@ async fn administration_reaches_the_node() {
     remove aeaqcaib
     add /m.gguf
     forget org/good
-    pull PullRequest { reference: "hf.co/org/good", ranges_max: None, rate_max_bytes_per_s: None, endpoint: None, token: Some(HubToken(***)), layers_only: false }
+    pull PullRequest { reference: "hf.co/org/good", ranges_max: None, rate_max_bytes_per_s: None, endpoint: None, token: Some(HubToken(***)), layers_only: false, update_of: None, commit: None }
     pause 7
     resume 7
     pause 8

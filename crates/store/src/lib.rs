@@ -16,6 +16,7 @@
 mod budget;
 mod caches;
 mod chunk;
+mod commits;
 mod disk;
 mod errors;
 mod hashing;

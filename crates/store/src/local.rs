@@ -47,16 +47,7 @@ pub(crate) fn insert_local(
     let fetched = before.is_some_and(|e| e.fetched);
     let (kept, used_unix_s) = before.map_or((false, 0), |e| (e.kept, e.used_unix_s));
     entries.retain(|e| e.id != id && (e.local.is_some() || e.fetched));
-    let entry = Entry {
-        id,
-        name: manifest.name.clone(),
-        kind: manifest.kind,
-        bytes: manifest.total_bytes(),
-        local: Some(local),
-        fetched,
-        kept,
-        used_unix_s,
-    };
+    let entry = Entry { local: Some(local), fetched, kept, used_unix_s, ..Entry::fetched(id, manifest) };
     entries.push(entry.clone());
     entry
 }

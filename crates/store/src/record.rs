@@ -42,6 +42,10 @@ pub struct ModelRecord {
     pub is_kept: bool,
     /// When it was last placed here, or came, in seconds since 1970; 0 if never.
     pub used_unix_s: u64,
+    /// Whether a newer commit has taken its place: it goes once nothing uses it.
+    pub is_replaced: bool,
+    /// What a person asked for, of a model that was known before it was fetched.
+    pub reference: Option<String>,
     /// What the last check against the hub's digests found.
     pub checked: Option<bool>,
     /// Why it cannot be used although it was added.

@@ -73,6 +73,30 @@ pub(crate) struct Entry {
     /// When it was last in use.
     #[serde(default)]
     pub(crate) used_unix_s: u64,
+    /// Whether a newer commit has taken its place: it goes once nothing uses it.
+    #[serde(default)]
+    pub(crate) replaced: bool,
+    /// What a person asked for, of a model that was known before it was fetched.
+    #[serde(default)]
+    pub(crate) reference: Option<String>,
+}
+
+impl Entry {
+    /// A model of which nothing is here yet, or only what came in chunks.
+    pub(crate) fn fetched(id: ModelId, manifest: &Manifest) -> Self {
+        Self {
+            id,
+            name: manifest.name.clone(),
+            kind: manifest.kind,
+            bytes: manifest.total_bytes(),
+            local: None,
+            fetched: true,
+            kept: false,
+            used_unix_s: 0,
+            replaced: false,
+            reference: None,
+        }
+    }
 }
 
 /// A copy that is not ours to write.
@@ -153,16 +177,7 @@ fn recover(layout: &Layout) -> (Vec<Entry>, Vec<StoreWarning>) {
         let read = id.ok_or_else(|| "its name is not a model id".to_owned());
         let read = read.and_then(|id| read_manifest(layout, id).map(|m| (id, m)).map_err(|e| e.to_string()));
         match read {
-            Ok((id, m)) => entries.push(Entry {
-                id,
-                bytes: m.total_bytes(),
-                kind: m.kind,
-                name: m.name,
-                local: None,
-                fetched: true,
-                kept: false,
-                used_unix_s: 0,
-            }),
+            Ok((id, m)) => entries.push(Entry::fetched(id, &m)),
             Err(reason) => warnings.push(StoreWarning::DamagedCopy { path, reason }),
         }
     }

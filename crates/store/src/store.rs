@@ -13,7 +13,7 @@ use crate::local::{absolute, fingerprints, insert_local, read_local, root_of, us
 use crate::registry::{self, Entry, Layout, Local};
 use crate::{
     ChunkError, ChunkRef, FindError, Manifest, ModelRecord, PartialModel, Source, StoreError, StoreWarning,
-    names,
+    commits, names,
 };
 
 /// Shorter prefixes of an id are too easily somebody's name.
@@ -116,10 +116,10 @@ impl Store {
     pub fn remove(&self, id: ModelId) -> Result<u64, StoreError> {
         let entry = self.entry(id)?;
         let mut freed = self.forget(id)?;
-        if let Some(folder) = entry.local.as_ref().and_then(|l| hub_folder(&self.layout.hub(), &l.path)) {
-            fs::remove_dir_all(&folder).map_err(|e| failed("delete", &folder, entry.bytes, e))?;
-            // Without its folder the record of its origin says nothing.
-            let _ = fs::remove_file(folder.with_file_name(origin_name(&folder)));
+        if let Some(folder) =
+            entry.local.as_ref().and_then(|l| commits::hub_folder(&self.layout.hub(), &l.path))
+        {
+            commits::delete_hub_folder(&folder).map_err(|e| failed("delete", &folder, entry.bytes, e))?;
             freed += entry.bytes;
         }
         Ok(freed)
@@ -155,6 +155,24 @@ impl Store {
     /// Notes that models are in use. Writes a file: not for each request.
     pub fn used(&self, ids: &[ModelId], unix_s: u64) -> Result<(), StoreError> {
         self.change(ids, |entry| entry.used_unix_s = entry.used_unix_s.max(unix_s))
+    }
+
+    /// Notes what a person asked for when a model became known before it was fetched.
+    pub fn asked_for(&self, id: ModelId, reference: &str) -> Result<(), StoreError> {
+        self.change(&[id], |entry| entry.reference = Some(reference.to_owned()))
+    }
+
+    /// Notes that a newer commit has taken the place of a model. That it is to stay, if it was, is now said of the newer one.
+    pub fn replace(&self, older: ModelId, newer: ModelId) -> Result<(), StoreError> {
+        registry::update(&self.layout, |entries| {
+            let Some(entry) = entries.iter_mut().find(|entry| entry.id == older && older != newer) else {
+                return;
+            };
+            entry.replaced = true;
+            let was_kept = std::mem::take(&mut entry.kept);
+            let newer = entries.iter_mut().find(|entry| entry.id == newer);
+            newer.into_iter().for_each(|newer| newer.kept |= was_kept);
+        })
     }
 
     fn change(&self, ids: &[ModelId], change: impl Fn(&mut Entry)) -> Result<(), StoreError> {
@@ -200,16 +218,10 @@ impl Store {
         let partial = Arc::new(PartialModel::open(&self.layout.fetched_model(id), id, shared)?);
         registry::update(&self.layout, |entries| match entries.iter_mut().find(|e| e.id == id) {
             Some(entry) => entry.fetched = true,
-            None => entries.push(Entry {
-                id,
-                name: manifest.name.clone(),
-                kind: manifest.kind,
-                bytes: manifest.total_bytes(),
-                local: None,
-                fetched: true,
-                kept: false,
-                used_unix_s: 0,
-            }),
+            None => {
+                entries.push(Entry::fetched(id, manifest));
+                commits::name_others(&self.layout, entries, id);
+            }
         })?;
         partials.insert(id, partial.clone());
         Ok(partial)
@@ -293,10 +305,14 @@ impl Store {
             model.name = name.chars().filter(|c| !c.is_control()).take(128).collect();
         }
         let local = Local { path: root_of(&model, &path), is_builtin, files: fingerprints(&model)? };
-        let known =
-            self.entries()?.into_iter().find(|e| e.local.as_ref() == Some(&local) && e.name == model.name);
-        if let Some(entry) = known.filter(|e| self.manifest(e.id).is_ok()) {
+        let is_named = |e: &Entry| commits::plain_name(&e.name) == model.name || e.name == model.name;
+        let known = self.entries()?.into_iter().find(|e| e.local.as_ref() == Some(&local) && is_named(e));
+        if let Some(mut entry) = known.filter(|e| self.manifest(e.id).is_ok()) {
             progress(entry.bytes, entry.bytes);
+            if std::mem::take(&mut entry.replaced) {
+                // Somebody asks for it again.
+                self.change(&[entry.id], |entry| entry.replaced = false)?;
+            }
             return Ok(self.record_of(&entry));
         }
         let manifest = Manifest::of(&model, progress)?;
@@ -305,9 +321,25 @@ impl Store {
         }
         let id = manifest.root();
         write_atomic(&self.layout.manifest(id), &manifest.to_bytes())?;
-        let entry = registry::update(&self.layout, |entries| insert_local(entries, id, &manifest, local))?;
+        let (before, entry) = registry::update(&self.layout, |entries| {
+            let before = entries.iter().find(|e| e.id == id).and_then(|e| e.local.clone());
+            let entry = insert_local(entries, id, &manifest, local);
+            commits::name_others(&self.layout, entries, id);
+            (before, entry)
+        })?;
         lock(&self.manifests).insert(id, Arc::new(manifest));
+        self.delete_other_copy(before, &entry);
         Ok(self.record_of(&entry))
+    }
+
+    /// The same bytes came with another commit of a hub: the list does not know the older folder any more.
+    fn delete_other_copy(&self, before: Option<Local>, now: &Entry) {
+        let folder_of = |local: &Local| commits::hub_folder(&self.layout.hub(), &local.path);
+        let (before, now) = (before.as_ref().and_then(folder_of), now.local.as_ref().and_then(folder_of));
+        let Some(folder) = before.filter(|before| now.is_some_and(|now| now != *before)) else { return };
+        if let Err(error) = commits::delete_hub_folder(&folder) {
+            tracing::warn!(path = %folder.display(), %error, "an older copy of the same bytes cannot be deleted");
+        }
     }
 
     fn record_of(&self, entry: &Entry) -> ModelRecord {
@@ -340,32 +372,17 @@ impl Store {
             source,
             is_of_hub: partial.as_ref().is_some_and(|p| p.manifest().hub.is_some()),
             is_downloaded: match &entry.local {
-                Some(local) => hub_folder(&self.layout.hub(), &local.path).is_some(),
+                Some(local) => commits::hub_folder(&self.layout.hub(), &local.path).is_some(),
                 None => entry.fetched,
             },
             is_kept: entry.kept,
             used_unix_s: entry.used_unix_s,
+            is_replaced: entry.replaced,
+            reference: entry.reference.clone(),
             checked: partial.and_then(|p| p.checked()),
             problem: local.and_then(Result::err),
         }
     }
-}
-
-/// Parts of a path below the folder of models of a hub: organisation, repository, commit, label.
-const HUB_DEPTH: usize = 4;
-
-/// The folder of a model that came from a hub; `None` for a path that lies elsewhere.
-fn hub_folder(hub: &Path, path: &Path) -> Option<PathBuf> {
-    let hub = hub.canonicalize().ok()?;
-    let below: Vec<_> = path.strip_prefix(&hub).ok()?.components().collect();
-    let is_plain = below.iter().all(|c| matches!(c, std::path::Component::Normal(_)));
-    (is_plain && below.len() >= HUB_DEPTH).then(|| hub.join(below[..HUB_DEPTH].iter().collect::<PathBuf>()))
-}
-
-fn origin_name(folder: &Path) -> std::ffi::OsString {
-    let mut name = folder.file_name().unwrap_or_default().to_owned();
-    name.push(".origin.json");
-    name
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

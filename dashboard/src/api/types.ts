@@ -767,6 +767,19 @@ export type ExoSummary = {
   unenforced?: Array<string>;
 };
 
+/** How a file differs between two commits. */
+export type FileChangeKind = "added" | "changed" | "removed";
+
+/** A file that differs between two commits. */
+export type FileChangeView = {
+  /** How it differs. */
+  kind: FileChangeKind;
+  /** Its path in the repository. */
+  path: string;
+  /** Its length now, or before if it is gone. */
+  size: number;
+};
+
 /** Why a choice ended. */
 export type FinishReason = "stop" | "length" | "tool_calls";
 
@@ -1427,6 +1440,8 @@ export type ModelCheckRequest = {
 export type ModelCheckView = {
   /** Bytes that were compared. */
   bytes: number;
+  /** Its id: of a name there may be several. */
+  id: string;
   /** Which file differs, from where bytes are missing, or why it broke off. */
   message?: string | null;
   /** The model's name. */
@@ -2117,6 +2132,8 @@ export type PrunedView = {
 
 /** Asks for a model of a hub. */
 export type PullRequest = {
+  /** With `update_of`: the commit, as `/exo/v1/hub/updates` named it. Without it what the reference means now. */
+  commit?: string | null;
   /** Another hub than the node's: the address of a mirror. */
   endpoint?: string | null;
   /** Only makes the model known, by the heads of its files: each node fetches its own layers when the model is placed. For repositories of a hub. */
@@ -2128,6 +2145,8 @@ export type PullRequest = {
   /** As in `exo pull`: `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`, or the address of a GGUF file. */
   reference: string;
   token?: HubToken | null;
+  /** The id of a model of this node of which `reference` means a newer commit. Its type and its files that have not changed are taken over; once the newer one is here it has the name, and the older one goes as soon as nothing uses it. */
+  update_of?: string | null;
 };
 
 /** Where a download is. */
@@ -2171,6 +2190,7 @@ export type PullView = {
   reference: string;
   /** Models that were deleted from the node's disk to make room for it: others have them. */
   removed?: Array<RemovedModelView>;
+  replaced?: ReplacedModelView | null;
   /** Seconds left at that rate. */
   seconds_left?: number | null;
   /** The host that it comes from. */
@@ -2254,6 +2274,14 @@ export type RemovedModelView = {
 export type RenderedPrompt = {
   /** What the template made. */
   prompt: string;
+};
+
+/** A model of which a newer commit has come. */
+export type ReplacedModelView = {
+  /** What it is called now. */
+  name: string;
+  /** Whether it is deleted. If not, something uses it, and it goes when that ends. */
+  removed: boolean;
 };
 
 /** What comes of asking again. */
@@ -2877,6 +2905,58 @@ export type TopLogprob = {
   logprob: number;
   /** Its text. */
   token: string;
+};
+
+/** Asks what updates would fetch. */
+export type UpdateQuery = {
+  /** Another hub than the node's: the address of a mirror. */
+  endpoint?: string | null;
+  /** Names or ids of models on this node's disk; all that came from a hub or a registry without one. */
+  models?: Array<string>;
+  token?: HubToken | null;
+};
+
+/** Whether there is something newer of a model. */
+export type UpdateState = "current" | "newer" | "pinned" | "failed";
+
+/** What an update of a model would fetch. */
+export type UpdateView = {
+  /** Its chunks. */
+  chunks: number;
+  /** Chunks that are here: of an attempt before, and of files that have not changed. */
+  chunks_here: number;
+  /** The commit that is here; of a registry, what stands for its manifest. */
+  commit: string;
+  /** Why there is no room for the newer one, or why nothing is known of it. */
+  error?: string | null;
+  /** Bytes of it that are to be fetched. */
+  fetch_bytes: number;
+  /** Files that differ. */
+  files: Array<FileChangeView>;
+  /** What would help. */
+  hint?: string | null;
+  /** Its id, for `update_of`. */
+  id: string;
+  /** Instances that run the one that is here, and stay on it. */
+  instances: Array<string>;
+  /** Whether only its heads would be fetched: each node then fetches its own layers when the model is placed. */
+  layers_only: boolean;
+  /** The licence of the newer one, if it is another. */
+  licence?: string | null;
+  /** The model's name. */
+  model: string;
+  /** The commit that the reference means now, once the hub has said. */
+  newest?: string | null;
+  /** What was asked for when it was fetched. */
+  reference: string;
+  /** Models that would be deleted from this node's disk to make room; others have them. */
+  removes: Array<string>;
+  /** Whether there is something newer. */
+  state: UpdateState;
+  /** Its terms that are worth knowing before. */
+  terms?: string | null;
+  /** Bytes of the newer one. */
+  total_bytes: number;
 };
 
 /** Tokens a request took. */

@@ -116,7 +116,7 @@ pub fn leave(config: &Config, is_sure: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn agrees(question: &str) -> anyhow::Result<bool> {
+pub fn agrees(question: &str) -> anyhow::Result<bool> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         bail!("there is no terminal to ask: add --yes");

@@ -55,10 +55,8 @@ async fn check(client: &Client, model: &str, json: Json) -> anyhow::Result<()> {
     while check.state == CheckState::Running {
         tokio::time::sleep(CHECK_LOOK_EVERY).await;
         let all: Vec<ModelCheckView> = client.get(PATH).await?;
-        check = all
-            .into_iter()
-            .find(|c| c.model == check.model)
-            .context("the check is not in the list any more")?;
+        check =
+            all.into_iter().find(|c| c.id == check.id).context("the check is not in the list any more")?;
     }
     spinner.finish_and_clear();
     if json.json {

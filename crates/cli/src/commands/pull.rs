@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::ui;
 
 const MIB: f64 = 1_048_576.0;
-const ENDED: &str = "ended; what came stays, and the same command goes on from there";
+pub const ENDED: &str = "ended; what came stays, and the same command goes on from there";
 
 /// Fetches a model and makes it known.
 pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
@@ -67,7 +67,7 @@ fn ready(name: &str, was_here: bool, is_verified: bool) {
 }
 
 /// The environment of this command counts, not that of the node.
-fn request(reference: &Reference, settings: &Settings, ranges: u8, rate_max: Option<u64>) -> PullRequest {
+pub fn request(reference: &Reference, settings: &Settings, ranges: u8, rate_max: Option<u64>) -> PullRequest {
     let is_registry = matches!(reference, Reference::Registry(_));
     let endpoint = if is_registry { &settings.ollama_registry } else { &settings.endpoint };
     // A registry gives out its own tokens.
@@ -78,7 +78,7 @@ fn request(reference: &Reference, settings: &Settings, ranges: u8, rate_max: Opt
         rate_max_bytes_per_s: rate_max,
         endpoint: Some(endpoint.to_string()),
         token: token.map(|token| HubToken(token.reveal().to_owned())),
-        layers_only: false,
+        ..PullRequest::default()
     }
 }
 

@@ -8,6 +8,7 @@ mod pull;
 mod rate;
 mod register;
 mod saved;
+mod updates;
 mod views;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Downloads, FoundModelView, FoundRepoView, HubLoginRequest,
     HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
+    UpdateQuery, UpdateView,
 };
 use exo_hub::{Cancel, Client, HubError, Memory, Reference, RegistryReference, Settings};
 use tokio::sync::{Semaphore, watch};
@@ -131,6 +133,8 @@ impl NodeDownloads {
             endpoint: saved.endpoint.clone(),
             token: None,
             layers_only: saved.layers_only,
+            update_of: saved.update_of.clone(),
+            commit: None,
         };
         let wish = if saved.is_paused { Wish::Pause } else { Wish::Run };
         let mut pulls = self.shared.lock();
@@ -170,7 +174,8 @@ impl NodeDownloads {
         let same: Vec<(u64, Arc<Pull>)> = pulls
             .by_id
             .iter()
-            .filter(|(_, pull)| pull.reference.to_string() == text && *pull.wish.borrow() != Wish::End)
+            .filter(|(_, pull)| pull.reference.to_string() == text && pull.is_same_update(&request))
+            .filter(|(_, pull)| *pull.wish.borrow() != Wish::End)
             .map(|(id, pull)| (*id, pull.clone()))
             .collect();
         for (id, pull) in same {
@@ -344,6 +349,7 @@ impl Shared {
             was_here: false,
             is_verified: None,
             removed: Vec::new(),
+            replaced: None,
             error: None,
             hint: None,
             started_unix_s: pinned.as_ref().map_or_else(unix_s, |p| p.started_unix_s),
@@ -381,7 +387,10 @@ fn host_of(address: &str) -> String {
 
 impl Downloads for NodeDownloads {
     fn start(&self, request: PullRequest) -> BoxFuture<'_, Result<PullView, AdminError>> {
-        Box::pin(async move { self.begin(request) })
+        Box::pin(async move {
+            self.check_update(&request).await?;
+            self.begin(request)
+        })
     }
 
     fn list(&self) -> Vec<PullView> {
@@ -449,6 +458,10 @@ impl Downloads for NodeDownloads {
         })
     }
 
+    fn updates(&self, query: UpdateQuery) -> BoxFuture<'_, Result<Vec<UpdateView>, AdminError>> {
+        Box::pin(self.look_for_updates(query))
+    }
+
     fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>> {
         Box::pin(async move {
             let root = self.shared.root.clone();
@@ -468,7 +481,10 @@ impl Downloads for NodeDownloads {
             let keep = move || settings.keep_token(&data_dir, &request.token.0);
             let kept = tokio::task::spawn_blocking(keep).await;
             let kept = kept.map_err(|e| AdminError::Failed { message: e.to_string() })?;
-            kept.map_err(|e| AdminError::Invalid { param: "token".to_owned(), message: chain(&e) })
+            kept.map_err(|error| match error {
+                HubError::Disk { .. } => AdminError::Disk { message: chain(&error) },
+                _ => AdminError::Invalid { param: "token".to_owned(), message: chain(&error) },
+            })
         })
     }
 
@@ -477,7 +493,7 @@ impl Downloads for NodeDownloads {
             let data_dir = self.shared.data_dir.clone();
             let forgotten = tokio::task::spawn_blocking(move || exo_hub::forget_token(&data_dir)).await;
             let forgotten = forgotten.map_err(|e| AdminError::Failed { message: e.to_string() })?;
-            forgotten.map(drop).map_err(|e| AdminError::Failed { message: chain(&e) })
+            forgotten.map(drop).map_err(|e| AdminError::Disk { message: chain(&e) })
         })
     }
 

@@ -1,11 +1,12 @@
 //! One download: what it shows, what somebody wishes of it, and the task that carries both out.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use exo_api::{HubToken, PullRequest, PullState, PullView};
+use exo_api::{HubToken, PullRequest, PullState, PullView, ReplacedModelView};
 use exo_hub::{Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings};
 use exo_store::ModelRecord;
+use exo_types::ModelId;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -13,8 +14,14 @@ use super::Shared;
 use super::rate::Rate;
 use super::register::register;
 use super::saved::SavedPull;
+use super::updates::Older;
 use crate::fits::ReferenceError;
+use crate::hub_bytes::TOKEN_MAX;
 use exo_accelerators::chain;
+
+/// After a start, for members to be met and to say what they have; and between two looks.
+const REPORTS_MAX: Duration = Duration::from_secs(30);
+const REPORTS_EVERY: Duration = Duration::from_millis(200);
 
 /// What somebody wants a download to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +72,19 @@ impl Pull {
         self.request_with_token() == *request
     }
 
+    /// Lets go of the token of a download that nobody has go on for long. Never ends.
+    async fn forget_token_in_time(&self) {
+        tokio::time::sleep(TOKEN_MAX).await;
+        self.lock().token = None;
+        std::future::pending().await
+    }
+
+    /// Whether both bring the same commit in the place of the same model, or neither is an update.
+    pub fn is_same_update(&self, request: &PullRequest) -> bool {
+        let is_same_commit = request.update_of.is_none() || self.commit() == request.commit.as_deref();
+        self.request.update_of == request.update_of && is_same_commit
+    }
+
     fn request_with_token(&self) -> PullRequest {
         PullRequest { token: self.lock().token.clone(), ..self.request.clone() }
     }
@@ -95,7 +115,7 @@ impl Pull {
         let (commit, label, folder) = match known {
             Some((commit, label, folder)) => (commit, Some(label), Some(folder.to_owned())),
             None => (
-                pinned.and_then(|p| p.commit.clone()),
+                self.commit().map(str::to_owned),
                 pinned.and_then(|p| p.label.clone()),
                 pinned.and_then(|p| p.folder.clone()),
             ),
@@ -109,6 +129,7 @@ impl Pull {
             ranges_max: self.request.ranges_max,
             rate_max_bytes_per_s: self.request.rate_max_bytes_per_s,
             layers_only: self.request.layers_only,
+            update_of: self.request.update_of.clone(),
             is_paused: *self.wish.borrow() == Wish::Pause,
             started_unix_s: view.started_unix_s,
         })
@@ -131,6 +152,19 @@ impl Pull {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The commit that it must be of: as an earlier run of the node understood it, or as a person was shown it.
+    fn commit(&self) -> Option<&str> {
+        let pinned = self.pinned.as_ref().and_then(|pinned| pinned.commit.as_deref());
+        pinned.or(self.request.commit.as_deref())
+    }
+
+    /// The model that it takes the place of, as it is on this disk.
+    fn older(&self, shared: &Shared) -> Option<Older> {
+        let store = shared.library.store();
+        let record = store.record(self.request.update_of.as_ref()?.parse().ok()?).ok()?;
+        Older::of(store, &record)
     }
 
     /// The reference as it was understood first: a branch that has moved since would begin another download.
@@ -157,21 +191,41 @@ impl Pull {
         let mut options = PullOptions::new(shared.root.clone());
         options.rate_max = self.request.rate_max_bytes_per_s;
         options.ranges_max = self.request.ranges_max.map_or(options.ranges_max, usize::from);
-        if let Some(here) = settings.offline.and_then(|_| options.on_disk(&self.reference)) {
+        let is_update = self.request.update_of.is_some();
+        if let Some(here) =
+            settings.offline.filter(|_| !is_update).and_then(|_| options.on_disk(&self.reference))
+        {
             return Ok(Brought::Files(here));
         }
         let client = Client::new(settings.clone());
-        let plan = self.plan(shared, &client, cancel)?;
+        let older = self.older(shared);
+        let plan = self.plan(shared, &client, older.as_ref(), cancel)?;
         let here = self.lock().view.verified_bytes;
         self.show(shared, |view| view.state = PullState::Fetching);
         if self.request.layers_only && !plan.is_here(&options.root) {
             let (known, is_new) = register(&shared.library, &shared.data_dir, &client, &plan, cancel)?;
             shared.library.hub().use_settings(known.id, settings);
+            shared.library.store().asked_for(known.id, &plan.reference).map_err(|source| {
+                let folder = shared.data_dir.display().to_string();
+                ReferenceError::Disk { folder, source: std::io::Error::other(source) }
+            })?;
             return Ok(Brought::Known { known, is_new });
+        }
+        if let Some(older) = older.as_ref().and_then(Older::files) {
+            plan.link_unchanged(&options.root, older);
         }
         let is_wanted = || !cancel.is_cancelled();
         let needed_bytes = plan.missing_bytes(&options.root);
-        let room = Handle::current().block_on(shared.library.make_room(None, needed_bytes, &is_wanted))?;
+        let make_room =
+            || Handle::current().block_on(shared.library.make_room(None, needed_bytes, &is_wanted));
+        let room = match make_room() {
+            // A node that has just started does not know yet what others have.
+            Err(_) if self.pinned.is_some() => {
+                Handle::current().block_on(shared.wait_for_reports(cancel));
+                make_room()?
+            }
+            room => room?,
+        };
         if !room.removed.is_empty() {
             self.show(shared, |view| view.removed.extend(room.removed.clone()));
         }
@@ -192,13 +246,21 @@ impl Pull {
     }
 
     /// What was found out before, or what the hub says now.
-    fn plan(&self, shared: &Shared, client: &Client, cancel: &Cancel) -> Result<Plan, HubError> {
+    fn plan(
+        &self,
+        shared: &Shared,
+        client: &Client,
+        older: Option<&Older>,
+        cancel: &Cancel,
+    ) -> Result<Plan, HubError> {
         if let Some(plan) = self.lock().plan.clone() {
             return Ok(plan);
         }
         self.show(shared, |view| view.state = PullState::Resolving);
-        let memory = shared.memory();
-        let mut plan = exo_hub::resolve(client, &self.pinned_reference(), memory.as_ref(), cancel)?;
+        let mut plan = match older {
+            Some(older) => exo_hub::resolve_again(client, &older.origin, self.commit(), cancel)?,
+            None => exo_hub::resolve(client, &self.pinned_reference(), shared.memory().as_ref(), cancel)?,
+        };
         plan.reference = self.reference.to_string();
         self.lock().plan = Some(plan.clone());
         self.show(shared, |view| {
@@ -259,6 +321,7 @@ pub async fn drive(shared: Arc<Shared>, pull: Arc<Pull>, mut stop: watch::Receiv
         tokio::select! {
             changed = wish.changed() => if changed.is_err() { break },
             _ = stop.wait_for(|stop| *stop) => break,
+            () = pull.forget_token_in_time() => {}
         }
     }
     let _ = pull.ended.send(true);
@@ -313,6 +376,18 @@ async fn run(
 }
 
 impl Shared {
+    /// Waits until each member has said what it has, but for those that are not there.
+    async fn wait_for_reports(&self, cancel: &Cancel) {
+        let deadline = Instant::now() + REPORTS_MAX;
+        let have_all_told = || {
+            let nodes = &self.view.borrow().nodes;
+            !nodes.is_empty() && nodes.iter().all(|node| !node.version.is_empty())
+        };
+        while !have_all_told() && !cancel.is_cancelled() && Instant::now() < deadline {
+            tokio::time::sleep(REPORTS_EVERY).await;
+        }
+    }
+
     /// Makes what came known to the node.
     async fn add(self: &Arc<Self>, pull: &Pull, fetched: Fetched) -> Result<(), String> {
         pull.show(self, |view| {
@@ -321,9 +396,11 @@ impl Shared {
         });
         let record = crate::adding::add(&self.library, fetched.path.clone(), None).await?;
         crate::room::note(self.library.store(), vec![record.id]).await;
+        let replaced = self.replace(pull, record.id).await?;
         crate::adding::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
+            view.replaced = replaced;
             view.model = Some(record.name);
             view.path = Some(fetched.path.display().to_string());
             view.was_here = fetched.was_here;
@@ -351,9 +428,11 @@ impl Shared {
         }
         self.library.release(known.id);
         crate::room::note(self.library.store(), vec![known.id]).await;
+        let replaced = self.replace(pull, known.id).await?;
         crate::adding::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
+            view.replaced = replaced;
             view.model = Some(known.name);
             view.path = Some(known.path.display().to_string());
             (view.verified_bytes, view.total_bytes) = (known.held_bytes, Some(known.held_bytes));
@@ -361,5 +440,24 @@ impl Shared {
         });
         self.save_soon();
         Ok(())
+    }
+
+    /// Has the older commit go, at once if nothing uses it.
+    async fn replace(&self, pull: &Pull, newer: ModelId) -> Result<Option<ReplacedModelView>, String> {
+        let older = pull.request.update_of.as_ref().and_then(|id| id.parse::<ModelId>().ok());
+        let Some(older) = older.filter(|older| *older != newer) else { return Ok(None) };
+        let store = self.library.store().clone();
+        let replaced = tokio::task::spawn_blocking(move || {
+            // It may be gone since an earlier attempt.
+            let Ok(record) = store.record(older) else { return Ok(None) };
+            store.replace(older, newer).map(|()| Some(record.name))
+        });
+        let Some(name) = replaced.await.map_err(|e| e.to_string())?.map_err(|e| chain(&e))? else {
+            return Ok(None);
+        };
+        self.library.remove_replaced().await;
+        let store = self.library.store().clone();
+        let removed = tokio::task::spawn_blocking(move || store.record(older).is_err()).await;
+        Ok(Some(ReplacedModelView { name, removed: removed.map_err(|e| e.to_string())? }))
     }
 }

@@ -31,6 +31,9 @@ pub struct SavedPull {
     /// Whether only the heads are read.
     #[serde(default)]
     pub layers_only: bool,
+    /// The model whose newer commit it is.
+    #[serde(default)]
+    pub update_of: Option<String>,
     /// Whether it waits for somebody.
     pub is_paused: bool,
     /// When it was asked for.
@@ -102,6 +105,7 @@ mod tests {
             ranges_max: Some(4),
             rate_max_bytes_per_s: None,
             layers_only: true,
+            update_of: Some("0a".to_owned()),
             is_paused: true,
             started_unix_s: 7,
         };

@@ -81,6 +81,7 @@ impl Checker {
     fn begin(self, resolved: Resolved) -> ModelCheckView {
         let began = ModelCheckView {
             model: resolved.name.clone(),
+            id: resolved.id.to_full(),
             state: CheckState::Running,
             bytes: 0,
             nodes: Vec::new(),

@@ -17,7 +17,7 @@ use exo_api::{
     MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
     PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery,
     SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer,
-    TokensRequest, TopToken, Usage,
+    TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -613,6 +613,11 @@ impl Downloads for Fake {
         Box::pin(async { Ok(view) })
     }
 
+    fn updates(&self, query: UpdateQuery) -> BoxFuture<'_, Result<Vec<UpdateView>, AdminError>> {
+        self.note(format!("updates {query:?}"));
+        Box::pin(async { Ok(vec![update_view()]) })
+    }
+
     fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>> {
         self.note("prune");
         Box::pin(async { Ok(PrunedView { files: 1, bytes: 4096 }) })
@@ -641,6 +646,29 @@ impl Downloads for Fake {
     }
 }
 
+fn update_view() -> UpdateView {
+    UpdateView {
+        model: "good".to_owned(),
+        id: "0a".to_owned(),
+        reference: "hf.co/org/good".to_owned(),
+        state: exo_api::UpdateState::Newer,
+        commit: "0".repeat(40),
+        newest: Some("1".repeat(40)),
+        files: vec![],
+        total_bytes: 10,
+        fetch_bytes: 5,
+        chunks: 2,
+        chunks_here: 1,
+        layers_only: false,
+        licence: None,
+        terms: None,
+        removes: vec![],
+        instances: vec![],
+        error: None,
+        hint: None,
+    }
+}
+
 fn pull_view() -> PullView {
     PullView {
         id: "7".to_owned(),
@@ -666,6 +694,7 @@ fn pull_view() -> PullView {
         was_here: false,
         is_verified: None,
         removed: vec![],
+        replaced: None,
         error: None,
         hint: None,
         started_unix_s: 1,
@@ -980,6 +1009,7 @@ pub fn events(answer: &Answer) -> String {
 fn model_check() -> ModelCheckView {
     ModelCheckView {
         model: "good".into(),
+        id: "0a".into(),
         state: exo_api::CheckState::Running,
         bytes: 0,
         nodes: Vec::new(),
