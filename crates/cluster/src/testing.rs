@@ -111,6 +111,17 @@ pub(crate) fn result(n: u128, position: u32, id: u32) -> TokenResult {
     TokenResult { sequence: seq(n), attempt, position, tokens, drafts: 0 }
 }
 
+/// What comes back of a step in which nothing failed.
+pub(crate) fn tokens(
+    placement: PlacementId,
+    term: Term,
+    step: u64,
+    results: Vec<TokenResult>,
+) -> TokensMessage {
+    let (failures, pages, kept, computed_us) = (vec![], vec![], vec![], vec![]);
+    TokensMessage { placement, term, step, results, failures, pages, kept, computed_us }
+}
+
 /// A scheduler at time zero whose step 0 is back; each stage has `pages` pages of `page_tokens` tokens.
 pub(crate) fn serving(
     config: SchedulerConfig,
@@ -121,17 +132,7 @@ pub(crate) fn serving(
     let (id, term, now) = (placement.id, Term::FIRST, exo_types::Time::ZERO);
     let pages = vec![StagePages { pages, page_tokens }; placement.stages.len()];
     let from = placement.stages[placement.stages.len() - 1].leader().node;
-    let (step, results, failures) = (0, vec![], vec![]);
-    let tokens = TokensMessage {
-        placement: id,
-        term,
-        step,
-        results,
-        failures,
-        pages,
-        kept: vec![],
-        computed_us: vec![],
-    };
+    let tokens = TokensMessage { pages, ..tokens(id, term, 0, vec![]) };
     let mut scheduler = Scheduler::new(config, now, placement);
     let out = scheduler.tokens(now, from, &tokens);
     assert_eq!(out, [SchedulerOutput::Serving]);

@@ -7,8 +7,8 @@ use exo_types::{Attempt, PageKey, Principal, SequenceSpec, StepFrame, Time};
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{node, placement, seq, serving, submission, token};
-use crate::wire::{EndReason, StepMessage, TokenResult, TokensMessage};
+use crate::testing::{node, placement, seq, serving, submission, token, tokens};
+use crate::wire::{EndReason, StepMessage, TokenResult};
 
 const STOP: u32 = 99;
 const PAGE_TOKENS: usize = 4;
@@ -190,17 +190,7 @@ impl World {
         self.steps += 1;
         let from = self.scheduler.placement.stages.last().unwrap().leader().node;
         let StepFrame { placement, term, step, .. } = step.frame;
-        let failures = Vec::new();
-        let tokens = TokensMessage {
-            placement,
-            term,
-            step,
-            results,
-            failures,
-            pages: vec![],
-            kept: vec![],
-            computed_us: vec![],
-        };
+        let tokens = tokens(placement, term, step, results);
         let outputs = self.scheduler.tokens(self.now, from, &tokens);
         self.carry_out(outputs);
     }

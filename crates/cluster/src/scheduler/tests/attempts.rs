@@ -1,0 +1,56 @@
+//! A submission that comes again.
+
+use super::*;
+
+/// The reason of the only output, a refusal.
+fn refusal(out: &[SchedulerOutput]) -> &str {
+    match out {
+        [SchedulerOutput::Rejected { message, .. }] => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_equal_attempt_is_answered_again_with_what_was_said() {
+    let mut s = scheduler(&[1], 4); // one sequence at a time
+    submit(&mut s, 1, 4, 4);
+    submit(&mut s, 2, 4, 12);
+    assert_eq!(show(&submit_again(&mut s, 1, 1)), ["started 1"]);
+    assert_eq!(show(&submit_again(&mut s, 2, 1)), ["accepted 2 behind 0"]);
+    tokens(&mut s, 1, vec![result(1, 4, 99)]);
+    tokens(&mut s, 2, vec![result(2, 4, 99)]);
+    tokens(&mut s, 3, vec![]);
+    s.handle(Time::from_millis(119_999), SchedulerInput::Tick);
+    assert_eq!(show(&submit_again(&mut s, 1, 1)), ["ended 1 StopToken after 1"]);
+    assert_eq!((s.stats().steps, s.stats().queued, s.stats().running), (3, 0, 0), "nothing began");
+    s.handle(Time::from_millis(120_000), SchedulerInput::Tick);
+    assert_eq!(show(&submit_again(&mut s, 1, 1))[..2], ["accepted 1 behind 0", "started 1"], "forgotten");
+}
+
+#[test]
+fn a_lower_attempt_is_refused_by_name() {
+    let mut s = scheduler(&[1], 16);
+    submit_again(&mut s, 1, 3);
+    let out = submit_again(&mut s, 1, 2);
+    let sequence = seq(1);
+    assert_eq!(refusal(&out), format!("attempt 2 of sequence {sequence} was submitted after attempt 3"));
+    assert!(cancel(&mut s, 1).is_empty(), "the first submission is not the third");
+    tokens(&mut s, 1, vec![TokenResult { attempt: Attempt(3), ..result(1, 4, 99) }]);
+    assert!(refusal(&submit_again(&mut s, 1, 2)).contains("after attempt 3"), "it has ended");
+}
+
+#[test]
+fn a_higher_attempt_takes_the_place_of_the_one_before_which_ends_in_silence() {
+    let mut s = scheduler(&[1], 4); // one sequence at a time
+    submit(&mut s, 1, 4, 4);
+    submit(&mut s, 2, 4, 12);
+    let out = show(&submit_again(&mut s, 1, 2));
+    assert_eq!(out, ["accepted 1 behind 1", "started 2"]);
+    let out = show(&submit_again(&mut s, 1, 3));
+    assert_eq!(out, ["accepted 1 behind 0"], "queued once");
+    // A failure that the first attempt left behind does not touch the third.
+    cancel(&mut s, 2);
+    assert_eq!((s.stats().queued, s.running.keys().copied().collect::<Vec<_>>()), (0, vec![seq(1)]));
+    assert_eq!(failed(&mut s, 1, 1, FailureKind::Device), ["step 2: close 1, open 1 | 1@0+4*"]);
+    assert!(s.running.contains_key(&seq(1)));
+}

@@ -1,0 +1,137 @@
+//! How a long prompt is read: beside running answers, and with a chunk in front of another.
+
+use super::*;
+
+#[test]
+fn those_behind_long_prompts_hear_that_the_pipeline_moves() {
+    let mut s = scheduler(&[1], 64);
+    submit(&mut s, 1, 60, 4);
+    submit(&mut s, 2, 2, 4);
+    let tick = |s: &mut Scheduler, ms| show(&s.handle(Time::from_millis(ms), SchedulerInput::Tick));
+    assert!(tick(&mut s, 6_000).is_empty(), "no step came back yet");
+    s.completed_at = Time::from_millis(6_500);
+    assert_eq!(tick(&mut s, 7_000), ["started 1", "started 2"]);
+    assert!(tick(&mut s, 20_000).is_empty(), "nothing moved since");
+}
+
+/// Answers every step at the pace of a device: 40 ms a step and `prompt_us` a prompt token, until `until` tokens of
+/// sequence 1 are there. Gives the longest time between two of its tokens after the first.
+fn longest_gap(s: &mut Scheduler, mut out: Vec<SchedulerOutput>, prompt_us: u64, until: u32) -> Duration {
+    let (mut steps, mut now, mut last, mut gap) = (VecDeque::new(), Time::ZERO, None, Duration::ZERO);
+    loop {
+        steps.extend(out.drain(..).filter_map(|o| match o {
+            SchedulerOutput::Step(step) => Some(step),
+            _ => None,
+        }));
+        let Some(step) = steps.pop_front() else { return gap };
+        let prompt: u64 = step.frame.sequences.iter().map(|p| p.tokens.len() as u64).filter(|n| *n > 1).sum();
+        now = now + Duration::from_micros(40_000 + prompt_us * prompt);
+        let sampled = step.frame.sequences.iter().filter(|p| p.sample);
+        let results: Vec<_> = sampled.map(|p| result(p.sequence.request.0, p.sample_position(), 7)).collect();
+        if results.iter().any(|r| r.sequence == seq(1)) {
+            gap = gap.max(last.map_or(Duration::ZERO, |last| now.since(last)));
+            last = Some(now);
+        }
+        if s.running.get(&seq(1)).is_none_or(|r| r.generated >= until) {
+            return gap;
+        }
+        let back = back(s, step.frame.step, results);
+        out = s.tokens(now, sender(s), &back);
+    }
+}
+
+#[test]
+fn a_long_prompt_does_not_hold_up_a_running_sequence() {
+    for (on, prompt_us) in [(&[1][..], 100), (&[1], 2_500), (&[1], 12_000), (&[1, 2], 2_500)] {
+        let mut placement = placement(1, 1, on);
+        placement.context_tokens = 4096;
+        let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+        let mut s = serving(config, placement, 1024, 32);
+        let mut out = submit(&mut s, 1, 2, 400);
+        out.extend(submit(&mut s, 2, 2000, 4));
+        let gap = longest_gap(&mut s, out, prompt_us, 300);
+        assert!(gap < Duration::from_millis(300), "{prompt_us} us a token on {on:?}: {gap:?}");
+        assert!(!s.running.contains_key(&seq(2)), "and the prompt was read meanwhile");
+    }
+}
+
+#[test]
+fn alone_a_prompt_is_read_in_large_chunks() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
+    let out = submit(&mut s, 1, 3000, 4);
+    assert_eq!(show(&out)[2], "step 1: open 1 | 1@0+128", "nothing is measured yet");
+    s.completed_at = Time::ZERO;
+    let back = back(&s, 1, vec![]);
+    let out = s.tokens(Time::from_millis(64), node(1), &back);
+    let two = ["step 2: keep 1 4 | 1@128+512", "step 3:  | 1@640+512"];
+    assert_eq!(show(&out), two, "0.5 ms a token: the largest chunk, and the next before it is done");
+}
+
+/// `step` took `ms` since the one before it; what goes out then.
+fn back_after(s: &mut Scheduler, step: u64, ms: u64, results: Vec<TokenResult>) -> Vec<String> {
+    let (now, back) = (s.completed_at + Duration::from_millis(ms), back(s, step, results));
+    show(&s.tokens(now, node(1), &back))
+}
+
+#[test]
+fn the_next_chunk_goes_ahead_until_somebody_waits_for_a_token() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
+    submit(&mut s, 1, 1300, 4);
+    submit(&mut s, 2, 2000, 4);
+    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2, "one more than there are stages");
+    assert_eq!(back_after(&mut s, 2, 256, vec![]), ["step 4: keep 1 16, open 2 | 1@1152+148* 2@0+364"]);
+    assert_eq!(back_after(&mut s, 3, 256, vec![]), Vec::<String>::new(), "step 4 gives a token");
+    let first = back_after(&mut s, 4, 256, vec![result(1, 1300, 7)]);
+    assert!(first.len() == 1 && first[0].contains("| 1@1300+") && first[0].contains(" 2@364+"), "{first:?}");
+}
+
+#[test]
+fn what_fails_with_the_chunk_in_front_is_one_fault() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
+    submit(&mut s, 1, 3000, 4);
+    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
+    for step in [2, 3] {
+        let (placement, term, message) = (s.placement.id, s.term(), String::new());
+        let (sequences, kind) = (vec![(seq(1), Attempt::FIRST)], FailureKind::Device);
+        let failures = vec![StepFailure { placement, term, step, stage: 0, sequences, kind, message }];
+        let tokens = TokensMessage { failures, ..back(&s, step, vec![]) };
+        let now = s.completed_at + Duration::from_millis(256);
+        s.tokens(now, node(1), &tokens);
+        assert_eq!(s.failures_in_row, 1);
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_sequence_that_is_cancelled_with_two_chunks_in_flight() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
+    submit(&mut s, 1, 3000, 4);
+    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
+    assert_eq!(cancel(&mut s, 1), ["ended 1 Cancelled after 0"]);
+    assert_eq!((s.stats().steps_in_flight, s.stats().pages_claimed), (2, 0));
+    // The same sequence again: of what is still on its way it keeps nothing.
+    let submission = Submission { attempt: Attempt(2), ..submission(1, 3000, 4) };
+    let again = s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission });
+    assert_eq!(show(&again), ["accepted 1 behind 0", "started 1 behind 128"]);
+    let behind_the_first_chunk = ["step 4: close 1, open 1 behind 4 | 1@128+512"];
+    assert_eq!(back_after(&mut s, 2, 256, vec![]), behind_the_first_chunk);
+    assert_eq!(back_after(&mut s, 3, 256, vec![]), ["step 5:  | 1@640+512"]);
+    assert_eq!(back_after(&mut s, 4, 256, vec![]), ["step 6: keep 1 16 | 1@1152+512"]);
+}
+
+#[test]
+fn where_chunks_take_long_none_goes_ahead() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
+    submit(&mut s, 1, 3000, 4);
+    // 1 ms a token: the largest chunk takes half a second.
+    assert_eq!(back_after(&mut s, 1, 128, vec![]), ["step 2: keep 1 4 | 1@128+512"]);
+}
