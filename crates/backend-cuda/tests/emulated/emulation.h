@@ -15,13 +15,15 @@ struct alignas(16) float4 { float x, y, z, w; };
 
 namespace emulated {
 // Coordinates of the running fiber.
-extern thread_local u32 thread, block_x, block_y;
+extern __thread u32 thread, block_x, block_y; // unlike `thread_local`, without a call that could initialise them
 // Waits for all threads of the thread block, or of the warp. A thread that ended while others wait in its warp, or waits of both
 // kinds that never end, stop the test.
 void wait_for_block();
 void wait_for_warp();
-// The memory through which a warp's lanes exchange 16 words each; every call gives the other of two.
-u32* exchange(u32 thread, u32 turn);
+// The memory through which a warp's lanes exchange 16 words each, from that of `thread` on; every turn has the other of two. A call
+// looks up what belongs to the running thread of the system, which costs more than a product.
+typedef u32 Words[16];
+Words* exchange(u32 thread, u32 turn);
 u32 next_turn();
 // 16 bytes to shared memory: begun, closed into a group, and waited for but for the last so many groups.
 void begin_copy(void* to, const void* from);
@@ -88,9 +90,11 @@ DEVICE u16 float_to_half(float value) {
 
 DEVICE float from_lane(float value, u32 lane, u32 width) {
     u32 turn = emulated::next_turn();
-    emulated::exchange(THREAD, turn)[0] = float_to_bits(value);
+    u32 first = THREAD & ~(width - 1u);
+    emulated::Words* of = emulated::exchange(first, turn);
+    of[THREAD - first][0] = float_to_bits(value);
     emulated::wait_for_warp();
-    return bits_to_float(emulated::exchange((THREAD & ~(width - 1u)) + lane, turn)[0]);
+    return bits_to_float(of[lane][0]);
 }
 
 DEVICE int dot4(u32 a, u32 b, int sum) {
@@ -115,18 +119,17 @@ DEVICE void publish_for_all() {}
 // Fragments as PTX lays them out: element (r, k) of a is in lane 4 (r % 8) + k % 8 / 2, word r / 8 + 2 (k / 8); element
 // (k, n) of b in lane 4 n + k % 8 / 2, word k / 8; of two to a word the even k is low.
 DEVICE void emulate_mma(float c[4], const u32 a[4], const u32 b[2], float (*decode)(u16)) {
-    u32 turn = emulated::next_turn();
-    u32* own = emulated::exchange(THREAD, turn);
-    memcpy(own, a, 16);
-    memcpy(own + 4, b, 8);
+    u32 turn = emulated::next_turn(), lane = THREAD % 32u;
+    emulated::Words* of = emulated::exchange(THREAD - lane, turn);
+    memcpy(of[lane], a, 16);
+    memcpy(of[lane] + 4, b, 8);
     emulated::wait_for_warp();
-    u32 warp = THREAD & ~31u;
     for (u32 i = 0; i < 4; i++) {
-        u32 r = THREAD % 32u / 4u + i / 2u * 8u;
-        u32 n = THREAD % 4u * 2u + i % 2u;
+        u32 r = lane / 4u + i / 2u * 8u;
+        u32 n = lane % 4u * 2u + i % 2u;
         for (u32 k = 0; k < 16; k++) {
-            u32 left = emulated::exchange(warp + 4u * (r % 8u) + k % 8u / 2u, turn)[r / 8u + k / 8u * 2u];
-            u32 right = emulated::exchange(warp + 4u * n + k % 8u / 2u, turn)[4u + k / 8u];
+            u32 left = of[4u * (r % 8u) + k % 8u / 2u][r / 8u + k / 8u * 2u];
+            u32 right = of[4u * n + k % 8u / 2u][4u + k / 8u];
             u32 shift = 16u * (k % 2u);
             c[i] = fmaf(decode((u16)(left >> shift)), decode((u16)(right >> shift)), c[i]);
         }
@@ -136,18 +139,17 @@ DEVICE void emulate_mma(float c[4], const u32 a[4], const u32 b[2], float (*deco
 // As above, with four signed bytes to a word: element (r, k) of a is in lane 4 (r % 8) + k % 16 / 4, word r / 8 + 2 (k / 16);
 // element (k, n) of b in lane 4 n + k % 16 / 4, word k / 16.
 DEVICE void emulate_mma_s8(int c[4], const u32* a, const u32* b, u32 halves) {
-    u32 turn = emulated::next_turn();
-    u32* own = emulated::exchange(THREAD, turn);
-    memcpy(own, a, 8 * halves);
-    memcpy(own + 4, b, 4 * halves);
+    u32 turn = emulated::next_turn(), lane = THREAD % 32u;
+    emulated::Words* of = emulated::exchange(THREAD - lane, turn);
+    memcpy(of[lane], a, 8 * halves);
+    memcpy(of[lane] + 4, b, 4 * halves);
     emulated::wait_for_warp();
-    u32 warp = THREAD & ~31u;
     for (u32 i = 0; i < 4; i++) {
-        u32 r = THREAD % 32u / 4u + i / 2u * 8u;
-        u32 n = THREAD % 4u * 2u + i % 2u;
+        u32 r = lane / 4u + i / 2u * 8u;
+        u32 n = lane % 4u * 2u + i % 2u;
         for (u32 quad = 0; quad < 4u * halves; quad++) {
-            u32 left = emulated::exchange(warp + 4u * (r % 8u) + quad % 4u, turn)[r / 8u + quad / 4u * 2u];
-            u32 right = emulated::exchange(warp + 4u * n + quad % 4u, turn)[4u + quad / 4u];
+            u32 left = of[4u * (r % 8u) + quad % 4u][r / 8u + quad / 4u * 2u];
+            u32 right = of[4u * n + quad % 4u][4u + quad / 4u];
             c[i] = dot4(left, right, c[i]);
         }
     }

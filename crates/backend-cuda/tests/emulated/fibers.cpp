@@ -2,7 +2,6 @@
 #include "../../kernels/platform.cuh"
 #include "driver.h"
 
-#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +10,7 @@
 #include <vector>
 
 namespace emulated {
-thread_local u32 thread, block_x, block_y;
+__thread u32 thread, block_x, block_y;
 
 namespace {
 enum class State { Ready, WaitsForBlock, WaitsForWarp, Done };
@@ -21,9 +20,12 @@ struct Copy {
     const void* from;
 };
 
+// Where a fiber goes on. The compiler's own jumps: the library's take as long as many products.
+typedef void* Place[5];
+
 struct Fiber {
     std::unique_ptr<char[]> stack;
-    jmp_buf place;
+    Place place;
     State state = State::Done;
     u32 turn = 0;
     // Copies it has begun, in groups; the last is still open.
@@ -32,8 +34,8 @@ struct Fiber {
 
 struct Pool {
     std::vector<std::unique_ptr<Fiber>> fibers;
-    u32 words[2][THREADS_MAX][16];
-    jmp_buf scheduler;
+    Words words[2][THREADS_MAX];
+    Place scheduler;
     const Kernel* kernel;
     const void* args;
 };
@@ -48,10 +50,11 @@ constexpr size_t STACK_BYTES = 64 << 10;
 }
 
 void yield_as(State state) {
-    Fiber& own = *pool.fibers[thread];
+    Pool& all = pool;
+    Fiber& own = *all.fibers[thread];
     own.state = state;
-    if (_setjmp(own.place) == 0) {
-        _longjmp(pool.scheduler, 1);
+    if (__builtin_setjmp(own.place) == 0) {
+        __builtin_longjmp(all.scheduler, 1);
     }
 }
 
@@ -64,16 +67,17 @@ void live() {
 }
 
 void resume(u32 index) {
+    Pool& all = pool;
     thread = index;
-    if (_setjmp(pool.scheduler) == 0) {
-        _longjmp(pool.fibers[index]->place, 1);
+    if (__builtin_setjmp(all.scheduler) == 0) {
+        __builtin_longjmp(all.fibers[index]->place, 1);
     }
 }
 
 // Brings a new fiber to its first pause, in front of its first kernel.
 void begin() {
     Fiber& own = *pool.fibers[thread];
-    if (_setjmp(own.place) == 0) {
+    if (__builtin_setjmp(own.place) == 0) {
         swapcontext(std::make_unique<ucontext_t>().get(), &first_home);
     }
     live();
@@ -97,13 +101,14 @@ void grow(u32 threads) {
 
 // Lets waits end that all have reached. Whether any did.
 bool release(u32 threads) {
+    auto& fibers = pool.fibers;
     bool moved = false;
     bool all_wait = true;
     bool any_waits = false;
     for (u32 warp = 0; warp < threads; warp += 32) {
         u32 waiting = 0, ended = 0, lanes = threads - warp < 32 ? threads - warp : 32;
         for (u32 lane = 0; lane < lanes; lane++) {
-            State state = pool.fibers[warp + lane]->state;
+            State state = fibers[warp + lane]->state;
             waiting += state == State::WaitsForWarp;
             ended += state == State::Done;
             any_waits |= state == State::WaitsForBlock;
@@ -113,13 +118,13 @@ bool release(u32 threads) {
             stop("lanes wait for one that has ended");
         }
         for (u32 lane = 0; lane < lanes && waiting == lanes; lane++) {
-            pool.fibers[warp + lane]->state = State::Ready;
+            fibers[warp + lane]->state = State::Ready;
             moved = true;
         }
     }
     for (u32 i = 0; i < threads && all_wait && any_waits; i++) {
-        if (pool.fibers[i]->state == State::WaitsForBlock) {
-            pool.fibers[i]->state = State::Ready;
+        if (fibers[i]->state == State::WaitsForBlock) {
+            fibers[i]->state = State::Ready;
             moved = true;
         }
     }
@@ -127,20 +132,21 @@ bool release(u32 threads) {
 }
 
 void run_block(u32 threads) {
+    auto& fibers = pool.fibers;
     for (u32 i = 0; i < threads; i++) {
-        pool.fibers[i]->state = State::Ready;
-        pool.fibers[i]->turn = 0;
-        pool.fibers[i]->copies.assign(1, {});
+        fibers[i]->state = State::Ready;
+        fibers[i]->turn = 0;
+        fibers[i]->copies.assign(1, {});
     }
     // From the first to the last and back, so that what lacks a barrier is seen in one order or the other.
     for (bool is_up = true;; is_up = !is_up) {
         bool all_done = true;
         for (u32 turn = 0; turn < threads; turn++) {
             u32 i = is_up ? turn : threads - 1 - turn;
-            if (pool.fibers[i]->state == State::Ready) {
+            if (fibers[i]->state == State::Ready) {
                 resume(i);
             }
-            all_done &= pool.fibers[i]->state == State::Done;
+            all_done &= fibers[i]->state == State::Done;
         }
         if (all_done) {
             return;
@@ -179,8 +185,8 @@ void wait_for_copies(u32 but) {
     }
 }
 
-u32* exchange(u32 of, u32 turn) {
-    return pool.words[turn % 2][of];
+Words* exchange(u32 of, u32 turn) {
+    return &pool.words[turn % 2][of];
 }
 
 u32 next_turn() {
