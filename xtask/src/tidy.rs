@@ -48,6 +48,11 @@ fn rust_files(files: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
 
 fn dead_files(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let mut complaints = Vec::new();
+    complaints.extend(
+        rust_files(files)
+            .filter(|file| is_no_test_of_all(file))
+            .map(|file| format!("{}: a file of tests that `all.rs` beside it does not name", file.display())),
+    );
     for file in rust_files(files).filter(|p| p.components().any(|c| c.as_os_str() == "src")) {
         let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
         let parent = file.parent().unwrap_or(Path::new("."));
@@ -70,6 +75,19 @@ fn dead_files(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
         }
     }
     Ok(complaints)
+}
+
+/// Whether a file lies beside an `all.rs` of tests, and is neither a part of that nor a program of its own.
+fn is_no_test_of_all(file: &Path) -> bool {
+    let (Some(folder), Some(name)) = (file.parent(), file.file_stem().and_then(|s| s.to_str())) else {
+        return false;
+    };
+    let has =
+        |home: PathBuf, what: String| std::fs::read_to_string(home).ok().map(|text| text.contains(&what));
+    folder.ends_with("tests")
+        && name != "all"
+        && has(folder.join("all.rs"), format!("\nmod {name};")) == Some(false)
+        && has(folder.with_file_name("Cargo.toml"), format!("name = \"{name}\"")) == Some(false)
 }
 
 /// Files that may declare a module whose file lies in `folder`.

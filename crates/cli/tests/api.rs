@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Node, finish, known, python, skip, stderr, stdout};
 use serde_json::json;
-use support::{Node, finish, known, python, skip, stderr, stdout};
 
 #[test]
 fn a_chat_and_a_completion_are_answered_and_the_model_is_placed_by_the_way() {

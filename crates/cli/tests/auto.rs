@@ -4,21 +4,18 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-#[path = "../../backend-cuda/tests/emulated/mod.rs"]
-mod emulated;
-mod support;
-
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use support::{
-    CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, icd, known, shared_library, skip, stderr,
-    stdout, wait_for, workers_of,
+use crate::emulated;
+use crate::support::{
+    self, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, icd, known, shared_library, skip,
+    stderr, stdout, wait_for, workers_of,
 };
+use serde_json::{Value, json};
 
 /// For a trial on an emulated card, which takes its time.
 const TRIAL_MAX: Duration = Duration::from_secs(90);

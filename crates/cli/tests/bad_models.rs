@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::path::Path;
 
-use support::{Node, demo_gguf, known, stderr, stdout};
+use crate::support::{Node, demo_gguf, known, stderr, stdout};
 
 /// Adds the file, expects a refusal with these words, and an answer from the node afterwards.
 fn refused(node: &Node, path: &Path, words: &[&str]) {

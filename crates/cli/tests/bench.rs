@@ -3,14 +3,12 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "a signal at a chosen moment")]
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::support::{self, Killed, demo_gguf, exo, finish, run, stderr, stdout, wait_for};
 use serde_json::Value;
-use support::{Killed, demo_gguf, exo, finish, run, stderr, stdout, wait_for};
 
 /// Probes and a debug build included.
 const BENCH_MAX: Duration = Duration::from_secs(120);

@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use self::support::{Node, SOON, Start, finish, skip, stderr, stdout, wait_for};
+use crate::support::{Node, SOON, Start, finish, skip, stderr, stdout, wait_for};
 
 /// For one scenario with its browser, on a busy machine.
 const SCENARIO_MAX: Duration = Duration::from_secs(120);

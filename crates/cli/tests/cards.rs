@@ -3,20 +3,17 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-#[path = "../../backend-cuda/tests/emulated/mod.rs"]
-mod emulated;
-mod support;
-
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use support::{
-    Node, SOON, Start, answers, bus, exo, finish, has_mounts, is_alive, long_answer, nvml, plug, rest_of,
-    send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of,
+use crate::emulated;
+use crate::support::{
+    self, Node, SOON, Start, answers, bus, exo, finish, has_mounts, is_alive, long_answer, nvml, plug,
+    rest_of, send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of,
 };
+use serde_json::{Value, json};
 
 /// Of an emulated card.
 const CARD_BYTES: u64 = 1 << 30;

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::{Node, SOON, Start, exo, finish, is_alive, known, run, skip, stderr, stdout, wait_for};
+use crate::support::{
+    self, Node, SOON, Start, exo, finish, is_alive, known, run, skip, stderr, stdout, wait_for,
+};
 
 #[test]
 fn every_command_has_help_with_an_example() {

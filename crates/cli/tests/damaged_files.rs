@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::{self, Node, Start, known, stderr, stdout, wait_for};
 use redb::ReadableDatabase as _;
-use support::{Node, Start, known, stderr, stdout, wait_for};
 
 /// The values of a journal that are not entries, and which of them says how it is written.
 const META: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("meta");

@@ -4,13 +4,11 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "a signal at a chosen moment")]
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::{Killed, exo, finish, is_alive, known, stderr, stdout, wait_for};
+use crate::support::{self, Killed, exo, finish, is_alive, known, stderr, stdout, wait_for};
 
 /// What the issue allows.
 const DEMO_MAX: Duration = Duration::from_secs(60);

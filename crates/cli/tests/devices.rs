@@ -3,18 +3,16 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-#[path = "../../backend-cuda/tests/emulated/mod.rs"]
-mod emulated;
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use support::{
-    CRASHES, NO_DRIVER, SOON, bus, exo, finish, icd, nvml, on_bus, plug, shared_library, skip, stderr, stdout,
+use crate::emulated;
+use crate::support::{
+    self, CRASHES, NO_DRIVER, SOON, bus, exo, finish, icd, nvml, on_bus, plug, shared_library, skip, stderr,
+    stdout,
 };
+use serde_json::Value;
 
 const DEMO_MAX: Duration = Duration::from_secs(90);
 

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::{self, Answer, Node, Start, finish, skip, stderr, stdout, tools_node};
 use serde_json::{Value, json};
-use support::{Answer, Node, Start, finish, skip, stderr, stdout, tools_node};
 
 fn weather() -> Value {
     json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},

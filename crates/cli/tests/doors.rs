@@ -4,8 +4,6 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "a pause in which nothing happens is what is measured")]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -14,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use self::support::{Killed, Node, SOON, Start, exo, finish, skip, stderr, stdout, wait_for};
+use crate::support::{self, Killed, Node, SOON, Start, exo, finish, skip, stderr, stdout, wait_for};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in `state`.
 fn sockets(pid: u32, kind: &str, state: &str) -> Vec<String> {

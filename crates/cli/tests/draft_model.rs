@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::path::PathBuf;
 
+use crate::support::{Node, SOON, Start, exo, finish, known, stderr, wait_for};
 use serde_json::{Value, json};
-use support::{Node, SOON, Start, exo, finish, known, stderr, wait_for};
 
 fn node(flags: &[&str]) -> Node {
     let flags = [&["--no-discovery"], flags].concat().into_iter().map(str::to_owned).collect();

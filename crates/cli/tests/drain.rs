@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{LONG, Node, cluster, long_answer, rest_of, stderr, stdout, stream_until, text_of};
 use serde_json::Value;
-use support::{LONG, Node, cluster, long_answer, rest_of, stderr, stdout, stream_until, text_of};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 /// Loading, the answer and the move, on a busy machine.

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::io::Read;
 use std::time::Duration;
 
+use crate::support::{Answer, Node, cluster, wait_for};
 use serde_json::{Value, json};
-use support::{Answer, Node, cluster, wait_for};
 
 fn ok(answer: Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.body);

@@ -7,12 +7,10 @@
 #![allow(clippy::disallowed_methods, reason = "waits between two looks at another process")]
 #![allow(clippy::print_stdout, reason = "the figures of a proof")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{Node, SOON, cluster, known};
 use serde_json::{Value, json};
-use support::{Node, SOON, cluster, known};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 /// What the issue allows between `ready` and the whole answer.

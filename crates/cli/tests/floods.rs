@@ -5,18 +5,16 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "a flood for a while is what is measured")]
 
-mod support;
-
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::lan::{Host, Lan, group};
+use crate::support::{Killed, SOON, skip, stderr, stdout, wait_for};
 use exo_machine::joining::{JoinAsk, Wanted};
 use exo_transport::{Endpoint, MemberSet, NodeKey, Options};
 use exo_types::NodeId;
-use support::lan::{Host, Lan, group};
-use support::{Killed, SOON, skip, stderr, stdout, wait_for};
 
 /// What the process that floods is to do: its own address and those whom it bothers.
 const ROLE: &str = "EXO_TEST_FLOOD";
@@ -36,7 +34,7 @@ const NAME: &str = "\x1b[2J\u{202E}evil";
 /// let in on sight, and this host is.
 fn flood(lan: &Lan, wants_in: bool) -> Killed {
     let mut command = lan.command(2, std::env::current_exe().unwrap());
-    command.args(["--exact", "one_host_floods", "--nocapture"]);
+    command.args(["--exact", "floods::one_host_floods", "--nocapture"]);
     let role = [lan.address(2), lan.address(0), lan.address(1)].join(" ");
     command.env(ROLE, role).env("EXO_TEST_GROUP", group());
     if wants_in {
@@ -63,7 +61,7 @@ fn two_new_machines_find_each_other_while_a_third_floods_their_network() {
     let second = Host::start(&lan.namespaces[1], &folder.path().join("b"), "b");
     wait_for("one cluster", 2 * JOINS_WITHIN, || (first.alive() == 2).then_some(()));
     let joined = began.elapsed();
-    std::thread::sleep(Duration::from_secs(20));
+    std::thread::sleep(Duration::from_secs(8));
     let (grown, log) = (resident_bytes(&first).saturating_sub(before), first.log() + &second.log());
     println!(
         "joined after {joined:?}; the first node grew by {} MiB; logs of both: {} bytes",
@@ -92,10 +90,10 @@ fn throw_away_keys_that_ask_at_full_rate_fill_no_log_and_keep_no_code_from_worki
     }
     let before = first.log().len();
     let _flood = flood(&lan, true);
-    std::thread::sleep(Duration::from_secs(30));
+    std::thread::sleep(Duration::from_secs(12));
     let during = first.log()[before..].to_owned();
     let requests = first.view().unwrap()["join_requests"].as_array().unwrap().len();
-    println!("{} bytes of log in 30 s, {requests} requests on the list", during.len());
+    println!("{} bytes of log in 12 s, {requests} requests on the list", during.len());
     assert!(requests > 0, "nobody asked: the flood floods nothing");
     assert!(during.len() < LOG_BYTES_A_MINUTE / 2, "{during}");
     assert!(!during.contains('\x1b') && !during.contains('\u{202E}'), "{during:?}");

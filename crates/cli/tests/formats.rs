@@ -3,12 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 
+use crate::support::{self, Node, cluster, wait_for};
 use serde_json::{Value, json};
-use support::{Node, cluster, wait_for};
 
 fn schema() -> Value {
     json!({

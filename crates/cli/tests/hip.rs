@@ -3,15 +3,12 @@
 #![cfg(all(unix, feature = "hip"))]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-#[path = "../../backend-cuda/tests/emulated/mod.rs"]
-mod emulated;
-mod support;
-
 use std::process::Command;
 use std::time::Duration;
 
+use crate::emulated;
+use crate::support::{SOON, exo, finish, stderr, stdout};
 use serde_json::Value;
-use support::{SOON, exo, finish, stderr, stdout};
 
 /// With one of AMD's cards, and none of NVIDIA's.
 fn with_a_card(command: &mut Command) -> &mut Command {

@@ -8,8 +8,6 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "waits between two looks at another process")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,8 +15,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{Answer, Node, Start, wait_for};
 use serde_json::json;
-use support::{Answer, Node, Start, wait_for};
 
 const LIMIT_BYTES: u64 = 1 << 30;
 const ABOVE_IDLE_BYTES_MAX: u64 = 256 << 20;

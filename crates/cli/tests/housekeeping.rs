@@ -3,15 +3,13 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "waits for the clock that another process reads")]
 
-mod support;
-
 use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
+use crate::support::{Killed, Node, Start, exo, finish, known, stderr, stdout, wait_for};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
-use support::{Killed, Node, Start, exo, finish, known, stderr, stdout, wait_for};
 
 /// Two pulls and what goes for one, on a busy machine.
 const LONG: Duration = Duration::from_secs(90);

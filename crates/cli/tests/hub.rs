@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
 use exo_mock_hub::{Faults, Host, Layer, MockHub, Repository, sha256};
 use serde_json::Value;
-use support::{Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
 
 const CHUNK: u64 = 4 << 20;
 /// A pull and a run of the demo model, on a busy machine.

@@ -4,10 +4,6 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-#[path = "../../backend-cuda/tests/emulated/mod.rs"]
-mod emulated;
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,8 +11,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use crate::emulated;
+use crate::support::{Killed, SOON, children_of, exo, finish, is_alive, skip, stderr, stdout, wait_for};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use support::{Killed, SOON, children_of, exo, finish, is_alive, skip, stderr, stdout, wait_for};
 
 /// Opening the device in a debug build on a busy machine, and what a command gives its work to stop.
 const END_MAX: Duration = Duration::from_secs(60);

@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
+use crate::support::{Answer, Node, SOON, Start, exo, finish, run, stderr, stdout, wait_for};
 use serde_json::{Value, json};
-use support::{Answer, Node, SOON, Start, exo, finish, run, stderr, stdout, wait_for};
 
 /// Four pages.
 const CACHE_TOKENS: u32 = 128;

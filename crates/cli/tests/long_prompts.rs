@@ -5,18 +5,16 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::support::{Node, Start, demo_gguf, wait_for};
 use exo_formats::write::GgufWriter;
 use exo_formats::{LayerTensor, TensorName, TokenizerSource};
 use exo_types::DType;
 use serde_json::{Value, json};
-use support::{Node, Start, demo_gguf, wait_for};
 
 const CONTEXT: u32 = 4096;
 const LAYERS: u32 = 6;

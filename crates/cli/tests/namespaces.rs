@@ -5,12 +5,10 @@
 #![allow(clippy::print_stdout, reason = "numbers for whoever reads a failure")]
 #![allow(clippy::disallowed_methods, reason = "a time in which nothing happens")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::lan::{Host, Lan};
-use support::{SOON, demo_gguf, known, skip, stderr, wait_for};
+use crate::support::lan::{Host, Lan};
+use crate::support::{SOON, demo_gguf, known, skip, stderr, wait_for};
 
 #[test]
 fn nodes_of_three_hosts_find_each_other_and_fetch_only_their_own_parts_of_a_model() {

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::support::{Answer, Node, cluster, long_answer, resumed_of, stream_until, text_of, wait_for};
 use serde_json::json;
-use support::{Answer, Node, cluster, long_answer, resumed_of, stream_until, text_of, wait_for};
 
 /// Of an answer: the demo model takes a second for them.
 const TOKENS: u32 = 1800;

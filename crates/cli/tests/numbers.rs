@@ -7,10 +7,8 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::print_stdout, reason = "the numbers are for people")]
 
-mod support;
-
+use crate::support::{self, Node, cluster, stderr, wait_for};
 use serde_json::{Value, json};
-use support::{Node, cluster, stderr, wait_for};
 
 /// What a node may take besides its tensors and its cache.
 const MEMORY_BESIDE_BYTES: u64 = 80_000_000;

@@ -3,13 +3,11 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::{EXO, Node, SOON, Start, known, shared_library, skip, stderr, wait_for};
+use crate::support::{self, EXO, Node, SOON, Start, known, shared_library, skip, stderr, wait_for};
 
 /// A program that finds the folder mounted read-only.
 fn read_only(folder: &Path, program: &str) -> Command {

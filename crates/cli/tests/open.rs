@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use self::support::{Answer, Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
+use crate::support::{Answer, Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
 
 /// A request that shows this token, or none.
 fn call(node: &Node, line: &str, token: &str, body: &Value) -> Answer {

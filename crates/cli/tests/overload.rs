@@ -4,15 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "a pause in which a load builds up")]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::{self, Answer, Node, Start, known, wait_for};
 use serde_json::{Value, json};
-use support::{Answer, Node, Start, known, wait_for};
 
 /// Memory that may stay behind a flood: caches of the allocator, grown maps.
 const LEFT_BYTES_MAX: u64 = 24 << 20;

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::support::{self, exo, finish, stderr, stdout};
 use serde_json::Value;
-use support::{exo, finish, stderr, stdout};
 
 /// Loading and a few chunks in a debug build on a busy machine.
 const RUN_MAX: Duration = Duration::from_secs(120);

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{self, Node, run, stderr, stdout};
 use serde_json::Value;
-use support::{Node, run, stderr, stdout};
 
 const LAB: &str = r#"
 [[device]]

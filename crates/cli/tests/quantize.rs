@@ -2,18 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use crate::support::{Killed, demo_gguf, exo, finish, known, stderr, stdout, wait_for};
 use exo_formats::gguf::Gguf;
 use exo_formats::write::GgufWriter;
 use exo_formats::{LayerTensor, TensorName, TokenizerSource};
 use exo_types::DType;
 use serde_json::{Value, json};
-use support::{Killed, demo_gguf, exo, finish, known, stderr, stdout, wait_for};
 
 const RUN_MAX: Duration = Duration::from_secs(120);
 

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
-use serde_json::Value;
-use support::{
+use crate::support::{
     LONG, Node, SOON, Start, long_answer, rest_of, stderr, stdout, stream_until, text_of, wait_for,
 };
+use serde_json::Value;
 
 /// With its cache of 20,000 tokens the model takes 154 MiB: more than such a node has, less than two of them.
 const SMALL_MIB: u32 = 130;

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,8 +11,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use crate::support::{
+    self, Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for,
+};
 use serde_json::json;
-use support::{Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for};
 
 /// For the packages to be fetched.
 const INSTALL_MAX: Duration = Duration::from_secs(120);

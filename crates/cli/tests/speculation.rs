@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
+use crate::support::{Node, SOON, Start, run, stderr, stdout, wait_for};
 use serde_json::{Value, json};
-use support::{Node, SOON, Start, run, stderr, stdout, wait_for};
 
 /// A text that goes on as it began: the easiest to guess.
 const PROMPT: &str = "one two three four five one two three four five one two three four five one two";

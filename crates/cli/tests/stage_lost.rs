@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use support::{
-    LONG, Node, cluster, known, long_answer, pieces_of, rest_of, resumed_of, send, stream_of, stream_until,
-    text_of, wait_for,
+use crate::support::{
+    self, LONG, Node, cluster, known, long_answer, pieces_of, rest_of, resumed_of, send, stream_of,
+    stream_until, text_of, wait_for,
 };
+use serde_json::{Value, json};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
 /// From the loss of a node to the end of an answer of 400 tokens that it had a part in: noticing takes up to two seconds, and this

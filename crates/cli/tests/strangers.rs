@@ -3,14 +3,12 @@
 #![cfg(unix)] // the hostile node listens where commands look for one: on a Unix socket
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
+use crate::support::{self, Node, SOON, finish, stderr, stdout};
 use serde_json::{Value, json};
-use support::{Node, SOON, finish, stderr, stdout};
 
 /// Clears the screen, sets a title, turns text around, begins a line of its own, closes a suggested command, and is long.
 const HOSTILE: &str =

@@ -3,11 +3,9 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "a pause in which nothing happens is what is measured")]
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::{Node, Start, known, run, stderr, stdout};
+use crate::support::{Node, Start, known, run, stderr, stdout};
 
 fn alone(flags: &[&str]) -> Node {
     let flags = flags.iter().chain(&["--no-discovery"]).map(|flag| (*flag).to_owned()).collect();

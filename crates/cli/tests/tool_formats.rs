@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 
+use crate::support::{Node, stdout, tools_node_with};
 use serde_json::{Value, json};
-use support::{Node, stdout, tools_node_with};
 
 /// As Qwen3-Coder's: a function in a tag, each parameter in one of its own.
 const IN_TAGS: &str = r#"{%- if tools %}<|im_start|>system

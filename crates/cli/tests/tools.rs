@@ -3,14 +3,12 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
+use crate::support::{self, Answer, Node, stdout, tools_node};
 use serde_json::{Value, json};
-use support::{Answer, Node, stdout, tools_node};
 
 fn chat(more: Value) -> Value {
     let mut body = json!({

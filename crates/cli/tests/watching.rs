@@ -2,15 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
+use crate::support::{self, Node, SOON, cluster, stdout, wait_for};
 use serde_json::{Value, json};
-use support::{Node, SOON, cluster, stdout, wait_for};
 
 /// From a cause to its alert.
 const ALERT_MAX: Duration = Duration::from_secs(10);

@@ -4,16 +4,16 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use support::{
-    LONG, Node, SOON, Start, answers, comes_back, exo, finish, is_alive, long_answer, rest_of, send, skip,
-    stdout, stream, text_of, wait_for, worker, workers_of,
+use crate::support::{
+    Node, SOON, Start, answers, comes_back, exo, finish, is_alive, long_answer, rest_of, send, skip, stdout,
+    stream, stream_until, text_of, wait_for, worker, workers_of,
 };
+use serde_json::Value;
 
+/// Of an answer that outlasts what happens to its worker: a graphics card that is a program takes tens of milliseconds for each.
+const TOKENS: u32 = 120;
 /// What the loss of a worker adds to an answer: another one is started, its driver compiles, and the history is read
 /// again. The answer itself takes as long as the machine takes for its tokens.
 const LOSS_MAX: Duration = Duration::from_secs(10);
@@ -41,9 +41,9 @@ fn an_answer_goes_on_when_its_worker_is_killed() {
     let instance = node.place("demo", 1);
     assert!(instance["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{instance:#}");
     let began = Instant::now();
-    let expected = long_answer(&node, LONG);
+    let expected = long_answer(&node, TOKENS);
     let undisturbed = began.elapsed();
-    let (first, stream) = (worker(&node), stream(&node));
+    let (first, stream) = (worker(&node), stream_until(&node, TOKENS, 3));
     send("-KILL", first);
     let killed = Instant::now();
     let events = rest_of(stream);
@@ -108,9 +108,9 @@ fn a_worker_that_hangs_is_cut_off_within_the_deadline_of_a_step_and_its_answer_g
     let Some(mut node) = vulkan("worker-hangs", &["--step-max-s", &step_max]) else { return };
     let instance = node.place("demo", 1);
     let began = Instant::now();
-    let expected = long_answer(&node, LONG); // the driver has compiled what a step needs
+    let expected = long_answer(&node, TOKENS); // the driver has compiled what a step needs
     let undisturbed = began.elapsed();
-    let (pid, stream) = (worker(&node), stream(&node));
+    let (pid, stream) = (worker(&node), stream_until(&node, TOKENS, 3));
     send("-STOP", pid);
     let stopped = Instant::now();
     let events = rest_of(stream);

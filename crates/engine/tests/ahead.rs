@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{DEADLINE, Pipeline, cards, device, frame, id, on, options, part, spec};
+use crate::common::{DEADLINE, Pipeline, cards, device, frame, id, on, options, part, spec};
 use exo_backend::{CancelToken, Device};
 use exo_engine::{Ahead, EngineOptions, StepError};
 use exo_golden::Fixture;

@@ -5,11 +5,9 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-mod common;
-
 use std::path::Path;
 
-use common::{part, solo, spec};
+use crate::common::{part, solo, spec};
 use exo_engine::EngineOptions;
 use exo_golden::{LOGIT_ERROR_MAX, certain_steps};
 use exo_types::SamplingParams;

@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Pipeline, cards, device, id, on, part, spec};
+use crate::common::{self, Pipeline, cards, device, id, on, part, spec};
 use exo_backend::Device;
 use exo_engine::SequenceError;
 use exo_golden::Fixture;

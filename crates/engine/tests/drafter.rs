@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-mod common;
-
-use common::{DEADLINE, device, id, options, part, solo, spec};
+use crate::common::{DEADLINE, device, id, options, part, solo, spec};
 use exo_backend::{CancelToken, KvDType};
 use exo_engine::{DraftLeave, DraftRequest, Drafter};
 use exo_golden::Fixture;

@@ -3,9 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-mod common;
-
-use common::{DEADLINE, Pipeline, frame, id, options, part, solo, spec, split};
+use crate::common::{DEADLINE, Pipeline, frame, id, options, part, solo, spec, split};
 use exo_backend::CancelToken;
 use exo_engine::{EngineOptions, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;

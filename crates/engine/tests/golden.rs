@@ -1,8 +1,6 @@
 //! Logits and greedy text against transformers, on every fixture.
 
-mod common;
-
-use common::{options, solo};
+use crate::common::{self, options, solo};
 use exo_golden::{Drift, Fixture, LOGIT_ERROR_MAX, certain_steps};
 use exo_types::SamplingParams;
 

@@ -2,9 +2,7 @@
 //! and whichever pages are free. Equality, not closeness; one case a loop each, on every kind of layer. The size of a
 //! page is the exception, and is measured.
 
-mod common;
-
-use common::{assert_same_bits, one_of_each, options, part, solo, spec, split};
+use crate::common::{self, assert_same_bits, one_of_each, options, part, solo, spec, split};
 use exo_engine::EngineOptions;
 use exo_golden::{Drift, Fixture, LOGIT_ERROR_MAX};
 use exo_types::SamplingParams;

@@ -1,8 +1,6 @@
 //! What storing keys and values in fewer bits saves and costs, on every fixture.
 
-mod common;
-
-use common::{options, solo};
+use crate::common::{options, solo};
 use exo_backend::KvDType;
 use exo_engine::EngineOptions;
 use exo_golden::{Drift, Fixture};

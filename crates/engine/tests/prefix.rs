@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
-use common::{assert_same_bits, id, one_of_each, options, part, solo, spec, split};
+use crate::common::{self, assert_same_bits, id, one_of_each, options, part, solo, spec, split};
 use exo_engine::{Engine, SequenceError, StepError};
 use exo_golden::Fixture;
 use exo_types::{PageKey, Principal, SamplingParams, SequenceSpec};

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
 use std::path::Path;
 
-use common::{Pipeline, id, options, part, solo, spec, split};
+use crate::common::{Pipeline, id, options, part, solo, spec, split};
 use exo_engine::SequenceError;
 use exo_formats::TensorName;
 use exo_golden::Fixture;

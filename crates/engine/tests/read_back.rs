@@ -3,11 +3,9 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{DEADLINE, Pipeline, cards, device, frame, id, on, part, spec};
+use crate::common::{self, DEADLINE, Pipeline, cards, device, frame, id, on, part, spec};
 use exo_backend::{CancelToken, Device};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;

@@ -1,10 +1,8 @@
 //! What an engine refuses, by type, and that it goes on as if nothing had been asked.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{assert_same_bits, device, frame, id, options, part, solo, spec, split};
+use crate::common::{self, assert_same_bits, device, frame, id, options, part, solo, spec, split};
 use exo_backend::{CancelToken, Device, RunError};
 use exo_engine::{Engine, EngineOptions, LoadError, SequenceError, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;

@@ -1,10 +1,8 @@
 //! Real nodes in one process: one answers alone, three answer together, one is lost.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use support::{answer, cluster, place, request, spawn, until};
+use crate::support::{answer, cluster, place, request, spawn, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_alone_answers_with_the_model_it_carries() {

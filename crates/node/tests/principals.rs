@@ -1,10 +1,8 @@
 //! Who asks, and what they type: neither crosses to another user's cache or into the template.
 
-mod support;
-
+use crate::support::{TestNode, cluster, place, request, spawn};
 use exo_api::{GenerateEvent, Usage};
 use futures_util::StreamExt;
-use support::{TestNode, cluster, place, request, spawn};
 
 /// What an answer to this prompt used.
 async fn usage(node: &TestNode, prompt: &str) -> Usage {

@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{TestNode, answer, place, request, spawn_as, until};
 use exo_backend_cpu::Packing;
-use support::{TestNode, answer, place, request, spawn_as, until};
 
 const PROMPTS: [&str; 2] = ["What is 17 + 25?", "Tell me a story about a fox."];
 

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
 use std::borrow::Cow;
 
-use common::{Server, quick, start_with};
+use crate::common::{Server, quick, start_with};
 use exo_server::ServerOptions;
 
 /// A bundle of a few files.

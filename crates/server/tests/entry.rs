@@ -2,12 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Answer, SECRET, Server, chat_body, quick, start, start_both, start_with};
+use crate::common::{Answer, SECRET, Server, chat_body, quick, start, start_both, start_with};
 use exo_local_channel::LocalListener;
 use exo_server::{ApiKey, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
 use std::time::Duration;
 
-use common::{SECRET, Server, quick, start, start_with};
+use crate::common::{SECRET, Server, quick, start, start_with};
 use exo_api::live::{Change, LiveEvent};
 use exo_api::{ClusterView, InstanceState, WarningView};
 use exo_server::{ApiKey, ServerOptions};

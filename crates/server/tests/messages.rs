@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Answer, events, messages_body, quick, start, start_with};
+use crate::common::{Answer, events, messages_body, quick, start, start_with};
 use exo_api::{Prompt, Reasoning};
 use exo_server::{ApiKey, ServerOptions};
 use serde_json::{Value, json};

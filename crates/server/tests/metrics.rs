@@ -1,8 +1,6 @@
 //! `/metrics` through a real listener: who may read it, in which format, and of whom.
 
-mod common;
-
-use common::{SECRET, start, telemetry};
+use crate::common::{self, SECRET, start, telemetry};
 use exo_types::NodeId;
 
 fn key() -> String {

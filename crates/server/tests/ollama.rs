@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
-use common::{Answer, start};
+use crate::common::{Answer, start};
 use exo_api::{AnswerFormat, Prompt, Reasoning};
 use serde_json::{Value, json};
 

@@ -1,11 +1,9 @@
 //! OpenAI's own Python package against the server.
 
-mod common;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::start;
+use crate::common::start;
 use tokio::process::Command;
 
 /// What the script exits with when the package is not installed.

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Server, chat_body, quick, start, start_with};
+use crate::common::{Server, chat_body, quick, start, start_with};
 use exo_server::ServerOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Server, start};
+use crate::common::{self, Server, start};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

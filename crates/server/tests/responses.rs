@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
-use common::{Answer, Server, quick, start, start_with};
+use crate::common::{Answer, Server, quick, start, start_with};
 use exo_api::Prompt;
 use exo_server::{ApiKey, ServerOptions};
 use serde_json::{Value, json};

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
-use common::{quick, start, start_with};
+use crate::common::{quick, start, start_with};
 use exo_server::ServerOptions;
 
 const STREAM: &str = r#","stream":true"#;

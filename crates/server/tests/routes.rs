@@ -1,8 +1,6 @@
 //! Every endpoint is served, and errors have one shape.
 
-mod common;
-
-use common::{SECRET, start};
+use crate::common::{self, SECRET, start};
 use exo_api::endpoints::{Access, Answer, ENDPOINTS, Method};
 use exo_types::NodeId;
 use serde_json::Value;

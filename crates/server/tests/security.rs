@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::{SECRET, chat_body, quick, start, start_both, start_with};
+use crate::common::{self, SECRET, chat_body, quick, start, start_both, start_with};
 use exo_server::{ApiKey, ServeError, ServerOptions};
 use exo_types::Principal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

@@ -1,8 +1,6 @@
 //! `/tokenize`, `/detokenize` and `/apply-template` over the wire.
 
-mod common;
-
-use common::{quick, start, start_with};
+use crate::common::{quick, start, start_with};
 use exo_server::{ApiKey, ServerOptions};
 use serde_json::json;
 

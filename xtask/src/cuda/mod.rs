@@ -109,7 +109,7 @@ fn rows(told: &str, card: &str) -> Vec<String> {
 pub fn hip() -> anyhow::Result<()> {
     hip_kernels()?;
     hip_tests(None)?;
-    run::cargo(&["test", "--quiet", "--package", "exo", "--features", "hip", "--test", "hip"])
+    run::cargo(&["test", "--quiet", "--package", "exo", "--features", "hip", "--test", "all", "hip::"])
 }
 
 /// The crate with the feature `hip`: what `cargo xtask test` does. Tests that cannot run say so in the file `skips`.

@@ -1,0 +1,8 @@
+//! All tests of whole nodes in one program, which is linked once.
+
+mod support;
+
+mod cluster;
+mod kept_shards;
+mod principals;
+mod settling;

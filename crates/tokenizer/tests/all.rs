@@ -1,0 +1,9 @@
+//! All tests of the tokenizer in one program, which is linked once; that of memory is a process of its own.
+
+mod calls;
+mod channels;
+mod chat;
+mod hostile;
+mod reference;
+mod tagged_calls;
+mod templates;
