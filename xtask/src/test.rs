@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 use crate::{cuda, graph, licences, run, setup, tidy, web};
 
@@ -25,11 +25,14 @@ pub fn run(filter: Option<&str>, tests_only: bool) -> anyhow::Result<()> {
     setup::for_tests()?;
     let skips = run::target_dir()?.join("skipped-tests.txt");
     let _ = std::fs::remove_file(&skips);
-    // Tests look at the page, so it comes first.
-    step("page", || web::run(false))?;
-    if !tests_only {
-        checks(&skips)?;
-    }
+    // Tests look at the page, the checks before them do not. It mostly waits for its packages.
+    let (page, checked) = std::thread::scope(|scope| {
+        let page = scope.spawn(|| step("page", || web::run(false)));
+        let checked = if tests_only { Ok(()) } else { checks(&skips) };
+        (page.join(), checked)
+    });
+    page.map_err(|_| anyhow!("the page's thread panicked"))??;
+    checked?;
     tests(filter, &skips)
 }
 
