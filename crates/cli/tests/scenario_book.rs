@@ -90,6 +90,9 @@ fn install() -> Result<PathBuf, String> {
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("javascript");
     std::fs::create_dir_all(&folder).unwrap();
+    // Of two tests one installs, the other waits.
+    let installing = std::fs::File::create(folder.join("lock")).unwrap();
+    installing.lock().unwrap();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/javascript");
     for file in std::fs::read_dir(&sources).unwrap().flatten() {
         if file.file_type().unwrap().is_file() {
