@@ -20,10 +20,10 @@ extern __thread u32 thread, block_x, block_y; // unlike `thread_local`, without 
 // kinds that never end, stop the test.
 void wait_for_block();
 void wait_for_warp();
-// The memory through which a warp's lanes exchange 16 words each, from that of `thread` on; every turn has the other of two. A call
-// looks up what belongs to the running thread of the system, which costs more than a product.
+// The memory through which a warp's lanes exchange 16 words each, those of `thread` and behind them the next one's; every turn has the
+// other of two. A call looks up what belongs to the running thread of the system, which costs more than a product.
 typedef u32 Words[16];
-Words* exchange(u32 thread, u32 turn);
+u32* exchange(u32 thread, u32 turn);
 u32 next_turn();
 // 16 bytes to shared memory: begun, closed into a group, and waited for but for the last so many groups.
 void begin_copy(void* to, const void* from);
@@ -91,7 +91,7 @@ DEVICE u16 float_to_half(float value) {
 DEVICE float from_lane(float value, u32 lane, u32 width) {
     u32 turn = emulated::next_turn();
     u32 first = THREAD & ~(width - 1u);
-    emulated::Words* of = emulated::exchange(first, turn);
+    emulated::Words* of = (emulated::Words*)emulated::exchange(first, turn);
     of[THREAD - first][0] = float_to_bits(value);
     emulated::wait_for_warp();
     return bits_to_float(of[lane][0]);
@@ -120,7 +120,7 @@ DEVICE void publish_for_all() {}
 // (k, n) of b in lane 4 n + k % 8 / 2, word k / 8; of two to a word the even k is low.
 DEVICE void emulate_mma(float c[4], const u32 a[4], const u32 b[2], float (*decode)(u16)) {
     u32 turn = emulated::next_turn(), lane = THREAD % 32u;
-    emulated::Words* of = emulated::exchange(THREAD - lane, turn);
+    emulated::Words* of = (emulated::Words*)emulated::exchange(THREAD - lane, turn);
     memcpy(of[lane], a, 16);
     memcpy(of[lane] + 4, b, 8);
     emulated::wait_for_warp();
@@ -140,7 +140,7 @@ DEVICE void emulate_mma(float c[4], const u32 a[4], const u32 b[2], float (*deco
 // element (k, n) of b in lane 4 n + k % 16 / 4, word k / 16.
 DEVICE void emulate_mma_s8(int c[4], const u32* a, const u32* b, u32 halves) {
     u32 turn = emulated::next_turn(), lane = THREAD % 32u;
-    emulated::Words* of = emulated::exchange(THREAD - lane, turn);
+    emulated::Words* of = (emulated::Words*)emulated::exchange(THREAD - lane, turn);
     memcpy(of[lane], a, 8 * halves);
     memcpy(of[lane] + 4, b, 4 * halves);
     emulated::wait_for_warp();

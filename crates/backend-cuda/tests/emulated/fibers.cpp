@@ -185,8 +185,8 @@ void wait_for_copies(u32 but) {
     }
 }
 
-Words* exchange(u32 of, u32 turn) {
-    return &pool.words[turn % 2][of];
+u32* exchange(u32 of, u32 turn) {
+    return pool.words[turn % 2][of];
 }
 
 u32 next_turn() {
