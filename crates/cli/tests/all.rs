@@ -48,5 +48,6 @@ mod swarm;
 mod threads;
 mod tool_formats;
 mod tools;
+mod update;
 mod watching;
 mod workers;

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-mod support;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::support::{Node, Start, exo, finish, known, stderr, stdout, wait_for};
 use exo_mock_hub::{Faults, Layer, MockHub, Repository};
 use serde_json::{Value, json};
-use support::{Node, Start, exo, finish, known, stderr, stdout, wait_for};
 
 /// A pull and a placement, on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
