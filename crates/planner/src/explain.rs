@@ -54,7 +54,7 @@ pub(crate) fn reasons(
         };
         let otherwise_ns = match &other {
             Otherwise::Plan { objective_ns, .. } => Some(*objective_ns),
-            Otherwise::Impossible | Otherwise::NotAsked => None,
+            Otherwise::Impossible { .. } | Otherwise::NotAsked => None,
         };
         DeviceReason { node: device.node, device: device.device.id.clone(), text, otherwise_ns }
     };
@@ -73,7 +73,9 @@ enum Otherwise {
     /// Nobody looked: there are too many devices, or it cannot be used.
     NotAsked,
     /// There is no such plan.
-    Impossible,
+    Impossible {
+        why: String,
+    },
     Plan {
         objective_ns: u64,
         times: Times,
@@ -104,14 +106,14 @@ impl Explained<'_> {
             asked.pins.push(pin);
         }
         if others.is_empty() {
-            return Otherwise::Impossible;
+            return Otherwise::Impossible { why: "there is no device".to_owned() };
         }
         match search::best(&asked, sizes, &others) {
             Some(found) => Otherwise::Plan {
                 objective_ns: found.objective_ns,
                 times: Costs::of(request, Case::Expected).times(&found.layout),
             },
-            None => Otherwise::Impossible,
+            None => Otherwise::Impossible { why: why_none(&asked, others.len()) },
         }
     }
 
@@ -130,6 +132,19 @@ impl Explained<'_> {
                 format!("a request of {prompt_tokens} + {answer_tokens} tokens takes {then} instead of {now}")
             }
         }
+    }
+}
+
+/// Why so many devices have no plan.
+fn why_none(asked: &PlanRequest, devices: usize) -> String {
+    match asked.objective {
+        Objective::Spread { stages_min } if devices < stages_min as usize => {
+            format!("there are fewer than the {stages_min} devices that were asked for")
+        }
+        Objective::Latency | Objective::Throughput if asked.pins.is_empty() => {
+            "the model does not fit".to_owned()
+        }
+        _ => "no plan is as it was asked for".to_owned(),
     }
 }
 
@@ -158,7 +173,7 @@ fn placed(
         Otherwise::Plan { objective_ns, .. } => {
             format!("{part}; without it {}", plan.instead(request, *objective_ns))
         }
-        Otherwise::Impossible => format!("{part}; without it the model does not fit"),
+        Otherwise::Impossible { why } => format!("{part}; without it {why}"),
         Otherwise::NotAsked => part,
     }
 }
@@ -181,7 +196,7 @@ fn left_out(
             let change = change((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
             format!("no layer: adding it {change}; {}", plan.instead(request, *objective_ns))
         }
-        Otherwise::Impossible => "no layer: there is no plan with it".to_owned(),
+        Otherwise::Impossible { .. } => "no layer: there is no plan with it".to_owned(),
         Otherwise::NotAsked => "no layer: the plan is made without it".to_owned(),
     }
 }

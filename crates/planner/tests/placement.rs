@@ -263,6 +263,24 @@ fn every_reason_is_true() {
     }
 }
 
+#[test]
+fn a_device_that_cannot_be_spared_says_what_for() {
+    let spread = Objective::Spread { stages_min: 2 };
+    let cases = [
+        ("a=40@50", Objective::Latency, "there is no device"),
+        ("a=20@50 b=20@10", Objective::Latency, "the model does not fit"),
+        ("a=40@50 b=40@10", spread, "there are fewer than the 2 devices that were asked for"),
+        ("a=20@50 b=20@10 c=1@10", spread, "no plan is as it was asked for"),
+    ];
+    for (cluster, objective, why) in cases {
+        let mut request = read(cluster, 32, &[]);
+        request.objective = objective;
+        let plan = plan(&request).expect("fits");
+        let text = &plan.reasons[0].text;
+        assert!(text.ends_with(&format!("; without it {why}")), "{cluster}: {text}");
+    }
+}
+
 /// Each change that an error names makes the request possible, and a little less does not.
 #[test]
 fn every_remedy_is_the_smallest() {
