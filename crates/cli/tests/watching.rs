@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use crate::support::{self, Node, SOON, cluster, stdout, wait_for};
+use crate::support::{self, Node, SOON, Start, cluster, stdout, wait_for};
 use serde_json::{Value, json};
 
 /// From a cause to its alert.
@@ -106,12 +106,21 @@ fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
     assert!(silenced.status.success(), "{}", support::stderr(&silenced));
     let listed: Value = serde_json::from_str(&stdout(&nodes[0].exo(&["alerts", "--json"]))).unwrap();
     let lost = listed.as_array().unwrap().iter().find(|alert| alert["rule"] == "node_lost").unwrap();
-    assert!(lost["silenced_until_unix_s"].as_u64().is_some(), "{listed}");
+    let silenced_until = lost["silenced_until_unix_s"].as_u64().unwrap_or_else(|| panic!("{listed}"));
     let text = metrics(&nodes[0], "?scope=cluster");
     assert_eq!(sample(&text, active), None);
     assert_eq!(sample(&text, "exo_node_up{node=\"three\"}"), Some(0.0));
     let unknown = nodes[0].exo(&["alerts", "silence", "no_such_rule"]);
     assert!(!unknown.status.success() && support::stderr(&unknown).contains("no alert"), "{unknown:?}");
+
+    nodes[0].kill();
+    let again = Node::start_in(&nodes[0].data_dir, Start { name: "one", group: "alert", ..Start::default() });
+    let until = wait_for("the alert, silenced as before", SOON, || {
+        let alerts = again.get("/exo/v1/alerts");
+        alerts.as_array()?.iter().find(|alert| alert["rule"] == "node_lost")?["silenced_until_unix_s"]
+            .as_u64()
+    });
+    assert!(until.abs_diff(silenced_until) <= 2, "{until} for {silenced_until}");
 }
 
 /// The lines of `exo logs` as they were told.

@@ -84,6 +84,8 @@ const WINDOW: &str = "window.json";
 const EPOCHS_SKIPPED: u64 = 1 << 14;
 /// The file of the journal.
 const JOURNAL: &str = "journal.redb";
+/// The file of silenced alerts.
+const SILENCES: &str = "silences.json";
 /// How the log of trust begins; the encoded entries follow.
 const TRUST_FORMAT: &[u8] = b"exo log of trust 1\n";
 
@@ -172,7 +174,7 @@ impl DataDir {
     /// Forgets the cluster and this node's key, which is all that others know it by. Models, measurements and settings stay. After
     /// a crash in between, the next start founds a cluster or says that this has to be done again.
     pub fn leave(&self) -> Result<(), FilesError> {
-        for name in ["peers.json", "epoch.json", WINDOW, TRUST, JOURNAL, "node.key"] {
+        for name in ["peers.json", "epoch.json", WINDOW, SILENCES, TRUST, JOURNAL, "node.key"] {
             let path = self.path.join(name);
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -250,7 +252,7 @@ impl DataDir {
 
     /// Moves those of the small files aside that are damaged, and says which. What they said is made up for: addresses are found
     /// anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the last one that the journal knows, so that
-    /// none is led twice.
+    /// none is led twice. Alerts are not silenced any more.
     pub fn mend(&self, epoch_seen: u64, me: NodeId) -> Result<Vec<String>, FilesError> {
         let mut said = Vec::new();
         let mut aside = |error: FilesError| match error {
@@ -261,6 +263,9 @@ impl DataDir {
             other => Err(other),
         };
         if let Err(error) = self.peers() {
+            aside(error)?;
+        }
+        if let Err(error) = self.silences() {
             aside(error)?;
         }
         if let Err(error) = self.window_time() {
@@ -298,6 +303,16 @@ impl DataDir {
     pub fn set_peers(&self, peers: &BTreeMap<NodeId, Vec<SocketAddr>>) -> Result<(), FilesError> {
         let named: BTreeMap<String, &Vec<SocketAddr>> = peers.iter().map(|(n, a)| (n.to_full(), a)).collect();
         self.write_json("peers.json", &named)
+    }
+
+    /// What was silenced, until when.
+    pub fn silences(&self) -> Result<BTreeMap<String, u64>, FilesError> {
+        Ok(self.read_json(SILENCES)?.unwrap_or_default())
+    }
+
+    /// Keeps what is silenced. For whoever holds the folder through a node.
+    pub fn set_silences(path: &Path, silences: &BTreeMap<String, u64>) -> Result<(), FilesError> {
+        write(path, SILENCES, &serde_json::to_vec_pretty(silences).unwrap_or_default())
     }
 
     fn read_json<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<Option<T>, FilesError> {

@@ -61,6 +61,8 @@ pub(crate) struct Parts {
     pub meters: Arc<Meters>,
     /// The system around the node.
     pub host: Arc<dyn Host>,
+    /// What was measured, with the silences of earlier runs.
+    pub telemetry: Arc<Telemetry>,
 }
 
 impl Node {
@@ -81,8 +83,8 @@ impl Node {
             invites,
             meters,
             host,
+            telemetry,
         } = parts;
-        let telemetry = Arc::new(Telemetry::default());
         let (name, data_dir) = (config.name.clone(), config.data_dir.clone());
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);

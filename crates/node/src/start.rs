@@ -33,6 +33,7 @@ use crate::node::{Node, Parts};
 use crate::pairing::Invites;
 use crate::room::Room;
 use crate::run_loop::{Clock, unix_s};
+use crate::telemetry::Telemetry;
 use crate::window;
 use crate::worker::AskError;
 
@@ -142,6 +143,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         window_ran,
         warnings: logs.mended,
     };
+    let telemetry = Telemetry::new(config.data_dir.clone(), clock.now(), data.silences()?);
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let hands = Hands {
         links: LinkHands::new(endpoint.clone(), events.clone(), meters.clone(), config.log.clone()),
@@ -172,6 +174,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         invites,
         meters,
         host,
+        telemetry: Arc::new(telemetry),
     }))
 }
 

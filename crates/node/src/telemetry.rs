@@ -1,5 +1,7 @@
 //! What was measured and what follows from it, between the loop, which takes it in once a second, and those who ask.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exo_api::{AdminError, AlertView, ClusterView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView};
@@ -7,9 +9,15 @@ use exo_machine::Now;
 use exo_telemetry::{Alerts, Seen, Series, SilenceError, Subject};
 use exo_types::Time;
 
+use crate::files::DataDir;
+
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Telemetry(Mutex<Inner>);
+pub struct Telemetry {
+    inner: Mutex<Inner>,
+    /// Where silences are kept.
+    data_dir: PathBuf,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -23,6 +31,13 @@ struct Inner {
 }
 
 impl Telemetry {
+    /// Of a node that starts, with what was silenced before, by the clock on the wall.
+    pub fn new(data_dir: PathBuf, now: Now, silences: BTreeMap<String, u64>) -> Self {
+        let telemetry = Self { data_dir, ..Self::default() };
+        telemetry.inner().alerts.take_up(seconds(now), now.unix_s, silences);
+        telemetry
+    }
+
     /// Takes in a view, and what was measured with it if a second has passed, and answers with the alerts.
     pub fn observe(
         &self,
@@ -30,7 +45,7 @@ impl Telemetry {
         view: &ClusterView,
         told: impl FnOnce() -> TelemetryView,
     ) -> Vec<AlertView> {
-        let time_s = now.time.since(Time(0)).as_secs();
+        let time_s = seconds(now);
         let mut inner = self.inner();
         if inner.taken_s.is_none_or(|taken| time_s > taken) {
             inner.taken_s = Some(time_s);
@@ -65,7 +80,7 @@ impl Telemetry {
         view.ok_or(AdminError::NotFound { what, name })
     }
 
-    /// Silences an alert for a while.
+    /// Silences an alert for a while, also over a restart.
     pub fn silence(&self, request: &SilenceRequest) -> Result<(), AdminError> {
         let mut inner = self.inner();
         let silenced = inner.alerts.silence(&request.alert, request.for_s);
@@ -73,13 +88,20 @@ impl Telemetry {
         silenced.map_err(|error| match error {
             SilenceError::Unknown => AdminError::NotFound { what: "alert", name: request.alert.clone() },
             SilenceError::TooMuch(message) => AdminError::Invalid { param: "for_s".to_owned(), message },
-        })
+        })?;
+        // Under the lock, so that the last one silenced is the last one written.
+        DataDir::set_silences(&self.data_dir, &inner.alerts.silences())
+            .map_err(|error| AdminError::Disk { message: format!("it holds until this node ends: {error}") })
     }
 
     /// A panic of one who held it leaves whole values behind.
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn seconds(now: Now) -> u64 {
+    now.time.since(Time(0)).as_secs()
 }
 
 fn subject(query: SeriesQuery) -> Result<Subject, AdminError> {

@@ -157,6 +157,20 @@ impl Alerts {
         Some(self.unix_s + until.saturating_sub(self.now_s))
     }
 
+    /// What is silenced, until when by the system's clock.
+    pub fn silences(&self) -> BTreeMap<String, u64> {
+        let until = |until_s: u64| self.unix_s + until_s.saturating_sub(self.now_s);
+        self.silences.iter().map(|(name, until_s)| (name.clone(), until(*until_s))).collect()
+    }
+
+    /// Takes up the silences of an earlier run: as many as there may be, none for longer than one may be.
+    pub fn take_up(&mut self, time_s: u64, unix_s: u64, silences: BTreeMap<String, u64>) {
+        (self.now_s, self.unix_s) = (time_s, unix_s);
+        let left = silences.into_iter().filter(|(_, until)| *until > unix_s).take(SILENCES_MAX);
+        self.silences =
+            left.map(|(name, until)| (name, time_s + (until - unix_s).min(SILENCE_S_MAX))).collect();
+    }
+
     /// Silences an alert, or all of a rule, for so many seconds; 0 ends a silence.
     pub fn silence(&mut self, name: &str, for_s: u64) -> Result<(), SilenceError> {
         let is_known = Rule::of(name).is_some()

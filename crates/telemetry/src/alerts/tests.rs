@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api::plan::{PredictionView, RangeView};
 use exo_api::{
@@ -225,6 +225,29 @@ fn a_silence_lasts_as_long_as_it_was_asked_for() {
     assert!(bench.alerts.views()[0].silenced_until_unix_s.is_some());
     bench.alerts.silence("node_lost", 0).unwrap();
     assert_eq!(bench.alerts.views()[0].silenced_until_unix_s, None);
+}
+
+#[test]
+fn silences_go_on_in_the_next_run_and_never_for_longer_than_a_week() {
+    let mut before = Alerts::default();
+    before.take_up(500, 10_000, BTreeMap::new());
+    before.silence("node_lost", 60).unwrap();
+    let kept = before.silences();
+    assert_eq!(kept, BTreeMap::from([("node_lost".to_owned(), 10_060)]));
+    // The time of a run is its own; the clock on the wall went on.
+    let next = |unix_s: u64| {
+        let mut next = Alerts::default();
+        next.take_up(3, unix_s, kept.clone());
+        next.silences()
+    };
+    assert_eq!(next(10_020), kept);
+    assert_eq!(next(10_060), BTreeMap::new());
+    assert_eq!(next(5)["node_lost"], 5 + SILENCE_S_MAX.min(10_055), "a clock that was set back");
+    let many = (0..2 * SILENCES_MAX as u64).map(|n| (n.to_string(), u64::MAX)).collect();
+    let mut flooded = Alerts::default();
+    flooded.take_up(0, 0, many);
+    assert_eq!(flooded.silences().len(), SILENCES_MAX);
+    assert!(flooded.silences().values().all(|until| *until == SILENCE_S_MAX));
 }
 
 #[test]
