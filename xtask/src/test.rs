@@ -31,8 +31,11 @@ pub fn run(filter: Option<&str>, tests_only: bool) -> anyhow::Result<()> {
         let checked = if tests_only { Ok(()) } else { checks(&skips) };
         (page.join(), checked)
     });
-    page.map_err(|_| anyhow!("the page's thread panicked"))??;
-    checked?;
+    let page = page.unwrap_or_else(|_| Err(anyhow!("the page's thread panicked")));
+    match (page, checked) {
+        (Err(page), Err(check)) => bail!("{check:#}; and {page:#}"),
+        (page, checked) => page.and(checked)?,
+    }
     tests(filter, &skips)
 }
 

@@ -77,17 +77,23 @@ fn dead_files(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     Ok(complaints)
 }
 
+/// Whether a manifest names a test program.
+fn names_test(manifest: &str, name: &str) -> bool {
+    let mut sections = manifest.split("\n[[test]]\n").skip(1);
+    sections.any(|section| section.lines().next() == Some(&format!("name = \"{name}\"")))
+}
+
 /// Whether a file lies beside an `all.rs` of tests, and is neither a part of that nor a program of its own.
 fn is_no_test_of_all(file: &Path) -> bool {
     let (Some(folder), Some(name)) = (file.parent(), file.file_stem().and_then(|s| s.to_str())) else {
         return false;
     };
-    let has =
-        |home: PathBuf, what: String| std::fs::read_to_string(home).ok().map(|text| text.contains(&what));
+    let read = |path: PathBuf| std::fs::read_to_string(path).ok();
+    let (all, manifest) = (read(folder.join("all.rs")), read(folder.with_file_name("Cargo.toml")));
     folder.ends_with("tests")
         && name != "all"
-        && has(folder.join("all.rs"), format!("\nmod {name};")) == Some(false)
-        && has(folder.with_file_name("Cargo.toml"), format!("name = \"{name}\"")) == Some(false)
+        && all.is_some_and(|text| !text.contains(&format!("\nmod {name};")))
+        && manifest.is_some_and(|text| !names_test(&text, name))
 }
 
 /// Files that may declare a module whose file lies in `folder`.
@@ -180,7 +186,14 @@ fn count_long(text: &str) -> usize {
 mod tests {
     use std::path::PathBuf;
 
-    use super::{count_long, shared_numbers};
+    use super::{count_long, names_test, shared_numbers};
+
+    #[test]
+    fn a_test_program_has_a_name_of_its_own_in_the_manifest() {
+        let manifest = "[package]\nname = \"exo\"\n\n[[test]]\nname = \"all\"\n\n[[bin]]\nname = \"tool\"\n";
+        assert!(names_test(manifest, "all"));
+        assert!(!names_test(manifest, "exo") && !names_test(manifest, "tool"));
+    }
 
     #[test]
     fn two_decisions_of_one_number_are_told() {

@@ -16,7 +16,7 @@
 // part lie as their matrix of four by four turned over.
 #include "rounded.cuh"
 
-// As in matmul_half_mma.cu.
+// HALF_SOME_ROWS_MAX of src/launch.rs.
 #define SOME_ROWS_MAX 32u
 
 struct HalvesArgs {

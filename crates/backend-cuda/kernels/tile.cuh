@@ -4,7 +4,7 @@
 
 // Rows of x and of w to a tile.
 #define TILE 64u
-// Words between rows of 8 words: a quarter warp's 16-byte reads, or a whole warp's reads of a fragment, then meet in no bank.
+// Words between rows of 8 words: a quarter warp's 16-byte reads then meet in no bank.
 #define STRIDE 12u
 
 // Of the first 128 threads one half brings a row of w each, the other a row of x. The caller waits for all.

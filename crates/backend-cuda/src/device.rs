@@ -15,6 +15,7 @@ use crate::api::{Api, CallError};
 use crate::card::Card;
 use crate::driver::{Context, DeviceMemory, Ordinal};
 use crate::kernels::Kernels;
+use crate::launch::LARGE_TILES_MIN;
 use crate::program::CudaProgram;
 use crate::queue::Queue;
 use crate::storage::{CudaBuffer, CudaKv, KvLayer};
@@ -35,6 +36,8 @@ pub struct CudaOptions {
     pub memory_limit_bytes: Option<u64>,
     /// Multiplies F16 and BF16 by plain kernels even where the card has tensor cores.
     pub without_tensor_cores: bool,
+    /// Multiplies by large tiles however few there are: for tests, whose matrices are small.
+    pub large_tiles: bool,
     /// Starts every kernel by itself instead of repeating captured steps.
     pub without_graphs: bool,
 }
@@ -70,6 +73,8 @@ pub(crate) struct Shop {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) kernels: Kernels,
     pub(crate) has_tensor_cores: bool,
+    /// From how many large tiles on a product takes them.
+    pub(crate) large_tiles_min: usize,
     pub(crate) has_graphs: bool,
     /// Runs that were launched as graphs.
     pub(crate) replays: AtomicU64,
@@ -147,6 +152,7 @@ impl CudaDevice {
             ledger: Ledger::new(limit_bytes),
             kernels: Kernels::default(),
             has_tensor_cores,
+            large_tiles_min: if options.large_tiles { 1 } else { LARGE_TILES_MIN },
             has_graphs: !options.without_graphs,
             replays: AtomicU64::new(0),
             loading,

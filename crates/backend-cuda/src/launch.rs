@@ -36,8 +36,9 @@ const VEC_OUTPUTS_SUPER: usize = 16;
 const TILE: usize = 64;
 const LARGE_TILE: usize = 128;
 /// From how many tiles on large ones keep a large card busy.
-const LARGE_TILES_MIN: usize = 128;
-/// Rows of w of the kernels for halves and few rows; up to how many rows the one for some is used; rows to a tile of many.
+pub(crate) const LARGE_TILES_MIN: usize = 128;
+/// Rows of w of the kernels for halves and few rows; up to how many rows the one for some is used, which kernels/halves.cu knows
+/// as SOME_ROWS_MAX; rows to a tile of many.
 const HALF_OUTPUTS: usize = 16;
 const HALF_SOME_ROWS_MAX: usize = 32;
 const HALF_TILE: usize = 128;
@@ -373,7 +374,7 @@ impl Planner<'_> {
         };
         let mut addresses = self.planes(weight).to_vec();
         addresses.extend([x_at, x_scales, bias, result_at]);
-        for (file, name, threads, grid) in choices(weight, self.shop.has_tensor_cores) {
+        for (file, name, threads, grid) in choices(weight, self.shop) {
             out.push(self.launch(Draft {
                 file,
                 name: &format!("{name}_{}", layout::name(weight.dtype)),
@@ -426,7 +427,8 @@ fn attention_choices(kv: &KvCache, heads: usize) -> Result<[(String, Grid); 2], 
 }
 
 /// The kernels that multiply with a weight, and for how many rows each is used.
-fn choices(weight: &Weight, has_tensor_cores: bool) -> Vec<(File, &'static str, u32, Grid)> {
+fn choices(weight: &Weight, shop: &Shop) -> Vec<(File, &'static str, u32, Grid)> {
+    let has_tensor_cores = shop.has_tensor_cores;
     let tiles = |outputs: usize, rows_each, from, up_to| {
         let y = weight.rows.div_ceil(outputs);
         Grid::Tiles { y, rows_each, from, up_to }
@@ -453,7 +455,7 @@ fn choices(weight: &Weight, has_tensor_cores: bool) -> Vec<(File, &'static str, 
     let many_from = few_max + 1;
     if is_mma {
         // Rows of x that fill a small tile and are too few for as many large ones as a card has room for.
-        let columns_min = LARGE_TILES_MIN.div_ceil(weight.rows.div_ceil(TILE).max(1));
+        let columns_min = shop.large_tiles_min.div_ceil(weight.rows.div_ceil(TILE).max(1));
         let some_max = TILE.max((columns_min - 1) * LARGE_TILE);
         choices.push((File::MatMulMma, "matmul_mma_some", 256, tiles(TILE, TILE, many_from, some_max)));
         let many = tiles(TILE, LARGE_TILE, some_max + 1, usize::MAX);

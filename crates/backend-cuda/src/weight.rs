@@ -15,7 +15,8 @@ use crate::storage::CudaWeight;
 
 /// Bytes of a tensor that are repacked and handed to the driver at once.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Threads that repack a chunk.
+/// From so many bytes on a chunk is repacked by several threads, and by how many.
+const SHARED_BYTES_MIN: usize = 1 << 20;
 const PACKERS_MAX: usize = 8;
 /// Where a plane may begin.
 const ALIGNMENT: u64 = 256;
@@ -64,17 +65,29 @@ pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightErr
 /// Rows plane by plane, in parts of so many rows, each by a thread of its own.
 fn pack(rows: &[u8], row_bytes: usize, push: impl Fn(&[u8], &mut Planes) + Sync) -> Vec<(usize, Planes)> {
     let count = rows.len() / row_bytes;
-    let packers = thread::available_parallelism().map_or(1, NonZero::get).min(PACKERS_MAX);
+    let packers = match rows.len() {
+        ..SHARED_BYTES_MIN => 1,
+        _ => thread::available_parallelism().map_or(1, NonZero::get).min(PACKERS_MAX),
+    };
     let planes_of = |part: &[u8]| {
         let mut planes = Planes::default();
         part.chunks(row_bytes).for_each(|row| push(row, &mut planes));
         (part.len() / row_bytes, planes)
     };
     let planes_of = &planes_of;
+    let mut parts = rows.chunks(count.div_ceil(packers).max(1) * row_bytes);
+    let Some(own) = parts.next() else { return Vec::new() };
     thread::scope(|scope| {
-        let parts = rows.chunks(count.div_ceil(packers).max(1) * row_bytes);
-        let packing: Vec<_> = parts.map(|part| scope.spawn(move || planes_of(part))).collect();
-        packing.into_iter().map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        // A part whose thread the system refuses is packed by this one.
+        let start =
+            |part| thread::Builder::new().spawn_scoped(scope, move || planes_of(part)).map_err(|_| part);
+        let others: Vec<_> = parts.map(start).collect();
+        let mut packed = vec![planes_of(own)];
+        packed.extend(others.into_iter().map(|other| match other {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(part) => planes_of(part),
+        }));
+        packed
     })
 }
 

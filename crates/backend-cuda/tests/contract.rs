@@ -36,9 +36,10 @@ fn passes(card: &Card, report: &Report) {
     report.assert_passed();
 }
 
-/// Both kernel families.
-fn families() -> [CudaOptions; 2] {
-    [options(), CudaOptions { without_tensor_cores: true, ..options() }]
+/// Both kernel families, and the tiles of large matrices.
+fn families() -> [CudaOptions; 3] {
+    let without_tensor_cores = CudaOptions { without_tensor_cores: true, ..options() };
+    [options(), without_tensor_cores, CudaOptions { large_tiles: true, ..options() }]
 }
 
 fn agrees_with_formulas(card: &Card) {

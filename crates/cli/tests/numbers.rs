@@ -1,7 +1,7 @@
 //! The numbers of `docs/benchmarks.md`: three processes on loopback against one, memory of each.
 //!
 //! With the built-in model this is a test like any other. `EXO_BENCH_MODELS` names other model files, with `:` between:
-//! `EXO_BENCH_MODELS=/models/a.gguf EXO_BENCH_TOKENS=64 cargo test --release -p exo --test numbers -- --ignored --nocapture`
+//! `EXO_BENCH_MODELS=/models/a.gguf EXO_BENCH_TOKENS=64 cargo test --release -p exo --test all numbers:: -- --ignored --nocapture`
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking

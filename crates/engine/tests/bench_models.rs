@@ -1,6 +1,6 @@
 //! The models of `bench/make_models.py`, which are too large to commit, against `bench/reference_logits.py`.
 //!
-//! Opt in with `EXO_GOLDEN_MODELS=/folder cargo test -p exo-engine --test bench_models -- --ignored --nocapture`, where
+//! Opt in with `EXO_GOLDEN_MODELS=/folder cargo test -p exo-engine --test all bench_models:: -- --ignored --nocapture`, where
 //! each `MODEL/hf` has a `MODEL/reference.json` beside it, written by `reference_logits.py MODEL/hf --steps 64`.
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests

@@ -3,6 +3,5 @@
 mod support;
 
 mod cluster;
-mod kept_shards;
 mod principals;
 mod settling;

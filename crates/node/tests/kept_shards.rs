@@ -2,14 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
+mod support;
+
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::support::{TestNode, answer, cluster_on, place, request, until};
 use exo_api::{InstanceState, InstanceView};
 use exo_node::{Host, SystemHost};
 use exo_types::DeviceFacts;
+use support::{TestNode, answer, cluster_on, place, request, until};
 
 /// A machine of which the speed is known: how the layers are cut is no matter of chance.
 struct Measured(f64);

@@ -26,11 +26,17 @@ const FLOATS: &[(usize, usize, usize, bool)] = &[
     (21, 70, 64, true),
     (2, 300, 256, false),
     (101, 27, 1040, true),
+    (130, 130, 70, false),
 ];
-const BLOCKS_OF_32: &[(usize, usize, usize, bool)] =
-    &[(3, 5, 32, true), (9, 33, 1056, false), (18, 130, 64, true)];
+const BLOCKS_OF_32: &[(usize, usize, usize, bool)] = &[
+    (3, 5, 32, true),
+    (9, 33, 1056, false),
+    (18, 130, 64, true),
+    (1, 5, 2080, false),
+    (70, 70, 1056, false),
+];
 const BLOCKS_OF_256: &[(usize, usize, usize, bool)] =
-    &[(3, 5, 256, true), (9, 33, 1280, false), (18, 70, 512, true)];
+    &[(3, 5, 256, true), (9, 33, 1280, false), (18, 70, 512, true), (70, 70, 768, false)];
 
 pub(super) fn cases() -> Vec<Box<dyn Case>> {
     let mut cases: Vec<Box<dyn Case>> = Vec::new();

@@ -112,7 +112,7 @@ enum Rank {
     WithMembers,
     /// Of all fresh nodes, this one included, it has the lowest key.
     LowestFresh,
-    /// Silent when it was asked.
+    /// Silent when it was asked, or refused.
     Silent,
     /// It has a higher key, and nobody has a lower one: it should have asked.
     Overdue,
@@ -206,7 +206,7 @@ impl Joining {
         let (me, is_closed) = (ctx.me(), !ctx.is_fresh());
         // Who did not answer is not waited for: a dead node's record may last for minutes.
         let may_ask = |s: &Stranger| !self.must_prove(s);
-        let is_lowest = |s: &Stranger| s.is_fresh && !s.has_failed && may_ask(s);
+        let is_lowest = |s: &Stranger| s.is_fresh && !s.has_failed && may_ask(s) && !s.refuses(ctx.now.time);
         let lowest = self.strangers.iter().find(|(_, s)| is_lowest(s)).map(|(node, _)| *node);
         let is_lowest_here = lowest.is_none_or(|lowest| lowest > me);
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
@@ -218,7 +218,7 @@ impl Joining {
                 s if !s.is_fresh && !s.has_failed => (Rank::WithMembers, LOOK_AROUND),
                 s if s.is_fresh && node >= me && !is_lowest_here => return None, // it joins the lowest as well
                 s if s.is_fresh && node >= me => (Rank::Overdue, HIGHER_ASKS_WITHIN),
-                s if s.has_failed => (Rank::Silent, LOOK_AROUND),
+                s if s.has_failed || s.refuses(ctx.now.time) => (Rank::Silent, LOOK_AROUND),
                 _ if lowest == Some(node) => (Rank::LowestFresh, LOOK_AROUND),
                 _ => return None, // it joins the lowest as well
             };
@@ -281,10 +281,13 @@ impl Joining {
     fn unproven(&self, ctx: &Context<'_>) -> impl Iterator<Item = (NodeId, &Stranger)> {
         let (me, can_join) = (ctx.me(), ctx.is_fresh() && !ctx.is_busy && self.grant.is_none());
         let strangers = self.strangers.iter().map(|(node, stranger)| (*node, stranger));
+        let mut lower = self.strangers.range(..me);
+        let has_lower = lower.any(|(_, s)| s.is_fresh && !s.has_failed);
+        let is_overdue = move |s: &Stranger| !has_lower && ctx.now.time >= s.first_seen + HIGHER_ASKS_WITHIN;
         strangers.filter(move |(node, s)| {
             let is_sought = can_join && self.must_prove(s) && !s.addresses.is_empty();
             let is_open = s.probe_until.is_some() || self.attempt.as_ref().is_some_and(|a| a.is_with(*node));
-            is_sought && !is_open && (!s.is_fresh || *node < me)
+            is_sought && !is_open && (!s.is_fresh || *node < me || is_overdue(s))
         })
     }
 
@@ -383,6 +386,7 @@ impl Joining {
         if let JoinAnswer::Later = answer {
             self.not_by_code(with, "it did not have the time", Some(ctx.now.time + RETRY_LATER));
         }
+        let has_refused = matches!(answer, JoinAnswer::Refused { .. });
         let wait = match answer {
             JoinAnswer::Welcome(welcome) => {
                 self.welcomed(ctx, (with, is_named), (address, words), *welcome, out);
@@ -407,6 +411,7 @@ impl Joining {
         };
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.has_failed = false;
+            stranger.has_refused = has_refused;
             stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
         }

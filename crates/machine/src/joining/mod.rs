@@ -226,6 +226,8 @@ struct Stranger {
     is_named: bool,
     /// Did not answer when it was asked: others come first.
     has_failed: bool,
+    /// Refused when it was asked, as one that waits for a person does.
+    has_refused: bool,
     /// When it last answered with its key.
     proven: Option<Time>,
     /// It is being asked who it is, and counts as failed then.
@@ -233,6 +235,13 @@ struct Stranger {
     first_seen: Time,
     /// Not asked before.
     next: Time,
+}
+
+impl Stranger {
+    /// Whether it would refuse now: others do not wait for it.
+    fn refuses(&self, now: Time) -> bool {
+        self.has_refused && now < self.next
+    }
 }
 
 /// An address of `--peer`.
@@ -388,6 +397,7 @@ impl Joining {
             is_fresh,
             is_named: false,
             has_failed: false,
+            has_refused: false,
             proven: None,
             probe_until: None,
             first_seen: ctx.now.time,

@@ -462,6 +462,40 @@ fn of_the_fresh_nodes_only_the_lowest_is_asked_and_only_by_higher_ones() {
 }
 
 #[test]
+fn a_node_that_refuses_keeps_no_others_apart() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.found(keys[1].1, true);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [keys[0].1]);
+    node.answered(keys[0].1, Ok(JoinAnswer::Refused { reason: "a person must let you in".to_owned() }));
+    assert_eq!(node.asks(), [keys[1].1], "the next one at once");
+    node.answered(keys[1].1, Ok(JoinAnswer::Refused { reason: "here, too".to_owned() }));
+    node.wait(Duration::from_secs(14));
+    assert!(node.asks().is_empty());
+    node.wait(Duration::from_secs(2));
+    assert_eq!(node.asks(), [keys[0].1], "the lowest first again");
+}
+
+#[test]
+fn a_higher_node_that_does_not_ask_is_sought_after_failures_too() {
+    let keys = keys(4);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    for (_, other) in [&keys[0], &keys[1]] {
+        node.found(*other, true);
+        node.wait(SHORT);
+        assert_eq!(node.asks(), [*other]);
+        node.answered(*other, Err("silence".to_owned()));
+    }
+    node.found(keys[3].1, true);
+    node.wait(Duration::from_secs(5));
+    assert!(node.asks().is_empty());
+    node.wait(Duration::from_secs(2));
+    assert_eq!(node.asks(), [keys[3].1], "who it is, first");
+}
+
+#[test]
 fn a_silent_node_is_passed_over_and_asked_again_much_later() {
     let keys = keys(3);
     let mut node = Node::fresh(keys[2].clone(), &[]);
