@@ -106,8 +106,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
 
 /// With devices that are chosen.
 async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
-    let clock = Clock::start();
-    let data = Arc::new(DataDir::open(&config.data_dir)?);
+    let (clock, data) = (Clock::start(), Arc::new(DataDir::open(&config.data_dir)?));
     let secret = data.local_secret()?;
     let key = NodeKey::load_or_create(&data.path().join("node.key")).map_err(StartError::Key)?;
     let me = key.node_id();
@@ -127,7 +126,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     warn_all(&notices, [logs.mended.clone(), store.1, passed_over, doubts(&config, is_window_open)].concat());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
-    let (cards, invites) = (compute.pci_addresses(), Arc::new(Invites::default()));
+    let (cards, invites, telemetry) = (compute.pci_addresses(), Arc::default(), telemetry(&data, clock)?);
     let mut devices =
         Devices::new(compute, config.clone(), host.clone(), facts, clock, events.clone(), notices.clone());
     let (meters, engines) = (devices.meters(), Engines::new(library.clone(), draft.clone(), events.clone()));
@@ -143,11 +142,10 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         window_ran,
         warnings: logs.mended,
     };
-    let telemetry = Telemetry::new(config.data_dir.clone(), clock.now(), data.silences()?);
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let hands = Hands {
         links: LinkHands::new(endpoint.clone(), events.clone(), meters.clone(), config.log.clone()),
-        joining: join_hands(&config, endpoint.clone(), (key, invites.clone()), discovery, &events),
+        joining: join_hands(&config, endpoint.clone(), (key, Arc::clone(&invites)), discovery, &events),
         journal: journal_writer(logs.journal, data, &events)?,
         fetches: Fetches::new(library.clone(), events.clone(), meters.clone()),
         engines,
@@ -174,7 +172,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         invites,
         meters,
         host,
-        telemetry: Arc::new(telemetry),
+        telemetry,
     }))
 }
 
@@ -254,6 +252,11 @@ fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result
         incarnation: u64::from_le_bytes(incarnation),
         seed,
     })
+}
+
+/// What is measured from now on, and what is silenced still.
+fn telemetry(data: &DataDir, clock: Clock) -> Result<Arc<Telemetry>, StartError> {
+    Ok(Arc::new(Telemetry::new(data.path().to_owned(), clock.now(), data.silences()?)))
 }
 
 fn named(draft: Option<&str>) -> String {

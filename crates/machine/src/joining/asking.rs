@@ -277,17 +277,21 @@ impl Joining {
         (self.attempts_failed >= ATTEMPTS_FAILED_MAX || self.is_crowded) && !stranger.is_named && !has_proven
     }
 
-    /// Strangers that this node would join if they proved their keys.
-    fn unproven(&self, ctx: &Context<'_>) -> impl Iterator<Item = (NodeId, &Stranger)> {
+    /// Strangers that this node would join if they proved their keys, and when they may be asked to.
+    fn unproven(&self, ctx: &Context<'_>) -> impl Iterator<Item = (NodeId, &Stranger, Time)> {
         let (me, can_join) = (ctx.me(), ctx.is_fresh() && !ctx.is_busy && self.grant.is_none());
         let strangers = self.strangers.iter().map(|(node, stranger)| (*node, stranger));
         let mut lower = self.strangers.range(..me);
         let has_lower = lower.any(|(_, s)| s.is_fresh && !s.has_failed);
-        let is_overdue = move |s: &Stranger| !has_lower && ctx.now.time >= s.first_seen + HIGHER_ASKS_WITHIN;
-        strangers.filter(move |(node, s)| {
+        strangers.filter_map(move |(node, s)| {
             let is_sought = can_join && self.must_prove(s) && !s.addresses.is_empty();
-            let is_open = s.probe_until.is_some() || self.attempt.as_ref().is_some_and(|a| a.is_with(*node));
-            is_sought && !is_open && (!s.is_fresh || *node < me || is_overdue(s))
+            let is_open = s.probe_until.is_some() || self.attempt.as_ref().is_some_and(|a| a.is_with(node));
+            let ready_at = match !s.is_fresh || node < me {
+                true => s.next,
+                false if has_lower => return None,
+                false => s.next.max(s.first_seen + HIGHER_ASKS_WITHIN),
+            };
+            (is_sought && !is_open).then_some((node, s, ready_at))
         })
     }
 
@@ -299,10 +303,10 @@ impl Joining {
                 (stranger.has_failed, stranger.next) = (true, now + RETRY_REFUSED);
             }
         }
-        let ready = self.unproven(ctx).filter(|(_, s)| s.next <= now);
+        let ready = self.unproven(ctx).filter(|(_, _, ready_at)| *ready_at <= now);
         let of_hosts = self.names_of_hosts();
         let rank = |s: &Stranger| (s.has_failed, names_of_host(&of_hosts, s), s.next);
-        let mut ready: Vec<_> = ready.map(|(node, s)| (rank(s), node)).collect();
+        let mut ready: Vec<_> = ready.map(|(node, s, _)| (rank(s), node)).collect();
         ready.sort();
         for (_, with) in ready.into_iter().take(PROBES_MAX.saturating_sub(self.probes_open())) {
             if !self.dials.take(now) {
@@ -326,7 +330,8 @@ impl Joining {
     pub(super) fn probe_deadline(&self, ctx: &Context<'_>) -> Option<Time> {
         let ends = self.strangers.values().filter_map(|s| s.probe_until);
         let has_room = self.probes_open() < PROBES_MAX;
-        let begins = self.unproven(ctx).filter(|_| has_room).map(|(_, s)| self.dials.ready_at(s.next));
+        let begins =
+            self.unproven(ctx).filter(|_| has_room).map(|(.., ready_at)| self.dials.ready_at(ready_at));
         ends.chain(begins).min()
     }
 
