@@ -279,6 +279,11 @@ fn what_was_pulled_by_its_commit_stays_and_one_that_is_gated_meanwhile_says_so()
     assert_eq!(names(&node), ["tiny-Q8_0", "tiny-Q8_0@0123456"]);
     let bad = json!({"reference": "hf.co/org/demo-GGUF", "commit": NEW});
     assert_eq!(node.post("/exo/v1/pulls", &bad).status, 400);
+    // Pulled by its commit on purpose, it has the name again.
+    put(&hub, OLD, 64);
+    run(&node, &hub, &["pull", &format!("hf.co/org/demo-GGUF@{OLD}")]);
+    assert_eq!(names(&node), ["tiny-Q8_0", "tiny-Q8_0@89abcde"]);
+    answers(&node, "tiny-Q8_0");
 }
 
 #[test]

@@ -53,11 +53,15 @@ impl Origin {
         Self::with_folder(path).map(|(origin, _)| origin)
     }
 
-    /// The same with the folder of the model's files.
+    /// The same with the folder of the model's files. Of two files in one folder only that which came last has an origin.
     pub fn with_folder(path: &Path) -> Option<(Self, PathBuf)> {
         let folders = path.ancestors().skip(usize::from(path.is_file())).take(3);
-        folders.into_iter().find_map(|folder| {
+        let found = folders.into_iter().find_map(|folder| {
             Some((Self::read(&crate::disk::beside(folder, "origin.json"))?, folder.to_owned()))
+        });
+        found.filter(|(origin, folder)| {
+            let below = path.strip_prefix(folder).unwrap_or(path);
+            path == folder || origin.files.iter().any(|file| crate::names::relative(&file.path) == below)
         })
     }
 

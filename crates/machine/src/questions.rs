@@ -115,7 +115,8 @@ impl NodeMachine {
                 match all.iter_mut().find(|m| m.id == held.model) {
                     Some(known) => {
                         known.nodes.push(node);
-                        if bears_commit(&held.name, &known.name) {
+                        // What is whole here is called as this node calls it.
+                        if bears_commit(&held.name, &known.name) && !self.has_all(self.me, held.model) {
                             known.name.clone_from(&held.name);
                         }
                         known.whole_on.extend(whole_on);
@@ -149,10 +150,13 @@ impl NodeMachine {
     /// The model of that name or id. The error names what there is.
     fn resolve(&self, wanted: &str) -> Result<Resolved, Vec<String>> {
         let all = self.models_held();
-        // What this node calls so is meant before what others do, who may have another commit of it.
+        // What this node calls so is meant before what others do, who may have another commit of it: but for parts of an older one, which
+        // it got from them and does not know to be that.
         let own = |name: &str| {
-            let mut served = self.reports.get(&self.me)?.models.iter().filter(|m| m.is_served());
-            served.find(|m| m.name == name).map(|m| m.model)
+            let of_name =
+                self.reports.get(&self.me)?.models.iter().filter(|m| m.is_served() && m.name == name);
+            let is_older = |id| all.iter().any(|m| m.id == id && m.name != name);
+            of_name.map(|m| m.model).find(|id| !is_older(*id))
         };
         let named = |name: &str| {
             let own = own(name).and_then(|id| all.iter().find(|m| m.id == id));

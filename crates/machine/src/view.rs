@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 
 use exo_api as api;
 use exo_api::plan::PlanObjective;
-use exo_cluster::wire::{Bandwidth, LoadReport, NodeReport, PhaseTimes, SequenceTimes, StageReport};
+use exo_cluster::wire::{
+    Bandwidth, HeldModel, LoadReport, NodeReport, PhaseTimes, SequenceTimes, StageReport,
+};
 use exo_cluster::{InstanceRequest, InstanceState, InstanceView, Moving, PlaceObjective, StageStatus, State};
 use exo_trust::{Role, TrustLog};
 use exo_types::{
@@ -201,6 +203,11 @@ impl ViewInputs<'_> {
 
     /// What the model is called now: since it was placed, a newer commit may have taken its name.
     fn model_name(&self, instance: &InstanceView) -> String {
+        let own = self.reports.get(&self.me).into_iter().flat_map(|report| &report.models);
+        let is_own = |own: &HeldModel| (own.model, &own.name) == (instance.model(), &instance.model_name);
+        if own.into_iter().any(|own| own.complete && is_own(own)) {
+            return instance.model_name.clone(); // what is whole here is called as this node calls it
+        }
         let held = self.reports.values().flat_map(|report| &report.models);
         let mut named = held.filter(|held| held.model == instance.model());
         let by_commit = named.find(|held| bears_commit(&held.name, &instance.model_name));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use exo_machine::Question;
 use exo_store::ModelRecord;
+use exo_types::ModelId;
 use tokio::sync::oneshot;
 
 use crate::events::{Event, EventSender};
@@ -15,8 +16,25 @@ use exo_accelerators::chain;
 /// For the machine to look at the disk.
 const SCAN_MAX: Duration = Duration::from_secs(12);
 
-/// Hashes a file or folder, and opens it, so that a model that cannot run is refused here and not at its first request.
+/// Hashes a file or folder, opens it, and gives it its name.
 pub async fn add(library: &Arc<Library>, path: PathBuf, name: Option<String>) -> Result<ModelRecord, String> {
+    let record = add_without_name(library, path, name).await?;
+    takes_name(library, record.id).await
+}
+
+/// Gives a model that was opened its name, which another commit of it may have had.
+pub async fn takes_name(library: &Library, id: ModelId) -> Result<ModelRecord, String> {
+    let store = library.store().clone();
+    let named = tokio::task::spawn_blocking(move || store.takes_name(id).map_err(|e| chain(&e)));
+    named.await.map_err(|e| e.to_string())?
+}
+
+/// Hashes a file or folder, and opens it, so that a model that cannot run is refused here and not at its first request.
+pub async fn add_without_name(
+    library: &Arc<Library>,
+    path: PathBuf,
+    name: Option<String>,
+) -> Result<ModelRecord, String> {
     let adding = library.clone();
     let added = tokio::task::spawn_blocking(move || {
         let added = match &name {

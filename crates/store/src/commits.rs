@@ -1,30 +1,59 @@
-//! Models of a hub of which several commits may be here: the folder of each, and their names. The name means what was fetched last, and
-//! the others bear their commit.
+//! Models of a hub of which several commits may be here: the folder of each, and their names. The name means what a person asked for last,
+//! once it was opened; the others bear their commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use exo_types::ModelId;
 
-use crate::registry::{self, Entry, Layout};
+use crate::registry::{self, Entry, Layout, Local};
 
 /// So much of a commit tells it from others, for people.
 const COMMIT_CHARS: usize = 7;
 
-/// Gives other commits of the model that has come the name that says which they are.
-pub(crate) fn name_others(layout: &Layout, entries: &mut [Entry], came: ModelId) {
-    let Some(newest) = entries.iter().find(|entry| entry.id == came) else { return };
-    let Some((repo, commit)) = commit_of(layout, newest) else { return };
-    let name = newest.name.clone();
-    for entry in entries.iter_mut().filter(|entry| entry.id != came && entry.name == name) {
-        if let Some((_, other)) = commit_of(layout, entry).filter(|(r, c)| *r == repo && *c != commit) {
-            entry.name = format!("{name}@{}", other.get(..COMMIT_CHARS).unwrap_or(&other));
-        }
+/// Names a model that has come. Where another commit has the name that somebody of this machine asked for, it keeps it until the new one
+/// [takes](take_name) it.
+pub(crate) fn name_new(layout: &Layout, entries: &mut [Entry], came: ModelId) {
+    let Some(new) = entries.iter().find(|entry| entry.id == came) else { return };
+    let Some((_, commit)) = commit_of(layout, new) else { return };
+    let others = other_commits(layout, entries, came, &new.name);
+    let is_taken =
+        others.iter().any(|(at, _)| entries[*at].local.is_some() || entries[*at].reference.is_some());
+    match entries.iter_mut().find(|entry| entry.id == came) {
+        Some(new) if is_taken => new.name = with_commit(&new.name, &commit),
+        _ => others.into_iter().for_each(|(at, commit)| {
+            entries[at].name = with_commit(&entries[at].name, &commit);
+        }),
     }
 }
 
-/// A name without the commit behind it.
-pub(crate) fn plain_name(name: &str) -> &str {
+/// Gives a model the name without a commit, and other commits of it the one that says which they are.
+pub(crate) fn take_name(layout: &Layout, entries: &mut [Entry], id: ModelId) {
+    let Some(entry) = entries.iter().find(|entry| entry.id == id) else { return };
+    let Some((_, commit)) = commit_of(layout, entry) else { return };
+    let behind = with_commit("", &commit);
+    let name = entry.name.strip_suffix(&behind).unwrap_or(&entry.name).to_owned();
+    for (at, commit) in other_commits(layout, entries, id, &name) {
+        entries[at].name = with_commit(&name, &commit);
+    }
+    entries.iter_mut().filter(|entry| entry.id == id).for_each(|entry| entry.name.clone_from(&name));
+}
+
+/// Where in the list other commits of a model have this name, and which.
+fn other_commits(layout: &Layout, entries: &[Entry], of: ModelId, name: &str) -> Vec<(usize, String)> {
+    let known = entries.iter().find(|entry| entry.id == of).and_then(|entry| commit_of(layout, entry));
+    let Some((repo, commit)) = known else { return Vec::new() };
+    let named = entries.iter().enumerate().filter(|(_, entry)| entry.id != of && entry.name == name);
+    let others = named.filter_map(|(at, entry)| Some((at, commit_of(layout, entry)?)));
+    others.filter(|(_, (r, c))| *r == repo && *c != commit).map(|(at, (_, commit))| (at, commit)).collect()
+}
+
+fn with_commit(name: &str, commit: &str) -> String {
+    format!("{name}@{}", commit.get(..COMMIT_CHARS).unwrap_or(commit))
+}
+
+/// A name without the commit behind it, as other commits of a model bear it.
+pub fn plain_name(name: &str) -> &str {
     let is_commit = |text: &str| text.len() == COMMIT_CHARS && text.bytes().all(|b| b.is_ascii_hexdigit());
     name.rsplit_once('@').filter(|(_, commit)| is_commit(commit)).map_or(name, |(plain, _)| plain)
 }
@@ -51,8 +80,27 @@ pub(crate) fn hub_folder(hub: &Path, path: &Path) -> Option<PathBuf> {
     (is_plain && below.len() >= HUB_DEPTH).then(|| hub.join(below[..HUB_DEPTH].iter().collect::<PathBuf>()))
 }
 
+/// Deletes a copy in this folder of a hub's models: of a folder in which others of the list lie, too, only its own files.
+pub(crate) fn delete_copy(hub: &Path, folder: &Path, copy: &Local, entries: &[Entry]) -> std::io::Result<()> {
+    let others =
+        entries.iter().filter_map(|entry| entry.local.as_ref()).filter(|other| other.path != copy.path);
+    let beside: Vec<&Local> =
+        others.filter(|other| hub_folder(hub, &other.path).is_some_and(|its| its == folder)).collect();
+    if beside.is_empty() {
+        return delete_hub_folder(folder);
+    }
+    let is_shared = |path: &Path| beside.iter().any(|other| other.files.iter().any(|file| file.path == path));
+    for file in copy.files.iter().filter(|file| !is_shared(&file.path)) {
+        match fs::remove_file(&file.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Deletes the folder of a model with the record of its origin.
-pub(crate) fn delete_hub_folder(folder: &Path) -> std::io::Result<()> {
+fn delete_hub_folder(folder: &Path) -> std::io::Result<()> {
     fs::remove_dir_all(folder)?;
     // Without its folder the record of its origin says nothing.
     let _ = fs::remove_file(folder.with_file_name(origin_name(folder)));

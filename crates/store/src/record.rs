@@ -52,6 +52,20 @@ pub struct ModelRecord {
     pub problem: Option<RecordProblem>,
 }
 
+/// What becomes of a model in whose place a newer commit has come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Replaced {
+    /// It goes once nothing uses it.
+    Goes {
+        /// What it is called now.
+        name: String,
+    },
+    /// It is kept, or is the newer one itself.
+    Stays,
+    /// It was not there, or another had taken its place before.
+    Gone,
+}
+
 /// What became of a file after it was added. Such a model is listed and not served; add it again.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]

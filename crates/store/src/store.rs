@@ -12,8 +12,8 @@ use crate::disk::{create_folder, failed, write_atomic};
 use crate::local::{absolute, fingerprints, insert_local, read_local, root_of, usable_local};
 use crate::registry::{self, Entry, Layout, Local};
 use crate::{
-    ChunkError, ChunkRef, FindError, Manifest, ModelRecord, PartialModel, Source, StoreError, StoreWarning,
-    commits, names,
+    ChunkError, ChunkRef, FindError, Manifest, ModelRecord, PartialModel, Replaced, Source, StoreError,
+    StoreWarning, commits, names,
 };
 
 /// Shorter prefixes of an id are too easily somebody's name.
@@ -116,10 +116,11 @@ impl Store {
     pub fn remove(&self, id: ModelId) -> Result<u64, StoreError> {
         let entry = self.entry(id)?;
         let mut freed = self.forget(id)?;
-        if let Some(folder) =
-            entry.local.as_ref().and_then(|l| commits::hub_folder(&self.layout.hub(), &l.path))
-        {
-            commits::delete_hub_folder(&folder).map_err(|e| failed("delete", &folder, entry.bytes, e))?;
+        let hub = self.layout.hub();
+        let copy = entry.local.as_ref().and_then(|l| Some((l, commits::hub_folder(&hub, &l.path)?)));
+        if let Some((local, folder)) = copy {
+            commits::delete_copy(&hub, &folder, local, &self.entries()?)
+                .map_err(|e| failed("delete", &folder, entry.bytes, e))?;
             freed += entry.bytes;
         }
         Ok(freed)
@@ -157,21 +158,42 @@ impl Store {
         self.change(ids, |entry| entry.used_unix_s = entry.used_unix_s.max(unix_s))
     }
 
-    /// Notes what a person asked for when a model became known before it was fetched.
+    /// Notes what a person asked for when a model became known before it was fetched. It is no older commit that goes any more.
     pub fn asked_for(&self, id: ModelId, reference: &str) -> Result<(), StoreError> {
-        self.change(&[id], |entry| entry.reference = Some(reference.to_owned()))
+        self.change(&[id], |entry| {
+            entry.reference = Some(reference.to_owned());
+            entry.replaced = false;
+        })
     }
 
-    /// Notes that a newer commit has taken the place of a model. That it is to stay, if it was, is now said of the newer one.
-    pub fn replace(&self, older: ModelId, newer: ModelId) -> Result<(), StoreError> {
+    /// Gives a model that a person asked for its name: from now on other commits of it are called `NAME@COMMIT`. For one that was opened.
+    pub fn takes_name(&self, id: ModelId) -> Result<ModelRecord, StoreError> {
         registry::update(&self.layout, |entries| {
-            let Some(entry) = entries.iter_mut().find(|entry| entry.id == older && older != newer) else {
-                return;
+            entries.iter_mut().filter(|entry| entry.id == id).for_each(|entry| entry.replaced = false);
+            commits::take_name(&self.layout, entries, id);
+        })?;
+        self.record(id)
+    }
+
+    /// [`Store::takes_name`] for a newer commit that takes the place of a model, which goes once nothing uses it. That the name is kept goes
+    /// over to the newer one; what is kept by its commit stays.
+    pub fn replace(&self, older: ModelId, newer: ModelId) -> Result<Replaced, StoreError> {
+        registry::update(&self.layout, |entries| {
+            let Some(at) = entries.iter().position(|entry| entry.id == older && !entry.replaced) else {
+                return Replaced::Gone;
             };
-            entry.replaced = true;
-            let was_kept = std::mem::take(&mut entry.kept);
-            let newer = entries.iter_mut().find(|entry| entry.id == newer);
-            newer.into_iter().for_each(|newer| newer.kept |= was_kept);
+            let is_named = commits::plain_name(&entries[at].name) == entries[at].name;
+            let is_kept = is_named && older != newer && std::mem::take(&mut entries[at].kept);
+            entries[at].replaced = older != newer && !entries[at].kept;
+            for entry in entries.iter_mut().filter(|entry| entry.id == newer) {
+                entry.kept |= is_kept;
+                entry.replaced = false;
+            }
+            commits::take_name(&self.layout, entries, newer);
+            match entries[at].replaced {
+                true => Replaced::Goes { name: entries[at].name.clone() },
+                false => Replaced::Stays,
+            }
         })
     }
 
@@ -205,7 +227,8 @@ impl Store {
         Ok(manifest)
     }
 
-    /// The partial copy of `manifest`'s model: the one on disk, or a new empty one. Everyone shares one.
+    /// The partial copy of `manifest`'s model: the one on disk, or a new empty one. Everyone shares one. It takes no name from a model of
+    /// this machine's own: that is for [`Store::takes_name`].
     pub fn prepare(&self, manifest: &Manifest) -> Result<Arc<PartialModel>, StoreError> {
         manifest.check().map_err(StoreError::Manifest)?;
         let id = manifest.root();
@@ -220,7 +243,7 @@ impl Store {
             Some(entry) => entry.fetched = true,
             None => {
                 entries.push(Entry::fetched(id, manifest));
-                commits::name_others(&self.layout, entries, id);
+                commits::name_new(&self.layout, entries, id);
             }
         })?;
         partials.insert(id, partial.clone());
@@ -324,22 +347,27 @@ impl Store {
         let (before, entry) = registry::update(&self.layout, |entries| {
             let before = entries.iter().find(|e| e.id == id).and_then(|e| e.local.clone());
             let entry = insert_local(entries, id, &manifest, local);
-            commits::name_others(&self.layout, entries, id);
+            commits::name_new(&self.layout, entries, id);
             (before, entry)
         })?;
         lock(&self.manifests).insert(id, Arc::new(manifest));
-        self.delete_other_copy(before, &entry);
-        Ok(self.record_of(&entry))
+        self.delete_other_copy(before, &entry)?;
+        self.record(id)
     }
 
     /// The same bytes came with another commit of a hub: the list does not know the older folder any more.
-    fn delete_other_copy(&self, before: Option<Local>, now: &Entry) {
-        let folder_of = |local: &Local| commits::hub_folder(&self.layout.hub(), &local.path);
-        let (before, now) = (before.as_ref().and_then(folder_of), now.local.as_ref().and_then(folder_of));
-        let Some(folder) = before.filter(|before| now.is_some_and(|now| now != *before)) else { return };
-        if let Err(error) = commits::delete_hub_folder(&folder) {
+    fn delete_other_copy(&self, before: Option<Local>, now: &Entry) -> Result<(), StoreError> {
+        let hub = self.layout.hub();
+        let folder_of = |local: &Local| commits::hub_folder(&hub, &local.path);
+        let Some(before) = before else { return Ok(()) };
+        let (folder, now) = (folder_of(&before), now.local.as_ref().and_then(folder_of));
+        let Some(folder) = folder.filter(|folder| now.is_some_and(|now| now != *folder)) else {
+            return Ok(());
+        };
+        if let Err(error) = commits::delete_copy(&hub, &folder, &before, &self.entries()?) {
             tracing::warn!(path = %folder.display(), %error, "an older copy of the same bytes cannot be deleted");
         }
+        Ok(())
     }
 
     fn record_of(&self, entry: &Entry) -> ModelRecord {

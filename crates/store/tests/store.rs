@@ -1,6 +1,7 @@
 //! The store as `node` uses it: add, find, serve, fetch, remove, restart.
 #![allow(clippy::unwrap_used)] // helpers are outside of what `allow-unwrap-in-tests` sees
 
+mod commits;
 #[path = "../../formats/tests/common/mod.rs"]
 mod common;
 

@@ -169,7 +169,7 @@ async fn make_known(config: &Config, path: &Path) -> anyhow::Result<String> {
             bar.set_position(done);
         });
         bar.finish_and_clear();
-        Ok(record?.name)
+        Ok(store.takes_name(record?.id)?.name)
     });
     added.await.context("reading the model broke off")?
 }

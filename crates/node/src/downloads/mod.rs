@@ -191,6 +191,11 @@ impl NodeDownloads {
                 _ => return Ok(pull.view()),
             }
         }
+        // Another commit is wanted in the place of the same model: one that waits must not come after it.
+        let is_idle = |pull: &Pull| matches!(pull.view().state, PullState::Failed | PullState::Paused);
+        let others = pulls.by_id.iter().filter(|(_, pull)| pull.is_of_same_model(&request) && is_idle(pull));
+        let others: Vec<u64> = others.map(|(id, _)| *id).collect();
+        others.into_iter().for_each(|id| pulls.take_out(id));
         let under_way = pulls.by_id.values().filter(|pull| !pull.is_over()).count();
         if under_way >= UNDER_WAY_MAX {
             let message = format!("{under_way} downloads are in the list; wait for one, or take some out");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use exo_api::{HubToken, PullRequest, PullState, PullView, ReplacedModelView};
 use exo_hub::{Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings};
-use exo_store::ModelRecord;
+use exo_store::{ModelRecord, Replaced};
 use exo_types::ModelId;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -160,11 +160,19 @@ impl Pull {
         pinned.or(self.request.commit.as_deref())
     }
 
-    /// The model that it takes the place of, as it is on this disk.
-    fn older(&self, shared: &Shared) -> Option<Older> {
+    /// The model that it takes the place of, if any, as it is on this disk.
+    fn older(&self, shared: &Shared) -> Result<Option<Older>, ReferenceError> {
+        let Some(id) = &self.request.update_of else { return Ok(None) };
         let store = shared.library.store();
-        let record = store.record(self.request.update_of.as_ref()?.parse().ok()?).ok()?;
-        Older::of(store, &record)
+        let record =
+            id.parse().ok().and_then(|id| store.record(id).ok()).filter(|record| !record.is_replaced);
+        let older = record.and_then(|record| Older::of(store, &record));
+        older.map(Some).ok_or(ReferenceError::Superseded)
+    }
+
+    /// Whether both bring something in the place of the same model.
+    pub fn is_of_same_model(&self, request: &PullRequest) -> bool {
+        request.update_of.is_some() && self.request.update_of == request.update_of
     }
 
     /// The reference as it was understood first: a branch that has moved since would begin another download.
@@ -198,7 +206,7 @@ impl Pull {
             return Ok(Brought::Files(here));
         }
         let client = Client::new(settings.clone());
-        let older = self.older(shared);
+        let older = self.older(shared)?;
         let plan = self.plan(shared, &client, older.as_ref(), cancel)?;
         let here = self.lock().view.verified_bytes;
         self.show(shared, |view| view.state = PullState::Fetching);
@@ -394,9 +402,9 @@ impl Shared {
             view.state = PullState::Adding;
             view.verified_bytes = view.total_bytes.unwrap_or(view.verified_bytes);
         });
-        let record = crate::adding::add(&self.library, fetched.path.clone(), None).await?;
+        let record = crate::adding::add_without_name(&self.library, fetched.path.clone(), None).await?;
         crate::room::note(self.library.store(), vec![record.id]).await;
-        let replaced = self.replace(pull, record.id).await?;
+        let (record, replaced) = self.name(pull, record.id).await?;
         crate::adding::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
@@ -428,7 +436,7 @@ impl Shared {
         }
         self.library.release(known.id);
         crate::room::note(self.library.store(), vec![known.id]).await;
-        let replaced = self.replace(pull, known.id).await?;
+        let (known, replaced) = self.name(pull, known.id).await?;
         crate::adding::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
@@ -442,22 +450,30 @@ impl Shared {
         Ok(())
     }
 
-    /// Has the older commit go, at once if nothing uses it.
-    async fn replace(&self, pull: &Pull, newer: ModelId) -> Result<Option<ReplacedModelView>, String> {
-        let older = pull.request.update_of.as_ref().and_then(|id| id.parse::<ModelId>().ok());
-        let Some(older) = older.filter(|older| *older != newer) else { return Ok(None) };
+    /// The last step, once it is known to open: it takes its name, and the older commit that it updates goes, at once if nothing uses it.
+    async fn name(
+        &self,
+        pull: &Pull,
+        newer: ModelId,
+    ) -> Result<(ModelRecord, Option<ReplacedModelView>), String> {
+        let Some(older) = &pull.request.update_of else {
+            return Ok((crate::adding::takes_name(&self.library, newer).await?, None));
+        };
+        let older: ModelId = older.parse().map_err(|e| chain(&e))?;
         let store = self.library.store().clone();
         let replaced = tokio::task::spawn_blocking(move || {
-            // It may be gone since an earlier attempt.
-            let Ok(record) = store.record(older) else { return Ok(None) };
-            store.replace(older, newer).map(|()| Some(record.name))
+            let replaced = store.replace(older, newer).map_err(|e| chain(&e))?;
+            Ok::<_, String>((store.record(newer).map_err(|e| chain(&e))?, replaced))
         });
-        let Some(name) = replaced.await.map_err(|e| e.to_string())?.map_err(|e| chain(&e))? else {
-            return Ok(None);
+        let (record, replaced) = replaced.await.map_err(|e| e.to_string())??;
+        let name = match replaced {
+            Replaced::Gone => return Err(chain(&ReferenceError::Superseded)),
+            Replaced::Stays => return Ok((record, None)),
+            Replaced::Goes { name } => name,
         };
         self.library.remove_replaced().await;
         let store = self.library.store().clone();
         let removed = tokio::task::spawn_blocking(move || store.record(older).is_err()).await;
-        Ok(Some(ReplacedModelView { name, removed: removed.map_err(|e| e.to_string())? }))
+        Ok((record, Some(ReplacedModelView { name, removed: removed.map_err(|e| e.to_string())? })))
     }
 }

@@ -110,9 +110,9 @@ impl NodeDownloads {
         let found = tokio::task::spawn_blocking(move || {
             let failed = |e| AdminError::Failed { message: chain(&e) };
             if names.is_empty() {
-                let all = store.list().map_err(failed)?.into_iter().filter(|record| !record.is_replaced);
-                let of_hub = all.filter_map(|record| Some((Older::of(&store, &record)?, record)));
-                return Ok(of_hub.map(|(older, record)| (record, older)).collect());
+                let all = store.list().map_err(failed)?;
+                let of_hub = all.iter().filter(|record| !record.is_replaced && !is_older(record, &all));
+                return Ok(of_hub.filter_map(|r| Some((r.clone(), Older::of(&store, r)?))).collect());
             }
             let named = names.into_iter().map(|name| {
                 let name = exo_types::printable(&name, 200);
@@ -221,6 +221,12 @@ impl Shared {
             }
         }
     }
+}
+
+/// Whether a model is called by its commit because the name means another.
+fn is_older(record: &ModelRecord, all: &[ModelRecord]) -> bool {
+    let plain = exo_store::plain_name(&record.name);
+    plain != record.name && all.iter().any(|other| other.name == plain)
 }
 
 /// Asks the hub. Blocks.

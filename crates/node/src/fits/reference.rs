@@ -48,6 +48,9 @@ pub enum ReferenceError {
         #[source]
         source: Box<OpenError>,
     },
+    /// It was to take the place of a model that has none any more.
+    #[error("the model that this updates is not here any more, or another commit has taken its place")]
+    Superseded,
     /// The disk has no room for it.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
@@ -68,6 +71,9 @@ impl ReferenceError {
         match self {
             Self::Hub(error) => error.hint(),
             Self::NoRoom(error) => Some(error.hint()),
+            Self::Superseded => {
+                Some("`exo update` looks again; `exo pulls cancel` takes this one from the list")
+            }
             _ => None,
         }
     }
