@@ -206,12 +206,21 @@ fn a_tag_of_a_registry_is_updated_and_an_address_has_no_revisions() {
     run(&node, &hub, &["pull", "tiny:1b"]);
     assert!(run(&node, &hub, &["update"]).contains("is the newest of tiny:1b"));
     put(128);
+    // Another digest than the one that was shown is not taken for it.
+    let update = updates(&node, &hub)[0].clone();
+    let request = json!({"reference": "tiny:1b", "update_of": update["id"], "commit": NEW});
+    assert_eq!(node.post("/exo/v1/pulls", &request).status, 200);
+    let pulls = || node.get("/exo/v1/pulls").as_array().unwrap().clone();
+    let failed = wait_for("its failure", LONG, || pulls().into_iter().find(|pull| pull["state"] == "failed"));
+    assert!(failed["error"].as_str().unwrap().contains("as it was shown"), "{failed}");
     let text = run(&node, &hub, &["update", "--yes"]);
+    assert!(pulls().iter().all(|pull| pull["state"] == "done"), "what failed does not go on after it");
     assert!(text.contains("changed: tiny-1b.gguf") && text.contains("the older commit is deleted"), "{text}");
     assert_eq!(names(&node), ["tiny-1b"]);
     answers(&node, "tiny-1b");
     let address = format!("{}/org/demo-GGUF/resolve/main/tiny-Q8_0.gguf", hub.endpoint());
     run(&node, &hub, &["pull", &address]);
+    assert!(run(&node, &hub, &["update"]).contains("tiny-Q8_0: stays as it is"));
     let text = refused(&node, &hub, &["update", "tiny-Q8_0"]);
     assert!(text.contains("has no revisions") && text.contains("`exo models remove`"), "{text}");
 }
@@ -279,6 +288,8 @@ fn what_was_pulled_by_its_commit_stays_and_one_that_is_gated_meanwhile_says_so()
     assert_eq!(names(&node), ["tiny-Q8_0", "tiny-Q8_0@0123456"]);
     let bad = json!({"reference": "hf.co/org/demo-GGUF", "commit": NEW});
     assert_eq!(node.post("/exo/v1/pulls", &bad).status, 400);
+    let by_name = json!({"reference": "hf.co/org/demo-GGUF", "update_of": "tiny-Q8_0"});
+    assert_eq!(node.post("/exo/v1/pulls", &by_name).status, 400);
     // Pulled by its commit on purpose, it has the name again.
     put(&hub, OLD, 64);
     run(&node, &hub, &["pull", &format!("hf.co/org/demo-GGUF@{OLD}")]);

@@ -88,6 +88,16 @@ pub enum HubError {
         /// An address.
         reference: String,
     },
+    /// It is not the commit any more that a person was shown.
+    #[error("`{reference}` means {found} now, and not {commit} as it was shown")]
+    Moved {
+        /// What was asked for.
+        reference: String,
+        /// The commit that was shown.
+        commit: String,
+        /// The commit that it means.
+        found: String,
+    },
     /// The repository asks for consent first.
     #[error("`{repo}` is gated: {advice}")]
     Gated {
@@ -209,6 +219,7 @@ impl HubError {
             }
             Self::NotFound { .. } => "`exo search` finds repositories, `exo show` lists what one has",
             Self::NoModel { .. } | Self::VariantGone { .. } => "`exo show` lists what the repository has",
+            Self::Moved { .. } => "`exo update` shows what it would bring now",
             Self::Renamed { .. } => "`exo pull` fetches it by its new name; what is here stays as it is",
             Self::NoRevisions { .. } => {
                 "to have it fetched again, `exo models remove` the one that is here first"

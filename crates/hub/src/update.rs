@@ -59,6 +59,10 @@ pub fn resolve_again(
             return Err(HubError::NoRevisions { reference: origin.reference.clone() });
         }
     };
+    if let Some(commit) = commit.filter(|commit| !plan.revision().eq_ignore_ascii_case(commit)) {
+        let (reference, found) = (origin.reference.clone(), plan.revision());
+        return Err(HubError::Moved { reference, commit: commit.to_owned(), found });
+    }
     plan.reference.clone_from(&origin.reference);
     plan.choice.reason = "what was fetched of it before".to_owned();
     Ok(plan)
@@ -91,6 +95,11 @@ fn newest(
 }
 
 impl Origin {
+    /// Whether something can say that there is a newer one: not of an address.
+    pub fn has_revisions(&self) -> bool {
+        !matches!(self.reference.parse(), Ok(Reference::Url(_) | Reference::Path(_)))
+    }
+
     /// Whether a person named the very commit, or digest: then it means nothing newer, ever.
     pub fn is_pinned(&self) -> bool {
         match self.reference.parse() {
@@ -153,16 +162,21 @@ impl Plan {
     }
 
     /// Gives files that have not changed a second name in the folder of this plan. On a disk without hard links they are fetched again.
-    pub fn link_unchanged(&self, root: &Path, older: (&Origin, &Path)) {
-        let folder = self.folder(root);
+    /// Returns these names.
+    pub fn link_unchanged(&self, root: &Path, older: (&Origin, &Path)) -> Vec<PathBuf> {
+        let (folder, mut linked) = (self.folder(root), Vec::new());
         for file in &self.files {
             let to = folder.join(&file.below);
             let Some(from) = same_file(file, older).filter(|_| !to.exists()) else { continue };
             let made = to.parent().map_or(Ok(()), fs::create_dir_all);
-            if let Err(error) = made.and_then(|()| fs::hard_link(&from, &to)) {
-                tracing::info!(path = %to.display(), %error, "this disk has no hard links: the file is fetched again");
+            match made.and_then(|()| fs::hard_link(&from, &to)) {
+                Ok(()) => linked.push(to),
+                Err(error) => tracing::info!(
+                    path = %to.display(), %error, "this disk has no hard links: the file is fetched again"
+                ),
             }
         }
+        linked
     }
 }
 

@@ -91,6 +91,7 @@ impl Node {
         let (view_tx, view) = watch::channel(exo_machine::empty_view(id));
         let draft = hands.draft.clone();
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
+        hands.library.room.sees(view.clone());
         tokio::spawn(hands.library.clone().look_after(stopped.clone()));
         let downloads = NodeDownloads::new(downloads::Parts {
             library: hands.library.clone(),

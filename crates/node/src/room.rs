@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use exo_api::RemovedModelView;
+use exo_api::{ClusterView, RemovedModelView};
 use exo_machine::{Answer, ModelHolders, Question};
 use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
 use exo_types::{ModelId, NodeId};
@@ -28,6 +28,8 @@ const ATTEMPTS: u32 = 3;
 const APART: Duration = Duration::from_secs(1);
 /// For the machine to answer, after a look at the disk.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
+/// For somebody to coordinate, after a start; without, the next look is soon.
+const COORDINATOR_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at what is placed here, and between two notes of that on the disk.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 const NOTE_EVERY: Duration = Duration::from_secs(600);
@@ -42,6 +44,8 @@ pub struct Room {
     state: Arc<Mutex<State>>,
     /// One at a time deletes.
     turn: tokio::sync::Mutex<()>,
+    /// The cluster as this node sees it, once it has begun.
+    view: OnceLock<watch::Receiver<ClusterView>>,
 }
 
 #[derive(Default)]
@@ -71,6 +75,7 @@ impl Room {
             draft: OnceLock::new(),
             state: Arc::default(),
             turn: tokio::sync::Mutex::default(),
+            view: OnceLock::new(),
         }
     }
 
@@ -82,6 +87,18 @@ impl Room {
     /// This model guesses ahead as long as the node runs.
     pub fn hold_draft(&self, model: ModelId) {
         let _ = self.draft.set(model);
+    }
+
+    /// What this node sees of the cluster from now on.
+    pub fn sees(&self, view: watch::Receiver<ClusterView>) {
+        let _ = self.view.set(view);
+    }
+
+    /// Whether somebody coordinates, if need be after a while: before that, what is placed has not been heard yet.
+    async fn knows_what_is_placed(&self) -> bool {
+        let Some(mut view) = self.view.get().cloned() else { return false };
+        let known = view.wait_for(|view| view.epoch.is_some());
+        matches!(tokio::time::timeout(COORDINATOR_MAX, known).await, Ok(Ok(_)))
     }
 
     async fn take(&self, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
@@ -96,6 +113,14 @@ impl Room {
         let (answer, answered) = oneshot::channel();
         self.node.post(Event::Asked { question, answer });
         tokio::time::timeout(ANSWER_MAX, answered).await.ok()?.ok()
+    }
+
+    async fn check(&self, needed_bytes: u64) -> Result<(), NoRoom> {
+        let budget = self.budget.clone();
+        match tokio::task::spawn_blocking(move || budget.check(needed_bytes)).await {
+            Ok(checked) => checked,
+            Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        }
     }
 
     async fn short_bytes(&self, needed_bytes: u64) -> Option<u64> {
@@ -202,7 +227,7 @@ impl Library {
 
     /// Which models would go for so many bytes, or why there is no room for them.
     pub async fn room_for(&self, needed_bytes: u64) -> Result<Vec<String>, NoRoom> {
-        let Err(short) = self.room.take(needed_bytes).await else { return Ok(Vec::new()) };
+        let Err(short) = self.room.check(needed_bytes).await else { return Ok(Vec::new()) };
         let going = self.to_remove(needed_bytes).await.ok_or(short)?;
         Ok(going.into_iter().map(|record| record.name).collect())
     }
@@ -210,6 +235,9 @@ impl Library {
     /// Deletes models whose place a newer commit has taken, once nothing uses them. That others have them is not asked for: a person wanted
     /// the newer one in their place.
     pub async fn remove_replaced(&self) {
+        if !self.room.knows_what_is_placed().await {
+            return;
+        }
         let _turn = self.room.turn.lock().await;
         let replaced = self.records().await.unwrap_or_default().into_iter();
         let mut freed = 0u64;

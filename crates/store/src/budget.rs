@@ -3,11 +3,13 @@
 //! Whoever is about to fetch takes room for all of it first. What was taken and has not come yet counts for whoever asks next, so two
 //! downloads cannot both count on the same free bytes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::links;
 use crate::registry::Layout;
 
 /// Share of a disk that stays free unless a setting says otherwise, and its bounds: systems whose disk is full misbehave, and a share of a
@@ -147,9 +149,7 @@ impl DiskBudget {
     pub fn take(&self, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // What is here already may be used however full the disk is.
-        if needed_bytes > 0 {
-            self.check(needed_bytes)?;
-        }
+        self.check(needed_bytes)?;
         self.expected_bytes.fetch_add(needed_bytes, Ordering::Relaxed);
         Ok(DiskClaim {
             expected_bytes: self.expected_bytes.clone(),
@@ -163,7 +163,11 @@ impl DiskBudget {
         refusals.iter().flatten().map(NoRoom::short_bytes).max().unwrap_or(0)
     }
 
-    fn check(&self, needed_bytes: u64) -> Result<(), NoRoom> {
+    /// Whether there is room for so many bytes, without taking it.
+    pub fn check(&self, needed_bytes: u64) -> Result<(), NoRoom> {
+        if needed_bytes == 0 {
+            return Ok(());
+        }
         let refusal = self.reserve_refusal(needed_bytes).or_else(|| self.quota_refusal(needed_bytes));
         refusal.map_or(Ok(()), Err)
     }
@@ -189,10 +193,10 @@ impl DiskBudget {
 
     /// What fetched models take on the disk, those included that were never finished.
     pub fn used_bytes(&self) -> u64 {
-        let mut left = FILES_MAX;
+        let mut walk = Walk { left: FILES_MAX, seen: BTreeSet::new() };
         [self.layout.hub(), self.layout.fetched()]
             .iter()
-            .map(|folder| bytes_below(folder, DEPTH_MAX, &mut left))
+            .map(|folder| walk.bytes_below(folder, DEPTH_MAX))
             .fold(0, u64::saturating_add)
     }
 }
@@ -202,23 +206,39 @@ fn usual_reserve(folder: &Path) -> u64 {
     share.clamp(RESERVE_BYTES.0, RESERVE_BYTES.1)
 }
 
-/// Links are not followed: what they lead to is not ours.
-fn bytes_below(folder: &Path, depth: usize, left: &mut usize) -> u64 {
-    let mut bytes = 0u64;
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if *left == 0 {
-            break;
-        }
-        *left -= 1;
-        match entry.metadata() {
-            Ok(about) if about.is_dir() && depth > 0 => {
-                bytes = bytes.saturating_add(bytes_below(&entry.path(), depth - 1, left));
+/// A look at what lies on the disk.
+struct Walk {
+    /// Files that are still looked at.
+    left: usize,
+    /// Files with several names, of which each counts once.
+    seen: BTreeSet<(u64, u64)>,
+}
+
+impl Walk {
+    /// Symbolic links are not followed: what they lead to is not ours.
+    fn bytes_below(&mut self, folder: &Path, depth: usize) -> u64 {
+        let mut bytes = 0u64;
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if self.left == 0 {
+                break;
             }
-            Ok(about) if about.is_file() => bytes = bytes.saturating_add(exo_stdx::disk_bytes(&about)),
-            _ => {}
+            self.left -= 1;
+            let below = match entry.metadata() {
+                Ok(about) if about.is_dir() && depth > 0 => self.bytes_below(&entry.path(), depth - 1),
+                Ok(about) if about.is_file() => self.bytes_of(&about),
+                _ => 0,
+            };
+            bytes = bytes.saturating_add(below);
+        }
+        bytes
+    }
+
+    fn bytes_of(&mut self, about: &fs::Metadata) -> u64 {
+        match links::shared_file(about) {
+            Some(file) if !self.seen.insert(file) => 0,
+            _ => exo_stdx::disk_bytes(about),
         }
     }
-    bytes
 }
 
 #[cfg(test)]
@@ -264,5 +284,21 @@ mod tests {
         drop(claim);
         budget.take(896 << 10).unwrap();
         assert!(budget.take((896 << 10) + 1).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_with_two_names_counts_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other] = ["hub/a", "hub/b"].map(|below| folder.path().join(below));
+        for path in [&one, &other] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::write(one.join("weights"), vec![1; 64 << 10]).unwrap();
+        let used_bytes = || budget(folder.path(), 0, None).used_bytes();
+        let before = used_bytes();
+        fs::hard_link(one.join("weights"), other.join("weights")).unwrap();
+        assert_eq!(used_bytes(), before);
+        assert!(before >= 64 << 10);
     }
 }

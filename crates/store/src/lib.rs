@@ -22,6 +22,7 @@ mod errors;
 mod hashing;
 mod held;
 mod hub_source;
+mod links;
 mod local;
 mod manifest;
 mod names;

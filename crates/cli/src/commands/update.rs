@@ -93,7 +93,7 @@ async fn fetch(client: &Client, settings: &Settings, update: &UpdateView) -> any
         }
     };
     let name = done.model.unwrap_or_default();
-    let commit = short(update.newest.as_deref().unwrap_or_default());
+    let commit = done.commit.as_deref().or(update.newest.as_deref()).map(short).unwrap_or_default();
     let older = match &done.replaced {
         None => String::new(),
         Some(older) if older.removed => "; the older commit is deleted".to_owned(),
@@ -119,6 +119,9 @@ fn show(update: &UpdateView) {
         }
         UpdateState::Current => {
             ui::line(format!("{model}: none of its files has changed between {commit} and {newest}"));
+        }
+        UpdateState::Pinned if commit.is_empty() => {
+            ui::line(format!("{model}: stays as it is: {reference} has no revisions"));
         }
         UpdateState::Pinned => ui::line(format!("{model}: stays at {commit}, by which it was pulled")),
         UpdateState::Newer => show_newer(update, &format!("{model}: {commit} -> {newest} of {reference}")),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use exo_api::{HubToken, PullRequest, PullState, PullView, ReplacedModelView};
 use exo_hub::{Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings};
-use exo_store::{ModelRecord, Replaced};
+use exo_store::{DiskClaim, ModelRecord, Replaced};
 use exo_types::ModelId;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -17,6 +17,7 @@ use super::saved::SavedPull;
 use super::updates::Older;
 use crate::fits::ReferenceError;
 use crate::hub_bytes::TOKEN_MAX;
+use crate::room::Taken;
 use exo_accelerators::chain;
 
 /// After a start, for members to be met and to say what they have; and between two looks.
@@ -110,15 +111,13 @@ impl Pull {
             return None;
         }
         let pinned = self.pinned.as_ref();
-        let known =
-            plan.as_ref().map(|p| (p.commit.clone(), p.choice.variant.label.clone(), p.relative_folder()));
+        let shown = || self.commit().map(str::to_owned);
+        let known = plan
+            .as_ref()
+            .map(|p| (p.commit.clone().or_else(shown), p.choice.variant.label.clone(), p.relative_folder()));
         let (commit, label, folder) = match known {
             Some((commit, label, folder)) => (commit, Some(label), Some(folder.to_owned())),
-            None => (
-                self.commit().map(str::to_owned),
-                pinned.and_then(|p| p.label.clone()),
-                pinned.and_then(|p| p.folder.clone()),
-            ),
+            None => (shown(), pinned.and_then(|p| p.label.clone()), pinned.and_then(|p| p.folder.clone())),
         };
         Some(SavedPull {
             reference: view.reference.clone(),
@@ -208,7 +207,6 @@ impl Pull {
         let client = Client::new(settings.clone());
         let older = self.older(shared)?;
         let plan = self.plan(shared, &client, older.as_ref(), cancel)?;
-        let here = self.lock().view.verified_bytes;
         self.show(shared, |view| view.state = PullState::Fetching);
         if self.request.layers_only && !plan.is_here(&options.root) {
             let (known, is_new) = register(&shared.library, &shared.data_dir, &client, &plan, cancel)?;
@@ -219,13 +217,27 @@ impl Pull {
             })?;
             return Ok(Brought::Known { known, is_new });
         }
-        if let Some(older) = older.as_ref().and_then(Older::files) {
-            plan.link_unchanged(&options.root, older);
+        let unchanged = older.as_ref().and_then(Older::files);
+        let needed_bytes = plan.have(&options.root, unchanged).missing_bytes;
+        let mut room = self.take_room(shared, needed_bytes, cancel)?;
+        let linked = unchanged.map(|older| plan.link_unchanged(&options.root, older)).unwrap_or_default();
+        let missing_bytes = plan.missing_bytes(&options.root);
+        if missing_bytes > needed_bytes {
+            drop(room); // this disk has no hard links
+            room = self.take_room(shared, missing_bytes, cancel)?;
         }
+        let fetched = self.fetch_files(shared, &client, &plan, &options, &room.claim, cancel);
+        // What another process fetches to this folder counts on them; else the next attempt makes them again.
+        if fetched.as_ref().is_err_and(|error| !matches!(error, HubError::Busy { .. })) {
+            linked.iter().for_each(|path| _ = std::fs::remove_file(path));
+        }
+        Ok(Brought::Files(fetched?))
+    }
+
+    /// Takes room on the disk, and shows what went for it.
+    fn take_room(&self, shared: &Shared, bytes: u64, cancel: &Cancel) -> Result<Taken, ReferenceError> {
         let is_wanted = || !cancel.is_cancelled();
-        let needed_bytes = plan.missing_bytes(&options.root);
-        let make_room =
-            || Handle::current().block_on(shared.library.make_room(None, needed_bytes, &is_wanted));
+        let make_room = || Handle::current().block_on(shared.library.make_room(None, bytes, &is_wanted));
         let room = match make_room() {
             // A node that has just started does not know yet what others have.
             Err(_) if self.pinned.is_some() => {
@@ -237,9 +249,21 @@ impl Pull {
         if !room.removed.is_empty() {
             self.show(shared, |view| view.removed.extend(room.removed.clone()));
         }
-        let mut before = None;
-        let fetched = exo_hub::fetch(&client, &plan, &options, cancel, &mut |progress: &Progress| {
-            room.claim.arrived(progress.done_bytes - *before.get_or_insert(progress.done_bytes));
+        Ok(room)
+    }
+
+    fn fetch_files(
+        &self,
+        shared: &Shared,
+        client: &Client,
+        plan: &Plan,
+        options: &PullOptions,
+        claim: &DiskClaim,
+        cancel: &Cancel,
+    ) -> Result<Fetched, HubError> {
+        let (here, mut before) = (self.lock().view.verified_bytes, None);
+        exo_hub::fetch(client, plan, options, cancel, &mut |progress: &Progress| {
+            claim.arrived(progress.done_bytes - *before.get_or_insert(progress.done_bytes));
             before = Some(progress.done_bytes);
             let mut state = self.lock();
             state.rate.note(Instant::now(), progress.done_bytes);
@@ -249,8 +273,7 @@ impl Pull {
             view.file = Some(progress.file.clone());
             drop(state);
             shared.changed();
-        });
-        Ok(Brought::Files(fetched?))
+        })
     }
 
     /// What was found out before, or what the hub says now.

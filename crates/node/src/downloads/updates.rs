@@ -13,6 +13,7 @@ use exo_hub::{
     Cancel, ChangeKind, Client, FileChange, HaveSize, HubError, Licence, Origin, OriginFile, Plan,
 };
 use exo_store::{FindError, ModelRecord, Source, Store};
+use exo_types::ModelId;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
@@ -21,6 +22,8 @@ use exo_accelerators::chain;
 
 /// For the hub to answer about all models; room is looked at afterwards.
 const LOOK_MAX: Duration = Duration::from_secs(15);
+/// For the room afterwards; both together are shorter than what the server waits.
+const ROOM_MAX: Duration = Duration::from_secs(8);
 /// Models that the hub is asked for at once, and in one query.
 const LOOKS: usize = 8;
 const MODELS_MAX: usize = 256;
@@ -44,7 +47,8 @@ impl Older {
         if record.source == Source::Local && record.is_downloaded {
             let (origin, folder) = Origin::with_folder(&record.path)?;
             let revision = folder.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-            let commit = origin.commit.clone().unwrap_or_else(|| revision.into_owned());
+            let revision = if origin.has_revisions() { revision.into_owned() } else { String::new() };
+            let commit = origin.commit.clone().unwrap_or(revision);
             let licence = origin.licence.label().to_owned();
             return Some(Self { origin, folder: Some(folder), commit, licence });
         }
@@ -86,7 +90,7 @@ struct Found {
 impl NodeDownloads {
     /// What is newer of the models that are named, or of all.
     pub(super) async fn look_for_updates(&self, query: UpdateQuery) -> Result<Vec<UpdateView>, AdminError> {
-        let models = self.updatable(query.models).await?;
+        let models = self.updatable(query.models.clone()).await?;
         if models.len() > MODELS_MAX {
             let message = format!("{} models are of a hub: name at most {MODELS_MAX}", models.len());
             return Err(AdminError::Invalid { param: "models".to_owned(), message });
@@ -96,11 +100,14 @@ impl NodeDownloads {
         let aimed = settings
             .aimed(query.endpoint.as_deref(), query.token.as_ref().map(|token| token.0.as_str()))
             .map_err(|e| AdminError::Invalid { param: param.to_owned(), message: e.to_string() })?;
+        let is_of_all = query.models.is_empty();
         let instances = self.shared.library.room.placed().await.unwrap_or_default();
         let (deadline, instances) = (Instant::now() + LOOK_MAX, &instances);
-        let looks = models
-            .into_iter()
-            .map(|(record, older)| self.shared.look(record, older, aimed.clone(), deadline, instances));
+        let looks = models.into_iter().map(|(record, older)| {
+            // Of all models, one without revisions is no reason to fail.
+            let is_asked = !is_of_all || older.origin.has_revisions();
+            self.shared.look(record, older, is_asked.then(|| aimed.clone()), deadline, instances)
+        });
         Ok(futures_util::stream::iter(looks).buffered(LOOKS).collect().await)
     }
 
@@ -149,7 +156,14 @@ impl NodeDownloads {
         if !request.commit.iter().all(is_commit) {
             return Err(invalid("commit", "a commit has 40 or 64 hexadecimal digits"));
         }
-        let (_, older) = self.updatable(vec![id.clone()]).await?.remove(0);
+        let Ok(id) = id.parse::<ModelId>() else {
+            return Err(invalid("update_of", "the id of a model has 64 hexadecimal digits"));
+        };
+        let (record, older) = self.updatable(vec![id.to_full()]).await?.remove(0);
+        if record.is_replaced {
+            let message = format!("another commit has taken the place of `{}` already", record.name);
+            return Err(AdminError::Conflict { message });
+        }
         if older.folder.is_none() != request.layers_only {
             return Err(invalid("layers_only", "a model stays what it is: whole, or in layers"));
         }
@@ -161,26 +175,30 @@ impl NodeDownloads {
 }
 
 impl Shared {
-    /// What is newer of one model.
+    /// What is newer of one model; without settings nothing is asked.
     async fn look(
         &self,
         record: ModelRecord,
         older: Older,
-        settings: Settings,
+        settings: Option<Settings>,
         deadline: Instant,
         instances: &[InstanceView],
     ) -> UpdateView {
         let mut view = current(&record, &older, instances);
-        if older.origin.is_pinned() {
+        let Some(settings) = settings.filter(|_| !older.origin.is_pinned()) else {
             view.state = UpdateState::Pinned;
             return view;
-        }
+        };
         let (root, cancel) = (self.root.clone(), Arc::new(Cancel::default()));
         let (licence, wish) = (older.licence.clone(), cancel.clone());
         let work = tokio::task::spawn_blocking(move || ask(&root, &older, settings, &wish));
         let failed = match tokio::time::timeout_at(deadline, work).await {
             Ok(Ok(Ok(found))) => {
-                self.fill(&mut view, found, &licence).await;
+                let filled = self.fill(&mut view, found, &licence);
+                if tokio::time::timeout_at(deadline + ROOM_MAX, filled).await.is_err() {
+                    view.error = Some("whether there is room for it was not found out in time".to_owned());
+                    view.hint = Some("the disk is slow, or the node busy: try again".to_owned());
+                }
                 return view;
             }
             Ok(Ok(Err(error))) => (chain(&error), error.hint()),
