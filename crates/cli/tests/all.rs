@@ -38,6 +38,7 @@ mod open;
 mod overload;
 mod perplexity;
 mod plan;
+mod prometheus;
 mod quantize;
 mod replan;
 mod scenario_book;

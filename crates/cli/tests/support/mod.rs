@@ -343,7 +343,7 @@ pub fn cluster(group: &str, names: &[&str]) -> Vec<Node> {
     nodes
 }
 
-fn gather(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
+pub fn gather(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
     let lines = lines.clone();
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
