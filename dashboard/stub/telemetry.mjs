@@ -33,7 +33,9 @@ export function fits(query = {}) {
   const model = (name, title, verdict, summary, best, fields = {}) => ({ name, title, reference: `hf.co/org/${name}`, good_for: "writing, summaries", licence: "Apache-2.0", terms: null, parameters: 8e9, context_tokens_max: 131072, verdict, summary, best, sizes: [{ quantisation: "Q4_K_M", bytes: 5e9, tokens_per_s: best ? 21 : null }], changes: best ? [] : ["12 GiB more memory on desk"], ...fields });
   const best = { quantisation: "Q4_K_M", download_bytes: 5e9, predicted: { ttft_ms: range(900), tokens_per_s: range(21), hop_ms: range(1), streams: 1, total_tokens_per_s: range(21), fetch_bytes: 0, fetch_ms: 0 }, context_tokens_max: 65536, stages: [] };
   const catalogue = [model("qwen3-8b", "Qwen 3 8B", "comfortable", "runs well on desk", best), model("llama-3.1-405b", "Llama 3.1 405B", "too_large", "does not fit", null), model("gemma", "Gemma", "comfortable", "runs well", best, { terms: "no use that the policy forbids", licence: "Gemma" })];
-  const asked = query.reference ? [model("asked", query.reference, "slow", "runs slowly on <b>attic</b>", best)] : null;
+  // A known model is asked for by its id: the largest of them fits nowhere.
+  const isLarge = query.reference?.startsWith("llama-3.1-70b");
+  const asked = query.reference ? [isLarge ? model("asked", query.reference, "too_large", "too large", null) : model("asked", query.reference, "slow", "runs slowly on <b>attic</b>", best)] : null;
   return { context_tokens: 4096, machines: 4, memory_free_bytes: 93e9, models: asked ?? catalogue };
 }
 

@@ -423,12 +423,12 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "Has more of one target kept in this node's log for ten minutes",
     ),
     post(
-        "/exo/v1/devices/{device}/retry",
+        "/exo/v1/members/{node}/devices/{device}/retry",
         "retry_device",
         Admin,
         None,
         Nothing,
-        "Checks a device of this node that is in quarantine now, and uses it again if it passes; how that ends shows in the cluster's view",
+        "Has a node check a device of it that is in quarantine now, and use it again if it passes; how that ends shows in the cluster's view",
     ),
     get("/exo/v1/members", "list_members", Admin, Many("MemberView"), "Members of the cluster"),
     post(
@@ -542,7 +542,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
         Admin,
         Some("FitsQuery"),
         One("FitsView"),
-        "The same for another context, or of one model: of the catalogue, or of a hub by the head of its files",
+        "The same for another context, or of one model: of the catalogue, one that is known, or of a hub by the head of its files",
     ),
     get(
         "/exo/v1/pulls",

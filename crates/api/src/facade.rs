@@ -70,8 +70,8 @@ pub trait Facade: Send + Sync + 'static {
     fn claim(&self, request: RequestId, proof: [u8; 32])
     -> BoxFuture<'_, Result<ClaimedRequest, AdminError>>;
 
-    /// Begins to check a device of this node that is in quarantine; how that ends shows in [`Facade::cluster`].
-    fn retry_device(&self, device: String) -> BoxFuture<'_, Result<(), AdminError>>;
+    /// Has a node begin to check a device of it that is in quarantine; how that ends shows in [`Facade::cluster`].
+    fn retry_device(&self, node: NodeId, device: String) -> BoxFuture<'_, Result<(), AdminError>>;
 
     /// Members of the cluster.
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>>;

@@ -9,7 +9,7 @@ use crate::plan::{PlanStageView, PredictionView};
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FitsQuery {
-    /// Only this one: a name of the catalogue, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`.
+    /// Only this one: a name of the catalogue, name or id of a model that is known, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// Context to plan for, in tokens; the node's usual one if left out.
@@ -55,7 +55,7 @@ pub struct FitView {
     pub reference: String,
     /// What it is good for.
     pub good_for: String,
-    /// The licence.
+    /// The licence; empty for a model that is known, whose own entry has it.
     pub licence: String,
     /// Terms of the licence that are worth knowing before.
     pub terms: Option<String>,
@@ -80,7 +80,7 @@ pub struct FitView {
 pub struct FitPlanView {
     /// Its type of weights.
     pub quantisation: String,
-    /// Bytes to fetch.
+    /// Bytes to fetch: 0 for a model that the cluster has.
     pub download_bytes: u64,
     /// How fast it is expected to be.
     pub predicted: PredictionView,

@@ -258,7 +258,7 @@ pub enum Command {
     Devices(Devices),
     /// List which models fit these machines together, how fast they would answer, and what would make the others fit
     #[command(
-        after_help = "Examples:\n  exo fits\n  exo fits qwen3-8b\n  exo fits hf.co/ORG/REPO\n  exo fits --context 32768    for long texts\n  exo fits --cluster home.toml"
+        after_help = "Examples:\n  exo fits\n  exo fits qwen3-8b\n  exo fits hf.co/ORG/REPO\n  exo fits demo    a model that is here\n  exo fits --context 32768    for long texts\n  exo fits --cluster home.toml"
     )]
     Fits(Fits),
     /// Place a model on the cluster and load it
@@ -629,7 +629,7 @@ pub struct Search {
 
 #[derive(Args)]
 pub struct Fits {
-    /// One model: a name of the list, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`
+    /// One model: a name of the list, one that the cluster has, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`
     pub reference: Option<String>,
     /// On the cluster that this file describes, as `exo plan --save-cluster` writes it; no node is asked
     #[arg(long, value_name = "FILE")]

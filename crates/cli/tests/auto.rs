@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::emulated;
 use crate::support::{
-    self, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, icd, known, shared_library, skip,
-    stderr, stdout, wait_for, workers_of,
+    self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, icd, known, shared_library,
+    skip, stderr, stdout, wait_for, workers_of,
 };
 use serde_json::{Value, json};
 
@@ -112,6 +112,16 @@ fn write_registry(data: &Path, rate: f64, failed: Option<&str>) {
     let devices = addresses.map(|address| (format!("{address} 10de:0000"), card(&address)));
     let all = json!({"version": 1, "devices": devices.collect::<serde_json::Map<_, _>>()});
     std::fs::create_dir_all(data).unwrap();
+    std::fs::write(registry_path(data), all.to_string()).unwrap();
+}
+
+/// The same, with the first card in quarantine for so long.
+fn write_quarantine(data: &Path, left_s: u64) {
+    write_registry(data, 1e15, None);
+    let mut all: Value = serde_json::from_slice(&std::fs::read(registry_path(data)).unwrap()).unwrap();
+    let (since, until) = (now(), now() + left_s);
+    let quarantine = json!({"since_unix_s": since, "until_unix_s": until, "reason": "it was lost 4 times"});
+    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"] = quarantine;
     std::fs::write(registry_path(data), all.to_string()).unwrap();
 }
 
@@ -298,12 +308,7 @@ fn a_fast_card_is_chosen_answers_as_the_processor_and_gives_way_when_it_cannot_b
 fn a_card_in_quarantine_at_the_start_computes_once_that_has_ended_without_another_start() {
     let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     let data = folder.path();
-    write_registry(data, 1e15, None);
-    let mut all: Value = serde_json::from_slice(&std::fs::read(registry_path(data)).unwrap()).unwrap();
-    let quarantine =
-        json!({"since_unix_s": now(), "until_unix_s": now() + 3600, "reason": "it was lost 4 times"});
-    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"] = quarantine;
-    std::fs::write(registry_path(data), all.to_string()).unwrap();
+    write_quarantine(data, 3600);
     let node = start(data, &env, &[]);
     assert_eq!(ids(&node), ["cuda-0", "cpu"]);
     let [card, processor] = devices(&node).try_into().unwrap();
@@ -317,8 +322,7 @@ fn a_card_in_quarantine_at_the_start_computes_once_that_has_ended_without_anothe
     assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
 
     // Half an hour later, as it were: `--retry` would do it at once.
-    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"]["until_unix_s"] = now().into();
-    std::fs::write(registry_path(data), all.to_string()).unwrap();
+    write_quarantine(data, 0);
     wait_for("the card to be used", SOON, || (device(&node)["state"] == "usable").then_some(()));
     assert!(node.exo(&["unload", "demo"]).status.success());
     assert_eq!(node.place("demo", 1)["stages"][0]["device"], "cuda-0", "{}", node.log());
@@ -326,25 +330,59 @@ fn a_card_in_quarantine_at_the_start_computes_once_that_has_ended_without_anothe
     assert_eq!(ids(&node), ["cuda-0", "cpu"], "for what the card does not hold");
 }
 
+/// Asks `node` to have a device of the node `of` tried again.
+fn retry(node: &Node, of: &str, device: &str) -> Answer {
+    node.call("POST", &format!("/exo/v1/members/{of}/devices/{device}/retry"), None)
+}
+
 #[test]
 fn a_person_has_a_card_in_quarantine_tried_again_while_the_node_runs() {
     let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     let data = folder.path();
-    write_registry(data, 1e15, None);
-    let mut all: Value = serde_json::from_slice(&std::fs::read(registry_path(data)).unwrap()).unwrap();
-    let quarantine =
-        json!({"since_unix_s": now(), "until_unix_s": now() + 3600, "reason": "it was lost 4 times"});
-    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"] = quarantine;
-    std::fs::write(registry_path(data), all.to_string()).unwrap();
+    write_quarantine(data, 3600);
     let node = start(data, &env, &[]);
     assert_eq!(device(&node)["state"], "quarantined");
-    let retry = |device: &str| node.call("POST", &format!("/exo/v1/devices/{device}/retry"), None);
-    assert_eq!(retry("cpu").code(), "conflict");
-    assert_eq!(retry("cuda-7").code(), "not_found");
-    assert_eq!(retry("cuda-0").status, 204);
+    let own = node.get("/exo/v1/cluster")["self_node"].as_str().unwrap().to_owned();
+    assert_eq!(retry(&node, &own, "cpu").code(), "conflict");
+    assert_eq!(retry(&node, &own, "cuda-7").code(), "not_found");
+    assert_eq!(retry(&node, &"a".repeat(52), "cuda-0").code(), "not_found");
+    assert_eq!(retry(&node, &own, "cuda-0").status, 204);
     wait_for("the card to be used", SOON, || (device(&node)["state"] == "usable").then_some(()));
     let registry = std::fs::read_to_string(registry_path(data)).unwrap();
     assert!(!registry.contains("lost 4 times"), "a restart does not keep it off either: {registry}");
+}
+
+#[test]
+fn a_card_in_quarantine_is_tried_again_from_another_node() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    write_quarantine(folder.path(), 3600);
+    let (group, flags) = ("retried", vec!["--backend=auto".to_owned()]);
+    let start = Start { name: "carded", group, flags, env, ..Start::default() };
+    let mut carded = Node::start_in(folder.path(), start.clone());
+    let other = Node::start(Start { name: "other", group, ..Start::default() });
+    let card = || {
+        let view = other.get("/exo/v1/cluster");
+        let node = view["nodes"].as_array()?.iter().find(|node| node["name"] == "carded")?.clone();
+        let card = node["devices"].as_array()?.iter().find(|device| device["id"] == "cuda-0")?.clone();
+        Some((node["id"].as_str()?.to_owned(), card["state"].as_str()?.to_owned()))
+    };
+    let (of, state) = wait_for("the card at the other node", SOON, card);
+    assert_eq!(state, "quarantined");
+    carded.kill();
+    wait_for("the node to be lost", SOON, || {
+        let view = other.get("/exo/v1/cluster");
+        let node = view["nodes"].as_array()?.iter().find(|node| node["name"] == "carded")?;
+        (node["status"] == "lost").then_some(())
+    });
+    let gone = retry(&other, &of, "cuda-0");
+    assert!(gone.status == 503 && gone.body.contains("carded was not asked: it is lost"), "{}", gone.body);
+
+    let carded = Node::start_in(folder.path(), start);
+    wait_for("the node to be back", SOON, || (other.sees().len() == 2).then_some(()));
+    assert_eq!(retry(&other, &of, "cpu").code(), "conflict");
+    assert_eq!(retry(&other, &of, "cuda-0").status, 204);
+    wait_for("the card to be used", SOON, || (card()?.1 == "usable").then_some(()));
+    assert!(carded.log().contains("as a person at another node wants"), "{}", carded.log());
 }
 
 #[test]

@@ -458,6 +458,21 @@ fn fits_says_in_words_what_these_machines_can_run_and_reads_a_repository_by_its_
     assert!(all["models"].as_array().unwrap().len() >= 40);
     let one = node.post("/exo/v1/fits", &serde_json::json!({"reference": "hf.co/org/demo-GGUF"})).json();
     assert_eq!(one["models"][0]["verdict"], "comfortable", "{one}");
+    // A model that is here, by its name and by its id, and where it needs more than there is.
+    let here = stdout(&node.exo(&["fits", "demo"]));
+    assert!(
+        here.contains("the cluster has it, as Q8_0") && here.contains("`exo run demo` runs it"),
+        "{here}"
+    );
+    let id = node.get("/exo/v1/models")[0]["id"].clone();
+    let by_id = node.post("/exo/v1/fits", &serde_json::json!({"reference": id})).json();
+    let best = &by_id["models"][0]["best"];
+    assert!(best["predicted"]["tokens_per_s"]["expected"].as_f64().unwrap() > 0.0, "{by_id}");
+    assert_eq!(
+        (&best["download_bytes"], &by_id["models"][0]["name"]),
+        (&0.into(), &"demo".into()),
+        "{by_id}"
+    );
     let bad = node.post("/exo/v1/fits", &serde_json::json!({"reference": "./x.gguf"}));
     assert_eq!(bad.code(), "invalid_value");
     assert!(

@@ -1,4 +1,5 @@
-//! Model files and log lines between members: asking for a manifest, a chunk or lines, and answering from the store and the log.
+//! Model files and log lines between members: asking for a manifest, a chunk or lines, and answering from the store and the log. A member
+//! that a person asked passes on here that a device is to be tried again.
 //!
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
@@ -7,11 +8,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exo_accelerators::chain;
+use exo_api::{NodeStatus, NodeView};
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
-use exo_types::{ModelId, NodeId};
+use exo_types::{DeviceId, ModelId, NodeId, printable};
 use serde::{Deserialize, Serialize};
 
+use crate::events::{Event, EventSender};
+use crate::hands::DeviceEvent;
 use crate::library::Library;
 use crate::log_capture::{LogAsk, LogCapture};
 
@@ -56,6 +61,8 @@ enum Ask {
         count: u32,
         state: Sha256State,
     },
+    /// A person wants a device in quarantine tried again.
+    RetryDevice(DeviceId),
 }
 
 /// Chunks that one answer goes over: 64 MiB of the usual size, a moment.
@@ -172,6 +179,16 @@ impl Fetcher {
         Err(FetchError::Dial { holder, source: last })
     }
 
+    /// Dials a member as the cluster's view has it; an error says why it is not reached.
+    pub async fn dial_member(endpoint: &Endpoint, node: &NodeView) -> Result<Self, String> {
+        if matches!(node.status, NodeStatus::Lost) {
+            return Err("it is lost".to_owned());
+        }
+        let id: NodeId = node.id.parse().map_err(|_| "its id is none".to_owned())?;
+        let addresses: Vec<_> = node.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        Self::dial(endpoint, id, &addresses).await.map_err(|error| chain(&error))
+    }
+
     /// The manifest of a model, checked against its id.
     pub async fn manifest(&mut self, model: ModelId) -> Result<Manifest, FetchError> {
         let holder = self.holder;
@@ -278,6 +295,12 @@ impl Fetcher {
         self.answer().await
     }
 
+    /// Has the member try a device again that is in quarantine; of another nothing comes.
+    pub async fn retry_device(&mut self, device: DeviceId) -> Result<(), FetchError> {
+        self.ask(&Ask::RetryDevice(device)).await?;
+        self.answer().await.map(drop)
+    }
+
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {
         let bytes = postcard::to_allocvec(ask).unwrap_or_default();
         let sent = self.writer.send(KIND_ASK, &[&bytes]).await;
@@ -308,16 +331,14 @@ async fn keep(
     let written = tokio::task::spawn_blocking(move || partial.write_chunk(chunk, &bytes)).await;
     match written {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error @ exo_store::ChunkError::Store(_))) => {
-            Err(FetchError::Disk { reason: exo_accelerators::chain(&error) })
-        }
+        Ok(Err(error @ exo_store::ChunkError::Store(_))) => Err(FetchError::Disk { reason: chain(&error) }),
         Ok(Err(error)) => Err(FetchError::Wrong { holder, reason: error.to_string() }),
         Err(error) => Err(FetchError::Disk { reason: error.to_string() }),
     }
 }
 
 /// Answers one member's questions until it hangs up.
-pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture) {
+pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, events: EventSender) {
     let peer = channel.peer;
     let (mut writer, mut reader) = channel.split(LIMITS);
     while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
@@ -331,6 +352,14 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture) {
                 if writer.send(KIND_BYTES, &[&frame]).await.is_err() {
                     return;
                 }
+            }
+            continue;
+        }
+        if let Ask::RetryDevice(device) = ask {
+            tracing::info!(%peer, device = printable(&device.0, 40), "a device is tried again, as a person at another node wants");
+            events.post(Event::Device(DeviceEvent::Retry(device)));
+            if writer.send(KIND_BYTES, &[]).await.is_err() {
+                return;
             }
             continue;
         }
@@ -354,7 +383,7 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, St
             Ok(manifest) => Ok(manifest.to_bytes()),
             Err(e) => Err(e.to_string()),
         },
-        Ask::Burst => Ok(Vec::new()),
+        Ask::Burst | Ask::RetryDevice(_) => Ok(Vec::new()),
         Ask::Logs(ask) => postcard::to_allocvec(&log.answer(ask)).map_err(|e| e.to_string()),
         Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
         Ask::Held(model) => {

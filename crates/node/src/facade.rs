@@ -1,6 +1,7 @@
 //! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the node's machine.
 
 mod checks;
+mod devices;
 mod embeddings;
 mod fitting;
 mod members;
@@ -26,7 +27,7 @@ use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed};
 use exo_transport::Endpoint;
 use exo_trust::Act;
-use exo_types::{DeviceId, DeviceState, InstanceId, NodeId, RequestId};
+use exo_types::{InstanceId, NodeId, RequestId};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use self::checks::Checks;
@@ -35,7 +36,6 @@ use crate::config::NodeConfig;
 use crate::downloads::NodeDownloads;
 use crate::draft::Draft;
 use crate::events::{Event, EventSender};
-use crate::hands::DeviceEvent;
 use crate::library::Library;
 use crate::log_capture;
 use crate::meters::Meters;
@@ -65,7 +65,7 @@ pub struct NodeFacade {
     pub meters: Arc<Meters>,
     /// What was measured, and the alerts that follow.
     pub telemetry: Arc<Telemetry>,
-    /// How other nodes are asked for their log lines.
+    /// How other nodes are asked for their log lines, and to try a device again.
     pub endpoint: Endpoint,
     /// Turns of those that render and tokenise.
     pub preparing: Arc<Semaphore>,
@@ -106,21 +106,6 @@ impl NodeFacade {
             Some(Answer::Instances(instances)) => instances,
             _ => Vec::new(),
         }
-    }
-
-    /// Has a device of this node checked that is in quarantine. Asked for twice it is checked once.
-    fn retry_own(&self, device: String) -> Result<(), AdminError> {
-        let view = self.view.borrow();
-        let own = view.nodes.iter().filter(|node| node.is_self).flat_map(|node| &node.devices);
-        let Some(found) = own.into_iter().find(|own| own.id == device) else {
-            return Err(AdminError::NotFound { what: "device", name: device });
-        };
-        if found.state != DeviceState::Quarantined {
-            let message = format!("the device {device} is not in quarantine");
-            return Err(AdminError::Conflict { message });
-        }
-        self.node.post(Event::Device(DeviceEvent::Retry(DeviceId(device))));
-        Ok(())
     }
 
     async fn ask_coordinator(&self, ask: ControlAsk) -> Result<ControlReply, AdminError> {
@@ -260,8 +245,8 @@ impl Facade for NodeFacade {
         })
     }
 
-    fn retry_device(&self, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(async move { self.retry_own(device) })
+    fn retry_device(&self, node: NodeId, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(self.retry(node, device))
     }
 
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {

@@ -105,6 +105,14 @@ impl Library {
         &self.store
     }
 
+    /// The description of a model alone, read anew: for planning, which needs no tokenizer.
+    pub async fn describe(&self, id: ModelId, holders: &[Holder]) -> Result<Model, String> {
+        self.ensure_manifest(id, holders).await?;
+        let store = self.store.clone();
+        let read = move || store.open_model(id).map_err(|error| chain(&error));
+        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
+    }
+
     /// Opens the description of a model, from disk or from the headers a holder sends.
     pub async fn open(&self, id: ModelId, holders: &[Holder]) -> Result<Arc<OpenModel>, String> {
         if let Some(open) = self.cached(id) {

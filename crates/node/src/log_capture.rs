@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use exo_api::{
     AdminError, ClusterView, LOG_LINES_MAX, LOG_RAISED_S, LogLevel, LogLineView, LogQuery, LogsView,
-    NodeStatus, SilentNodeView,
+    SilentNodeView,
 };
 use exo_telemetry::{LogFilter, LogLine, LogRing};
 use exo_transport::Endpoint;
-use exo_types::{NodeId, clean_name, printable};
+use exo_types::{clean_name, printable};
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use tracing::field::{Field, Visit};
@@ -352,13 +352,8 @@ fn gather(
 }
 
 async fn asked(endpoint: &Endpoint, node: &exo_api::NodeView, ask: LogAsk) -> Result<ToldLines, String> {
-    if matches!(node.status, NodeStatus::Lost) {
-        return Err("it is lost".to_owned());
-    }
-    let id: NodeId = node.id.parse().map_err(|_| "its id is none".to_owned())?;
-    let addresses: Vec<_> = node.addresses.iter().filter_map(|address| address.parse().ok()).collect();
     let answer = async {
-        let mut fetcher = Fetcher::dial(endpoint, id, &addresses).await.map_err(|e| chain(&e))?;
+        let mut fetcher = Fetcher::dial_member(endpoint, node).await?;
         let bytes = fetcher.logs(ask).await.map_err(|e| chain(&e))?;
         let told: ToldLines = postcard::from_bytes(&bytes).map_err(|e| format!("its answer is none: {e}"))?;
         match told.lines.len() <= LOG_LINES_MAX as usize {

@@ -138,14 +138,14 @@ pub async fn cancel_request(State(app): State<Arc<App>>, Path(request): Path<Str
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// `POST /exo/v1/devices/{device}/retry`
+/// `POST /exo/v1/members/{node}/devices/{device}/retry`
 pub async fn retry_device(
     State(app): State<Arc<App>>,
-    Path(device): Path<String>,
+    Path((node, device)): Path<(String, String)>,
     request: Request,
 ) -> Answer {
     read_empty(&app, request).await?;
-    app.admin(app.facade.retry_device(device)).await?;
+    app.admin(app.facade.retry_device(parse::<NodeId>("node", &node)?, device)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

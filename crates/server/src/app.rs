@@ -166,7 +166,7 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/logs/level", post(telemetry::raise_log_level))
         .route("/exo/v1/requests/recent", get(admin::recent_requests))
         .route("/exo/v1/requests/{request}", delete(admin::cancel_request))
-        .route("/exo/v1/devices/{device}/retry", post(admin::retry_device))
+        .route("/exo/v1/members/{node}/devices/{device}/retry", post(admin::retry_device))
         .route("/exo/v1/members", get(admin::members).post(admin::admit))
         .route("/exo/v1/members/{node}", delete(admin::remove_member))
         .route("/exo/v1/join_requests/{node}", delete(admin::refuse))

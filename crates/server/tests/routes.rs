@@ -122,7 +122,7 @@ async fn administration_reaches_the_node() {
     let plan = server.admin("POST /exo/v1/plan", r#"{"model":"good","pins":["a/cpu=3"]}"#).await;
     assert_eq!(plan.json()["gap_percent"], 0.0);
     server.admin("POST /exo/v1/members", &format!(r#"{{"node":"{node}"}}"#)).await;
-    server.admin("POST /exo/v1/devices/cuda-0/retry", "").await;
+    server.admin(&format!("POST /exo/v1/members/{node}/devices/cuda-0/retry"), "").await;
     server.admin("POST /exo/v1/join_window", r#"{"minutes":5}"#).await;
     server.admin("DELETE /exo/v1/join_window", "").await;
     server.admin(&format!("DELETE /exo/v1/join_requests/{node}"), "").await;
@@ -141,7 +141,7 @@ async fn administration_reaches_the_node() {
     unload i1a
     plan good ["a/cpu=3"]
     admit aeaqcaib
-    retry cuda-0
+    retry cuda-0 of aeaqcaib
     open the window for Some(5)
     shut the window
     refuse aeaqcaib

@@ -787,7 +787,7 @@ export type FinishReason = "stop" | "length" | "tool_calls";
 export type FitPlanView = {
   /** Longest context that fits, in tokens, up to what the model was made for. */
   context_tokens_max: number;
-  /** Bytes to fetch. */
+  /** Bytes to fetch: 0 for a model that the cluster has. */
   download_bytes: number;
   /** How fast it is expected to be. */
   predicted: PredictionView;
@@ -819,7 +819,7 @@ export type FitView = {
   context_tokens_max: number;
   /** What it is good for. */
   good_for: string;
-  /** The licence. */
+  /** The licence; empty for a model that is known, whose own entry has it. */
   licence: string;
   /** In the catalogue, or the reference. */
   name: string;
@@ -843,7 +843,7 @@ export type FitView = {
 export type FitsQuery = {
   /** Context to plan for, in tokens; the node's usual one if left out. */
   context_tokens?: number | null;
-  /** Only this one: a name of the catalogue, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`. */
+  /** Only this one: a name of the catalogue, name or id of a model that is known, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`. */
   reference?: string | null;
 };
 

@@ -23,6 +23,10 @@ const TONES: Record<string, Tone> = {
   critical: "bad",
   warning: "warn",
   info: "busy",
+  comfortable: "good",
+  slow: "warn",
+  too_large: "bad",
+  not_supported: "off",
 };
 
 export const tone = (state: string): Tone => TONES[state] ?? "off";

@@ -133,6 +133,7 @@ fn show_one(model: &FitView) {
         ui::paragraph(format!("good for {}", model.good_for));
     }
     match &model.terms {
+        None if model.licence.is_empty() => {}
         Some(terms) => ui::paragraph(format!("licence {}: {terms}", model.licence)),
         None => ui::line(format!("licence {}", model.licence)),
     }
@@ -154,7 +155,13 @@ fn show_one(model: &FitView) {
 
 fn show_best(model: &FitView, best: &FitPlanView) {
     let (tokens, pages) = (best.context_tokens_max, fits::pages(best.context_tokens_max));
-    ui::line(format!("best as {}: {} to fetch", best.quantisation, ui::bytes(best.download_bytes)));
+    let is_here = best.download_bytes == 0;
+    match is_here {
+        true => ui::line(format!("the cluster has it, as {}", best.quantisation)),
+        false => {
+            ui::line(format!("best as {}: {} to fetch", best.quantisation, ui::bytes(best.download_bytes)))
+        }
+    }
     ui::line(format!("texts of up to {pages} pages ({tokens} tokens) fit at once"));
     let rows = best.stages.iter().map(|stage| {
         let bytes = stage.weight_bytes + stage.kv_bytes + stage.workspace_bytes;
@@ -162,5 +169,10 @@ fn show_best(model: &FitView, best: &FitPlanView) {
         vec![stage.node_name.clone(), stage.device.clone(), layers, ui::bytes(bytes)]
     });
     ui::table(&["machine", "device", "layers", "memory"], rows.collect());
-    ui::line(format!("`exo run {}:{}` fetches and runs it", model.reference, best.quantisation));
+    match is_here {
+        true => ui::line(format!("`exo run {}` runs it", model.reference)),
+        false => {
+            ui::line(format!("`exo run {}:{}` fetches and runs it", model.reference, best.quantisation));
+        }
+    }
 }

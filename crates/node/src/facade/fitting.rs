@@ -1,4 +1,4 @@
-//! Which models fit the cluster as it is.
+//! Which models fit the cluster as it is, beside what runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use exo_api::AdminError;
 use exo_api::fits::{FitsQuery, FitsView};
 use exo_hub::Cancel;
 
-use super::{NodeFacade, unavailable};
-use crate::fits::{self, FitsCluster, ReferenceError};
+use super::{Missing, NodeFacade, unavailable};
+use crate::fits::{self, FitsCluster, KnownModel, ReferenceError};
 use crate::planning;
 use exo_accelerators::chain;
 
@@ -16,7 +16,7 @@ use exo_accelerators::chain;
 const FITS_MAX: Duration = Duration::from_secs(28);
 
 impl NodeFacade {
-    /// Of the catalogue, or the one that is asked for.
+    /// All of the catalogue, or the one that is asked for.
     pub(super) async fn which_fit(&self, query: FitsQuery) -> Result<FitsView, AdminError> {
         let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
         let context_tokens = query.context_tokens.unwrap_or(self.config.context_tokens);
@@ -27,10 +27,15 @@ impl NodeFacade {
         let cluster = FitsCluster { devices, links, context_tokens, kv: self.config.kv };
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
         let settings = self.downloads.settings();
+        let known = match &query.reference {
+            Some(text) if fits::may_be_known(text) => self.known_model(text).await?,
+            _ => None,
+        };
         let (reference, wish) = (query.reference, cancel.clone());
-        let work = tokio::task::spawn_blocking(move || match reference {
-            None => Ok(fits::fit_catalogue(&cluster)),
-            Some(text) => fits::fit_one(&cluster, &text, settings, &data_dir, &wish),
+        let work = tokio::task::spawn_blocking(move || match (known, reference) {
+            (Some(known), _) => Ok(fits::fit_model(&cluster, &known)),
+            (None, None) => Ok(fits::fit_catalogue(&cluster)),
+            (None, Some(text)) => fits::fit_one(&cluster, &text, settings, &data_dir, &wish),
         });
         let Ok(found) = tokio::time::timeout(FITS_MAX, work).await else {
             cancel.cancel();
@@ -41,5 +46,20 @@ impl NodeFacade {
             ReferenceError::Disk { .. } => AdminError::Failed { message: chain(&error) },
             error => invalid("reference", chain(&error)),
         })
+    }
+
+    /// The model that this cluster knows by this name or id, if it knows one.
+    async fn known_model(&self, text: &str) -> Result<Option<KnownModel>, AdminError> {
+        let resolved = match self.resolve(text).await {
+            Ok(resolved) => resolved,
+            Err(Missing::Unknown(_)) => return Ok(None),
+            Err(missing) => return Err(missing.for_admin(text)),
+        };
+        let described = self.library.describe(resolved.id, &resolved.holders);
+        let Ok(model) = tokio::time::timeout(FITS_MAX, described).await else {
+            return Err(unavailable("no node that has the model has described it in time"));
+        };
+        let model = model.map_err(|message| AdminError::Failed { message })?;
+        Ok(Some(KnownModel { name: resolved.name, model }))
     }
 }

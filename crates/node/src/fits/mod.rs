@@ -14,6 +14,7 @@ mod words;
 use std::path::Path;
 
 use exo_api::fits::{FitPlanView, FitSizeView, FitVerdict, FitView, FitsView};
+use exo_formats::Model;
 use exo_hub::{Cancel, Client, HubError, Licence, Reference, Settings};
 use exo_machine::prediction_view;
 use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
@@ -25,6 +26,7 @@ pub use reference::ReferenceError;
 use reference::fit_reference;
 pub use words::{answer as answer_text, pages};
 
+use crate::details::Details;
 use crate::heads::OutlineFolder;
 use crate::{described, planning};
 
@@ -52,6 +54,14 @@ pub struct FitsCluster {
     pub context_tokens: u32,
     /// How keys and values are stored.
     pub kv: KvDType,
+}
+
+/// A model whose files the cluster has.
+pub struct KnownModel {
+    /// What it is called.
+    pub name: String,
+    /// Its description.
+    pub model: Model,
 }
 
 /// One type of weights of a model.
@@ -120,6 +130,44 @@ pub fn fit_one(
         }
     };
     Ok(view(cluster, vec![model]))
+}
+
+/// Whether a reference could be the name of a model that a cluster has: it is in no catalogue and in no hub.
+pub fn may_be_known(text: &str) -> bool {
+    find_known(text).is_none() && !matches!(text.parse(), Ok(Reference::Hub(_)))
+}
+
+/// One model that the cluster has, of the one type that it is stored in.
+pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
+    let (KnownModel { name, model }, details) = (known, Details::of(&known.model));
+    let shape = model.shape_packed(cluster.kv, &exo_backend_cpu::weight_bytes);
+    let most = details.dtypes.iter().max_by_key(|(_, bytes)| **bytes);
+    let sized = SizedModel {
+        quantisation: most.map(|(dtype, _)| dtype.clone()).unwrap_or_default(),
+        download_bytes: details.weight_bytes,
+        weight_types: planning::weight_types(model, &shape),
+        shape,
+    };
+    let fit = FitView {
+        name: name.clone(),
+        title: name.clone(),
+        reference: name.clone(),
+        good_for: String::new(),
+        licence: String::new(),
+        terms: None,
+        parameters: details.parameters,
+        context_tokens_max: details.context_tokens_max,
+        verdict: FitVerdict::NotSupported,
+        summary: String::new(),
+        best: None,
+        sizes: Vec::new(),
+        changes: Vec::new(),
+    };
+    let mut fit = judge(cluster, fit, &[sized]);
+    if let Some(best) = &mut fit.best {
+        best.download_bytes = 0;
+    }
+    view(cluster, vec![fit])
 }
 
 fn view(cluster: &FitsCluster, models: Vec<FitView>) -> FitsView {

@@ -28,8 +28,10 @@ pub enum ReferenceError {
     /// The hub.
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// It is neither in the catalogue nor a repository.
-    #[error("`{0}` is neither a name of the catalogue nor a repository of a hub, as in hf.co/ORG/REPO")]
+    /// It is neither known, nor in the catalogue, nor a repository.
+    #[error(
+        "`{0}` is neither a model that is known here, nor a name of the catalogue, nor a repository of a hub, as in hf.co/ORG/REPO"
+    )]
     Unknown(String),
     /// The model's heads are larger than what is read.
     #[error("the description of {file} is larger than the {bytes_max} bytes that are read for it")]

@@ -128,7 +128,7 @@ impl LinkHands {
     /// A member opened a channel: a link, or questions about its model files, which are answered here.
     pub fn incoming(&mut self, channel: Channel, library: &Arc<Library>) -> Option<Input> {
         if channel.purpose == PURPOSE_BULK {
-            tokio::spawn(crate::bulk::serve(channel, library.clone(), self.log.clone()));
+            tokio::spawn(crate::bulk::serve(channel, library.clone(), self.log.clone(), self.events.clone()));
             return None;
         }
         self.opened(channel, None)

@@ -459,8 +459,8 @@ impl Facade for Fake {
         Box::pin(async { Ok(vec![request]) })
     }
 
-    fn retry_device(&self, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("retry {device}"));
+    fn retry_device(&self, node: NodeId, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("retry {device} of {node}"));
         Box::pin(async { Ok(()) })
     }
 
