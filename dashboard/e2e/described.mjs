@@ -1,14 +1,13 @@
 // The page against described clusters: every route in every state, without a violation of the content security policy, a console error or a
 // serious finding of axe-core; and what it does when the node is gone. `npm run build` first; `node e2e/described.mjs [NAME…]` runs the
-// scenarios whose names begin so, `--list` names them all. Nothing here sleeps: what is waited for is named, with a deadline.
+// scenarios whose names begin so, `--list` names them all.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { readFileSync } from "node:fs";
 import { gzipSync } from "node:zlib";
-import { start } from "../stub/server.mjs";
 import { fixtures } from "../stub/fixtures.mjs";
-import { browse } from "./browser.mjs";
+import { control, go, kept, login, open, origin, run, until } from "./stubbed.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const ROUTES = ["cluster", "devices", "instances", "models", "models/llama-3.1-70b-q4", "chat", "requests", "alerts", "logs", "metrics", "integrations", "licences"];
@@ -17,36 +16,6 @@ const LOOKS = {
   dark: { colorScheme: "dark", viewport: { width: 1280, height: 900 } },
   small: { colorScheme: "dark", viewport: { width: 360, height: 800 }, hasTouch: true },
 };
-/** For one step on a busy machine. */
-const STEP_MS = 40_000;
-
-/** Where the stub is, and the link that lets the browser in. */
-let [origin, login] = ["", ""];
-const control = (body) => fetch(`${origin}/stub`, { method: "POST", body: JSON.stringify(body) });
-
-/** A page that fails the run for whatever the browser complains about. */
-async function open(browser, options, complaints) {
-  const context = await browser.newContext({ reducedMotion: "reduce", ...options });
-  const page = await context.newPage();
-  page.setDefaultTimeout(STEP_MS);
-  page.on("pageerror", (error) => complaints.push(`error: ${error.message}`));
-  page.on("console", (message) => message.type() === "error" && !/ERR_|Failed to load resource/.test(message.text()) && complaints.push(`console: ${message.text()}`));
-  page.on("request", (request) => new URL(request.url()).origin !== origin && !request.url().startsWith("blob:") && complaints.push(`asked ${request.url()}`));
-  await page.addInitScript(() => addEventListener("securitypolicyviolation", (event) => console.error(`CSP ${event.violatedDirective} ${event.blockedURI}`)));
-  return page;
-}
-
-/** Opens a route, and waits until its page is there and has what it shows. */
-async function go(page, route) {
-  await page.evaluate((hash) => (location.hash = hash), `#/${route}`);
-  await page.waitForFunction((route) => {
-    const [name, ...below] = route.split("/");
-    const main = document.querySelector(`main[data-page="${name}"]`);
-    const title = main?.querySelector("h1")?.textContent;
-    return title?.includes(below.join("/")) && !main.querySelector(".opening") && !main.innerText.includes("Asking the node");
-  }, route);
-  await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
-}
 
 /** Every route of one described cluster in one look: no serious finding of axe, and nothing wider than the window. */
 async function looksWell(browser, complaints, look, scenario) {
@@ -65,29 +34,6 @@ async function looksWell(browser, complaints, look, scenario) {
     assert.equal(overflow, false, `${route} is wider than the window`);
   }
   assert.equal(await page.evaluate(() => globalThis.__pwned), undefined);
-}
-
-/** The messages that the browser keeps. */
-const kept = (page) =>
-  page.evaluate(
-    () =>
-      new Promise((done, failed) => {
-        const opened = indexedDB.open("exo");
-        opened.onerror = () => failed(opened.error);
-        opened.onsuccess = () => {
-          const all = opened.result.transaction("messages").objectStore("messages").getAll();
-          all.onsuccess = () => (opened.result.close(), done(all.result));
-        };
-      }),
-  );
-
-/** Asks again and again until `is` holds. */
-async function until(what, is) {
-  const end = Date.now() + STEP_MS;
-  while (!(await is())) {
-    assert.ok(Date.now() < end, `${what}: not within ${STEP_MS} ms`);
-    await new Promise((soon) => setTimeout(soon, 50));
-  }
 }
 
 const scenarios = {
@@ -216,17 +162,21 @@ const scenarios = {
     assert.match(refused, /^DELETE \/exo\/v1\/join_requests\/[0-9a-f]{64} \{\}$/);
   },
 
-  async "retry: a device in quarantine is tried again where it is"(browser, complaints) {
+  async "retry: a device in quarantine is tried again, of this node and of another"(browser, complaints) {
     const page = await open(browser, {}, complaints);
     await page.goto(login);
     await page.waitForSelector("nav");
     await go(page, "devices");
     await page.getByText("its driver ended 4 times").first().waitFor();
-    await page.getByText("from the page of attic").waitFor();
-    await page.getByRole("button", { name: "Try it again" }).click();
-    await page.getByText("GeForce GTX 1060 is being checked").waitFor();
+    const { nodes } = (await (await control({})).json()).view;
+    const tried = [];
+    for (const [node, device, name] of [["desk", "gpu1", "GeForce GTX 1060"], ["attic", "gpu0", "Intel UHD"]]) {
+      await page.getByLabel(`${node}/${device}`).getByRole("button", { name: "Try it again" }).click();
+      await page.getByText(`${name} is being checked`).waitFor();
+      tried.push(`/exo/v1/members/${nodes.find((one) => one.name === node).id}/devices/${device}/retry`);
+    }
     const { calls } = await (await control({})).json();
-    assert.equal(calls.at(-1).path, "/exo/v1/devices/gpu1/retry");
+    assert.deepEqual(calls.slice(-2).map(({ path }) => path), tried);
   },
 
   async "find: what fits, what the hub has and what is on the disk"(browser, complaints) {
@@ -234,12 +184,15 @@ const scenarios = {
     await page.goto(login);
     await page.waitForSelector("nav");
     await go(page, "models");
+    const row = page.locator("tr", { hasText: "llama-3.1-70b-q4" });
+    await row.getByText("too large").waitFor();
+    await row.getByText("would fit with 12 GiB more memory on desk").waitFor();
     await page.getByText("212 GB free").or(page.getByText("197 GiB free")).first().waitFor();
     await page.getByText("the file is cut off").waitFor();
     await page.getByRole("button", { name: "Use it in place qwen3:8b" }).click();
     await page.getByText("qwen3:8b is known now.").waitFor();
     await page.getByRole("button", { name: "Look", exact: true }).click();
-    await page.getByText("12 GiB more memory on desk").waitFor();
+    await page.getByText("12 GiB more memory on desk", { exact: true }).waitFor();
     await page.getByRole("button", { name: "Fetch Gemma" }).click();
     await page.locator("dialog").getByText("no use that the policy forbids").waitFor();
     await page.locator("dialog").getByRole("button", { name: "Fetch" }).click();
@@ -252,7 +205,8 @@ const scenarios = {
     await page.getByRole("button", { name: "Fetch org/Qwen3-8B-GGUF" }).click();
     await page.getByText("org/Qwen3-8B-GGUF is being fetched.").waitFor();
     const { calls } = await (await control({})).json();
-    const bodies = calls.map(({ path, body }) => [path, body]);
+    // Whether known models fit is asked for beside what a person does.
+    const bodies = calls.filter(({ path, body }) => path !== "/exo/v1/fits" || body.reference.startsWith("hf.co/")).map(({ path, body }) => [path, body]);
     assert.deepEqual(bodies.slice(-5), [
       ["/exo/v1/models", { path: "/home/x/.ollama/models/blobs/sha256-1" }],
       ["/exo/v1/pulls", { reference: "hf.co/org/gemma" }],
@@ -293,33 +247,4 @@ for (const look of Object.keys(LOOKS)) {
   }
 }
 
-const only = process.argv.slice(2);
-const chosen = Object.entries(scenarios).filter(([name]) => only.length === 0 || only.some((word) => name.startsWith(`${word}:`)));
-if (only[0] === "--list") {
-  for (const name of Object.keys(scenarios)) console.log(name.split(":")[0]);
-  process.exit(0);
-}
-
-const stub = start(0, { tokens_per_s: 100 });
-await new Promise((ready) => stub.server.once("listening", ready));
-origin = `http://127.0.0.1:${stub.server.address().port}`;
-login = `${origin}/#code=${"c".repeat(64)}`;
-let failed = chosen.length === 0 ? 1 : 0;
-await browse(async (browser) => {
-  for (const [name, run] of chosen) {
-    const [complaints, began] = [[], Date.now()];
-    try {
-      await run(browser, complaints);
-      assert.deepEqual(complaints, []);
-      console.log(`ok ${name} (${Date.now() - began} ms)`);
-    } catch (error) {
-      failed += 1;
-      console.log(`FAILED ${name}\n  ${error.stack}\n  ${complaints.join("\n  ")}`);
-    }
-    await control({ scenario: "home", frozen: false });
-    for (const context of browser.contexts()) await context.close();
-  }
-});
-await stub.close();
-console.log(`${chosen.length - failed} passed, ${failed} failed`);
-process.exit(failed > 0 ? 1 : 0);
+await run(scenarios, process.argv.slice(2));

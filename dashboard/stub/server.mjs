@@ -18,10 +18,10 @@ const BODY_BYTES_MAX = 64 << 20;
 
 /** Starts a stub; port 0 finds a free one. */
 export function start(port = 5280, { scenario = "home", tokens_per_s = 40, access = "owner" } = {}) {
-  const state = { scenario, tokens_per_s, access, frozen: false, view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), next: 1, calls: [] };
+  const state = { scenario, tokens_per_s, access, frozen: false, view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), next: 1, calls: [], ticks: 0, timer: null };
   const server = createServer((request, response) => void serve(state, request, response).catch((error) => reply(response, 500, refusal("stub", String(error)))));
-  const timer = setInterval(() => tick(state), 1000);
-  server.on("close", () => clearInterval(timer));
+  ticking(state, 1000);
+  server.on("close", () => clearInterval(state.timer));
   server.listen(port, "127.0.0.1");
   return { server, state, close: () => (server.closeAllConnections(), new Promise((done) => server.close(done))) };
 }
@@ -95,10 +95,17 @@ function events(state, response) {
   send(state, response, "snapshot", { cluster: state.view });
 }
 
+function ticking(state, every_ms) {
+  clearInterval(state.timer);
+  state.timer = setInterval(() => tick(state), every_ms);
+}
+
+/** What wavers, of every node. */
 function tick(state) {
   if (state.frozen) return;
+  state.ticks += 1;
   const wander = (value, by, low, high) => (value === null ? null : Math.min(high, Math.max(low, value + (Math.random() - 0.5) * by)));
-  const changes = state.view.nodes.slice(0, 8).map((node) => ({
+  const changes = state.view.nodes.map((node) => ({
     kind: "gauges",
     node: node.id,
     process_bytes: node.process_bytes,
@@ -162,9 +169,10 @@ function control(state, body, response) {
   if (body.changes) publish(state, body.changes);
   if (body.frozen !== undefined) state.frozen = body.frozen;
   if (body.tokens_per_s) state.tokens_per_s = body.tokens_per_s;
+  if (body.tick_ms) ticking(state, body.tick_ms);
   if (body.access) state.access = body.access;
   const calls = state.calls.splice(0);
-  return reply(response, 200, { calls });
+  return reply(response, 200, { calls, ticks: state.ticks, view: state.view });
 }
 
 async function file(pathname, response) {

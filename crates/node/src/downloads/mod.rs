@@ -431,15 +431,20 @@ impl Downloads for NodeDownloads {
             let pull = self.find(&id)?;
             let mut ended = pull.ended.subscribe();
             pull.wish.send_replace(Wish::End);
-            // Until its thread has let go of the files, another download of the same would be refused.
-            let waited = tokio::time::timeout(END_MAX, ended.wait_for(|ended| *ended)).await;
-            if waited.is_err() {
-                tracing::warn!(id, seconds = END_MAX.as_secs(), "a download has not ended yet");
-            }
-            self.shared.lock().by_id.retain(|_, listed| !Arc::ptr_eq(listed, &pull));
-            self.shared.save_soon();
-            self.shared.changed();
-            Ok(())
+            let shared = self.shared.clone();
+            // A task of its own: a client that does not wait for a silent hub has asked for the end all the same.
+            let ending = tokio::spawn(async move {
+                // Until its thread has let go of the files, another download of the same would be refused.
+                let waited = tokio::time::timeout(END_MAX, ended.wait_for(|ended| *ended)).await;
+                if waited.is_err() {
+                    tracing::warn!(id, seconds = END_MAX.as_secs(), "a download has not ended yet");
+                }
+                shared.lock().by_id.retain(|_, listed| !Arc::ptr_eq(listed, &pull));
+                shared.save_soon();
+                shared.changed();
+            });
+            let broken = |e| AdminError::Failed { message: format!("ending the download broke off: {e}") };
+            ending.await.map_err(broken)
         })
     }
 
