@@ -9,6 +9,7 @@ pub mod cluster;
 mod fresh_clusters;
 mod kills;
 mod lan;
+mod page;
 mod predictions;
 mod soak;
 mod speed;
@@ -35,6 +36,9 @@ enum Proof {
     FreshClusters(fresh_clusters::Options),
     /// An answer goes on, with the same tokens, when the node of one of its stages is killed
     Kills(kills::Options),
+    /// What the page takes in a browser, and what a node takes for being watched: bytes, milliseconds, parts of a core
+    #[command(after_help = "Example: cargo xtask prove page --seconds 60 --pairs 20")]
+    Page(page::Options),
     /// What plans say of the first token and of tokens per second comes true, on one to three nodes
     #[command(after_help = "Example: cargo xtask prove predictions --model qwen3-0.6b-q8_0.gguf --threads 1")]
     Predictions(predictions::Options),
@@ -65,6 +69,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Bodies) => vec![bodies::prove()?],
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
         Some(Proof::Kills(options)) => kills::prove(&options)?,
+        Some(Proof::Page(options)) => page::prove(&options)?,
         Some(Proof::Predictions(options)) => vec![predictions::prove(&options)?],
         Some(Proof::Soak(options)) => soak::prove(&options)?,
         Some(Proof::Speed(options)) => speed::prove(&options)?,

@@ -18,7 +18,7 @@ pub const SOURCES: &str = "dashboard";
 /// Where Vite leaves what it has built.
 const BUILT: &str = "dashboard/dist";
 /// What the server has built in, and reads in debug builds.
-const BUNDLE: &str = "crates/server/dashboard";
+pub const BUNDLE: &str = "crates/server/dashboard";
 /// Of what the files in [`BUNDLE`] were made.
 const STAMP: &str = "crates/server/dashboard/.stamp";
 /// All files, as they are before compression.

@@ -30,8 +30,24 @@ impl Server {
         self.exchange("POST", path, &body.to_string(), at_most)
     }
 
-    /// `at_most` bounds the connection and each silence of the server, which answers all at once.
+    /// Asks for a text.
+    pub fn text(&self, path: &str, at_most: Duration) -> anyhow::Result<String> {
+        let body = self.answered("GET", path, "", at_most)?;
+        String::from_utf8(body).with_context(|| format!("{path}: the answer is no text"))
+    }
+
+    /// Opens a stream of events, whose head and bytes are read as they come. `at_most` bounds each silence.
+    pub fn events(&self, path: &str, at_most: Duration) -> anyhow::Result<TcpStream> {
+        self.send(&format!("GET {path} HTTP/1.0"), "", at_most)
+    }
+
     fn exchange(&self, method: &str, path: &str, body: &str, at_most: Duration) -> anyhow::Result<Value> {
+        let body = self.answered(method, path, body, at_most)?;
+        serde_json::from_slice(&body).with_context(|| format!("{method} {path}: the answer is not JSON"))
+    }
+
+    /// The body of a good answer. `at_most` bounds the connection and each silence of the server, which answers all at once.
+    fn answered(&self, method: &str, path: &str, body: &str, at_most: Duration) -> anyhow::Result<Vec<u8>> {
         let attempt = || format!("{method} http://{}{path}", self.address);
         let stream = self.send(&format!("{method} {path} HTTP/1.1"), body, at_most).with_context(attempt)?;
         let mut bytes = Vec::new();
@@ -41,7 +57,7 @@ impl Server {
             let text: String = String::from_utf8_lossy(&body).chars().take(300).collect();
             bail!("{}: status {status}: {text}", attempt());
         }
-        serde_json::from_slice(&body).with_context(|| format!("{}: the answer is not JSON", attempt()))
+        Ok(body)
     }
 
     /// Sends a document and hands on each line of the answer as it comes, until `each` has seen enough. `at_most` bounds each

@@ -14,6 +14,7 @@ use super::cells::{Sample, Subject, What, median};
 use super::child::{self, Running};
 use super::http::Server;
 use super::load::{Target, prompt};
+use crate::system;
 
 /// Tokens of each stream's prompt and answer.
 const STREAM_PROMPT: usize = 32;
@@ -283,40 +284,18 @@ fn idle_share(process: &mut Running) -> anyhow::Result<f64> {
     std::thread::park_timeout(Duration::from_secs(2));
     let mut shares = Vec::new();
     for _ in 0..3 {
-        let (began, before) = (Instant::now(), processor_seconds(process.id())?);
+        let (began, before) = (Instant::now(), system::processor_seconds(process.id())?);
         while began.elapsed() < IDLE {
             std::thread::park_timeout(IDLE.saturating_sub(began.elapsed()));
         }
-        shares.push((processor_seconds(process.id())? - before) / began.elapsed().as_secs_f64());
+        shares.push((system::processor_seconds(process.id())? - before) / began.elapsed().as_secs_f64());
     }
     median(shares).context("an idle node was not watched")
-}
-
-/// Processor time of all threads, from Linux's ticks of 10 ms.
-fn processor_seconds(id: u32) -> anyhow::Result<f64> {
-    let path = format!("/proc/{id}/stat");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    ticks_in(&text)
-        .map(|ticks| ticks as f64 / 100.0)
-        .with_context(|| format!("{path} is not what Linux writes"))
-}
-
-/// User and system ticks: the 14th and 15th field, after a name that may hold anything.
-fn ticks_in(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ticks_are_found_behind_any_name() {
-        let stat = "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 25 17 0 0 20 0";
-        assert_eq!(ticks_in(stat), Some(42));
-        assert_eq!(ticks_in("7 (x) S 1"), None);
-    }
 
     #[test]
     fn a_files_name_tells_its_type() {

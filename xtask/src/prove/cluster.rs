@@ -114,6 +114,12 @@ impl Cluster {
         })
     }
 
+    /// Waits until the first node sees all of them.
+    pub fn wait_united(&mut self) -> anyhow::Result<()> {
+        let size = self.nodes.len();
+        self.nodes.first_mut().context("the cluster has no node")?.wait_united(size)
+    }
+
     /// Kills a node.
     pub fn kill(&mut self, at: usize) -> anyhow::Result<()> {
         self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?.process.kill()
@@ -225,6 +231,11 @@ impl Cluster {
 }
 
 impl Node {
+    /// Seconds that its process has computed.
+    pub fn processor_seconds(&self) -> anyhow::Result<f64> {
+        system::processor_seconds(self.process.id())
+    }
+
     fn wait_united(&mut self, size: usize) -> anyhow::Result<()> {
         wait_for(&format!("joining, as {} sees it,", self.name), (JOIN_MAX, READY_POLL), || {
             self.check_alive()?;

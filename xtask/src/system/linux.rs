@@ -66,3 +66,30 @@ pub fn held(id: u32) -> anyhow::Result<[u64; 3]> {
     let files = std::fs::read_dir(format!("/proc/{id}/fd"))?.count() as u64;
     Ok([number("VmRSS:") << 10, number("Threads:"), files])
 }
+
+/// Processor time of all threads, from Linux's ticks of 10 ms.
+pub fn processor_seconds(id: u32) -> anyhow::Result<f64> {
+    let path = format!("/proc/{id}/stat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    ticks_in(&text)
+        .map(|ticks| ticks as f64 / 100.0)
+        .with_context(|| format!("{path} is not what Linux writes"))
+}
+
+/// User and system ticks: the 14th and 15th field, after a name that may hold anything.
+fn ticks_in(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 25 17 0 0 20 0";
+        assert_eq!(ticks_in(stat), Some(42));
+        assert_eq!(ticks_in("7 (x) S 1"), None);
+    }
+}

@@ -36,3 +36,8 @@ pub fn tell(id: u32, what: Told) -> anyhow::Result<()> {
 pub fn held(id: u32) -> anyhow::Result<[u64; 3]> {
     bail!("what process {id} holds is not known on this system")
 }
+
+/// Not known here.
+pub fn processor_seconds(id: u32) -> anyhow::Result<f64> {
+    bail!("how long process {id} has computed is not known on this system")
+}

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use exo_api::{
     DeviceTelemetryView, EndedView, HistogramView, InstanceTelemetryView, JoinWindowView, JournalView,
@@ -284,7 +285,8 @@ fn histograms_are_cumulative_and_end_in_everything() {
     assert!(shown.contains("exo_time_per_output_token_seconds_count{model=\"m\"} 18\n"), "{shown}");
 }
 
-/// A node with several devices and stages, of which a scrape of one must stay below 3,000 series.
+/// A node with several devices and models, of which a scrape of one must stay below 3,000 series. The bounds of time are ten times what
+/// is wanted of a machine that does nothing else.
 #[test]
 fn a_hundred_described_nodes_are_one_scrape_and_one_node_is_small() {
     let mut nodes = Vec::new();
@@ -300,10 +302,22 @@ fn a_hundred_described_nodes_are_one_scrape_and_one_node_is_small() {
     }
     let own = nodes[0].node.clone();
     let told = cluster(nodes);
-    let series = |scope: &Scope| text(scope, &told).lines().filter(|line| !line.starts_with('#')).count();
-    let of_one = series(&Scope::Node(own));
+    let scrape = |scope: Scope| {
+        let times = (0..5).map(|_| {
+            let began = Instant::now();
+            let series = text(&scope, &told).lines().filter(|line| !line.starts_with('#')).count();
+            (began.elapsed(), series)
+        });
+        let (took, series) = times.min().unwrap();
+        eprintln!("{series} series in {took:?}");
+        (took, series)
+    };
+    let (took, of_one) = scrape(Scope::Node(own));
     assert!((100..3000).contains(&of_one), "{of_one}");
-    assert!(series(&Scope::Cluster) > 99 * of_one, "all nodes");
+    assert!(took < Duration::from_millis(50), "{took:?}");
+    let (took, of_all) = scrape(Scope::Cluster);
+    assert!(of_all > 99 * of_one, "all nodes: {of_all}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
 /// `promtool`, where it is installed.
