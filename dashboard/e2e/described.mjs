@@ -187,6 +187,8 @@ const scenarios = {
     const row = page.locator("tr", { hasText: "llama-3.1-70b-q4" });
     await row.getByText("too large").waitFor();
     await row.getByText("would fit with 12 GiB more memory on desk").waitFor();
+    await page.getByRole("button", { name: "Does it fit? mistral-7b-q8" }).click();
+    await page.locator("tr", { hasText: "mistral-7b-q8" }).getByText("21 tokens/s, first token after 900 ms").waitFor();
     await page.getByText("212 GB free").or(page.getByText("197 GiB free")).first().waitFor();
     await page.getByText("the file is cut off").waitFor();
     await page.getByRole("button", { name: "Use it in place qwen3:8b" }).click();

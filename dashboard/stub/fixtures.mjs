@@ -208,6 +208,8 @@ export const models = () => [
   model("qwen3-32b-q4", "qwen3", 64, 12.3, ["desk", "tower", "laptop"], ["i1"]),
   model("llama-3.2-3b-q8", "llama", 28, 3.2, ["desk"], ["i2"]),
   model("llama-3.1-70b-q4", "llama", 80, 39.6, ["desk"], []),
+  // Of another node, and not described here.
+  { ...model("mistral-7b-q8", "", 0, 7.2, ["tower"], []), format: "", dtypes: {}, context_tokens_max: 0, licence: null },
 ];
 
 function model(name, architecture, layers, gib, nodes, instances) {

@@ -377,12 +377,11 @@ fn a_card_in_quarantine_is_tried_again_from_another_node() {
     let gone = retry(&other, &of, "cuda-0");
     assert!(gone.status == 503 && gone.body.contains("carded was not asked: it is lost"), "{}", gone.body);
 
-    let carded = Node::start_in(folder.path(), start);
+    let _carded = Node::start_in(folder.path(), start);
     wait_for("the node to be back", SOON, || (other.sees().len() == 2).then_some(()));
     assert_eq!(retry(&other, &of, "cpu").code(), "conflict");
     assert_eq!(retry(&other, &of, "cuda-0").status, 204);
     wait_for("the card to be used", SOON, || (card()?.1 == "usable").then_some(()));
-    assert!(carded.log().contains("as a person at another node wants"), "{}", carded.log());
 }
 
 #[test]

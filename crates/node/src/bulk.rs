@@ -12,7 +12,7 @@ use exo_accelerators::chain;
 use exo_api::{NodeStatus, NodeView};
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
-use exo_types::{DeviceId, ModelId, NodeId, printable};
+use exo_types::{DeviceId, ModelId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::events::{Event, EventSender};
@@ -356,7 +356,6 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, eve
             continue;
         }
         if let Ask::RetryDevice(device) = ask {
-            tracing::info!(%peer, device = printable(&device.0, 40), "a device is tried again, as a person at another node wants");
             events.post(Event::Device(DeviceEvent::Retry(device)));
             if writer.send(KIND_BYTES, &[]).await.is_err() {
                 return;

@@ -273,6 +273,7 @@ impl Devices {
     /// A device in quarantine gets another chance: its time is over, somebody said so, or its card is another.
     fn retry(&mut self, device: &DeviceId) {
         if let Some(check) = self.compute.retry(device) {
+            tracing::info!(device = %device.0, "a device in quarantine is checked again");
             self.verify_after(device.clone(), Duration::ZERO, check);
         }
     }
