@@ -108,7 +108,7 @@ pub(crate) fn token(id: u32) -> SampledToken {
 
 pub(crate) fn result(n: u128, position: u32, id: u32) -> TokenResult {
     let (attempt, tokens) = (Attempt::FIRST, vec![token(id)]);
-    TokenResult { sequence: seq(n), attempt, position, tokens, drafts: 0 }
+    TokenResult { sequence: seq(n), attempt, position, tokens, drafts: 0, forced: vec![] }
 }
 
 /// What comes back of a step in which nothing failed.

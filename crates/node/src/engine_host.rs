@@ -445,7 +445,7 @@ fn results(frame: &StepFrame, tokens: Vec<(SequenceId, Vec<SampledToken>)>) -> V
     let result = |(part, (sequence, tokens)): (&StepSequence, (_, _))| {
         let (position, drafts) = (part.sample_position(), part.drafts);
         let attempt = Attempt::FIRST; // the stage knows which
-        TokenResult { sequence, attempt, position, tokens, drafts }
+        TokenResult { sequence, attempt, position, tokens, drafts, forced: Vec::new() }
     };
     sampled.zip(tokens).map(result).collect()
 }

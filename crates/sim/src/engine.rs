@@ -304,7 +304,7 @@ fn sample(model: &dyn Model, spec: &SequenceSpec, part: &StepSequence, leaving: 
             break;
         }
     }
-    TokenResult { sequence, attempt: Attempt::FIRST, position, tokens, drafts }
+    TokenResult { sequence, attempt: Attempt::FIRST, position, tokens, drafts, forced: vec![] }
 }
 
 fn misuse<T>(what: String) -> Result<T, Misuse> {

@@ -231,6 +231,7 @@ impl World {
             position,
             tokens,
             drafts,
+            forced: vec![],
         })
     }
 

@@ -118,7 +118,10 @@ impl StageMachine {
             let Some(open) = self.open.get(&result.sequence) else { continue };
             result.attempt = open.attempt;
             if open.driver != scheduler {
-                by_driver.entry(open.driver).or_default().push(result.clone());
+                by_driver
+                    .entry(open.driver)
+                    .or_default()
+                    .push(TokenResult { forced: vec![], ..result.clone() });
             }
         }
         let message = tokens(results, done.failures, done.pages, done.kept, done.computed_us);

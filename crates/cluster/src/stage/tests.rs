@@ -193,7 +193,8 @@ fn tokens_go_once_to_the_scheduler_and_again_only_to_drivers_on_third_nodes() {
         cached: vec![],
     });
     feed(&mut s, step(2, 1, commands.collect(), (0..B).map(|n| part(n, 0, &[4])).collect()));
-    let out = done(&mut s, 1, ComputeResult::Tokens((0..B).map(|n| result(n, 1, 7)).collect()));
+    let results = (0..B).map(|n| TokenResult { forced: vec![8, 9], ..result(n, 1, 7) }).collect();
+    let out = done(&mut s, 1, ComputeResult::Tokens(results));
     let mut sent = BTreeMap::new();
     for output in &out {
         let StageOutput::Send { to, message: DataMessage::Tokens(tokens) } = output else {
@@ -203,6 +204,8 @@ fn tokens_go_once_to_the_scheduler_and_again_only_to_drivers_on_third_nodes() {
         assert_eq!(before, None, "one message to each node");
         let is_own = |r: &TokenResult| *to == node(1) || *to == node(driver(r.sequence.request.0));
         assert!(tokens.results.iter().all(is_own), "{tokens:?}");
+        let is_told = |r: &TokenResult| r.forced.is_empty() == (*to != node(1));
+        assert!(tokens.results.iter().all(is_told), "forced tokens are for the scheduler: {tokens:?}");
     }
     assert_eq!(sent, BTreeMap::from([(1, 64), (8, 16), (9, 16)]), "96 results for 64 tokens");
 }

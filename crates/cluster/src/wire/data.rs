@@ -337,6 +337,9 @@ pub struct TokenResult {
     pub tokens: Vec<SampledToken>,
     /// Drafts the step carried for it. One more token than these at most.
     pub drafts: u32,
+    /// Tokens that its grammar leaves no choice about behind these, as the model's tokenizer spells them (for a driver: empty). What
+    /// comes may be others: they are good for drafts and for nothing else.
+    pub forced: Vec<u32>,
 }
 
 impl TokenResult {

@@ -248,6 +248,10 @@ fn reports_on_prompts_have_a_bound_and_come_with_the_first_token() {
     assert!(bound(behind).contains("a report on a prompt comes behind the first token"));
     let long = message(vec![with(PromptReport::Embedding(vec![0.5; limits::EMBEDDING_MAX + 1]))]);
     assert!(bound(long).contains("elements of a vector"));
+    let forced = TokenResult { forced: vec![7; 17], ..result(1, 4, 7) };
+    let DataMessage::Tokens(tokens) = message(vec![token(7)]) else { panic!("it is tokens") };
+    let forced = DataMessage::Tokens(TokensMessage { results: vec![forced], ..tokens });
+    assert!(bound(forced).contains("forced tokens of a sequence: 17 given, at most 16"));
     let score = |top: usize| TokenScore { logprob: -1.0, top: vec![(1, -1.0); top] };
     let most = limits::SCORES_BYTES_MAX / limits::scores_bytes(1, 20);
     let scores =

@@ -155,6 +155,7 @@ impl Check for TokenResult {
         at_most("drafts of a sequence", self.drafts as usize, DRAFTS_MAX as usize)?;
         ensure(!self.tokens.is_empty(), "a sampled sequence has no token")?;
         at_most("tokens of a sampled sequence", self.tokens.len(), self.drafts as usize + 1)?;
+        at_most("forced tokens of a sequence", self.forced.len(), DRAFTS_MAX as usize)?;
         let end = self.position as usize + self.tokens.len() - 1;
         at_most("position of a token", end, CONTEXT_TOKENS_MAX as usize)?;
         let mut behind_first = self.tokens.iter().skip(1);

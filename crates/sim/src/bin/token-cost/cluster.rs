@@ -381,7 +381,14 @@ fn sample(part: &StepSequence) -> TokenResult {
         let token = hash(place) as u32 % VOCAB;
         tokens.push(SampledToken::bare(token));
         if guesses.get(tokens.len() - 1) != Some(&token) {
-            return TokenResult { sequence, attempt: Attempt::FIRST, position, tokens, drafts };
+            return TokenResult {
+                sequence,
+                attempt: Attempt::FIRST,
+                position,
+                tokens,
+                drafts,
+                forced: vec![],
+            };
         }
     }
 }
