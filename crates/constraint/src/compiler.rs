@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_types::{Constraint, GRAMMAR_BYTES_MAX};
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
 
-use crate::{CompileError, Fold, Vocabulary};
+use crate::scout::Scout;
+use crate::{CompileError, Fold, Spelling, Vocabulary};
 
 /// The engine and its version: two nodes hold an answer to the same grammar only with the same one.
 pub const ENGINE: &str = "llguidance 1.9.1";
@@ -38,6 +39,7 @@ const STACK_BYTES: usize = 64 << 20;
 pub struct Compiler {
     vocabulary: Vocabulary,
     factory: ParserFactory,
+    spelling: Option<Arc<Spelling>>,
     /// The last used last.
     kept: Mutex<VecDeque<(String, Matcher)>>,
 }
@@ -53,7 +55,12 @@ impl Compiler {
         let mut factory = made.map_err(|reason| CompileError::Refused { reason })?;
         factory.quiet();
         *factory.limits_mut() = LIMITS;
-        Ok(Self { vocabulary, factory, kept: Mutex::default() })
+        Ok(Self { vocabulary, factory, spelling: None, kept: Mutex::default() })
+    }
+
+    /// Lets its folds name tokens that have to come ([`exo_sampler::TokenConstraint::forced`]), spelled like this.
+    pub fn with_spelling(self, spelling: Arc<Spelling>) -> Self {
+        Self { spelling: Some(spelling), ..self }
     }
 
     /// Its vocabulary.
@@ -81,7 +88,8 @@ impl Compiler {
             return Err(CompileError::Differs { wanted, own });
         }
         let matcher = self.compiled(&constraint.grammar)?;
-        Ok(Fold::new(matcher, self.vocabulary.end_ids().into()))
+        let scout = |spelling: &Arc<_>| Scout::new(Arc::clone(spelling), Arc::clone(self.vocabulary.env()));
+        Ok(Fold::new(matcher, self.vocabulary.end_ids().into(), self.spelling.as_ref().map(scout)))
     }
 
     /// As [`Compiler::start`]; a constraint that cannot be followed here ends the answer at once.

@@ -8,6 +8,7 @@ use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
 use crate::compiler::shorten;
+use crate::scout::Scout;
 
 /// Where an answer stands in its grammar. A function of the grammar and the tokens alone.
 pub struct Fold {
@@ -19,17 +20,19 @@ pub struct Fold {
     failed: Option<ConstraintError>,
     /// An end token has come.
     is_over: bool,
+    /// Where somebody can say how text is spelled.
+    scout: Option<Scout>,
 }
 
 impl Fold {
-    pub(crate) fn new(matcher: Matcher, end_ids: Arc<[u32]>) -> Self {
-        Self { matcher: Some(matcher), mask: SimpleVob::new(), end_ids, failed: None, is_over: false }
+    pub(crate) fn new(matcher: Matcher, end_ids: Arc<[u32]>, scout: Option<Scout>) -> Self {
+        Self { matcher: Some(matcher), mask: SimpleVob::new(), end_ids, failed: None, is_over: false, scout }
     }
 
     /// An answer that ends at once: what takes the place of a grammar that could not be compiled where tokens are sampled.
     pub(crate) fn dead(error: String, end_ids: Arc<[u32]>) -> Self {
         let failed = Some(ConstraintError::Engine { reason: shorten(&error) });
-        Self { matcher: None, mask: SimpleVob::new(), end_ids, failed, is_over: false }
+        Self { matcher: None, mask: SimpleVob::new(), end_ids, failed, is_over: false, scout: None }
     }
 
     /// Whether the answer is complete, or would be if it ended here.
@@ -77,7 +80,11 @@ impl Fold {
             self.is_over = true;
             return Ok(());
         }
-        self.ask(|matcher| matcher.consume_token(token).map_err(|e| e.to_string()))
+        self.ask(|matcher| matcher.consume_token(token).map_err(|e| e.to_string()))?;
+        if let Some(scout) = &mut self.scout {
+            scout.accept(token);
+        }
+        Ok(())
     }
 }
 
@@ -108,6 +115,13 @@ impl TokenConstraint for Fold {
 
     fn end_token(&self) -> u32 {
         self.end_ids[0]
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        match (&self.matcher, &mut self.scout) {
+            (Some(matcher), Some(scout)) if self.failed.is_none() && !self.is_over => scout.forced(matcher),
+            _ => Vec::new(),
+        }
     }
 }
 

@@ -173,6 +173,13 @@ impl Engine {
         self.sequences.get(&sequence).map(|s| s.len)
     }
 
+    /// Tokens that the grammar of an open sequence leaves no choice about behind what was sampled last, as the model's tokenizer spells
+    /// them: guesses that are mostly right. None where there is no grammar.
+    pub fn forced(&mut self, sequence: SequenceId) -> Vec<u32> {
+        let sampler = self.sequences.get_mut(&sequence).and_then(|s| s.token_sampler.as_mut());
+        sampler.map(|sampler| sampler.forced()).unwrap_or_default()
+    }
+
     /// What it holds and has done.
     pub fn report(&self) -> EngineReport {
         EngineReport {

@@ -95,6 +95,11 @@ impl TokenSampler {
         row.sample(&mut self.sampler, u64::from(position))
     }
 
+    /// Tokens that its constraint leaves no choice about behind those it knows.
+    pub fn forced(&mut self) -> Vec<u32> {
+        self.sampler.forced()
+    }
+
     /// Takes a token that was drawn.
     pub fn accept(&mut self, token: u32) {
         self.sampler.accept(token);

@@ -420,7 +420,7 @@ fn compute(engine: &mut Engine, frame: &StepFrame, rows: &[u8], bounds: Bounds<'
     let input = if engine.shard().embedding { StepInput::Tokens } else { StepInput::Hidden(&hidden) };
     match engine.step(frame, input, bounds.cancel, bounds.step_max) {
         Ok(StepOutput::Hidden(rows)) => ComputeResult::Rows(bytes(&rows).into()),
-        Ok(StepOutput::Sampled(tokens)) => ComputeResult::Tokens(results(frame, tokens)),
+        Ok(StepOutput::Sampled(tokens)) => ComputeResult::Tokens(results(engine, frame, tokens)),
         Err(error) => failed(&error),
     }
 }
@@ -440,12 +440,16 @@ fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
     result.map_err(|e| chain(&e))
 }
 
-fn results(frame: &StepFrame, tokens: Vec<(SequenceId, Vec<SampledToken>)>) -> Vec<TokenResult> {
+fn results(
+    engine: &mut Engine,
+    frame: &StepFrame,
+    tokens: Vec<(SequenceId, Vec<SampledToken>)>,
+) -> Vec<TokenResult> {
     let sampled = frame.sequences.iter().filter(|s| s.sample);
     let result = |(part, (sequence, tokens)): (&StepSequence, (_, _))| {
-        let (position, drafts) = (part.sample_position(), part.drafts);
+        let (position, drafts, forced) = (part.sample_position(), part.drafts, engine.forced(sequence));
         let attempt = Attempt::FIRST; // the stage knows which
-        TokenResult { sequence, attempt, position, tokens, drafts, forced: Vec::new() }
+        TokenResult { sequence, attempt, position, tokens, drafts, forced }
     };
     sampled.zip(tokens).map(result).collect()
 }

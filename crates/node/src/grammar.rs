@@ -8,7 +8,7 @@ use exo_constraint::{CompileError, Compiler, TokenKind, Vocabulary};
 use exo_engine::StartConstraint;
 use exo_formats::ModelConfig;
 use exo_sampler::TokenConstraint;
-use exo_tokenizer::Tokenizer;
+use exo_tokenizer::{EncodeOptions, Tokenizer};
 use exo_types::Constraint;
 
 use exo_accelerators::chain;
@@ -32,6 +32,13 @@ pub fn compiler(tokenizer: &Tokenizer, end_ids: &[u32]) -> Result<Compiler, Comp
     Compiler::new(Vocabulary::new((0..tokenizer.vocab_len()).map(token), end_ids)?)
 }
 
+/// Has forced tokens named as the tokenizer spells them.
+fn spelled_by(compiler: Compiler, tokenizer: Tokenizer) -> Compiler {
+    compiler.with_spelling(Arc::new(move |text| {
+        tokenizer.encode(text, EncodeOptions::default()).unwrap_or_default()
+    }))
+}
+
 /// For the engine of a model's last stage. The vocabulary is read again when the first answer asks for it: it must not stay in memory
 /// for those that never do.
 pub fn for_stage(model: PathBuf) -> Arc<StartConstraint> {
@@ -45,5 +52,9 @@ pub fn for_stage(model: PathBuf) -> Arc<StartConstraint> {
 fn read(path: &std::path::Path) -> Result<Compiler, String> {
     let mut model = exo_formats::open(path).map_err(|e| chain(&e))?;
     let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(|e| chain(&e))?;
-    compiler(&tokenizer, &end_ids(&model.config, &tokenizer)).map_err(|e| chain(&e))
+    let compiler = compiler(&tokenizer, &end_ids(&model.config, &tokenizer)).map_err(|e| chain(&e))?;
+    Ok(spelled_by(compiler, tokenizer))
 }
+
+#[cfg(test)]
+mod tests;

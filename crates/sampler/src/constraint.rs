@@ -15,6 +15,11 @@ pub trait TokenConstraint: Debug + Send {
 
     /// The token that ends an answer which cannot go on.
     fn end_token(&self) -> u32;
+
+    /// Tokens that spell the only text that may come next, as far as there is only one. The same text may come in other tokens.
+    fn forced(&mut self) -> Vec<u32> {
+        Vec::new()
+    }
 }
 
 /// The grammar cannot be kept to any further.

@@ -69,6 +69,11 @@ impl Sampler {
         }
     }
 
+    /// Tokens that its constraint leaves no choice about, if it has one that can tell: good guesses, and no more.
+    pub fn forced(&mut self) -> Vec<u32> {
+        self.constraint.as_mut().map(|constraint| constraint.forced()).unwrap_or_default()
+    }
+
     /// Of a sampler that is plain greedy: what the greatest logit's token decides. It is the token itself if it may come; whoever
     /// is answered `None` must show the logits.
     pub fn take_best(&mut self, token: u32) -> Option<SampledToken> {

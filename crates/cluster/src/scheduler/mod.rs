@@ -13,7 +13,7 @@
 //!
 //! A decode may carry drafts, guessed from the sequence's own text ([`lookup`]), as many as raise the rate at which
 //! tokens come ([`row_cost`]); none where they do not. A small model may guess instead ([`drafting`]); the scheduler
-//! asks it and is told what it says.
+//! asks it and is told what it says. Where the answer's grammar leaves no choice, the last stage says how it goes on ([`forced`]).
 //!
 //! Start reading at [`Scheduler::handle`].
 
@@ -22,6 +22,7 @@ mod compose;
 mod deadline;
 mod drafting;
 mod ended;
+mod forced;
 mod kept;
 mod lookup;
 mod making_way;

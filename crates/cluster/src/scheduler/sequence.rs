@@ -6,6 +6,7 @@ use exo_types::{
 };
 
 use super::drafting::{Drafting, Terms};
+use super::forced::Forced;
 use super::lookup::Lookup;
 use super::pages::{Claim, Pages};
 use super::row_cost::DraftBudget;
@@ -44,6 +45,10 @@ pub(super) struct Running {
     stop_tokens: Vec<u32>,
     ignore_eos: bool,
     guesser: Guesser,
+    /// Unless it goes without guesses.
+    forced: Option<Forced>,
+    /// Whether the drafts on their way are forced ones.
+    sent_forced: bool,
     next: Next,
 }
 
@@ -97,6 +102,8 @@ impl Running {
             max_tokens: max_tokens.saturating_add(generated),
             stop_tokens,
             ignore_eos,
+            forced: (!matches!(guesser, Guesser::Nobody)).then(Forced::new),
+            sent_forced: false,
             guesser,
             next: Next::Prefill { sent: 0 },
         }
@@ -156,6 +163,8 @@ impl Running {
         cost: f64,
     ) -> Option<(SequenceSpec, u32)> {
         let count_max = match self.next {
+            // It knows no grammar.
+            Next::Decode { .. } if self.has_forced() => return None,
             Next::Decode { .. } => self.drafts_max(),
             Next::Prefill { .. } if self.is_open() => 0,
             Next::Prefill { .. } | Next::Awaited => return None,
@@ -223,7 +232,7 @@ impl Running {
                 let start = self.tokens.len() as u32 - 1;
                 truncate_to = behind_rejected.then_some(start);
                 let token = *token;
-                drafts = self.drafts(chunk_tokens, budget);
+                (drafts, self.sent_forced) = self.drafts(chunk_tokens, budget);
                 (start, [&[token], drafts.as_slice()].concat(), true)
             }
             Next::Prefill { sent } => {
@@ -243,15 +252,29 @@ impl Running {
     }
 
     /// Guesses at the tokens after the next. None reaches the last token the sequence may have, nor passes a stop token:
-    /// all that are right belong to the answer.
-    fn drafts(&self, count_max: usize, budget: &mut DraftBudget) -> Vec<u32> {
+    /// all that are right belong to the answer. And whether they are what its grammar forces.
+    fn drafts(&self, count_max: usize, budget: &mut DraftBudget) -> (Vec<u32>, bool) {
         let stop = if self.ignore_eos { &[][..] } else { &self.stop_tokens };
         let count = self.drafts_max().min(count_max as u32);
-        match &self.guesser {
+        let guesses = |budget: &mut DraftBudget| match &self.guesser {
             Guesser::Nobody => Vec::new(),
             Guesser::Lookup(lookup) => lookup.drafts(&self.tokens, count, stop, budget),
             Guesser::Model(drafting) => drafting.drafts(&self.tokens, count, stop, budget),
+        };
+        let Some(forced) = self.forced.as_ref().filter(|forced| !forced.is_empty()) else {
+            return (guesses(budget), false);
+        };
+        let mut of_guesses = budget.clone();
+        let guesses = guesses(&mut of_guesses);
+        if forced.is_in(&guesses) {
+            *budget = of_guesses;
+            return (guesses, false);
         }
+        (forced.drafts(count, stop, budget), true)
+    }
+
+    fn has_forced(&self) -> bool {
+        self.forced.as_ref().is_some_and(|forced| !forced.is_empty())
     }
 
     /// Guesses that have room before the last token it may have.
@@ -273,8 +296,13 @@ impl Running {
                 lookup.push(&self.tokens);
             }
         }
-        if let Guesser::Model(drafting) = &mut self.guesser {
+        if let Guesser::Model(drafting) = &mut self.guesser
+            && !self.sent_forced
+        {
             drafting.learn(result.drafts, result.drafts_accepted());
+        }
+        if let Some(forced) = &mut self.forced {
+            forced.learn(result.tokens.iter().map(|t| t.token), &result.forced);
         }
         self.generated += count;
         self.has_sampled = true;
