@@ -6,6 +6,7 @@
 
 mod bodies;
 pub mod cluster;
+mod constrained;
 mod fresh_clusters;
 mod kills;
 mod lan;
@@ -32,6 +33,9 @@ enum Proof {
     /// A node limited to 1 GiB withstands three minutes of hostile bodies, gives the memory back, and answers short requests beside
     /// them within 200 ms
     Bodies,
+    /// Answers with a schema are of it, whatever the logits; no instance of the JSON Schema Test Suite is judged otherwise than there;
+    /// masks and compiling take no longer than they may
+    Constrained,
     /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is asked
     FreshClusters(fresh_clusters::Options),
     /// An answer goes on, with the same tokens, when the node of one of its stages is killed
@@ -67,6 +71,7 @@ struct Verdict {
 pub fn run(args: ProveArgs) -> anyhow::Result<()> {
     let verdicts = match args.proof {
         Some(Proof::Bodies) => vec![bodies::prove()?],
+        Some(Proof::Constrained) => constrained::prove()?,
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
         Some(Proof::Kills(options)) => kills::prove(&options)?,
         Some(Proof::Page(options)) => page::prove(&options)?,

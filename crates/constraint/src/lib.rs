@@ -18,6 +18,7 @@
 mod compiler;
 mod errors;
 mod fold;
+mod formats;
 mod lark;
 mod layout;
 mod patterns;

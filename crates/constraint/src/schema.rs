@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use crate::SchemaError;
+use crate::formats::{self, FORMATS};
 
 /// How a schema is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,13 +92,6 @@ const PLAIN: [&str; 17] = [
 const ONE: [&str; 2] = ["additionalProperties", "items"];
 const MANY: [&str; 3] = ["allOf", "anyOf", "prefixItems"];
 const NAMED: [&str; 4] = ["$defs", "definitions", "patternProperties", "properties"];
-/// Formats that are asserted.
-const FORMATS: [&str; 10] =
-    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
-/// The engine's own dates have a 29 February in every year.
-const DATE: &str = "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)\
-|02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
-const TIME: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60)(?:\.[0-9]+)?(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 
 impl Schema {
     /// Reads a schema that stands at `#`.
@@ -254,7 +248,9 @@ impl Walk<'_> {
             return Err(error(path, format!("`{word}` must be {expected}")));
         }
         if word == "$schema" {
-            return Ok(());
+            let is_known = value.as_str().is_some_and(is_dialect);
+            let reason = "this `$schema` may mean other words than these; leave it out, or name one of json-schema.org";
+            return if is_known { Ok(()) } else { Err(error(path, reason)) };
         }
         let (mut bytes, mut values) = (0, 0);
         measure(value, path, &mut bytes, &mut values)?;
@@ -538,27 +534,29 @@ fn is_place_of_schemas(pointer: &str) -> bool {
     true
 }
 
+/// Whether it is a dialect of JSON Schema's own: another one may leave words out.
+fn is_dialect(uri: &str) -> bool {
+    let name = uri.strip_prefix("https://").or(uri.strip_prefix("http://"));
+    name.is_some_and(|name| name.starts_with("json-schema.org/"))
+}
+
 /// What becomes of a `format`, beside which a `pattern` may stand.
 fn format_word(
     value: &Value,
     has_pattern: bool,
     path: &Path,
 ) -> Result<Option<(String, Value)>, SchemaError> {
-    let pattern = match value.as_str() {
-        Some("date") => format!("^{DATE}$"),
-        Some("date-time") => format!("^{DATE}[tT]{TIME}$"),
-        Some(format) if FORMATS.contains(&format) => {
-            return Ok(Some(("format".to_owned(), value.clone())));
-        }
-        _ => {
-            let reason = format!("this `format` is not asserted; {} are", FORMATS.join(", "));
-            return Err(error(path, reason));
-        }
+    let Some(format) = value.as_str().filter(|format| FORMATS.contains(format)) else {
+        let reason = format!("this `format` is not asserted; {} are", FORMATS.join(", "));
+        return Err(error(path, reason));
     };
-    if has_pattern {
-        return Err(error(path, "a date beside a `pattern` cannot be enforced; send one of them"));
+    match formats::pattern(format) {
+        Some(_) if has_pattern && !formats::is_narrower_in_the_engine(format) => {
+            Err(error(path, "a date or time beside a `pattern` cannot be enforced; send one of them"))
+        }
+        Some(pattern) if !has_pattern => Ok(Some(("pattern".to_owned(), pattern.into()))),
+        _ => Ok(Some(("format".to_owned(), value.clone()))),
     }
-    Ok(Some(("pattern".to_owned(), pattern.into())))
 }
 
 fn unsupported(word: &str) -> String {

@@ -304,6 +304,57 @@ fn the_29th_of_february_comes_in_leap_years_alone() {
 }
 
 #[test]
+fn a_second_60_is_the_last_of_a_day_of_utc() {
+    let compiler = compiler();
+    let time = json_layout(&json!({"type": "string", "format": "time"}));
+    for (text, is_time) in [
+        ("23:59:60Z", true),
+        ("23:59:60.5-00:00", true),
+        ("00:59:60+01:00", true),
+        ("05:29:60+05:30", true),
+        ("05:44:60+05:45", true),
+        ("15:59:60-08:00", true),
+        ("20:29:60-03:30", true),
+        ("00:29:60-23:30", true),
+        ("22:59:60Z", false),
+        ("23:58:60Z", false),
+        ("23:59:60+01:00", false),
+        ("23:59:60-00:30", false),
+        ("05:29:60-05:30", false),
+        ("23:58:59+01:07", true),
+    ] {
+        assert_eq!(takes(&compiler, &time, &format!("\"{text}\"")), is_time, "{text}");
+    }
+}
+
+#[test]
+fn addresses_are_taken_in_all_their_forms() {
+    let compiler = compiler();
+    for (format, text, is_taken) in [
+        ("ipv6", "::", true),
+        ("ipv6", "1:2:3:4:5:6:7:8", true),
+        ("ipv6", "::ffff:192.168.0.1", true),
+        ("ipv6", "1:2::192.168.0.1", true),
+        ("ipv6", "1::8", true),
+        ("ipv6", "1:2:3:4:5:6:7::", true),
+        ("ipv6", "1:2:3:4:5:6:7", false),
+        ("ipv6", "1::2::3", false),
+        ("ipv6", "1:2:3:4:5:6:7:1.2.3.4", false),
+        ("ipv6", "::1.2.3.256", false),
+        ("email", "joe.bloggs@example.com", true),
+        ("email", r#"\"joe @ bloggs\"@example.com"#, true),
+        ("email", "joe@[127.0.0.1]", true),
+        ("email", "joe@[IPv6:::1]", true),
+        ("email", ".joe@example.com", false),
+        ("email", "joe..bloggs@example.com", false),
+        ("email", "joe@-example.com", false),
+    ] {
+        let layout = json_layout(&json!({"type": "string", "format": format}));
+        assert_eq!(takes(&compiler, &layout, &format!("\"{text}\"")), is_taken, "{format} {text}");
+    }
+}
+
+#[test]
 fn a_thought_behind_white_space_is_one_beside_text_and_tools() {
     let compiler = compiler();
     let text = |t: &str| vec![Piece::Text(t.to_owned())];

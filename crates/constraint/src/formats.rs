@@ -1,0 +1,79 @@
+//! Formats of texts that the engine takes more loosely than they are meant, or more narrowly, as patterns.
+
+use std::fmt::Write;
+
+/// Formats that are asserted.
+pub(crate) const FORMATS: [&str; 10] =
+    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
+
+/// The engine's own dates have a 29 February in every year.
+const DATE: &str = "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)\
+|02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
+/// Hour and minute of a day.
+const CLOCK: &str = "(?:[01][0-9]|2[0-3]):[0-5][0-9]";
+const FRACTION: &str = r"(?:\.[0-9]+)?";
+
+const ATOM: &str = r"[a-zA-Z0-9!#$%&'*+\-/=?\^_`{|}~]+";
+const QUOTED: &str = r##""(?:[ !#-\[\]-~]|\\[ -~])*""##;
+const LABEL: &str = "[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?";
+const GROUP: &str = "[0-9a-fA-F]{1,4}";
+const IPV4: &str =
+    r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
+
+/// The pattern of a format that the engine is not left to; `None` for the others.
+pub(crate) fn pattern(format: &str) -> Option<String> {
+    let whole = match format {
+        "date" => DATE.to_owned(),
+        "date-time" => format!("{DATE}[tT]{}", time()),
+        "email" => email(),
+        "ipv6" => ipv6(),
+        "time" => time(),
+        _ => return None,
+    };
+    Some(format!("^{whole}$"))
+}
+
+/// Whether beside a `pattern` the engine's own form of it does: it takes nothing that is not of the format.
+pub(crate) fn is_narrower_in_the_engine(format: &str) -> bool {
+    matches!(format, "email" | "ipv6")
+}
+
+/// A second 60 is the last of a day of UTC. Of zones those are followed that are whole quarters of an hour away from it.
+fn time() -> String {
+    let mut leap = String::new();
+    for hour in 0..24 {
+        // Local time, and the offsets of those who are ahead of UTC and behind it.
+        for (minute, ahead, behind) in [(14, "15", "45"), (29, "30", "30"), (44, "45", "15")] {
+            let (ahead_h, behind_h) = (hour, 23 - hour);
+            let _ = write!(
+                leap,
+                r"|{hour:02}:{minute}:60{FRACTION}(?:\+{ahead_h:02}:{ahead}|-{behind_h:02}:{behind})"
+            );
+        }
+        let (ahead_h, behind_h, utc) = ((hour + 1) % 24, 23 - hour, if hour == 23 { "|[zZ]" } else { "" });
+        let _ = write!(leap, r"|{hour:02}:59:60{FRACTION}(?:\+{ahead_h:02}:00|-{behind_h:02}:00{utc})");
+    }
+    format!("(?:{CLOCK}:[0-5][0-9]{FRACTION}(?:[zZ]|[+-]{CLOCK}){leap})")
+}
+
+/// A mailbox of RFC 5321.
+fn email() -> String {
+    format!(r"(?:{ATOM}(?:\.{ATOM})*|{QUOTED})@(?:{LABEL}(?:\.{LABEL})*|\[{IPV4}\]|\[IPv6:{}\])", ipv6())
+}
+
+/// An address of RFC 3986: eight groups, or fewer around `::`; the last two may be an IPv4 address.
+fn ipv6() -> String {
+    let last = format!("(?:{GROUP}:{GROUP}|{IPV4})");
+    let mut forms = format!("(?:{GROUP}:){{6}}{last}|::(?:{GROUP}:){{5}}{last}");
+    for groups in 0..5 {
+        let (before, behind) = (up_to(groups), 4 - groups);
+        let _ = write!(forms, "|{before}::(?:{GROUP}:){{{behind}}}{last}");
+    }
+    let _ = write!(forms, "|{}::{GROUP}|{}::", up_to(5), up_to(6));
+    format!("(?:{forms})")
+}
+
+/// Nothing, or one group and at most so many in front of it.
+fn up_to(groups: u32) -> String {
+    format!("(?:(?:{GROUP}:){{0,{groups}}}{GROUP})?")
+}
