@@ -5,6 +5,7 @@
 mod emulated;
 mod support;
 
+mod agents;
 mod api;
 mod auto;
 mod bad_models;

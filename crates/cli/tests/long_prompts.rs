@@ -10,55 +10,16 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::{Node, Start, demo_gguf, wait_for};
-use exo_formats::write::GgufWriter;
-use exo_formats::{LayerTensor, TensorName, TokenizerSource};
-use exo_types::DType;
+use crate::support::{Node, Start, Zeros, demo_gguf, wait_for, zeros};
+use exo_formats::TokenizerSource;
 use serde_json::{Value, json};
 
-const CONTEXT: u32 = 4096;
-const LAYERS: u32 = 6;
-const HIDDEN: u64 = 512;
-const FFN: u64 = 2048;
+const ZEROS: Zeros = Zeros { context: 4096, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: None };
 const LOAD_MAX: Duration = Duration::from_secs(60);
 /// How often a cached prompt is timed beside an uncached one before it counts as slow.
 const ROUNDS_MAX: u32 = 12;
 /// What a prompt of others may add to the next token of a stream.
 const GAP_MAX: Duration = Duration::from_millis(400);
-
-/// A model that hardly takes space on the disk.
-fn zeros(path: &Path) {
-    let demo = exo_formats::open(&demo_gguf()).unwrap();
-    let TokenizerSource::Gguf(keys) = &demo.tokenizer else { panic!("a GGUF file") };
-    let mut w = GgufWriter::new();
-    w.text("general.architecture", "llama").u32("llama.context_length", CONTEXT);
-    w.u32("llama.block_count", LAYERS).u32("llama.embedding_length", HIDDEN as u32);
-    w.u32("llama.feed_forward_length", FFN as u32).u32("llama.attention.head_count", 8);
-    w.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
-    w.text("tokenizer.ggml.model", &keys.model).text("tokenizer.ggml.pre", keys.pre.as_deref().unwrap());
-    w.texts("tokenizer.ggml.tokens", keys.tokens.iter()).texts("tokenizer.ggml.merges", keys.merges.iter());
-    w.i32s("tokenizer.ggml.token_type", keys.token_types.as_ref().unwrap());
-    w.u32("tokenizer.ggml.eos_token_id", keys.eos.unwrap());
-    w.declare("token_embd.weight", DType::F16, &[HIDDEN, keys.tokens.len() as u64]);
-    w.declare("output_norm.weight", DType::F32, &[HIDDEN]);
-    for layer in 0..LAYERS {
-        let name = |tensor| TensorName::Layer(layer, tensor).to_gguf();
-        for tensor in [LayerTensor::AttnNorm, LayerTensor::FfnNorm] {
-            w.declare(&name(tensor), DType::F32, &[HIDDEN]);
-        }
-        for tensor in [LayerTensor::Q, LayerTensor::K, LayerTensor::V, LayerTensor::O] {
-            w.declare(&name(tensor), DType::F16, &[HIDDEN, HIDDEN]);
-        }
-        w.declare(&name(LayerTensor::Gate), DType::F16, &[HIDDEN, FFN]);
-        w.declare(&name(LayerTensor::Up), DType::F16, &[HIDDEN, FFN]);
-        w.declare(&name(LayerTensor::Down), DType::F16, &[FFN, HIDDEN]);
-    }
-    let mut header = Vec::new();
-    let stop = |_: usize, _: &mut dyn std::io::Write| Err(std::io::Error::other("the header is all we want"));
-    assert!(w.write_with(&mut header, stop).is_err());
-    std::fs::write(path, header).unwrap();
-    std::fs::File::options().write(true).open(path).unwrap().set_len(w.len_bytes()).unwrap();
-}
 
 fn demo_tokens() -> Vec<String> {
     let demo = exo_formats::open(&demo_gguf()).unwrap();
@@ -69,7 +30,7 @@ fn demo_tokens() -> Vec<String> {
 /// A node that serves the model of zeros and guesses nothing ahead.
 fn node(folder: &Path) -> Node {
     let path = folder.join("zeros.gguf");
-    zeros(&path);
+    zeros(&path, &ZEROS);
     let flags = ["--no-discovery", "--speculate", "off"].map(str::to_owned).to_vec();
     let node = Node::start(Start { name: "reader", group: "long-prompts", flags, ..Start::default() });
     let added = node.post("/exo/v1/models", &json!({"path": path}));

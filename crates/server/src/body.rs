@@ -258,6 +258,9 @@ fn too_slow(options: &ServerOptions) -> ApiError {
     ApiError::invalid(StatusCode::REQUEST_TIMEOUT, "body_too_slow", message).closing()
 }
 
+/// How the parser's complaint about a number begins; the place follows.
+const OUT_OF_RANGE: &str = "number out of range";
+
 fn parse<T>(bytes: &[u8], take: fn(Value, &str) -> Result<T, ApiError>) -> Result<T, ApiError> {
     let bad = |code, message: String| ApiError::invalid(StatusCode::BAD_REQUEST, code, message);
     let text = std::str::from_utf8(bytes).map_err(|e| {
@@ -266,8 +269,18 @@ fn parse<T>(bytes: &[u8], take: fn(Value, &str) -> Result<T, ApiError>) -> Resul
         let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
         bad("invalid_utf8", format!("the body is not UTF-8: bad byte at line {line} column {column}"))
     })?;
-    let value = serde_json::from_str(text);
-    take(value.map_err(|e| bad("invalid_json", format!("the body is not valid JSON: {e}")))?, text)
+    let value = serde_json::from_str(text).map_err(|e| {
+        let reason = e.to_string();
+        match reason.strip_prefix(OUT_OF_RANGE) {
+            // JSON has it, and leaves it to whoever reads how large a number may be.
+            Some(place) => bad(
+                "number_out_of_range",
+                format!("the number{place} is larger than exo reads (1.8e308): send it as a string"),
+            ),
+            None => bad("invalid_json", format!("the body is not valid JSON: {reason}")),
+        }
+    })?;
+    take(value, text)
 }
 
 /// Reads the body into a small request type of ours.

@@ -353,6 +353,9 @@ async fn what_is_no_json_is_refused_with_its_place() {
     assert_eq!(answer.error(), "400 invalid_json");
     assert!(answer.body.contains("line 2 column 6"), "{}", answer.body);
     assert_eq!(server.post("/v1/completions", "").await.error(), "400 invalid_json");
+    let large = server.post("/v1/completions", r#"{"temperature": 1e400}"#).await;
+    assert_eq!(large.error(), "400 number_out_of_range");
+    assert!(large.body.contains("at line 1 column"), "{}", large.body);
     assert_eq!(server.post("/v1/completions", &"[".repeat(100_000)).await.error(), "400 invalid_json");
     let mut bytes =
         format!("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{JSON}\r\ncontent-length: 12\r\n\r\n")

@@ -1,5 +1,6 @@
 //! All tests of the tokenizer in one program, which is linked once; that of memory is a process of its own.
 
+mod any_output;
 mod calls;
 mod channels;
 mod chat;

@@ -97,7 +97,7 @@ fn thoughts_are_found_and_whether_they_can_be_off() {
 }
 
 /// The parts of a text in pieces of these sizes, again and again; neighbours of one kind joined.
-fn parts(format: &AnswerFormat, text: &str, sizes: &[usize]) -> Vec<AnswerPart> {
+pub fn parts(format: &AnswerFormat, text: &str, sizes: &[usize]) -> Vec<AnswerPart> {
     let (mut parser, mut all) = (AnswerParser::new(format.clone()), Vec::new());
     let (mut rest, mut sizes) = (text, sizes.iter().cycle());
     while !rest.is_empty() {
@@ -133,7 +133,7 @@ fn thought(text: &str) -> AnswerPart {
     AnswerPart::Thought(text.to_owned())
 }
 
-fn cases() -> Vec<(AnswerFormat, &'static str, Vec<AnswerPart>)> {
+pub fn cases() -> Vec<(AnswerFormat, &'static str, Vec<AnswerPart>)> {
     let tags = Some(("<think>".to_owned(), "</think>".to_owned()));
     let with = |calls: Option<CallFormat>, is_opened| AnswerFormat {
         thought: tags.clone(),

@@ -1,8 +1,10 @@
 //! Answers in channels, as harmony has them: a thought, an answer and calls each behind signs of their own.
 
 use exo_tokenizer::ChatTemplate;
-use exo_tokenizer::calls::{AnswerFormat, AnswerParser, AnswerPart, CallFormat, CallPart, ThoughtFormat};
+use exo_tokenizer::calls::{AnswerFormat, AnswerPart, CallFormat, CallPart, ThoughtFormat};
 use proptest::prelude::*;
+
+use crate::calls::parts;
 
 /// As gpt-oss's: the one who is called stands where the speaker is named, one call in a message, thoughts in the last turn alone.
 const HARMONY: &str = "<|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}{% for t in tools %}{{ t | tojson }}{% endfor %}<|end|>\
@@ -58,31 +60,7 @@ fn a_name_in_front_of_json_is_a_call_in_other_templates_too() {
     assert_eq!(ThoughtFormat::find(&template(source)), None);
 }
 
-fn parts(format: &AnswerFormat, text: &str, sizes: &[usize]) -> Vec<AnswerPart> {
-    let (mut parser, mut all) = (AnswerParser::new(format.clone()), Vec::new());
-    let (mut rest, mut sizes) = (text, sizes.iter().cycle());
-    while !rest.is_empty() {
-        let mut at = (*sizes.next().unwrap_or(&1)).clamp(1, rest.len());
-        while !rest.is_char_boundary(at) {
-            at += 1;
-        }
-        all.extend(parser.push(&rest[..at]));
-        rest = &rest[at..];
-    }
-    all.extend(parser.finish());
-    all.into_iter().fold(Vec::new(), |mut joined, part| {
-        use AnswerPart::{Arguments, Text, Thought};
-        match (joined.last_mut(), part) {
-            (Some(Text(a)), Text(b))
-            | (Some(Thought(a)), Thought(b))
-            | (Some(Arguments(a)), Arguments(b)) => a.push_str(&b),
-            (_, part) => joined.push(part),
-        }
-        joined
-    })
-}
-
-fn format() -> AnswerFormat {
+pub fn format() -> AnswerFormat {
     let thought = ThoughtFormat::find(&template(HARMONY)).expect("there are thoughts");
     AnswerFormat {
         thought: Some((thought.open, thought.close)),

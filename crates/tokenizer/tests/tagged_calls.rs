@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 /// A function in a tag, a tag for each parameter; values as Python prints them. Thoughts are printed in every turn.
-const FUNCTION: &str = "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n\
+pub const FUNCTION: &str = "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n\
     {% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}\
     {% if not loop.first or m.content %}{{ '\n' }}{% endif %}<tool_call>\n<function={{ c.function.name }}>\n\
     {% for k, v in c.function.arguments | items %}<parameter={{ k }}>\n\
@@ -101,7 +101,7 @@ fn kinds(words: &str) -> ValueKinds {
     }
 }
 
-fn reading(source: &str) -> AnswerFormat {
+pub fn reading(source: &str) -> AnswerFormat {
     let named = [
         ("text", "text"),
         ("n", "number"),

@@ -6,6 +6,7 @@
 
 #[cfg(target_os = "linux")]
 pub mod lan;
+mod zeros;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,6 +17,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+pub use self::zeros::{Zeros, zeros};
 
 pub const EXO: &str = env!("CARGO_BIN_EXE_exo");
 /// For what takes a second on an idle machine.

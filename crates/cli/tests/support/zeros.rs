@@ -1,0 +1,57 @@
+//! Models of zeros: they take as long as others of their shape, and hardly any space.
+
+use std::path::Path;
+
+use exo_formats::write::GgufWriter;
+use exo_formats::{LayerTensor, TensorName, TokenizerSource};
+use exo_types::DType;
+
+use super::demo_gguf;
+
+/// A model whose weights are zeros, with the built-in one's tokens.
+pub struct Zeros {
+    pub context: u32,
+    pub layers: u32,
+    pub hidden: u64,
+    pub ffn: u64,
+    pub heads: u32,
+    pub template: Option<&'static str>,
+}
+
+/// Writes it; on the disk it is a hole behind a header.
+pub fn zeros(path: &Path, model: &Zeros) {
+    let &Zeros { context, layers, hidden, ffn, heads, template } = model;
+    let demo = exo_formats::open(&demo_gguf()).unwrap();
+    let TokenizerSource::Gguf(keys) = &demo.tokenizer else { panic!("a GGUF file") };
+    let mut w = GgufWriter::new();
+    w.text("general.architecture", "llama").u32("llama.context_length", context);
+    w.u32("llama.block_count", layers).u32("llama.embedding_length", hidden as u32);
+    w.u32("llama.feed_forward_length", ffn as u32).u32("llama.attention.head_count", heads);
+    w.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    w.text("tokenizer.ggml.model", &keys.model).text("tokenizer.ggml.pre", keys.pre.as_deref().unwrap());
+    w.texts("tokenizer.ggml.tokens", keys.tokens.iter()).texts("tokenizer.ggml.merges", keys.merges.iter());
+    w.i32s("tokenizer.ggml.token_type", keys.token_types.as_ref().unwrap());
+    w.u32("tokenizer.ggml.eos_token_id", keys.eos.unwrap());
+    if let Some(template) = template {
+        w.text("tokenizer.chat_template", template);
+    }
+    w.declare("token_embd.weight", DType::F16, &[hidden, keys.tokens.len() as u64]);
+    w.declare("output_norm.weight", DType::F32, &[hidden]);
+    for layer in 0..layers {
+        let name = |tensor| TensorName::Layer(layer, tensor).to_gguf();
+        for tensor in [LayerTensor::AttnNorm, LayerTensor::FfnNorm] {
+            w.declare(&name(tensor), DType::F32, &[hidden]);
+        }
+        for tensor in [LayerTensor::Q, LayerTensor::K, LayerTensor::V, LayerTensor::O] {
+            w.declare(&name(tensor), DType::F16, &[hidden, hidden]);
+        }
+        w.declare(&name(LayerTensor::Gate), DType::F16, &[hidden, ffn]);
+        w.declare(&name(LayerTensor::Up), DType::F16, &[hidden, ffn]);
+        w.declare(&name(LayerTensor::Down), DType::F16, &[ffn, hidden]);
+    }
+    let mut header = Vec::new();
+    let stop = |_: usize, _: &mut dyn std::io::Write| Err(std::io::Error::other("the header is all we want"));
+    assert!(w.write_with(&mut header, stop).is_err());
+    std::fs::write(path, header).unwrap();
+    std::fs::File::options().write(true).open(path).unwrap().set_len(w.len_bytes()).unwrap();
+}
