@@ -193,6 +193,30 @@ fn a_running_node_is_told_and_shows_where_a_model_is_from() {
 }
 
 #[test]
+fn a_node_fetches_the_very_file_that_an_address_names() {
+    let world = World::new();
+    let other = [exo_node::DEMO_MODEL, &[1; 96]].concat();
+    let files = [("a-Q8_0.gguf", demo_model()), ("b-Q8_0.gguf", other)];
+    world.hub.put("org/two", Repository::new(&files));
+    let node = node_of(&world);
+    let which = world.refused(&["pull", "hf.co/org/two:Q8_0"]);
+    assert!(which.contains("a-Q8_0.gguf") && which.contains("b-Q8_0.gguf"), "{which}");
+    for name in ["b-Q8_0", "a-Q8_0"] {
+        let address = format!("https://hf.co/org/two/blob/main/{name}.gguf");
+        let output = finish(&mut world.exo(&["pull", &address, "--json"]), LONG);
+        let pulled: Value = serde_json::from_str(&stdout(&output)).unwrap_or_default();
+        assert_eq!(pulled["name"], name, "{}", stderr(&output));
+        assert_eq!(pulled["was_here"], false, "{pulled}");
+        let shown = format!("https://hf.co/org/two/resolve/main/{name}.gguf");
+        assert_eq!(pulled["origin"]["reference"], shown.as_str());
+    }
+    assert_eq!(
+        node.get("/exo/v1/pulls").as_array().unwrap().iter().filter(|p| p["state"] == "done").count(),
+        2
+    );
+}
+
+#[test]
 fn show_and_search_fetch_no_weights() {
     let world = World::new();
     let text = world.run(&["show", "hf.co/org/demo-GGUF"]);

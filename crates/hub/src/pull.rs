@@ -81,10 +81,9 @@ pub(crate) fn on_disk(root: &Path, hub: &HubReference) -> Option<Fetched> {
     found.retain(|(origin, _)| {
         let commit = origin.commit.as_deref().unwrap_or_default();
         let is_label = hub.quantisation.as_ref().is_none_or(|q| q.eq_ignore_ascii_case(&origin.label));
-        let is_commit = hub
-            .revision
-            .as_ref()
-            .is_none_or(|r| origin.reference.ends_with(&format!("@{r}")) || commit.starts_with(r.as_str()));
+        let was_asked = |revision: &str| matches!(origin.reference.parse(), Ok(Reference::Hub(before)) if before.revision() == revision);
+        let is_commit =
+            hub.revision.as_ref().is_none_or(|r| was_asked(r) || commit.starts_with(r.as_str()));
         is_label
             && is_commit
             && hub.file.as_ref().is_none_or(|f| origin.files.iter().any(|file| file.path == *f))

@@ -94,6 +94,11 @@ impl HubReference {
 
 impl fmt::Display for HubReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            // The only form that names a file. A branch may have slashes.
+            let revision = self.revision().replace('/', "%2F");
+            return write!(f, "https://hf.co/{}/resolve/{revision}/{file}", self.repo);
+        }
         write!(f, "hf.co/{}", self.repo)?;
         if let Some(quantisation) = &self.quantisation {
             write!(f, ":{quantisation}")?;
@@ -190,11 +195,12 @@ fn parse_repo_url(path: &str) -> Result<HubReference, String> {
         return parse_repo(path, true);
     };
     let mut hub = parse_repo(&format!("{org}/{repo}"), true)?;
+    let revision_of = |text: &str| checked_revision(&text.replace("%2F", "/").replace("%2f", "/"));
     match rest {
         [] => {}
-        ["tree" | "blob" | "resolve", revision] => hub.revision = Some(checked_revision(revision)?),
+        ["tree" | "blob" | "resolve", revision] => hub.revision = Some(revision_of(revision)?),
         ["blob" | "resolve", revision, file] => {
-            hub.revision = Some(checked_revision(revision)?);
+            hub.revision = Some(revision_of(revision)?);
             if let Some(reason) = names::refusal(file) {
                 return Err(reason.to_owned());
             }
@@ -325,7 +331,11 @@ mod tests {
             ("https://huggingface.co/a/b/tree/main", "hub hf.co/a/b@main file=None explicit=true"),
             (
                 "https://huggingface.co/a/b/resolve/main/x/c.gguf?download=true",
-                "hub hf.co/a/b@main file=Some(\"x/c.gguf\") explicit=true",
+                "hub https://hf.co/a/b/resolve/main/x/c.gguf file=Some(\"x/c.gguf\") explicit=true",
+            ),
+            (
+                "https://hf.co/a/b/blob/refs%2Fpr%2F1/c.gguf",
+                "hub https://hf.co/a/b/resolve/refs%2Fpr%2F1/c.gguf file=Some(\"c.gguf\") explicit=true",
             ),
             ("https://example.org/x/m.gguf?sig=1", "url https://example.org/x/m.gguf?sig=1"),
             ("qwen3:8b", "registry qwen3:8b name=library/qwen3"),
@@ -372,8 +382,11 @@ mod tests {
     proptest! {
         /// Whatever is typed, no repository has a name that leads out of a folder or is obeyed by a terminal.
         #[test]
-        fn no_text_makes_a_repository_with_a_dangerous_name(text in "\\PC{0,60}|(hf.co/)?[a-z./:@\\-]{0,30}") {
+        fn no_text_makes_a_repository_with_a_dangerous_name(text in "\\PC{0,60}|(hf.co/)?[a-z./:@\\-]{0,30}|https://hf.co/a/b/(blob|tree|resolve)/[a-z%2F./@:\\-]{0,20}(.gguf)?") {
             if let Ok(Reference::Hub(hub)) = text.parse::<Reference>() {
+                let again = hub.to_string().parse::<Reference>();
+                let same = matches!(&again, Ok(Reference::Hub(h)) if h.to_string() == hub.to_string() && h.file == hub.file);
+                prop_assert!(same, "{} is understood as {:?}", hub, again);
                 prop_assert!(hub.repo.split('/').all(|part| names::repo_part_refusal(part).is_none()));
                 prop_assert!(!hub.revision().contains(".."));
             }
