@@ -7,10 +7,14 @@ use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa, OpenError};
 use exo_device::{Calibration, CalibrationError, CoreList, Identity, Known, Registry};
 
+use exo_types::ComputeShare;
+
 use crate::VERSION;
 
 /// In the registry.
 const BACKEND: &str = "cpu";
+/// The planner takes what is older for stale.
+const FRESH_S: u64 = 24 * 3600;
 
 /// How models would use the processor: what its rates depend on.
 #[derive(Clone, Default, Debug)]
@@ -21,12 +25,15 @@ pub struct ProcessorOptions {
     pub cores: Option<CoreList>,
     /// Instruction set; `None` for the widest.
     pub isa: Option<Isa>,
+    /// Part of the time in which it computes.
+    pub share: ComputeShare,
 }
 
-/// From the registry of a data folder, else measured now, about 800 ms, and kept. `None` if it cannot be measured: then any
+/// From the registry of a data folder, else measured now, about half a second, and kept. `None` if it cannot be measured: then any
 /// accelerator counts as faster.
 pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
     known_rates(data_dir, options).or_else(|| {
+        let _turn = Registry::measuring_turn();
         let measured = measure(options);
         let measured = measured.inspect_err(|error| {
             tracing::warn!(error = crate::chain(error), "the processor could not be measured");
@@ -37,9 +44,13 @@ pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration>
     })
 }
 
-/// From the registry of a data folder.
+/// From the registry of a data folder, where they are not older than a day: what a processor has left for models depends on what else the
+/// machine does.
 pub fn known_rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
-    Registry::look(data_dir).calibration(&identity(), BACKEND, &driver(options))
+    let registry = Registry::look(data_dir);
+    let measured = registry.known(&identity(), BACKEND)?.verified_unix_s?;
+    let is_fresh = exo_device::unix_s().checked_sub(measured).is_some_and(|age_s| age_s < FRESH_S);
+    registry.calibration(&identity(), BACKEND, &driver(options)).filter(|_| is_fresh)
 }
 
 fn identity() -> Identity {
@@ -57,7 +68,11 @@ fn driver(options: &ProcessorOptions) -> String {
     let isa = options.isa.unwrap_or_else(Isa::best);
     let threads = options.threads.unwrap_or_else(exo_device::cores);
     let cores = options.cores.as_ref().map_or_else(String::new, |cores| format!(" on {cores}"));
-    format!("exo {VERSION}, {}, {threads} threads{cores}", isa.name())
+    let share = match options.share {
+        ComputeShare::FULL => String::new(),
+        share => format!(" for {share} of the time"),
+    };
+    format!("exo {VERSION}, {}, {threads} threads{cores}{share}", isa.name())
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -69,9 +84,9 @@ enum MeasureError {
 }
 
 fn measure(options: &ProcessorOptions) -> Result<Calibration, MeasureError> {
-    let ProcessorOptions { threads, cores, isa } = options.clone();
+    let ProcessorOptions { threads, cores, isa, share } = options.clone();
     let device: Arc<dyn Device> =
-        CpuDevice::open(CpuOptions { threads, cores, isa, ..CpuOptions::default() })?;
+        CpuDevice::open(CpuOptions { threads, cores, isa, share, ..CpuOptions::default() })?;
     Ok(exo_device::calibrate(&*device)?)
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use exo_backend::{Alone, CancelToken, Device, Element, Op, Recording, Rows, RunShape};
-use exo_backend_cpu::probe::{Instruction, peak};
+use exo_backend_cpu::probe::{BandwidthProbe, Instruction, PageSize, peak};
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa};
 use exo_types::{DType, TensorView};
 
@@ -23,8 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let only = std::env::args().nth(2);
     let mmap = std::env::args().nth(3).is_some_and(|word| word == "mmap");
     let cores = threads.unwrap_or_else(exo_device::cores);
-    let bandwidth = exo_device::read_bandwidth(cores).unwrap_or(f64::NAN);
-    println!("{cores} threads read {:.1} GB/s", bandwidth / 1e9);
+    let reading = BandwidthProbe::new(PageSize::Huge)?.read(cores);
+    let bandwidth = reading.bytes_per_s;
+    println!("{cores} threads read {:.1} GB/s by {}", bandwidth / 1e9, reading.kernel);
     for instruction in Instruction::ALL {
         if let Some(rate) = peak(instruction, cores) {
             println!("{cores} threads multiply {:.0} GFLOP/s by {}", 2e-9 * rate, instruction.name());

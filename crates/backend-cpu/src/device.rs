@@ -9,12 +9,13 @@ use exo_backend::{
     OpKind, Program, Recording, Residence, RunError, Stream, Support, Weight, WeightError,
 };
 use exo_device::{CoreList, ProbeOptions};
-use exo_types::{DType, DeviceFacts, TensorView};
+use exo_types::{ComputeShare, DType, DeviceFacts, TensorView};
 
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
 use crate::memory::{Heap, PageSize, SMALL_BYTES};
 use crate::ops::Rounded;
+use crate::pace::Pace;
 use crate::packed::activations;
 use crate::place::Place;
 use crate::pool::Pool;
@@ -42,6 +43,8 @@ pub struct CpuOptions {
     pub mmap: bool,
     /// When weights that are not to stay in their file come to memory.
     pub packing: Packing,
+    /// Part of the time in which ops are computed; the rest of it is rested, evenly between them.
+    pub share: ComputeShare,
 }
 
 /// When weights come from their file to the memory in which they are read fastest.
@@ -107,6 +110,7 @@ pub(crate) struct Shop {
     /// Its turn is held while one op locks its operands: two streams that use the same buffers in opposite order
     /// cannot wait for each other.
     pub(crate) pool: Pool,
+    pub(crate) pace: Pace,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) heap: Heap,
     pub(crate) places: Arc<Places>,
@@ -165,6 +169,7 @@ impl CpuDevice {
             owner: Owner::next(),
             level,
             pool,
+            pace: Pace::new(options.share),
             ledger,
             heap: Heap::default(),
             settler: Settler::new(Arc::clone(&places), threads, cores, rest),

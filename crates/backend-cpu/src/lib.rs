@@ -21,6 +21,7 @@ mod load;
 mod math;
 mod memory;
 mod ops;
+mod pace;
 mod packed;
 mod place;
 mod pool;

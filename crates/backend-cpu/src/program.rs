@@ -70,15 +70,16 @@ impl CpuProgram {
             }
             ops => {
                 let turn = shop.pool.turn();
-                let Shop { level, rounded, .. } = shop;
+                let Shop { level, rounded, pace, .. } = shop;
                 let operands = Operands { owner: self.owner, level: *level, shape, turn, rounded };
-                match ops {
+                // In its turn: what rests is the device, whoever computes on it.
+                pace.keep(|| match ops {
                     [op] => ops::run(op, &operands),
                     products => {
                         ops::products(products, &operands);
                         Ok(())
                     }
-                }
+                })
             }
         });
         // A lost file may have caused whatever else went wrong, so it is the answer that explains most.

@@ -69,6 +69,9 @@ pub struct Settings {
     /// Processor cores to keep to, each worker thread to one of them: 0-3,8
     #[arg(long, global = true, value_name = "LIST")]
     cores: Option<String>,
+    /// Part of the time in which the processor computes for models, for example 50%
+    #[arg(long, global = true, value_name = "10%..100%")]
+    compute_share: Option<String>,
     /// Use weights straight from the model file instead of copying them to faster memory
     #[arg(long, global = true)]
     mmap: bool,
@@ -117,6 +120,7 @@ impl Settings {
             ("step_max_s", &self.step_max_s),
             ("threads", &self.threads),
             ("cores", &self.cores),
+            ("compute_share", &self.compute_share),
             ("memory_mib", &self.memory_mib),
             ("disk_reserve_mib", &self.disk_reserve_mib),
             ("disk_quota_mib", &self.disk_quota_mib),

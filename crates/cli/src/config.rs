@@ -91,6 +91,12 @@ pub const KEYS: &[Key] = &[
                threads move)",
     },
     Key {
+        name: "compute_share",
+        default: "100%",
+        help: "part of the time in which the processor computes for models, 10% to 100%; the rest of it is left to other programs, evenly \
+               (graphics processors are not slowed)",
+    },
+    Key {
         name: "mmap",
         default: "false",
         help: "use weights straight from the model file instead of copying them to faster memory",

@@ -168,6 +168,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         trust_closed,
         threads: config.threads()?,
         cores: config.cores()?,
+        compute_share: config.parse("compute_share")?,
         device: device(config)?,
         worker: Some(worker::program(config)?),
         cpu_isa: cpu_isa(config)?,

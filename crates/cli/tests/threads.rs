@@ -46,6 +46,28 @@ fn more_threads_than_processors_answer_the_same_and_are_warned_of() {
 }
 
 #[test]
+fn a_node_with_a_fifth_of_the_time_says_so_measures_so_and_answers_the_same() {
+    let device = |node: &Node| node.get("/exo/v1/cluster")["nodes"][0]["devices"][0].clone();
+    let rates = |device: &serde_json::Value| {
+        ["read_bytes_per_s", "flops_per_s"]
+            .map(|rate| device[rate].as_f64().unwrap_or_else(|| panic!("{device}")))
+    };
+    let whole = rates(&device(&alone(&["--threads", "1"])));
+    let node = alone(&["--threads", "1", "--compute-share", "20%"]);
+    assert_answers(&node);
+    let part = device(&node);
+    assert!(part["support_reason"].as_str().unwrap().contains("computes 20% of the time"), "{part}");
+    // Another program that took half of the core from the first measurement alone would not hide it.
+    for (whole, part) in whole.into_iter().zip(rates(&part)) {
+        assert!(part < 0.6 * whole, "{part} with a fifth of the time, {whole} with all of it");
+    }
+    for wrong in ["5%", "much"] {
+        let text = stderr(&run(&["start", "--compute-share", wrong]));
+        assert!(text.contains(wrong) && text.contains("a share of the time is 10% to 100%"), "{text}");
+    }
+}
+
+#[test]
 fn weights_in_their_file_give_the_same_answer() {
     assert_answers(&alone(&["--mmap"]));
 }

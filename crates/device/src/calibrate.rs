@@ -9,7 +9,7 @@ use exo_backend::{
 };
 use exo_types::{DType, TensorView};
 
-use crate::sustained::{WINDOW, seconds_per_pass};
+use crate::sustained::seconds_per_pass;
 
 /// Inputs of the measured matrix.
 const COLS: usize = 2048;
@@ -20,7 +20,11 @@ const TOKENS: usize = 64;
 /// Outputs of the matrix that measures arithmetic: small enough to run several times.
 const ROWS_SMALL: usize = 2048;
 /// In front of each of the two measurements.
-const WARM_UP: Duration = Duration::from_millis(50);
+const WARM_UP: Duration = Duration::from_millis(20);
+/// Of decode: two periods of a quota.
+const DECODE_WINDOW: Duration = Duration::from_millis(200);
+/// Of prefill, whose passes are short: one period.
+const PREFILL_WINDOW: Duration = Duration::from_millis(100);
 /// After which a device is taken to hang.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -49,14 +53,14 @@ pub enum CalibrationError {
 }
 
 /// Measures `device` with a Q8_0 matrix: one row against 68 MiB, then a chunk of rows against a smaller one. Takes about
-/// 800 ms on a device that is not much slower than a laptop, and never more than four runs past that.
+/// 400 ms on a device that is not much slower than a laptop, and never more than four runs past that.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
     let decode = Bench::new(device, ROWS, 1)?;
-    let seconds = decode.run(device)?;
+    let seconds = decode.run(device, DECODE_WINDOW)?;
     let read_bytes_per_s = decode.weight_bytes as f64 / seconds;
     drop(decode);
     let prefill = Bench::new(device, ROWS_SMALL, TOKENS)?;
-    let seconds = prefill.run(device)?;
+    let seconds = prefill.run(device, PREFILL_WINDOW)?;
     let flops_per_s = (2 * COLS * ROWS_SMALL * TOKENS) as f64 / seconds;
     Ok(Calibration { read_bytes_per_s, flops_per_s })
 }
@@ -91,11 +95,11 @@ impl Bench {
     }
 
     /// Mean seconds of a run over a window.
-    fn run(&self, device: &dyn Device) -> Result<f64, CalibrationError> {
+    fn run(&self, device: &dyn Device, window: Duration) -> Result<f64, CalibrationError> {
         let mut stream = device.stream()?;
         // The first runs meet cold pages, sleeping threads and low clocks.
         seconds_per_pass(WARM_UP, || self.once(&mut *stream))?;
-        Ok(seconds_per_pass(WINDOW, || self.once(&mut *stream))?)
+        Ok(seconds_per_pass(window, || self.once(&mut *stream))?)
     }
 
     fn once(&self, stream: &mut dyn Stream) -> Result<(), RunError> {

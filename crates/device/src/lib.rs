@@ -1,4 +1,4 @@
-//! What this machine has: processor, memory, graphics cards, mains power, measured bandwidth; and which of its cores are used.
+//! What this machine has: processor, memory, graphics cards, mains power; and which of its cores are used.
 //!
 //! Everything is read from the system at the moment of the call; what was costly to measure of a graphics processor is kept
 //! in a [`Registry`] in the data folder. A source that is missing is `None`, never a guess.
@@ -11,7 +11,6 @@
 
 mod affinity;
 mod architecture;
-mod bandwidth;
 mod calibrate;
 mod drivers;
 mod graphics;
@@ -30,7 +29,6 @@ use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use architecture::{amd_architecture, nvidia_architecture};
-pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
 pub use drivers::{Setting, driver_troubles};
 pub use graphics::{
@@ -60,13 +58,11 @@ pub struct ProbeOptions {
     pub root: PathBuf,
     /// Memory never offered to models; `None` for a sixteenth of it, at most 2 GiB.
     pub reserve_bytes: Option<u64>,
-    /// Whether to spend up to 150 ms on measuring read bandwidth.
-    pub measure_bandwidth: bool,
 }
 
 impl Default for ProbeOptions {
     fn default() -> Self {
-        Self { root: PathBuf::from("/"), reserve_bytes: None, measure_bandwidth: false }
+        Self { root: PathBuf::from("/"), reserve_bytes: None }
     }
 }
 
@@ -88,7 +84,7 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         memory_total_bytes: total.saturating_sub(reserve),
         memory_free_bytes: memory.map_or(0, |m| m.available_bytes).saturating_sub(reserve),
         compute_units: cores as u32,
-        read_bytes_per_s: options.measure_bandwidth.then(|| read_bandwidth(cores)).flatten(),
+        read_bytes_per_s: None,
         flops_per_s: None,
         support,
         support_reason,

@@ -34,6 +34,8 @@ const DEVICES_MAX: usize = 64;
 const TEXT_CHARS_MAX: usize = 200;
 /// How long a quarantine lasts: what made a card fail may have been a passing thing.
 pub const QUARANTINE_S: u64 = 6 * 3600;
+/// Four others that measure a processor for half a second each.
+const MEASURING_WAIT_MAX: Duration = Duration::from_secs(2);
 /// By how much a clock is set back at most where it was right.
 const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 /// Of the reason for a quarantine.
@@ -196,6 +198,12 @@ impl Registry {
     /// waited looks at the registry again.
     pub fn trial_turn(folder: &Path, wait_max: Duration) -> Result<Turn, RegistryError> {
         file::lock(folder, file::TRIAL_LOCK_NAME, wait_max)
+    }
+
+    /// Waits for our turn to measure what the processes of this machine share. Without one after two seconds, or where another user's
+    /// processes take turns, whoever measures finds what the others leave.
+    pub fn measuring_turn() -> Option<Turn> {
+        file::lock(&std::env::temp_dir(), file::MEASURING_LOCK_NAME, MEASURING_WAIT_MAX).ok()
     }
 
     /// Reads it and touches nothing: for a process that only looks. One that cannot be read holds nothing.

@@ -5,9 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-/// Three periods of a quota.
-pub(crate) const WINDOW: Duration = Duration::from_millis(300);
-
 /// Mean seconds of a pass over a window that is not shorter than `window`, however long one pass takes.
 pub(crate) fn seconds_per_pass<E>(
     window: Duration,

@@ -223,7 +223,7 @@ impl Compute {
         let mut memory: BTreeMap<_, _> =
             self.facts(false).into_iter().map(|d| (d.id, d.memory_total_bytes)).collect();
         if !self.cards.is_empty() {
-            let total = host.processor(false).memory_total_bytes;
+            let total = host.processor().memory_total_bytes;
             memory.insert(DeviceId::cpu(), config.memory_max_bytes.unwrap_or(total).min(total));
         }
         memory

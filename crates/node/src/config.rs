@@ -7,7 +7,7 @@ use std::time::Duration;
 use exo_backend_cpu::Packing;
 use exo_device::CoreList;
 use exo_store::DiskLimits;
-use exo_types::KvDType;
+use exo_types::{ComputeShare, KvDType};
 
 use crate::{DeviceChoice, LogCapture, Speculation, WorkerProgram};
 
@@ -41,6 +41,8 @@ pub struct NodeConfig {
     pub threads: Option<usize>,
     /// Processor cores that worker threads are kept to, each to one. Whoever starts the node keeps the process to them.
     pub cores: Option<CoreList>,
+    /// Part of the time in which the processor computes for models.
+    pub compute_share: ComputeShare,
     /// Instruction set of the processor's kernels; `None` takes the widest. One that the processor lacks is an error.
     pub cpu_isa: Option<exo_backend_cpu::Isa>,
     /// Whether weights are used straight from the model file instead of being copied to faster memory.

@@ -8,7 +8,7 @@ use exo_accelerators::{
 };
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions};
-use exo_types::DeviceFacts;
+use exo_types::{ComputeShare, DeviceFacts};
 
 use crate::worker::{Children, WorkerProgram};
 use crate::{Host, NodeConfig};
@@ -120,7 +120,12 @@ pub async fn choose_devices(
 
 /// How models of this node would use the processor.
 pub fn processor_options(config: &NodeConfig) -> ProcessorOptions {
-    ProcessorOptions { threads: config.threads, cores: config.cores.clone(), isa: config.cpu_isa }
+    ProcessorOptions {
+        threads: config.threads,
+        cores: config.cores.clone(),
+        isa: config.cpu_isa,
+        share: config.compute_share,
+    }
 }
 
 /// Opens what `config` asks for in this process. What an accelerator can do is measured here, about a second, unless the registry in
@@ -157,12 +162,12 @@ pub fn open_asked(ask: &DeviceAsk, host: &dyn Host, is_examined: bool) -> Result
 
 /// What one that shares the machine's memory has of it.
 pub fn shared_free_bytes(host: &dyn Host) -> u64 {
-    host.processor(false).memory_free_bytes
+    host.processor().memory_free_bytes
 }
 
-/// Opens the processor as `config` asks for. Its bandwidth is measured here.
+/// Opens the processor as `config` asks for. Its rates are measured here, unless the registry in the data folder knows them.
 pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
-    let probed = host.processor(true);
+    let probed = host.processor();
     let limit =
         config.memory_max_bytes.unwrap_or(probed.memory_total_bytes).min(probed.memory_total_bytes.max(1));
     let options = CpuOptions {
@@ -172,15 +177,23 @@ pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure
         memory_limit_bytes: Some(limit),
         mmap: config.mmap,
         packing: config.packing,
+        share: config.compute_share,
     };
     let device = CpuDevice::open(options)?;
     let mut facts = device.facts();
     facts.name = probed.name;
     facts.memory_total_bytes = limit;
     facts.memory_free_bytes = probed.memory_free_bytes.min(limit);
-    facts.read_bytes_per_s = probed.read_bytes_per_s;
+    (facts.read_bytes_per_s, facts.flops_per_s) = (probed.read_bytes_per_s, probed.flops_per_s);
+    if probed.read_bytes_per_s.is_none()
+        && let Some(rates) = exo_accelerators::rates(&config.data_dir, &processor_options(config))
+    {
+        (facts.read_bytes_per_s, facts.flops_per_s) = (Some(rates.read_bytes_per_s), Some(rates.flops_per_s));
+    }
     // Shown wherever the device is: a warning at the start is soon forgotten.
-    let remarks = [Some(probed.support_reason).filter(|r| !r.is_empty()), crowding(config)];
+    let rests = (config.compute_share != ComputeShare::FULL)
+        .then(|| format!("computes {} of the time, as `compute_share` says", config.compute_share));
+    let remarks = [Some(probed.support_reason).filter(|r| !r.is_empty()), crowding(config), rests];
     facts.support_reason = remarks.into_iter().flatten().collect::<Vec<_>>().join("; ");
     Ok((device, facts))
 }

@@ -9,8 +9,9 @@ pub trait Host: Send + Sync + 'static {
     /// Whether the machine runs on mains power; `None` when it does not say.
     fn mains_power(&self) -> Option<bool>;
 
-    /// The processor as a device, with memory free now. `measure` allows a short measurement of its bandwidth.
-    fn processor(&self, measure: bool) -> DeviceFacts;
+    /// The processor as a device, with memory free now. Rates are `None`, and the node measures them, unless whoever embeds it knows
+    /// better.
+    fn processor(&self) -> DeviceFacts;
 
     /// Operating system and architecture.
     fn platform(&self) -> String;
@@ -38,9 +39,8 @@ impl Host for SystemHost {
         exo_device::mains_power(Path::new("/"))
     }
 
-    fn processor(&self, measure: bool) -> DeviceFacts {
-        let options = exo_device::ProbeOptions { measure_bandwidth: measure, ..Default::default() };
-        exo_device::probe(&options)
+    fn processor(&self) -> DeviceFacts {
+        exo_device::probe(&exo_device::ProbeOptions::default())
     }
 
     fn platform(&self) -> String {

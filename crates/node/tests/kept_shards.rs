@@ -21,8 +21,8 @@ impl Host for Measured {
         SystemHost.mains_power()
     }
 
-    fn processor(&self, _measure: bool) -> DeviceFacts {
-        DeviceFacts { read_bytes_per_s: Some(self.0), ..SystemHost.processor(false) }
+    fn processor(&self) -> DeviceFacts {
+        DeviceFacts { read_bytes_per_s: Some(self.0), ..SystemHost.processor() }
     }
 
     fn platform(&self) -> String {

@@ -12,9 +12,6 @@ use exo_types::{DType, DeviceFacts, DeviceKind};
 
 /// A measurement older than this is stale: drivers, clocks and neighbours change in days.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// Of a processor's read rate, what its kernels reach in decode: 68 to 86 % in the table of docs/benchmarks.md ("of the
-/// limit").
-const KERNEL_PART: f64 = 0.75;
 /// A number outside of these bounds is refused, whatever it measures: no rate of today's devices reaches them.
 const PLAUSIBLE: std::ops::RangeInclusive<f64> = 1e-9..=1e18;
 
@@ -116,15 +113,10 @@ pub struct DeviceRates {
 }
 
 impl DeviceRates {
-    /// What a node's report says. A card reports what its kernels reach; a processor the rate of a plain sum, of which its
-    /// kernels reach `KERNEL_PART`.
+    /// What a node's report says: of every device what its kernels reach.
     pub fn reported(facts: &DeviceFacts) -> Self {
-        let read = |rate: f64| match facts.kind {
-            DeviceKind::Cpu => Figure::from(rate * KERNEL_PART, Source::Derived),
-            DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu => Figure::measured(rate),
-        };
         Self {
-            read_bytes_per_s: facts.read_bytes_per_s.map(read),
+            read_bytes_per_s: facts.read_bytes_per_s.map(Figure::measured),
             flops_per_s: facts.flops_per_s.map(Figure::measured),
             ..Self::default()
         }

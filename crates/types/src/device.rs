@@ -66,9 +66,9 @@ pub struct DeviceFacts {
     pub memory_free_bytes: u64,
     /// Cores or compute units given to it; 0 where nothing tells.
     pub compute_units: u32,
-    /// Measured sequential read bandwidth, bytes per second.
+    /// Measured: bytes of Q8_0 weights that a decode step reads per second.
     pub read_bytes_per_s: Option<f64>,
-    /// Measured rate of matrix multiply-adds times two, per second.
+    /// Measured: multiply-adds times two of a prefill chunk, per second.
     pub flops_per_s: Option<f64>,
     /// How far it can be used.
     pub support: SupportClass,

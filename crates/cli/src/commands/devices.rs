@@ -77,9 +77,10 @@ fn look(
     }
     exo_accelerators::remember_drivers(data_dir, &outcomes, &say);
     let took = began.elapsed();
-    let mut processor = SystemHost.processor(true);
+    let mut processor = SystemHost.processor();
     let rates = measure.then(|| exo_accelerators::rates(data_dir, &options)).flatten();
     drop(turn);
+    processor.read_bytes_per_s = rates.map(|rates| rates.read_bytes_per_s);
     processor.flops_per_s = rates.map(|rates| rates.flops_per_s);
     let mut cards = exo_device::graphics_cards(Path::new("/"));
     exo_device::name_cards(Path::new("/"), &mut cards);
@@ -105,7 +106,7 @@ pub async fn rows_unmeasured(config: &Config, filter: &Filter) -> anyhow::Result
         let outcomes = ask_backends(surveyor, backends, &ask);
         let mut cards = exo_device::graphics_cards(Path::new("/"));
         exo_device::name_cards(Path::new("/"), &mut cards);
-        let mut rows = report::join(SystemHost.processor(false), &cards, &outcomes);
+        let mut rows = report::join(SystemHost.processor(), &cards, &outcomes);
         let known = || exo_accelerators::known_rates(&settings.data_dir, &processor_options(&settings));
         report::add_decisions(&mut rows, &exo_accelerators::ranking(known, &cards, &outcomes, &wanted)?);
         Ok((rows, outcomes))

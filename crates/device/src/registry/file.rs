@@ -27,6 +27,8 @@ const NAME: &str = "gpu_registry.json";
 pub(super) const LOCK_NAME: &str = "gpu_registry.lock";
 /// Of whoever tries what is new: two that try a card at once get in each other's way.
 pub(super) const TRIAL_LOCK_NAME: &str = "gpu_trial.lock";
+/// Its turn to measure, in the system's folder for temporary files: nodes of one machine have data folders of their own.
+pub(super) const MEASURING_LOCK_NAME: &str = "exo-measuring.lock";
 /// A change takes milliseconds.
 pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 const LOCK_STEP: Duration = Duration::from_millis(5);

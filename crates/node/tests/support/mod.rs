@@ -37,6 +37,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         trust_closed: false,
         threads: Some(1),
         cores: None,
+        compute_share: Default::default(),
         cpu_isa: None,
         mmap: false,
         packing: exo_backend_cpu::Packing::BEHIND,

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use exo_backend_cpu::Isa;
-use exo_node::{Host, SystemHost};
+use exo_node::{Host, SystemHost, processor_options};
 
 use super::Check;
 use crate::config::Config;
-use crate::run_node::cpu_isa;
+use crate::run_node::{cpu_isa, node_config};
 use crate::ui;
 
 /// Less than this left on the disk and a fetched model will not fit.
@@ -53,7 +53,7 @@ pub(super) fn disk(config: &Config) -> Option<Check> {
 
 /// What computes.
 pub(super) fn processor(config: &Config) -> Check {
-    let facts = SystemHost.processor(true);
+    let facts = SystemHost.processor();
     let isa = match cpu_isa(config) {
         Ok(isa) => isa.unwrap_or_else(Isa::best),
         Err(error) => return Check::broken("processor", format!("{error:#}")).next("set cpu_isa to auto"),
@@ -66,7 +66,10 @@ pub(super) fn processor(config: &Config) -> Check {
             return Check::broken("processor", error.to_string()).next("correct it, or take the setting out");
         }
     };
-    let speed = facts.read_bytes_per_s.map_or(String::new(), |b| format!(", reads {:.1} GB/s", b / 1e9));
+    let settings = node_config(config).ok();
+    let known = settings.and_then(|s| exo_accelerators::known_rates(&s.data_dir, &processor_options(&s)));
+    let speed =
+        known.map_or(String::new(), |known| format!(", reads {:.1} GB/s", known.read_bytes_per_s / 1e9));
     let found = format!("{} · {threads} · instructions {}{speed}", facts.name, isa.name());
     match isa {
         missing if !missing.is_available() => {
@@ -92,7 +95,7 @@ pub(super) fn large_pages() -> Option<Check> {
 
 /// Room for models in memory.
 pub(super) fn memory(config: &Config) -> Check {
-    let facts = SystemHost.processor(false);
+    let facts = SystemHost.processor();
     if facts.memory_total_bytes == 0 {
         return Check::broken("memory", "the system does not say how much memory there is")
             .next("say how much models may take with --memory-mib");
