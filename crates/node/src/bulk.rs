@@ -29,8 +29,10 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// What a channel is for that carries questions for chunks of model files.
 pub const PURPOSE_BULK: u8 = 3;
-/// A question, or a chunk.
+/// An answer: a chunk, or a manifest.
 const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 20 };
+/// A question: some words.
+const ASK_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 16 << 10 };
 
 const KIND_ASK: u8 = 1;
 const KIND_BYTES: u8 = 2;
@@ -341,6 +343,7 @@ async fn keep(
 pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, events: EventSender) {
     let peer = channel.peer;
     let (mut writer, mut reader) = channel.split(LIMITS);
+    reader.set_limits(ASK_LIMITS);
     while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
         let Ok(ask) = postcard::from_bytes::<Ask>(&frame.payload) else {
             tracing::warn!(%peer, "a question that is none; hanging up");

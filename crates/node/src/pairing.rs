@@ -150,17 +150,20 @@ impl Invites {
         Ok(invite.code.clone())
     }
 
-    /// `node` knew it: this was no wrong try.
-    fn proven(&self, node: NodeId, code: &Code) {
+    /// `node` knew it: this was no wrong try. Of several that prove it at once no more come in than it is for.
+    fn proven(&self, node: NodeId, code: &Code) -> Result<(), String> {
+        let used_up =
+            || "its invitation was used up meanwhile; `exo invite` there gives a new code".to_owned();
         let mut invites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(invite) = invites.iter_mut().find(|invite| invite.code == *code) else { return };
+        let invite = invites.iter_mut().find(|invite| invite.code == *code).ok_or_else(used_up)?;
         if let Some(tries) = &mut invite.tries {
             *tries += 1;
         }
         if !invite.known_to.contains(&node) {
+            invite.uses = invite.uses.checked_sub(1).ok_or_else(used_up)?;
             invite.known_to.push(node);
-            invite.uses = invite.uses.saturating_sub(1);
         }
+        Ok(())
     }
 
     /// The side that gave the code out, in an exchange that `opening` began. `Ok` if the other knows the code.
@@ -185,8 +188,7 @@ impl Invites {
         if self::mac(&key, "joiner", peer, me) != blake3::Hash::from_bytes(theirs.mac) {
             return Err(wrong());
         }
-        self.proven(peer, &code);
-        Ok(())
+        self.proven(peer, &code)
     }
 }
 
@@ -289,7 +291,9 @@ mod tests {
         let shown = invites.give_digits().unwrap();
         let code = normal(&shown).unwrap();
         assert_eq!(invites.begin(node(1), None), Ok(code.clone()));
-        invites.proven(node(1), &code);
+        assert_eq!(invites.begin(node(2), None), Ok(code.clone()), "an exchange beside it");
+        assert_eq!(invites.proven(node(1), &code), Ok(()));
+        assert!(invites.proven(node(2), &code).is_err(), "only one of both comes in");
         assert!(invites.begin(node(2), None).is_err(), "it is used up");
         assert_eq!(invites.begin(node(1), None), Ok(code), "but not for who asks again");
 
@@ -310,7 +314,7 @@ mod tests {
         assert_eq!(invites.begin(node(1), None), Ok(second));
         for n in [1, 2] {
             assert_eq!(invites.begin(node(n), token_id(&token)), Ok(token.clone()));
-            invites.proven(node(n), &token);
+            assert_eq!(invites.proven(node(n), &token), Ok(()));
         }
         assert!(invites.begin(node(3), token_id(&token)).is_err());
         let over = normal(&invites.give_token(2, Duration::ZERO).unwrap()).unwrap();

@@ -125,7 +125,7 @@ impl Guard {
         if let Some(key) = self.key(&given) {
             return Ok((key.principal(), Caller::Key));
         }
-        if self.is_secret(&given) {
+        if self.is_secret(&given) && is_near(headers, peer) {
             return Ok((Principal::LOCAL, Caller::Owner));
         }
         if let Some(session) = self.near_session(headers, peer) {
@@ -144,7 +144,7 @@ impl Guard {
         }
     }
 
-    /// Whether a request may read `/metrics`: with an API key, the local secret or a session, on every listener.
+    /// Whether a request may read `/metrics`: with an API key on every listener, with the local secret or a session from this machine.
     pub fn check_metrics(&self, headers: &HeaderMap, peer: Peer) -> Result<Caller, ApiError> {
         if peer == Peer::Owner {
             return Ok(Caller::Owner);
@@ -153,7 +153,7 @@ impl Guard {
         if self.key(&given).is_some() {
             return Ok(Caller::Key);
         }
-        if self.is_secret(&given) {
+        if self.is_secret(&given) && is_near(headers, peer) {
             return Ok(Caller::Owner);
         }
         if let Some(session) = self.near_session(headers, peer) {

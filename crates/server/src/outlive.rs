@@ -121,10 +121,11 @@ impl Outliving {
         all
     }
 
-    /// Forgets an answer when its time is over.
-    pub async fn forget_later(&self, answer: &Arc<Answer>) {
+    /// Forgets an answer that has ended when its time is over. Until then only the list holds it: one that makes place is gone at once.
+    pub async fn forget_later(&self, answer: Arc<Answer>) {
+        drop(answer);
         tokio::time::sleep(KEPT_FOR).await;
-        self.all().retain(|other| !Arc::ptr_eq(other, answer));
+        drop(self.all());
     }
 }
 
@@ -344,6 +345,23 @@ mod tests {
         assert!(all.find(RequestId(12), &PROOF).is_none());
         annas[4].state().ended = Instant::now().checked_sub(KEPT_FOR);
         assert!(all.find(RequestId(4), &PROOF).is_none() && all.find(RequestId(5), &PROOF).is_some());
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_made_place_takes_no_memory() {
+        let all = Outliving::new(usize::MAX);
+        let keep = |n: u128| all.keep(RequestId(n), Principal::LOCAL, PROOF).expect("room");
+        let answers: Vec<_> = (0..OF_ONE_MAX as u128).map(keep).collect();
+        let first = Arc::downgrade(&answers[0]);
+        answers.iter().for_each(|answer| answer.end());
+        let mut forgotten: Vec<_> =
+            answers.into_iter().map(|answer| Box::pin(all.forget_later(answer))).collect();
+        for forgotten in &mut forgotten {
+            assert!(futures_util::poll!(forgotten).is_pending());
+        }
+        assert!(first.upgrade().is_some(), "it is kept for who comes back");
+        keep(99);
+        assert!(first.upgrade().is_none(), "and is gone when it makes place");
     }
 
     #[test]

@@ -120,7 +120,7 @@ fn outlive<C: Chunks>(
         answer.end();
         tokio::select! {
             () = owner.stopping.cancelled() => {}
-            () = owner.outliving.forget_later(&answer) => {}
+            () = owner.outliving.forget_later(answer) => {}
         }
     });
 }

@@ -54,15 +54,17 @@ impl Queue {
         self.resumed.len() >= RESUMED_MAX || (waiting + tokens(submission) > RESUMED_TOKENS_MAX && !is_first)
     }
 
-    /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many others have taken; so
-    /// more may wait than there are seats, at most twice as many.
+    /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many others have taken, and one
+    /// seat for who has none; so more may wait than there are seats, at most four times as many.
     pub(super) fn is_full_for(&self, principal: Principal) -> bool {
         let len = self.len();
         let waits =
             |requests: &Turns<RequestId, VecDeque<Waiting>>| requests.values().map(VecDeque::len).sum();
         let own: usize = self.principals.values.get(&principal).map_or(0, waits);
         let others = self.principals.values.keys().filter(|other| **other != principal).count();
-        len >= self.len_max && (own >= self.len_max / (others + 1) || len >= 2 * self.len_max)
+        let share = (self.len_max / (others + 1)).max(1);
+        let has_share = own >= share || (own > 0 && len >= 2 * self.len_max);
+        len >= self.len_max && (has_share || len >= 4 * self.len_max)
     }
 
     /// The caller has asked [`Queue::is_full_for`].

@@ -18,7 +18,7 @@ use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, Received, V
 use exo_transport::{Channel, Endpoint, FrameLimits};
 use exo_types::NodeId;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -37,6 +37,9 @@ const BURST_MAX: Duration = Duration::from_secs(25);
 /// The pauses before each attempt to find no port. Behind them membership's own bound is near.
 const PROBES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(300)];
+/// Channels with questions about model files and logs that one member may have open. An honest one has some for each model that it fetches,
+/// and one for what a person asks.
+const ASKING_MAX: usize = 32;
 /// Messages that may wait for a slow peer; one more and the link is given up.
 const QUEUE_LEN_MAX: usize = 1024;
 
@@ -48,6 +51,8 @@ pub struct LinkHands {
     log: LogCapture,
     last: LinkId,
     links: BTreeMap<LinkId, Link>,
+    /// How many more channels with questions members may open.
+    asking: BTreeMap<NodeId, Arc<Semaphore>>,
     /// They end some time after their links: what was queued goes out first.
     writers: JoinSet<()>,
 }
@@ -68,6 +73,7 @@ impl LinkHands {
             log,
             last: LinkId(0),
             links: BTreeMap::new(),
+            asking: BTreeMap::new(),
             writers: JoinSet::new(),
         }
     }
@@ -128,10 +134,25 @@ impl LinkHands {
     /// A member opened a channel: a link, or questions about its model files, which are answered here.
     pub fn incoming(&mut self, channel: Channel, library: &Arc<Library>) -> Option<Input> {
         if channel.purpose == PURPOSE_BULK {
-            tokio::spawn(crate::bulk::serve(channel, library.clone(), self.log.clone(), self.events.clone()));
+            self.answer(channel, library.clone());
             return None;
         }
         self.opened(channel, None)
+    }
+
+    /// Answers the questions that come over a channel, unless its member has too many of them.
+    fn answer(&mut self, channel: Channel, library: Arc<Library>) {
+        self.asking.retain(|_, left| left.available_permits() < ASKING_MAX);
+        let left = self.asking.entry(channel.peer).or_insert_with(|| Arc::new(Semaphore::new(ASKING_MAX)));
+        let Ok(permit) = left.clone().try_acquire_owned() else {
+            tracing::warn!(peer = %channel.peer, max = ASKING_MAX, "a member asks over too many channels; the newest is closed");
+            return;
+        };
+        let served = crate::bulk::serve(channel, library, self.log.clone(), self.events.clone());
+        tokio::spawn(async move {
+            served.await;
+            drop(permit);
+        });
     }
 
     /// A channel stands: from now on it is a link, if its purpose is known.

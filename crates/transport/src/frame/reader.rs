@@ -46,7 +46,8 @@ impl FrameReader {
         }
     }
 
-    pub(crate) fn set_limits(&mut self, limits: FrameLimits) {
+    /// What may come from now on, where that is less than what may be sent.
+    pub fn set_limits(&mut self, limits: FrameLimits) {
         self.limits = limits;
     }
 

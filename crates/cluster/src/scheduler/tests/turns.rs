@@ -26,7 +26,7 @@ fn who_fills_the_queue_takes_nobody_elses_share_of_it() {
         submit(&mut s, n, 4, 12);
     }
     assert_eq!(show(&submit(&mut s, 5, 4, 12)), ["rejected 5 QueueFull"]);
-    let [second, third, fourth] = [2, 3, 4].map(|n| Principal([n; 16]));
+    let [second, third, fourth, fifth] = [2, 3, 4, 5].map(|n| Principal([n; 16]));
     assert_eq!(
         show(&submit_as(&mut s, 6, 4, 12, second)),
         ["accepted 6 behind 3"],
@@ -36,8 +36,17 @@ fn who_fills_the_queue_takes_nobody_elses_share_of_it() {
     assert_eq!(show(&submit_as(&mut s, 8, 4, 12, third)), ["accepted 8 behind 4"]);
     assert_eq!(
         show(&submit_as(&mut s, 9, 4, 12, fourth)),
-        ["rejected 9 QueueFull"],
-        "less than a seat for each"
+        ["accepted 9 behind 5"],
+        "a seat for who has none, with less than one for each"
+    );
+    assert_eq!(show(&submit_as(&mut s, 10, 4, 12, fourth)), ["rejected 10 QueueFull"]);
+    for n in 0..6 {
+        submit_as(&mut s, 20 + n, 4, 12, Principal([20 + n as u8; 16]));
+    }
+    assert_eq!(
+        show(&submit_as(&mut s, 30, 4, 12, fifth)),
+        ["rejected 30 QueueFull"],
+        "four times the seats wait"
     );
     let ended = show(&s.handle(Time::ZERO, cancelled(seq(1))));
     assert!(ended.contains(&"started 2".to_owned()), "{ended:?}");
