@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use crate::support::{Killed, demo_gguf, exo, finish, known, stderr, stdout, wait_for};
+use crate::support::{Killed, Node, demo_gguf, exo, finish, known, stderr, stdout, wait_for};
 use exo_formats::gguf::Gguf;
 use exo_formats::write::GgufWriter;
 use exo_formats::{LayerTensor, TensorName, TokenizerSource};
@@ -236,6 +236,36 @@ fn a_hugging_face_folder_becomes_the_same_file_and_says_the_same() {
     let (from_folder, from_file) = (said("hf"), said("new.gguf"));
     assert!(from_file.contains(&answer), "{from_file}");
     assert_eq!(from_folder, from_file);
+}
+
+#[test]
+fn a_token_that_the_model_has_no_row_for_is_refused_before_it_is_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let hf = folder.path().join("hf");
+    write_folder(&demo_gguf(), &hf);
+    let path = hf.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let vocab = tokenizer["model"]["vocab"].as_object().unwrap().len();
+    let mut beyond = tokenizer["added_tokens"][0].clone();
+    (beyond["id"], beyond["content"]) = (vocab.into(), "<|beyond|>".into());
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(beyond);
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let node = Node::alone();
+    let added = node.exo(&["models", "add", hf.to_str().unwrap()]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let ask = |prompt: &str| {
+        node.post(
+            "/v1/completions",
+            &json!({"model": "hf", "prompt": prompt, "max_tokens": 4, "temperature": 0}),
+        )
+    };
+    let refused = ask("one <|beyond|> two");
+    assert!(
+        refused.body.contains(&format!("token {vocab} is not below the vocabulary's {vocab}")),
+        "{}",
+        refused.body
+    );
+    assert_eq!(ask("one two").json()["usage"]["completion_tokens"], 4, "the model goes on");
 }
 
 /// The model of a GGUF file as a Hugging Face folder.

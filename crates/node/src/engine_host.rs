@@ -9,7 +9,7 @@ use bytes::Bytes;
 use exo_backend::{AllocError, CancelToken, Device, Residence, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, EngineId, StageGeometry};
-use exo_engine::{Ahead, Engine, EngineOptions, StepError, StepInput, StepOutput};
+use exo_engine::{Ahead, Engine, EngineOptions, SequenceError, StepError, StepInput, StepOutput};
 use exo_formats::Model;
 use exo_types::{Attempt, FailureKind, PageKey, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 
@@ -397,9 +397,11 @@ fn begin(
     frame: &StepFrame,
     bounds: Bounds<'_>,
 ) -> Result<Option<Ahead>, ComputeResult> {
-    for command in commands {
-        apply(engine, command)
-            .map_err(|message| ComputeResult::Failed { kind: FailureKind::Device, message })?;
+    // One that is refused fails the step; the others are of other sequences, which go on from what they say.
+    let refused =
+        commands.into_iter().filter_map(|command| apply(engine, command).err()).reduce(|first, _| first);
+    if let Some(message) = refused {
+        return Err(ComputeResult::Failed { kind: FailureKind::Device, message });
     }
     if frame.sequences.is_empty() || !engine.may_go_ahead(frame) {
         return Ok(None);
@@ -435,7 +437,11 @@ fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
         StageCommand::Keep { sequence, pages } => engine.keep(sequence, &pages),
         StageCommand::Forget(pages) => engine.forget(&pages),
         StageCommand::Truncate { sequence, length } => engine.truncate(sequence, length),
-        StageCommand::Close(sequence) => engine.close(sequence),
+        // It was never opened here if that was refused.
+        StageCommand::Close(sequence) => match engine.close(sequence) {
+            Err(SequenceError::Unknown { .. }) => Ok(()),
+            closed => closed,
+        },
     };
     result.map_err(|e| chain(&e))
 }

@@ -68,7 +68,7 @@ struct Leading {
     plans: PlanQueue,
     watches: BTreeMap<InstanceId, Watch>,
     /// Devices that failed a stage: no lost stage goes there for a while.
-    avoided: BTreeMap<(NodeId, DeviceId), Avoided>,
+    avoided: BTreeMap<(InstanceId, NodeId, DeviceId), Avoided>,
     /// Nodes that are about to end, and when they said so last.
     leaving: BTreeMap<NodeId, Time>,
     /// The devices that stages may be on, and since when they are those; nothing before the first look.

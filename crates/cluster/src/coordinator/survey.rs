@@ -48,8 +48,6 @@ pub(super) struct Watch {
 #[derive(Clone, Debug)]
 pub(super) struct Avoided {
     until: Time,
-    /// Whose stage failed.
-    instance: InstanceId,
     reason: String,
 }
 
@@ -73,8 +71,8 @@ enum Verdict {
 }
 
 impl Avoided {
-    pub(super) fn new(until: Time, instance: InstanceId, reason: String) -> Self {
-        Self { until, instance, reason }
+    pub(super) fn new(until: Time, reason: String) -> Self {
+        Self { until, reason }
     }
 }
 
@@ -297,7 +295,7 @@ impl Coordinator {
         if let Some(leading) = &mut self.leading {
             tracing::info!(target: "events::avoided", %node, %device, reason, seconds = time.as_secs());
             leading.avoided.retain(|_, avoided| avoided.until > now);
-            leading.avoided.insert((node, device), Avoided::new(now + time, instance, clip(reason)));
+            leading.avoided.insert((instance, node, device), Avoided::new(now + time, clip(reason)));
         }
     }
 
@@ -309,9 +307,8 @@ impl Coordinator {
         node: NodeId,
         device: &DeviceId,
     ) -> Option<String> {
-        let avoided = self.leading.as_ref()?.avoided.get(&(node, device.clone()))?;
-        let is_this = avoided.until > now && avoided.instance == instance;
-        is_this.then(|| format!("it failed a stage: {}", avoided.reason))
+        let avoided = self.leading.as_ref()?.avoided.get(&(instance, node, device.clone()))?;
+        (avoided.until > now).then(|| format!("it failed a stage: {}", avoided.reason))
     }
 
     /// Moves what is lost, or asks for the next placement on what is left.
@@ -398,7 +395,7 @@ impl Coordinator {
         watch.state = InstanceState::Waiting { reason: clip(&reason) };
         watch.moving = None;
         // Without another device the one that failed is better than none.
-        leading.avoided.retain(|_, avoided| avoided.instance != instance);
+        leading.avoided.retain(|(of, ..), _| *of != instance);
         watch.looks = watch.looks.saturating_add(1).min(5);
         watch.decide_at =
             now + look_after.saturating_mul(1 << (watch.looks - 1)).min(LOOK_MAX).max(look_after);

@@ -54,9 +54,9 @@ impl Coordinator {
     /// Whether another device takes the layers of a stage while its own is avoided.
     fn goes_elsewhere(&mut self, now: Time, instance: InstanceId, stages: &[Stage], index: usize) -> bool {
         let shard = stages[index].leader();
-        let device = (shard.node, shard.device.clone());
+        let device = (instance, shard.node, shard.device.clone());
         let Some(leading) = &mut self.leading else { return false };
-        let avoided = Avoided::new(now + AVOID_FAILED, instance, String::new());
+        let avoided = Avoided::new(now + AVOID_FAILED, String::new());
         let before = leading.avoided.insert(device.clone(), avoided);
         let found = self.repaired(now, instance, Of::Loss);
         if let Some(leading) = &mut self.leading {

@@ -16,6 +16,8 @@ use crate::wire::{StageCommand, StepMessage, Submission, limits};
 
 /// Sequences opened in front of one step. With the next bound it keeps a step's header within its limit.
 const OPENS_MAX: usize = 16;
+/// Bytes of grammars and biases in front of one step, with what else a header of 8 MiB holds (one sequence may always open).
+const OPEN_BYTES_MAX: usize = 4 << 20;
 /// Tokens of history in front of one step (one sequence may always open).
 const OPEN_TOKENS_MAX: usize = limits::CONTEXT_TOKENS_MAX as usize;
 
@@ -254,6 +256,7 @@ impl Scheduler {
 struct Opens {
     commands: Vec<StageCommand>,
     history_tokens: usize,
+    sampling_bytes: usize,
 }
 
 impl Opens {
@@ -273,11 +276,12 @@ impl Opens {
             return false;
         }
         let tokens = self.history_tokens + running.tokens().len();
-        let is_room = self.commands.len() < OPENS_MAX && tokens <= OPEN_TOKENS_MAX;
+        let bytes = self.sampling_bytes + running.sampling_bytes();
+        let is_room = self.commands.len() < OPENS_MAX && tokens <= OPEN_TOKENS_MAX && bytes <= OPEN_BYTES_MAX;
         if !self.commands.is_empty() && !is_room {
             return false;
         }
-        self.history_tokens = tokens;
+        (self.history_tokens, self.sampling_bytes) = (tokens, bytes);
         pages.open(&mut running.claim);
         self.commands.extend(running.open());
         let (to, attempt, cached_tokens) = (running.driver, running.attempt, running.claim.cached_tokens());

@@ -128,6 +128,12 @@ impl Running {
         &self.tokens
     }
 
+    /// Bytes that its grammar and biases take in a message.
+    pub(super) fn sampling_bytes(&self) -> usize {
+        let grammar = self.sampling.constraint.as_ref().map_or(0, |constraint| constraint.grammar.len());
+        grammar + self.sampling.logit_bias.len() * size_of::<(u32, f32)>()
+    }
+
     /// What opens it on the stages, once: its prompt starts behind the pages it begins with.
     pub(super) fn open(&mut self) -> Option<StageCommand> {
         let spec = self.unopened.take()?;

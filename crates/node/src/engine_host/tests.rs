@@ -124,6 +124,24 @@ fn chunks_that_are_handed_over_ahead_are_told_in_order_and_change_no_token() {
 }
 
 #[test]
+fn a_command_that_is_refused_keeps_no_other_from_being_carried_out() {
+    let device = devices().remove(0);
+    let StageCommand::Open { mut spec, attempt, cached } = open(2) else { unreachable!("it opens") };
+    spec.history[29] = u32::MAX;
+    let first = Job {
+        commands: vec![StageCommand::Open { spec, attempt, cached }, open(1)],
+        ..job(2, 0, 0..10, false)
+    };
+    // What the scheduler closes was never opened here.
+    let second = Job { commands: vec![StageCommand::Close(sequence(2))], ..job(3, 0, 0..30, true) };
+    let told_of = told(device.clone(), vec![first, second]);
+    let [(2, refused), (3, answer)] = &told_of[..] else { panic!("{told_of:?}") };
+    let is_refused = matches!(refused, ComputeResult::Failed { kind: FailureKind::Device, message } if message.contains("4294967295"));
+    assert!(is_refused, "{refused:?}");
+    assert_eq!(*answer, told(device, vec![job(1, 0, 0..30, true)])[0].1);
+}
+
+#[test]
 fn an_error_of_a_chunk_in_flight_is_told_of_that_chunk() {
     for device in devices() {
         // The second leaves a hole; the third goes on where the first ended.

@@ -237,12 +237,10 @@ fn tokenise(
             Prompt::Text(text) => {
                 encode(open, &text, EncodeOptions { add_special: true, parse_special: false })?
             }
-            Prompt::Tokens(tokens) => {
-                check_tokens(open, &tokens)?;
-                tokens
-            }
+            Prompt::Tokens(tokens) => tokens,
             Prompt::Chat { .. } | Prompt::Infill { .. } => Vec::new(),
         };
+        check_tokens(open, &tokens)?;
         if tokens.is_empty() {
             return Err(invalid(RequestPart::Prompt, "a text has no token".to_owned()));
         }

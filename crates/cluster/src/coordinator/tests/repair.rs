@@ -1,6 +1,7 @@
 //! What is lost of a placement, and where it goes: repaired, planned anew, waited for, given up.
 
 use super::*;
+use crate::coordinator::survey::AVOID_FAILED;
 
 /// Stages as `node: layers`, in order.
 fn layout(bench: &Bench) -> Vec<(u8, String)> {
@@ -367,4 +368,19 @@ fn the_only_device_is_used_again_although_it_failed() {
     assert!(waits_for(&bench).contains("NaN"));
     bench.advance(2);
     assert_eq!(bench.placement().id.number, 2, "there is no other");
+}
+
+#[test]
+fn a_device_that_failed_stages_of_two_instances_is_avoided_by_both() {
+    let mut bench = Bench::ready(2, 1);
+    let (now, device) = (bench.now, DeviceId::cpu());
+    for instance in [InstanceId(1), InstanceId(2)] {
+        bench.coordinator.avoid_device(now, instance, node(1), device.clone(), "its kernel", AVOID_FAILED);
+    }
+    let avoided = |instance, now| bench.coordinator.avoided(now, InstanceId(instance), node(1), &device);
+    for instance in [1, 2] {
+        assert!(avoided(instance, now).is_some_and(|why| why.contains("its kernel")), "instance {instance}");
+        assert_eq!(avoided(instance, now + AVOID_FAILED), None);
+    }
+    assert_eq!(avoided(3, now), None, "others may well compute there");
 }

@@ -135,3 +135,23 @@ fn where_chunks_take_long_none_goes_ahead() {
     // 1 ms a token: the largest chunk takes half a second.
     assert_eq!(back_after(&mut s, 1, 128, vec![]), ["step 2: keep 1 4 | 1@128+512"]);
 }
+
+#[test]
+fn sequences_with_large_grammars_are_opened_over_several_steps() {
+    let mut s = serving(SchedulerConfig::default(), placement(1, 1, &[1]), 64, 8);
+    submit(&mut s, 1, 4, 4);
+    let grammar = "x".repeat(exo_types::GRAMMAR_BYTES_MAX);
+    let constraint = exo_types::Constraint { grammar, engine: String::new(), vocabulary: [0; 32] };
+    let constraint = Some(std::sync::Arc::new(constraint));
+    for n in 2..=7 {
+        let mut submission = submission(n, 4, 4);
+        submission.spec.sampling.constraint.clone_from(&constraint);
+        s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission });
+    }
+    let opened = |out: &[String]| out.iter().map(|line| line.matches("open ").count()).sum::<usize>();
+    let first = show(&tokens(&mut s, 1, vec![result(1, 4, 7)]));
+    assert_eq!(opened(&first), 4, "4 MiB of grammars: {first:?}");
+    let results = [2, 3, 4, 5].map(|n| result(n, 4, 7));
+    let second = show(&tokens(&mut s, 2, [vec![result(1, 5, 7)], results.to_vec()].concat()));
+    assert_eq!(opened(&second), 2, "{second:?}");
+}
