@@ -89,3 +89,12 @@ fn a_node_whose_clock_was_never_set_computes_with_others_before_and_after_it_is(
         serves(&nodes);
     }
 }
+
+#[test]
+fn a_node_leaves_no_core_file() {
+    let node = Node::alone();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", node.pid())).unwrap();
+    let core = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).unwrap();
+    let [soft, hard, ..] = core.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{core}") };
+    assert_eq!((soft, hard), ("0", "0"));
+}
