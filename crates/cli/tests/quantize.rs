@@ -241,8 +241,9 @@ fn a_hugging_face_folder_becomes_the_same_file_and_says_the_same() {
 #[test]
 fn a_token_that_the_model_has_no_row_for_is_refused_before_it_is_computed() {
     let folder = tempfile::tempdir().unwrap();
-    let hf = folder.path().join("hf");
-    write_folder(&demo_gguf(), &hf);
+    let (folder, hf) = (folder.path(), folder.path().join("hf"));
+    done(folder, &["quantize", "demo", "f16", "--requantize", "-o", "gguf.gguf"]);
+    write_folder(&folder.join("gguf.gguf"), &hf);
     let path = hf.join("tokenizer.json");
     let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let vocab = tokenizer["model"]["vocab"].as_object().unwrap().len();
@@ -253,10 +254,12 @@ fn a_token_that_the_model_has_no_row_for_is_refused_before_it_is_computed() {
     let node = Node::alone();
     let added = node.exo(&["models", "add", hf.to_str().unwrap()]);
     assert!(added.status.success(), "{}", stderr(&added));
+    let models = node.get("/v1/models")["data"].clone();
+    let model = models.as_array().unwrap().iter().find(|model| model["id"] != "demo").unwrap()["id"].clone();
     let ask = |prompt: &str| {
         node.post(
             "/v1/completions",
-            &json!({"model": "hf", "prompt": prompt, "max_tokens": 4, "temperature": 0}),
+            &json!({"model": model, "prompt": prompt, "max_tokens": 4, "temperature": 0}),
         )
     };
     let refused = ask("one <|beyond|> two");

@@ -138,7 +138,8 @@ fn where_chunks_take_long_none_goes_ahead() {
 
 #[test]
 fn sequences_with_large_grammars_are_opened_over_several_steps() {
-    let mut s = serving(SchedulerConfig::default(), placement(1, 1, &[1]), 64, 8);
+    let placement = Placement { slots: 8, ..placement(1, 1, &[1]) };
+    let mut s = serving(SchedulerConfig::default(), placement, 64, 8);
     submit(&mut s, 1, 4, 4);
     let grammar = "x".repeat(exo_types::GRAMMAR_BYTES_MAX);
     let constraint = exo_types::Constraint { grammar, engine: String::new(), vocabulary: [0; 32] };
