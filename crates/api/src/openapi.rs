@@ -175,8 +175,8 @@ fn operation(endpoint: &Endpoint) -> OperationBuilder {
         OperationBuilder::new().operation_id(Some(endpoint.operation)).summary(Some(endpoint.summary)).tag(
             endpoint.path.split("/v1/").next().filter(|_| endpoint.path.contains("/v1/")).map_or("node", tag),
         );
-    if let Some(parameter) = parameter(endpoint.path) {
-        op = op.parameter(parameter);
+    for name in endpoint.path.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
+        op = op.parameter(text_parameter(name, ParameterIn::Path, Required::True));
     }
     for name in endpoint.query {
         op = op.parameter(text_parameter(name, ParameterIn::Query, Required::False));
@@ -259,11 +259,6 @@ fn success(answer: Answer) -> Response {
 fn failure() -> Response {
     let content = ContentBuilder::new().schema(Some(reference("ErrorBody"))).build();
     ResponseBuilder::new().description("Refused or failed; `code` is stable").content(JSON, content).build()
-}
-
-fn parameter(path: &str) -> Option<Parameter> {
-    let name = path.split_once('{')?.1.split_once('}')?.0;
-    Some(text_parameter(name, ParameterIn::Path, Required::True))
 }
 
 fn text_parameter(name: &str, place: ParameterIn, required: Required) -> Parameter {

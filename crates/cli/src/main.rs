@@ -51,7 +51,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let environment = |name: &str| std::env::var(name).ok();
     let config = Config::resolve(&cli.settings.flags(), &environment, cli.settings.config.as_deref())?;
     start_logging(config.text("log"), Some(&config.log))?;
-    keep_out_of_core_files();
+    // Workers inherit it.
+    system::leave_no_core_file();
     let command = cli.command.unwrap_or(Command::Start);
     if command.computes() {
         // Before there is another thread: threads and processes inherit it.
@@ -62,17 +63,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     // A blocking read of the terminal must not hold up the exit.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     result
-}
-
-/// What is in memory when a process crashes is what people wrote. Workers inherit it.
-fn keep_out_of_core_files() {
-    #[cfg(unix)]
-    {
-        use rustix::process::{Resource, Rlimit, setrlimit};
-        if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
-            tracing::warn!(%error, "a crash may leave a core file, with prompts in it");
-        }
-    }
 }
 
 async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode> {

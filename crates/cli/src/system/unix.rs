@@ -3,7 +3,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use anyhow::Context;
-use rustix::process::{Pid, Resource, Signal, getpid, getppid, getrlimit, kill_process, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill_process, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Ctrl-C and a polite kill.
@@ -27,6 +27,13 @@ impl StopSignals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+/// What is in memory when a process crashes is what people wrote.
+pub fn leave_no_core_file() {
+    if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
+        tracing::warn!(%error, "a crash may leave a core file, with prompts in it");
     }
 }
 

@@ -21,6 +21,9 @@ impl StopSignals {
 /// There is no such limit.
 pub fn allow_many_files() {}
 
+/// What the system keeps of a crash is set for all programs of a machine.
+pub fn leave_no_core_file() {}
+
 /// Standard output, which a driver that prints shares with us.
 pub fn own_output() -> std::io::Result<File> {
     Ok(File::from(std::io::stdout().as_handle().try_clone_to_owned()?))
