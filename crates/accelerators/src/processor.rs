@@ -27,30 +27,38 @@ pub struct ProcessorOptions {
     pub isa: Option<Isa>,
     /// Part of the time in which it computes.
     pub share: ComputeShare,
+    /// Weights are used from their file.
+    pub mmap: bool,
 }
 
 /// From the registry of a data folder, else measured now, about half a second, and kept. `None` if it cannot be measured: then any
 /// accelerator counts as faster.
 pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
-    known_rates(data_dir, options).or_else(|| {
+    known_rates(data_dir, options).filter(|_| is_fresh(data_dir)).or_else(|| {
         let _turn = Registry::measuring_turn();
         let measured = measure(options);
         let measured = measured.inspect_err(|error| {
             tracing::warn!(error = crate::chain(error), "the processor could not be measured");
         });
-        let rates = measured.ok()?;
-        keep(data_dir, options, rates);
+        let (rates, is_usual) = measured.ok()?;
+        if is_usual {
+            keep(data_dir, options, rates);
+        }
         Some(rates)
     })
 }
 
-/// From the registry of a data folder, where they are not older than a day: what a processor has left for models depends on what else the
-/// machine does.
+/// From the registry of a data folder.
 pub fn known_rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
+    Registry::look(data_dir).calibration(&identity(), BACKEND, &driver(options))
+}
+
+/// Whether what is known is not older than a day: what a processor has left for models depends on what else the machine does.
+fn is_fresh(data_dir: &Path) -> bool {
     let registry = Registry::look(data_dir);
-    let measured = registry.known(&identity(), BACKEND)?.verified_unix_s?;
-    let is_fresh = exo_device::unix_s().checked_sub(measured).is_some_and(|age_s| age_s < FRESH_S);
-    registry.calibration(&identity(), BACKEND, &driver(options)).filter(|_| is_fresh)
+    let measured = registry.known(&identity(), BACKEND).and_then(|known| known.verified_unix_s);
+    let age_s = measured.and_then(|measured| exo_device::unix_s().checked_sub(measured));
+    age_s.is_some_and(|age_s| age_s < FRESH_S)
 }
 
 fn identity() -> Identity {
@@ -72,7 +80,8 @@ fn driver(options: &ProcessorOptions) -> String {
         ComputeShare::FULL => String::new(),
         share => format!(" for {share} of the time"),
     };
-    format!("exo {VERSION}, {}, {threads} threads{cores}{share}", isa.name())
+    let from = if options.mmap { " from files" } else { "" };
+    format!("exo {VERSION}, {}, {threads} threads{cores}{share}{from}", isa.name())
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -83,11 +92,13 @@ enum MeasureError {
     Calibrate(#[from] CalibrationError),
 }
 
-fn measure(options: &ProcessorOptions) -> Result<Calibration, MeasureError> {
-    let ProcessorOptions { threads, cores, isa, share } = options.clone();
+/// What it can do, and whether with weights where models have them: they stay where they are while memory is short.
+fn measure(options: &ProcessorOptions) -> Result<(Calibration, bool), MeasureError> {
+    let ProcessorOptions { threads, cores, isa, share, mmap } = options.clone();
     let device: Arc<dyn Device> =
-        CpuDevice::open(CpuOptions { threads, cores, isa, share, ..CpuOptions::default() })?;
-    Ok(exo_device::calibrate(&*device)?)
+        CpuDevice::open(CpuOptions { threads, cores, isa, share, mmap, ..CpuOptions::default() })?;
+    let rates = exo_device::calibrate(&*device)?;
+    Ok((rates, device.residence().mapped_because.is_none()))
 }
 
 fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {

@@ -94,7 +94,7 @@ pub const KEYS: &[Key] = &[
         name: "compute_share",
         default: "100%",
         help: "part of the time in which the processor computes for models, 10% to 100%; the rest of it is left to other programs, evenly \
-               (graphics processors are not slowed)",
+               (not while weights are packed after a load; graphics processors are not slowed)",
     },
     Key {
         name: "mmap",

@@ -38,20 +38,14 @@ pub(crate) fn is_narrower_in_the_engine(format: &str) -> bool {
     matches!(format, "email" | "ipv6")
 }
 
-/// A second 60 is the last of a day of UTC. Of zones those are followed that are whole quarters of an hour away from it.
+/// A second 60 is the last of a day of UTC. Of zones those are followed that are whole halves of an hour away from it.
 fn time() -> String {
     let mut leap = String::new();
     for hour in 0..24 {
         // Local time, and the offsets of those who are ahead of UTC and behind it.
-        for (minute, ahead, behind) in [(14, "15", "45"), (29, "30", "30"), (44, "45", "15")] {
-            let (ahead_h, behind_h) = (hour, 23 - hour);
-            let _ = write!(
-                leap,
-                r"|{hour:02}:{minute}:60{FRACTION}(?:\+{ahead_h:02}:{ahead}|-{behind_h:02}:{behind})"
-            );
-        }
-        let (ahead_h, behind_h, utc) = ((hour + 1) % 24, 23 - hour, if hour == 23 { "|[zZ]" } else { "" });
-        let _ = write!(leap, r"|{hour:02}:59:60{FRACTION}(?:\+{ahead_h:02}:00|-{behind_h:02}:00{utc})");
+        let (ahead, behind, utc) = ((hour + 1) % 24, 23 - hour, if hour == 23 { "|[zZ]" } else { "" });
+        let _ = write!(leap, r"|{hour:02}:29:60{FRACTION}(?:\+{hour:02}:30|-{behind:02}:30)");
+        let _ = write!(leap, r"|{hour:02}:59:60{FRACTION}(?:\+{ahead:02}:00|-{behind:02}:00{utc})");
     }
     format!("(?:{CLOCK}:[0-5][0-9]{FRACTION}(?:[zZ]|[+-]{CLOCK}){leap})")
 }

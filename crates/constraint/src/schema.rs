@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use exo_types::GRAMMAR_BYTES_MAX;
 use serde_json::{Map, Value};
 
 use crate::SchemaError;
@@ -37,6 +38,8 @@ const PLACES_MAX: usize = 20_000;
 const LEVELS_MAX: usize = 2_048;
 /// Largest plain value, as text.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
+/// Of patterns that formats become: half of what a grammar may have.
+const FORMAT_BYTES_MAX: usize = GRAMMAR_BYTES_MAX / 2;
 /// The engine copies a plain value for each option that it is merged with: most bytes of one value times other places.
 const COPIED_BYTES_MAX: usize = 32 << 20;
 /// Most copies of places that merging alternatives with what stands beside them may make.
@@ -103,6 +106,7 @@ impl Schema {
             depth: 0,
             targets: HashSet::new(),
             levels: 0,
+            format_bytes: 0,
             large: Vec::new(),
             left_out: Vec::new(),
             never: None,
@@ -138,6 +142,8 @@ struct Walk<'a> {
     targets: HashSet<String>,
     /// The levels of all of it.
     levels: usize,
+    /// What formats become.
+    format_bytes: usize,
     /// Plain values of a size that matters.
     large: Vec<Plain>,
     left_out: Vec<SchemaError>,
@@ -183,7 +189,7 @@ impl Walk<'_> {
             let len = path.len();
             path.push(word.clone());
             let read = match word.as_str() {
-                "format" => format_word(value, words.contains_key("pattern"), path),
+                "format" => self.format(value, words.contains_key("pattern"), path),
                 word => self.word(word, value, path),
             };
             match read {
@@ -196,6 +202,26 @@ impl Walk<'_> {
             path.truncate(len);
         }
         Ok(Value::Object(kept))
+    }
+
+    /// What becomes of a format, of which only so many fit into a grammar.
+    fn format(
+        &mut self,
+        value: &Value,
+        has_pattern: bool,
+        path: &Path,
+    ) -> Result<Option<(String, Value)>, SchemaError> {
+        let read = format_word(value, has_pattern, path)?;
+        if let Some((_, Value::String(text))) = &read {
+            self.format_bytes += text.len();
+        }
+        match self.format_bytes > FORMAT_BYTES_MAX {
+            true => Err(error(
+                path,
+                "dates, times and addresses before it fill the grammar; leave out some of their `format`",
+            )),
+            false => Ok(read),
+        }
     }
 
     fn check_places(&mut self, path: &Path) -> Result<(), SchemaError> {

@@ -174,10 +174,12 @@ impl Engine {
     }
 
     /// Tokens that the grammar of an open sequence leaves no choice about behind what was sampled last, as the model's tokenizer spells
-    /// them: guesses that are mostly right. None where there is no grammar.
+    /// them: guesses that are mostly right. None where there is no grammar, and none that the model has no row for.
     pub fn forced(&mut self, sequence: SequenceId) -> Vec<u32> {
+        let vocab = self.config.vocab;
         let sampler = self.sequences.get_mut(&sequence).and_then(|s| s.token_sampler.as_mut());
-        sampler.map(|sampler| sampler.forced()).unwrap_or_default()
+        let forced = sampler.map(|sampler| sampler.forced()).unwrap_or_default();
+        forced.into_iter().take_while(|token| *token < vocab).collect()
     }
 
     /// What it holds and has done.

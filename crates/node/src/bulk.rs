@@ -359,8 +359,9 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, eve
             continue;
         }
         if let Ask::RetryDevice(device) = ask {
-            events.post(Event::Device(DeviceEvent::Retry(device)));
-            if writer.send(KIND_BYTES, &[]).await.is_err() {
+            // Waits while the loop is behind.
+            let is_told = events.control(Event::Device(DeviceEvent::Retry(device))).await.is_ok();
+            if !is_told || writer.send(KIND_BYTES, &[]).await.is_err() {
                 return;
             }
             continue;

@@ -125,6 +125,7 @@ pub fn processor_options(config: &NodeConfig) -> ProcessorOptions {
         cores: config.cores.clone(),
         isa: config.cpu_isa,
         share: config.compute_share,
+        mmap: config.mmap,
     }
 }
 

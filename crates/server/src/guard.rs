@@ -7,7 +7,7 @@
 //!   passes as well, where no header tells of a browser: Ollama's documented lines name no type.
 //! - `/exo/*` needs the local secret or a session and a connection of this machine that no proxy stands in; `/v1/*` an API key as
 //!   soon as there are any, on every listener: a proxy in front of loopback must not open it. A session opens it as the secret does.
-//! - `/metrics` needs an API key or the local secret on every listener, unless the setting `metrics_open` says otherwise.
+//! - `/metrics` needs an API key on every listener, or the secret near, unless the setting `metrics_open` says otherwise.
 //! - No cookie is ever set or read: all ports of a host share them (decision 0046).
 //! - On the local channel the system says who connects: the owner of the node, who may do everything.
 

@@ -158,6 +158,19 @@ async fn a_session_opens_the_api_where_keys_are_needed_and_not_through_a_proxy()
 }
 
 #[tokio::test]
+async fn the_local_secret_counts_on_this_machine_alone_wherever_it_is_shown() {
+    let options = ServerOptions { api_keys: vec![ApiKey::from_key("sesame")], ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let secret = bearer(SECRET);
+    for line in ["GET /v1/models", "GET /metrics", "GET /exo/v1/cluster"] {
+        assert_eq!(server.send(line, &[&secret], "").await.status, 200, "{line}");
+        let proxied = server.send(line, &[&secret, "x-forwarded-for: 203.0.113.1"], "").await;
+        let expected = if line.contains("/exo/") { "403 local_only" } else { "401 invalid_api_key" };
+        assert_eq!(proxied.error(), expected, "{line}");
+    }
+}
+
+#[tokio::test]
 async fn by_a_setting_a_key_looks_at_the_cluster_and_changes_nothing() {
     let keys = vec![ApiKey::from_key("sesame")];
     let options = ServerOptions { api_keys: keys, keys_see_cluster: true, ..quick() };

@@ -47,6 +47,7 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
         kv: config.text("kv"),
         cpu_isa: crate::run_node::cpu_isa(config)?,
         mmap: config.parse("mmap")?,
+        share: config.parse("compute_share")?,
     };
     let plan = Plan::new(&args, &settings)?;
     let compute = match Compute::open(config).await? {

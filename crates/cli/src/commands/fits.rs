@@ -172,7 +172,10 @@ fn show_best(model: &FitView, best: &FitPlanView) {
     match is_here {
         true => ui::line(format!("`exo run {}` runs it", model.reference)),
         false => {
-            ui::line(format!("`exo run {}:{}` fetches and runs it", model.reference, best.quantisation));
+            // An address of a file and a name say by themselves which type is meant.
+            let is_repository = model.reference.starts_with("hf.co/");
+            let label = if is_repository { format!(":{}", best.quantisation) } else { String::new() };
+            ui::line(format!("`exo run {}{label}` fetches and runs it", model.reference));
         }
     }
 }

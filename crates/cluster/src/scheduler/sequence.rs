@@ -276,7 +276,15 @@ impl Running {
             *budget = of_guesses;
             return (guesses, false);
         }
-        (forced.drafts(count, stop, budget), true)
+        let mut of_forced = budget.clone();
+        let drafts = forced.drafts(count, stop, &mut of_forced);
+        // Where the model spells otherwise each time, somebody else may know how.
+        if drafts.is_empty() {
+            *budget = of_guesses;
+            return (guesses, false);
+        }
+        *budget = of_forced;
+        (drafts, true)
     }
 
     fn has_forced(&self) -> bool {

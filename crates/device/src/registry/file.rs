@@ -90,7 +90,8 @@ pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<Turn
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
-    let file = exo_stdx::for_owner_only(&mut options).open(folder.join(name)).map_err(failed)?;
+    let options = exo_stdx::in_shared_folder(exo_stdx::for_owner_only(&mut options));
+    let file = options.open(folder.join(name)).map_err(failed)?;
     let began = Instant::now();
     loop {
         match file.try_lock() {

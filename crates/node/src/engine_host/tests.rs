@@ -4,10 +4,13 @@ mod faulty;
 
 use exo_cluster::wire::{DataMessage, StepMessage};
 use exo_cluster::{StageInput, StageMachine, StageOutput};
+use exo_constraint::{Body, Layout, Schema, Strictness, Thought};
 use exo_types::{
     Attempt, DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Principal, PromptQuery, RequestId,
     SamplingParams, SequenceSpec, Stage, Term, Time, WireDType,
 };
+
+use serde_json::json;
 
 use self::faulty::Faulty;
 use super::*;
@@ -57,12 +60,16 @@ fn request(device: Arc<dyn Device>) -> LoadRequest {
 
 /// Steps that lie in the inbox together, and what is told of each.
 fn told(device: Arc<dyn Device>, jobs: Vec<Job>) -> Vec<(u64, ComputeResult)> {
+    told_by(request(device), jobs)
+}
+
+fn told_by(request: LoadRequest, jobs: Vec<Job>) -> Vec<(u64, ComputeResult)> {
     let (inbox, waiting) = channel();
     jobs.into_iter().for_each(|job| inbox.send(Order::Compute(job)).unwrap());
     drop(inbox);
     let (tell, events) = channel();
     let tell: Events = Arc::new(move |event| drop(tell.send(event)));
-    run(request(device), &waiting, &CancelToken::default(), &tell);
+    run(request, &waiting, &CancelToken::default(), &tell);
     drop(tell);
     let computed = |event| match event {
         EngineEvent::Computed { step, result, .. } => Some((step, result)),
@@ -139,6 +146,32 @@ fn a_command_that_is_refused_keeps_no_other_from_being_carried_out() {
     let is_refused = matches!(refused, ComputeResult::Failed { kind: FailureKind::Device, message } if message.contains("4294967295"));
     assert!(is_refused, "{refused:?}");
     assert_eq!(*answer, told(device, vec![job(1, 0, 0..30, true)])[0].1);
+}
+
+#[test]
+fn a_result_names_the_tokens_that_its_grammar_forces() {
+    let path =
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model/exo-demo-Q8_0.gguf"));
+    let mut model = exo_formats::open(path).unwrap();
+    let tokenizer = exo_tokenizer::Tokenizer::from_source(&model.take_tokenizer()).unwrap();
+    let ends = crate::grammar::end_ids(&model.config, &tokenizer);
+    let schema = json!({
+        "type": "object", "properties": {"customer_name": {"type": "string"}}, "required": ["customer_name"],
+        "additionalProperties": false,
+    });
+    let body = Body::Json(Schema::read(&schema, Strictness::Whole).unwrap().value);
+    let layout = Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body };
+    let compiler = crate::grammar::compiler(&tokenizer, &ends).unwrap();
+    let constraint = compiler.constrain(layout.grammar()).unwrap();
+    let mut first = job(1, 0, 0..30, true);
+    let [StageCommand::Open { spec, .. }] = &mut first.commands[..] else { panic!("{:?}", first.commands) };
+    spec.sampling.constraint = Some(Arc::new(constraint));
+    let model = Arc::new(exo_formats::open(path).unwrap());
+    let told = told_by(LoadRequest { model, ..request(devices().remove(0)) }, vec![first]);
+    let [(1, ComputeResult::Tokens(results))] = &told[..] else { panic!("{told:?}") };
+    let begun = [&[results[0].tokens[0].token], &results[0].forced[..]].concat();
+    let text = tokenizer.decode(&begun, false).unwrap();
+    assert!(text.starts_with("{\"customer_name\":"), "{text:?}");
 }
 
 #[test]

@@ -60,6 +60,7 @@ impl NodeFacade {
             return Err(unavailable("no node that has the model has described it in time"));
         };
         let model = model.map_err(|message| AdminError::Failed { message })?;
-        Ok(Some(KnownModel { name: resolved.name, model }))
+        let is_whole = !resolved.holder_nodes.is_empty();
+        Ok(Some(KnownModel { name: resolved.name, model, is_whole }))
     }
 }

@@ -62,6 +62,8 @@ pub struct KnownModel {
     pub name: String,
     /// Its description.
     pub model: Model,
+    /// Whether a node has all of it.
+    pub is_whole: bool,
 }
 
 /// One type of weights of a model.
@@ -139,7 +141,7 @@ pub fn may_be_known(text: &str) -> bool {
 
 /// One model that the cluster has, of the one type that it is stored in.
 pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
-    let (KnownModel { name, model }, details) = (known, Details::of(&known.model));
+    let (KnownModel { name, model, is_whole }, details) = (known, Details::of(&known.model));
     let shape = model.shape_packed(cluster.kv, &exo_backend_cpu::weight_bytes);
     let most = details.dtypes.iter().max_by_key(|(_, bytes)| **bytes);
     let sized = SizedModel {
@@ -164,7 +166,7 @@ pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
         changes: Vec::new(),
     };
     let mut fit = judge(cluster, fit, &[sized]);
-    if let Some(best) = &mut fit.best {
+    if let Some(best) = fit.best.as_mut().filter(|_| *is_whole) {
         best.download_bytes = 0;
     }
     view(cluster, vec![fit])

@@ -177,9 +177,10 @@ impl Bench<'_> {
                     cores: self.plan.cores.clone(),
                     isa: self.plan.cpu_isa,
                     mmap: self.plan.mmap,
+                    share: self.plan.share,
                     // As in a node.
                     packing: Packing::BEHIND,
-                    ..CpuOptions::default()
+                    memory_limit_bytes: None,
                 })?;
                 let isa = device.isa();
                 let loaded = self.load(device, Some(threads), kv, began)?;

@@ -5,7 +5,7 @@ use std::fmt;
 use anyhow::{Context, bail};
 use exo_backend_cpu::Isa;
 use exo_device::CoreList;
-use exo_types::KvDType;
+use exo_types::{ComputeShare, KvDType};
 
 use crate::args::Bench;
 use crate::commands::compute::Compute;
@@ -82,6 +82,7 @@ pub struct Settings<'a> {
     pub kv: &'a str,
     pub cpu_isa: Option<Isa>,
     pub mmap: bool,
+    pub share: ComputeShare,
 }
 
 /// Everything that will be measured.
@@ -99,6 +100,8 @@ pub struct Plan {
     pub repetitions: u32,
     /// Weights stay in their file.
     pub mmap: bool,
+    /// Part of the time in which the processor computes.
+    pub share: ComputeShare,
 }
 
 impl Plan {
@@ -125,6 +128,7 @@ impl Plan {
             tests,
             repetitions: args.repetitions,
             mmap: settings.mmap,
+            share: settings.share,
         })
     }
 
@@ -199,7 +203,8 @@ mod tests {
         let cli = Cli::try_parse_from(words)?;
         let kv = cli.settings.flags().get("kv").cloned().unwrap_or_else(|| "f16".to_owned());
         let Some(Command::Bench(args)) = cli.command else { panic!("not bench") };
-        Plan::new(&args, &Settings { threads: "1", cores: None, kv: &kv, cpu_isa: None, mmap: false })
+        let share = ComputeShare::FULL;
+        Plan::new(&args, &Settings { threads: "1", cores: None, kv: &kv, cpu_isa: None, mmap: false, share })
     }
 
     fn names(line: &str) -> Vec<String> {
