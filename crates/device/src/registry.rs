@@ -200,10 +200,11 @@ impl Registry {
         file::lock(folder, file::TRIAL_LOCK_NAME, wait_max)
     }
 
-    /// Waits for our turn to measure what the processes of this machine share. Without one after two seconds, or where another user's
-    /// processes take turns, whoever measures finds what the others leave.
+    /// Waits for our turn to measure what the processes of this machine share: nodes of one machine have data folders of their own, so
+    /// it is that of the folder for temporary files. Without one after two seconds, and on Windows, whoever measures finds what the
+    /// others leave.
     pub fn measuring_turn() -> Option<Turn> {
-        file::lock(&std::env::temp_dir(), file::MEASURING_LOCK_NAME, MEASURING_WAIT_MAX).ok()
+        file::lock_folder(&std::env::temp_dir(), MEASURING_WAIT_MAX).ok()
     }
 
     /// Reads it and touches nothing: for a process that only looks. One that cannot be read holds nothing.

@@ -28,11 +28,6 @@ pub fn for_owner_only(options: &mut OpenOptions) -> &mut OpenOptions {
     system::for_owner_only(options)
 }
 
-/// A file in a folder that all users write to: a link or a pipe that somebody has put there in its place is an error, and no wait.
-pub fn in_shared_folder(options: &mut OpenOptions) -> &mut OpenOptions {
-    system::in_shared_folder(options)
-}
-
 /// Makes a file or a folder that is there its owner's alone; on Windows as [`for_owner_only`].
 pub fn restrict_to_owner(path: &Path) -> io::Result<()> {
     system::restrict_to_owner(path)

@@ -10,11 +10,6 @@ pub(crate) fn for_owner_only(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(FILE_MODE)
 }
 
-pub(crate) fn in_shared_folder(options: &mut OpenOptions) -> &mut OpenOptions {
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-    options.custom_flags(flags.bits().cast_signed())
-}
-
 pub(crate) fn restrict_to_owner(path: &Path) -> io::Result<()> {
     let mode = if fs::metadata(path)?.is_dir() { FOLDER_MODE } else { FILE_MODE };
     fs::set_permissions(path, Permissions::from_mode(mode))

@@ -10,10 +10,6 @@ pub(crate) fn for_owner_only(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
-pub(crate) fn in_shared_folder(options: &mut OpenOptions) -> &mut OpenOptions {
-    options
-}
-
 pub(crate) fn restrict_to_owner(_path: &Path) -> io::Result<()> {
     Ok(())
 }

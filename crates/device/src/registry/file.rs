@@ -27,8 +27,6 @@ const NAME: &str = "gpu_registry.json";
 pub(super) const LOCK_NAME: &str = "gpu_registry.lock";
 /// Of whoever tries what is new: two that try a card at once get in each other's way.
 pub(super) const TRIAL_LOCK_NAME: &str = "gpu_trial.lock";
-/// Its turn to measure, in the system's folder for temporary files: nodes of one machine have data folders of their own.
-pub(super) const MEASURING_LOCK_NAME: &str = "exo-measuring.lock";
 /// A change takes milliseconds.
 pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 const LOCK_STEP: Duration = Duration::from_millis(5);
@@ -82,16 +80,26 @@ pub struct Turn {
 }
 
 /// Waits for our turn at the lock of this name; as everything here it blocks the thread.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "files have no lock with a deadline, and no caller is on an executor but a command"
-)]
 pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<Turn, RegistryError> {
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
-    let options = exo_stdx::in_shared_folder(exo_stdx::for_owner_only(&mut options));
-    let file = options.open(folder.join(name)).map_err(failed)?;
+    let file = exo_stdx::for_owner_only(&mut options).open(folder.join(name)).map_err(failed)?;
+    take_turn(file, folder, name, wait_max)
+}
+
+/// The same at a folder itself, in which nothing is left; where the system opens folders.
+pub(super) fn lock_folder(folder: &Path, wait_max: Duration) -> Result<Turn, RegistryError> {
+    let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
+    take_turn(File::open(folder).map_err(failed)?, folder, "the folder", wait_max)
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "files have no lock with a deadline, and no caller is on an executor but a command"
+)]
+fn take_turn(file: File, folder: &Path, name: &str, wait_max: Duration) -> Result<Turn, RegistryError> {
+    let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let began = Instant::now();
     loop {
         match file.try_lock() {

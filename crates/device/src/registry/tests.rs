@@ -272,15 +272,12 @@ fn who_holds_the_lock_for_too_long_is_told_of_and_the_file_stays() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_or_a_link_in_the_place_of_a_lock_is_an_error_and_no_wait() {
+fn who_measures_has_a_turn_and_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
-    let lock = folder.path().join(file::TRIAL_LOCK_NAME);
-    let turn = || Registry::trial_turn(folder.path(), Duration::from_millis(10));
-    assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
-    assert!(turn().is_err_and(|error| !error.is_late()));
-    std::fs::remove_file(&lock).unwrap();
-    std::os::unix::fs::symlink(folder.path().join("elsewhere"), &lock).unwrap();
-    assert!(turn().is_err() && !folder.path().join("elsewhere").exists());
-    std::fs::remove_file(&lock).unwrap();
+    let turn = || file::lock_folder(folder.path(), Duration::from_millis(10));
+    let first = turn().unwrap();
+    assert!(turn().is_err_and(|error| error.is_late()));
+    drop(first);
     assert!(turn().is_ok());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
