@@ -7,7 +7,7 @@ use exo_backend::Device;
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::{GraphicsCard, Identity};
-use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
+use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 use crate::Backend;
 
@@ -232,6 +232,7 @@ impl Accelerator {
             compute_units: self.compute_units.unwrap_or(0),
             read_bytes_per_s: None,
             flops_per_s: None,
+            corrections: Corrections::default(),
             support: SupportClass::Unsupported,
             support_reason: String::new(),
         }

@@ -72,10 +72,10 @@ pub use telemetry::{
 pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
 pub use updates::{FileChangeKind, FileChangeView, UpdateQuery, UpdateState, UpdateView};
 pub use view::{
-    AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
-    HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
-    JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView, KvType, LayersView,
-    LinkView, LoadView, MemberRole, MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView,
-    PlaceRequest, RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView, StageView,
-    WarningView,
+    AddModelRequest, AdmitRequest, CardEventView, ClusterView, CorrectionView, CorrectionsView, DeviceView,
+    Drain, DrainRequest, EpochView, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest,
+    InviteView, JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView,
+    KvType, LayersView, LinkView, LoadView, MemberRole, MemberView, ModelTools, ModelView, MovingView,
+    NodeStatus, NodeView, PlaceRequest, RecentRequestView, RequestPhase, RequestView, RoleRequest,
+    SensorsView, StageView, WarningView,
 };

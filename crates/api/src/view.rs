@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use exo_types::{
-    DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, Monitor, ParseKvDTypeError, SupportClass,
+    Correction, Corrections, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, Monitor,
+    ParseKvDTypeError, SupportClass,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -246,6 +247,9 @@ pub struct DeviceView {
     pub read_bytes_per_s: Option<f64>,
     /// Measured arithmetic.
     pub flops_per_s: Option<f64>,
+    /// What its own steps have taught since of these two.
+    #[serde(default)]
+    pub corrections: CorrectionsView,
     /// How far it can be used.
     #[schema(value_type = String, example = "full")]
     pub support: SupportClass,
@@ -261,6 +265,38 @@ pub struct DeviceView {
     /// Its sensors.
     #[serde(default)]
     pub sensors: SensorsView,
+}
+
+/// See [`Corrections`].
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CorrectionsView {
+    /// Of reading weights, keys and values; `null` until enough was learned.
+    pub decode: Option<CorrectionView>,
+    /// Of arithmetic.
+    pub prefill: Option<CorrectionView>,
+}
+
+/// See [`Correction`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CorrectionView {
+    /// In per cent of the measured rate, 50 to 200.
+    pub percent: u16,
+    /// Measurements that it is the median of.
+    pub samples: u16,
+}
+
+impl From<Corrections> for CorrectionsView {
+    fn from(Corrections { decode, prefill }: Corrections) -> Self {
+        let view = |Correction { percent, samples }| CorrectionView { percent, samples };
+        Self { decode: decode.map(view), prefill: prefill.map(view) }
+    }
+}
+
+impl From<CorrectionsView> for Corrections {
+    fn from(CorrectionsView { decode, prefill }: CorrectionsView) -> Self {
+        let learned = |CorrectionView { percent, samples }| Correction { percent, samples };
+        Self { decode: decode.map(learned), prefill: prefill.map(learned) }
+    }
 }
 
 fn usable() -> DeviceState {
@@ -279,6 +315,7 @@ impl From<&DeviceFacts> for DeviceView {
             compute_units: (facts.compute_units > 0).then_some(facts.compute_units),
             read_bytes_per_s: facts.read_bytes_per_s,
             flops_per_s: facts.flops_per_s,
+            corrections: facts.corrections.into(),
             support: facts.support,
             support_reason: facts.support_reason.clone(),
             state: DeviceState::Usable,

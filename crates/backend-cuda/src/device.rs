@@ -9,7 +9,7 @@ use exo_backend::{
     OpKind, Owner, Program, Recording, RunError, Stream, Support, Weight, WeightError,
 };
 use exo_device::CardSensors;
-use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
+use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
 
 use crate::api::{Api, CallError};
 use crate::card::Card;
@@ -189,6 +189,7 @@ fn facts(card: &Card, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         compute_units: card.multiprocessors,
         read_bytes_per_s: None,
         flops_per_s: None,
+        corrections: Corrections::default(),
         support,
         support_reason: why.to_owned(),
     }

@@ -9,7 +9,7 @@ use exo_backend::{
     Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
 use exo_device::CardSensors;
-use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
+use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
 
 use crate::adapter::Adapter;
 use crate::disk_cache::DiskCache;
@@ -190,6 +190,7 @@ fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         compute_units: 0,
         read_bytes_per_s: None,
         flops_per_s: None,
+        corrections: Corrections::default(),
         support,
         support_reason: why.to_owned(),
     }

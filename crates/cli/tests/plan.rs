@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Node, run, stderr, stdout};
-use serde_json::Value;
+use crate::support::{self, Node, Start, Zeros, run, stderr, stdout, wait_for, zeros};
+use serde_json::{Value, json};
 
 const LAB: &str = r#"
 [[device]]
@@ -229,4 +229,84 @@ fn the_bandwidth_of_links_is_measured_once_nodes_have_met_and_plans_use_it() {
     assert!(nodes[0].exo(&["plan", "--save-cluster", file.to_str().unwrap()]).status.success());
     let saved = std::fs::read_to_string(&file).unwrap();
     assert!(saved.contains("mbit_s"), "{saved}");
+}
+
+/// One thread, nothing guessed ahead.
+fn calibrated(data_dir: &std::path::Path) -> Node {
+    let flags = ["--no-discovery", "--threads", "1", "--speculate", "off"].map(str::to_owned).to_vec();
+    Node::start_in(data_dir, Start { name: "solo", group: "calibrated", flags, ..Start::default() })
+}
+
+#[test]
+fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_restart_forgets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    let mut node = calibrated(&data_dir);
+    node.kill();
+    // As if it had been measured in a better moment.
+    let registry = data_dir.join("gpu_registry.json");
+    let mut kept: Value = serde_json::from_slice(&std::fs::read(&registry).unwrap()).unwrap();
+    let raised = raise(&mut kept, 8.0);
+    assert!(raised >= 2, "{kept}");
+    std::fs::write(&registry, kept.to_string()).unwrap();
+
+    let mut node = calibrated(&data_dir);
+    let path = folder.path().join("zeros.gguf");
+    zeros(&path, &Zeros { context: 2048, layers: 2, hidden: 512, ffn: 2048, heads: 8, template: None });
+    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
+    assert_eq!(added.status, 200, "{}", added.body);
+    let id = node.place("zeros", 1)["id"].as_str().unwrap().to_owned();
+    node.wait_settled(&id);
+    let corrections =
+        |node: &Node| node.get("/exo/v1/cluster")["nodes"][0]["devices"][0]["corrections"].clone();
+    let predicted = |node: &Node| {
+        let instance = node.instance(&id).unwrap();
+        let expected = |what: &str| instance["predicted"][what]["expected"].as_f64().unwrap();
+        (expected("tokens_per_s"), expected("ttft_ms"))
+    };
+    assert_eq!(corrections(&node), json!({"decode": null, "prefill": null}));
+    let believed = predicted(&node);
+    for round in 0..4 {
+        // No page of it is kept from the one before.
+        let prompt: Vec<u32> = (0..300).map(|n| 40 + (n + round) % 60).collect();
+        let body = json!({"model": "zeros", "prompt": prompt, "max_tokens": 64, "temperature": 0, "ignore_eos": true});
+        let answer = node.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+    let learned = wait_for("what was learned", support::SOON, || {
+        let learned = corrections(&node);
+        (learned["decode"]["percent"].is_u64() && learned["prefill"]["percent"].is_u64()).then_some(learned)
+    });
+    let factor = |phase: &str| learned[phase]["percent"].as_u64().unwrap();
+    assert!(factor("decode") < 90 && factor("prefill") < 90, "{learned}");
+    let measured = node.instance(&id).unwrap()["measured_tokens_per_s"].as_f64().unwrap();
+    let corrected = predicted(&node);
+    let off = |tokens_per_s: f64| (tokens_per_s / measured).ln().abs();
+    assert!(off(corrected.0) < off(believed.0), "{believed:?} {corrected:?} {measured}");
+    assert!(corrected.1 > believed.1, "{believed:?} {corrected:?}");
+    let text = format!("decode corrected to {} %", factor("decode"));
+    for words in [&["status"][..], &["plan", "zeros"]] {
+        let shown = stdout(&node.exo(words));
+        assert!(shown.contains(&text), "{words:?}: {shown}");
+    }
+    node.kill();
+    assert_eq!(corrections(&calibrated(&data_dir)), json!({"decode": null, "prefill": null}));
+}
+
+/// Every rate of the file so many times as high; how many there are.
+fn raise(value: &mut Value, times: f64) -> usize {
+    match value {
+        Value::Object(fields) => fields
+            .iter_mut()
+            .map(|(name, value)| match value.as_f64().filter(|_| name.ends_with("_per_s")) {
+                Some(rate) => {
+                    *value = (rate * times).into();
+                    1
+                }
+                None => raise(value, times),
+            })
+            .sum(),
+        Value::Array(values) => values.iter_mut().map(|value| raise(value, times)).sum(),
+        _ => 0,
+    }
 }

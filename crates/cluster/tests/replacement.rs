@@ -10,8 +10,8 @@ use exo_cluster::{
     PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerConfig, WorkerInput,
 };
 use exo_types::{
-    DeviceFacts, DeviceId, DeviceKind, Epoch, KvDType, LayerShape, ModelId, ModelShape, NodeFacts, NodeId,
-    Placement, ShardSpec, SupportClass, Time,
+    Corrections, DeviceFacts, DeviceId, DeviceKind, Epoch, KvDType, LayerShape, ModelId, ModelShape,
+    NodeFacts, NodeId, Placement, ShardSpec, SupportClass, Time,
 };
 
 const MEMORY_BYTES: u64 = 64 << 30;
@@ -138,6 +138,7 @@ impl Cluster {
                 compute_units: 1,
                 read_bytes_per_s: self.speeds.get(&from).copied(),
                 flops_per_s: None,
+                corrections: Corrections::default(),
                 support: SupportClass::Full,
                 support_reason: String::new(),
             };

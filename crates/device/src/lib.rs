@@ -25,7 +25,7 @@ mod watch;
 
 use std::path::PathBuf;
 
-use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
+use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use architecture::{amd_architecture, nvidia_architecture};
@@ -86,6 +86,7 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         compute_units: cores as u32,
         read_bytes_per_s: None,
         flops_per_s: None,
+        corrections: Corrections::default(),
         support,
         support_reason,
     }

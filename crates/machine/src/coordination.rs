@@ -394,8 +394,10 @@ impl NodeMachine {
                 traffic: self.samples.measured.traffic.get(node).copied(),
             })
         });
+        let mut facts = self.samples.facts.clone();
+        facts.devices.iter_mut().for_each(|device| device.corrections = self.lessons.of(device));
         NodeReport {
-            facts: self.samples.facts.clone(),
+            facts,
             models: self.models.clone(),
             process_bytes: self.samples.process_bytes,
             reached: self.links.reached(),

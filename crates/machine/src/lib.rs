@@ -14,6 +14,7 @@
 //! | `trust` | who belongs to the cluster: what is signed, written, and told between members |
 //! | `log` | where the log ends, planned and durable, and its last entries |
 //! | `persist` | what follows from a write, once it is on disk |
+//! | `corrections` | what this node's own steps teach of its devices |
 //! | `worker` | what is fetched, loaded, wired and freed |
 //! | `pipelines` | where steps, tokens and failures go; which scheduler runs |
 //! | `requests` | the drivers of this node's clients |
@@ -35,6 +36,7 @@ mod backups;
 mod bandwidth;
 pub mod bounds;
 mod coordination;
+mod corrections;
 mod effect;
 mod input;
 pub mod joining;

@@ -17,6 +17,7 @@ use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, T
 use crate::backups::Backups;
 use crate::bandwidth::Bandwidths;
 use crate::coordination::{Asks, EarlyCommands};
+use crate::corrections::Lessons;
 use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
 use crate::log::Log;
@@ -195,6 +196,7 @@ pub struct NodeMachine {
     pub(crate) fetch_last: FetchId,
     pub(crate) stages: BTreeMap<ShardPosition, Stage>,
     pub(crate) held_steps: HeldSteps,
+    pub(crate) lessons: Lessons,
     pub(crate) schedulers: Schedulers,
     pub(crate) has_draft: bool,
     /// Pipelines that broke, until the coordinator has placed their instances anew.
@@ -219,9 +221,8 @@ pub struct NodeMachine {
 impl NodeMachine {
     /// A node that has just started, and what it does first.
     pub fn new(config: MachineConfig, boot: Boot, now: Now) -> (Self, Vec<Effect>) {
-        let me = config.me;
+        let (me, persisted) = (config.me, exo_membership::Persisted { epoch: boot.epoch });
         let membership = exo_membership::Config { incarnation: config.incarnation, ..Default::default() };
-        let persisted = exo_membership::Persisted { epoch: boot.epoch };
         let mut machine = Self {
             me,
             now,
@@ -267,6 +268,7 @@ impl NodeMachine {
             fetch_last: FetchId(0),
             stages: BTreeMap::new(),
             held_steps: HeldSteps::default(),
+            lessons: Lessons::default(),
             schedulers: BTreeMap::new(),
             has_draft: config.speculation == Speculation::Model,
             troubles: Vec::new(),

@@ -45,6 +45,7 @@ impl NodeMachine {
         for output in stage.machine.handle(self.now.time, input) {
             match output {
                 StageOutput::Compute { commands, frame, rows } => {
+                    self.lessons.begun(engine, position, &frame);
                     let job = Job { commands, frame, rows };
                     self.out.push(Effect::Compute { engine, position, job });
                 }

@@ -39,7 +39,7 @@ pub(crate) fn keep_rates(before: &[DeviceFacts], now: &mut [DeviceFacts]) {
 #[cfg(test)]
 mod tests {
     use exo_cluster::wire::Bandwidth;
-    use exo_types::{DeviceId, DeviceKind, NodeId, SupportClass};
+    use exo_types::{Corrections, DeviceId, DeviceKind, NodeId, SupportClass};
 
     use super::*;
 
@@ -67,6 +67,7 @@ mod tests {
             compute_units: 1,
             read_bytes_per_s: rate,
             flops_per_s: rate,
+            corrections: Corrections::default(),
             support: SupportClass::Full,
             support_reason: String::new(),
         }]

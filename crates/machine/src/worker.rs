@@ -247,6 +247,9 @@ impl NodeMachine {
             format!("stage {} of instance {}", d.stage, d.placement.instance)
         });
         self.notice(Notice::Warning(format!("{whose} lost its device: {reason}")));
+        if let Some(entry) = self.engines.get(&engine) {
+            self.lessons.forget_device(&entry.spec.device);
+        }
         // First, and told at once: that its scheduler has ended as well says less.
         self.feed_worker(WorkerInput::Failed { engine, reason: reason.to_owned() });
         self.report_now();
@@ -255,6 +258,7 @@ impl NodeMachine {
 
     fn forget_engine(&mut self, engine: EngineId) {
         self.unwire(engine);
+        self.lessons.forget_engine(engine);
         self.engines.remove(&engine);
     }
 
@@ -352,6 +356,7 @@ impl NodeMachine {
         if let Some(entry) = self.engines.get_mut(&engine) {
             entry.busy += busy;
         }
+        self.learn_from(engine, (position, term, step), &result, busy);
         match self.stages.get(&position).filter(|stage| stage.engine == engine) {
             Some(_) => self.feed_stage(position, StageInput::ComputeDone { term, step, result }),
             None => {

@@ -219,6 +219,7 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 compute_units: device.compute_units.unwrap_or(0),
                 read_bytes_per_s: device.read_bytes_per_s,
                 flops_per_s: device.flops_per_s,
+                corrections: device.corrections.into(),
                 support: device.support,
                 support_reason: device.support_reason.clone(),
             };

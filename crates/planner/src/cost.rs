@@ -280,6 +280,24 @@ fn links(links: &[LinkFacts], case: Case) -> BTreeMap<(NodeId, NodeId), (u64, u6
     links.iter().map(numbers).collect()
 }
 
+/// What a step does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Phase {
+    /// One token of one stream.
+    Decode,
+    /// A whole prompt at once.
+    Prefill,
+}
+
+/// What the model of cost says of a step on one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ExpectedStep {
+    /// The part that a rate of its phase decides; 0 where none does.
+    pub rated_ns: u64,
+    /// The rest.
+    pub fixed_ns: u64,
+}
+
 /// Times of one plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Times {
@@ -306,6 +324,29 @@ impl Costs<'_> {
         let is_last = layers.end == self.request.shape.layers.len();
         let head = if is_last { self.head_ns(device, 1) } else { 0 };
         layers.map(|layer| self.layer_ns(device, layer, 1)).sum::<u64>() + self.step_ns(device) + head
+    }
+
+    /// A step of one stream, or the whole prompt where that is one chunk.
+    pub(crate) fn step(&self, device: usize, range: LayerRange, phase: Phase) -> ExpectedStep {
+        let layers = range.start as usize..range.end as usize;
+        let cost = &self.devices[device];
+        let fixed_ns = cost.step_ns + cost.layer_ns.saturating_mul(layers.len() as u64);
+        match phase {
+            Phase::Decode => {
+                let all_ns = self.stage_token_ns(device, range);
+                ExpectedStep { rated_ns: all_ns.saturating_sub(fixed_ns), fixed_ns }
+            }
+            Phase::Prefill => {
+                let read_ns: u64 = layers.clone().map(|layer| self.read_ns(device, layer)).sum();
+                let head_ns =
+                    if layers.end == self.request.shape.layers.len() { self.head_ns(device, 1) } else { 0 };
+                let all_ns: u64 = layers.map(|layer| self.chunk_layer_ns(device, layer)).sum();
+                let rated_ns = (all_ns + cost.step_ns).saturating_sub(fixed_ns);
+                // What waits for weights says nothing of arithmetic.
+                let rated_ns = if rated_ns >= 2 * read_ns { rated_ns } else { 0 };
+                ExpectedStep { rated_ns, fixed_ns: fixed_ns + head_ns }
+            }
+        }
     }
 
     pub(crate) fn times(&self, layout: &Layout) -> Times {

@@ -161,8 +161,9 @@ fn placed(
     let shard = Shard::pipeline(range, request.shape.layer_count());
     let free = size(device.device.memory_free_bytes);
     let read = device.rates.complete(device.device.kind).read_bytes_per_s;
+    let learned = device.rates.corrections.text().map_or(String::new(), |text| format!(", {text}"));
     let part = format!(
-        "{shard}: {} of {free} free; {} of {} a token at {:.1} GB/s ({})",
+        "{shard}: {} of {free} free; {} of {} a token at {:.1} GB/s ({}{learned})",
         size(plan.memory[stage].total_bytes()),
         time(stage_ns),
         time(token_ns),

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_types::{DType, DeviceFacts, DeviceKind};
+use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind};
 
 /// A measurement older than this is stale: drivers, clocks and neighbours change in days.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -110,6 +110,8 @@ pub struct DeviceRates {
     pub layer_s: Option<Figure>,
     /// Time that every step takes on the device, in seconds.
     pub step_s: Option<Figure>,
+    /// What real steps have shown of the rates: those of decode are reading weights, keys and values.
+    pub corrections: Corrections,
 }
 
 impl DeviceRates {
@@ -118,11 +120,13 @@ impl DeviceRates {
         Self {
             read_bytes_per_s: facts.read_bytes_per_s.map(Figure::measured),
             flops_per_s: facts.flops_per_s.map(Figure::measured),
+            corrections: facts.corrections,
             ..Self::default()
         }
     }
 
-    /// Every number: as given where that is plausible, else derived, else estimated by the kind of device.
+    /// Every number: as given where that is plausible, else derived, else estimated by the kind of device; and rates as they were
+    /// corrected.
     pub fn complete(&self, kind: DeviceKind) -> CompleteRates {
         let usual = usual(kind);
         let given = |figure: Option<Figure>| figure.and_then(Figure::plausible);
@@ -145,11 +149,17 @@ impl DeviceRates {
         let flops = flops.or_else(|| derived(Some(read), flops_per_byte)).unwrap_or(read);
         // Attention reads keys and values with the loads that read weights.
         let kv = given(self.kv_bytes_per_s).or_else(|| derived(Some(read), 1.0)).unwrap_or(read);
+        let corrected = |figure: Figure, by: Option<Correction>| match by {
+            Some(by) => Figure::from(figure.value * f64::from(by.percent) / 100.0, figure.source),
+            None => figure,
+        };
+        let Corrections { decode, prefill } = self.corrections;
+        let of_type = |(t, f): (&DType, &Figure)| Some((*t, corrected(f.plausible()?, decode)));
         CompleteRates {
-            read_bytes_per_s: read,
-            read_by_type: self.read_by_type.iter().filter_map(|(t, f)| Some((*t, f.plausible()?))).collect(),
-            flops_per_s: flops,
-            kv_bytes_per_s: kv,
+            read_bytes_per_s: corrected(read, decode),
+            read_by_type: self.read_by_type.iter().filter_map(of_type).collect(),
+            flops_per_s: corrected(flops, prefill),
+            kv_bytes_per_s: corrected(kv, decode),
             layer_s: given(self.layer_s).unwrap_or(estimated(usual.layer_s)),
             step_s: given(self.step_s).unwrap_or(estimated(usual.step_s)),
         }
@@ -214,6 +224,32 @@ mod tests {
                 DeviceRates { read_bytes_per_s: Some(Figure::measured(absurd)), ..DeviceRates::default() };
             assert_eq!(rates.complete(DeviceKind::Cpu).read_bytes_per_s.value, 8e9, "{absurd}");
         }
+    }
+
+    #[test]
+    fn what_was_learned_changes_the_rates_of_its_own_phase_only() {
+        let learned = |percent| Some(Correction { percent, samples: 3 });
+        let rates = |decode, prefill| {
+            let corrections = Corrections { decode, prefill };
+            let given = DeviceRates {
+                read_bytes_per_s: Some(Figure::measured(16e9)),
+                flops_per_s: Some(Figure::measured(1e12)),
+                read_by_type: BTreeMap::from([(DType::Q4_K, Figure::measured(8e9))]),
+                corrections,
+                ..DeviceRates::default()
+            };
+            let rates = given.complete(DeviceKind::Cpu);
+            [
+                rates.read_bytes_per_s,
+                rates.read_by_type[&DType::Q4_K],
+                rates.kv_bytes_per_s,
+                rates.flops_per_s,
+            ]
+            .map(|figure| figure.value)
+        };
+        assert_eq!(rates(None, None), [16e9, 8e9, 16e9, 1e12]);
+        assert_eq!(rates(learned(50), None), [8e9, 4e9, 8e9, 1e12]);
+        assert_eq!(rates(None, learned(150)), [16e9, 8e9, 16e9, 1.5e12]);
     }
 
     #[test]

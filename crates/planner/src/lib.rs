@@ -37,6 +37,7 @@ mod validate;
 
 use exo_types::{LayerRange, Shard, Stage};
 
+pub use cost::{ExpectedStep, Phase};
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
 pub use exo_types::{Pin, PinLayers};
 pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
@@ -98,6 +99,16 @@ pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u
     let weights: Vec<u64> = memory_of(request, &sizes, &layout).iter().map(|m| m.weight_bytes).collect();
     let objective_ns = Costs::of(request, Case::Expected).objective_ns(&layout);
     Some((cost::predict(request, &layout, &weights), objective_ns))
+}
+
+/// What the model of cost says of one step of one stream on the first device of `request`: of a token at the depth of its workload's
+/// prompt, or of that prompt in one step. `None` if it has no such device or layers.
+pub fn expected_step(request: &PlanRequest, layers: LayerRange, phase: Phase) -> Option<ExpectedStep> {
+    check(request).ok()?;
+    let fits = layers.start < layers.end && layers.end <= request.shape.layer_count();
+    let is_one = phase == Phase::Decode || u64::from(request.workload.prompt_tokens) <= cost::CHUNK_TOKENS;
+    (fits && is_one && !request.devices.is_empty())
+        .then(|| Costs::of(request, Case::Expected).step(0, layers, phase))
 }
 
 /// What a shard of these layers needs on a device of the request, by its index; `None` if there is no such device or layer.

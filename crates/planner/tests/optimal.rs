@@ -7,7 +7,8 @@ use exo_planner::{
     rtt, validate, workspace_bytes,
 };
 use exo_types::{
-    DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage, SupportClass,
+    Corrections, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage,
+    SupportClass,
 };
 
 const MIB: u64 = 1 << 20;
@@ -45,6 +46,7 @@ fn device(index: usize, kind: DeviceKind, free_bytes: u64, read: Option<f64>) ->
         compute_units: 4,
         read_bytes_per_s: read,
         flops_per_s: read.map(|r| r * 8.0),
+        corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };

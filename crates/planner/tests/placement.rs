@@ -7,7 +7,8 @@ use exo_planner::{
     Remedy, plan, rtt, validate, workspace_bytes,
 };
 use exo_types::{
-    DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, SupportClass,
+    Corrections, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard,
+    SupportClass,
 };
 use proptest::prelude::*;
 
@@ -50,6 +51,7 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
         compute_units: 4,
         read_bytes_per_s: speed.map(|s| s * 1e9),
         flops_per_s: speed.map(|s| s * 1e11),
+        corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };

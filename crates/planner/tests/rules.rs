@@ -14,7 +14,8 @@ use exo_planner::{
     DeviceRates, Figure, LinkFacts, Plan, PlanDevice, PlanRequest, plan, predict, rtt, validate,
 };
 use exo_types::{
-    DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage, SupportClass,
+    Corrections, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage,
+    SupportClass,
 };
 
 const CLUSTERS: &str = include_str!("clusters/machines.txt");
@@ -114,6 +115,7 @@ fn request(cluster: &Cluster, machines: &BTreeMap<String, Machine>) -> PlanReque
                 compute_units: 0,
                 read_bytes_per_s: Some(machine.read),
                 flops_per_s: Some(machine.flops),
+                corrections: Corrections::default(),
                 support: SupportClass::Full,
                 support_reason: String::new(),
             };

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use exo_cluster::{InstanceRequest, PlaceObjective};
 use exo_types::{
-    DeviceFacts, DeviceId, DeviceKind, KvDType, LayerShape, ModelId, ModelShape, NodeId, Placement,
-    PlacementId, Shard, ShardPosition, ShardSpec, SupportClass,
+    Corrections, DeviceFacts, DeviceId, DeviceKind, KvDType, LayerShape, ModelId, ModelShape, NodeId,
+    Placement, PlacementId, Shard, ShardPosition, ShardSpec, SupportClass,
 };
 
 use crate::engine::PAGE_TOKENS;
@@ -107,6 +107,7 @@ pub fn device(used_bytes: u64) -> DeviceFacts {
         compute_units: 4,
         read_bytes_per_s: Some(20e9),
         flops_per_s: Some(1e12),
+        corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
     }

@@ -70,10 +70,47 @@ pub struct DeviceFacts {
     pub read_bytes_per_s: Option<f64>,
     /// Measured: multiply-adds times two of a prefill chunk, per second.
     pub flops_per_s: Option<f64>,
+    /// What its own steps have taught since of these two.
+    pub corrections: Corrections,
     /// How far it can be used.
     pub support: SupportClass,
     /// Why not fully, or what would make it better. Empty when there is nothing to say.
     pub support_reason: String,
+}
+
+/// How fast a device computes real steps, beside what its measured rates say.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Corrections {
+    /// Of reading weights, keys and values, from steps of one token; `None` until enough was learned.
+    pub decode: Option<Correction>,
+    /// Of arithmetic, from prompts that were read in one step.
+    pub prefill: Option<Correction>,
+}
+
+/// A factor for a rate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Correction {
+    /// In per cent of the rate, within [`Correction::PERCENT`].
+    pub percent: u16,
+    /// Measurements that it is the median of.
+    pub samples: u16,
+}
+
+impl Correction {
+    /// What is further off is no error of a calibration.
+    pub const PERCENT: std::ops::RangeInclusive<u16> = 50..=200;
+}
+
+impl Corrections {
+    /// A factor for people, as in `decode corrected to 65 %`; `None` where nothing was learned.
+    pub fn text(&self) -> Option<String> {
+        let one = |what: &str, correction: Option<Correction>| {
+            correction.map(|learned| format!("{what} corrected to {} %", learned.percent))
+        };
+        let texts: Vec<String> =
+            [one("decode", self.decode), one("prefill", self.prefill)].into_iter().flatten().collect();
+        (!texts.is_empty()).then(|| texts.join(", "))
+    }
 }
 
 /// Whether a device takes work.

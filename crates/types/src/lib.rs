@@ -24,7 +24,9 @@ mod tensor;
 mod text;
 mod time;
 
-pub use device::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, NodeFacts, SupportClass};
+pub use device::{
+    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, NodeFacts, SupportClass,
+};
 pub use dtype::DType;
 pub use ids::{
     Attempt, Epoch, InstanceId, ModelId, NodeId, ParseIdError, PlacementId, Principal, RequestId, SequenceId,

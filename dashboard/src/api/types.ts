@@ -467,6 +467,20 @@ export type ContentBlock = {
 /** A part of an item. */
 export type ContentPart = OutputText | ReasoningText;
 
+/** See [`Correction`]. */
+export type CorrectionView = {
+  /** In per cent of the measured rate, 50 to 200. */
+  percent: number;
+  /** Measurements that it is the median of. */
+  samples: number;
+};
+
+/** See [`Corrections`]. */
+export type CorrectionsView = {
+  decode?: CorrectionView | null;
+  prefill?: CorrectionView | null;
+};
+
 /** Every field, and what stands in it, is in `docs/api.md`. */
 export type CountTokensRequest = {
   /** what was read before is found by itself */
@@ -542,6 +556,8 @@ export type DeviceView = {
   backend: string;
   /** Cores or compute units; `null` where nothing tells. */
   compute_units?: number | null;
+  /** What its own steps have taught since of these two. */
+  corrections?: CorrectionsView;
   /** Measured arithmetic. */
   flops_per_s?: number | null;
   /** Its name within the node: `cpu`. */

@@ -127,7 +127,8 @@ fn remarks(device: &DeviceView) -> Vec<String> {
     let reason = Some(device.support_reason.clone()).filter(|reason| !reason.is_empty());
     let SensorsView { temperature_c, power_w, clock_mhz, utilisation } = device.sensors;
     let sensors = ui::sensors(Monitor { temperature_c, power_w, clock_mhz, utilisation });
-    let texts = [state, reason, sensors].into_iter().flatten();
+    let learned = exo_types::Corrections::from(device.corrections).text();
+    let texts = [state, reason, learned, sensors].into_iter().flatten();
     texts.map(|text| format!("{}: {text}", device.id)).collect()
 }
 

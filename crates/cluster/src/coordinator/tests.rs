@@ -9,7 +9,7 @@ mod room;
 use std::sync::Arc;
 
 use exo_planner::PlanRequest;
-use exo_types::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, PlacementId, SupportClass};
+use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, NodeFacts, PlacementId, SupportClass};
 
 use super::*;
 use crate::testing::{node, request};
@@ -46,6 +46,7 @@ fn report(n: u8, free: u64) -> NodeReport {
         compute_units: 4,
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),
+        corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };

@@ -3,8 +3,8 @@ use exo_cluster::wire::{CardEvent, DeviceReport, LinkReport, LoadReport, Measure
 use exo_cluster::{EngineId, Event, InstanceRequest, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
-    DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape,
-    Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass,
+    Corrections, DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId,
+    ModelShape, Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass,
 };
 
 use super::*;
@@ -173,6 +173,7 @@ fn device(id: DeviceId) -> DeviceFacts {
         compute_units: 4,
         read_bytes_per_s: None,
         flops_per_s: None,
+        corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exo_api::fits::{FitVerdict, FitsView};
 use exo_planner::{DeviceRates, Figure, PlanDevice};
-use exo_types::{DeviceFacts, DeviceId, DeviceKind, KvDType, NodeId, SupportClass};
+use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, KvDType, NodeId, SupportClass};
 
 use super::{FitsCluster, find_known, fit_catalogue, fit_known};
 
@@ -24,6 +24,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
             compute_units: 8,
             read_bytes_per_s: Some(rate.parse::<f64>().unwrap() * 1e9),
             flops_per_s: Some(1e12),
+            corrections: Corrections::default(),
             support: SupportClass::Full,
             support_reason: String::new(),
         };

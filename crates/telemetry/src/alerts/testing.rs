@@ -75,6 +75,7 @@ fn shown(id: &str) -> NodeView {
             compute_units: None,
             read_bytes_per_s: None,
             flops_per_s: None,
+            corrections: Default::default(),
             support: SupportClass::Full,
             support_reason: String::new(),
             state: DeviceState::Usable,

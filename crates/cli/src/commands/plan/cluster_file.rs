@@ -23,9 +23,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{bail, ensure};
-use exo_api::ClusterView;
+use exo_api::{ClusterView, CorrectionView, CorrectionsView};
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
-use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, NodeId, SupportClass};
+use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, NodeId, SupportClass};
 use serde::{Deserialize, Serialize};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -158,6 +158,7 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         kv_bytes_per_s: figure("kv_gb_s", device.kv_gb_s, 1e9)?,
         layer_s: figure("layer_us", device.layer_us, 1e-6)?,
         step_s: figure("step_us", device.step_us, 1e-6)?,
+        corrections: Corrections::default(),
     };
     let facts = DeviceFacts {
         id: DeviceId(device.device.clone()),
@@ -169,6 +170,7 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         compute_units: 0,
         read_bytes_per_s: rates.read_bytes_per_s.map(|f| f.value),
         flops_per_s: rates.flops_per_s.map(|f| f.value),
+        corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };
@@ -207,18 +209,22 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
         let is_shared = view.nodes.iter().filter(|n| n.name == name).count() > 1;
         if is_shared { format!("{name} {id}") } else { name.to_owned() }
     };
+    let corrected = |rate: f64, by: Option<CorrectionView>| {
+        rate * by.map_or(1.0, |learned| f64::from(learned.percent) / 100.0)
+    };
     let mut cluster = Cluster::default();
     for node in &view.nodes {
         for device in node.devices.iter().filter(|d| d.memory_free_bytes > 0) {
+            let CorrectionsView { decode, prefill } = device.corrections;
             cluster.device.push(Device {
                 node: name(&node.id),
                 device: device.id.clone(),
                 kind: device.kind,
                 memory_gib: device.memory_free_bytes as f64 / GIB,
-                read_gb_s: device.read_bytes_per_s.map(|rate| rate / 1e9),
+                read_gb_s: device.read_bytes_per_s.map(|rate| corrected(rate, decode) / 1e9),
                 read_gb_s_by_type: BTreeMap::new(),
                 kv_gb_s: None,
-                tflops: device.flops_per_s.map(|rate| rate / 1e12),
+                tflops: device.flops_per_s.map(|rate| corrected(rate, prefill) / 1e12),
                 layer_us: None,
                 step_us: None,
                 thermal_percent: 100,

@@ -1,6 +1,6 @@
 //! Bounds of the control channel and of the log's events.
 
-use exo_types::{DeviceFacts, Monitor, NodeFacts};
+use exo_types::{Correction, Corrections, DeviceFacts, Monitor, NodeFacts};
 
 use super::super::limits::{
     BANDWIDTH_MAX, BUCKETS_MAX, CONTROL_BYTES_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, DEVICES_MAX,
@@ -133,7 +133,13 @@ impl Check for DeviceFacts {
         let memory = self.memory_total_bytes.max(self.memory_free_bytes);
         ensure(memory <= MEMORY_BYTES_MAX, "a device claims more than 2^48 bytes of memory")?;
         rate(self.read_bytes_per_s)?;
-        rate(self.flops_per_s)
+        rate(self.flops_per_s)?;
+        let Corrections { decode, prefill } = self.corrections;
+        let is_bounded = |learned: Correction| Correction::PERCENT.contains(&learned.percent);
+        ensure(
+            [decode, prefill].into_iter().flatten().all(is_bounded),
+            "a rate is corrected to less than 50 or more than 200 per cent",
+        )
     }
 }
 

@@ -1,0 +1,75 @@
+//! What a member says of its devices is within bounds, or its message is refused with the reason.
+
+#![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
+
+use exo_cluster::wire::{ControlMessage, Measured, NodeReport};
+use exo_types::{
+    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, LogHead, NodeFacts, NodeId, SupportClass,
+};
+
+/// What comes of a report with a device that claims this.
+fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
+    let mut device = DeviceFacts {
+        id: DeviceId::cpu(),
+        kind: DeviceKind::Cpu,
+        name: "cpu".to_owned(),
+        backend: "cpu".to_owned(),
+        memory_total_bytes: 1 << 30,
+        memory_free_bytes: 1 << 30,
+        compute_units: 1,
+        read_bytes_per_s: Some(1e10),
+        flops_per_s: Some(1e11),
+        corrections: Corrections::default(),
+        support: SupportClass::Full,
+        support_reason: String::new(),
+    };
+    change(&mut device);
+    let (name, version, platform) = (String::new(), String::new(), String::new());
+    let node = NodeId([1; 32]);
+    let report = NodeReport {
+        facts: NodeFacts { node, name, version, platform, devices: vec![device], mains_power: None },
+        models: vec![],
+        stages: vec![],
+        unreached: vec![],
+        links: vec![],
+        desired: None,
+        troubles: vec![],
+        process_bytes: None,
+        devices: vec![],
+        card_events: vec![],
+        measured: Measured::default(),
+        log: LogHead::EMPTY,
+        reached: vec![],
+    };
+    let bytes = ControlMessage::Report(Box::new(report)).encode();
+    match ControlMessage::decode(&bytes).map_err(|error| error.to_string())? {
+        ControlMessage::Report(report) => Ok(report.facts.devices[0].corrections),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn corrections_are_within_half_and_twice_a_rate() {
+    let correction = |percent| Some(Correction { percent, samples: 3 });
+    for percent in [50, 100, 200] {
+        let given = Corrections { decode: correction(percent), prefill: None };
+        assert_eq!(told(|device| device.corrections = given), Ok(given));
+    }
+    for percent in [0, 49, 201, u16::MAX] {
+        for given in [
+            Corrections { decode: correction(percent), prefill: correction(100) },
+            Corrections { decode: None, prefill: correction(percent) },
+        ] {
+            let refused = told(|device| device.corrections = given).unwrap_err();
+            assert!(refused.contains("less than 50 or more than 200 per cent"), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn rates_are_numbers_above_zero() {
+    for rate in [f64::NAN, 0.0, -1.0, f64::INFINITY, 1e19] {
+        let refused = told(|device| device.read_bytes_per_s = Some(rate)).unwrap_err();
+        assert!(refused.contains("not a positive number"), "{rate}: {refused}");
+    }
+}

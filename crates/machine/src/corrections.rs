@@ -1,0 +1,251 @@
+//! What the steps of this node's own stages teach of its devices: how much faster or slower than their measured rates say.
+//!
+//! Each node watches its own engines and nobody else's, so that no member can make another's device look slow, and reports the factors
+//! beside the rates: every node plans with the same numbers. Only a step that had the node to itself counts: one token of one stream, or a
+//! prompt from its beginning. From what it took goes what no rate decides; the rest against [`exo_planner::expected_step`] is a sample. The factor is the
+//! median of the last samples. It is in memory only, so it is gone with the process, and with it threads, cores, share, driver and build; and
+//! it is forgotten when the device was lost or its rates are others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use exo_cluster::{ComputeResult, EngineId};
+use exo_planner::{ExpectedStep, Phase, PlanDevice, PlanRequest, Workload, expected_step};
+use exo_types::{
+    Correction, Corrections, DeviceFacts, DeviceId, LayerRange, ModelShape, NodeId, ShardPosition, StepFrame,
+    Term,
+};
+
+use crate::NodeMachine;
+
+/// Steps of one token that make a sample.
+const DECODE_STEPS: u32 = 32;
+/// A shorter prompt says little of arithmetic.
+const PROMPT_TOKENS_MIN: usize = 64;
+/// A factor is believed from so many samples on.
+const SAMPLES_MIN: usize = 3;
+/// Samples that count: a third of them may be any nonsense.
+const SAMPLES_MAX: usize = 9;
+/// A factor that is further from 100 % is an event.
+const EVENT_PERCENT: u16 = 25;
+
+/// What is known of all devices of this node.
+#[derive(Debug, Default)]
+pub(crate) struct Lessons {
+    in_flight: Vec<InFlight>,
+    decodes: BTreeMap<EngineId, Decodes>,
+    devices: BTreeMap<DeviceId, Learned>,
+}
+
+/// A step that an engine has been given.
+#[derive(Debug)]
+struct InFlight {
+    engine: EngineId,
+    step: (ShardPosition, Term, u64),
+    /// `None` if it is not one to learn from, or was not alone.
+    size: Option<StepSize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum StepSize {
+    /// A token behind so many.
+    Token { depth: u32 },
+    /// So many of a prompt, from its beginning.
+    Prompt { tokens: u32 },
+}
+
+/// Steps of one token since the last sample.
+#[derive(Clone, Copy, Debug, Default)]
+struct Decodes {
+    count: u32,
+    depth_sum: u64,
+    took: Duration,
+}
+
+/// What is known of one device.
+#[derive(Debug)]
+struct Learned {
+    basis: Basis,
+    decode: Factor,
+    prefill: Factor,
+}
+
+/// The rates that factors are relative to, and what they were measured with.
+#[derive(Clone, PartialEq, Debug)]
+struct Basis(String, String, Option<f64>, Option<f64>);
+
+impl Basis {
+    fn of(facts: &DeviceFacts) -> Self {
+        Self(facts.name.clone(), facts.backend.clone(), facts.read_bytes_per_s, facts.flops_per_s)
+    }
+}
+
+/// The last samples, in per cent.
+#[derive(Debug, Default)]
+struct Factor(VecDeque<u16>);
+
+impl Factor {
+    /// Takes in what a step took beside what was expected. Nothing is learned where rates decide less than half of it.
+    fn learn(&mut self, expected: ExpectedStep, took_ns: u64) {
+        let ExpectedStep { rated_ns, fixed_ns } = expected;
+        if took_ns == 0 || rated_ns < fixed_ns {
+            return;
+        }
+        let rest_ns = took_ns.saturating_sub(fixed_ns).max(1);
+        let percent = u128::from(rated_ns) * 100 / u128::from(rest_ns);
+        let (low, high) = (u128::from(*Correction::PERCENT.start()), u128::from(*Correction::PERCENT.end()));
+        self.0.push_back(percent.clamp(low, high) as u16); // at most 200
+        if self.0.len() > SAMPLES_MAX {
+            self.0.pop_front();
+        }
+    }
+
+    fn correction(&self) -> Option<Correction> {
+        let mut sorted: Vec<u16> = self.0.iter().copied().collect();
+        sorted.sort_unstable();
+        let percent = *sorted.get(sorted.len() / 2).filter(|_| sorted.len() >= SAMPLES_MIN)?;
+        Some(Correction { percent, samples: sorted.len() as u16 }) // at most `SAMPLES_MAX`
+    }
+}
+
+impl Lessons {
+    /// An engine is given a step.
+    pub(crate) fn begun(&mut self, engine: EngineId, position: ShardPosition, frame: &StepFrame) {
+        let step = (position, frame.term, frame.step);
+        // What it was given in an earlier term, and the same step before, does not come back.
+        let is_awaited = |(at, term, number)| (at, term) == (position, frame.term) && number < frame.step;
+        self.in_flight.retain(|other| other.engine != engine || is_awaited(other.step));
+        // One engine computes its steps one after the other.
+        let mut others: Vec<_> = self.in_flight.iter_mut().filter(|other| other.engine != engine).collect();
+        others.iter_mut().for_each(|other| other.size = None);
+        let size = size_of(frame).filter(|_| others.is_empty());
+        self.in_flight.push(InFlight { engine, step, size });
+    }
+
+    /// It is done with it.
+    fn ended(&mut self, engine: EngineId, step: (ShardPosition, Term, u64)) -> Option<StepSize> {
+        let index = self.in_flight.iter().position(|other| (other.engine, other.step) == (engine, step))?;
+        self.in_flight.swap_remove(index).size
+    }
+
+    /// There is no such engine any more.
+    pub(crate) fn forget_engine(&mut self, engine: EngineId) {
+        self.in_flight.retain(|other| other.engine != engine);
+        self.decodes.remove(&engine);
+    }
+
+    /// What was learned of a device is of the past.
+    pub(crate) fn forget_device(&mut self, device: &DeviceId) {
+        self.devices.remove(device);
+    }
+
+    /// What was learned with these rates of a device.
+    pub(crate) fn of(&self, facts: &DeviceFacts) -> Corrections {
+        match self.devices.get(&facts.id).filter(|learned| learned.basis == Basis::of(facts)) {
+            Some(Learned { decode, prefill, .. }) => {
+                Corrections { decode: decode.correction(), prefill: prefill.correction() }
+            }
+            None => Corrections::default(),
+        }
+    }
+
+    fn learn(&mut self, facts: &DeviceFacts, phase: Phase, expected: ExpectedStep, took: Duration) {
+        let before = self.of(facts);
+        let new =
+            || Learned { basis: Basis::of(facts), decode: Factor::default(), prefill: Factor::default() };
+        let learned = self.devices.entry(facts.id.clone()).or_insert_with(new);
+        if learned.basis != Basis::of(facts) {
+            *learned = new();
+        }
+        let factor = match phase {
+            Phase::Decode => &mut learned.decode,
+            Phase::Prefill => &mut learned.prefill,
+        };
+        factor.learn(expected, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        let after = self.of(facts);
+        let is_far = |correction: Option<Correction>| {
+            correction.is_some_and(|learned| learned.percent.abs_diff(100) > EVENT_PERCENT)
+        };
+        if (is_far(after.decode), is_far(after.prefill)) != (is_far(before.decode), is_far(before.prefill)) {
+            let text = after.text().unwrap_or_default();
+            tracing::info!(target: "events::device", device = %facts.id, text, "not as fast as it was measured");
+        }
+    }
+}
+
+/// Whether it is a step to learn from.
+fn size_of(frame: &StepFrame) -> Option<StepSize> {
+    let [sequence] = frame.sequences.as_slice() else { return None };
+    match (sequence.start, sequence.tokens.len()) {
+        // A prompt is cut where it would take long. Only its last part computes the head, which is little beside it.
+        (0, tokens) if tokens >= PROMPT_TOKENS_MIN => Some(StepSize::Prompt { tokens: tokens as u32 }), // a context is a `u32`
+        (depth @ 1.., 1) => Some(StepSize::Token { depth }),
+        _ => None,
+    }
+}
+
+/// What the model of cost says of a step on a device, by its measured rates alone.
+fn expected(
+    node: NodeId,
+    facts: &DeviceFacts,
+    (shape, layers): (&ModelShape, LayerRange),
+    (phase, prompt_tokens): (Phase, u32),
+) -> Option<ExpectedStep> {
+    let facts = DeviceFacts { corrections: Corrections::default(), ..facts.clone() };
+    let device = PlanDevice::reported(node, String::new(), facts, None);
+    let workload = Workload { prompt_tokens, answer_tokens: 1, streams: 1 };
+    let request = PlanRequest {
+        workload,
+        ..PlanRequest::new(shape.clone(), prompt_tokens.saturating_add(1), vec![device])
+    };
+    expected_step(&request, layers, phase)
+}
+
+impl NodeMachine {
+    /// An engine has computed a step of one of its stages.
+    pub(crate) fn learn_from(
+        &mut self,
+        engine: EngineId,
+        step: (ShardPosition, Term, u64),
+        result: &ComputeResult,
+        took: Duration,
+    ) {
+        let Some(size) = self.lessons.ended(engine, step) else { return };
+        // What is read from its file is slower, and so is what others load beside it.
+        let is_in_memory = |engine: &crate::worker::Engine| {
+            let loaded = engine.loaded.as_ref();
+            engine.unpacked_bytes == 0 && loaded.is_some_and(|facts| facts.slower_because.is_none())
+        };
+        if matches!(result, ComputeResult::Failed { .. }) || !self.engines.values().all(is_in_memory) {
+            return;
+        }
+        let (phase, depth, took) = match size {
+            StepSize::Prompt { tokens } => (Phase::Prefill, tokens, took),
+            StepSize::Token { depth } => {
+                let decodes = self.lessons.decodes.entry(engine).or_default();
+                let Decodes { count, depth_sum, took: all } = *decodes;
+                *decodes =
+                    Decodes { count: count + 1, depth_sum: depth_sum + u64::from(depth), took: all + took };
+                if decodes.count < DECODE_STEPS {
+                    return;
+                }
+                let Decodes { count, depth_sum, took } = std::mem::take(decodes);
+                (Phase::Decode, (depth_sum / u64::from(count)) as u32, took / count) // a mean of `u32`
+            }
+        };
+        let Some(spec) = self.engines.get(&engine).map(|engine| &engine.spec) else { return };
+        let facts = self.samples.facts.devices.iter().find(|facts| facts.id == spec.device);
+        let wanted = self.worker.desired().iter().find(|desired| desired.position() == step.0);
+        let instance = wanted.map(|desired| desired.placement.instance);
+        let placed = instance.and_then(|instance| self.state().instances().get(&instance));
+        if let Some((facts, placed)) = facts.zip(placed)
+            && let Some(expected) =
+                expected(self.me, facts, (&placed.request.shape, spec.layers), (phase, depth))
+        {
+            self.lessons.learn(&facts.clone(), phase, expected, took);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+use exo_types::{
+    DeviceKind, Epoch, LayerShape, PlacementId, Principal, RequestId, SequenceId, StepSequence, SupportClass,
+};
+
+use super::*;
+
+fn facts(read: f64) -> DeviceFacts {
+    DeviceFacts {
+        id: DeviceId::cpu(),
+        kind: DeviceKind::Cpu,
+        name: "a processor".to_owned(),
+        backend: "cpu/avx2".to_owned(),
+        memory_total_bytes: 1 << 30,
+        memory_free_bytes: 1 << 30,
+        compute_units: 2,
+        read_bytes_per_s: Some(read),
+        flops_per_s: Some(1e11),
+        corrections: Corrections::default(),
+        support: SupportClass::Full,
+        support_reason: String::new(),
+    }
+}
+
+const EXPECTED: ExpectedStep = ExpectedStep { rated_ns: 1_000_000, fixed_ns: 100_000 };
+
+/// After steps that took so many microseconds each.
+fn after(took_us: &[u64]) -> Option<(u16, u16)> {
+    let mut factor = Factor::default();
+    took_us.iter().for_each(|us| factor.learn(EXPECTED, us * 1000));
+    factor.correction().map(|learned| (learned.percent, learned.samples))
+}
+
+#[test]
+fn a_factor_is_the_median_of_the_last_samples_and_bounded() {
+    assert_eq!(after(&[2100, 2100]), None, "too few");
+    assert_eq!(after(&[2100, 2100, 2100]), Some((50, 3)));
+    assert_eq!(after(&[1350; 20]), Some((80, 9)));
+    assert_eq!(after(&[900, 900, 900]), Some((125, 3)));
+    // Out of all bounds, and no time at all.
+    assert_eq!(after(&[1_000_000; 3]), Some((50, 3)));
+    assert_eq!((after(&[1; 3]), after(&[0; 3])), (Some((200, 3)), None));
+    assert_eq!(after(&[u64::MAX / 1000; 3]), Some((50, 3)));
+}
+
+#[test]
+fn outliers_change_nothing_and_what_has_changed_is_learned_anew() {
+    let stalls = [1350, 900_000, 1350, 1350, 1, 1350, 1350, 900_000];
+    assert_eq!(after(&stalls), Some((80, 8)));
+    let mut slower = vec![1100; 9];
+    slower.extend([2100; 4]);
+    assert_eq!(after(&slower), Some((100, 9)), "four of nine");
+    slower.push(2100);
+    assert_eq!(after(&slower), Some((50, 9)));
+}
+
+#[test]
+fn where_rates_do_not_decide_nothing_is_learned() {
+    let mut factor = Factor::default();
+    (0..9).for_each(|_| factor.learn(ExpectedStep { rated_ns: 99_999, fixed_ns: 100_000 }, 900_000));
+    assert_eq!(factor.correction(), None);
+}
+
+#[test]
+fn what_was_learned_with_other_rates_or_before_a_loss_is_forgotten() {
+    let (mut lessons, slow) = (Lessons::default(), Duration::from_micros(2100));
+    let learn = |lessons: &mut Lessons, facts: &DeviceFacts| {
+        (0..3).for_each(|_| lessons.learn(facts, Phase::Decode, EXPECTED, slow));
+    };
+    let decode =
+        |lessons: &Lessons, facts: &DeviceFacts| lessons.of(facts).decode.map(|learned| learned.percent);
+    learn(&mut lessons, &facts(1e10));
+    assert_eq!(decode(&lessons, &facts(1e10)), Some(50));
+    assert_eq!(lessons.of(&facts(1e10)).prefill, None, "of the other phase nothing is known");
+    assert_eq!(decode(&lessons, &facts(2e10)), None, "measured anew");
+    let other = DeviceFacts { backend: "cpu/scalar".to_owned(), ..facts(1e10) };
+    assert_eq!(decode(&lessons, &other), None, "another build");
+    // One sample with the new rates does not stand on the old ones.
+    lessons.learn(&facts(2e10), Phase::Decode, EXPECTED, slow);
+    assert_eq!((decode(&lessons, &facts(2e10)), decode(&lessons, &facts(1e10))), (None, None));
+    learn(&mut lessons, &facts(2e10));
+    assert_eq!(decode(&lessons, &facts(2e10)), Some(50));
+    lessons.forget_device(&DeviceId::cpu());
+    assert_eq!(decode(&lessons, &facts(2e10)), None, "lost");
+}
+
+fn position() -> ShardPosition {
+    let placement = PlacementId { epoch: Epoch { counter: 1, key: NodeId([1; 32]) }, number: 1 };
+    ShardPosition { placement, stage: 0, rank: 0 }
+}
+
+/// One sequence for each `start+tokens`.
+fn frame(step: u64, parts: &[(u32, usize)]) -> StepFrame {
+    let part = |(index, &(start, tokens)): (usize, &(u32, usize))| StepSequence {
+        sequence: SequenceId { request: RequestId(1), index: index as u16 },
+        principal: Principal([1; 16]),
+        start,
+        tokens: vec![0; tokens],
+        sample: true,
+        drafts: 0,
+        truncate_to: None,
+    };
+    StepFrame {
+        placement: position().placement,
+        term: Term::FIRST,
+        step,
+        sequences: parts.iter().enumerate().map(part).collect(),
+    }
+}
+
+#[test]
+fn only_steps_of_one_stream_that_were_alone_count() {
+    let mut lessons = Lessons::default();
+    let end = |lessons: &mut Lessons, engine, step| lessons.ended(engine, (position(), Term::FIRST, step));
+    let mut alone = |parts: &[(u32, usize)]| {
+        lessons.begun(EngineId(1), position(), &frame(1, parts));
+        end(&mut lessons, EngineId(1), 1)
+    };
+    assert_eq!(alone(&[(700, 1)]), Some(StepSize::Token { depth: 700 }));
+    assert_eq!(alone(&[(0, 100)]), Some(StepSize::Prompt { tokens: 100 }));
+    for other in [&[(0, 63)][..], &[(700, 2)], &[(512, 100)], &[(7, 1), (9, 1)], &[]] {
+        assert_eq!(alone(other), None, "{other:?}");
+    }
+    // Two at once, whichever began first.
+    lessons.begun(EngineId(1), position(), &frame(1, &[(7, 1)]));
+    lessons.begun(EngineId(2), position(), &frame(2, &[(7, 1)]));
+    assert_eq!((end(&mut lessons, EngineId(1), 1), end(&mut lessons, EngineId(2), 2)), (None, None));
+    // The next part of a prompt waits for the one before.
+    lessons.begun(EngineId(1), position(), &frame(5, &[(0, 100)]));
+    lessons.begun(EngineId(1), position(), &frame(6, &[(100, 100)]));
+    assert_eq!(end(&mut lessons, EngineId(1), 5), Some(StepSize::Prompt { tokens: 100 }));
+    assert_eq!(end(&mut lessons, EngineId(1), 6), None);
+    // What ends with its engine is no neighbour of the next.
+    lessons.begun(EngineId(1), position(), &frame(3, &[(7, 1)]));
+    lessons.forget_engine(EngineId(1));
+    lessons.begun(EngineId(2), position(), &frame(4, &[(7, 1)]));
+    assert_eq!(end(&mut lessons, EngineId(2), 4), Some(StepSize::Token { depth: 7 }));
+    assert!(lessons.in_flight.is_empty());
+}
+
+#[test]
+fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
+    let layer = LayerShape {
+        weight_bytes: 10_000_000,
+        packed_bytes: 10_000_000,
+        kv_bytes_per_token: 1000,
+        flops_per_token: 20_000_000,
+    };
+    let shape = ModelShape {
+        layers: vec![layer; 4],
+        embedding_bytes: 1000,
+        head_bytes: 1000,
+        embedding_packed_bytes: 1000,
+        head_packed_bytes: 1000,
+        tied: false,
+        hidden: 64,
+        vocab: 8,
+        context_tokens_max: 4096,
+    };
+    let of = |facts: &DeviceFacts, phase, tokens| {
+        expected(NodeId([1; 32]), facts, (&shape, LayerRange { start: 0, end: 2 }), (phase, tokens)).unwrap()
+    };
+    let decode = of(&facts(1e10), Phase::Decode, 1000);
+    // Two layers of 1 ms, and keys and values of 1 MB each.
+    assert_eq!(decode, ExpectedStep { rated_ns: 2_200_000, fixed_ns: 60_000 });
+    let learned = Some(Correction { percent: 50, samples: 9 });
+    let corrected = Corrections { decode: learned, prefill: learned };
+    assert_eq!(of(&DeviceFacts { corrections: corrected, ..facts(1e10) }, Phase::Decode, 1000), decode);
+    let prompt = of(&facts(1e10), Phase::Prefill, 512);
+    assert!((204_000_000..210_000_000).contains(&prompt.rated_ns), "{prompt:?}");
+    assert_eq!(of(&facts(1e10), Phase::Prefill, 1).rated_ns, 0, "it waits for weights");
+}
