@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::coordinator::{survey, unblamed};
-use crate::driver::{LAST_TOKENS_WITHIN, interrupt};
-use crate::scheduler::{opening, terms};
+use crate::driver::{LAST_TOKENS_WITHIN, SUBMIT_AGAIN_AFTER, interrupt};
+use crate::scheduler::{STEP_PER_TOKEN, opening, terms};
 use crate::stage::held;
 use crate::wire::limits::PAGES_OF_TERM_MAX;
 use crate::{CoordinatorConfig, DriverConfig, SchedulerConfig, WorkerConfig};
@@ -50,17 +50,26 @@ fn of_requests() -> Vec<Bound> {
         time(driver.idle_deadline),
         time(driver.prefill_deadline_per_token)
     );
-    let setbacks = format!("{} of one kind without a token between them", interrupt::SETBACKS_MAX);
+    let setbacks = format!(
+        "{} of one kind in one placement without a token between them; of its grammar 1",
+        interrupt::SETBACKS_MAX
+    );
     vec![
         Bound::new(
-            "a request until it runs: placing, loading, queueing",
+            "a request until it runs: placing, loading, queueing, also again where it was lost in a queue",
             time(driver.queue_deadline),
             "driver",
             "`Deadline` with what it waits for; streams see it as comment lines all the while",
         ),
-        Bound::new("an answer between two signs of progress", idle, "driver", "`Deadline`"),
         Bound::new(
-            "an answer that was interrupted, until its next token, without the time in which it is computed",
+            "an answer between two signs of progress",
+            idle,
+            "driver",
+            "before its first token `Deadline`; behind it the answer is interrupted and computed again, and the third time without a \
+             token between them is `Deadline`",
+        ),
+        Bound::new(
+            "an answer that was interrupted once it ran, until its next token, without the time in which it is computed",
             time(driver.pause_max),
             "driver",
             "`StageLost` with what was lost and what it waited for; streams see `: interrupted: …` all the while",
@@ -75,7 +84,13 @@ fn of_requests() -> Vec<Bound> {
             "failures of an answer's steps other than a lost stage",
             setbacks,
             "driver",
-            "the failure's own kind (`Device`, `OutOfMemory`, `Protocol`)",
+            "the failure's own kind (`Device`, `OutOfMemory`, `Protocol`, `Constraint`)",
+        ),
+        Bound::new(
+            "an answer that was accepted before and finds a queue full",
+            time(SUBMIT_AGAIN_AFTER),
+            "driver",
+            "it asks again, within the bounds above",
         ),
         Bound::new(
             "the last tokens after `SequenceEnded`",
@@ -102,6 +117,12 @@ fn of_steps() -> Vec<Bound> {
             step,
             "scheduler",
             "the term ends: running answers are interrupted and queued again, weights stay",
+        ),
+        Bound::new(
+            "a step on a graphics card, once the one in front of it is done",
+            format!("`step_max_s` + {} for each token", time(STEP_PER_TOKEN)),
+            "the card's node",
+            "its process is ended and started again: as a lost stage",
         ),
         Bound::new(
             "step 0 of a term",

@@ -46,7 +46,7 @@ pub use replication::{FollowerStep, LeaderStep, follow, lead};
 #[cfg(feature = "planted")]
 pub use scheduler::planted::SchedulerBug;
 pub use scheduler::{
-    Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
+    STEP_PER_TOKEN, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,
 };
 pub use stage::{ComputeResult, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput};

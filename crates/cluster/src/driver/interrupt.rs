@@ -29,7 +29,7 @@ pub(super) struct Interruption {
     instance: InstanceId,
     /// Since when there is no instance of its model.
     gone_since: Option<Time>,
-    /// In this placement.
+    /// In this placement; silences in all of them.
     setbacks: BTreeMap<FailureKind, u32>,
 }
 
@@ -74,7 +74,8 @@ impl Driver {
         let computed = running_since.map_or(Duration::ZERO, |since| now.since(since.max(interruption.since)));
         interruption.since = interruption.since + computed;
         if interruption.placement != id {
-            interruption.setbacks.clear();
+            // Silence says nothing of who is silent: it counts wherever the answer goes.
+            interruption.setbacks.retain(|kind, _| *kind == FailureKind::Deadline);
         }
         (interruption.reason, interruption.placement, interruption.instance) = (reason, id, instance);
         let setbacks = interruption.setbacks.entry(kind).or_insert(0);
@@ -102,6 +103,11 @@ impl Driver {
         }
         let is_full = start.spec.history.len() >= placement.context_tokens as usize;
         is_full.then_some(EndReason::ContextFull)
+    }
+
+    /// Whether a scheduler took the sequence, here or where it was begun.
+    pub(super) fn was_accepted(&self) -> bool {
+        self.interruption.is_some() || self.generated() > 0
     }
 
     /// Tokens of the answer so far, over all submissions.
@@ -140,16 +146,23 @@ impl Driver {
         }
     }
 
+    /// Its instance is gone for good.
+    pub(super) fn gone_too_long(
+        &self,
+        now: Time,
+        interruption: &Interruption,
+    ) -> Option<(FailureKind, String)> {
+        interruption.gone_since.filter(|since| now.since(*since) > GONE_MAX)?;
+        let Interruption { instance, reason, .. } = interruption;
+        Some((FailureKind::InstanceGone, format!("{reason}; instance {instance} is no more")))
+    }
+
     /// What was lost, for how long, and what it waits for.
     pub(super) fn paused_too_long(
         &self,
         now: Time,
         interruption: &Interruption,
     ) -> Option<(FailureKind, String)> {
-        if interruption.gone_since.is_some_and(|since| now.since(since) > GONE_MAX) {
-            let Interruption { instance, reason, .. } = interruption;
-            return Some((FailureKind::InstanceGone, format!("{reason}; instance {instance} is no more")));
-        }
         let waited = now.since(interruption.since);
         (waited > self.config.pause_max).then(|| {
             let (seconds, tokens, standing) = (waited.as_secs(), self.generated(), self.standing());

@@ -39,6 +39,7 @@ impl Driver {
                         seat.ended = Some((reason, generated, now));
                         seat.times = times;
                         seat.stand = Stand::Running;
+                        self.has_run = true;
                     }
                     self.end_if_complete(out);
                 }
@@ -111,6 +112,7 @@ impl Driver {
             }
             if stand == Stand::Running {
                 seat.running_since.get_or_insert(now);
+                self.has_run = true;
             }
             seat.moved_at = now;
         }
@@ -126,7 +128,8 @@ impl Driver {
         }
     }
 
-    /// A scheduler that is not there (yet, or any more) is asked again later; any other refusal is final.
+    /// A scheduler that is not there (yet, or any more) is asked again later, and so is one whose queue has no room for what was accepted
+    /// before; any other refusal is final.
     fn rejected(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
         match (kind, self.seat.as_ref().map(|seat| seat.received)) {
             (FailureKind::InstanceGone, Some(0)) => {
@@ -134,6 +137,11 @@ impl Driver {
                 self.submit_at = now + SUBMIT_AGAIN_AFTER;
             }
             (FailureKind::InstanceGone, _) => self.setback(now, kind, message, out),
+            (FailureKind::QueueFull, _) if self.was_accepted() => {
+                tracing::debug!(sequence = %self.sequence(), message, "a full queue is asked again");
+                self.seat = None;
+                self.submit_at = now + SUBMIT_AGAIN_AFTER;
+            }
             _ => self.fail(kind, self.with_interruption(message), out),
         }
     }
@@ -179,6 +187,7 @@ impl Driver {
         seat.moved_at = now;
         seat.stand = Stand::Running;
         seat.running_since.get_or_insert(now);
+        self.has_run = true;
         self.interruption = None;
         for (position, token) in (result.position..).zip(result.tokens) {
             self.start.spec.history.push(token.token);

@@ -9,8 +9,9 @@
 //! | state | ends by |
 //! |---|---|
 //! | waiting, submitted, queued, without a token so far | `queue_deadline` after the request |
-//! | the same after an interruption | `pause_max` after the first interruption since the last token |
-//! | running | `idle_deadline` after the last sign of progress |
+//! | the same after an interruption, once it has run | `pause_max` after the first interruption since the last token |
+//! | running, without a token of the answer | `idle_deadline` and more for its prompt after the last sign of progress |
+//! | running, behind a token | the same is an interruption; the third without a token between ends it |
 //! | ended, tokens outstanding | [`LAST_TOKENS_WITHIN`] |
 //! | any | an instance that was given up; [`interrupt::SETBACKS_MAX`] failures of one kind in a row; `overall_deadline` |
 //!
@@ -36,7 +37,7 @@ use crate::wire::{Busy, DataMessage, EndReason, SequenceTimes, Submission};
 /// The scheduler's word that a sequence ended may overtake the last stage's tokens; not by more than this.
 pub(crate) const LAST_TOKENS_WITHIN: Duration = Duration::from_secs(10);
 /// After a refusal (the scheduler is not up yet, or the placement is old) and between unanswered submissions.
-const SUBMIT_AGAIN_AFTER: Duration = Duration::from_millis(500);
+pub(crate) const SUBMIT_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Follows one sequence from the request to its end.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub struct Driver {
     seat: Option<Seat>,
     /// Between an interruption and the next token.
     interruption: Option<Interruption>,
+    /// Whether any submission of it was computed.
+    has_run: bool,
     /// Leading tokens of the first submission that need not be computed.
     cached_tokens: u32,
     drafts: DraftCounts,
@@ -94,6 +97,7 @@ impl Driver {
         let (started_at, submit_at) = (now, now);
         let (candidates, drafts, busy, over) = (Vec::new(), DraftCounts::default(), None, false);
         let (links, attempt, seat, interruption, cached_tokens) = (Arc::default(), None, None, None, 0);
+        let has_run = start.spec.history.len() > start.spec.prompt_tokens as usize; // elsewhere
         Self {
             config,
             start,
@@ -104,6 +108,7 @@ impl Driver {
             attempt,
             seat,
             interruption,
+            has_run,
             cached_tokens,
             drafts,
             busy,
@@ -218,6 +223,16 @@ impl Driver {
             self.fail(kind, message, out);
             return;
         }
+        if self.generated() > 0
+            && let Some(message) = self.silent(now)
+        {
+            // What computes it may hang, and be slower to say so.
+            self.leave(out);
+            self.interrupt(now, FailureKind::Deadline, message, out);
+            if self.over {
+                return;
+            }
+        }
         let unanswered = |seat: &Seat| seat.stand == Stand::Submitted;
         if now >= self.submit_at && self.seat.as_ref().is_none_or(unanswered) {
             self.submit(now, out);
@@ -233,25 +248,38 @@ impl Driver {
         }
         let Some(seat) = self.seat.as_ref().filter(|seat| seat.stand == Stand::Running) else {
             return match &self.interruption {
-                Some(interruption) => self.paused_too_long(now, interruption),
-                None if age > config.queue_deadline => {
-                    late(format!("not started after {} s: {}", age.as_secs(), self.standing()))
+                Some(interruption) if self.has_run => {
+                    self.gone_too_long(now, interruption).or_else(|| self.paused_too_long(now, interruption))
                 }
-                None => None,
+                interruption => {
+                    let gone = interruption.as_ref().and_then(|i| self.gone_too_long(now, i));
+                    let is_late = age > config.queue_deadline;
+                    gone.or_else(|| is_late.then(|| self.not_started(age)).and_then(late))
+                }
             };
         };
-        let waited = now.since(seat.moved_at);
         if let Some((_, generated, at)) = seat.ended {
             let is_late = now.since(at) > LAST_TOKENS_WITHIN;
             return is_late
                 .then(|| format!("{} of {generated} tokens arrived", seat.received))
                 .and_then(late);
         }
+        self.silent(now).filter(|_| self.generated() == 0).and_then(late)
+    }
+
+    fn not_started(&self, age: Duration) -> String {
+        self.with_interruption(format!("not started after {} s: {}", age.as_secs(), self.standing()))
+    }
+
+    /// For how long it runs without a sign of progress, if that is too long.
+    fn silent(&self, now: Time) -> Option<String> {
+        let seat = self.seat.as_ref().filter(|seat| seat.stand == Stand::Running && seat.ended.is_none())?;
+        let (waited, config) = (now.since(seat.moved_at), &self.config);
         let prompt = self.start.spec.history.len() as u32;
         let prefill =
             if seat.received == 0 { config.prefill_deadline_per_token * prompt } else { Duration::ZERO };
         let is_late = waited > config.idle_deadline + prefill;
-        is_late.then(|| format!("no token for {} s", waited.as_secs())).and_then(late)
+        is_late.then(|| format!("no token for {} s", waited.as_secs()))
     }
 
     /// What the request waits for, for people.

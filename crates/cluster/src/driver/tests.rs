@@ -246,6 +246,16 @@ fn a_failed_step_is_a_new_attempt_and_the_third_in_a_row_an_error() {
 }
 
 #[test]
+fn a_grammar_that_cannot_be_followed_is_an_error_at_once() {
+    let (placement, term, step, stage) = (placement_id(1, 1), Term::FIRST, 1, 1);
+    let (sequences, kind) = (vec![(seq(1), Attempt::FIRST)], FailureKind::Constraint);
+    let message = "no grammar".to_owned();
+    let failed =
+        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message });
+    assert_eq!(say(&mut running(), 1001, 2, failed), ["failed Constraint: no grammar"]);
+}
+
+#[test]
 fn an_instance_that_was_given_up_ends_the_request_interrupted_or_not() {
     let given_up =
         || DriverInput::Instances(vec![view(1, InstanceState::Failed { reason: "unloaded".into() })]);
@@ -322,9 +332,12 @@ fn every_state_has_its_deadline() {
     assert_eq!(queued.phase(), DriverPhase::Queued(InstanceId(1)));
     check(queued, 120_000, "queued at instance i1");
     check(running(), 1000 + 65_000 + 4 * 250, "no token for");
-    let mut between = running();
-    token(&mut between, 2000, 2, result(1, 4, 7));
-    check(between, 2000 + 65_000, "no token for");
+    // What was queued when it was lost has never run: it has no more time than one that was not lost.
+    let mut lost = driver();
+    feed(&mut lost, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    say(&mut lost, 0, 1, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead: 3 });
+    assert_eq!(feed(&mut lost, 119_000, DriverInput::LinkLost(node(2))), ["cancel at 1"]);
+    check(lost, 120_000, "ended; then not started after 120 s");
     let mut last = running();
     say(&mut last, 2000, 1, ended(EndReason::MaxTokens, 1));
     check(last, 12_000, "0 of 1 tokens arrived");
@@ -333,6 +346,54 @@ fn every_state_has_its_deadline() {
         say(&mut beaten, ms, 1, started());
     }
     check(beaten, 3_600_000, "more than 3600 s");
+}
+
+/// A card that hangs in a step with another's long prompt may be noticed later than an answer beside it has patience.
+#[test]
+fn silence_in_the_middle_of_an_answer_interrupts_it_and_the_third_time_ends_it() {
+    let mut d = running();
+    token(&mut d, 2000, 2, result(1, 4, 7));
+    assert!(feed(&mut d, 67_000, DriverInput::Tick).is_empty());
+    let again = |n| ["cancel at 1".to_owned(), format!("submit {n} to 1 for p1 with 5")];
+    assert_eq!(feed(&mut d, 67_001, DriverInput::Tick), again(2));
+    assert_eq!(d.interrupted_by(), Some("no token for 65 s"));
+    // It is computed again, 250 ms for each token of its history longer, and so is the next.
+    say(&mut d, 68_000, 1, started_as(Attempt(2)));
+    assert!(feed(&mut d, 134_250, DriverInput::Tick).is_empty());
+    assert_eq!(feed(&mut d, 134_251, DriverInput::Tick), again(3));
+    let mut told = d.clone();
+    say(&mut d, 135_000, 1, started_as(Attempt(3)));
+    let out = feed(&mut d, 201_251, DriverInput::Tick);
+    assert_eq!(out, ["cancel at 1", "failed Deadline: 3 attempts in a row failed: no token for 66 s"]);
+    assert!(feed(&mut d, 201_252, DriverInput::Tick).is_empty());
+    // A token ends the count.
+    token(&mut told, 136_000, 2, TokenResult { attempt: Attempt(3), ..result(1, 5, 8) });
+    let out = feed(&mut told, 201_001, DriverInput::Tick);
+    assert_eq!(out, ["cancel at 1", "submit 4 to 1 for p1 with 6"]);
+}
+
+#[test]
+fn what_was_accepted_once_asks_a_full_queue_again() {
+    let mut d = driver();
+    feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
+    say(&mut d, 0, 1, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead: 3 });
+    feed(&mut d, 1000, DriverInput::NodeLost(node(2)));
+    let next = DriverInput::Instances(vec![view(2, InstanceState::Ready)]);
+    assert_eq!(feed(&mut d, 2000, next), ["submit 2 to 1 for p2 with 4"]);
+    let full = |attempt| {
+        let (placement, kind, message) = (placement_id(1, 2), FailureKind::QueueFull, "64 wait".to_owned());
+        DataMessage::Rejected { placement, sequence, attempt: Attempt(attempt), kind, message, busy: None }
+    };
+    for n in 2..10 {
+        let ms = 2000 + 500 * u64::from(n - 2);
+        assert!(say(&mut d, ms, 1, full(n)).is_empty());
+        assert!(feed(&mut d, ms + 499, DriverInput::Tick).is_empty());
+        let again = format!("submit {} to 1 for p2 with 4", n + 1);
+        assert_eq!(feed(&mut d, ms + 500, DriverInput::Tick), [again]);
+    }
+    let out = feed(&mut d, 120_001, DriverInput::Tick);
+    assert!(out.last().is_some_and(|line| line.starts_with("failed Deadline: stage 1 on node")), "{out:?}");
 }
 
 #[test]

@@ -298,6 +298,12 @@ impl Flight {
         StepSize::new(self.tokens, self.depth)
     }
 
+    /// The submissions that are in it, and their sequences.
+    pub(super) fn tickets(&self) -> impl Iterator<Item = (u64, SequenceId)> {
+        let sampled = self.sampled.iter().map(|(ticket, part)| (*ticket, part.sequence));
+        sampled.chain(self.chunks.iter().map(|&(ticket, sequence, _)| (ticket, sequence)))
+    }
+
     fn add(&mut self, running: &Running, part: &StepSequence) {
         let tokens = part.tokens.len() as u32;
         self.tokens += tokens;

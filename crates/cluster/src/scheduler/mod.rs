@@ -44,7 +44,7 @@ mod tests;
 mod turnover;
 mod words;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use exo_types::{FailureKind, NodeId, Placement, PlacementId, SequenceId, StepSequence, Term, Time};
@@ -61,7 +61,8 @@ use self::sequence::Running;
 use self::terms::PipelineTerms;
 use self::turnover::Turnover;
 pub use self::words::{
-    SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation, UnknownSpeculation,
+    STEP_PER_TOKEN, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
+    UnknownSpeculation,
 };
 use crate::wire::{StageCommand, StagePages, TokensMessage};
 
@@ -113,6 +114,8 @@ pub struct Scheduler {
     /// When those waiting for their first token were last told that the pipeline moves.
     beat_at: Time,
     failures_in_row: u32,
+    /// Submissions that a step failed with and that are in steps behind it.
+    tickets_lost: BTreeSet<u64>,
     /// Why nothing is served any more.
     over: Option<String>,
 }
@@ -171,6 +174,7 @@ impl Scheduler {
             drafts_over: Vec::new(),
             beat_at: Time::ZERO,
             failures_in_row: 0,
+            tickets_lost: BTreeSet::new(),
             over: None,
         }
     }

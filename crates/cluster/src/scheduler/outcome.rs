@@ -1,6 +1,6 @@
 //! What comes back: tokens, failed steps, silence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_types::{Attempt, FailureKind, NodeId, SequenceId, Time};
@@ -54,7 +54,7 @@ impl Scheduler {
             self.times.learn(flight.size(), now.since(flight.sent_at));
             self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);
         }
-        self.take_failures(flight.tokens > 0, &tokens.failures, out);
+        self.take_failures(&flight, &tokens.failures, out);
         if !tokens.results.is_empty() {
             self.terms.token_came();
         }
@@ -78,14 +78,29 @@ impl Scheduler {
         }
     }
 
-    fn take_failures(&mut self, computed: bool, failures: &[StepFailure], out: &mut Vec<SchedulerOutput>) {
-        let mut of_device = failures.iter().filter(|f| f.kind != FailureKind::OutOfMemory).peekable();
-        let is_fine = computed && of_device.peek().is_none();
-        // A step of sequences that are over failed with the one in front of it, which was counted.
-        let runs = |(sequence, attempt): &(SequenceId, Attempt)| {
-            self.running.get(sequence).is_some_and(|r| r.attempt == *attempt)
+    /// Ends the sequences that a step failed with, and counts what it says of the devices. It goes by the submissions that were in the
+    /// step: their drivers may have heard before, and submitted again.
+    fn take_failures(&mut self, flight: &Flight, failures: &[StepFailure], out: &mut Vec<SchedulerOutput>) {
+        if failures.is_empty() && self.tickets_lost.is_empty() {
+            if flight.tokens > 0 {
+                self.failures_in_row = 0;
+            }
+            return;
+        }
+        let lost_before = std::mem::take(&mut self.tickets_lost);
+        let in_step: BTreeMap<SequenceId, u64> = flight.tickets().map(|(ticket, id)| (id, ticket)).collect();
+        let tickets = |f: &StepFailure| -> Vec<u64> {
+            f.sequences.iter().filter_map(|(id, _)| in_step.get(id).copied()).collect()
         };
-        let news = of_device.find(|f| f.sequences.iter().any(runs));
+        let mut of_device = failures.iter().filter(|f| is_of_device(f.kind)).peekable();
+        // A step of sequences that are lost failed with the one in front of it, which was counted; what is left of it is empty.
+        let is_fine = of_device.peek().is_none() && in_step.values().any(|t| !lost_before.contains(t));
+        let news = of_device.find(|f| tickets(f).iter().any(|t| !lost_before.contains(t)));
+        let lost: BTreeSet<u64> =
+            failures.iter().flat_map(tickets).chain(lost_before.iter().copied()).collect();
+        // Only what is behind it may hold them as well.
+        let behind: BTreeSet<u64> = self.in_flight.iter().flat_map(Flight::tickets).map(|(t, _)| t).collect();
+        self.tickets_lost = &lost & &behind;
         for failure in failures {
             for &(sequence, attempt) in &failure.sequences {
                 self.fail_attempt(sequence, attempt, failure.kind, &failure.message, out);
@@ -106,9 +121,7 @@ impl Scheduler {
     fn count_times(&mut self, flight: &Flight, computed_us: &[u32], total: Duration) {
         let computed_us = &computed_us[..computed_us.len().min(self.placement.stages.len())];
         let total_us = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
-        let sampled = flight.sampled.iter().map(|(ticket, part)| (*ticket, part.sequence));
-        let chunks = flight.chunks.iter().map(|&(ticket, sequence, _)| (ticket, sequence));
-        for (ticket, sequence) in sampled.chain(chunks) {
+        for (ticket, sequence) in flight.tickets() {
             let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else {
                 continue;
             };
@@ -273,4 +286,9 @@ impl Scheduler {
         self.commands.clear();
         self.over = Some(reason.to_owned());
     }
+}
+
+/// Whether a failure says something of the device: neither a lack of pages nor a grammar does.
+fn is_of_device(kind: FailureKind) -> bool {
+    !matches!(kind, FailureKind::OutOfMemory | FailureKind::Constraint)
 }

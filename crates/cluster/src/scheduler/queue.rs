@@ -1,18 +1,19 @@
 //! Waiting sequences: who runs least is the next. Of equals, principals take turns, and within a principal its requests do, so that
-//! one request with many choices does not stand in front of another with one. Answers that were interrupted go on before new ones begin.
+//! one request with many choices does not stand in front of another with one. Answers that were interrupted go on before new ones
+//! begin, and take turns among themselves in the same way.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exo_types::{NodeId, Principal, RequestId, SequenceId, SequenceSpec};
+use exo_types::{Attempt, NodeId, Principal, RequestId, SequenceId, SequenceSpec};
 
 use super::pages::Need;
 use crate::wire::{Submission, limits};
 
-/// Interrupted answers that may wait: four times the slots that a placement may have.
-const RESUMED_MAX: usize = 4 * limits::SEQUENCES_MAX;
+/// Sequences that were submitted before and may wait: four times the slots that a placement may have.
+const RETURNING_MAX: usize = 4 * limits::SEQUENCES_MAX;
 
 /// And their tokens in all: 64 MiB.
-const RESUMED_TOKENS_MAX: usize = 16 << 20;
+const RETURNING_TOKENS_MAX: usize = 16 << 20;
 
 /// A sequence that waits, and the pages it waits for.
 #[derive(Clone, Debug)]
@@ -27,14 +28,17 @@ pub(super) struct Waiting {
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     len_max: usize,
-    /// Answers that were interrupted, in order of arrival.
-    resumed: VecDeque<Waiting>,
-    principals: Turns<Principal, Turns<RequestId, VecDeque<Waiting>>>,
+    /// Answers that were interrupted.
+    resumed: Principals,
+    new: Principals,
 }
+
+/// Those that wait, by whose they are.
+type Principals = Turns<Principal, Turns<RequestId, VecDeque<Waiting>>>;
 
 impl Queue {
     pub(super) fn new(len_max: usize) -> Self {
-        Self { len_max, resumed: VecDeque::new(), principals: Turns::default() }
+        Self { len_max, resumed: Turns::default(), new: Turns::default() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -46,22 +50,30 @@ impl Queue {
         self.len_max
     }
 
-    /// Whether this one, which was interrupted, has no seat: those that a few pipelines can have run at once always have.
-    pub(super) fn is_full_for_resumed(&self, submission: &Submission) -> bool {
+    /// Whether it has no seat. One that was submitted before may have been accepted where it was lost: it finds a seat where new ones
+    /// find none, as do all that a few pipelines can have held at once.
+    pub(super) fn is_full_for(&self, submission: &Submission) -> bool {
+        match submission.is_resumed() || submission.attempt > Attempt::FIRST {
+            true => self.is_full_for_returning(submission),
+            false => self.is_full_for_new(submission.spec.principal),
+        }
+    }
+
+    fn is_full_for_returning(&self, submission: &Submission) -> bool {
         let tokens = |s: &Submission| s.spec.history.len();
-        let waiting: usize = self.resumed.iter().map(|waiting| tokens(&waiting.submission)).sum();
-        let is_first = self.resumed.is_empty();
-        self.resumed.len() >= RESUMED_MAX || (waiting + tokens(submission) > RESUMED_TOKENS_MAX && !is_first)
+        let waiting: usize = self.iter().map(tokens).sum();
+        let is_first = self.resumed.is_empty() && self.new.is_empty();
+        self.len() >= RETURNING_MAX || (waiting + tokens(submission) > RETURNING_TOKENS_MAX && !is_first)
     }
 
     /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many others have taken, and one
     /// seat for who has none; so more may wait than there are seats, at most four times as many.
-    pub(super) fn is_full_for(&self, principal: Principal) -> bool {
+    fn is_full_for_new(&self, principal: Principal) -> bool {
         let len = self.len();
         let waits =
             |requests: &Turns<RequestId, VecDeque<Waiting>>| requests.values().map(VecDeque::len).sum();
-        let own: usize = self.principals.values.get(&principal).map_or(0, waits);
-        let others = self.principals.values.keys().filter(|other| **other != principal).count();
+        let own: usize = self.new.values.get(&principal).map_or(0, waits);
+        let others = self.new.values.keys().filter(|other| **other != principal).count();
         let share = (self.len_max / (others + 1)).max(1);
         let has_share = own >= share || (own > 0 && len >= 2 * self.len_max);
         len >= self.len_max && (has_share || len >= 4 * self.len_max)
@@ -69,60 +81,49 @@ impl Queue {
 
     /// The caller has asked [`Queue::is_full_for`].
     pub(super) fn push(&mut self, waiting: Waiting) {
-        if waiting.submission.is_resumed() {
-            return self.resumed.push_back(waiting);
-        }
         let (principal, request) =
             (waiting.submission.spec.principal, waiting.submission.spec.sequence.request);
-        self.principals.entry(principal).entry(request).push_back(waiting);
+        let turns = if waiting.submission.is_resumed() { &mut self.resumed } else { &mut self.new };
+        turns.entry(principal).entry(request).push_back(waiting);
     }
 
     /// Puts a sequence back that made way for another: its principal has its turn as before, and in it this one the next.
     pub(super) fn put_back(&mut self, waiting: Waiting) {
         let (principal, request) =
             (waiting.submission.spec.principal, waiting.submission.spec.sequence.request);
-        self.principals.entry(principal).first_entry(request).push_front(waiting);
+        self.new.entry(principal).first_entry(request).push_front(waiting);
     }
 
     /// Who has the next slot: of those that run least, whose turn it is. Nobody goes before it because of its pages, so that a long
     /// prompt is not starved.
     pub(super) fn next(&self, runs: impl Fn(&SequenceSpec) -> (usize, usize)) -> Option<&Waiting> {
         let runs = |waiting: &&Waiting| runs(&waiting.submission.spec);
-        let least = || {
-            let principal = self.in_order().min_by_key(|waiting| runs(waiting).0)?.submission.spec.principal;
+        let least = |turns| {
+            let principal = in_order(turns).min_by_key(|waiting| runs(waiting).0)?.submission.spec.principal;
             let of_principal =
-                self.in_order().filter(|waiting| waiting.submission.spec.principal == principal);
+                in_order(turns).filter(|waiting| waiting.submission.spec.principal == principal);
             of_principal.min_by_key(|waiting| runs(waiting).1)
         };
-        self.resumed.front().or_else(least)
+        least(&self.resumed).or_else(|| least(&self.new))
     }
 
     /// Takes one after the other, in the order of turns.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
-        self.resumed.pop_front().or_else(|| self.pop_turn())
-    }
-
-    fn pop_turn(&mut self) -> Option<Waiting> {
-        let head = |choices: &mut VecDeque<Waiting>| (choices.pop_front(), choices.is_empty());
-        self.principals.turn(|requests| (requests.turn(head), requests.is_empty()))
+        pop(&mut self.resumed).or_else(|| pop(&mut self.new))
     }
 
     /// The first of each request, in the order of turns.
     pub(super) fn in_order(&self) -> impl Iterator<Item = &Waiting> {
-        let requests = self.principals.in_order().flat_map(Turns::in_order);
-        self.resumed.front().into_iter().chain(requests.filter_map(VecDeque::front))
+        in_order(&self.resumed).chain(in_order(&self.new))
     }
 
     /// Takes one of [`Queue::in_order`] as if it were its turn; its principal, and within it its request, goes to the end of the turns.
     pub(super) fn take(&mut self, sequence: SequenceId) -> Option<Waiting> {
-        if self.resumed.front().is_some_and(|waiting| waiting.submission.spec.sequence == sequence) {
-            return self.resumed.pop_front();
-        }
-        let spec =
-            &self.waiting().find(|waiting| waiting.submission.spec.sequence == sequence)?.submission.spec;
-        let principal = spec.principal;
-        self.principals.first_entry(principal).first_entry(sequence.request);
-        self.pop_turn()
+        let principal = self.get(sequence)?.spec.principal;
+        let is_resumed = waiting(&self.resumed).any(|waiting| waiting.submission.spec.sequence == sequence);
+        let turns = if is_resumed { &mut self.resumed } else { &mut self.new };
+        turns.first_entry(principal).first_entry(sequence.request);
+        pop(turns)
     }
 
     pub(super) fn get(&self, sequence: SequenceId) -> Option<&Submission> {
@@ -147,25 +148,46 @@ impl Queue {
         self.waiting().filter(|waiting| waiting.generated > 0).map(|waiting| &waiting.submission)
     }
 
+    /// Whether its answer has begun, and it made way for others.
+    pub(super) fn is_paused(&self, sequence: SequenceId) -> bool {
+        self.paused().any(|submission| submission.spec.sequence == sequence)
+    }
+
     fn iter(&self) -> impl Iterator<Item = &Submission> {
         self.waiting().map(|waiting| &waiting.submission)
     }
 
     fn waiting(&self) -> impl Iterator<Item = &Waiting> {
-        let new = self.principals.values().flat_map(Turns::values).flatten();
-        self.resumed.iter().chain(new)
+        waiting(&self.resumed).chain(waiting(&self.new))
     }
 
     fn retain(&mut self, keep: impl Fn(&Submission) -> bool) {
-        self.resumed.retain(|waiting| keep(&waiting.submission));
-        self.principals.retain(|requests| {
-            requests.retain(|choices| {
-                choices.retain(|waiting| keep(&waiting.submission));
-                !choices.is_empty()
+        for turns in [&mut self.resumed, &mut self.new] {
+            turns.retain(|requests| {
+                requests.retain(|choices| {
+                    choices.retain(|waiting| keep(&waiting.submission));
+                    !choices.is_empty()
+                });
+                !requests.is_empty()
             });
-            !requests.is_empty()
-        });
+        }
     }
+}
+
+/// All of them.
+fn waiting(turns: &Principals) -> impl Iterator<Item = &Waiting> {
+    turns.values().flat_map(Turns::values).flatten()
+}
+
+/// The first of each request, in the order of turns.
+fn in_order(turns: &Principals) -> impl Iterator<Item = &Waiting> {
+    turns.in_order().flat_map(Turns::in_order).filter_map(VecDeque::front)
+}
+
+/// Takes the one whose turn it is.
+fn pop(turns: &mut Principals) -> Option<Waiting> {
+    let head = |choices: &mut VecDeque<Waiting>| (choices.pop_front(), choices.is_empty());
+    turns.turn(|requests| (requests.turn(head), requests.is_empty()))
 }
 
 /// Values by key, and whose turn it is. No value is empty.

@@ -99,6 +99,10 @@ impl Scheduler {
         }
         if let Some(waiting) = self.queue.get(sequence) {
             let (to, attempt) = (waiting.spec.driver, waiting.attempt);
+            // Its answer goes on where it made way: to its driver it has not stopped running.
+            if self.queue.is_paused(sequence) {
+                return Some(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens: 0 });
+            }
             let queue_ahead = self.queue.len() as u32 - 1; // at most
             return Some(SchedulerOutput::Accepted { to, term, sequence, attempt, queue_ahead });
         }
@@ -142,11 +146,7 @@ impl Scheduler {
             );
             return Some((FailureKind::OutOfMemory, message));
         }
-        let is_full = match submission.is_resumed() {
-            true => self.queue.is_full_for_resumed(submission),
-            false => self.queue.is_full_for(spec.principal),
-        };
-        is_full.then(|| {
+        self.queue.is_full_for(submission).then(|| {
             let waiting = self.queue.len();
             let message =
                 format!("{waiting} sequences wait for instance {instance}, its queue holds no more");

@@ -97,6 +97,7 @@ impl Scheduler {
     /// Nothing is on its way any more, and step 0 comes next: with the names of what may be kept.
     fn wire_again(&mut self, opening: Opening) {
         self.in_flight.clear();
+        self.tickets_lost.clear();
         self.commands.clear();
         self.step_last = 0;
         self.opening = Some(opening.naming(self.pages.outlive_term(limits::PAGES_OF_TERM_MAX)));

@@ -310,8 +310,12 @@ fn tokens_that_do_not_reach_their_driver_cost_their_sequence_only() {
 }
 
 fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<String> {
+    failed_as(s, step, n, Attempt::FIRST, kind)
+}
+
+fn failed_as(s: &mut Scheduler, step: u64, n: u128, attempt: Attempt, kind: FailureKind) -> Vec<String> {
     let (placement, term) = (s.placement.id, s.term());
-    let (sequences, message) = (vec![(seq(n), Attempt::FIRST)], "broken".to_owned());
+    let (sequences, message) = (vec![(seq(n), attempt)], "broken".to_owned());
     let failure = StepFailure { placement, term, step, stage: 0, sequences, kind, message };
     let tokens = TokensMessage { failures: vec![failure], ..back(s, step, vec![]) };
     show(&s.tokens(Time::ZERO, sender(s), &tokens))
@@ -327,6 +331,51 @@ fn a_failed_step_costs_its_sequences_and_three_in_a_row_cost_the_instance() {
     assert_eq!(failed(&mut s, 2, 2, FailureKind::Device)[0], "failed 2 Device");
     let last = failed(&mut s, 3, 3, FailureKind::Device);
     assert_eq!(last, ["failed 3 Device", "instance failed Device"]);
+}
+
+/// A stage tells the driver and the scheduler at once, and what the driver says then may come first.
+#[test]
+fn a_failure_counts_although_its_driver_has_submitted_again() {
+    let mut s = scheduler(&[1], 64);
+    submit(&mut s, 1, 4, 12);
+    for step in 1..=2 {
+        submit_again(&mut s, 1, step + 1);
+        let out = failed_as(&mut s, step.into(), 1, Attempt(step), FailureKind::Device);
+        assert_eq!(out.len(), 1, "only the next step: {out:?}");
+    }
+    submit_again(&mut s, 1, 4);
+    let last = failed_as(&mut s, 3, 1, Attempt(3), FailureKind::Device);
+    assert_eq!(last, ["failed 1 Device", "instance failed Device"]);
+}
+
+/// A stage leaves what it has lost out of the steps behind: they come back with nothing and say nothing.
+#[test]
+fn chunks_behind_a_failure_neither_count_as_one_nor_as_a_success() {
+    let mut s = scheduler(&[1, 2], 64);
+    for n in 1..=3 {
+        submit(&mut s, n, 20, 12);
+        let first = s.in_flight.iter().find(|flight| !flight.chunks.is_empty()).unwrap().step;
+        assert!(s.in_flight.iter().any(|flight| flight.step > first), "another chunk is on its way");
+        let last = failed(&mut s, first, n, FailureKind::Device);
+        assert_eq!(last[0], format!("failed {n} Device"));
+        assert_eq!(last.contains(&"instance failed Device".to_owned()), n == 3, "{last:?}");
+        while let Some(behind) = s.in_flight.front().map(|flight| flight.step) {
+            tokens(&mut s, behind, vec![]);
+        }
+    }
+}
+
+#[test]
+fn what_a_grammar_does_to_one_says_nothing_of_the_device() {
+    let mut s = scheduler(&[1], 64);
+    for n in 1..=4 {
+        submit(&mut s, n, 8, 12);
+    }
+    for (step, n) in (1..=4).zip(1..) {
+        let out = failed(&mut s, step, n, FailureKind::Constraint);
+        assert_eq!(out[0], format!("failed {n} Constraint"));
+        assert!(!out.contains(&"instance failed Constraint".to_owned()), "{out:?}");
+    }
 }
 
 #[test]

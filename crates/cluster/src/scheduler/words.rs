@@ -52,6 +52,9 @@ impl FromStr for Speculation {
     }
 }
 
+/// More time for a step for each token of it: whoever watches a step gives as much.
+pub const STEP_PER_TOKEN: Duration = Duration::from_millis(250);
+
 /// Bounds of one instance's scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SchedulerConfig {
@@ -84,7 +87,7 @@ impl Default for SchedulerConfig {
             prompt_share_alone: Duration::from_secs(1),
             speculation: Speculation::Lookup,
             step_deadline: Duration::from_secs(30),
-            step_deadline_per_token: Duration::from_millis(250),
+            step_deadline_per_token: STEP_PER_TOKEN,
             #[cfg(feature = "planted")]
             planted: None,
         }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use exo_cluster::{ComputeResult, EngineId};
+use exo_cluster::{ComputeResult, EngineId, STEP_PER_TOKEN};
 use exo_types::{FailureKind, Monitor};
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
@@ -24,8 +24,6 @@ use crate::engine_host::{EngineEvent, Events, Job, Order};
 const STOP_MAX: Duration = Duration::from_secs(3);
 /// A worker that loads says something this often; shorter than the cluster's own patience, so that the cause is told.
 const LOAD_SILENCE_MAX: Duration = Duration::from_secs(50);
-/// More time for a step for each token of it, as the scheduler gives.
-const STEP_MAX_PER_TOKEN: Duration = Duration::from_millis(250);
 /// For the end of a worker whose output has ended.
 const END_MAX: Duration = Duration::from_secs(1);
 /// From the end of a worker to that of its output: one that hangs inside the kernel keeps it open.
@@ -224,7 +222,7 @@ impl Line {
         let Job { commands, frame, rows } = job;
         let step = frame.step;
         let tokens = u32::try_from(frame.token_count()).unwrap_or(u32::MAX);
-        let at_most = self.step_max.saturating_add(STEP_MAX_PER_TOKEN.saturating_mul(tokens));
+        let at_most = self.step_max.saturating_add(STEP_PER_TOKEN.saturating_mul(tokens));
         if !self.begin(Pending::Step(step), at_most) {
             // Perhaps before those in flight are told of: the stage goes with the worker.
             self.failed(step, FailureKind::StageLost, "the worker has ended".to_owned());

@@ -54,3 +54,17 @@ fn a_higher_attempt_takes_the_place_of_the_one_before_which_ends_in_silence() {
     assert_eq!(failed(&mut s, 1, 1, FailureKind::Device), ["step 2: close 1, open 1 | 1@0+4*"]);
     assert!(s.running.contains_key(&seq(1)));
 }
+
+/// All that waited and ran where it was lost, and the queue of the next placement is full of new ones.
+#[test]
+fn what_was_submitted_before_finds_a_seat_in_a_full_queue() {
+    let mut s = scheduler(&[1], 4); // one sequence at a time
+    for n in 1..=4 {
+        submit(&mut s, n, 4, 12);
+    }
+    assert_eq!(show(&submit(&mut s, 5, 4, 12)), ["rejected 5 QueueFull"]);
+    for n in 6..=20 {
+        assert_eq!(show(&submit_again(&mut s, n, 2)), [format!("accepted {n} behind {}", n - 3)]);
+    }
+    assert_eq!(show(&submit(&mut s, 21, 4, 12)), ["rejected 21 QueueFull"]);
+}

@@ -20,6 +20,28 @@ fn principals_take_turns() {
 }
 
 #[test]
+fn principals_take_turns_with_what_was_interrupted_and_it_goes_before_what_is_new() {
+    let mut s = scheduler(&[1], 4); // one sequence at a time
+    let (a, b) = (Principal([1; 16]), Principal([2; 16]));
+    submit_as(&mut s, 1, 4, 12, a);
+    submit_as(&mut s, 2, 4, 12, b);
+    for (n, who) in [(3, a), (4, a), (5, a), (6, b)] {
+        let mut resumed = submission(n, 4, 11);
+        (resumed.spec.principal, resumed.attempt) = (who, Attempt(2));
+        resumed.spec.history.push(7);
+        s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission: resumed });
+    }
+    let mut order = Vec::new();
+    while let Some((sequence, attempt)) = s.running.iter().next().map(|(id, r)| (*id, r.attempt)) {
+        let (from, placement) = (node(9), placement_id(1, 1));
+        let end = SchedulerInput::Cancel { from, placement, sequence, attempt };
+        let out = show(&s.handle(Time::ZERO, end));
+        order.extend(out.into_iter().filter(|l| l.starts_with("started")));
+    }
+    assert_eq!(order, ["started 3", "started 6", "started 4", "started 5", "started 2"]);
+}
+
+#[test]
 fn who_fills_the_queue_takes_nobody_elses_share_of_it() {
     let mut s = scheduler(&[1], 4);
     for n in 1..=4 {
@@ -200,6 +222,21 @@ fn choices_that_have_all_slots_make_way_for_another_request() {
     let ended = s.handle(Time::ZERO, cancelled(paused));
     let SchedulerOutput::Ended { generated, .. } = &ended[0] else { panic!("{ended:?}") };
     assert!(*generated > 0);
+}
+
+#[test]
+fn who_made_way_and_asks_again_hears_that_it_has_started() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1]), 64, 4);
+    let [a, b] = [1, 2].map(|n| Principal([n; 16]));
+    for n in 1..=4 {
+        submit_as(&mut s, n, 4, 12, a);
+    }
+    go_on(&mut s);
+    submit_as(&mut s, 5, 4, 12, b);
+    assert_eq!(go_on(&mut s), ["started 5"]);
+    let paused = s.queue.paused().next().unwrap().spec.sequence.request.0;
+    assert_eq!(show(&submit_as(&mut s, paused, 4, 12, a)), [format!("started {paused}")]);
 }
 
 #[test]
