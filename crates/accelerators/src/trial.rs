@@ -184,7 +184,7 @@ impl Asker {
         let frame = StepFrame::unplaced(self.step, sequences);
         let output = self.engine.step(&frame, StepInput::Tokens, &CancelToken::default(), STEP_MAX);
         let StepOutput::Sampled(drawn) = output? else { return Err(AnswerError::Hidden) };
-        let tokens = drawn.into_iter().filter_map(|(_, tokens)| Some(tokens.first()?.token));
+        let tokens = drawn.all()?.into_iter().filter_map(|(_, tokens)| Some(tokens.first()?.token));
         Ok(indices.into_iter().zip(tokens).collect())
     }
 }

@@ -49,7 +49,9 @@ pub use scheduler::{
     STEP_PER_TOKEN, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,
 };
-pub use stage::{ComputeResult, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput};
+pub use stage::{
+    ComputeResult, FailedSequence, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput,
+};
 pub use state::{ApplyError, State, StateInstance};
 pub use undeliverable::{MessageKind, Undeliverable};
 pub use worker::{Action, ActualShard, EngineId, Phase, Worker, WorkerConfig, WorkerInput, plan};

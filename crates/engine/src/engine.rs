@@ -63,7 +63,7 @@ impl Engine {
         &self.device
     }
 
-    /// Gives it the way to follow grammars. Without it, sequences that ask for one are refused.
+    /// Gives it the way to follow grammars. Without it, sequences that ask for one get no token.
     pub fn follow_grammars(&mut self, start: Arc<StartConstraint>) {
         self.start_constraint = Some(start);
     }
@@ -98,8 +98,7 @@ impl Engine {
             return Err(SequenceError::CachedQuery { sequence, cached_tokens });
         }
         let start = self.start_constraint.clone();
-        let token_sampler = self.shard.head.then(|| TokenSampler::new(spec, start)).transpose();
-        let token_sampler = token_sampler.map_err(|reason| SequenceError::Constraint { reason })?;
+        let token_sampler = self.shard.head.then(|| TokenSampler::new(spec, start));
         let pages = self.pages.share(cached, principal).map_err(|(key, refused)| match refused {
             Refused::Unknown => SequenceError::PageUnknown { key },
             Refused::Foreign => SequenceError::PageForeign { key },

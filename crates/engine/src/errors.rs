@@ -80,12 +80,6 @@ pub enum LoadError {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SequenceError {
-    /// It is to keep to a grammar, and this engine cannot follow one.
-    #[error("the sequence cannot be held to its grammar: {reason}")]
-    Constraint {
-        /// Why not.
-        reason: String,
-    },
     /// The id is in use.
     #[error("sequence {sequence} is open already")]
     AlreadyOpen {

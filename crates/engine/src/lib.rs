@@ -6,7 +6,7 @@
 //! cut a prompt, to batch and to split a model gives the same bits (for one size of page, see [`EngineOptions`]).
 //!
 //! Whatever a step asks for, the answer is a result or a typed error, and the engine stays usable: a step that
-//! fails advances no sequence and keeps no page.
+//! fails advances no sequence and keeps no page. Where only the tokens of some sequences cannot be drawn, only these fail.
 //!
 //! **Architecture invariant:** knows no network, no tokenizer and no concrete device. One caller at a time; who may
 //! step and when is decided above.
@@ -37,5 +37,5 @@ pub use drafter::{DraftLeave, DraftRequest, Drafter};
 pub use engine::Engine;
 pub use errors::{LoadError, SequenceError, StepError};
 pub use exo_models::tensor_shape;
-pub use options::{EngineOptions, EngineReport, LoadProgress, PAGE_TOKENS, StepInput, StepOutput};
+pub use options::{EngineOptions, EngineReport, LoadProgress, PAGE_TOKENS, Sampled, StepInput, StepOutput};
 pub use sequence::StartConstraint;

@@ -1,7 +1,10 @@
 //! What goes into an engine and what comes out: plain values.
 
 use exo_backend::KvDType;
+use exo_sampler::SampleError;
 use exo_types::{SampledToken, SequenceId};
+
+use crate::StepError;
 
 /// Tokens of a page, the same in the whole cluster (decision 0007).
 pub const PAGE_TOKENS: u32 = 32;
@@ -70,9 +73,28 @@ pub enum StepInput<'a> {
 pub enum StepOutput {
     /// `[T, C]` hidden rows for the next stage.
     Hidden(Vec<f32>),
-    /// From the last stage: tokens for each sequence of the frame that wanted some, in its order. One, and one more
-    /// for each draft that was right.
-    Sampled(Vec<(SequenceId, Vec<SampledToken>)>),
+    /// From the last stage.
+    Sampled(Sampled),
+}
+
+/// What the last stage drew in a step.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Sampled {
+    /// Tokens for each sequence of the frame that wanted some and got them, in its order. One, and one more for each draft that was
+    /// right.
+    pub runs: Vec<(SequenceId, Vec<SampledToken>)>,
+    /// Sequences that cannot go on, and why: no token could be drawn, or nothing be said of the prompt. They have advanced like the others.
+    pub failed: Vec<(SequenceId, SampleError)>,
+}
+
+impl Sampled {
+    /// The runs, where a sequence that failed fails the step.
+    pub fn all(self) -> Result<Vec<(SequenceId, Vec<SampledToken>)>, StepError> {
+        match self.failed.into_iter().next() {
+            Some((sequence, source)) => Err(StepError::Sample { sequence, source }),
+            None => Ok(self.runs),
+        }
+    }
 }
 
 /// What an engine holds and has done.

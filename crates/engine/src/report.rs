@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exo_backend::{Alone, RunShape};
-use exo_types::{PromptQuery, SampledToken, SequenceId, StepFrame, StepSequence};
+use exo_sampler::SampleError;
+use exo_types::{PromptQuery, SequenceId, StepFrame, StepSequence};
 
 use crate::prompt::PromptFold;
 use crate::sequence::Row;
 use crate::step::{Leave, Wanted};
-use crate::{Engine, StepError};
+use crate::{Engine, Sampled, StepError};
+
+/// Sequences of whose prompts nothing can be said.
+type Failed = BTreeMap<SequenceId, SampleError>;
 
 /// A row of a step that a fold is to be shown.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +36,7 @@ impl Engine {
     pub(crate) fn read_prompts(
         &mut self,
         frame: &StepFrame,
-        sampled: &mut [(SequenceId, Vec<SampledToken>)],
+        sampled: &mut Sampled,
         leave: Leave<'_>,
     ) -> Result<(), StepError> {
         let mut folds: BTreeMap<SequenceId, PromptFold> = BTreeMap::new();
@@ -59,18 +63,25 @@ impl Engine {
         if folds.is_empty() {
             return Ok(());
         }
-        self.score_rows(&scored, frame.token_count(), &mut folds, leave)?;
-        self.pool_rows(&pooled, frame.token_count(), &mut folds, leave)?;
+        let mut failed = self.score_rows(&scored, frame.token_count(), &mut folds, leave)?;
+        failed.append(&mut self.pool_rows(&pooled, frame.token_count(), &mut folds, leave)?);
         for (sequence, fold) in folds {
             let Some(open) = self.sequences.get_mut(&sequence) else { continue };
+            if let Some(error) = failed.remove(&sequence) {
+                open.prompt = None;
+                sampled.runs.retain(|(of, _)| *of != sequence);
+                if sampled.failed.iter().all(|(of, _)| *of != sequence) {
+                    sampled.failed.push((sequence, error));
+                }
+                continue;
+            }
             if fold.position < fold.prompt_tokens {
                 open.prompt = Some(fold);
                 continue;
             }
             open.prompt = None;
-            let first =
-                sampled.iter_mut().find(|(of, _)| *of == sequence).and_then(|(_, tokens)| tokens.first_mut());
-            if let Some(token) = first {
+            let run = sampled.runs.iter_mut().find(|(of, _)| *of == sequence);
+            if let Some(token) = run.and_then(|(_, tokens)| tokens.first_mut()) {
                 token.prompt = Some(Arc::new(fold.report()));
             }
         }
@@ -83,9 +94,9 @@ impl Engine {
         tokens: usize,
         folds: &mut BTreeMap<SequenceId, PromptFold>,
         leave: Leave<'_>,
-    ) -> Result<(), StepError> {
+    ) -> Result<Failed, StepError> {
         if rows.is_empty() {
-            return Ok(());
+            return Ok(Failed::new());
         }
         let wanted = Wanted {
             rows: rows.iter().map(|(row, _)| *row).collect(),
@@ -93,7 +104,7 @@ impl Engine {
             is_uploaded: false,
         };
         let sequences = std::mem::take(&mut self.sequences);
-        let mut failed = None;
+        let mut failed = Failed::new();
         let done = self.for_rows(&wanted, tokens, leave, |index, row| {
             let PromptRow { sequence, position } = rows[index].1;
             let next =
@@ -101,14 +112,16 @@ impl Engine {
             if let (Row::Logits(logits), Some(next), Some(fold)) = (row, next, folds.get_mut(&sequence)) {
                 match exo_sampler::score(logits, next, fold.top) {
                     Ok(score) => fold.scores.push(score),
-                    Err(source) => failed = failed.take().or(Some(StepError::Sample { sequence, source })),
+                    Err(error) => {
+                        failed.entry(sequence).or_insert(error);
+                    }
                 }
             }
             true
         });
         self.sequences = sequences;
         done?;
-        failed.map_or(Ok(()), Err)
+        Ok(failed)
     }
 
     /// Adds rows behind the last norm, as many at a time as the head's buffers hold.
@@ -118,12 +131,12 @@ impl Engine {
         tokens: usize,
         folds: &mut BTreeMap<SequenceId, PromptFold>,
         leave: Leave<'_>,
-    ) -> Result<(), StepError> {
+    ) -> Result<Failed, StepError> {
         let (Some(program), Some(buffers)) = (&self.norm, &self.buffers.head) else {
             return Err(StepError::NoHead);
         };
         let hidden = self.config.hidden as usize;
-        let mut values = Vec::new();
+        let (mut values, mut failed) = (Vec::new(), Failed::new());
         for group in rows.chunks(buffers.rows.len) {
             let places: Vec<u32> = group.iter().map(|(row, _)| *row).collect();
             self.stream.upload_u32(&buffers.rows, 0, &places)?;
@@ -133,15 +146,13 @@ impl Engine {
             self.stream.download_f32(&buffers.selected, 0, &mut values, leave.left()?)?;
             for ((_, PromptRow { sequence, .. }), row) in group.iter().zip(values.chunks_exact(hidden)) {
                 if let Some(index) = row.iter().position(|value| !value.is_finite()) {
-                    let source =
-                        exo_sampler::SampleError::NotFinite { token: index as u32, value: row[index] };
-                    return Err(StepError::Sample { sequence: *sequence, source });
-                }
-                if let Some(fold) = folds.get_mut(sequence) {
+                    let error = SampleError::NotFinite { token: index as u32, value: row[index] };
+                    failed.entry(*sequence).or_insert(error);
+                } else if let Some(fold) = folds.get_mut(sequence) {
                     fold.add(row);
                 }
             }
         }
-        Ok(())
+        Ok(failed)
     }
 }

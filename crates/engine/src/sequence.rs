@@ -47,7 +47,8 @@ pub(crate) struct Sequence {
 
 /// Draws tokens: the sampler with the tokens it has folded over, so that it can be set back.
 pub(crate) struct TokenSampler {
-    sampler: Sampler,
+    /// `Err` says why its constraint cannot be held: then it draws nothing.
+    sampler: Result<Sampler, String>,
     /// For the constraint of the parameters, if they have one.
     start: Option<Arc<StartConstraint>>,
     sampling: SamplingParams,
@@ -57,12 +58,12 @@ pub(crate) struct TokenSampler {
 }
 
 impl TokenSampler {
-    /// `Err` says why the constraint that the parameters ask for cannot be held.
-    pub fn new(spec: SequenceSpec, start: Option<Arc<StartConstraint>>) -> Result<Self, String> {
+    /// Of an open sequence.
+    pub fn new(spec: SequenceSpec, start: Option<Arc<StartConstraint>>) -> Self {
         let SequenceSpec { sampling, history, prompt_tokens, .. } = spec;
-        let sampler = sampler(&sampling, &history, prompt_tokens, start.as_deref())?;
+        let sampler = sampler(&sampling, &history, prompt_tokens, start.as_deref());
         let start = start.filter(|_| sampling.constraint.is_some());
-        Ok(Self { sampler, start, sampling, prompt_tokens, history })
+        Self { sampler, start, sampling, prompt_tokens, history }
     }
 
     /// Tokens known.
@@ -77,7 +78,7 @@ impl TokenSampler {
 
     /// Whether it must be shown a row's logits: the best token alone will not do.
     pub fn asks_logits(&self) -> bool {
-        !self.sampler.is_plain_greedy()
+        self.sampler.as_ref().is_ok_and(|sampler| !sampler.is_plain_greedy())
     }
 
     /// Draws the token at `position`; all before it must be known. Tokens from `position` on, known from before a
@@ -89,20 +90,22 @@ impl TokenSampler {
             self.history.truncate(at);
             let prompt_tokens = self.prompt_tokens.min(position);
             let start = self.start.as_deref();
-            self.sampler = sampler(&self.sampling, &self.history, prompt_tokens, start)
-                .map_err(|reason| SampleError::Constraint { reason })?;
+            self.sampler = sampler(&self.sampling, &self.history, prompt_tokens, start);
         }
-        row.sample(&mut self.sampler, u64::from(position))
+        let refused = |reason: &mut String| SampleError::Constraint { reason: reason.clone() };
+        row.sample(self.sampler.as_mut().map_err(refused)?, u64::from(position))
     }
 
     /// Tokens that its constraint leaves no choice about behind those it knows.
     pub fn forced(&mut self) -> Vec<u32> {
-        self.sampler.forced()
+        self.sampler.as_mut().map_or_else(|_| Vec::new(), Sampler::forced)
     }
 
     /// Takes a token that was drawn.
     pub fn accept(&mut self, token: u32) {
-        self.sampler.accept(token);
+        if let Ok(sampler) = &mut self.sampler {
+            sampler.accept(token);
+        }
         self.history.push(token);
     }
 }

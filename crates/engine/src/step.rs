@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use exo_backend::{Alone, CancelToken, RunError, RunShape};
-use exo_types::{SampledToken, SequenceId, StepFrame};
+use exo_types::StepFrame;
 
 use crate::sequence::Row;
 use crate::verify::Run;
-use crate::{Engine, StepError, StepInput, StepOutput};
+use crate::{Engine, Sampled, StepError, StepInput, StepOutput};
 
 /// What a step is allowed: how long it may take, and who may stop it.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ impl Engine {
     /// Runs one step: all its sequences advance by their tokens, or none does.
     ///
     /// The last stage gives tokens for each sequence that wants some, drawn for the positions after those of its tokens
-    /// that are not drafts; an earlier stage gives hidden rows. Positions of wrong drafts stay until the sequence is
+    /// that are not drafts, or says why there are none; an earlier stage gives hidden rows. Positions of wrong drafts stay until the sequence is
     /// truncated. If the step fails while it runs, what it truncated stays truncated.
     pub fn step(
         &mut self,
@@ -187,18 +187,18 @@ impl Engine {
         Ok(rows)
     }
 
-    /// Draws tokens for each sequence that wants some. If one fails, the samplers of others may have taken theirs:
-    /// they forget them when the same positions are sampled again.
+    /// Draws tokens for each sequence that wants some. If the step fails, samplers may have taken theirs: they forget them when the
+    /// same positions are sampled again.
     fn sample_rows(
         &mut self,
         frame: &StepFrame,
         wanted: &Wanted,
         leave: Leave<'_>,
-    ) -> Result<Vec<(SequenceId, Vec<SampledToken>)>, StepError> {
+    ) -> Result<Sampled, StepError> {
         if wanted.rows.is_empty() {
             // A prompt chunk: nothing to draw, but the step must be over, and known to have worked.
             self.stream.synchronize(leave.left()?)?;
-            return Ok(Vec::new());
+            return Ok(Sampled::default());
         }
         let mut runs: Vec<Run<'_>> = frame.sequences.iter().filter(|s| s.sample).map(Run::new).collect();
         let run_of_row = std::mem::take(&mut self.host.run_of_row);
@@ -213,7 +213,14 @@ impl Engine {
         self.sequences = sequences;
         self.host.run_of_row = run_of_row;
         finished?;
-        runs.into_iter().map(Run::finish).collect()
+        let mut sampled = Sampled::default();
+        for run in runs {
+            match run.finish() {
+                Ok(run) => sampled.runs.push(run),
+                Err(failed) => sampled.failed.push(failed),
+            }
+        }
+        Ok(sampled)
     }
 
     /// Runs the head over the wanted rows of the step's `tokens`, as many at a time as fit, and shows each. A row whose best token is
@@ -274,7 +281,8 @@ mod tests {
     use exo_backend_cpu::{CpuDevice, CpuOptions};
     use exo_golden::Fixture;
     use exo_types::{
-        NodeId, Principal, PromptQuery, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence,
+        NodeId, Principal, PromptQuery, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard,
+        StepSequence,
     };
 
     use super::*;

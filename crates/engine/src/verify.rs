@@ -6,7 +6,6 @@
 use exo_sampler::SampleError;
 use exo_types::{SampledToken, SequenceId, StepSequence};
 
-use crate::StepError;
 use crate::sequence::{Row, TokenSampler};
 
 /// The tokens one sequence gets from a step.
@@ -51,11 +50,11 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// The tokens: at least one.
-    pub fn finish(self) -> Result<(SequenceId, Vec<SampledToken>), StepError> {
+    /// The tokens: at least one. Or why there are none.
+    pub fn finish(self) -> Result<(SequenceId, Vec<SampledToken>), (SequenceId, SampleError)> {
         let sequence = self.sequence();
         match self.failed {
-            Some(source) => Err(StepError::Sample { sequence, source }),
+            Some(error) => Err((sequence, error)),
             None => Ok((sequence, self.tokens)),
         }
     }

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use crate::common::{self, Pipeline, cards, device, id, on, part, spec};
-use exo_backend::Device;
-use exo_engine::SequenceError;
+use crate::common::{self, DEADLINE, Pipeline, cards, device, id, on, part, spec};
+use exo_backend::{CancelToken, Device};
+use exo_engine::{Engine, StepInput, StepOutput};
 use exo_golden::Fixture;
-use exo_sampler::{ConstraintError, TokenConstraint};
+use exo_sampler::{ConstraintError, SampleError, TokenConstraint};
 use exo_types::{Constraint, SamplingParams, StepSequence};
 
 const COUNT: usize = 24;
@@ -136,11 +136,22 @@ fn drafts_and_replays_change_no_token() {
 }
 
 #[test]
-fn an_engine_that_follows_no_grammar_refuses_the_sequence_and_keeps_nothing() {
+fn an_engine_that_follows_no_grammar_gives_its_sequence_no_token_and_others_theirs() {
     let fixture = Fixture::load("qwen3-f16");
     let mut engine = on(device(1), &fixture, common::options()).stages.remove(0);
-    let free = engine.report().pages_free;
-    let error = engine.open(spec(1, &fixture.prompt, constrained(SamplingParams::greedy()))).unwrap_err();
-    assert!(matches!(error, SequenceError::Constraint { .. }), "{error}");
-    assert_eq!((engine.report().pages_free, engine.report().sequences), (free, 0));
+    let (prompt, greedy) = (&fixture.prompt, SamplingParams::greedy());
+    let draw = |engine: &mut Engine, parts: Vec<StepSequence>| {
+        let out = engine.step(&common::frame(parts), StepInput::Tokens, &CancelToken::default(), DEADLINE);
+        let StepOutput::Sampled(sampled) = out.unwrap() else { panic!("the only stage samples") };
+        sampled
+    };
+    engine.open(spec(1, prompt, constrained(greedy.clone()))).unwrap();
+    engine.open(spec(2, prompt, greedy.clone())).unwrap();
+    let sampled = draw(&mut engine, vec![part(1, 0, prompt, true), part(2, 0, prompt, true)]);
+    let why = "this engine was given no way to follow a grammar".to_owned();
+    assert_eq!(sampled.failed, [(id(1), SampleError::Constraint { reason: why })]);
+    engine.open(spec(3, prompt, greedy)).unwrap();
+    let alone = draw(&mut engine, vec![part(3, 0, prompt, true)]);
+    assert_eq!(sampled.runs[0].1, alone.runs[0].1);
+    assert_eq!((sampled.runs.len(), sampled.runs[0].0), (1, id(2)));
 }

@@ -5,8 +5,9 @@
 
 use crate::common::{DEADLINE, Pipeline, frame, id, options, part, solo, spec, split};
 use exo_backend::CancelToken;
-use exo_engine::{EngineOptions, StepError, StepInput, StepOutput};
+use exo_engine::{EngineOptions, StepInput, StepOutput};
 use exo_golden::Fixture;
+use exo_sampler::SampleError;
 use exo_types::{DRAFTS_MAX, SampledToken, SamplingParams, StepSequence};
 
 const COUNT: usize = 48;
@@ -113,9 +114,9 @@ fn sequences_guess_side_by_side() {
     }
 }
 
-/// A step that fails in the middle of a run changes nothing of what the same step gives afterwards.
+/// A run that fails in its middle changes nothing of the run beside it, nor of what the same step gives afterwards.
 #[test]
-fn a_failed_run_can_be_done_again() {
+fn a_failed_run_fails_alone_and_can_be_done_again() {
     let fixture = Fixture::load("llama-bf16-tied");
     let prompt = &fixture.prompt;
     let mut pipeline = split(&fixture.gguf(), &[1], options(), 1);
@@ -123,7 +124,8 @@ fn a_failed_run_can_be_done_again() {
     (1..=2).for_each(|n| pipeline.open(&spec(n, prompt, warm(u64::from(n)))));
     let step = |n: u16| {
         let drafts = true_drafts(&want[usize::from(n) - 1], 0, 3, |_| false);
-        StepSequence { drafts: 3, ..part(n, 0, &[prompt, drafts.as_slice()].concat(), true) }
+        let tokens = [prompt, drafts.as_slice()].concat();
+        StepSequence { drafts: 3, truncate_to: Some(0), ..part(n, 0, &tokens, true) }
     };
     let frame = frame(vec![step(1), step(2)]);
     let [first, last] = &mut pipeline.stages[..] else { panic!("two stages") };
@@ -135,12 +137,16 @@ fn a_failed_run_can_be_done_again() {
     let (mut broken, hidden) = (rows.clone(), last.config().hidden as usize);
     let at = rows.len() - 2 * hidden;
     broken[at..at + hidden].fill(f32::NAN);
-    let failed = last.step(&frame, StepInput::Hidden(&broken), &cancel, DEADLINE);
-    assert!(matches!(failed, Err(StepError::Sample { sequence, .. }) if sequence == id(2)), "{failed:?}");
-    let StepOutput::Sampled(runs) = last.step(&frame, StepInput::Hidden(&rows), &cancel, DEADLINE).unwrap()
-    else {
-        panic!("the last stage samples")
+    let mut step = |rows: &[f32]| match last.step(&frame, StepInput::Hidden(rows), &cancel, DEADLINE).unwrap()
+    {
+        StepOutput::Sampled(sampled) => sampled,
+        StepOutput::Hidden(_) => panic!("the last stage samples"),
     };
+    let failed = step(&broken);
+    assert!(matches!(failed.failed[..], [(sequence, SampleError::NotFinite { .. })] if sequence == id(2)));
+    assert_eq!((failed.runs.len(), &failed.runs[0].1[..]), (1, &want[0][..4]));
+    let runs = step(&rows).all().unwrap();
+    assert_eq!(runs.len(), 2);
     for (run, want) in runs.iter().zip(&want) {
         assert_eq!(run.1, want[..4]);
     }

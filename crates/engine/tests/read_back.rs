@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::{self, DEADLINE, Pipeline, cards, device, frame, id, on, part, spec};
 use exo_backend::{CancelToken, Device};
-use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
+use exo_engine::{Engine, EngineOptions, StepInput, StepOutput};
 use exo_golden::Fixture;
 use exo_types::{LayerRange, SamplingParams, Shard, StepSequence};
 
@@ -105,11 +105,12 @@ fn logits_that_are_not_finite_are_the_same_error_for_everybody() {
         let hidden = vec![f32::NAN; fixture.prompt.len() * last.config().hidden as usize];
         let failures = [SamplingParams::greedy(), watched()].map(|sampling| {
             last.open(spec(1, &fixture.prompt, sampling)).unwrap();
-            let error =
-                last.step(&step, StepInput::Hidden(&hidden), &CancelToken::default(), DEADLINE).unwrap_err();
+            let done = last.step(&step, StepInput::Hidden(&hidden), &CancelToken::default(), DEADLINE);
             last.close(id(1)).unwrap();
-            assert!(matches!(error, StepError::Sample { sequence, .. } if sequence == id(1)), "{error}");
-            format!("{error}: {}", std::error::Error::source(&error).unwrap())
+            let StepOutput::Sampled(sampled) = done.unwrap() else { panic!("the last stage samples") };
+            let [(sequence, error)] = &sampled.failed[..] else { panic!("{sampled:?}") };
+            assert_eq!((*sequence, sampled.runs.len()), (id(1), 0));
+            error.to_string()
         });
         assert_eq!(failures[0], failures[1]);
         assert!(failures[0].contains("NaN"), "{}", failures[0]);
@@ -117,6 +118,6 @@ fn logits_that_are_not_finite_are_the_same_error_for_everybody() {
         last.open(spec(1, &fixture.prompt, SamplingParams::greedy())).unwrap();
         let zeros = vec![0.5; hidden.len()];
         let done = last.step(&step, StepInput::Hidden(&zeros), &CancelToken::default(), DEADLINE).unwrap();
-        assert!(matches!(done, StepOutput::Sampled(runs) if runs.len() == 1));
+        assert!(matches!(done, StepOutput::Sampled(sampled) if sampled.runs.len() == 1));
     }
 }

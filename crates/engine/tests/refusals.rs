@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::common::{self, assert_same_bits, device, frame, id, options, part, solo, spec, split};
 use exo_backend::{CancelToken, Device, RunError};
-use exo_engine::{Engine, EngineOptions, LoadError, SequenceError, StepError, StepInput, StepOutput};
+use exo_engine::{
+    Engine, EngineOptions, LoadError, Sampled, SequenceError, StepError, StepInput, StepOutput,
+};
 use exo_golden::Fixture;
 use exo_types::{KvDType, LayerRange, Principal, SamplingParams, Shard, StepSequence};
 
@@ -94,7 +96,10 @@ fn a_stage_takes_the_input_it_is_made_for() {
     let error = last.step(&frame, StepInput::Hidden(&rows[1..]), &cancel, day);
     let (got, expected) = (rows.len() - 1, rows.len());
     assert_eq!(error, Err(StepError::HiddenLength { got, expected, tokens: 2, hidden }));
-    assert_eq!(last.step(&frame, StepInput::Hidden(&rows), &cancel, day), Ok(StepOutput::Sampled(vec![])));
+    assert_eq!(
+        last.step(&frame, StepInput::Hidden(&rows), &cancel, day),
+        Ok(StepOutput::Sampled(Sampled::default()))
+    );
 }
 
 #[test]
@@ -124,14 +129,16 @@ fn what_is_no_number_is_an_error_of_its_sequence_and_passes() {
     let mut stages = split(&fixture.gguf(), &[1], options(), 1);
     let last = &mut stages.stages[1];
     last.open(spec(1, &[5], SamplingParams::greedy())).unwrap();
-    let frame = frame(vec![part(1, 0, &[5], true)]);
-    let hidden = last.config().hidden as usize;
+    let again = StepSequence { truncate_to: Some(0), ..part(1, 0, &[5], true) };
+    let (frame, hidden) = (frame(vec![again]), last.config().hidden as usize);
     let mut step = |value| {
         let rows = vec![value; hidden];
         last.step(&frame, StepInput::Hidden(&rows), &CancelToken::default(), Duration::from_secs(60))
     };
-    assert!(matches!(step(f32::NAN), Err(StepError::Sample { sequence, .. }) if sequence == id(1)));
-    assert!(matches!(step(0.5), Ok(StepOutput::Sampled(tokens)) if tokens.len() == 1));
+    let failed = step(f32::NAN).unwrap();
+    assert!(matches!(failed, StepOutput::Sampled(s) if s.runs.is_empty() && s.failed[0].0 == id(1)));
+    let passed = step(0.5).unwrap();
+    assert!(matches!(passed, StepOutput::Sampled(s) if s.runs.len() == 1 && s.failed.is_empty()));
 }
 
 /// Truncating and feeding other tokens gives what a fresh sequence gives; replaying gives the same sampled tokens.

@@ -1,6 +1,7 @@
 //! The engine of one loaded shard: on a thread of its own, or in a process of its own ([`crate::worker`]) where a driver
 //! is involved. Loading and stepping block, tasks must not.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -8,9 +9,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use exo_backend::{AllocError, CancelToken, Device, Residence, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_cluster::{ComputeResult, EngineId, StageGeometry};
-use exo_engine::{Ahead, Engine, EngineOptions, SequenceError, StepError, StepInput, StepOutput};
+use exo_cluster::{ComputeResult, EngineId, FailedSequence, StageGeometry};
+use exo_engine::{Ahead, Engine, EngineOptions, Sampled, SequenceError, StepError, StepInput, StepOutput};
 use exo_formats::Model;
+use exo_sampler::SampleError;
 use exo_types::{Attempt, FailureKind, PageKey, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 
 use exo_accelerators::chain;
@@ -422,7 +424,7 @@ fn compute(engine: &mut Engine, frame: &StepFrame, rows: &[u8], bounds: Bounds<'
     let input = if engine.shard().embedding { StepInput::Tokens } else { StepInput::Hidden(&hidden) };
     match engine.step(frame, input, bounds.cancel, bounds.step_max) {
         Ok(StepOutput::Hidden(rows)) => ComputeResult::Rows(bytes(&rows).into()),
-        Ok(StepOutput::Sampled(tokens)) => ComputeResult::Tokens(results(engine, frame, tokens)),
+        Ok(StepOutput::Sampled(sampled)) => results(engine, frame, sampled),
         Err(error) => failed(&error),
     }
 }
@@ -446,18 +448,25 @@ fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
     result.map_err(|e| chain(&e))
 }
 
-fn results(
-    engine: &mut Engine,
-    frame: &StepFrame,
-    tokens: Vec<(SequenceId, Vec<SampledToken>)>,
-) -> Vec<TokenResult> {
-    let sampled = frame.sequences.iter().filter(|s| s.sample);
-    let result = |(part, (sequence, tokens)): (&StepSequence, (_, _))| {
+fn results(engine: &mut Engine, frame: &StepFrame, sampled: Sampled) -> ComputeResult {
+    let Sampled { runs, failed } = sampled;
+    let mut runs: BTreeMap<SequenceId, Vec<SampledToken>> = runs.into_iter().collect();
+    let result = |part: &StepSequence| {
+        let (sequence, tokens) = runs.remove_entry(&part.sequence)?;
         let (position, drafts, forced) = (part.sample_position(), part.drafts, engine.forced(sequence));
         let attempt = Attempt::FIRST; // the stage knows which
-        TokenResult { sequence, attempt, position, tokens, drafts, forced }
+        Some(TokenResult { sequence, attempt, position, tokens, drafts, forced })
     };
-    sampled.zip(tokens).map(result).collect()
+    let results = frame.sequences.iter().filter(|part| part.sample).filter_map(result).collect();
+    if failed.is_empty() {
+        return ComputeResult::Tokens(results);
+    }
+    let failed = failed.into_iter().map(|(sequence, error)| FailedSequence {
+        sequence,
+        kind: kind_of_sample(&error),
+        message: chain(&error),
+    });
+    ComputeResult::Partial { results, failed: failed.collect() }
 }
 
 fn kind_of(error: &StepError) -> FailureKind {
@@ -468,6 +477,16 @@ fn kind_of(error: &StepError) -> FailureKind {
         StepError::Run(RunError::Deadline { .. }) => FailureKind::Deadline,
         StepError::Run(RunError::Cancelled { .. }) => FailureKind::InstanceGone,
         StepError::Run(_) => FailureKind::Device,
+        StepError::Sample { source, .. } => kind_of_sample(source),
+        _ => FailureKind::Protocol,
+    }
+}
+
+/// Logits that are no numbers are the device's; a grammar is the sequence's own, wherever it is computed.
+fn kind_of_sample(error: &SampleError) -> FailureKind {
+    match error {
+        SampleError::Empty | SampleError::NotFinite { .. } => FailureKind::Device,
+        SampleError::Constraint { .. } => FailureKind::Constraint,
         _ => FailureKind::Protocol,
     }
 }

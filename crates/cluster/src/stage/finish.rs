@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use exo_types::{Attempt, FailureKind, NodeId, SequenceId, StepSequence, Time, WireDType};
 
-use super::{ComputeResult, Computing, StageMachine, StageOutput};
+use super::{ComputeResult, Computing, FailedSequence, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMessage};
 
 impl StageMachine {
@@ -26,6 +26,11 @@ impl StageMachine {
         match checked {
             ComputeResult::Rows(rows) => self.forward(done, rows, out),
             ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
+            ComputeResult::Partial { results, failed } => {
+                let lost = failed.into_iter().filter_map(|failed| Lost::one(&mut done, failed)).collect();
+                self.lose(&mut done, lost, out);
+                self.send_tokens(done, results, out);
+            }
             ComputeResult::Failed { message, .. } if step == 0 => {
                 // An engine that cannot do nothing will not do more: the scheduler asks again.
                 let (placement, term) = (self.placement.id, self.term);
@@ -41,7 +46,8 @@ impl StageMachine {
                 {
                     return self.compute_again(done, out);
                 }
-                self.lose(&mut done, kind, message, out);
+                let lost = Lost::all(&mut done, kind, &message);
+                self.lose(&mut done, lost, out);
                 if self.is_last() {
                     self.send_tokens(done, Vec::new(), out)
                 } else {
@@ -73,13 +79,17 @@ impl StageMachine {
                 format!("the engine returned {} bytes of rows instead of {expected_bytes}", rows.len())
             }
             ComputeResult::Tokens(tokens) => {
-                let sampled: Vec<_> = done.frame.sequences.iter().filter(|s| s.sample).collect();
-                let fits =
-                    sampled.len() == tokens.len() && sampled.iter().zip(tokens).all(|(s, t)| t.answers(s));
-                if self.is_last() && fits {
+                if self.is_last() && are_of(done, tokens, &[]) {
                     return result;
                 }
                 format!("the engine returned {} tokens that are not this step's", tokens.len())
+            }
+            ComputeResult::Partial { results, failed } => {
+                if self.is_last() && are_of(done, results, failed) {
+                    return result;
+                }
+                let (tokens, failed) = (results.len(), failed.len());
+                format!("the engine returned {tokens} tokens and {failed} failures that are not this step's")
             }
         };
         ComputeResult::Failed { kind: FailureKind::Device, message }
@@ -172,31 +182,72 @@ impl StageMachine {
         Some((part.sequence, self.open.get(&part.sequence)?.attempt))
     }
 
-    /// Gives up the step's sequences; what is left of it goes on.
-    fn lose(&mut self, done: &mut Computing, kind: FailureKind, message: String, out: &mut Vec<StageOutput>) {
-        let lost = std::mem::take(&mut done.frame.sequences);
-        if lost.is_empty() {
-            return;
+    /// Gives up sequences of the step; what is left of it goes on. Each driver is told why in its own case. The scheduler is told once for
+    /// each kind: what it says goes to all of their drivers.
+    fn lose(&mut self, done: &mut Computing, lost: Vec<Lost>, out: &mut Vec<StageOutput>) {
+        let mut by_driver: BTreeMap<(NodeId, FailureKind, String), Vec<StepSequence>> = BTreeMap::new();
+        let mut by_kind: BTreeMap<FailureKind, (String, Vec<StepSequence>)> = BTreeMap::new();
+        for Lost { part, driver, kind, message } in lost {
+            let (of_all, parts) = by_kind.entry(kind).or_insert_with(|| (message.clone(), Vec::new()));
+            if *of_all != message {
+                "its sequences failed, each for a reason of its own".clone_into(of_all);
+            }
+            parts.push(part.clone());
+            by_driver.entry((driver, kind, message)).or_default().push(part);
         }
-        let all = self.failure(done.frame.step, &lost, kind, clip(&message));
-        let mut by_driver: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
-        for (part, &driver) in lost.iter().zip(&done.drivers) {
-            by_driver.entry(driver).or_default().extend(self.attempt_of(part));
-        }
-        for (to, sequences) in by_driver {
-            let own = StepFailure { sequences, ..all.clone() };
+        for ((to, kind, message), parts) in by_driver {
+            let own = self.failure(done.frame.step, &parts, kind, message);
             out.push(StageOutput::Send { to, message: DataMessage::StepFailed(own) });
         }
-        for part in &lost {
-            if let Some(open) = self.open.get_mut(&part.sequence) {
-                open.lost = true;
+        for (kind, (message, parts)) in by_kind {
+            done.failures.push(self.failure(done.frame.step, &parts, kind, message));
+            for part in &parts {
+                if let Some(open) = self.open.get_mut(&part.sequence) {
+                    open.lost = true;
+                }
+            }
+            for behind in &mut self.computing {
+                behind.lost_in_front = Some(kind);
             }
         }
-        for behind in &mut self.computing {
-            behind.lost_in_front = Some(kind);
-        }
-        done.failures.push(all);
     }
+}
+
+/// A part of a step that failed.
+struct Lost {
+    part: StepSequence,
+    driver: NodeId,
+    kind: FailureKind,
+    message: String,
+}
+
+impl Lost {
+    /// Takes out all that is left of a step.
+    fn all(done: &mut Computing, kind: FailureKind, message: &str) -> Vec<Self> {
+        let parts = std::mem::take(&mut done.frame.sequences);
+        let drivers = std::mem::take(&mut done.drivers);
+        let lost = |(part, driver)| Self { part, driver, kind, message: clip(message) };
+        parts.into_iter().zip(drivers).map(lost).collect()
+    }
+
+    /// Takes out one sequence.
+    fn one(done: &mut Computing, failed: FailedSequence) -> Option<Self> {
+        let FailedSequence { sequence, kind, message } = failed;
+        let at = done.frame.sequences.iter().position(|part| part.sequence == sequence)?;
+        let driver = (at < done.drivers.len()).then(|| done.drivers.remove(at))?;
+        let part = done.frame.sequences.remove(at);
+        Some(Self { part, driver, kind, message: clip(&message) })
+    }
+}
+
+/// Whether they are the results of a step, without those of its sequences that failed.
+fn are_of(done: &Computing, results: &[TokenResult], failed: &[FailedSequence]) -> bool {
+    let parts = &done.frame.sequences;
+    let has_failed = |part: &StepSequence| failed.iter().any(|f| f.sequence == part.sequence);
+    let sampled: Vec<_> = parts.iter().filter(|part| part.sample && !has_failed(part)).collect();
+    failed.iter().all(|f| parts.iter().any(|part| part.sequence == f.sequence))
+        && sampled.len() == results.len()
+        && sampled.iter().zip(results).all(|(part, result)| result.answers(part))
 }
 
 /// The first element that is infinite or no number.

@@ -25,7 +25,7 @@ use exo_types::{
 };
 
 pub use self::held::HeldSteps;
-pub use self::words::{ComputeResult, StageGeometry, StageInput, StageOutput};
+pub use self::words::{ComputeResult, FailedSequence, StageGeometry, StageInput, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StagePages, StepFailure, StepMessage};
 use crate::{MessageKind, Undeliverable};
 

@@ -180,6 +180,50 @@ fn the_last_stage_tells_the_scheduler_and_each_driver_its_own() {
 }
 
 #[test]
+fn a_sequence_that_cannot_go_on_is_lost_alone_and_its_driver_hears_why() {
+    let mut s = stage(2);
+    let other =
+        |n, by| StageCommand::Open { spec: spec(n, node(by), 4), attempt: Attempt(2), cached: vec![] };
+    let parts = [1, 2, 3].map(|n| part(n, 0, &[4])).to_vec();
+    feed(&mut s, step(2, 1, vec![open(1), other(2, 8), other(3, 7)], parts));
+    let failed = |n, message: &str| {
+        let (sequence, kind, message) = (seq(n), FailureKind::Constraint, message.to_owned());
+        FailedSequence { sequence, kind, message }
+    };
+    let failed = vec![failed(2, "no such token"), failed(3, "no grammar")];
+    let out = done(&mut s, 1, ComputeResult::Partial { results: vec![result(1, 1, 7)], failed });
+    let expected = [
+        "failed 1 to 7: Constraint",
+        "failed 1 to 8: Constraint",
+        "tokens 1 to 1: 1 failures 1",
+        "tokens 1 to 9: 1 failures 0",
+    ];
+    assert_eq!(show(&out), expected);
+    let StageOutput::Send { message: DataMessage::StepFailed(own), .. } = &out[1] else { panic!("{out:?}") };
+    assert_eq!((own.message.as_str(), &own.sequences[..]), ("no such token", &[(seq(2), Attempt(2))][..]));
+    let StageOutput::Send { message: DataMessage::Tokens(all), .. } = &out[2] else { panic!("{out:?}") };
+    assert_eq!(all.failures[0].sequences, [(seq(2), Attempt(2)), (seq(3), Attempt(2))]);
+    let told = &all.failures[0].message;
+    assert!(
+        !told.contains("token") && !told.contains("grammar"),
+        "what one is told is not the others': {told}"
+    );
+    // It is left out until it is closed.
+    let parts = [1, 2, 3].map(|n| part(n, 1, &[4])).to_vec();
+    assert_eq!(show(&feed(&mut s, step(2, 2, vec![], parts))), ["compute 2: 1@1 rows 8"]);
+}
+
+#[test]
+fn failures_of_other_sequences_than_those_of_the_step_are_a_failed_step() {
+    let mut s = stage(2);
+    feed(&mut s, step(2, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+    let (sequence, kind, message) = (seq(2), FailureKind::Constraint, "no grammar".to_owned());
+    let failed = vec![FailedSequence { sequence, kind, message }];
+    let out = done(&mut s, 1, ComputeResult::Partial { results: vec![result(1, 1, 7)], failed });
+    assert_eq!(show(&out), ["failed 1 to 9: Device", "tokens 1 to 1: 0 failures 1"]);
+}
+
+#[test]
 fn tokens_go_once_to_the_scheduler_and_again_only_to_drivers_on_third_nodes() {
     const B: u128 = 64;
     // Every other driver is on the scheduler's node, the others are on two nodes more.

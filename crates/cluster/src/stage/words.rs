@@ -1,7 +1,8 @@
 //! What a stage is told and what it wants done.
 
 use bytes::Bytes;
-use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term};
+use exo_types::{FailureKind, NodeId, PageKey, SequenceId, StepFrame, Term};
+use serde::{Deserialize, Serialize};
 
 use crate::Undeliverable;
 use crate::wire::{DataMessage, StageCommand, StepMessage, TokenResult};
@@ -27,6 +28,13 @@ pub enum ComputeResult {
     /// Sampled tokens: the last stage. One per sequence with `sample`, in the frame's order. Their `attempt` does not count: the
     /// stage knows it.
     Tokens(Vec<TokenResult>),
+    /// The same without some sequences of the frame, which cannot go on: only they are lost.
+    Partial {
+        /// Those of the others.
+        results: Vec<TokenResult>,
+        /// The sequences that cannot.
+        failed: Vec<FailedSequence>,
+    },
     /// It failed; the sequences of the step are lost.
     Failed {
         /// Why.
@@ -34,6 +42,17 @@ pub enum ComputeResult {
         /// For people.
         message: String,
     },
+}
+
+/// A sequence that was computed and cannot go on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FailedSequence {
+    /// Which.
+    pub sequence: SequenceId,
+    /// Why.
+    pub kind: FailureKind,
+    /// For people.
+    pub message: String,
 }
 
 /// What happens to a stage.

@@ -101,7 +101,7 @@ impl Pipeline {
         let frame = frame(parts);
         let (last, hidden) = self.up_to_last(&frame)?;
         match last.step(&frame, input(&hidden), &CancelToken::default(), DEADLINE)? {
-            StepOutput::Sampled(tokens) => Ok(tokens),
+            StepOutput::Sampled(sampled) => sampled.all(),
             StepOutput::Hidden(_) => panic!("the last stage samples"),
         }
     }

@@ -149,6 +149,32 @@ fn a_command_that_is_refused_keeps_no_other_from_being_carried_out() {
 }
 
 #[test]
+fn a_grammar_that_cannot_be_followed_fails_its_sequence_and_no_other() {
+    let device = devices().remove(0);
+    let StageCommand::Open { mut spec, attempt, cached } = open(2) else { unreachable!("it opens") };
+    // The model of these tests is in no file, so that its vocabulary cannot be read again.
+    let constraint = exo_types::Constraint {
+        grammar: "start: \"a\"".to_owned(),
+        engine: String::new(),
+        vocabulary: [0; 32],
+    };
+    spec.sampling.constraint = Some(Arc::new(constraint));
+    let commands = vec![StageCommand::Open { spec, attempt, cached }, open(1)];
+    let frame = frame(1, vec![part(2, 0..30, true), part(1, 0..30, true)]);
+    let told_of = told(device.clone(), vec![Job { commands, frame, rows: Bytes::new() }]);
+    let [(1, ComputeResult::Partial { results, failed })] = &told_of[..] else { panic!("{told_of:?}") };
+    let [FailedSequence { sequence: of, kind: FailureKind::Constraint, message }] = &failed[..] else {
+        panic!("{failed:?}")
+    };
+    assert!(
+        *of == sequence(2) && message.starts_with("the answer's grammar cannot be followed"),
+        "{message}"
+    );
+    let alone = told(device, vec![job(1, 0, 0..30, true)]);
+    assert_eq!(ComputeResult::Tokens(results.clone()), alone[0].1);
+}
+
+#[test]
 fn a_result_names_the_tokens_that_its_grammar_forces() {
     let path =
         std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model/exo-demo-Q8_0.gguf"));

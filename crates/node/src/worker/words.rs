@@ -7,7 +7,7 @@ use bytes::Bytes;
 use exo_accelerators::{DeviceAsk, DeviceInfo, SurveyAsk};
 use exo_backend::MemoryReport;
 use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_cluster::{ComputeResult, EngineId, StageGeometry};
+use exo_cluster::{ComputeResult, EngineId, FailedSequence, StageGeometry};
 use exo_engine::EngineOptions;
 use exo_types::{FailureKind, KvDType, Monitor, PageKey, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
@@ -164,6 +164,7 @@ impl From<MemoryReport> for MemoryWords {
 pub enum Outcome {
     Rows,
     Tokens(Vec<TokenResult>),
+    Partial { results: Vec<TokenResult>, failed: Vec<FailedSequence> },
     Failed { kind: FailureKind, message: String },
 }
 
@@ -173,6 +174,7 @@ impl Outcome {
         match result {
             ComputeResult::Rows(rows) => (Self::Rows, rows),
             ComputeResult::Tokens(tokens) => (Self::Tokens(tokens), Bytes::new()),
+            ComputeResult::Partial { results, failed } => (Self::Partial { results, failed }, Bytes::new()),
             ComputeResult::Failed { kind, message } => (Self::Failed { kind, message }, Bytes::new()),
         }
     }
@@ -182,6 +184,7 @@ impl Outcome {
         match self {
             Self::Rows => ComputeResult::Rows(rows),
             Self::Tokens(tokens) => ComputeResult::Tokens(tokens),
+            Self::Partial { results, failed } => ComputeResult::Partial { results, failed },
             Self::Failed { kind, message } => ComputeResult::Failed { kind, message },
         }
     }

@@ -60,7 +60,9 @@ impl Pipeline {
             match engine.run(&HashModel, &job, None)? {
                 ComputeResult::Rows(more) => rows = more,
                 ComputeResult::Tokens(tokens) => return Ok(tokens),
-                failed @ ComputeResult::Failed { .. } => panic!("{failed:?}"),
+                failed @ (ComputeResult::Failed { .. } | ComputeResult::Partial { .. }) => {
+                    panic!("{failed:?}")
+                }
             }
         }
         panic!("the last engine gives tokens");

@@ -112,7 +112,8 @@ impl<'a> Lane<'a> {
         let output = self.engine.step(&frame, StepInput::Tokens, self.cancel, STEP_MAX);
         match output.context("a step failed")? {
             // Nothing is drafted here: one token each.
-            StepOutput::Sampled(drawn) => {
+            StepOutput::Sampled(sampled) => {
+                let drawn = sampled.all().context("a step failed")?;
                 Ok(drawn.into_iter().flat_map(|(_, tokens)| tokens).map(|drawn| drawn.token).collect())
             }
             StepOutput::Hidden(_) => anyhow::bail!("a whole model gave hidden rows"),
