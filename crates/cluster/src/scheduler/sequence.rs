@@ -10,7 +10,7 @@ use super::forced::Forced;
 use super::lookup::Lookup;
 use super::pages::{Claim, Pages};
 use super::row_cost::DraftBudget;
-use crate::wire::{EndReason, SequenceTimes, StageCommand, Submission, TokenResult};
+use crate::wire::{EndReason, SequenceTimes, StageCommand, Submission, TokenResult, sampling_bytes_about};
 
 /// Reports on prompts that one step may bring back, in the size of one vector: with `limits::EMBEDDING_MAX` and
 /// `limits::SCORES_BYTES_MAX` it keeps the tokens of a step well within their message.
@@ -130,8 +130,7 @@ impl Running {
 
     /// Bytes that its grammar and biases take in a message.
     pub(super) fn sampling_bytes(&self) -> usize {
-        let grammar = self.sampling.constraint.as_ref().map_or(0, |constraint| constraint.grammar.len());
-        grammar + self.sampling.logit_bias.len() * size_of::<(u32, f32)>()
+        sampling_bytes_about(&self.sampling)
     }
 
     /// What opens it on the stages, once: its prompt starts behind the pages it begins with.

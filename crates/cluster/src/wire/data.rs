@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use exo_types::{
-    Attempt, FailureKind, PageKey, PlacementId, SampledToken, SequenceId, SequenceSpec, StepFrame,
-    StepSequence, Term, WireDType,
+    Attempt, FailureKind, PageKey, PlacementId, SampledToken, SamplingParams, SequenceId, SequenceSpec,
+    StepFrame, StepSequence, Term, WireDType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -150,6 +150,18 @@ pub enum DataMessage {
         /// What is served.
         serving: PlacementId,
     },
+}
+
+/// About as many bytes as a sequence takes in a message that opens or submits it: its lists and its grammar; everything else of it is
+/// small.
+pub fn spec_bytes_about(spec: &SequenceSpec) -> usize {
+    4 * spec.history.len() + sampling_bytes_about(&spec.sampling)
+}
+
+/// The same of its grammar and biases.
+pub(crate) fn sampling_bytes_about(sampling: &SamplingParams) -> usize {
+    let constraint = sampling.constraint.as_ref().map_or(0, |c| c.grammar.len() + c.engine.len());
+    constraint + sampling.logit_bias.len() * size_of::<(u32, f32)>()
 }
 
 /// A sequence and when to end it.

@@ -23,9 +23,10 @@ pub use control::{
     DesiredState, DeviceReport, Drain, HeldModel, LinkReport, LogMessage, NodeReport, Refusal, ReplanReport,
     StageReport, Traffic, Trouble,
 };
+pub(crate) use data::sampling_bytes_about;
 pub use data::{
     Busy, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StepFailure,
-    StepMessage, Submission, TokenResult, TokensMessage,
+    StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
 pub use limits::BACKUP_BYTES_MAX;
 pub use measured::{Histogram, LoadReport, Measured, ModelTotals, NodeVitals};

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use exo_cluster::wire::{DataMessage, StageCommand};
-use exo_types::{NodeId, SequenceSpec, Time};
+use exo_cluster::wire::{DataMessage, StageCommand, StepFailure, spec_bytes_about};
+use exo_types::{NodeId, PromptReport, SampledToken, SequenceSpec, Time};
 
 /// Longer than two nodes that just met need to open their links, short enough for whoever waits for an answer.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(2);
@@ -81,26 +81,114 @@ impl Held {
     }
 }
 
-/// About as many bytes as the message takes: rows and lists; everything else of it is small.
+/// About as many bytes as the message takes: rows, lists and grammars; everything else of it is small.
 fn bytes_about(message: &DataMessage) -> usize {
     const REST: usize = 256;
-    let spec_bytes = |spec: &SequenceSpec| REST + 4 * spec.history.len();
+    let open_bytes = |spec: &SequenceSpec| REST + spec_bytes_about(spec);
+    let failure_bytes = |failure: &StepFailure| REST + failure.message.len() + 32 * failure.sequences.len();
     REST + match message {
-        DataMessage::Submit(submission) => spec_bytes(&submission.spec) + 4 * submission.stop_tokens.len(),
+        DataMessage::Submit(submission) => open_bytes(&submission.spec) + 4 * submission.stop_tokens.len(),
         DataMessage::Step(step) => {
             let commands = step.commands.iter().map(|command| match command {
-                StageCommand::Open { spec, cached, .. } => spec_bytes(spec) + 8 * cached.len(),
+                StageCommand::Open { spec, cached, .. } => open_bytes(spec) + 8 * cached.len(),
                 StageCommand::Keep { pages, .. } => 64 + 16 * pages.len(),
                 StageCommand::Forget(pages) => 64 + 8 * pages.len(),
                 _ => 64,
             });
             let sequences = step.frame.sequences.iter().map(|s| 128 + 4 * s.tokens.len());
-            step.rows.len() + commands.sum::<usize>() + sequences.sum::<usize>() + REST * step.failures.len()
+            let failures: usize = step.failures.iter().map(failure_bytes).sum();
+            step.rows.len()
+                + commands.sum::<usize>()
+                + sequences.sum::<usize>()
+                + failures
+                + 8 * (step.kept.len() + step.pages.len())
         }
         DataMessage::Tokens(tokens) => {
-            let results = tokens.results.iter().map(|r| 64 + 64 * r.tokens.len());
-            results.sum::<usize>() + REST * tokens.failures.len()
+            let results = tokens.results.iter().map(|result| {
+                let drawn = result.tokens.iter().map(|t| 64 + 8 * t.top.len() + report_bytes(t));
+                64 + drawn.sum::<usize>() + 4 * result.forced.len()
+            });
+            let failures: usize = tokens.failures.iter().map(failure_bytes).sum();
+            results.sum::<usize>() + failures + 8 * (tokens.kept.len() + tokens.pages.len())
         }
+        DataMessage::StepFailed(failure) => failure_bytes(failure),
+        DataMessage::Undelivered { sequences, .. } => 32 * sequences.len(),
         _ => 0,
+    }
+}
+
+/// What was asked of a prompt comes with the first token behind it.
+fn report_bytes(token: &SampledToken) -> usize {
+    match token.prompt.as_deref() {
+        Some(PromptReport::Embedding(vector)) => 4 * vector.len(),
+        Some(PromptReport::Scores(scores)) => scores.iter().map(|score| 8 + 8 * score.top.len()).sum(),
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use exo_cluster::wire::{Submission, TokenResult, TokensMessage};
+    use exo_types::{
+        Attempt, Constraint, Epoch, PlacementId, Principal, PromptQuery, RequestId, SamplingParams,
+        SequenceId, Term,
+    };
+
+    use super::*;
+
+    const PEER: NodeId = NodeId([2; 32]);
+    const SEQUENCE: SequenceId = SequenceId { request: RequestId(1), index: 0 };
+
+    fn placement() -> PlacementId {
+        PlacementId { epoch: Epoch { counter: 1, key: PEER }, number: 1 }
+    }
+
+    /// How many of it may wait together.
+    fn room_for(message: &DataMessage) -> usize {
+        let mut held = Held::default();
+        let is_room = |_: &usize| held.push(Time::ZERO, PEER, Box::new(message.clone())).is_ok();
+        (0..MESSAGES_MAX).take_while(is_room).count()
+    }
+
+    #[test]
+    fn grammars_that_wait_are_counted() {
+        let grammar = "x".repeat(1 << 20);
+        let constraint = Constraint { grammar, engine: String::new(), vocabulary: [0; 32] };
+        let submission = |constraint: Option<Constraint>| {
+            let sampling =
+                SamplingParams { constraint: constraint.map(Arc::new), ..SamplingParams::greedy() };
+            let (sequence, principal, driver, query) =
+                (SEQUENCE, Principal::LOCAL, PEER, PromptQuery::Nothing);
+            let (history, prompt_tokens) = (vec![1, 2], 2);
+            let spec = SequenceSpec { sequence, principal, driver, sampling, history, prompt_tokens, query };
+            let (placement, attempt, max_tokens) = (placement(), Attempt::FIRST, 1);
+            let (stop_tokens, ignore_eos, speculate) = (vec![], false, false);
+            let submission =
+                Submission { placement, attempt, spec, max_tokens, stop_tokens, ignore_eos, speculate };
+            DataMessage::Submit(submission)
+        };
+        assert_eq!(room_for(&submission(None)), MESSAGES_MAX);
+        assert_eq!(room_for(&submission(Some(constraint))), BYTES_MAX / (1 << 20) - 1);
+    }
+
+    #[test]
+    fn reports_on_prompts_that_wait_are_counted() {
+        let report = PromptReport::Embedding(vec![0.0; 1 << 18]);
+        let token = SampledToken { prompt: Some(Arc::new(report)), ..SampledToken::bare(7) };
+        let (sequence, attempt, position, drafts) = (SEQUENCE, Attempt::FIRST, 2, 0);
+        let result = TokenResult { sequence, attempt, position, tokens: vec![token], drafts, forced: vec![] };
+        let tokens = TokensMessage {
+            placement: placement(),
+            term: Term::FIRST,
+            step: 1,
+            results: vec![result],
+            failures: vec![],
+            pages: vec![],
+            kept: vec![],
+            computed_us: vec![],
+        };
+        assert_eq!(room_for(&DataMessage::Tokens(tokens)), BYTES_MAX / (1 << 20) - 1);
     }
 }
