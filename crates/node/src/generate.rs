@@ -398,7 +398,7 @@ async fn repeat(
 ) -> Result<(), GenerateError> {
     for (index, (choice, tokens)) in choices.iter_mut().zip(given).enumerate() {
         for token in tokens {
-            sink.room().await;
+            sink.room().await?;
             if let Some(checked) = checked.get_mut(index) {
                 checked.push(token.token)?;
             }

@@ -12,7 +12,10 @@ use tokio::time::{Duration, Instant};
 /// Events that may wait: an answer of the usual length in whole, and less than a megabyte.
 const UNREAD_MAX: usize = 4096;
 
-/// For a client to take half of them.
+/// Where many events come at once, so many unread ones are waited for, until half of them are left.
+const UNREAD_AT_ONCE_MAX: usize = UNREAD_MAX / 2;
+
+/// For a client to take that half.
 const ROOM_MAX: Duration = Duration::from_secs(30);
 
 type Item = Result<GenerateEvent, GenerateError>;
@@ -42,26 +45,42 @@ impl Sink {
     pub fn send(&self, event: GenerateEvent) -> Result<(), GenerateError> {
         // One task sends, one takes: the count may only fall between the two lines.
         if self.unread.load(Ordering::Relaxed) >= UNREAD_MAX {
-            return Err(GenerateError::SlowReader { unread: UNREAD_MAX as u32 });
+            return Err(too_slow(UNREAD_MAX));
         }
         self.unread.fetch_add(1, Ordering::Relaxed);
         let _ = self.items.send(Ok(event));
         Ok(())
     }
 
-    /// Waits, for many events at once, until the client has taken most of what waits. One that does not is too slow for the next event.
-    pub async fn room(&self) {
-        let until = Instant::now() + ROOM_MAX;
-        let is_full = || self.unread.load(Ordering::Relaxed) > UNREAD_MAX / 2 && !self.items.is_closed();
-        while is_full() && Instant::now() < until {
+    /// Makes room for one of many events that come at once. A client that does not take what waits in [`ROOM_MAX`] loses its request: so
+    /// one that reads nothing holds it for no longer.
+    pub async fn room(&self) -> Result<(), GenerateError> {
+        self.room_within(ROOM_MAX).await
+    }
+
+    async fn room_within(&self, max: Duration) -> Result<(), GenerateError> {
+        let is_above = |max: usize| self.unread.load(Ordering::Relaxed) > max && !self.items.is_closed();
+        if !is_above(UNREAD_AT_ONCE_MAX) {
+            return Ok(());
+        }
+        let until = Instant::now() + max;
+        while is_above(UNREAD_AT_ONCE_MAX / 2) {
+            if Instant::now() >= until {
+                return Err(too_slow(self.unread.load(Ordering::Relaxed)));
+            }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+        Ok(())
     }
 
     /// The last word; there is always room for it.
     pub fn fail(self, error: GenerateError) {
         let _ = self.items.send(Err(error));
     }
+}
+
+fn too_slow(unread: usize) -> GenerateError {
+    GenerateError::SlowReader { unread: unread as u32 }
 }
 
 impl Outlet {
@@ -98,5 +117,30 @@ mod tests {
             assert_eq!(outlet.next().await, Some(Ok(event(n))));
         }
         assert_eq!((outlet.next().await, outlet.next().await), (Some(Err(behind)), None));
+    }
+
+    /// Not before each of the events that come.
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_is_waited_for_once() {
+        const MAX: Duration = Duration::from_millis(50);
+        let (sink, mut outlet) = sink();
+        let mut sent = 0;
+        let refused = loop {
+            if let Err(error) = sink.room_within(MAX).await {
+                break error;
+            }
+            sink.send(event(sent)).unwrap();
+            sent += 1;
+        };
+        let unread = UNREAD_AT_ONCE_MAX + 1;
+        assert_eq!((sent, refused), (unread, too_slow(unread)));
+        // One that reads goes on, as soon as it has taken half.
+        for n in 0..unread - UNREAD_AT_ONCE_MAX / 2 {
+            assert_eq!(outlet.next().await, Some(Ok(event(n))));
+        }
+        assert_eq!(sink.room_within(MAX).await, Ok(()));
+        drop(outlet);
+        (0..UNREAD_AT_ONCE_MAX).for_each(|n| sink.send(event(n)).unwrap());
+        assert_eq!(sink.room_within(MAX).await, Ok(()), "a client that left cancels its request itself");
     }
 }
