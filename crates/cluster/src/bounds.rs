@@ -105,8 +105,8 @@ fn of_requests() -> Vec<Bound> {
 fn of_steps() -> Vec<Bound> {
     let scheduler = SchedulerConfig::default();
     let step = format!(
-        "{} + {} for each token; where four steps of its size came back and the last one less than 5 s before it was \
-         sent, 8 times what they took, at least 2 s",
+        "{} + {} for each token; where four steps of its size came back, 8 times what they took, at least 2 s, or 200 times and \
+         at least 6 s where none had come back for 5 s",
         time(scheduler.step_deadline),
         time(scheduler.step_deadline_per_token)
     );

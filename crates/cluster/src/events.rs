@@ -1,10 +1,11 @@
 //! Facts that last: what the log holds. Past tense, decided by the coordinator, never telemetry or tokens.
 
-use exo_types::{Exclusion, InstanceId, KvDType, ModelId, ModelShape, NodeId, Pin, Placement};
+use exo_types::{Exclusion, InstanceId, KvDType, ModelId, ModelShape, NodeId, Pin, Placement, list};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::{Check, CheckError, limits};
+use crate::wire::limits::{self, MEMBERS_MAX, PINS_MAX};
+use crate::wire::{Check, CheckError};
 
 /// What the planner should aim for, as the log keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -44,10 +45,13 @@ pub struct InstanceRequest {
     /// What the planner should aim for.
     pub objective: PlaceObjective,
     /// Devices that must take part, however often it is placed again.
+    #[serde(deserialize_with = "list::<_, _, PINS_MAX>")]
     pub pins: Vec<Pin>,
     /// Devices that must not.
+    #[serde(deserialize_with = "list::<_, _, PINS_MAX>")]
     pub excluded: Vec<Exclusion>,
     /// Nodes known to hold the model's file when it was placed; weights are fetched from them.
+    #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
     pub holders: Vec<NodeId>,
     /// A request loaded it, and no person asked for it: it makes room for what is placed next.
     pub is_on_demand: bool,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use exo_types::{InstanceId, ModelId, Placement};
+use exo_types::{InstanceId, ModelId, Placement, SHARDS_MAX, list};
 use serde::{Deserialize, Serialize};
 
 /// How far a stage's worker is with it.
@@ -133,6 +133,7 @@ pub struct InstanceView {
     /// How it does.
     pub state: InstanceState,
     /// Per stage, in the placement's order.
+    #[serde(deserialize_with = "list::<_, _, SHARDS_MAX>")]
     pub stages: Vec<StageView>,
     /// Where stages of it are to be elsewhere.
     pub moving: Option<Moving>,

@@ -1,12 +1,12 @@
 //! Small values for this crate's tests.
 
 use exo_types::{
-    Attempt, DeviceId, Epoch, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape, NodeId,
-    Placement, PlacementId, Principal, PromptQuery, RequestId, SampledToken, SamplingParams, SequenceId,
-    SequenceSpec, Shard, Stage, Term,
+    Attempt, Corrections, DeviceFacts, DeviceId, DeviceKind, Epoch, InstanceId, KvDType, LayerRange,
+    LayerShape, ModelId, ModelShape, NodeFacts, NodeId, Placement, PlacementId, Principal, PromptQuery,
+    RequestId, SampledToken, SamplingParams, SequenceId, SequenceSpec, Shard, Stage, SupportClass, Term,
 };
 
-use crate::wire::{StagePages, Submission, TokenResult, TokensMessage};
+use crate::wire::{Measured, NodeReport, StagePages, Submission, TokenResult, TokensMessage};
 use crate::{InstanceRequest, PlaceObjective};
 use crate::{Scheduler, SchedulerConfig, SchedulerOutput};
 
@@ -137,4 +137,43 @@ pub(crate) fn serving(
     let out = scheduler.tokens(now, from, &tokens);
     assert_eq!(out, [SchedulerOutput::Serving]);
     scheduler
+}
+
+/// Per device: enough for the whole test model with workspace, several times.
+pub(crate) const PLENTY: u64 = 64 << 30;
+
+/// Of a node with one device that has so much free.
+pub(crate) fn report(n: u8, free: u64) -> NodeReport {
+    let device = DeviceFacts {
+        id: DeviceId::cpu(),
+        kind: DeviceKind::Cpu,
+        name: "cpu".into(),
+        backend: "cpu".into(),
+        memory_total_bytes: PLENTY,
+        memory_free_bytes: free,
+        compute_units: 4,
+        read_bytes_per_s: Some(1e10),
+        flops_per_s: Some(1e11),
+        corrections: Corrections::default(),
+        support: SupportClass::Full,
+        support_reason: String::new(),
+    };
+    let (name, version, platform) = (format!("n{n}"), "0".to_owned(), "test".to_owned());
+    let facts =
+        NodeFacts { node: node(n), name, version, platform, devices: vec![device], mains_power: None };
+    NodeReport {
+        facts,
+        models: vec![],
+        stages: vec![],
+        links: vec![],
+        desired: None,
+        unreached: vec![],
+        troubles: vec![],
+        process_bytes: None,
+        devices: vec![],
+        card_events: vec![],
+        measured: Measured::default(),
+        log: exo_types::LogHead::EMPTY,
+        reached: Vec::new(),
+    }
 }

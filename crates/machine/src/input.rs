@@ -312,6 +312,8 @@ pub enum FetchEvent {
     Failed {
         /// Why, with the numbers.
         reason: String,
+        /// Whether the disk has no room for it: it will hardly have it the next time.
+        is_refusal: bool,
     },
 }
 

@@ -13,6 +13,8 @@ pub(crate) const SNAPSHOT_EVERY: u64 = 256;
 /// Entries kept for followers.
 const KEPT_MAX: usize = 256;
 const KEPT_BYTES_MAX: usize = 8 << 20;
+/// Bytes of entries in one message: several of the largest.
+const SENT_BYTES_MAX: usize = 4 << 20;
 
 /// Where the log ends, and its last entries.
 #[derive(Debug)]
@@ -108,10 +110,15 @@ impl Log {
         self.kept.get(at).map(|(before, _)| before.hash)
     }
 
-    /// The durable entries behind the first `index`, `max` at most. Empty for what is not kept.
+    /// The durable entries behind the first `index`, `max` at most and as many as go in one message. Empty for what is not kept.
     pub(crate) fn after(&self, index: u64, max: usize) -> Vec<Vec<u8>> {
         let from = self.kept.iter().skip_while(|(before, _)| before.index < index);
-        from.take(max).map(|(_, entry)| entry.clone()).collect()
+        let mut bytes = 0;
+        let fits = |entry: &&Vec<u8>| {
+            bytes += entry.len();
+            bytes <= SENT_BYTES_MAX
+        };
+        from.take(max).map(|(_, entry)| entry).take_while(fits).cloned().collect()
     }
 
     fn keep(&mut self, entries: Vec<Vec<u8>>) {

@@ -166,6 +166,8 @@ pub struct NodeMachine {
     /// Who may connect, without this node.
     pub(crate) members: BTreeSet<NodeId>,
     pub(crate) statuses: BTreeMap<NodeId, exo_api::NodeStatus>,
+    /// Of whom it was said that they are gone, and not since that they are here.
+    pub(crate) said_lost: BTreeSet<NodeId>,
     /// Another cluster's log is on its way to disk, in place of this one's.
     pub(crate) moving_in: Option<MoveIn>,
     /// The addresses that were last written.
@@ -248,6 +250,7 @@ impl NodeMachine {
             leads_soon: None,
             members: BTreeSet::new(),
             statuses: BTreeMap::from([(me, exo_api::NodeStatus::Alive)]),
+            said_lost: BTreeSet::new(),
             moving_in: None,
             kept_addresses: Vec::new(),
             advertised: None,
@@ -283,12 +286,16 @@ impl NodeMachine {
             is_stopping: false,
             config,
         };
-        machine.tell_standing();
-        machine.members_changed();
-        machine.report_now();
-        machine.settle();
-        let effects = machine.finish();
+        let effects = machine.begin();
         (machine, effects)
+    }
+
+    fn begin(&mut self) -> Vec<Effect> {
+        self.tell_standing();
+        self.members_changed();
+        self.report_now();
+        self.settle();
+        self.finish()
     }
 
     /// Takes in what happened and says what to do, in order. `now` never runs backwards.

@@ -107,7 +107,7 @@ impl NodeMachine {
 
     fn node_up(&mut self, node: NodeId) {
         let before = self.statuses.insert(node, NodeStatus::Alive);
-        if node != self.me && before.is_none_or(|b| b == NodeStatus::Lost) {
+        if node != self.me && (before.is_none() | self.said_lost.remove(&node)) {
             let name = self.name_of(node);
             self.notice(Notice::Up { name });
         }
@@ -126,6 +126,7 @@ impl NodeMachine {
 
     fn node_lost(&mut self, node: NodeId, reason: &str) {
         self.set_status(node, NodeStatus::Lost);
+        self.said_lost.insert(node);
         let name = self.name_of(node);
         self.notice(Notice::Lost { name, reason: reason.to_owned() });
         self.reports.remove(&node);
@@ -171,6 +172,7 @@ impl NodeMachine {
         let members = self.members_known();
         let connected = self.to_connect();
         self.statuses.retain(|node, _| members.contains(node));
+        self.said_lost.retain(|node| members.contains(node));
         self.reports.retain(|node, _| members.contains(node));
         self.reported.retain(|node, _| members.contains(node));
         if connected != self.members {

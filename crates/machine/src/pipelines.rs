@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_cluster::wire::{DataMessage, StageCommand, StepMessage, Submission, TokensMessage, Trouble};
+use exo_cluster::wire::{DataMessage, StageCommand, StepMessage, Submission, TokensMessage, Trouble, clip};
 use exo_cluster::{
     DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
     StageInput, StageMachine, StageOutput, Undeliverable,
@@ -40,7 +40,9 @@ impl NodeMachine {
     }
 
     pub(crate) fn feed_stage(&mut self, position: ShardPosition, input: StageInput) {
-        let Some(stage) = self.stages.get_mut(&position) else { return };
+        let Some(stage) = self.stages.get_mut(&position) else {
+            return tracing::trace!(?position, "words for a stage that is over");
+        };
         let engine = stage.engine;
         for output in stage.machine.handle(self.now.time, input) {
             match output {
@@ -179,7 +181,9 @@ impl NodeMachine {
 
     /// Between two terms an instance is not ready: its coordinator hears of it at once.
     pub(crate) fn feed_scheduler(&mut self, placement: PlacementId, input: SchedulerInput) {
-        let Some(entry) = self.schedulers.get_mut(&placement) else { return };
+        let Some(entry) = self.schedulers.get_mut(&placement) else {
+            return tracing::trace!(%placement, "words for a scheduler that is over");
+        };
         let was_serving = entry.scheduler.is_serving();
         let outputs = entry.scheduler.handle(self.now.time, input);
         let stopped = was_serving && !entry.scheduler.is_serving();
@@ -205,6 +209,7 @@ impl NodeMachine {
                 (to, DataMessage::Started { placement, term, sequence, attempt, cached_tokens })
             }
             SchedulerOutput::Rejected { to, placement, sequence, attempt, kind, message, busy } => {
+                let message = clip(&message);
                 (to, DataMessage::Rejected { placement, sequence, attempt, kind, message, busy })
             }
             SchedulerOutput::Draft { spec, count } if self.has_draft => {
@@ -223,6 +228,7 @@ impl NodeMachine {
                 DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated, times },
             ),
             SchedulerOutput::Failed { to, term, sequence, attempt, kind, message } => {
+                let message = clip(&message);
                 (to, DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message })
             }
             SchedulerOutput::InstanceFailed { stage, message, .. } => {
@@ -232,7 +238,7 @@ impl NodeMachine {
                 if self.has_bug(crate::planted::Bug::Unreported) {
                     return;
                 }
-                self.troubles.push(Trouble { placement, stage, reason: message });
+                self.troubles.push(Trouble { placement, stage, reason: clip(&message) });
                 return self.report_now();
             }
         };
@@ -344,6 +350,8 @@ impl NodeMachine {
     fn driver_hears(&mut self, from: NodeId, sequence: SequenceId, message: DataMessage) {
         if self.drivers.contains_key(&sequence) {
             self.feed_driver(sequence, DriverInput::Message { from, message });
+        } else {
+            tracing::trace!(peer = %from, request = %sequence.request, "words for a driver that is over");
         }
     }
 

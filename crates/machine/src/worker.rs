@@ -137,7 +137,8 @@ impl NodeMachine {
                 FetchWhat::Manifest => WorkerInput::ManifestHeld(engine),
                 FetchWhat::Shard(_) => WorkerInput::Stored(engine),
             },
-            FetchEvent::Failed { reason } => WorkerInput::Failed { engine, reason },
+            FetchEvent::Failed { reason, is_refusal: true } => WorkerInput::Refused { engine, reason },
+            FetchEvent::Failed { reason, is_refusal: false } => WorkerInput::Failed { engine, reason },
         };
         self.fetches.remove(&fetch);
         // Of a model of a hub others ask for what is here while the rest comes.

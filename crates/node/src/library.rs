@@ -83,6 +83,21 @@ pub struct Library {
     details: Mutex<HashMap<ModelId, Details>>,
 }
 
+/// Why bytes of a model did not come to this disk.
+#[derive(Debug)]
+pub struct NotStored {
+    /// For people.
+    pub reason: String,
+    /// Whether the disk has no room for them: it will hardly have it the next time.
+    pub is_refusal: bool,
+}
+
+impl std::convert::From<String> for NotStored {
+    fn from(reason: String) -> Self {
+        Self { reason, is_refusal: false }
+    }
+}
+
 impl Library {
     /// A library over a store.
     pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Room) -> Self {
@@ -179,7 +194,7 @@ impl Library {
         holders: &[Holder],
         progress: &mut (dyn FnMut(u64, u64) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
-    ) -> Result<(), String> {
+    ) -> Result<(), NotStored> {
         crate::room::note(&self.store, vec![id]).await;
         let Local::Partial(partial) = self.local(id).await? else { return Ok(()) };
         let opened = partial.clone();
@@ -196,7 +211,7 @@ impl Library {
         self.fetch_into_room(&partial, &missing, holders, &mut progress, received).await?;
         let flushed =
             tokio::task::spawn_blocking(move || partial.flush()).await.map_err(|e| e.to_string())?;
-        flushed.map_err(|e| chain(&e))
+        Ok(flushed.map_err(|e| chain(&e))?)
     }
 
     async fn local(&self, id: ModelId) -> Result<Local, String> {
@@ -239,15 +254,18 @@ impl Library {
         holders: &[Holder],
         progress: &mut (dyn FnMut(u64) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
-    ) -> Result<(), String> {
+    ) -> Result<(), NotStored> {
         let needed_bytes = chunks.iter().filter_map(|chunk| partial.manifest().chunk_len(*chunk)).sum();
         let room = self.make_room(Some(partial.id()), needed_bytes, &|| true).await;
-        let room = room.map_err(|error| format!("{error} ({})", error.hint()))?;
+        let room = room.map_err(|error| {
+            let reason = format!("{error} ({})", error.hint());
+            NotStored { reason, is_refusal: true }
+        })?;
         let progress = &mut |bytes| {
             room.claim.arrived(bytes);
             progress(bytes);
         };
-        self.fetch(partial, chunks, holders, progress, received).await
+        Ok(self.fetch(partial, chunks, holders, progress, received).await?)
     }
 
     /// Fetches chunks from the holders in turn; what one could not give, the next is asked for.

@@ -122,7 +122,7 @@ impl World {
         let took = least + Duration::from_micros(bytes * 1_000_000 / FETCH_RATE);
         if !has && bytes > 0 {
             let reason = "no holder answers".to_owned();
-            let event = FetchEvent::Failed { reason };
+            let event = FetchEvent::Failed { reason, is_refusal: false };
             return self.input_at(self.now + Duration::from_secs(2), node, Input::Fetched { fetch, event });
         }
         if bytes > 1 << 20 {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::NodeId;
+use crate::{DEVICES_MAX, NodeId, list};
 
 /// A device within its node, stable across restarts: `cpu`, later `cuda:GPU-…`, `vulkan:0000:01:00.0`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -169,6 +169,7 @@ pub struct NodeFacts {
     /// Operating system and architecture, for example `linux-x86_64`.
     pub platform: String,
     /// Its devices.
+    #[serde(deserialize_with = "list::<_, _, DEVICES_MAX>")]
     pub devices: Vec<DeviceFacts>,
     /// Whether it runs on mains power; `None` when unknown.
     pub mains_power: Option<bool>,

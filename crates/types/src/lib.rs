@@ -12,6 +12,7 @@ mod device;
 mod dtype;
 mod ids;
 mod kv;
+mod list;
 mod log;
 mod pin;
 mod prompt;
@@ -33,6 +34,7 @@ pub use ids::{
     Term,
 };
 pub use kv::{KvDType, ParseKvDTypeError};
+pub use list::{DEVICES_MAX, LAYERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX, TOP_MAX, list};
 pub use log::LogHead;
 pub use pin::{Exclusion, Pin, PinLayers};
 pub use prompt::{Pooling, PromptQuery, PromptReport, SharedReport, TokenScore};

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::{TOP_MAX, list};
+
 /// What the last stage reports of a prompt beside the tokens that it samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum PromptQuery {
@@ -67,5 +69,6 @@ pub struct TokenScore {
     /// Natural logarithm of its probability, of the raw logits.
     pub logprob: f32,
     /// The most likely tokens in its place with their log-probabilities, best first.
+    #[serde(deserialize_with = "list::<_, _, TOP_MAX>")]
     pub top: Vec<(u32, f32)>,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::SharedReport;
+use crate::{SharedReport, TOP_MAX, list};
 
 /// Parameters of one sequence's sampler. [`SamplingParams::greedy`] is the neutral start.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -128,6 +128,7 @@ pub struct SampledToken {
     /// Natural logarithm of its probability before temperature and filters; `None` unless asked for.
     pub logprob: Option<f32>,
     /// The most likely tokens with their log-probabilities, best first; empty unless asked for.
+    #[serde(deserialize_with = "list::<_, _, TOP_MAX>")]
     pub top: Vec<(u32, f32)>,
     /// What was asked of the prompt, with the first token behind it.
     pub prompt: Option<SharedReport>,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{LayerRange, Shard};
+use crate::{LAYERS_MAX, LayerRange, Shard, list};
 
 /// One transformer layer in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -21,6 +21,7 @@ pub struct LayerShape {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ModelShape {
     /// Per layer, first to last.
+    #[serde(deserialize_with = "list::<_, _, LAYERS_MAX>")]
     pub layers: Vec<LayerShape>,
     /// Stored bytes of the embedding table.
     pub embedding_bytes: u64,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, InstanceId, KvDType, ModelId, NodeId, PlacementId};
+use crate::{DeviceId, InstanceId, KvDType, ModelId, NodeId, PlacementId, SHARDS_MAX, STAGES_MAX, list};
 
 /// A half-open range of transformer layers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -151,6 +151,7 @@ pub struct Stage {
     /// The layers of the stage.
     pub layers: LayerRange,
     /// Its shards, the leader's first; the index is the rank. Never empty.
+    #[serde(deserialize_with = "list::<_, _, SHARDS_MAX>")]
     pub shards: Vec<PlacedShard>,
 }
 
@@ -183,6 +184,7 @@ pub struct Placement {
     /// The model, by manifest.
     pub model: ModelId,
     /// First stage first. The node of the first stage's leader runs the instance scheduler.
+    #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub stages: Vec<Stage>,
     /// Longest sequence (prompt and answer) in tokens.
     pub context_tokens: u32,

@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Epoch, NodeId, PlacementId, Principal, PromptQuery, SamplingParams, SequenceId, Term};
+use crate::{
+    Epoch, NodeId, PlacementId, Principal, PromptQuery, SEQUENCES_MAX, SamplingParams, SequenceId, Term, list,
+};
 
 /// Guessed tokens one part of a step may carry: far more than pays on any device we know, few enough that a step's
 /// logits stay small.
@@ -113,6 +115,7 @@ pub struct StepFrame {
     /// Grows by one per step of a term.
     pub step: u64,
     /// The batch.
+    #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
     pub sequences: Vec<StepSequence>,
 }
 

@@ -4,12 +4,14 @@ use exo_types::{InstanceId, Time};
 
 use super::log::Answer;
 use super::planning::PlanAsk;
-use super::{Coordinator, CoordinatorOutput, ReplyTo, clip, not_coordinator};
-use crate::wire::{Check, ControlRefusal, ControlReply};
-use crate::{Event, InstanceRequest, InstanceState};
+use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
+use crate::wire::{Check, ControlRefusal, ControlReply, clip};
+use crate::{Event, InstanceRequest};
 
 /// Appends that may wait for the journal; who asks for more is refused.
 const APPENDS_MAX: usize = 256;
+/// Questions of one member that wait for a plan or for the log.
+const ASKED_MAX: usize = 64;
 
 impl Coordinator {
     /// A model that is not placed is planned first.
@@ -25,6 +27,12 @@ impl Coordinator {
         }
         if let Err(error) = request.check() {
             return out.push(refused(reply, ControlRefusal::Invalid, &error.to_string()));
+        }
+        let asked = self.leading.iter().flat_map(Leading::asked).filter(|to| to.node == reply.node).count();
+        if asked >= ASKED_MAX {
+            let message =
+                format!("{asked} questions of this node are waiting for an answer; ask again later");
+            return out.push(refused(reply, ControlRefusal::Busy, &message));
         }
         if self.placed_already(reply, &request, out) {
             return;
@@ -88,10 +96,6 @@ impl Coordinator {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let reason = clip(&reason);
-        // Who streams from it hears that this was a decision, not a loss.
-        if let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
-            watch.state = InstanceState::Failed { reason: reason.clone() };
-        }
         let event = Event::InstanceRemoved { instance, reason };
         self.ask(vec![(reply, Answer::Done)], vec![event], out);
     }

@@ -2,9 +2,9 @@
 
 use exo_types::{PlacementId, Time};
 
-use super::{AppendId, Coordinator, CoordinatorOutput, Leading, ReplyTo, Watch, clip};
-use crate::wire::{ControlRefusal, ControlReply};
-use crate::{ApplyError, Event, State};
+use super::{AppendId, Coordinator, CoordinatorOutput, Leading, ReplyTo, Watch};
+use crate::wire::{ControlRefusal, ControlReply, clip};
+use crate::{ApplyError, Event, InstanceState, State};
 
 /// Events on their way to the journal, and who waits for them.
 #[derive(Clone, Debug)]
@@ -25,6 +25,12 @@ pub(super) enum Answer {
 }
 
 impl Leading {
+    /// Everyone who waits for a plan or for the log.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &ReplyTo> {
+        let appends = self.appends.values().flat_map(|pending| pending.replies.iter().map(|(to, _)| to));
+        appends.chain(self.plans.replies())
+    }
+
     /// The next placement's own name. A number that comes to nothing is left out.
     pub(super) fn next_placement(&mut self) -> PlacementId {
         self.placement_last += 1;
@@ -57,6 +63,7 @@ impl Coordinator {
         let durable = std::mem::replace(&mut leading.appends, later);
         for pending in durable.into_values() {
             for event in &pending.events {
+                self.remember_removed(event);
                 apply_durable(&mut self.state, event);
             }
             self.watch_changes(now, &pending.events);
@@ -64,6 +71,16 @@ impl Coordinator {
                 let reply = self.answer(answer);
                 out.push(CoordinatorOutput::Reply { to, reply });
             }
+        }
+    }
+
+    /// Who streams from it hears that this was a decision, not a loss.
+    fn remember_removed(&mut self, event: &Event) {
+        let Event::InstanceRemoved { instance, reason } = event else { return };
+        let view = self.view(*instance);
+        if let Some((leading, mut view)) = self.leading.as_mut().zip(view) {
+            view.state = InstanceState::Failed { reason: reason.clone() };
+            leading.published.removed.push(view);
         }
     }
 
@@ -86,10 +103,10 @@ impl Coordinator {
             let reply = ControlReply::Refused { refusal: ControlRefusal::LogFailed, message };
             out.push(CoordinatorOutput::Reply { to, reply });
         }
-        // A decision about an instance is taken again at the next survey, not before a moment has passed.
-        for watch in leading.watches.values_mut() {
-            watch.decide_at = now + std::time::Duration::from_secs(1);
-        }
+        // What the coordinator decides by itself is decided again, not before a moment has passed.
+        let later = now + std::time::Duration::from_secs(1);
+        leading.watches.values_mut().for_each(|watch| watch.decide_at = later);
+        leading.forget_at = later;
     }
 
     pub(super) fn replicated(&mut self, events: &[Event]) {

@@ -54,6 +54,9 @@ pub struct Coordinator {
     /// The latest report of each member alive.
     reports: BTreeMap<NodeId, NodeReport>,
     leading: Option<Leading>,
+    /// The epoch it led last, and the last numbers it gave there to a placement and to a desired state: they go on if it leads that
+    /// epoch again.
+    led_last: Option<(Epoch, u32, u64)>,
 }
 
 /// What a coordinator keeps while it leads.
@@ -79,6 +82,8 @@ struct Leading {
     /// The last number given to a placement.
     placement_last: u32,
     published: Published,
+    /// No event about a drained node before this time: the log has just failed.
+    forget_at: Time,
 }
 
 impl Coordinator {
@@ -86,7 +91,7 @@ impl Coordinator {
     pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
         let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
         let (members, reports) = (BTreeMap::new(), BTreeMap::new());
-        Self { me, config, state, members, alive, lost, reports, leading: None }
+        Self { me, config, state, members, alive, lost, reports, leading: None, led_last: None }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -123,8 +128,8 @@ impl Coordinator {
             self.unload_idle(now, &mut out);
             self.review(now);
             self.ask_planner(now, &mut out);
-            self.tell_workers(now, &mut out);
             self.publish(now, &mut out);
+            self.tell_workers(now, &mut out);
         }
         out
     }
@@ -147,6 +152,9 @@ impl Coordinator {
         // Whoever led before may have seen it serve.
         let watch = |(&id, entry)| (id, Watch::new(now, entry, true, 0));
         let watches = self.state.instances().iter().map(watch).collect();
+        let numbers = self.led_last.filter(|(led, ..)| *led == epoch);
+        let (placement_last, revision) =
+            numbers.map_or((0, 0), |(_, placement, revision)| (placement, revision));
         self.leading = Some(Leading {
             epoch,
             since: now,
@@ -159,15 +167,17 @@ impl Coordinator {
             leaving: BTreeMap::new(),
             usable: None,
             told: BTreeMap::new(),
-            revision: 0,
-            placement_last: 0,
+            revision,
+            placement_last,
             published: Published::default(),
+            forget_at: now,
         });
     }
 
     /// Leads no more: whoever waits for an answer is told to ask elsewhere.
     fn step_down(&mut self, out: &mut Vec<CoordinatorOutput>) {
         let Some(leading) = self.leading.take() else { return };
+        self.led_last = Some((leading.epoch, leading.placement_last, leading.revision));
         // What they reported is of the past when this node leads again.
         self.reports.clear();
         let appends = leading.appends.into_values().flat_map(|pending| pending.replies);
@@ -206,6 +216,8 @@ impl Coordinator {
             if let Some(leading) = self.leading.as_mut().filter(|_| before.is_none()) {
                 leading.look_again(now);
             }
+        } else {
+            tracing::trace!(peer = %from, of = %report.facts.node, "a report of who is no member, is lost, or speaks for another");
         }
     }
 
@@ -227,9 +239,4 @@ fn not_coordinator(to: ReplyTo) -> CoordinatorOutput {
     let message = "this node does not lead (any more); ask again".to_owned();
     let refusal = crate::wire::ControlRefusal::NotCoordinator;
     CoordinatorOutput::Reply { to, reply: ControlReply::Refused { refusal, message } }
-}
-
-/// Texts go to the log and over the wire, where they are bounded.
-fn clip(text: &str) -> String {
-    text.chars().take(crate::wire::limits::TEXT_BYTES_MAX / 4).collect()
 }

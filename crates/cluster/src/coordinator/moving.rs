@@ -12,8 +12,8 @@ use super::asks::refused;
 use super::log::Answer;
 use super::repair::{Of, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
-use super::{Coordinator, CoordinatorOutput, ReplyTo, clip, not_coordinator};
-use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain};
+use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
+use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, clip};
 use crate::{Event, InstanceState, Moving, StageStatus, StateInstance};
 
 /// A node that leaves says so twice a second.
@@ -335,6 +335,9 @@ impl Coordinator {
         let knows_members = self.members.contains_key(&self.me);
         let Some(leading) = &mut self.leading else { return };
         leading.leaving.retain(|_, said_at| now.since(*said_at) <= LEAVING_FOR);
+        if now < leading.forget_at {
+            return;
+        }
         let gone = leading.planned.drained().iter().find(|node| !self.members.contains_key(node)).copied();
         if let Some(node) = gone.filter(|_| knows_members) {
             let event = Event::NodeDrained { node, is_drained: false };

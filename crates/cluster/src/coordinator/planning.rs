@@ -17,8 +17,8 @@ use super::asks::refused;
 use super::log::Answer;
 use super::place::{instance_after, objective_of, placement};
 use super::survey::LOOK_EVERY;
-use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo, clip};
-use crate::wire::ControlRefusal;
+use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo};
+use crate::wire::{ControlRefusal, clip};
 use crate::{Event, InstanceRequest};
 
 /// Plans that may wait for the one in flight; who asks for more is refused.
@@ -102,6 +102,14 @@ impl PlanAsk {
         }
     }
 
+    fn replies(&self) -> &[ReplyTo] {
+        match &self.purpose {
+            Purpose::Placement { replies, .. } => replies,
+            Purpose::Review { reply, .. } => reply.as_slice(),
+            Purpose::Replacement { .. } => &[],
+        }
+    }
+
     fn into_replies(self) -> Vec<ReplyTo> {
         match self.purpose {
             Purpose::Placement { replies, .. } => replies,
@@ -173,6 +181,12 @@ impl PlanQueue {
             Purpose::Placement { .. } | Purpose::Replacement { .. } => false,
         };
         gives_way.then(|| self.in_flight.take()).flatten().map(|in_flight| in_flight.ask)
+    }
+
+    /// The same, while they wait.
+    pub(super) fn replies(&self) -> impl Iterator<Item = &ReplyTo> {
+        let asks = self.in_flight.iter().map(|f| &f.ask).chain(&self.queued);
+        asks.flat_map(PlanAsk::replies)
     }
 
     /// Everyone who waits for a plan.

@@ -14,8 +14,8 @@ use super::moving::Move;
 use super::place::placement;
 use super::planning::PlanAsk;
 use super::survey::Watch;
-use super::{Coordinator, CoordinatorOutput, ReplyTo, clip, not_coordinator};
-use crate::wire::{ControlRefusal, ControlReply, ReplanReport};
+use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
+use crate::wire::{ControlRefusal, ControlReply, ReplanReport, clip};
 use crate::{InstanceState, StateInstance};
 
 /// A plan that gains less is not worth a move: predictions from fresh measurements are good to a tenth.

@@ -9,7 +9,8 @@ use std::time::Duration;
 use exo_planner::Plan;
 use exo_types::{DeviceId, InstanceId, NodeId, Time};
 
-use super::{Coordinator, CoordinatorOutput, clip};
+use super::{Coordinator, CoordinatorOutput};
+use crate::wire::clip;
 use crate::{Event, InstanceState};
 
 /// An instance that had no request for so long makes room. Its scheduler's node reports each second.
@@ -76,7 +77,7 @@ impl Coordinator {
     /// Unloads those of the instances that hold memory where the plan needs it: the events, and what to say of them. An error says
     /// which of them are in use.
     pub(super) fn make_room(
-        &mut self,
+        &self,
         now: Time,
         unloaded: &[InstanceId],
         plan: &Plan,
@@ -100,9 +101,8 @@ impl Coordinator {
         let reason = clip(&format!("unloaded to make room for {model_name}"));
         let mut said = Vec::new();
         for (id, name) in &idle {
-            let Some(watch) = self.leading.as_mut().and_then(|l| l.watches.get_mut(id)) else { continue };
+            let Some(watch) = self.leading.as_ref().and_then(|l| l.watches.get(id)) else { continue };
             let idle_s = now.since(watch.used_at).as_secs();
-            watch.state = InstanceState::Failed { reason: reason.clone() };
             said.push(format!("{name} is unloaded to make room: a request loaded it, unused for {idle_s} s"));
         }
         let remove =

@@ -9,8 +9,8 @@ use super::planning::PlanAsk;
 use super::repair::{Of, replaced};
 use super::replan::Review;
 use super::unblamed::{TROUBLES_MAX, Unblamed};
-use super::{Coordinator, CoordinatorOutput, Leading, clip};
-use crate::wire::Trouble;
+use super::{Coordinator, CoordinatorOutput, Leading};
+use crate::wire::{Trouble, clip};
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
 
 /// What is remembered of an instance between reports.
@@ -408,11 +408,7 @@ impl Coordinator {
         reason: String,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let reason = clip(&reason);
-        if let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
-            watch.state = InstanceState::Failed { reason: reason.clone() };
-        }
-        self.decide(now, instance, Event::InstanceRemoved { instance, reason }, out);
+        self.decide(now, instance, Event::InstanceRemoved { instance, reason: clip(&reason) }, out);
     }
 
     /// Appends a decision of the coordinator's own. One that the state refuses would be a bug of the planner; it is

@@ -21,6 +21,8 @@ pub(super) struct Told {
 pub(super) struct Published {
     views: Vec<InstanceView>,
     at: Option<Time>,
+    /// Instances whose removal is durable and that are to be told of once more.
+    pub(super) removed: Vec<InstanceView>,
     /// A member came back and may have missed it.
     pub(super) outdated: bool,
 }
@@ -86,9 +88,10 @@ impl Coordinator {
     }
 
     pub(super) fn publish(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
-        let views = self.instances();
+        let mut views = self.instances();
         let Some(leading) = &mut self.leading else { return };
         let before = &mut leading.published;
+        views.append(&mut before.removed);
         let age = before.at.map(|at| now.since(at));
         let turned = turned(&before.views, &views);
         let progressed = views != before.views && age.is_none_or(|age| age >= PROGRESS_EVERY);
@@ -99,7 +102,7 @@ impl Coordinator {
         for view in turned {
             out.push(CoordinatorOutput::InstanceChanged(Box::new(view.clone())));
         }
-        *before = Published { views: views.clone(), at: Some(now), outdated: false };
+        *before = Published { views: views.clone(), at: Some(now), removed: Vec::new(), outdated: false };
         out.push(CoordinatorOutput::Instances { epoch: leading.epoch, instances: views });
     }
 }

@@ -9,15 +9,13 @@ mod room;
 use std::sync::Arc;
 
 use exo_planner::PlanRequest;
-use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, NodeFacts, PlacementId, SupportClass};
+use exo_types::{DeviceId, PlacementId, SupportClass};
 
 use super::*;
-use crate::testing::{node, request};
-use crate::wire::{ControlRefusal, DesiredState, HeldModel, Measured, StageReport, Trouble};
+use crate::testing::{PLENTY, node, report, request};
+use crate::wire::{ControlRefusal, DesiredState, HeldModel, StageReport, Trouble};
 use crate::{Event, InstanceState, PlaceObjective, StageStatus};
 
-/// Per device: enough for the whole test model with workspace, several times.
-const PLENTY: u64 = 64 << 30;
 /// Beside a stage that is there: less than the workspace of another one.
 const TIGHT: u64 = 30 << 20;
 
@@ -33,41 +31,6 @@ fn placed(number: u32) -> PlacementId {
 /// Members 1 to `last`.
 fn members(last: u8) -> CoordinatorInput {
     CoordinatorInput::Members((1..=last).map(|n| (node(n), format!("n{n}"))).collect())
-}
-
-fn report(n: u8, free: u64) -> NodeReport {
-    let device = DeviceFacts {
-        id: DeviceId::cpu(),
-        kind: DeviceKind::Cpu,
-        name: "cpu".into(),
-        backend: "cpu".into(),
-        memory_total_bytes: PLENTY,
-        memory_free_bytes: free,
-        compute_units: 4,
-        read_bytes_per_s: Some(1e10),
-        flops_per_s: Some(1e11),
-        corrections: Corrections::default(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
-    };
-    let (name, version, platform) = (format!("n{n}"), "0".to_owned(), "test".to_owned());
-    let facts =
-        NodeFacts { node: node(n), name, version, platform, devices: vec![device], mains_power: None };
-    NodeReport {
-        facts,
-        models: vec![],
-        stages: vec![],
-        links: vec![],
-        desired: None,
-        unreached: vec![],
-        troubles: vec![],
-        process_bytes: None,
-        devices: vec![],
-        card_events: vec![],
-        measured: Measured::default(),
-        log: exo_types::LogHead::EMPTY,
-        reached: Vec::new(),
-    }
 }
 
 /// A coordinator that leads over `members` nodes, with a journal and a planner that answer at once, and what it last
@@ -482,4 +445,20 @@ fn memory_of_the_same_content_is_counted_once_whichever_placement_it_was_loaded_
     assert!(!fits_beside(&mut bench, vec![another], needed - 1));
     assert!(!fits_beside(&mut bench, vec![], 2 * needed - 1), "nothing is loaded yet");
     assert!(fits_beside(&mut bench, vec![], 2 * needed));
+}
+
+#[test]
+fn who_leads_an_epoch_again_goes_on_with_its_numbers() {
+    let mut bench = Bench::ready(2, 2);
+    let revision = bench.desired[&node(1)].revision;
+    // Its move to another cluster failed, and its log is another one.
+    bench.feed(CoordinatorInput::Follow);
+    bench.feed(CoordinatorInput::Restored(Box::default()));
+    bench.feed(CoordinatorInput::Lead { epoch: epoch(1) });
+    for n in 1..=2 {
+        bench.report(n, report(n, PLENTY));
+    }
+    bench.place(2);
+    assert_eq!(bench.placement().id, placed(2));
+    assert!(bench.desired[&node(1)].revision > revision, "{:?}", bench.desired);
 }

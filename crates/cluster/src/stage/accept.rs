@@ -1,5 +1,7 @@
 //! A step arrives: order, commands, batch, rows; then the engine gets it.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence, Time};
 
@@ -54,7 +56,8 @@ impl StageMachine {
     /// another scheduler's, which knows nothing of what is open here.
     fn arrive_first(&mut self, message: StepMessage, expected: u64) -> Result<(), Broken> {
         // Its own scheduler names all that is kept here, each time.
-        let is_of_another = self.kept.keys().any(|key| !message.kept.contains(key));
+        let named: BTreeSet<PageKey> = message.kept.iter().copied().collect();
+        let is_of_another = self.kept.keys().any(|key| !named.contains(key));
         if expected > 1 || is_of_another {
             return Err(Broken::Order { got: 0, expected });
         }
@@ -188,6 +191,9 @@ impl StageMachine {
         for &(index, key) in pages {
             if index >= full {
                 return Err(Broken::Page { step, what: "keeps an unfinished page as", key });
+            }
+            if self.kept.len() >= self.geometry.pages as usize {
+                return Err(Broken::Page { step, what: "keeps more pages than there are, the last as", key });
             }
             if self.kept.insert(key, open.principal).is_some() {
                 return Err(Broken::Page { step, what: "keeps another page as", key });

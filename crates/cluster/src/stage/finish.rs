@@ -6,7 +6,7 @@ use bytes::Bytes;
 use exo_types::{Attempt, FailureKind, NodeId, SequenceId, StepSequence, Time, WireDType};
 
 use super::{ComputeResult, Computing, FailedSequence, StageMachine, StageOutput};
-use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMessage};
+use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMessage, clip};
 
 impl StageMachine {
     pub(super) fn finish(&mut self, now: Time, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
@@ -47,6 +47,10 @@ impl StageMachine {
                     return self.compute_again(done, out);
                 }
                 let lost = Lost::all(&mut done, kind, &message);
+                if lost.is_empty() {
+                    // A command that it refused: what it keeps is not what the scheduler believes.
+                    tracing::warn!(step, ?kind, message, "a step of commands alone failed");
+                }
                 self.lose(&mut done, lost, out);
                 if self.is_last() {
                     self.send_tokens(done, Vec::new(), out)
@@ -254,11 +258,6 @@ fn are_of(done: &Computing, results: &[TokenResult], failed: &[FailedSequence]) 
 fn not_finite(rows: &[u8]) -> Option<usize> {
     // The exponent is all ones. Little-endian, as on the wire.
     rows.as_chunks::<4>().0.iter().position(|bytes| bytes[3] & 0x7f == 0x7f && bytes[2] & 0x80 != 0)
-}
-
-/// Texts are bounded on the wire.
-fn clip(text: &str) -> String {
-    text.chars().take(1000).collect()
 }
 
 /// Whether a device that failed so may compute the next step all the same.

@@ -499,6 +499,8 @@ fn pages_that_cannot_be_kept_or_shared_break_the_pipeline_by_name() {
     check(vec![keep(1, &[(1, 7)])], "step 2 keeps an unfinished page as page 7");
     check(vec![keep(2, &[(0, 7)])], "keeps pages of unopened");
     check(vec![keep(1, &[(0, 7), (0, 7)])], "keeps another page as page 7");
+    let same: Vec<(u32, u64)> = (7..17).map(|key| (0, key)).collect();
+    check(vec![keep(1, &same)], "keeps more pages than there are, the last as page 16");
     check(vec![open_cached(2, &[7])], "opens a sequence with unkept page 7");
     check(vec![StageCommand::Forget(vec![PageKey(7)])], "forgets unkept page 7");
     let mut foreign = spec(2, node(9), 4);

@@ -4,7 +4,12 @@ use exo_types::{Placement, PlacementId};
 
 use super::{ApplyError, State, StateInstance, serves};
 use crate::Event;
-use crate::wire::limits::{INSTANCES_MAX, MEMBERS_MAX};
+use crate::wire::limits::{CONTROL_BYTES_MAX, INSTANCES_MAX, MEMBERS_MAX};
+
+/// Bytes of a snapshot: it goes in one message with its head.
+const STATE_BYTES_MAX: usize = CONTROL_BYTES_MAX - (1 << 20);
+/// Instances that stay below that whatever they are, since each came in one event.
+const SMALL_INSTANCES: usize = 16;
 
 impl State {
     /// Takes in one fact, or errs and leaves the state as it was.
@@ -53,7 +58,7 @@ impl State {
             return Err(ApplyError::TooMany { what: "instances", max: INSTANCES_MAX });
         }
         check_placement(&placed)?;
-        self.take_placement(placed);
+        self.take_placement(placed)?;
         self.instance_last = Some(instance);
         self.is_used |= self.is_open;
         Ok(())
@@ -68,14 +73,22 @@ impl State {
         let (request, memory_bytes) = (now.request.clone(), memory_bytes.to_vec());
         let replaced = StateInstance { request, placement: placement.clone(), memory_bytes };
         check_placement(&replaced)?;
-        self.take_placement(replaced);
-        Ok(())
+        self.take_placement(replaced)
     }
 
-    fn take_placement(&mut self, placed: StateInstance) {
+    /// The snapshot stays within its bound, so that it can be read again.
+    fn take_placement(&mut self, placed: StateInstance) -> Result<(), ApplyError> {
         let Placement { id, instance, .. } = placed.placement;
+        let before = self.instances.insert(instance, placed);
+        if self.instances.len() > SMALL_INSTANCES && self.encode().len() > STATE_BYTES_MAX {
+            match before {
+                Some(before) => self.instances.insert(instance, before),
+                None => self.instances.remove(&instance),
+            };
+            return Err(ApplyError::TooMany { what: "bytes of all placements", max: STATE_BYTES_MAX });
+        }
         self.placement_last = Some(id);
-        self.instances.insert(instance, placed);
+        Ok(())
     }
 }
 

@@ -109,3 +109,25 @@ fn what_does_not_apply_is_found_before_it_is_written() {
     assert!(state.refuses(&[replaced(7, 4, &[1])]).is_some(), "of no instance");
     assert_eq!(state, before);
 }
+
+#[test]
+fn a_state_never_becomes_too_large_to_be_read_again() {
+    let layer = exo_types::LayerShape {
+        weight_bytes: 1 << 50,
+        packed_bytes: 1 << 50,
+        flops_per_token: 1 << 50,
+        kv_bytes_per_token: 1 << 24,
+    };
+    let large = |id: u64| {
+        let (mut request, mut placement) = (request(), placement(id, 1, &[1]));
+        request.shape.layers = vec![layer; 4096];
+        let stage = &mut placement.stages[0];
+        (stage.layers.end, stage.shards[0].shard.layers.end) = (4096, 4096);
+        Event::InstancePlaced { request, placement, memory_bytes: vec![1] }
+    };
+    let mut state = State::default();
+    let refused = (1..=256).find_map(|id| refusal(&mut state, large(id)));
+    assert!(refused.is_some_and(|why| why.contains("bytes of all placements")));
+    assert!(state.instances().len() > 16);
+    assert_eq!(State::decode(&state.encode()).as_ref(), Ok(&state));
+}

@@ -1,7 +1,9 @@
 //! What a member keeps in memory of requests that another one drives, so that their answers outlive its node.
 
-use exo_types::{ModelId, RequestId, SampledToken};
+use exo_types::{ModelId, RequestId, SampledToken, list};
 use serde::{Deserialize, Serialize};
+
+use super::limits::{COPIED_TOKENS_MAX, SEQUENCES_MAX};
 
 /// Between the node that drives a request, the one that keeps a copy of it, and one that is to go on with it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -24,6 +26,7 @@ pub enum BackupMessage {
         /// Tokens of it before these.
         position: u32,
         /// In order.
+        #[serde(deserialize_with = "list::<_, _, COPIED_TOKENS_MAX>")]
         tokens: Vec<SampledToken>,
     },
     /// Driver's node to keeper: it is over.
@@ -85,5 +88,6 @@ pub struct Backup {
     /// The request as its client sent it, in an encoding of the server's.
     pub record: Vec<u8>,
     /// The tokens of each choice.
+    #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
     pub choices: Vec<Vec<SampledToken>>,
 }

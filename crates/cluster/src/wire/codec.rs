@@ -40,8 +40,8 @@ pub enum WireError {
         /// Bytes there.
         len_bytes: usize,
     },
-    /// Not decodable.
-    #[error("the bytes are not a message: {0}")]
+    /// Not decodable, or a list is longer than it may be.
+    #[error("the bytes are not a message, or a list in them is longer than allowed: {0}")]
     Malformed(#[from] postcard::Error),
     /// Bytes behind the end.
     #[error("{len_bytes} bytes follow the end of the message")]

@@ -2,10 +2,14 @@
 
 use exo_types::{
     DeviceId, DeviceState, Epoch, InstanceId, LogHead, ModelId, Monitor, NodeFacts, NodeId, Placement,
-    PlacementId, ShardPosition, ShardSpec, Stage,
+    PlacementId, ShardPosition, ShardSpec, Stage, list,
 };
 use serde::{Deserialize, Serialize};
 
+use super::limits::{
+    CARD_EVENTS_MAX, DEVICES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX, REASONS_MAX,
+    STAGES_MAX, STAGES_OF_NODE_MAX,
+};
 use super::{BackupMessage, Measured};
 use crate::{EngineId, InstanceRequest, InstanceView, StageStatus};
 
@@ -25,6 +29,7 @@ pub enum ControlMessage {
         /// The sender's leading.
         epoch: Epoch,
         /// All instances.
+        #[serde(deserialize_with = "list::<_, _, INSTANCES_MAX>")]
         instances: Vec<InstanceView>,
     },
     /// Any member to coordinator: do this. Answered by `Reply` with the same number.
@@ -55,24 +60,32 @@ pub struct NodeReport {
     /// Name, devices, memory. `facts.node` must be the sender.
     pub facts: NodeFacts,
     /// Models on its disk.
+    #[serde(deserialize_with = "list::<_, _, MODELS_MAX>")]
     pub models: Vec<HeldModel>,
     /// Its stages.
+    #[serde(deserialize_with = "list::<_, _, STAGES_OF_NODE_MAX>")]
     pub stages: Vec<StageReport>,
     /// Measured paths to other nodes, over links that are open.
+    #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
     pub links: Vec<LinkReport>,
     /// Members to which no data link is open, and has not been for a moment. Those that are gone are among them.
+    #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
     pub unreached: Vec<NodeId>,
     /// Epoch and revision of the desired state it works towards; `None` before the first.
     pub desired: Option<(Epoch, u64)>,
     /// Instances whose scheduler on this node gave up: the coordinator places them anew.
+    #[serde(deserialize_with = "list::<_, _, INSTANCES_MAX>")]
     pub troubles: Vec<Trouble>,
     /// Resident memory of its process, if the system says.
     pub process_bytes: Option<u64>,
     /// Where it reaches other members: hints for those that have not met. An address is never trust.
+    #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
     pub reached: Vec<(NodeId, std::net::SocketAddr)>,
     /// How its devices do. To show.
+    #[serde(deserialize_with = "list::<_, _, DEVICES_MAX>")]
     pub devices: Vec<DeviceReport>,
     /// Graphics cards that came and went since it was started, the last few. To show.
+    #[serde(deserialize_with = "list::<_, _, CARD_EVENTS_MAX>")]
     pub card_events: Vec<CardEvent>,
     /// What it measures beside that. To show.
     pub measured: Measured,
@@ -209,6 +222,7 @@ pub struct DesiredState {
     /// Grows with every change while it leads.
     pub revision: u64,
     /// All shards, in order of instance, stage and rank.
+    #[serde(deserialize_with = "list::<_, _, STAGES_OF_NODE_MAX>")]
     pub shards: Vec<DesiredShard>,
 }
 
@@ -224,6 +238,7 @@ pub struct DesiredShard {
     /// Name of the model, for people.
     pub model_name: String,
     /// Members that hold the model's file, to fetch from.
+    #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
     pub holders: Vec<NodeId>,
     /// Bytes of weights, cache and workspace the planner counted.
     pub memory_bytes: u64,
@@ -290,6 +305,7 @@ pub enum ControlReply {
         /// The instance, now placing or loading, or already there.
         view: InstanceView,
         /// The planner's reasons, one line per device.
+        #[serde(deserialize_with = "list::<_, _, REASONS_MAX>")]
         reasons: Vec<String>,
         /// Members that have it on their disks.
         holders: u32,
@@ -332,6 +348,7 @@ pub struct ReplanReport {
     /// How long that takes at least, in nanoseconds.
     pub fetch_ns: u64,
     /// Where its stages would be.
+    #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub stages: Vec<Stage>,
 }
 
@@ -369,6 +386,7 @@ pub enum LogMessage {
         /// Chain hash after that many entries.
         after_hash: [u8; 32],
         /// The entries, in order.
+        #[serde(deserialize_with = "list::<_, _, LOG_ENTRIES_MAX>")]
         entries: Vec<Vec<u8>>,
     },
     /// Coordinator to a member whose log does not continue: throw yours away, start here.
@@ -404,6 +422,7 @@ pub enum LogMessage {
         /// Chain hash after that many entries.
         after_hash: [u8; 32],
         /// The entries, in order.
+        #[serde(deserialize_with = "list::<_, _, LOG_ENTRIES_MAX>")]
         entries: Vec<Vec<u8>>,
     },
 }

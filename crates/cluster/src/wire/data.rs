@@ -3,9 +3,11 @@
 use bytes::Bytes;
 use exo_types::{
     Attempt, FailureKind, PageKey, PlacementId, SampledToken, SamplingParams, SequenceId, SequenceSpec,
-    StepFrame, StepSequence, Term, WireDType,
+    StepFrame, StepSequence, Term, WireDType, list,
 };
 use serde::{Deserialize, Serialize};
+
+use super::limits::{COMMANDS_MAX, PAGES_MAX, PAGES_OF_TERM_MAX, SAMPLED_MAX, SEQUENCES_MAX, STAGES_MAX};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -139,6 +141,7 @@ pub enum DataMessage {
         /// The step that sampled them.
         step: u64,
         /// The sequences, and which submission of each.
+        #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
         sequences: Vec<(SequenceId, Attempt)>,
         /// Which link was not open and how long they waited, for people.
         message: String,
@@ -223,6 +226,7 @@ pub enum StageCommand {
         /// Which submission of it: the last stage says so with its tokens.
         attempt: Attempt,
         /// Pages it begins with, in order of position: kept ones of its own principal.
+        #[serde(deserialize_with = "list::<_, _, PAGES_MAX>")]
         cached: Vec<PageKey>,
     },
     /// Forget positions from `length` on.
@@ -237,10 +241,11 @@ pub enum StageCommand {
         /// The sequence.
         sequence: SequenceId,
         /// Which of its pages (the first is 0), and their names from now on.
+        #[serde(deserialize_with = "list::<_, _, PAGES_MAX>")]
         pages: Vec<(u32, PageKey)>,
     },
     /// Free kept pages; no open sequence began with them or named them.
-    Forget(Vec<PageKey>),
+    Forget(#[serde(deserialize_with = "list::<_, _, PAGES_MAX>")] Vec<PageKey>),
     /// Free the sequence's pages, but for kept ones.
     Close(SequenceId),
 }
@@ -252,14 +257,18 @@ pub struct StepMessage {
     /// Index of the stage it is for: one node may hold several.
     pub stage: u32,
     /// Carried out before the batch, in order.
+    #[serde(deserialize_with = "list::<_, _, COMMANDS_MAX>")]
     pub commands: Vec<StageCommand>,
     /// The batch.
     pub frame: StepFrame,
     /// What earlier stages could not compute of this step; the last stage passes it on to the scheduler.
+    #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub failures: Vec<StepFailure>,
     /// The caches of the stages that step 0 has passed, in order; empty in every other step.
+    #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub pages: Vec<StagePages>,
     /// With step 0: pages of the term before that all stages it has passed still keep. What is not named is forgotten.
+    #[serde(deserialize_with = "list::<_, _, PAGES_OF_TERM_MAX>")]
     pub kept: Vec<PageKey>,
     /// How long each stage that it has passed computed it, in microseconds. It decides nothing.
     pub computed_us: Vec<u32>,
@@ -281,12 +290,16 @@ pub struct TokensMessage {
     /// The step.
     pub step: u64,
     /// One per sequence that samples.
+    #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
     pub results: Vec<TokenResult>,
     /// What stages could not compute of this step (for a driver: empty, it is told by `StepFailed`).
+    #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub failures: Vec<StepFailure>,
     /// With step 0: the caches of all stages, in order.
+    #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub pages: Vec<StagePages>,
     /// With step 0: pages of the term before that every stage still keeps.
+    #[serde(deserialize_with = "list::<_, _, PAGES_OF_TERM_MAX>")]
     pub kept: Vec<PageKey>,
     /// How long each stage computed it, in microseconds (for a driver: empty, it is told at the end). It decides nothing.
     pub computed_us: Vec<u32>,
@@ -296,6 +309,7 @@ pub struct TokensMessage {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct PhaseTimes {
     /// What each stage computed, in order.
+    #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub stages_us: Vec<u64>,
     /// The rest: links, and waiting for steps in front.
     pub between_us: u64,
@@ -346,6 +360,7 @@ pub struct TokenResult {
     /// Where the first token stands in the sequence (prompt included, from 0).
     pub position: u32,
     /// The tokens, in order: at least one; every one but the last is an accepted draft.
+    #[serde(deserialize_with = "list::<_, _, SAMPLED_MAX>")]
     pub tokens: Vec<SampledToken>,
     /// Drafts the step carried for it. One more token than these at most.
     pub drafts: u32,
@@ -381,6 +396,7 @@ pub struct StepFailure {
     /// Index of the stage that failed.
     pub stage: u32,
     /// The sequences lost with it, and which submission of each (for a driver: only its own).
+    #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
     pub sequences: Vec<(SequenceId, Attempt)>,
     /// Why.
     pub kind: FailureKind,

@@ -1,4 +1,8 @@
-//! Bounds of everything a peer may send. Each is checked while decoding, before anything is believed.
+//! Bounds of everything a peer may send. How long a list is is checked before any of it is in memory, all else before anything is
+//! believed.
+
+use exo_types::SampledToken;
+pub use exo_types::{DEVICES_MAX, LAYERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX, TOP_MAX};
 
 /// Bytes of one control message. A cluster's snapshot is the largest.
 pub const CONTROL_BYTES_MAX: usize = 8 << 20;
@@ -10,20 +14,28 @@ pub const ROWS_BYTES_MAX: usize = 64 << 20;
 pub const EVENT_BYTES_MAX: usize = 256 << 10;
 /// Bytes of a text for people: names, reasons, versions.
 pub const TEXT_BYTES_MAX: usize = 4096;
+
+/// As much of a text as every peer takes. Whoever passes on what it was told puts words in front.
+pub fn clip(text: &str) -> String {
+    text.chars().take(TEXT_BYTES_MAX / 4).collect()
+}
+
 /// Members of a cluster.
 pub const MEMBERS_MAX: usize = 256;
 /// Bytes of a request that another member keeps a copy of; one with a longer prompt ends with its node.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// About what a copy of a request takes in memory, with its tokens: it goes in one message.
 pub const BACKUP_BYTES_MAX: usize = 4 << 20;
-/// Devices of one node.
-pub const DEVICES_MAX: usize = 64;
+/// Tokens in one message about a copy: more do not fit a copy.
+pub const COPIED_TOKENS_MAX: usize = BACKUP_BYTES_MAX / size_of::<SampledToken>();
 /// Instances of a cluster.
 pub const INSTANCES_MAX: usize = 256;
-/// Stages of one instance.
-pub const STAGES_MAX: usize = 256;
-/// Shards of one instance, over all its stages.
-pub const SHARDS_MAX: usize = 256;
+/// Stages that one node reports or should hold: those that go are among them.
+pub const STAGES_OF_NODE_MAX: usize = 4 * INSTANCES_MAX;
+/// Events of cards in a report.
+pub const CARD_EVENTS_MAX: usize = 64;
+/// Lines of reasons in a reply: one per device of the cluster.
+pub const REASONS_MAX: usize = MEMBERS_MAX * DEVICES_MAX;
 /// Devices that one placement pins, and exclusions of one.
 pub const PINS_MAX: usize = 64;
 /// Bytes per second of one link: 800 Gbit/s.
@@ -36,14 +48,10 @@ pub const COUNTED_ENDS_MAX: usize = 256;
 pub const BUCKETS_MAX: usize = 32;
 /// Models one node may name.
 pub const MODELS_MAX: usize = 4096;
-/// Layers of a model.
-pub const LAYERS_MAX: usize = 4096;
 /// Tokens of one sequence.
 pub const CONTEXT_TOKENS_MAX: u32 = 1 << 20;
 /// Tokens of one instance's cache, over all sequences.
 pub const CACHE_TOKENS_MAX: u32 = 1 << 26;
-/// Sequences one instance runs at once, and sequences of one step.
-pub const SEQUENCES_MAX: usize = 1024;
 /// Tokens of one step over all sequences.
 pub const STEP_TOKENS_MAX: usize = 8192;
 /// Commands in front of one step: every sequence kept and closed, others opened.
@@ -52,12 +60,12 @@ pub const COMMANDS_MAX: usize = 3 * SEQUENCES_MAX;
 pub const PAGES_MAX: usize = CONTEXT_TOKENS_MAX as usize;
 /// Pages that outlive a term: with 32 tokens each, two million.
 pub const PAGES_OF_TERM_MAX: usize = 1 << 16;
+/// Tokens that one step samples of a sequence: accepted drafts and one more.
+pub const SAMPLED_MAX: usize = exo_types::DRAFTS_MAX as usize + 1;
 /// Stop tokens of one sequence.
 pub const STOP_TOKENS_MAX: usize = 64;
 /// Entries of a logit bias.
 pub const LOGIT_BIAS_MAX: usize = 4096;
-/// Candidates reported per sampled token.
-pub const TOP_MAX: usize = 20;
 /// Elements of a prompt's vector: the width of hidden rows.
 pub const EMBEDDING_MAX: usize = 16_384;
 /// Bytes of the scores of one prompt, as [`scores_bytes`] counts them.

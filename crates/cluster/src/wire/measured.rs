@@ -1,7 +1,9 @@
 //! What a node measures and only shows: of its machine, of the instances that it schedules, of its clients' requests.
 
-use exo_types::PlacementId;
+use exo_types::{PlacementId, list};
 use serde::{Deserialize, Serialize};
+
+use super::limits::{BUCKETS_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, INSTANCES_MAX};
 
 /// All of it.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
@@ -9,8 +11,10 @@ pub struct Measured {
     /// Of the machine and the process.
     pub vitals: NodeVitals,
     /// Of the instances whose scheduler is on the node.
+    #[serde(deserialize_with = "list::<_, _, INSTANCES_MAX>")]
     pub loads: Vec<LoadReport>,
     /// Requests of the node's clients since its process began, by model.
+    #[serde(deserialize_with = "list::<_, _, COUNTED_MODELS_MAX>")]
     pub requests: Vec<ModelTotals>,
 }
 
@@ -74,6 +78,7 @@ pub struct ModelTotals {
     /// The model's name; empty where a request named none that is known.
     pub model: String,
     /// Numbers of an endpoint and of a reason, and how many ended so. What the numbers mean is `exo_api`'s.
+    #[serde(deserialize_with = "list::<_, _, COUNTED_ENDS_MAX>")]
     pub ended: Vec<(u8, u8, u64)>,
     /// Tokens of prompts.
     pub prompt_tokens: u64,
@@ -97,6 +102,7 @@ pub struct ModelTotals {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Histogram {
     /// One for each bound, and one for what is above the last; empty before the first.
+    #[serde(deserialize_with = "list::<_, _, BUCKETS_MAX>")]
     pub counts: Vec<u64>,
     /// Sum of all, in microseconds.
     pub sum_us: u64,

@@ -1,8 +1,8 @@
 //! Every message between nodes, with its encoding.
 //!
 //! Two channels: [`ControlMessage`] coordinates, [`DataMessage`] carries sequences, steps and tokens. Both are
-//! postcard behind a version byte; decoding bounds every count and every text before anything is believed, so
-//! that a hostile peer costs at most the bytes it sent. Hidden rows follow a step as a raw tail.
+//! postcard behind a version byte; decoding bounds every list before it is in memory and every count and text before anything is
+//! believed, so that a hostile peer costs some thirty times the bytes it sent at most. Hidden rows follow a step as a raw tail.
 
 mod backup;
 mod check;
@@ -28,5 +28,5 @@ pub use data::{
     Busy, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StepFailure,
     StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
-pub use limits::BACKUP_BYTES_MAX;
+pub use limits::{BACKUP_BYTES_MAX, clip};
 pub use measured::{Histogram, LoadReport, Measured, ModelTotals, NodeVitals};

@@ -5,7 +5,9 @@ use exo_types::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{node, placement, placement_id, request, result, seq, spec, submission, token};
+use crate::testing::{
+    MODEL, PLENTY, node, placement, placement_id, report, request, result, seq, spec, submission, token,
+};
 use crate::{InstanceRequest, InstanceState, InstanceView, PlaceObjective, StageStatus, StageView};
 
 fn step(tokens: usize) -> StepMessage {
@@ -73,6 +75,59 @@ fn epoch() -> exo_types::Epoch {
     exo_types::Epoch { counter: 2, key: node(1) }
 }
 
+/// A report with something in each of its lists.
+fn full_report() -> NodeReport {
+    let desired = &desired().shards[0];
+    let mut full = report(1, PLENTY);
+    full.models =
+        vec![HeldModel { model: MODEL, name: "m".into(), bytes: 9, complete: true, is_of_hub: false }];
+    full.stages = vec![StageReport {
+        engine: crate::EngineId(1),
+        serves: Some(desired.position()),
+        spec: desired.spec(),
+        status: StageStatus::Serving,
+        held_bytes: 1,
+        weight_bytes: 1,
+        waiting_bytes: 0,
+        busy_us: 1,
+        sequences: 1,
+    }];
+    full.links = vec![LinkReport {
+        peer: node(2),
+        rtt_us: 1,
+        rtt_count: 1,
+        rtt_age_ms: 1,
+        jitter_us: 1,
+        inbound: None,
+        traffic: None,
+    }];
+    full.unreached = vec![node(3)];
+    full.troubles = vec![Trouble { placement: placement_id(1, 1), stage: None, reason: "r".into() }];
+    full.reached = vec![(node(2), "127.0.0.1:7".parse().unwrap())];
+    full.devices = vec![DeviceReport {
+        device: DeviceId::cpu(),
+        state: exo_types::DeviceState::Usable,
+        reason: String::new(),
+        monitor: Default::default(),
+        throttled: None,
+    }];
+    full.card_events = vec![CardEvent { at_unix_s: 1, text: "t".into() }];
+    let histogram = Histogram { counts: vec![1], sum_us: 1 };
+    full.measured.requests =
+        vec![ModelTotals { ended: vec![(1, 2, 3)], queue: histogram, ..Default::default() }];
+    full
+}
+
+fn copies() -> Vec<ControlMessage> {
+    let (request, proof) = (exo_types::RequestId(1), [7; 32]);
+    let backup = Backup { model: MODEL, record: vec![1], choices: vec![vec![token(7)], vec![]] };
+    let tokens = vec![token(7)];
+    vec![
+        ControlMessage::Backup(BackupMessage::Begin { request, proof, backup }),
+        ControlMessage::Backup(BackupMessage::Tokens { request, index: 0, position: 1, tokens }),
+    ]
+}
+
 fn data_messages() -> Vec<DataMessage> {
     let (placement, term, sequence, attempt) = (placement_id(1, 1), Term(2), seq(1), Attempt(3));
     let message = "why".to_owned();
@@ -133,7 +188,18 @@ fn control_messages() -> Vec<ControlMessage> {
             reply: ControlReply::Placed { view: view(), reasons: vec!["r".into()], holders: 2 },
         },
         ControlMessage::Refused(Refusal::StaleRevision { got: 1, seen: 2 }),
+        ControlMessage::Trust(vec![1]),
+        ControlMessage::Report(Box::new(full_report())),
+        ControlMessage::Log(LogMessage::Entries {
+            epoch: epoch(),
+            after_index: 0,
+            after_hash: [0; 32],
+            entries: vec![vec![1, 2], vec![]],
+        }),
     ]
+    .into_iter()
+    .chain(copies())
+    .collect()
 }
 
 #[test]
@@ -209,9 +275,10 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
     };
     assert!(answer(0, 0, 4).contains("no token"));
     assert!(answer(3, 1, 4).contains("tokens of a sampled sequence: 3 given, at most 2"));
-    assert!(answer(18, 17, 4).contains("drafts of a sequence"));
+    assert!(answer(17, 17, 4).contains("drafts of a sequence"));
+    assert!(answer(18, 16, 4).contains("longer than allowed"));
     assert!(answer(2, 1, 1 << 20).contains("position of a token"));
-    assert!(with(&|s| s.commands = vec![StageCommand::Close(seq(1)); 4000]).contains("commands of a step"));
+    assert!(with(&|s| s.commands = vec![StageCommand::Close(seq(1)); 4000]).contains("longer than allowed"));
     assert!(bound(rejected(64, u32::MAX)).contains("seconds to come back in: 4294967295 given"));
     assert!(with(&|s| s.computed_us = vec![1; 4000]).contains("times of stages: 4000 given"));
     let mut nan = submission(1, 4, 9);
@@ -260,7 +327,7 @@ fn reports_on_prompts_have_a_bound_and_come_with_the_first_token() {
     assert!(full.encode().len() <= limits::SCORES_BYTES_MAX + 1000, "they are counted as what they take");
     assert_eq!(DataMessage::decode(&full.encode()).unwrap(), full);
     assert!(bound(scores(most + 1, 20)).contains("bytes of scores"));
-    assert!(bound(scores(1, 21)).contains("candidates of a score"));
+    assert!(bound(scores(1, 21)).contains("longer than allowed"));
 }
 
 #[test]
@@ -278,8 +345,8 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     assert!(refused(ControlMessage::Desired(empty)).contains("gaps"));
     let mut crowded = desired();
     let shard = crowded.shards[0].placement.stages[0].shards[0].clone();
-    crowded.shards[0].placement.stages[0].shards = vec![shard; 257];
-    assert!(refused(ControlMessage::Desired(crowded)).contains("shards of a placement: 258 given"));
+    crowded.shards[0].placement.stages[0].shards = vec![shard; 256];
+    assert!(refused(ControlMessage::Desired(crowded)).contains("shards of a placement: 257 given"));
     let mut backwards = desired();
     backwards.shards[0].placement.stages[1].layers.end = 0;
     assert!(refused(ControlMessage::Desired(backwards)).contains("gaps"));
@@ -312,10 +379,10 @@ fn wishes_that_no_placement_can_have_are_refused_before_anybody_plans_with_them(
     {
         assert!(refused(&|r| r.pins = vec![pin(layers)]).contains("names no layers"), "{layers:?}");
     }
-    assert!(refused(&|r| r.pins = vec![pin(PinLayers::Any); 65]).contains("pins: 65 given, at most 64"));
+    assert!(refused(&|r| r.pins = vec![pin(PinLayers::Any); 65]).contains("longer than allowed"));
     let excluded = Exclusion { node: node(1), device: Some(DeviceId("x".repeat(300))) };
     assert!(refused(&|r| r.excluded = vec![excluded.clone()]).contains("bytes of a device's name"));
-    assert!(refused(&|r| r.excluded = vec![excluded.clone(); 65]).contains("exclusions: 65 given"));
+    assert!(refused(&|r| r.excluded = vec![excluded.clone(); 65]).contains("longer than allowed"));
     let throughput = |streams| PlaceObjective::Throughput { streams };
     assert!(refused(&|r| r.objective = throughput(0)).contains("0 streams"));
     assert!(refused(&|r| r.objective = throughput(u32::MAX)).contains("streams asked for"));
@@ -337,7 +404,7 @@ proptest! {
     /// Flipping any byte of a real message gives an error or another message that is within its bounds and
     /// encodes again.
     #[test]
-    fn no_flipped_byte_makes_decoding_panic(which in 0usize..12, at in any::<prop::sample::Index>(), value: u8) {
+    fn no_flipped_byte_makes_decoding_panic(which in 0usize..19, at in any::<prop::sample::Index>(), value: u8) {
         let (data, control) = (data_messages(), control_messages());
         if let Some(message) = data.get(which) {
             let mut bytes = message.encode();
@@ -372,7 +439,7 @@ fn step_0_carries_pages_and_nothing_else_and_no_other_step_does() {
     assert!(bound(with(0, &|s| s.rows = vec![0; 4].into())).contains("step 0 carries something"));
     assert!(bound(with(0, &|s| s.commands = vec![StageCommand::Close(seq(1))])).contains("step 0 carries"));
     assert!(bound(with(0, &|s| s.pages = vec![pages(4, 0)])).contains("pages without tokens"));
-    assert!(bound(with(0, &|s| s.pages = vec![pages(4, 16); 300])).contains("caches of stages: 300 given"));
+    assert!(bound(with(0, &|s| s.pages = vec![pages(4, 16); 300])).contains("longer than allowed"));
     assert!(bound(with(1, &|s| s.pages = vec![pages(4, 16)])).contains("a step other than 0"));
     let tokens = |step, results| {
         let (placement, term, failures) = (placement_id(1, 1), Term::FIRST, vec![]);
@@ -390,4 +457,55 @@ fn step_0_carries_pages_and_nothing_else_and_no_other_step_does() {
     };
     assert!(bound(tokens(0, vec![result(1, 4, 7)])).contains("came back with tokens"));
     assert!(bound(tokens(1, vec![])).contains("a step other than 0"));
+}
+
+/// The most memory that this process has had.
+fn peak_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kilobytes =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().trim_end_matches(" kB");
+    Some(kilobytes.parse::<usize>().ok()? << 10)
+}
+
+/// Behind every byte of every message it says that two million elements follow, and sends these.
+#[test]
+fn no_list_fills_the_memory_before_its_bound_is_looked_at() {
+    const SENT: usize = 2 << 20;
+    let two_million = [0x80, 0x80, 0x80, 0x01];
+    let spoilt = |good: &[u8], at: usize, filler: u8| {
+        let mut bytes = good[..at].to_vec();
+        bytes.extend(two_million);
+        bytes.resize(at + SENT, filler);
+        bytes
+    };
+    let Some(before) = peak_bytes() else {
+        eprintln!("skipped: this system does not tell how much memory a process had at most");
+        return;
+    };
+    let (mut worst, mut worst_case) = (before, String::new());
+    let mut decoded = |case: &dyn Fn() -> String| {
+        let peak = peak_bytes().unwrap_or(0);
+        if peak > worst {
+            (worst, worst_case) = (peak, case());
+        }
+    };
+    for (index, message) in control_messages().iter().enumerate() {
+        let good = message.encode();
+        for (at, filler) in (1..good.len()).flat_map(|at| [0, 1, 2, 4].map(|filler| (at, filler))) {
+            let _ = ControlMessage::decode(&spoilt(&good, at, filler));
+            decoded(&|| format!("control message {index}, byte {at}, {filler}"));
+        }
+    }
+    for (index, message) in data_messages().iter().enumerate() {
+        let good = message.encode();
+        for (at, filler) in (5..good.len()).flat_map(|at| [0, 1, 2, 4].map(|filler| (at, filler))) {
+            let mut bytes = spoilt(&good, at, filler);
+            let header = (bytes.len() - 5) as u32;
+            bytes[1..5].copy_from_slice(&header.to_le_bytes());
+            let _ = DataMessage::decode(&bytes);
+            decoded(&|| format!("data message {index}, byte {at}, {filler}"));
+        }
+    }
+    let grown = worst - before;
+    assert!(grown < 32 * SENT, "{grown} bytes of memory for {SENT} bytes sent: {worst_case}");
 }

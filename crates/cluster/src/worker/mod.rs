@@ -181,9 +181,10 @@ impl Worker {
         }
     }
 
-    /// The device would not take it: counted besides.
+    /// The device would not take it, or the disk has no room: counted besides.
     fn refused(&mut self, now: Time, engine: EngineId, reason: String) {
-        if let Some(entry) = self.entry(engine).filter(|entry| matches!(entry.phase, Phase::Loading { .. })) {
+        let is_coming = |phase: &Phase| matches!(phase, Phase::FetchingChunks { .. } | Phase::Loading { .. });
+        if let Some(entry) = self.entry(engine).filter(|entry| is_coming(&entry.phase)) {
             entry.failed_loads = entry.failed_loads.saturating_add(1);
         }
         self.failed(now, engine, reason);

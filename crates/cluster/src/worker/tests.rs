@@ -291,6 +291,19 @@ fn loads_that_the_device_refuses_are_counted_until_one_succeeds() {
 }
 
 #[test]
+fn a_disk_without_room_counts_like_a_device_that_refuses() {
+    let (mut w, s) = (worker(), shard(1, 1, 60));
+    feed(&mut w, 0, wish(1, 1, &[s]));
+    for (loads, ms) in [(1, 0), (2, 1000), (3, 3000)] {
+        feed(&mut w, ms, WorkerInput::Tick);
+        feed(&mut w, ms, WorkerInput::ManifestHeld(EngineId(loads)));
+        feed(&mut w, ms, WorkerInput::Refused { engine: EngineId(loads), reason: "no room".into() });
+        let told = StageStatus::Failed { reason: "no room".into(), failed_loads: loads as u32 };
+        assert_eq!(w.reports()[0].status, told);
+    }
+}
+
+#[test]
 fn an_action_without_progress_is_cancelled_and_one_with_progress_is_not() {
     let (mut w, s, engine) = (worker(), shard(1, 1, 60), EngineId(1));
     feed(&mut w, 0, wish(1, 1, &[s]));

@@ -463,7 +463,10 @@ impl Joining {
     ) {
         welcome.name = known_name(by, &welcome.name);
         tracing::debug!(peer = %by, coordinator = %welcome.coordinator, "let in; fetching its log of trust");
-        let (coordinator, addresses) = (welcome.coordinator, welcome.coordinator_addresses.clone());
+        // As of a member: its loopback is ours only if it is reached over loopback itself.
+        let is_useful = |told: &&SocketAddr| address.ip().is_loopback() || !told.ip().is_loopback();
+        let addresses = welcome.coordinator_addresses.iter().filter(is_useful).copied().collect();
+        let coordinator = welcome.coordinator;
         let step = GrantStep::AwaitingTrust { until: ctx.now.time + GRANT_MAX, log: Box::new(None) };
         self.grant = Some(Grant { by, is_named, welcome, words, step });
         out.push(JoiningOutput::MembersChanged);

@@ -469,6 +469,9 @@ impl Joining {
         for (node, stranger) in self.strangers.extract_if(.., |node, _| members.contains_key(node)) {
             out.push(JoiningOutput::Learn { node, addresses: stranger.addresses });
         }
+        if self.requests.forget(ctx.now.time, |node| members.contains_key(&node)) {
+            out.push(JoiningOutput::Stale);
+        }
     }
 
     fn deadline_of(&self, ctx: &Context<'_>) -> Time {

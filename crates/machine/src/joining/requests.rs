@@ -40,6 +40,13 @@ pub struct Request {
     pub(super) is_admitted: bool,
 }
 
+impl Request {
+    /// Who wants to come in asks again before.
+    fn until(&self) -> Time {
+        self.told.map_or(self.last_asked, |told| told.max(self.last_asked)) + TOLD_LASTS
+    }
+}
+
 #[cfg(test)]
 impl Request {
     /// A request as the view may see it.
@@ -176,9 +183,17 @@ impl Requests {
         Some(std::mem::take(&mut self.untold))
     }
 
-    /// When it is.
+    /// Takes out who is a member by now, maybe by another's word, and who has not asked for long. Whether there was one.
+    pub(super) fn forget(&mut self, now: Time, is_member: impl Fn(NodeId) -> bool) -> bool {
+        let before = self.all.len();
+        self.all.retain(|node, request| !is_member(*node) && now < request.until());
+        self.all.len() < before
+    }
+
+    /// When something is to be said or forgotten.
     pub(super) fn deadline(&self) -> Option<Time> {
-        (self.untold > 0).then_some(self.summary_at)
+        let said = (self.untold > 0).then_some(self.summary_at);
+        self.all.values().map(Request::until).chain(said).min()
     }
 }
 
@@ -191,6 +206,22 @@ mod tests {
         key[..4].copy_from_slice(&number.to_be_bytes());
         let listen = SocketAddr::from(([10, 0, 0, 1], 4000));
         requests.asked(Time::from_millis(1000 * now_s), NodeId(key), "name", (listen, "words"))
+    }
+
+    #[test]
+    fn who_is_a_member_by_now_or_asks_no_more_is_not_shown() {
+        let mut requests = Requests::default();
+        asked(&mut requests, 0, 1);
+        asked(&mut requests, 1, 2);
+        let first = *requests.all().keys().next().unwrap();
+        let at = |seconds: u64| Time::from_millis(1000 * seconds);
+        assert!(!requests.forget(at(2), |_| false));
+        assert!(requests.forget(at(3), |node| node == first));
+        assert_eq!(requests.all().len(), 1);
+        assert_eq!(requests.deadline(), Some(at(601)));
+        asked(&mut requests, 600, 2);
+        assert!(!requests.forget(at(601), |_| false), "it has asked again");
+        assert!(requests.forget(at(1200), |_| false));
     }
 
     #[test]
@@ -222,6 +253,6 @@ mod tests {
         for number in 0..20 {
             assert_eq!(asked(&mut requests, 6 * u64::from(number), number), Said::Told, "{number}");
         }
-        assert_eq!(requests.deadline(), None);
+        assert_eq!(requests.untold, 0, "no line says how many more");
     }
 }

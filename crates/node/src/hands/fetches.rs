@@ -9,7 +9,7 @@ use exo_types::ModelId;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::EventSender;
-use crate::library::Library;
+use crate::library::{Library, NotStored};
 use crate::meters::{Meters, TransferMeter};
 
 /// The fetches under way.
@@ -47,7 +47,7 @@ impl Fetches {
                     events.post(Input::Received { from, received });
                 };
                 match what {
-                    FetchWhat::Manifest => library.ensure_manifest(model, &holders).await,
+                    FetchWhat::Manifest => Ok(library.ensure_manifest(model, &holders).await?),
                     FetchWhat::Shard(shard) => {
                         library.ensure_shard(model, &shard, &holders, &mut progress, &received).await
                     }
@@ -58,7 +58,7 @@ impl Fetches {
                 done = work => {
                     let event = match done {
                         Ok(()) => FetchEvent::Done,
-                        Err(reason) => FetchEvent::Failed { reason },
+                        Err(NotStored { reason, is_refusal }) => FetchEvent::Failed { reason, is_refusal },
                     };
                     events.post(Input::Fetched { fetch, event });
                     // Its entry goes with the next fetch.

@@ -200,3 +200,24 @@ fn a_removed_node_is_drained_no_more() {
     bench.feed(members(2));
     assert!(bench.coordinator.state().drained().is_empty());
 }
+
+#[test]
+fn a_log_that_cannot_be_written_is_not_asked_at_once_to_forget_a_removed_node() {
+    let mut bench = Bench::new(2);
+    drain(&mut bench, node(2), Drain::Lasting);
+    let appends = |out: Vec<CoordinatorOutput>| {
+        let append = |o| match o {
+            CoordinatorOutput::Append { append, .. } => Some(append),
+            _ => None,
+        };
+        out.into_iter().filter_map(append).collect::<Vec<_>>()
+    };
+    let [append] = appends(bench.coordinator.handle(bench.now, members(1)))[..] else {
+        panic!("it is forgotten")
+    };
+    let failed = CoordinatorInput::AppendFailed { append, reason: "disk full".into() };
+    assert!(appends(bench.coordinator.handle(bench.now, failed)).is_empty());
+    assert!(appends(bench.coordinator.handle(bench.now, CoordinatorInput::Tick)).is_empty());
+    bench.advance(1);
+    assert!(bench.coordinator.state().drained().is_empty(), "a second later it is");
+}

@@ -402,3 +402,19 @@ impl tracing::Subscriber for Events {
     fn enter(&self, _: &tracing::Id) {}
     fn exit(&self, _: &tracing::Id) {}
 }
+
+#[test]
+fn a_member_that_asks_without_end_is_told_to_come_back() {
+    let mut bench = planning(2);
+    (1..64).for_each(|_| ask(&mut bench, 1));
+    assert!(bench.replies.is_empty(), "{:?}", bench.replies);
+    ask(&mut bench, 1);
+    let (kind, message) = refusal(&bench);
+    assert!(kind == ControlRefusal::Busy && message.contains("64 questions"), "{kind:?}: {message}");
+    // Another one is heard all the same.
+    let reply = ReplyTo { node: node(1), request: 5 };
+    let same = InstanceRequest { model: ModelId([1; 32]), model_name: "m1".into(), ..request() };
+    bench.feed(CoordinatorInput::Place { reply, request: same });
+    bench.answer();
+    assert_eq!(bench.replies.len(), 66);
+}

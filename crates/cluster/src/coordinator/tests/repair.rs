@@ -286,11 +286,26 @@ fn a_device_that_its_node_does_not_use_any_more_loses_its_stage() {
 fn who_streams_from_what_a_person_unloads_hears_that_it_was_a_decision() {
     let mut bench = Bench::ready(2, 2);
     let (reply, instance) = (ReplyTo { node: node(1), request: 8 }, bench.placement().instance);
-    let remove = CoordinatorInput::Remove { reply, instance, reason: "unloaded by n2".into() };
-    let out = bench.coordinator.handle(bench.now, remove);
+    let remove = || CoordinatorInput::Remove { reply, instance, reason: "unloaded by n2".into() };
     let failed = |v: &crate::InstanceView| matches!(&v.state, InstanceState::Failed { reason } if reason.contains("n2"));
     let is_told = |o: &CoordinatorOutput| matches!(o, CoordinatorOutput::Instances { instances, .. } if instances.iter().any(failed));
+    let append = |out: &[CoordinatorOutput]| match out {
+        [CoordinatorOutput::Append { append, .. }] => *append,
+        other => panic!("nothing but the write: {other:?}"),
+    };
+    // Nobody hears of a removal that the log refuses.
+    let refused = append(&bench.coordinator.handle(bench.now, remove()));
+    let failed_write = CoordinatorInput::AppendFailed { append: refused, reason: "disk full".into() };
+    let out = bench.coordinator.handle(bench.now, failed_write);
+    assert!(!out.iter().any(is_told), "{out:?}");
+    assert_eq!(bench.state(), Some(InstanceState::Ready));
+
+    let taken = append(&bench.coordinator.handle(bench.now, remove()));
+    let out = bench.coordinator.handle(bench.now, CoordinatorInput::Appended(taken));
     assert!(out.iter().any(is_told), "{out:?}");
+    let out = bench.coordinator.handle(bench.now, CoordinatorInput::Tick);
+    let is_over = |o: &CoordinatorOutput| matches!(o, CoordinatorOutput::Instances { instances, .. } if instances.is_empty());
+    assert!(out.iter().any(is_over), "{out:?}");
 }
 
 /// A coordinator that takes over from node 1, which had the first of three stages, and has lost it.

@@ -2,7 +2,7 @@
 
 use exo_types::SampledToken;
 
-use super::super::limits::{BACKUP_BYTES_MAX, CONTEXT_TOKENS_MAX, RECORD_BYTES_MAX, SEQUENCES_MAX, TOP_MAX};
+use super::super::limits::{BACKUP_BYTES_MAX, RECORD_BYTES_MAX};
 use super::super::{Backup, BackupMessage, Claimed};
 use super::{Check, CheckError, at_most, ensure};
 
@@ -14,7 +14,6 @@ impl Check for BackupMessage {
         match self {
             Self::Begin { backup, .. } | Self::Claimed { claimed: Claimed::Kept { backup, .. }, .. } => {
                 at_most("bytes of a request", backup.record.len(), RECORD_BYTES_MAX)?;
-                at_most("choices", backup.choices.len(), SEQUENCES_MAX)?;
                 backup.choices.iter().try_for_each(|tokens| check(tokens))?;
                 at_most("bytes of a copy", backup.bytes(), BACKUP_BYTES_MAX)
             }
@@ -29,9 +28,7 @@ impl Check for BackupMessage {
 }
 
 fn check(tokens: &[SampledToken]) -> Result<(), CheckError> {
-    at_most("tokens of an answer", tokens.len(), CONTEXT_TOKENS_MAX as usize)?;
-    ensure(tokens.iter().all(|token| token.prompt.is_none()), "a copy of an answer reports on its prompt")?;
-    tokens.iter().try_for_each(|token| at_most("candidates of a token", token.top.len(), TOP_MAX))
+    ensure(tokens.iter().all(|token| token.prompt.is_none()), "a copy of an answer reports on its prompt")
 }
 
 impl Backup {

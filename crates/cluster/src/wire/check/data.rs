@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use exo_types::{DRAFTS_MAX, PageKey, PromptReport, SequenceSpec, StepFrame, StepSequence};
 
 use super::super::limits::{
-    COMMANDS_MAX, CONTEXT_TOKENS_MAX, EMBEDDING_MAX, LOGIT_BIAS_MAX, PAGES_MAX, PAGES_OF_TERM_MAX,
-    RETRY_S_MAX, SCORES_BYTES_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX, STOP_TOKENS_MAX, TOP_MAX,
-    scores_bytes,
+    CONTEXT_TOKENS_MAX, EMBEDDING_MAX, LOGIT_BIAS_MAX, RETRY_S_MAX, SCORES_BYTES_MAX, STAGES_MAX,
+    STEP_TOKENS_MAX, STOP_TOKENS_MAX, scores_bytes,
 };
 use super::super::{
     DataMessage, StageCommand, StagePages, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
@@ -28,25 +27,18 @@ impl Check for DataMessage {
                 at_most("seconds to come back in", retry_after_s as usize, RETRY_S_MAX as usize)?;
                 text("message", message)
             }
-            Self::SequenceFailed { message, .. } | Self::PipelineBroken { message, .. } => {
-                text("message", message)
-            }
+            Self::SequenceFailed { message, .. }
+            | Self::PipelineBroken { message, .. }
+            | Self::Undelivered { message, .. } => text("message", message),
             Self::NotWired { stage, missing, .. } => {
                 ensure((*stage as usize) < STAGES_MAX, "a step is for a stage no placement has")?;
                 text("message", missing)
             }
-            Self::Undelivered { sequences, message, .. } => {
-                at_most("sequences of undelivered tokens", sequences.len(), SEQUENCES_MAX)?;
-                text("message", message)
-            }
             Self::Cancel { .. }
             | Self::Accepted { .. }
             | Self::Started { .. }
-            | Self::StalePlacement { .. } => Ok(()),
-            Self::SequenceEnded { times, .. } => {
-                let of_stages = times.prompt.stages_us.len().max(times.answer.stages_us.len());
-                at_most("times of stages", of_stages, STAGES_MAX)
-            }
+            | Self::StalePlacement { .. }
+            | Self::SequenceEnded { .. } => Ok(()),
         }
     }
 }
@@ -73,11 +65,9 @@ impl Check for SequenceSpec {
 impl Check for StepMessage {
     fn check(&self) -> Result<(), CheckError> {
         ensure((self.stage as usize) < STAGES_MAX, "a step is for a stage no placement has")?;
-        at_most("commands of a step", self.commands.len(), COMMANDS_MAX)?;
         for command in &self.commands {
             command.check()?;
         }
-        at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
         self.failures.check()?;
         pages_of_step(self.frame.step, &self.pages)?;
         kept_of_step(self.frame.step, &self.kept)?;
@@ -90,27 +80,20 @@ impl Check for StepMessage {
 
 /// Only step 0 collects the stages' pages.
 fn pages_of_step(step: u64, pages: &[StagePages]) -> Result<(), CheckError> {
-    at_most("caches of stages", pages.len(), STAGES_MAX)?;
     ensure(step == 0 || pages.is_empty(), "a step other than 0 tells of caches")?;
     ensure(pages.iter().all(|p| p.page_tokens > 0), "a stage has pages without tokens")
 }
 
 /// Only step 0 names pages of the term before.
 fn kept_of_step(step: u64, kept: &[PageKey]) -> Result<(), CheckError> {
-    at_most("pages that outlive a term", kept.len(), PAGES_OF_TERM_MAX)?;
     ensure(step == 0 || kept.is_empty(), "a step other than 0 names pages of the term before")
 }
 
 impl Check for StageCommand {
     fn check(&self) -> Result<(), CheckError> {
         match self {
-            Self::Open { spec, cached, .. } => {
-                at_most("cached pages of a sequence", cached.len(), PAGES_MAX)?;
-                spec.check()
-            }
-            Self::Keep { pages, .. } => at_most("pages kept of a sequence", pages.len(), PAGES_MAX),
-            Self::Forget(pages) => at_most("pages forgotten at once", pages.len(), PAGES_MAX),
-            Self::Truncate { .. } | Self::Close(_) => Ok(()),
+            Self::Open { spec, .. } => spec.check(),
+            Self::Keep { .. } | Self::Forget(_) | Self::Truncate { .. } | Self::Close(_) => Ok(()),
         }
     }
 }
@@ -118,7 +101,6 @@ impl Check for StageCommand {
 impl Check for StepFrame {
     fn check(&self) -> Result<(), CheckError> {
         ensure(self.term.0 > 0, "a step has term 0")?;
-        at_most("sequences of a step", self.sequences.len(), SEQUENCES_MAX)?;
         self.sequences.check()?;
         at_most("tokens of a step", self.token_count(), STEP_TOKENS_MAX)?;
         let distinct: BTreeSet<_> = self.sequences.iter().map(|s| s.sequence).collect();
@@ -139,8 +121,6 @@ impl Check for StepSequence {
 
 impl Check for TokensMessage {
     fn check(&self) -> Result<(), CheckError> {
-        at_most("results of a step", self.results.len(), SEQUENCES_MAX)?;
-        at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
         self.failures.check()?;
         pages_of_step(self.step, &self.pages)?;
         kept_of_step(self.step, &self.kept)?;
@@ -163,7 +143,6 @@ impl Check for TokenResult {
             behind_first.all(|t| t.prompt.is_none()),
             "a report on a prompt comes behind the first token",
         )?;
-        self.tokens.iter().try_for_each(|t| at_most("candidates of a token", t.top.len(), TOP_MAX))?;
         self.tokens.first().and_then(|first| first.prompt.as_deref()).map_or(Ok(()), PromptReport::check)
     }
 }
@@ -174,7 +153,6 @@ impl Check for PromptReport {
             Self::Embedding(vector) => at_most("elements of a vector", vector.len(), EMBEDDING_MAX),
             Self::Scores(scores) => {
                 let top = scores.iter().map(|score| score.top.len()).max().unwrap_or(0);
-                at_most("candidates of a score", top, TOP_MAX)?;
                 at_most("bytes of scores", scores_bytes(scores.len(), top), SCORES_BYTES_MAX)
             }
         }
@@ -183,7 +161,6 @@ impl Check for PromptReport {
 
 impl Check for StepFailure {
     fn check(&self) -> Result<(), CheckError> {
-        at_most("sequences of a failed step", self.sequences.len(), SEQUENCES_MAX)?;
         text("message", &self.message)
     }
 }
