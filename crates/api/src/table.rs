@@ -234,7 +234,7 @@ const CHAT_FIELDS: &[Field] = &[
 ];
 
 const COMPLETION_FIELDS: &[Field] = &[
-    field("prompt", Honoured, "a string, token ids, or an array of these; times `n` at most 128 answers"),
+    field("prompt", Honoured, "a string, token ids, or an array of these; times `n` at most 64 answers"),
     field("logprobs", Honoured, "0 to 20; of the raw logits, with `echo` of the prompt's tokens too"),
     field("echo", Honoured, "begin with the prompt; with `logprobs` nothing of it is taken from kept pages"),
     field(

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// For connecting and for an answer that needs no model.
-const ANSWER_MAX: Duration = Duration::from_secs(35);
+const ANSWER_MAX: Duration = Duration::from_secs(55);
 /// The node promises a sign of life every few seconds of a stream; more silence than this is a fault.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
 
@@ -67,17 +67,27 @@ impl Client {
 
     /// Fetches a resource.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        self.call(Method::GET, path, Bytes::new()).await
+        self.call(ANSWER_MAX, Method::GET, path, Bytes::new()).await
     }
 
     /// Sends a document, gets a document.
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
-        self.call(Method::POST, path, serde_json::to_vec(body)?.into()).await
+        self.post_within(ANSWER_MAX, path, body).await
+    }
+
+    /// The same for what takes its time.
+    pub async fn post_within<T: DeserializeOwned>(
+        &self,
+        limit: Duration,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        self.call(limit, Method::POST, path, serde_json::to_vec(body)?.into()).await
     }
 
     /// Deletes a resource.
     pub async fn delete(&self, path: &str) -> anyhow::Result<()> {
-        self.call::<Value>(Method::DELETE, path, Bytes::new()).await.map(|_| ())
+        self.call::<Value>(ANSWER_MAX, Method::DELETE, path, Bytes::new()).await.map(|_| ())
     }
 
     /// Starts a streamed answer.
@@ -102,7 +112,13 @@ impl Client {
         Ok(Events { body: response.into_body(), buffer: Vec::new() })
     }
 
-    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<T> {
+    async fn call<T: DeserializeOwned>(
+        &self,
+        limit: Duration,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> anyhow::Result<T> {
         let answer = async {
             let response = self.send(method, path, body, None).await?;
             if !response.status().is_success() {
@@ -114,9 +130,9 @@ impl Client {
                 .and_then(|value| serde_json::from_value(all_printable(value)))
                 .with_context(|| format!("the answer to {path} is not what exo sends"))
         };
-        tokio::time::timeout(ANSWER_MAX, answer)
+        tokio::time::timeout(limit, answer)
             .await
-            .with_context(|| format!("no answer from {} within {} s", self.address(), ANSWER_MAX.as_secs()))?
+            .with_context(|| format!("no answer from {} within {} s", self.address(), limit.as_secs()))?
     }
 
     async fn send(

@@ -34,6 +34,11 @@ fn main() -> ExitCode {
     exo_backend_cpu::return_freed_memory();
     let cli = Cli::parse();
     match run(cli) {
+        Ok(_) if ui::lost_output().is_some() => {
+            let why = ui::lost_output().map(ToString::to_string).unwrap_or_default();
+            ui::error(&anyhow::anyhow!("the output could not be written: {why}"));
+            ExitCode::FAILURE
+        }
         Ok(code) => code,
         Err(error) => {
             ui::error(&error);

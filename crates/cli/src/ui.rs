@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "printing is what this module is for")]
 
 use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use exo_types::{Monitor, is_terminal_control, printable_lines};
@@ -56,9 +57,25 @@ fn beside(text: &str) -> String {
     printable_lines(text).replace('\n', "\n  ")
 }
 
+/// What was lost of the output, and why.
+static LOST: OnceLock<std::io::Error> = OnceLock::new();
+
+/// Why the output is not whole. Who closed a pipe wanted no more of it.
+pub fn lost_output() -> Option<&'static std::io::Error> {
+    LOST.get()
+}
+
+fn note_lost(written: std::io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        let _ = LOST.set(error);
+    }
+}
+
 /// Prints a line. A closed pipe is not worth a panic.
 pub fn line(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stdout(), "{}", printable_lines(&text.to_string()));
+    note_lost(writeln!(std::io::stdout(), "{}", printable_lines(&text.to_string())));
 }
 
 /// How a model's words are printed.
@@ -88,8 +105,7 @@ impl Answers {
 /// Prints a text as it is, at once.
 pub fn exactly(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
+    note_lost(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
 /// Prints a QR code on a terminal that is wide enough for it, and says whether it did. A file or a pipe gets none.

@@ -65,6 +65,9 @@ impl Fetch<'_> {
         // Until everything was read: the reader may find that a chunk of an earlier attempt has to come again.
         while !self.work.is_over() {
             if self.work.claim(fetcher).is_none() {
+                if self.work.claimed(fetcher).is_none() {
+                    partial.clear(); // another one may have the chunk now
+                }
                 self.work.wait(Duration::from_millis(50));
                 continue;
             }

@@ -110,6 +110,16 @@ impl fmt::Display for HubReference {
     }
 }
 
+impl Reference {
+    /// The whole of it, for comparing and for asking again: an address with its query, which may hold a secret. Display is for people.
+    pub fn whole(&self) -> String {
+        match self {
+            Self::Url(url) => url.clone(),
+            Self::Hub(_) | Self::Registry(_) | Self::Path(_) => self.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

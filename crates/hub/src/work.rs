@@ -92,6 +92,10 @@ impl Work {
         let is_idle = state.is_over
             || fetcher >= state.fetchers
             || state.not_before.is_some_and(|t| Instant::now() < t);
+        if fetcher >= state.fetchers {
+            // There may be fewer fetchers for long: others take what it had.
+            self.give_back(&mut state, fetcher);
+        }
         if is_idle {
             return None;
         }
@@ -108,11 +112,14 @@ impl Work {
 
     /// Gives back what is not fetched.
     pub(crate) fn release(&self, fetcher: usize) {
-        let mut state = self.lock();
+        self.give_back(&mut self.lock(), fetcher);
+    }
+
+    fn give_back(&self, state: &mut State, fetcher: usize) {
         if let Some((next, end)) = state.claims[fetcher].take() {
             state.chunks[next as usize..end as usize].fill(Chunk::Missing);
+            self.changed.notify_all();
         }
-        self.changed.notify_all();
     }
 
     /// The next chunk of a claim is in the file. Waits while too many are not synchronised.
@@ -313,6 +320,15 @@ mod tests {
         );
         work.hold(&work.unsynced());
         assert_eq!(work.held_bytes(), CHUNK_BYTES * 8);
+    }
+
+    #[test]
+    fn a_fetcher_beyond_their_number_gives_back_what_it_had() {
+        let work = Work::new(CHUNK_BYTES * 8, CHUNK_BYTES, std::iter::empty(), 2);
+        let had = work.claim(1).unwrap();
+        work.set_fetchers(1);
+        assert_eq!((work.claim(1), work.claimed(1)), (None, None));
+        assert_eq!(work.claim(0).map(|(next, _)| next), Some(had.0));
     }
 
     #[test]

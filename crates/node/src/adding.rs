@@ -37,15 +37,21 @@ pub async fn add_without_name(
 ) -> Result<ModelRecord, String> {
     let adding = library.clone();
     let added = tokio::task::spawn_blocking(move || {
+        let listed = adding.store().list().map_err(|e| chain(&e))?;
         let added = match &name {
             Some(name) => adding.store().add_path_as(&path, name, &mut |_, _| {}),
             None => adding.store().add_path(&path, &mut |_, _| {}),
         };
-        added.map_err(|e| chain(&e))
+        let record = added.map_err(|e| chain(&e))?;
+        let is_new = listed.iter().all(|known| known.id != record.id);
+        Ok::<_, String>((record, is_new))
     });
-    let record = added.await.map_err(|e| e.to_string())??;
+    let (record, is_new) = added.await.map_err(|e| e.to_string())??;
     if let Err(message) = library.open(record.id, &[]).await {
-        let _ = library.store().forget(record.id);
+        // One that was listed before stays: it may be the disk that fails.
+        if is_new {
+            let _ = library.store().forget(record.id);
+        }
         return Err(message);
     }
     // This node may never be asked for it: its vocabulary is read again when it is.

@@ -29,6 +29,9 @@ pub enum CacheError {
         /// Asked for.
         asked_tokens: u32,
     },
+    /// No token at all.
+    #[error("a context of 0 tokens holds no prompt; ask for 1 or more, or leave it out")]
+    NoContext,
     /// Less than the context that was asked for beside it.
     #[error(
         "a cache of {asked_tokens} tokens does not hold one sequence of the context of {context_tokens} tokens: that \
@@ -71,7 +74,10 @@ pub fn cache_pages(asked_tokens: u32, context_tokens: Option<u32>) -> Result<u32
 impl CacheRequest {
     /// Context and cache of an instance of a model made for `context_tokens_max`.
     pub fn shape(&self, context_tokens_max: u32) -> Result<(u32, u32), CacheError> {
-        let context_tokens = self.context_tokens.clamp(1, context_tokens_max.max(1));
+        if self.context_tokens == 0 {
+            return Err(CacheError::NoContext);
+        }
+        let context_tokens = self.context_tokens.min(context_tokens_max.max(1));
         let (context_tokens, cache_tokens) = match self.cache_tokens {
             Some(asked_tokens) => {
                 let held = cache_pages(asked_tokens, self.context_named.then_some(context_tokens))?;
@@ -115,6 +121,8 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_the_numbers() {
         let why = |result: Result<(u32, u32), String>| result.unwrap_err();
+        let text = why(shape(0, true, 4, None));
+        assert!(text.contains("a context of 0 tokens"), "{text}");
         let text = why(shape(4096, false, 4, Some(31)));
         assert!(text.contains("a cache of 31 tokens") && text.contains("ask for 32 or more"), "{text}");
         let text = why(shape(100, true, 4, Some(127)));

@@ -101,10 +101,10 @@ impl NodeFacade {
         }
     }
 
-    async fn instances(&self) -> Vec<exo_cluster::InstanceView> {
+    async fn instances(&self) -> Result<Vec<exo_cluster::InstanceView>, AdminError> {
         match self.ask(Question::Instances, ANSWER_MAX).await {
-            Some(Answer::Instances(instances)) => instances,
-            _ => Vec::new(),
+            Some(Answer::Instances(instances)) => Ok(instances),
+            _ => Err(unavailable("the node does not say what is placed")),
         }
     }
 

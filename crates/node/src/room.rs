@@ -183,6 +183,9 @@ impl Library {
                 return Ok(taken(claim, removed));
             }
         }
+        for RemovedModelView { name, bytes, .. } in removed {
+            tracing::warn!(target: "events::model", name, bytes, "removed for room, and there is still too little");
+        }
         Err(short)
     }
 

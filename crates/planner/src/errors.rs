@@ -24,7 +24,7 @@ pub enum PlanError {
         what: &'static str,
     },
     /// No device may be used at all.
-    #[error("no device can be used: {}", reasons.join("; "))]
+    #[error("no device can be used: {}", if reasons.is_empty() { "no member reports one".to_owned() } else { reasons.join("; ") })]
     NoDevices {
         /// One line per device.
         reasons: Vec<String>,

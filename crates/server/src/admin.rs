@@ -3,9 +3,10 @@
 use std::future::ready;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::fits::FitsQuery;
@@ -20,11 +21,14 @@ use crate::app::App;
 use crate::body::{json, read_json, read_typed};
 use crate::clock::unix_s;
 use crate::encode::push_event;
-use crate::errors::ApiError;
+use crate::errors::{ApiError, Path};
 use crate::guard::Caller;
 use crate::live::{Scope, for_viewers};
 use crate::resume;
 use crate::sse::event_stream;
+
+/// For a file to be read once: a hundred gigabytes of a slow disk.
+const ADD_MAX: Duration = Duration::from_secs(3600);
 
 type Answer = Result<Response, ApiError>;
 
@@ -84,7 +88,9 @@ pub async fn instance(State(app): State<Arc<App>>, Path(id): Path<String>) -> An
 pub async fn place(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let place: PlaceRequest = read_typed(&parts.headers, body, &app).await?;
-    Ok(json(&app.admin(app.facade.place(place)).await?))
+    let facade = app.facade.clone();
+    let placing = async move { facade.place(place).await };
+    Ok(json(&app.admin_whole(app.options.admin_timeout, placing).await?))
 }
 
 /// `POST /exo/v1/plan`
@@ -226,7 +232,9 @@ pub async fn models(State(app): State<Arc<App>>) -> Answer {
 pub async fn add_model(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let add: AddModelRequest = read_typed(&parts.headers, body, &app).await?;
-    Ok(json(&app.admin(app.facade.add_model(add.path, add.name)).await?))
+    let facade = app.facade.clone();
+    let adding = async move { facade.add_model(add.path, add.name).await };
+    Ok(json(&app.admin_whole(ADD_MAX, adding).await?))
 }
 
 /// `GET /exo/v1/model_checks`

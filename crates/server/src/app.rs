@@ -2,6 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -94,6 +95,20 @@ impl App {
         let late =
             |_| ApiError::deadline(format!("the node did not answer within {} s", limit.as_secs_f32()));
         Ok(answer.map_err(late)??)
+    }
+
+    /// The same for a call that must not stop half-way: it goes on when the client has gone, or has waited for `limit`.
+    pub async fn admin_whole<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, AdminError>> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let answer = tokio::time::timeout(limit, tokio::spawn(call)).await;
+        let late = |_| {
+            ApiError::deadline(format!("not done within {} s; it goes on without you", limit.as_secs_f32()))
+        };
+        let ended = answer.map_err(late)?;
+        Ok(ended.map_err(|error| AdminError::Failed { message: format!("it broke off: {error}") })??)
     }
 }
 

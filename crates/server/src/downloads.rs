@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use exo_api::{HubLoginRequest, HubSearchRequest, HubShowRequest, PullRequest, UpdateQuery};
@@ -10,7 +10,7 @@ use exo_api::{HubLoginRequest, HubSearchRequest, HubShowRequest, PullRequest, Up
 use crate::admin::read_empty;
 use crate::app::App;
 use crate::body::{json, read_typed};
-use crate::errors::ApiError;
+use crate::errors::{ApiError, Path};
 
 type Answer = Result<Response, ApiError>;
 

@@ -2,8 +2,10 @@
 //! what the node says, the constructors for what this crate finds by itself. Codes are stable.
 
 use axum::Json;
+use axum::extract::FromRequestParts;
 use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::openai::{ErrorBody, ErrorDetail};
@@ -141,6 +143,21 @@ impl ApiError {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+}
+
+/// A part of the address. One that is no text is refused as all else is.
+pub struct Path<T>(pub T);
+
+impl<T, S: Send + Sync> FromRequestParts<S> for Path<T>
+where
+    axum::extract::Path<T>: FromRequestParts<S, Rejection = PathRejection>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let axum::extract::Path(part) = axum::extract::Path::from_request_parts(parts, state).await?;
+        Ok(Self(part))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use exo_api::anthropic::{ModelInfo, ModelPage, PageQuery};
@@ -12,7 +12,7 @@ use exo_api::{GenerateError, ModelView};
 use crate::app::App;
 use crate::body::json;
 use crate::dialect::{ANTHROPIC_VERSION, Dialect};
-use crate::errors::ApiError;
+use crate::errors::{ApiError, Path};
 
 /// `GET /v1/models`
 pub async fn models(

@@ -100,7 +100,8 @@ impl ServerOptions {
             silence_max: Duration::from_secs(150),
             stream_headers_after: Duration::from_secs(2),
             keep_alive_every: Duration::from_secs(5),
-            admin_timeout: Duration::from_secs(30),
+            // The node's own waits for its coordinator are shorter, and say what they waited for.
+            admin_timeout: Duration::from_secs(50),
             shutdown_grace: Duration::from_secs(3),
             give_freed_memory_back: || {},
         }

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response as HttpResponse};
@@ -18,7 +17,7 @@ use crate::body::{Lease, json};
 use crate::clock::unix_s;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
-use crate::errors::ApiError;
+use crate::errors::{ApiError, Path};
 use crate::generate::{Asked, read, stream, whole};
 use crate::resume::Ticket;
 
@@ -62,10 +61,9 @@ fn previous(
 pub async fn get(
     State(app): State<Arc<App>>,
     Extension(principal): Extension<Principal>,
-    id: Result<Path<String>, PathRejection>,
+    Path(id): Path<String>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<HttpResponse, ApiError> {
-    let Path(id) = id?;
     for (name, value) in query {
         // What a response has, it has in whole.
         let asks_for_nothing = name.starts_with("include") || name == "stream" && value == "false";
@@ -84,9 +82,8 @@ pub async fn get(
 pub async fn delete(
     State(app): State<Arc<App>>,
     Extension(principal): Extension<Principal>,
-    id: Result<Path<String>, PathRejection>,
+    Path(id): Path<String>,
 ) -> Result<HttpResponse, ApiError> {
-    let Path(id) = id?;
     match app.kept.forget(principal, &id) {
         true => Ok(json(&ResponseDeleted { id, object: "response".to_owned(), deleted: true })),
         false => Err(gone(&id, "response_id")),

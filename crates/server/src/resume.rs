@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::{ClaimedRequest, GenerateEvent, GenerateRequest, Resumable, Resumption};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::app::App;
-use crate::errors::ApiError;
+use crate::errors::{ApiError, Path};
 use crate::outlive::Answer;
 use crate::{messages, openai, sse};
 
@@ -118,7 +118,6 @@ impl Origin {
         if record.len() > RECORD_BYTES_MAX {
             return Ok(Ticket::none());
         }
-        let header = HeaderValue::from_str(&format!("{id}.{}", self.secret)).ok();
         let proof = proof(&self.secret);
         let (resumed, after) = match self.resuming {
             Some(Resuming { model, choices, after, .. }) => {
@@ -135,6 +134,9 @@ impl Origin {
         let outliving = if keep { app.outliving.keep(id, request.principal, proof) } else { None };
         let has_copy = app.options.resume || resumed.is_some();
         let resumable = has_copy.then_some(Resumable { proof, record, resumed });
+        // Only where something is kept.
+        let is_kept = resumable.is_some() || outliving.is_some();
+        let header = HeaderValue::from_str(&format!("{id}.{}", self.secret)).ok().filter(|_| is_kept);
         Ok(Ticket { header, resumable, positions, after, outliving })
     }
 }

@@ -1,5 +1,7 @@
 //! Every endpoint is served, and errors have one shape.
 
+use std::time::Duration;
+
 use crate::common::{self, SECRET, start};
 use exo_api::endpoints::{Access, Answer, ENDPOINTS, Method};
 use exo_types::NodeId;
@@ -110,6 +112,34 @@ async fn other_methods_are_refused_by_name() {
     assert_eq!(server.get("/v1/chat/completions").await.error(), "405 method_not_allowed");
     assert_eq!(server.get("/v1/embeddings").await.error(), "405 method_not_allowed");
     assert_eq!(server.post("/v1/nothing", "{}").await.error(), "404 no_such_route");
+}
+
+#[tokio::test]
+async fn a_part_of_an_address_that_is_no_text_is_refused_like_all_else() {
+    let server = start().await;
+    let has_part = |path: &str| path.contains('{');
+    for endpoint in ENDPOINTS.iter().filter(|e| has_part(e.path)) {
+        let parts = endpoint.path.split('/').map(|part| if has_part(part) { "%FF" } else { part });
+        let line = format!("{} {}", endpoint.method.as_str(), parts.collect::<Vec<_>>().join("/"));
+        let answer = server.admin(&line, &body(endpoint.request)).await;
+        assert_eq!(answer.error(), "400 bad_path", "{line}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn a_model_that_is_read_for_long_is_added_though_nobody_waits_any_more() {
+    let server = start().await;
+    let adding = server.admin("POST /exo/v1/models", r#"{"path":"/models/slow.gguf"}"#);
+    let gone = tokio::time::timeout(Duration::from_millis(100), adding).await;
+    assert!(gone.is_err(), "it takes longer");
+    let is_added = || server.fake.calls.lock().unwrap().contains(&"added /models/slow.gguf".to_owned());
+    for _ in 0..100 {
+        if is_added() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{:?}", server.fake.calls.lock().unwrap());
 }
 
 #[tokio::test]

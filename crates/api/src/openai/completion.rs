@@ -113,7 +113,7 @@ fn take_max_tokens(fields: &mut Fields) -> Result<Option<u32>, BadParam> {
 }
 
 /// Most answers of one request, over all its prompts.
-const ANSWERS_MAX: usize = 128;
+const ANSWERS_MAX: usize = 64;
 
 /// What this endpoint calls a part of a request; it has no others.
 pub fn part_name(part: RequestPart) -> String {

@@ -7,7 +7,7 @@ use anyhow::Context;
 use exo_api::fits::{FitPlanView, FitVerdict, FitView, FitsQuery, FitsView};
 use exo_hub::Cancel;
 use exo_node::fits::{self, FitsCluster};
-use exo_types::KvDType;
+use exo_types::{KvDType, shell_word};
 
 use super::interrupt::INTERRUPTED;
 use super::plan::cluster_file;
@@ -170,12 +170,13 @@ fn show_best(model: &FitView, best: &FitPlanView) {
     });
     ui::table(&["machine", "device", "layers", "memory"], rows.collect());
     match is_here {
-        true => ui::line(format!("`exo run {}` runs it", model.reference)),
+        true => ui::line(format!("`exo run {}` runs it", shell_word(&model.reference))),
         false => {
             // An address of a file and a name say by themselves which type is meant.
             let is_repository = model.reference.starts_with("hf.co/");
             let label = if is_repository { format!(":{}", best.quantisation) } else { String::new() };
-            ui::line(format!("`exo run {}{label}` fetches and runs it", model.reference));
+            let reference = shell_word(&format!("{}{label}", model.reference));
+            ui::line(format!("`exo run {reference}` fetches and runs it"));
         }
     }
 }

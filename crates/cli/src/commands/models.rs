@@ -87,6 +87,9 @@ async fn check(client: &Client, model: &str, json: Json) -> anyhow::Result<()> {
     }
 }
 
+/// As long as a node reads at most.
+const ADD_MAX: Duration = Duration::from_secs(3600);
+
 /// Makes a file or folder known to the node.
 pub async fn add(client: &Client, path: &Path) -> anyhow::Result<ModelView> {
     add_as(client, path, None).await
@@ -100,7 +103,7 @@ pub async fn add_as(client: &Client, path: &Path, name: Option<&str>) -> anyhow:
     let spinner = ui::spinner();
     spinner.set_message(format!("reading {}", path.display()));
     let body = serde_json::json!({"path": path.to_string_lossy(), "name": name});
-    let model = client.post("/exo/v1/models", &body).await;
+    let model = client.post_within(ADD_MAX, "/exo/v1/models", &body).await;
     spinner.finish_and_clear();
     model
 }

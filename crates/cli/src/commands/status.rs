@@ -110,6 +110,10 @@ fn log_lines(view: &ClusterView) -> Vec<String> {
     let now = exo_device::unix_s();
     let warning = |w: &exo_api::WarningView| format!("warning, {}: {}", ago(w.at_unix_s, now), w.text);
     let mut lines: Vec<String> = view.warnings.iter().map(warning).collect();
+    if !view.nodes.iter().any(|node| node.is_self) {
+        let text = "this node was removed from its cluster, for good, and uses no device; its models stay: end it and type `exo leave`";
+        lines.push(text.to_owned());
+    }
     let alive = view.nodes.iter().filter(|node| node.status == NodeStatus::Alive).count();
     if view.journal.holders < 2 && alive > 1 {
         lines.push("no other member is known to have the last placements on its disk yet".to_owned());
@@ -150,9 +154,8 @@ fn status_text(status: NodeStatus) -> &'static str {
 }
 
 fn instances(view: &ClusterView) {
-    if view.instances.is_empty() {
+    if view.instances.is_empty() && view.nodes.iter().any(|node| node.is_self) {
         ui::line("no model is placed; `exo run demo` places one");
-        return;
     }
     for instance in &view.instances {
         let state = state_text(&instance.state) + &since_text(instance, exo_device::unix_s());

@@ -170,11 +170,11 @@ impl NodeDownloads {
 
     fn begin_or_go_on(&self, reference: Reference, request: PullRequest) -> Result<PullView, AdminError> {
         let mut pulls = self.shared.lock();
-        let text = reference.to_string();
+        let whole = reference.whole();
         let same: Vec<(u64, Arc<Pull>)> = pulls
             .by_id
             .iter()
-            .filter(|(_, pull)| pull.reference.to_string() == text && pull.is_same_update(&request))
+            .filter(|(_, pull)| pull.reference.whole() == whole && pull.is_same_update(&request))
             .filter(|(_, pull)| *pull.wish.borrow() != Wish::End)
             .map(|(id, pull)| (*id, pull.clone()))
             .collect();

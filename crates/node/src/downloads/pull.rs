@@ -120,7 +120,7 @@ impl Pull {
             None => (shown(), pinned.and_then(|p| p.label.clone()), pinned.and_then(|p| p.folder.clone())),
         };
         Some(SavedPull {
-            reference: view.reference.clone(),
+            reference: self.reference.whole(),
             commit,
             label,
             folder,

@@ -95,8 +95,7 @@ impl NodeFacade {
         });
         let noted = noted.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
         if !noted.map_err(|e| AdminError::Failed { message: chain(&e) })? {
-            let message = format!("`{wanted}` is not on this machine's disk; each machine keeps what it has");
-            return Err(AdminError::Conflict { message });
+            return Err(not_here(&wanted));
         }
         let (models, id) = (self.list_models(Question::Models).await?, resolved.id.to_full());
         let found = models.into_iter().find(|m| m.id == id);
@@ -105,21 +104,30 @@ impl NodeFacade {
 
     pub(super) async fn remove(&self, wanted: String) -> Result<(), AdminError> {
         let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
-        let instances = self.instances().await;
+        let instances = self.instances().await?;
         if let Some(instance) = instances.iter().find(|i| i.model() == resolved.id) {
             let message = format!("`{wanted}` is placed as {}; unload it first", instance.instance());
             return Err(AdminError::Conflict { message });
         }
-        self.library.forget(resolved.id);
         let library = self.library.clone();
-        let removed =
-            tokio::task::spawn_blocking(move || library.store().remove(resolved.id).map_err(|e| chain(&e)));
-        match removed.await {
-            Ok(Ok(_)) => self.list_models(Question::ModelsAfterScan).await.map(drop),
-            Ok(Err(message)) => Err(AdminError::Failed { message }),
-            Err(e) => Err(AdminError::Failed { message: e.to_string() }),
+        let removed = tokio::task::spawn_blocking(move || match library.store().record(resolved.id) {
+            Ok(_) => {
+                library.forget(resolved.id);
+                library.store().remove(resolved.id).map(|_| true)
+            }
+            Err(_) => Ok(false),
+        });
+        match removed.await.map_err(|e| AdminError::Failed { message: e.to_string() })? {
+            Ok(true) => self.list_models(Question::ModelsAfterScan).await.map(drop),
+            Ok(false) => Err(not_here(&wanted)),
+            Err(error) => Err(AdminError::Failed { message: chain(&error) }),
         }
     }
+}
+
+fn not_here(wanted: &str) -> AdminError {
+    let message = format!("`{wanted}` is not on this machine's disk; each machine keeps what it has");
+    AdminError::Conflict { message }
 }
 
 /// When a file or folder was last changed, in seconds since 1970; 0 where that is not known.

@@ -86,7 +86,7 @@ impl NodeFacade {
         request: &PlaceRequest,
         wanted: &InstanceRequest,
     ) -> Result<(), AdminError> {
-        let instances = self.instances().await;
+        let instances = self.instances().await?;
         let Some(placed) = instances.iter().find(|i| i.model() == resolved.id) else { return Ok(()) };
         let differences = {
             let view = self.view.borrow();

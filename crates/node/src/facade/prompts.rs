@@ -1,9 +1,13 @@
 //! Prompts and questions about tokens: how much text is taken, and whose turn it is to tokenise.
 
+use std::time::Duration;
+
 use exo_api::{
     ChatMessage, GenerateError, GenerateRequest, Prompt, RequestPart, TokensAnswer, TokensQuestion,
     TokensRequest, ToolCall, Tools,
 };
+
+use tokio::sync::AcquireError;
 
 use super::NodeFacade;
 use crate::tokens;
@@ -12,6 +16,8 @@ use crate::tokens;
 pub const PREPARING_MAX: usize = 4;
 /// A prompt that counts as long. While it is tokenised it takes some 130 times its text, so there is one of them at a time.
 const LONG_PROMPT_BYTES: usize = 256 << 10;
+/// For those in front.
+const TURN_MAX: Duration = Duration::from_secs(120);
 /// What a message counts beside its text.
 const MESSAGE_BYTES: usize = 256;
 
@@ -42,14 +48,19 @@ impl NodeFacade {
         work: impl FnOnce() -> Result<T, GenerateError> + Send + 'static,
     ) -> Result<T, GenerateError> {
         let internal = |message: String| GenerateError::Internal { message };
-        let long = match prompt_bytes > LONG_PROMPT_BYTES {
-            true => {
-                let turn = self.preparing_long.clone().acquire_owned().await;
-                Some(turn.map_err(|e| internal(e.to_string()))?)
-            }
-            false => None,
+        let turns = async {
+            let long = match prompt_bytes > LONG_PROMPT_BYTES {
+                true => Some(self.preparing_long.clone().acquire_owned().await?),
+                false => None,
+            };
+            Ok::<_, AcquireError>((long, self.preparing.clone().acquire_owned().await?))
         };
-        let turn = self.preparing.clone().acquire_owned().await.map_err(|e| internal(e.to_string()))?;
+        let turns = tokio::time::timeout(TURN_MAX, turns).await.map_err(|_| {
+            let (waited_ms, reason) =
+                (TURN_MAX.as_millis() as u64, "other prompts were being prepared".to_owned());
+            GenerateError::Deadline { waited_ms, reason }
+        })?;
+        let (long, turn) = turns.map_err(|e| internal(e.to_string()))?;
         let done = tokio::task::spawn_blocking(move || {
             let turns = (long, turn);
             let done = work();

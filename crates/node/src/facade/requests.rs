@@ -7,7 +7,7 @@ use exo_api::{GenerateError, GenerateRequest, GenerateStream, Prompt, RequestPar
 use exo_cluster::wire::Backup;
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
 use exo_machine::{BackupStart, Limits, Resolved, StartRequest};
-use exo_types::{FailureKind, ModelId, PromptQuery, RequestId, SequenceId, SequenceSpec};
+use exo_types::{FailureKind, ModelId, PromptQuery, RequestId, SequenceId, SequenceSpec, shell_word};
 use tokio::sync::mpsc;
 
 use super::NodeFacade;
@@ -104,7 +104,7 @@ impl NodeFacade {
             return Err(refused(RequestPart::Context, message));
         }
         if asked > limits.context_tokens {
-            let (name, placed) = (&resolved.name, limits.context_tokens);
+            let (name, placed) = (shell_word(&resolved.name), limits.context_tokens);
             let message = format!(
                 "the model is placed with a context of {placed} tokens: `exo place {name} --context {asked} --replace` \
                  places it with {asked}"

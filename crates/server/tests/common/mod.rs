@@ -518,7 +518,13 @@ impl Facade for Fake {
 
     fn add_model(&self, path: String, _name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {
         self.note(format!("add {path}"));
-        Box::pin(async { Ok(model("good")) })
+        Box::pin(async move {
+            if path.contains("slow") {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                self.note(format!("added {path}"));
+            }
+            Ok(model("good"))
+        })
     }
 
     fn keep_model(&self, model_name: String, kept: bool) -> BoxFuture<'_, Result<ModelView, AdminError>> {

@@ -85,7 +85,7 @@ pub const RULES: &[Rule] = &[
         "disk_low",
         Warning,
         (0, 30),
-        "make room: `exo prune` deletes what is partial, `exo models rm` a model",
+        "make room: `exo prune` deletes what is partial, `exo models remove` a model",
     ),
     rule(
         "kv_full",
