@@ -9,14 +9,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use exo_cluster::{ComputeResult, EngineId};
+use exo_cluster::EngineId;
 use exo_planner::{ExpectedStep, Phase, PlanDevice, PlanRequest, Workload, expected_step};
 use exo_types::{
     Correction, Corrections, DeviceFacts, DeviceId, LayerRange, ModelShape, NodeId, ShardPosition, StepFrame,
     Term,
 };
-
-use crate::NodeMachine;
 
 /// Steps of one token that make a sample.
 const DECODE_STEPS: u32 = 32;
@@ -128,6 +126,31 @@ impl Lessons {
         self.in_flight.swap_remove(index).size
     }
 
+    /// It is done with it: a sample, where this was one and enough of them are there. Of which phase, behind how many tokens or for how many
+    /// of a prompt, and how long it took.
+    pub(crate) fn sampled(
+        &mut self,
+        engine: EngineId,
+        step: (ShardPosition, Term, u64),
+        took: Duration,
+        counts: bool,
+    ) -> Option<(Phase, u32, Duration)> {
+        match self.ended(engine, step).filter(|_| counts)? {
+            StepSize::Prompt { tokens } => Some((Phase::Prefill, tokens, took)),
+            StepSize::Token { depth } => {
+                let decodes = self.decodes.entry(engine).or_default();
+                decodes.count += 1;
+                decodes.depth_sum += u64::from(depth);
+                decodes.took += took;
+                if decodes.count < DECODE_STEPS {
+                    return None;
+                }
+                let Decodes { count, depth_sum, took } = std::mem::take(decodes);
+                Some((Phase::Decode, (depth_sum / u64::from(count)) as u32, took / count)) // a mean of `u32`
+            }
+        }
+    }
+
     /// There is no such engine any more.
     pub(crate) fn forget_engine(&mut self, engine: EngineId) {
         self.in_flight.retain(|other| other.engine != engine);
@@ -149,7 +172,13 @@ impl Lessons {
         }
     }
 
-    fn learn(&mut self, facts: &DeviceFacts, phase: Phase, expected: ExpectedStep, took: Duration) {
+    pub(crate) fn learn(
+        &mut self,
+        facts: &DeviceFacts,
+        phase: Phase,
+        expected: ExpectedStep,
+        took: Duration,
+    ) {
         let before = self.of(facts);
         let new =
             || Learned { basis: Basis::of(facts), decode: Factor::default(), prefill: Factor::default() };
@@ -185,7 +214,7 @@ fn size_of(frame: &StepFrame) -> Option<StepSize> {
 }
 
 /// What the model of cost says of a step on a device, by its measured rates alone.
-fn expected(
+pub(crate) fn expected(
     node: NodeId,
     facts: &DeviceFacts,
     (shape, layers): (&ModelShape, LayerRange),
@@ -199,52 +228,6 @@ fn expected(
         ..PlanRequest::new(shape.clone(), prompt_tokens.saturating_add(1), vec![device])
     };
     expected_step(&request, layers, phase)
-}
-
-impl NodeMachine {
-    /// An engine has computed a step of one of its stages.
-    pub(crate) fn learn_from(
-        &mut self,
-        engine: EngineId,
-        step: (ShardPosition, Term, u64),
-        result: &ComputeResult,
-        took: Duration,
-    ) {
-        let Some(size) = self.lessons.ended(engine, step) else { return };
-        // What is read from its file is slower, and so is what others load beside it.
-        let is_in_memory = |engine: &crate::worker::Engine| {
-            let loaded = engine.loaded.as_ref();
-            engine.unpacked_bytes == 0 && loaded.is_some_and(|facts| facts.slower_because.is_none())
-        };
-        if matches!(result, ComputeResult::Failed { .. }) || !self.engines.values().all(is_in_memory) {
-            return;
-        }
-        let (phase, depth, took) = match size {
-            StepSize::Prompt { tokens } => (Phase::Prefill, tokens, took),
-            StepSize::Token { depth } => {
-                let decodes = self.lessons.decodes.entry(engine).or_default();
-                let Decodes { count, depth_sum, took: all } = *decodes;
-                *decodes =
-                    Decodes { count: count + 1, depth_sum: depth_sum + u64::from(depth), took: all + took };
-                if decodes.count < DECODE_STEPS {
-                    return;
-                }
-                let Decodes { count, depth_sum, took } = std::mem::take(decodes);
-                (Phase::Decode, (depth_sum / u64::from(count)) as u32, took / count) // a mean of `u32`
-            }
-        };
-        let Some(spec) = self.engines.get(&engine).map(|engine| &engine.spec) else { return };
-        let facts = self.samples.facts.devices.iter().find(|facts| facts.id == spec.device);
-        let wanted = self.worker.desired().iter().find(|desired| desired.position() == step.0);
-        let instance = wanted.map(|desired| desired.placement.instance);
-        let placed = instance.and_then(|instance| self.state().instances().get(&instance));
-        if let Some((facts, placed)) = facts.zip(placed)
-            && let Some(expected) =
-                expected(self.me, facts, (&placed.request.shape, spec.layers), (phase, depth))
-        {
-            self.lessons.learn(&facts.clone(), phase, expected, took);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use exo_cluster::wire::{NodeReport, StageReport};
 use exo_cluster::{Action, ComputeResult, EngineId, StageInput, StageMachine, StageStatus, WorkerInput};
 use exo_types::{ModelId, NodeId, ShardPosition, ShardSpec, Term};
 
+use crate::corrections::expected;
 use crate::{Effect, EngineEvent, FetchEvent, FetchId, FetchWhat, Holder, LoadedFacts, NodeMachine, Notice};
 
 /// An engine of this node: asked for, loading, or loaded.
@@ -364,6 +365,35 @@ impl NodeMachine {
                 let wired = self.engines.get(&engine).and_then(|entry| entry.wired);
                 tracing::trace!(engine = engine.0, got = ?position, ?wired, %term, step, "computed for a stage that is over");
             }
+        }
+    }
+
+    /// What a step that had the node to itself says of its device.
+    fn learn_from(
+        &mut self,
+        engine: EngineId,
+        step: (ShardPosition, Term, u64),
+        result: &ComputeResult,
+        took: Duration,
+    ) {
+        // What is read from its file is slower, and so is what others load beside it.
+        let is_in_memory = |engine: &Engine| {
+            let loaded = engine.loaded.as_ref();
+            engine.unpacked_bytes == 0 && loaded.is_some_and(|facts| facts.slower_because.is_none())
+        };
+        let counts =
+            !matches!(result, ComputeResult::Failed { .. }) && self.engines.values().all(is_in_memory);
+        let Some((phase, tokens, took)) = self.lessons.sampled(engine, step, took, counts) else { return };
+        let Some(spec) = self.engines.get(&engine).map(|engine| &engine.spec) else { return };
+        let facts = self.samples.facts.devices.iter().find(|facts| facts.id == spec.device);
+        let wanted = self.worker.desired().iter().find(|desired| desired.position() == step.0);
+        let instance = wanted.map(|desired| desired.placement.instance);
+        let placed = instance.and_then(|instance| self.state().instances().get(&instance));
+        if let Some((facts, placed)) = facts.zip(placed)
+            && let Some(expected) =
+                expected(self.me, facts, (&placed.request.shape, spec.layers), (phase, tokens))
+        {
+            self.lessons.learn(&facts.clone(), phase, expected, took);
         }
     }
 }
