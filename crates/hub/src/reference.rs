@@ -319,6 +319,20 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn addresses_are_told_apart_beyond_what_is_shown_of_them() {
+        let path = "p".repeat(130);
+        let whole = |end: &str| {
+            let text = format!("https://hub.example/{path}/{end}");
+            let reference: Reference = text.parse().unwrap();
+            assert_eq!(reference.whole(), text);
+            assert_eq!(text.parse::<Reference>().unwrap().whole().parse::<Reference>().unwrap(), reference);
+            reference.whole()
+        };
+        assert_ne!(whole("m-Q4_K_M.gguf"), whole("m-Q5_K_M.gguf"));
+        assert_ne!(whole("m.gguf?a=1"), whole("m.gguf?a=2"));
+    }
+
     fn check(text: &str) -> String {
         match text.parse::<Reference>() {
             Ok(Reference::Hub(h)) => format!("hub {h} file={:?} explicit={}", h.file, h.is_explicit),

@@ -482,11 +482,13 @@ fn kind_of(error: &StepError) -> FailureKind {
     }
 }
 
-/// Logits that are no numbers are the device's; a grammar is the sequence's own, wherever it is computed.
+/// Logits that are no numbers are the device's, and so is a vocabulary that cannot be read here: a grammar that no token satisfies ends
+/// the answer and is no error.
 fn kind_of_sample(error: &SampleError) -> FailureKind {
     match error {
-        SampleError::Empty | SampleError::NotFinite { .. } => FailureKind::Device,
-        SampleError::Constraint { .. } => FailureKind::Constraint,
+        SampleError::Empty | SampleError::NotFinite { .. } | SampleError::Constraint { .. } => {
+            FailureKind::Device
+        }
         _ => FailureKind::Protocol,
     }
 }

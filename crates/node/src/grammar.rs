@@ -40,11 +40,17 @@ fn spelled_by(compiler: Compiler, tokenizer: Tokenizer) -> Compiler {
 }
 
 /// For the engine of a model's last stage. The vocabulary is read again when the first answer asks for it: it must not stay in memory
-/// for those that never do.
+/// for those that never do. One that could not be read is read again for the next.
 pub fn for_stage(model: PathBuf) -> Arc<StartConstraint> {
-    let made: OnceLock<Result<Compiler, String>> = OnceLock::new();
+    let made: OnceLock<Compiler> = OnceLock::new();
     Arc::new(move |constraint: &Constraint| {
-        let compiler = made.get_or_init(|| read(&model)).as_ref().map_err(Clone::clone)?;
+        let compiler = match made.get() {
+            Some(compiler) => compiler,
+            None => {
+                let read = read(&model)?;
+                made.get_or_init(|| read)
+            }
+        };
         Ok(Box::new(compiler.start_or_end(constraint)) as Box<dyn TokenConstraint>)
     })
 }

@@ -54,9 +54,17 @@ pub struct Coordinator {
     /// The latest report of each member alive.
     reports: BTreeMap<NodeId, NodeReport>,
     leading: Option<Leading>,
-    /// The epoch it led last, and the last numbers it gave there to a placement and to a desired state: they go on if it leads that
-    /// epoch again.
-    led_last: Option<(Epoch, u32, u64)>,
+    /// They go on if it leads that epoch again.
+    numbers_last: Option<Numbers>,
+}
+
+/// The last that a coordinator gave in an epoch.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    epoch: Epoch,
+    placement: u32,
+    revision: u64,
+    plan: u64,
 }
 
 /// What a coordinator keeps while it leads.
@@ -91,7 +99,7 @@ impl Coordinator {
     pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
         let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
         let (members, reports) = (BTreeMap::new(), BTreeMap::new());
-        Self { me, config, state, members, alive, lost, reports, leading: None, led_last: None }
+        Self { me, config, state, members, alive, lost, reports, leading: None, numbers_last: None }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -152,23 +160,22 @@ impl Coordinator {
         // Whoever led before may have seen it serve.
         let watch = |(&id, entry)| (id, Watch::new(now, entry, true, 0));
         let watches = self.state.instances().iter().map(watch).collect();
-        let numbers = self.led_last.filter(|(led, ..)| *led == epoch);
-        let (placement_last, revision) =
-            numbers.map_or((0, 0), |(_, placement, revision)| (placement, revision));
+        let none = Numbers { epoch, placement: 0, revision: 0, plan: 0 };
+        let last = self.numbers_last.filter(|last| last.epoch == epoch).unwrap_or(none);
         self.leading = Some(Leading {
             epoch,
             since: now,
             planned: self.state.clone(),
             appends: BTreeMap::new(),
             append_last: AppendId(0),
-            plans: PlanQueue::default(),
+            plans: PlanQueue::behind(last.plan),
             watches,
             avoided: BTreeMap::new(),
             leaving: BTreeMap::new(),
             usable: None,
             told: BTreeMap::new(),
-            revision,
-            placement_last,
+            revision: last.revision,
+            placement_last: last.placement,
             published: Published::default(),
             forget_at: now,
         });
@@ -177,7 +184,9 @@ impl Coordinator {
     /// Leads no more: whoever waits for an answer is told to ask elsewhere.
     fn step_down(&mut self, out: &mut Vec<CoordinatorOutput>) {
         let Some(leading) = self.leading.take() else { return };
-        self.led_last = Some((leading.epoch, leading.placement_last, leading.revision));
+        let Leading { epoch, placement_last, revision, .. } = leading;
+        self.numbers_last =
+            Some(Numbers { epoch, placement: placement_last, revision, plan: leading.plans.last() });
         // What they reported is of the past when this node leads again.
         self.reports.clear();
         let appends = leading.appends.into_values().flat_map(|pending| pending.replies);

@@ -120,6 +120,16 @@ impl PlanAsk {
 }
 
 impl PlanQueue {
+    /// An empty one, whose plans are numbered from behind `last`.
+    pub(super) fn behind(last: u64) -> Self {
+        Self { last, ..Self::default() }
+    }
+
+    /// The number of the last plan.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Adds an ask behind the others, or gives back how many plans wait already.
     pub(super) fn push(&mut self, ask: PlanAsk) -> Result<(), usize> {
         // Without a plan in flight the first in the queue is about to be.

@@ -7,6 +7,7 @@ use exo_types::{ModelId, NodeId, Time};
 
 use super::{Coordinator, CoordinatorOutput};
 use crate::InstanceView;
+use crate::wire::limits::INSTANCES_MAX;
 use crate::wire::{DesiredShard, DesiredState};
 
 /// What one worker was told.
@@ -91,7 +92,8 @@ impl Coordinator {
         let mut views = self.instances();
         let Some(leading) = &mut self.leading else { return };
         let before = &mut leading.published;
-        views.append(&mut before.removed);
+        let room = INSTANCES_MAX.saturating_sub(views.len());
+        views.extend(std::mem::take(&mut before.removed).into_iter().take(room));
         let age = before.at.map(|at| now.since(at));
         let turned = turned(&before.views, &views);
         let progressed = views != before.views && age.is_none_or(|age| age >= PROGRESS_EVERY);

@@ -53,7 +53,7 @@ impl Queue {
     /// Whether it has no seat. One that was submitted before may have been accepted where it was lost: it finds a seat where new ones
     /// find none, as do all that a few pipelines can have held at once.
     pub(super) fn is_full_for(&self, submission: &Submission) -> bool {
-        match submission.is_resumed() || submission.attempt > Attempt::FIRST {
+        match is_returning(submission) {
             true => self.is_full_for_returning(submission),
             false => self.is_full_for_new(submission.spec.principal),
         }
@@ -61,9 +61,10 @@ impl Queue {
 
     fn is_full_for_returning(&self, submission: &Submission) -> bool {
         let tokens = |s: &Submission| s.spec.history.len();
-        let waiting: usize = self.iter().map(tokens).sum();
-        let is_first = self.resumed.is_empty() && self.new.is_empty();
-        self.len() >= RETURNING_MAX || (waiting + tokens(submission) > RETURNING_TOKENS_MAX && !is_first)
+        // New ones take nothing from them.
+        let returning = || self.iter().filter(|waiting| is_returning(waiting));
+        let waiting: usize = returning().map(tokens).sum();
+        returning().count() >= RETURNING_MAX || waiting + tokens(submission) > RETURNING_TOKENS_MAX
     }
 
     /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many others have taken, and one
@@ -172,6 +173,11 @@ impl Queue {
             });
         }
     }
+}
+
+/// Whether it was submitted before.
+fn is_returning(submission: &Submission) -> bool {
+    submission.is_resumed() || submission.attempt > Attempt::FIRST
 }
 
 /// All of them.

@@ -43,7 +43,7 @@ pub struct Request {
 impl Request {
     /// Who wants to come in asks again before.
     fn until(&self) -> Time {
-        self.told.map_or(self.last_asked, |told| told.max(self.last_asked)) + TOLD_LASTS
+        self.last_asked + TOLD_LASTS
     }
 }
 
@@ -186,14 +186,17 @@ impl Requests {
     /// Takes out who is a member by now, maybe by another's word, and who has not asked for long. Whether there was one.
     pub(super) fn forget(&mut self, now: Time, is_member: impl Fn(NodeId) -> bool) -> bool {
         let before = self.all.len();
-        self.all.retain(|node, request| !is_member(*node) && now < request.until());
+        // Whom a person let in hears of it whenever it asks.
+        let is_shown = |request: &Request| request.is_admitted || now < request.until();
+        self.all.retain(|node, request| !is_member(*node) && is_shown(request));
         self.all.len() < before
     }
 
     /// When something is to be said or forgotten.
     pub(super) fn deadline(&self) -> Option<Time> {
         let said = (self.untold > 0).then_some(self.summary_at);
-        self.all.values().map(Request::until).chain(said).min()
+        let shown = self.all.values().filter(|request| !request.is_admitted).map(Request::until);
+        shown.chain(said).min()
     }
 }
 
@@ -221,7 +224,12 @@ mod tests {
         assert_eq!(requests.deadline(), Some(at(601)));
         asked(&mut requests, 600, 2);
         assert!(!requests.forget(at(601), |_| false), "it has asked again");
-        assert!(requests.forget(at(1200), |_| false));
+        asked(&mut requests, 602, 3);
+        let third = *requests.all().keys().next_back().unwrap();
+        assert!(requests.admit(third).is_some());
+        assert!(requests.forget(at(1202), |_| false));
+        assert!(requests.all().keys().eq([&third]), "it may be asleep");
+        assert_eq!(requests.deadline(), None);
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn a_grammar_that_cannot_be_followed_fails_its_sequence_and_no_other() {
     let frame = frame(1, vec![part(2, 0..30, true), part(1, 0..30, true)]);
     let told_of = told(device.clone(), vec![Job { commands, frame, rows: Bytes::new() }]);
     let [(1, ComputeResult::Partial { results, failed })] = &told_of[..] else { panic!("{told_of:?}") };
-    let [FailedSequence { sequence: of, kind: FailureKind::Constraint, message }] = &failed[..] else {
+    let [FailedSequence { sequence: of, kind: FailureKind::Device, message }] = &failed[..] else {
         panic!("{failed:?}")
     };
     assert!(

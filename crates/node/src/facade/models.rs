@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 use exo_api::{AdminError, ModelView};
 use exo_hub::Origin;
 use exo_machine::{Answer, ModelHolders, Question};
+use exo_store::StoreError;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use exo_accelerators::chain;
@@ -91,7 +92,8 @@ impl NodeFacade {
         let (store, id) = (self.library.store().clone(), resolved.id);
         let noted = tokio::task::spawn_blocking(move || match store.record(id) {
             Ok(_) => store.keep(id, kept).map(|()| true),
-            Err(_) => Ok(false),
+            Err(StoreError::UnknownModel { .. }) => Ok(false),
+            Err(error) => Err(error),
         });
         let noted = noted.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
         if !noted.map_err(|e| AdminError::Failed { message: chain(&e) })? {
@@ -115,7 +117,8 @@ impl NodeFacade {
                 library.forget(resolved.id);
                 library.store().remove(resolved.id).map(|_| true)
             }
-            Err(_) => Ok(false),
+            Err(StoreError::UnknownModel { .. }) => Ok(false),
+            Err(error) => Err(error),
         });
         match removed.await.map_err(|e| AdminError::Failed { message: e.to_string() })? {
             Ok(true) => self.list_models(Question::ModelsAfterScan).await.map(drop),

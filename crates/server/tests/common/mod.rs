@@ -34,6 +34,8 @@ pub struct Fake {
     pub last: Mutex<Option<GenerateRequest>>,
     pub calls: Mutex<Vec<String>>,
     pub telemetry: Mutex<TelemetryView>,
+    /// What is slow goes on when this says so.
+    pub slow: tokio::sync::Notify,
     /// What it shows of its cluster.
     pub view: watch::Sender<ClusterView>,
     live: Arc<AtomicUsize>,
@@ -45,6 +47,7 @@ impl Default for Fake {
             last: Mutex::default(),
             calls: Mutex::default(),
             telemetry: Mutex::default(),
+            slow: tokio::sync::Notify::new(),
             view: watch::Sender::new(cluster()),
             live: Arc::default(),
         }
@@ -520,7 +523,7 @@ impl Facade for Fake {
         self.note(format!("add {path}"));
         Box::pin(async move {
             if path.contains("slow") {
-                tokio::time::sleep(Duration::from_millis(300)).await;
+                self.slow.notified().await;
                 self.note(format!("added {path}"));
             }
             Ok(model("good"))
