@@ -177,6 +177,9 @@ pub enum JoinError {
     /// Its 4 KiB in one direction are used up.
     #[error("the join exchange is larger than {} bytes", crate::JOIN_BYTES_MAX)]
     TooLarge,
+    /// Its place is somebody else's.
+    #[error("{} join exchanges run at once, and another one came", crate::JOIN_CONCURRENT_MAX)]
+    CrowdedOut,
     /// The other side left.
     #[error("the other side ended the join exchange")]
     Closed,

@@ -33,7 +33,8 @@ pub struct JoinChannel {
     deadline: Instant,
     sent_bytes: usize,
     received_bytes: usize,
-    _place: Option<JoinPlace>,
+    /// Of the accepting side.
+    place: Option<JoinPlace>,
 }
 
 impl JoinChannel {
@@ -54,7 +55,7 @@ impl JoinChannel {
             deadline: Instant::now() + JOIN_TIME_MAX,
             sent_bytes: 0,
             received_bytes: 0,
-            _place: place,
+            place,
         }
     }
 
@@ -74,25 +75,25 @@ impl JoinChannel {
         let mut bytes = Header::encode(kind, payload.len() as u32).to_vec();
         bytes.extend_from_slice(payload);
         let stream = &mut self.stream;
-        in_time(self.deadline, async {
+        let write = async {
             stream.write_all(&bytes).await?;
             stream.flush().await
-        })
-        .await
+        };
+        in_time(self.deadline, self.place.as_mut(), write).await
     }
 
     /// The next message.
     pub async fn recv(&mut self) -> Result<(u8, Vec<u8>), JoinError> {
         let left = JOIN_BYTES_MAX.saturating_sub(self.received_bytes + HEADER_BYTES);
         let mut head = [0; HEADER_BYTES];
-        in_time(self.deadline, self.stream.read_exact(&mut head)).await?;
+        in_time(self.deadline, self.place.as_mut(), self.stream.read_exact(&mut head)).await?;
         let limits = FrameLimits { payload_bytes_max: left as u32 };
         let header = Header::decode(head, limits).map_err(|error| match error {
             crate::FrameError::TooLarge { .. } => JoinError::TooLarge,
             other => JoinError::Protocol(other.to_string()),
         })?;
         let mut payload = vec![0; header.len]; // at most 4 KiB
-        in_time(self.deadline, self.stream.read_exact(&mut payload)).await?;
+        in_time(self.deadline, self.place.as_mut(), self.stream.read_exact(&mut payload)).await?;
         self.received_bytes += HEADER_BYTES + header.len;
         Ok((header.kind, payload))
     }
@@ -101,7 +102,7 @@ impl JoinChannel {
     /// the last message is not lost with the connection.
     pub async fn finish(mut self) -> Result<(), JoinError> {
         let stream = &mut self.stream;
-        in_time(self.deadline, async {
+        let hang_up = async {
             stream.shutdown().await?;
             let mut rest = [0; 64];
             for _ in 0..JOIN_BYTES_MAX / rest.len() {
@@ -110,8 +111,8 @@ impl JoinChannel {
                 }
             }
             Ok(())
-        })
-        .await
+        };
+        in_time(self.deadline, self.place.as_mut(), hang_up).await
     }
 }
 
@@ -121,13 +122,27 @@ impl fmt::Debug for JoinChannel {
     }
 }
 
-async fn in_time<T>(deadline: Instant, io: impl Future<Output = std::io::Result<T>>) -> Result<T, JoinError> {
+async fn in_time<T>(
+    deadline: Instant,
+    place: Option<&mut JoinPlace>,
+    io: impl Future<Output = std::io::Result<T>>,
+) -> Result<T, JoinError> {
     // `timeout_at` would let through whatever is ready at once, however late it is.
     if Instant::now() >= deadline {
         return Err(JoinError::Timeout);
     }
-    match tokio::time::timeout_at(deadline, io).await {
-        Ok(outcome) => outcome.map_err(|_| JoinError::Closed),
-        Err(_) => Err(JoinError::Timeout),
+    let crowded_out = async {
+        match place {
+            Some(place) => place.crowded_out().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = crowded_out => Err(JoinError::CrowdedOut),
+        io = tokio::time::timeout_at(deadline, io) => match io {
+            Ok(outcome) => outcome.map_err(|_| JoinError::Closed),
+            Err(_) => Err(JoinError::Timeout),
+        },
     }
 }

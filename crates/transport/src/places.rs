@@ -1,11 +1,14 @@
 //! Who may have a join exchange: few at once, and of one address fewer and not too often, so that one host keeps nobody else out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Exchanges at once, whoever they are with.
+use tokio::sync::oneshot;
+
+/// Exchanges at once, whoever they are with. Another one takes the place of the oldest of the address that has most: an honest
+/// exchange takes milliseconds, so whoever holds several for long is most likely stalling, also with many addresses.
 pub const JOIN_CONCURRENT_MAX: usize = 8;
 /// Of these, with one address. This machine is not counted: whoever floods from here has the machine anyway.
 const OF_ADDRESS_MAX: usize = 3;
@@ -22,22 +25,32 @@ pub(crate) struct JoinPlaces(Mutex<Taken>);
 
 #[derive(Default)]
 struct Taken {
-    open: usize,
+    last: u64,
+    /// The oldest first.
+    open: VecDeque<Open>,
     addresses: BTreeMap<IpAddr, Guest>,
+}
+
+struct Open {
+    id: u64,
+    address: IpAddr,
+    /// Dropped with this, it tells whoever has the place.
+    _crowded_out: oneshot::Sender<()>,
 }
 
 /// An address that has had an exchange.
 struct Guest {
-    open: usize,
     /// Exchanges it has had of its burst, before those that time has given back.
     used: u32,
     since: Instant,
 }
 
-/// A place, until it is dropped.
+/// A place, until it is dropped or somebody else's.
 pub(crate) struct JoinPlace {
     places: Arc<JoinPlaces>,
-    address: IpAddr,
+    id: u64,
+    /// Answers when it is; `None` once it has.
+    told: Option<oneshot::Receiver<()>>,
 }
 
 impl JoinPlaces {
@@ -49,14 +62,18 @@ impl JoinPlaces {
     fn take_at(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<JoinPlace, &'static str> {
         let address = network_of(address);
         let mut taken = self.taken();
-        if taken.open >= JOIN_CONCURRENT_MAX {
-            return Err("too many join exchanges at once");
-        }
         if !address.is_loopback() {
             taken.count(address, now)?;
         }
-        taken.open += 1;
-        Ok(JoinPlace { places: self.clone(), address })
+        while taken.open.len() >= JOIN_CONCURRENT_MAX
+            && let Some(dropped) = taken.take_one()
+        {
+            tracing::debug!(host = %dropped.address, "too many join exchanges at once: dropped one");
+        }
+        taken.last += 1;
+        let (id, (crowded_out, told)) = (taken.last, oneshot::channel());
+        taken.open.push_back(Open { id, address, _crowded_out: crowded_out });
+        Ok(JoinPlace { places: self.clone(), id, told: Some(told) })
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken> {
@@ -67,21 +84,34 @@ impl JoinPlaces {
 impl Taken {
     fn count(&mut self, address: IpAddr, now: Instant) -> Result<(), &'static str> {
         if self.addresses.len() >= ADDRESSES_MAX && !self.addresses.contains_key(&address) {
-            self.addresses.retain(|_, guest| guest.open > 0 || guest.used_at(now) > 0);
+            let open = &self.open;
+            self.addresses.retain(|address, guest| {
+                guest.used_at(now) > 0 || open.iter().any(|one| one.address == *address)
+            });
             if self.addresses.len() >= ADDRESSES_MAX {
                 return Err("too many addresses had join exchanges just now");
             }
         }
-        let guest = self.addresses.entry(address).or_insert(Guest { open: 0, used: 0, since: now });
+        let open = self.open.iter().filter(|one| one.address == address).count();
+        let guest = self.addresses.entry(address).or_insert(Guest { used: 0, since: now });
         let used = guest.used_at(now);
-        if guest.open >= OF_ADDRESS_MAX {
+        if open >= OF_ADDRESS_MAX {
             return Err("too many join exchanges at once from one address");
         }
         if used >= BURST {
             return Err("too many join exchanges in a row from one address");
         }
-        (guest.open, guest.used, guest.since) = (guest.open + 1, used + 1, now);
+        (guest.used, guest.since) = (used + 1, now);
         Ok(())
+    }
+
+    /// The place that another gets.
+    fn take_one(&mut self) -> Option<Open> {
+        let mut of_addresses = BTreeMap::<IpAddr, usize>::new();
+        self.open.iter().for_each(|one| *of_addresses.entry(one.address).or_default() += 1);
+        let most = of_addresses.values().copied().max()?;
+        let oldest = self.open.iter().position(|one| of_addresses[&one.address] == most)?;
+        self.open.remove(oldest)
     }
 }
 
@@ -92,13 +122,19 @@ impl Guest {
     }
 }
 
+impl JoinPlace {
+    /// Waits until it is somebody else's.
+    pub(crate) async fn crowded_out(&mut self) {
+        if let Some(told) = &mut self.told {
+            let _ = told.await;
+            self.told = None;
+        }
+    }
+}
+
 impl Drop for JoinPlace {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
-        taken.open = taken.open.saturating_sub(1);
-        if let Some(guest) = taken.addresses.get_mut(&self.address) {
-            guest.open = guest.open.saturating_sub(1);
-        }
+        self.places.taken().open.retain(|one| one.id != self.id);
     }
 }
 
@@ -135,6 +171,23 @@ mod tests {
         assert!(places.take_at(address(1), now).is_ok(), "a place that is given back");
     }
 
+    #[tokio::test]
+    async fn one_host_with_many_addresses_crowds_out_its_own_exchanges() {
+        let places = Arc::new(JoinPlaces::default());
+        let (now, is_open) = (Instant::now(), async |place: &mut JoinPlace| {
+            tokio::time::timeout(Duration::from_millis(20), place.crowded_out()).await.is_err()
+        });
+        let mut held: Vec<_> =
+            [1, 1, 1, 2, 2, 2, 3, 3].map(|n| places.take_at(address(n), now).unwrap()).into();
+        let mut honest = places.take_at(address(9), now).unwrap();
+        assert!(!is_open(&mut held[0]).await, "the oldest of who has most");
+        assert!(is_open(&mut held[1]).await && is_open(&mut honest).await);
+        let more: Vec<_> = [2, 3, 3, 1].map(|n| places.take_at(address(n), now)).into();
+        assert_eq!(more.iter().filter(|place| place.is_ok()).count(), 2, "3 of one address at most");
+        assert!(is_open(&mut honest).await, "who has one place keeps it");
+        assert_eq!(places.taken().open.len(), JOIN_CONCURRENT_MAX);
+    }
+
     #[test]
     fn an_address_is_served_in_its_rate_and_all_in_their_number() {
         let places = Arc::new(JoinPlaces::default());
@@ -145,8 +198,9 @@ mod tests {
         let served = (0..100).filter(|_| places.take_at(address(1), later).is_ok()).count();
         assert_eq!(served, 4);
         let held: Vec<_> = (10..100).filter_map(|n| places.take_at(address(n), now).ok()).collect();
-        assert_eq!(held.len(), JOIN_CONCURRENT_MAX);
-        assert!(places.take_at(IpAddr::from([127, 0, 0, 1]), now).is_err());
+        assert_eq!((held.len(), places.taken().open.len()), (90, JOIN_CONCURRENT_MAX));
+        drop(held);
+        assert_eq!(places.taken().open.len(), 0);
     }
 
     #[test]
