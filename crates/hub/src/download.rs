@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::chunk_map::{CHUNK_BYTES, ChunkMap, chunk_count, chunk_range};
@@ -98,7 +99,7 @@ fn transfer(
     map: ChunkMap,
     held: &BTreeMap<u32, [u8; 32]>,
     report: &mut dyn FnMut(u64, usize),
-) -> Result<String, HubError> {
+) -> Result<Digests, HubError> {
     let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
     let map = Mutex::new(map);
     let work = Work::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
@@ -219,7 +220,38 @@ impl Adapt {
     }
 }
 
-/// Reads the file as it grows, in order: its SHA-256, and whether chunks of an earlier attempt are still what they were.
+/// What a file's bytes are, as a hub can promise it.
+struct Digests {
+    sha256: String,
+    /// Where the hub has no SHA-256, as of small files: what git calls such a file.
+    git_id: Option<String>,
+}
+
+/// Makes [`Digests`] in one reading.
+struct Summing {
+    sha256: Sha256,
+    git: Option<Sha1>,
+}
+
+impl Summing {
+    fn of(file: &PlannedFile) -> Self {
+        let is_gits = file.sha256.is_none() && file.git_id.is_some();
+        let git = is_gits.then(|| Sha1::new_with_prefix(format!("blob {}\0", file.size)));
+        Self { sha256: Sha256::new(), git }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        self.sha256.update(bytes);
+        self.git.iter_mut().for_each(|git| git.update(bytes));
+    }
+
+    fn done(self) -> Digests {
+        let hex = |digest: &[u8]| digest.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        Digests { sha256: hex(&self.sha256.finalize()), git_id: self.git.map(|git| hex(&git.finalize())) }
+    }
+}
+
+/// Reads the file as it grows, in order: its digests, and whether chunks of an earlier attempt are still what they were.
 /// `None` if the work ended before.
 fn read_in_order(
     job: &Job<'_>,
@@ -227,8 +259,8 @@ fn read_in_order(
     map: &Mutex<ChunkMap>,
     work: &Work,
     held: &BTreeMap<u32, [u8; 32]>,
-) -> Result<Option<String>, HubError> {
-    let (mut digest, mut bytes) = (Sha256::new(), Vec::new());
+) -> Result<Option<Digests>, HubError> {
+    let (mut digests, mut bytes) = (Summing::of(job.file), Vec::new());
     for index in 0..chunk_count(job.file.size) {
         let mut expected = held.get(&index);
         loop {
@@ -252,22 +284,27 @@ fn read_in_order(
                 _ => break,
             }
         }
-        digest.update(&bytes);
+        digests.update(&bytes);
     }
-    Ok(Some(digest.finalize().iter().map(|b| format!("{b:02x}")).collect()))
+    Ok(Some(digests.done()))
 }
 
 /// Gives the file its name if it is the one that was promised; deletes it if it is not.
-fn finish(job: &Job<'_>, out: &File, part: &Path, digest: &str) -> Result<(), HubError> {
-    if let Some(expected) = job.file.sha256.as_ref().filter(|expected| *expected != digest) {
+fn finish(job: &Job<'_>, out: &File, part: &Path, found: &Digests) -> Result<(), HubError> {
+    let of_git = found.git_id.as_ref().map(|git_id| ("git id", job.file.git_id.as_ref(), git_id));
+    let digests = [Some(("SHA-256", job.file.sha256.as_ref(), &found.sha256)), of_git];
+    let mut wrong =
+        digests.into_iter().flatten().filter(|(_, expected, found)| expected.is_some_and(|e| e != *found));
+    if let Some((kind, Some(expected), found)) = wrong.next() {
         let _ = fs::remove_file(map_path(&job.path));
         let _ = fs::remove_file(part);
         return Err(HubError::Digest {
             file: job.file.name.clone(),
             bytes: job.file.size,
             host: address::host(&job.file.uri),
+            kind,
             expected: expected.clone(),
-            found: digest.to_owned(),
+            found: found.clone(),
         });
     }
     let named = out

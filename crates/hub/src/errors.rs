@@ -179,7 +179,7 @@ pub enum HubError {
     },
     /// The bytes are not those that the hub promised.
     #[error(
-        "`{file}` was fetched whole ({bytes} bytes), but its SHA-256 is {found} and {host} promised {expected}; it was deleted"
+        "`{file}` was fetched whole ({bytes} bytes), but its {kind} is {found} and {host} promised {expected}; it was deleted"
     )]
     Digest {
         /// The file.
@@ -188,6 +188,8 @@ pub enum HubError {
         bytes: u64,
         /// The hub.
         host: String,
+        /// Which digest.
+        kind: &'static str,
         /// By the hub.
         expected: String,
         /// As fetched.
@@ -212,7 +214,7 @@ impl HubError {
                 "leave offline mode, or copy the model to this disk; `exo models --found` lists what is here"
             }
             Self::Unreachable { .. } => {
-                "check the line and the proxy; what came stays, and the next attempt goes on from there"
+                "check the line, HF_ENDPOINT and the proxy; a download goes on from what came"
             }
             Self::Status { status: 500.., .. } => {
                 "the hub has a fault of its own: try again later, or name a mirror in HF_ENDPOINT"

@@ -265,6 +265,18 @@ fn wrong_bytes_are_deleted_and_both_digests_named() {
 }
 
 #[test]
+fn wrong_bytes_in_a_small_file_are_found_by_what_git_calls_it() {
+    let config = format!("{{\"pad\":\"{}\"}}", "x".repeat(400)).into_bytes();
+    let bench = Bench::new(&[("config.json", config.clone()), ("model.safetensors", bytes(100))]);
+    bench.hub.set_faults(Faults { wrong_byte_at: Some(300), ..Faults::default() });
+    let text = chain(&bench.pull("hf.co/org/repo").unwrap_err());
+    assert!(text.contains("its git id is") && text.contains(&exo_mock_hub::git_id(&config)), "{text}");
+    assert!(!files_below(bench.folder.path()).iter().any(|f| f.ends_with("config.json")), "it has no name");
+    bench.hub.set_faults(Faults::default());
+    bench.pull("hf.co/org/repo").unwrap();
+}
+
+#[test]
 fn redirects_in_a_loop_end_and_the_api_cannot_lie_about_its_kind() {
     let bench = one_file(100);
     for (faults, part) in [

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::answer::{self, Headers};
 use crate::request::Request;
-use crate::{File, Repository, State, content, lock, registry};
+use crate::{File, Repository, State, content, git_id, lock, registry};
 
 /// Entries of a page of the list of files.
 const PAGE: usize = 50;
@@ -152,8 +152,7 @@ fn entry(path: &str, file: &File) -> Value {
     match file.is_lfs {
         true => json!({"type": "file", "path": path, "size": size, "oid": "0".repeat(40),
                        "lfs": {"oid": file.sha256.clone(), "size": size, "pointerSize": 134}}),
-        // Git's digest is another one, but as good to tell bytes apart.
-        false => json!({"type": "file", "path": path, "size": size, "oid": file.sha256[..40]}),
+        false => json!({"type": "file", "path": path, "size": size, "oid": git_id(&file.bytes)}),
     }
 }
 

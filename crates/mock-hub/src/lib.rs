@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 /// A client that says nothing for so long is hung up on.
@@ -231,5 +232,23 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// SHA-256 in hex.
 pub fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+    hex(&Sha256::digest(bytes))
+}
+
+/// What git calls a file of these bytes.
+pub fn git_id(bytes: &[u8]) -> String {
+    hex(&Sha1::new_with_prefix(format!("blob {}\0", bytes.len())).chain_update(bytes).finalize())
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_git_id_is_what_git_prints() {
+        // `printf hello | git hash-object --stdin`
+        assert_eq!(super::git_id(b"hello"), "b6fc4c620b67d95f953a5c1c1230aaab5db5a1b0");
+    }
 }
