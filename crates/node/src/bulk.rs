@@ -15,6 +15,7 @@ use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, Fram
 use exo_types::{DeviceId, ModelId, NodeId};
 use serde::{Deserialize, Serialize};
 
+use crate::details::Told;
 use crate::events::{Event, EventSender};
 use crate::hands::DeviceEvent;
 use crate::library::Library;
@@ -65,10 +66,15 @@ enum Ask {
     },
     /// A person wants a device in quarantine tried again.
     RetryDevice(DeviceId),
+    /// What lists show of a model that it has: [`Told`].
+    Details(ModelId),
 }
 
 /// Chunks that one answer goes over: 64 MiB of the usual size, a moment.
 pub const DIGEST_CHUNKS_MAX: u32 = 64;
+
+/// What one answer says of a model at most.
+const DETAILS_BYTES_MAX: usize = 64 << 10;
 
 /// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are devices.
 const COMING_MAX: usize = 4096;
@@ -303,6 +309,18 @@ impl Fetcher {
         self.answer().await.map(drop)
     }
 
+    /// What lists show of a model that the member has.
+    pub async fn details(&mut self, model: ModelId) -> Result<Told, FetchError> {
+        let holder = self.holder;
+        self.ask(&Ask::Details(model)).await?;
+        let bytes = self.answer().await?;
+        if bytes.len() > DETAILS_BYTES_MAX {
+            let reason = format!("{} bytes about a model, at most {DETAILS_BYTES_MAX}", bytes.len());
+            return Err(FetchError::Wrong { holder, reason });
+        }
+        Told::read(&bytes).map_err(|reason| FetchError::Wrong { holder, reason })
+    }
+
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {
         let bytes = postcard::to_allocvec(ask).unwrap_or_default();
         let sent = self.writer.send(KIND_ASK, &[&bytes]).await;
@@ -366,6 +384,18 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, eve
             }
             continue;
         }
+        if let Ask::Details(model) = ask {
+            let told = library.tell_of(model).await;
+            let told = told.and_then(|told| serde_json::to_vec(&told).map_err(|error| error.to_string()));
+            let sent = match told {
+                Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,
+                Err(reason) => writer.send(KIND_REFUSED, &[reason.as_bytes()]).await,
+            };
+            if sent.is_err() {
+                return;
+            }
+            continue;
+        }
         let (library, log) = (library.clone(), log.clone());
         let answer = tokio::task::spawn_blocking(move || look_up(&library, &log, &ask)).await;
         let sent = match answer {
@@ -386,7 +416,7 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, St
             Ok(manifest) => Ok(manifest.to_bytes()),
             Err(e) => Err(e.to_string()),
         },
-        Ask::Burst | Ask::RetryDevice(_) => Ok(Vec::new()),
+        Ask::Burst | Ask::RetryDevice(_) | Ask::Details(_) => Ok(Vec::new()),
         Ask::Logs(ask) => postcard::to_allocvec(&log.answer(ask)).map_err(|e| e.to_string()),
         Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
         Ask::Held(model) => {

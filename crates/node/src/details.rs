@@ -7,18 +7,24 @@ use exo_api::ModelTools;
 use exo_formats::{Model, ModelKind};
 use exo_tokenizer::calls::CallFormat;
 use exo_tokenizer::{ChatTemplate, end_texts};
-use exo_types::{Shard, printable};
+use exo_types::{Shard, clean_name, printable};
+use serde::{Deserialize, Serialize};
 
 use exo_accelerators::chain;
 
 /// Longest text about a template, which is a stranger's.
 const TEXT_CHARS_MAX: usize = 200;
 
+/// Longest name of an architecture, a format or a type, in characters.
+const NAME_CHARS_MAX: usize = 32;
+/// Types of weights in one model; there are some forty.
+const DTYPES_MAX: usize = 64;
+
 /// The numbers of one model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Details {
     pub architecture: String,
-    pub format: &'static str,
+    pub format: String,
     /// Stored bytes by element type.
     pub dtypes: BTreeMap<String, u64>,
     pub weight_bytes: u64,
@@ -40,7 +46,8 @@ impl Details {
             format: match model.kind {
                 ModelKind::Gguf => "gguf",
                 ModelKind::HuggingFace => "safetensors",
-            },
+            }
+            .to_owned(),
             dtypes: dtypes(model),
             weight_bytes: model.shape().weight_bytes(),
             parameters: parameters(model),
@@ -49,6 +56,31 @@ impl Details {
             chat: model.chat_template.is_some(),
             tools: tools(model),
         }
+    }
+}
+
+/// What a member says of a model that it has. It is shown, and nothing is decided by it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Told {
+    pub details: Details,
+    /// When it came to that member.
+    pub added_unix_s: u64,
+}
+
+impl Told {
+    /// Of another's words what may be shown.
+    pub fn read(bytes: &[u8]) -> Result<Self, String> {
+        let mut told: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let Details { architecture, format, dtypes, tools, .. } = &mut told.details;
+        for name in [architecture, format] {
+            *name = clean_name(name, NAME_CHARS_MAX);
+        }
+        let names = std::mem::take(dtypes).into_iter().take(DTYPES_MAX);
+        *dtypes = names.map(|(name, bytes)| (clean_name(&name, NAME_CHARS_MAX), bytes)).collect();
+        for text in [&mut tools.format, &mut tools.reason].into_iter().flatten() {
+            *text = clean_name(text, TEXT_CHARS_MAX);
+        }
+        Ok(told)
     }
 }
 
@@ -84,4 +116,33 @@ fn dtypes(model: &Model) -> BTreeMap<String, u64> {
         }
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_member_says_of_a_model_is_made_fit_to_be_shown() {
+        let hostile = "\u{1b}[2Jx".repeat(500);
+        let details = Details {
+            architecture: hostile.clone(),
+            format: "gguf".to_owned(),
+            dtypes: (0..200).map(|n| (format!("{n}{hostile}"), n)).collect(),
+            weight_bytes: 1,
+            parameters: u64::MAX,
+            layers: 2,
+            context_tokens_max: 3,
+            chat: true,
+            tools: ModelTools { usable: false, format: None, reason: Some(hostile) },
+        };
+        let bytes = serde_json::to_vec(&Told { details, added_unix_s: 7 }).unwrap();
+        let told = Told::read(&bytes).unwrap();
+        let Details { architecture, dtypes, tools, parameters, .. } = told.details;
+        assert_eq!((told.added_unix_s, parameters, dtypes.len()), (7, u64::MAX, DTYPES_MAX));
+        let reason = tools.reason.unwrap();
+        assert_eq!(reason.chars().count(), TEXT_CHARS_MAX);
+        assert!(dtypes.keys().chain([&architecture, &reason]).all(|text| !text.contains('\u{1b}')));
+        assert!(Told::read(b"{}").is_err());
+    }
 }

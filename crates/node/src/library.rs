@@ -1,8 +1,9 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use exo_constraint::Compiler;
 use exo_formats::Model;
@@ -14,7 +15,7 @@ use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId, Shard};
 
 use crate::bulk::{FetchError, Fetcher, From};
-use crate::details::Details;
+use crate::details::{Details, Told};
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
@@ -73,6 +74,11 @@ impl OpenModel {
     }
 }
 
+/// Models of others that are remembered.
+const TOLD_MAX: usize = 1024;
+/// Between two questions for a model of others that nobody answered for.
+const TOLD_AGAIN: Duration = Duration::from_secs(30);
+
 /// Opens models from the store and fetches from members what is missing.
 pub struct Library {
     store: Arc<Store>,
@@ -81,6 +87,8 @@ pub struct Library {
     pub(crate) room: Room,
     open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
     details: Mutex<HashMap<ModelId, Details>>,
+    /// What members said of models that are not here, and when they were asked; `None` where nobody answered.
+    told: Mutex<HashMap<ModelId, (Instant, Option<Told>)>>,
 }
 
 /// Why bytes of a model did not come to this disk.
@@ -102,7 +110,8 @@ impl Library {
     /// A library over a store.
     pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Room) -> Self {
         let hub = Arc::new(hub);
-        Self { store, endpoint, hub, room, open: Mutex::default(), details: Mutex::default() }
+        let (open, details, told) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { store, endpoint, hub, room, open, details, told }
     }
 
     /// Where chunks come from that no member has.
@@ -155,6 +164,34 @@ impl Library {
         let details = tokio::task::spawn_blocking(read).await.map_err(|e| e.to_string())??;
         self.details.lock().unwrap_or_else(PoisonError::into_inner).insert(id, details.clone());
         Ok(details)
+    }
+
+    /// What a member said of a model that is not here, if one has; and whether one is to be asked.
+    pub fn told(&self, id: ModelId) -> (Option<Told>, bool) {
+        match self.told.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
+            Some((_, Some(told))) => (Some(told.clone()), false),
+            Some((asked, None)) => (None, asked.elapsed() >= TOLD_AGAIN),
+            None => (None, true),
+        }
+    }
+
+    /// What a member says of a model, or that none answered. A model's bytes never change, so its numbers do not either.
+    pub fn tell(&self, id: ModelId, told: Option<Told>) {
+        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= TOLD_MAX && !all.contains_key(&id) {
+            all.clear();
+        }
+        all.insert(id, (Instant::now(), told));
+    }
+
+    /// What members are told of a model that is whole here.
+    pub async fn tell_of(&self, id: ModelId) -> Result<Told, String> {
+        let record = self.store.record(id).map_err(|error| chain(&error))?;
+        if !record.complete {
+            return Err(format!("{id} is not whole here"));
+        }
+        let added_unix_s = modified_unix_s(&record.path);
+        Ok(Told { details: self.details(id).await?, added_unix_s })
     }
 
     /// Forgets a model, so that its files can go.
@@ -337,4 +374,10 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
     let end_ids = grammar::end_ids(&model.config, &tokenizer);
     let (calls, thought, compiler) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
     Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids, calls, thought, compiler })
+}
+
+/// When a file or folder was last written, in seconds since 1970; 0 where the system does not say.
+pub fn modified_unix_s(path: &Path) -> u64 {
+    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
+    modified.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs())
 }

@@ -1,22 +1,29 @@
 //! The models that are known: shown, added, removed.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use exo_api::{AdminError, ModelView};
+use exo_api::{AdminError, ModelView, NodeView};
 use exo_hub::Origin;
 use exo_machine::{Answer, ModelHolders, Question};
 use exo_store::StoreError;
+use exo_types::ModelId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
+use crate::bulk::Fetcher;
+use crate::library::modified_unix_s;
 use exo_accelerators::chain;
+
+/// For the members to say what they have; a list waits no longer.
+const OTHERS_MAX: Duration = Duration::from_secs(3);
 
 impl NodeFacade {
     pub(super) async fn list_models(&self, question: Question) -> Result<Vec<ModelView>, AdminError> {
         let Some(Answer::Models(held)) = self.ask(question, ANSWER_MAX).await else {
             return Err(unavailable("the node is shutting down"));
         };
+        self.ask_of_others(&held).await;
         let mut views = Vec::new();
         for model in held {
             views.push(self.model_view(model).await);
@@ -24,7 +31,45 @@ impl NodeFacade {
         Ok(views)
     }
 
-    /// A model that only others have is shown by what they report; its details come with its first use here.
+    /// Asks members about models that they alone have, once each. Who does not answer in time is not waited for.
+    async fn ask_of_others(&self, held: &[ModelHolders]) {
+        let view = self.view.borrow().clone();
+        let mut of_members: BTreeMap<&str, (&NodeView, Vec<ModelId>)> = BTreeMap::new();
+        for model in held {
+            let is_here = || self.library.store().record(model.id).is_ok_and(|record| record.complete);
+            if !self.library.told(model.id).1 || is_here() {
+                continue;
+            }
+            let holders: Vec<String> = model.whole_on.iter().map(|node| node.to_full()).collect();
+            let holder = view.nodes.iter().find(|node| !node.is_self && holders.contains(&node.id));
+            if let Some(node) = holder {
+                of_members.entry(&node.id).or_insert((node, Vec::new())).1.push(model.id);
+            }
+        }
+        let asks = of_members.into_values().map(|(node, models)| async move {
+            let mut answered = BTreeSet::new();
+            let asked = async {
+                let mut member = Fetcher::dial_member(&self.endpoint, node).await?;
+                for model in &models {
+                    let told = member.details(*model).await.map_err(|error| chain(&error))?;
+                    self.library.tell(*model, Some(told));
+                    answered.insert(*model);
+                }
+                Ok::<_, String>(())
+            };
+            let asked = tokio::time::timeout(OTHERS_MAX, asked).await;
+            let failure =
+                asked.map_err(|_| format!("no answer within {} s", OTHERS_MAX.as_secs())).flatten().err();
+            if let Some(reason) = failure {
+                tracing::debug!(peer = %node.name, reason, "a member said nothing of its models");
+            }
+            let silent = models.iter().filter(|model| !answered.contains(*model));
+            silent.for_each(|model| self.library.tell(*model, None));
+        });
+        futures_util::future::join_all(asks).await;
+    }
+
+    /// A model that only others have is shown by what they say of it.
     async fn model_view(&self, held: ModelHolders) -> ModelView {
         let local = self.library.store().record(held.id).ok();
         let mut view = ModelView {
@@ -61,11 +106,16 @@ impl NodeFacade {
             view.source = Some(format!("{} in parts, {how}", hub.name()));
             view.licence = Some(hub.licence);
         }
-        if local.is_some_and(|r| r.complete || r.is_of_hub)
-            && let Ok(details) = self.library.details(held.id).await
-        {
+        let details = match local.is_some_and(|r| r.complete || r.is_of_hub) {
+            true => self.library.details(held.id).await.ok(),
+            false => self.library.told(held.id).0.map(|told| {
+                view.added_unix_s = told.added_unix_s;
+                told.details
+            }),
+        };
+        if let Some(details) = details {
             view.architecture = details.architecture;
-            view.format = details.format.to_owned();
+            view.format = details.format;
             view.weight_bytes = details.weight_bytes;
             view.parameters = details.parameters;
             view.layers = details.layers;
@@ -131,10 +181,4 @@ impl NodeFacade {
 fn not_here(wanted: &str) -> AdminError {
     let message = format!("`{wanted}` is not on this machine's disk; each machine keeps what it has");
     AdminError::Conflict { message }
-}
-
-/// When a file or folder was last changed, in seconds since 1970; 0 where that is not known.
-fn modified_unix_s(path: &Path) -> u64 {
-    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
-    modified.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs())
 }
