@@ -76,6 +76,6 @@ pub use view::{
     Drain, DrainRequest, EpochView, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest,
     InviteView, JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView,
     KvType, LayersView, LinkView, LoadView, MemberRole, MemberView, ModelTools, ModelView, MovingView,
-    NodeStatus, NodeView, PlaceRequest, RecentRequestView, RequestPhase, RequestView, RoleRequest,
-    SensorsView, StageView, WarningView,
+    NodeStatus, NodeView, OtherClusterView, PlaceRequest, RecentRequestView, RequestPhase, RequestView,
+    RoleRequest, SensorsView, StageView, WarningView,
 };

@@ -14,7 +14,7 @@ use crate::alerts::AlertView;
 use crate::plan::PredictionView;
 use crate::view::{
     ClusterView, DeviceView, EpochView, InstanceView, JoinRequestView, JoinWindowView, JournalView, LinkView,
-    LoadView, NodeView, SensorsView, WarningView,
+    LoadView, NodeView, OtherClusterView, SensorsView, WarningView,
 };
 
 /// The first event of a stream, and again where the reader's last one is not known any more: all there is.
@@ -82,6 +82,9 @@ pub enum Change {
         join_window: JoinWindowView,
         /// The end of the event log.
         journal: JournalView,
+        /// Nodes nearby that have a cluster of their own.
+        #[serde(default)]
+        other_clusters: Vec<OtherClusterView>,
     },
     /// A node came or changed.
     Node {
@@ -180,9 +183,10 @@ impl Change {
     /// Brings `view` to where it is after this change. What is of something that the view does not have changes nothing.
     pub fn apply(self, view: &mut ClusterView) {
         match self {
-            Self::Header { cluster, self_node, epoch, join_window, journal } => {
+            Self::Header { cluster, self_node, epoch, join_window, journal, other_clusters } => {
                 (view.cluster, view.self_node, view.epoch) = (cluster, self_node, epoch);
                 (view.join_window, view.journal) = (join_window, journal);
+                view.other_clusters = other_clusters;
             }
             Self::Node { node } => {
                 put(&mut view.nodes, *node, |a, b| a.id == b.id);
@@ -296,6 +300,7 @@ fn header(shown: &ClusterView, now: &ClusterView, out: &mut Vec<Change>) {
         epoch: view.epoch.clone(),
         join_window: view.join_window,
         journal: view.journal.clone(),
+        other_clusters: view.other_clusters.clone(),
     };
     let now = of(now);
     if now != of(shown) {

@@ -33,6 +33,9 @@ pub struct ClusterView {
     pub join_window: JoinWindowView,
     /// Strangers that ask to join.
     pub join_requests: Vec<JoinRequestView>,
+    /// Nodes nearby that have a cluster of their own, the first few: neither side joins the other without a person's word.
+    #[serde(default)]
+    pub other_clusters: Vec<OtherClusterView>,
     /// The end of the event log.
     pub journal: JournalView,
     /// What went wrong on the node that answers and should be known, the last few.
@@ -605,6 +608,17 @@ pub struct JoinRequestView {
     pub address: String,
     /// The four words that both sides show.
     pub check_words: String,
+}
+
+/// A node nearby that belongs to another cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct OtherClusterView {
+    /// Node id.
+    pub node: String,
+    /// What it calls itself. Not to be trusted.
+    pub name: String,
+    /// Where it says that it is.
+    pub address: String,
 }
 
 /// A member, there or not.

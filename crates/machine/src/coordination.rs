@@ -323,6 +323,8 @@ impl NodeMachine {
         }
         self.view_changed();
         self.note_reported(from, &report);
+        self.names.tell(from, &report.facts.name, self.trust.log().view().members());
+        report.facts.name = self.names.of(from); // as the coordinator's reasons have it, too
         if from != self.me {
             self.links.learn_from(from, &report.reached);
         }

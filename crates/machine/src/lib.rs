@@ -44,6 +44,7 @@ pub mod links;
 mod log;
 mod machine;
 mod membership;
+mod names;
 mod notice;
 mod persist;
 mod pipelines;

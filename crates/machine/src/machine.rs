@@ -21,6 +21,7 @@ use crate::corrections::Lessons;
 use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
 use crate::log::Log;
+use crate::names::Names;
 use crate::persist::Writes;
 use crate::pipelines::{Schedulers, Stage};
 use crate::replication::Replication;
@@ -34,6 +35,8 @@ use crate::{Answer, Effect, FetchId, Found, Input, LinkEnd, Notice, Now, Purpose
 
 /// Time between ticks of the parts that have no deadlines of their own.
 const TICK: Duration = Duration::from_millis(100);
+/// Nodes of other clusters that are shown.
+const OTHERS_MAX: usize = 8;
 /// The same while nothing is under way and no other node is there: a wake costs a sleeping processor far more than the
 /// tick itself.
 const TICK_AT_REST: Duration = Duration::from_millis(500);
@@ -181,6 +184,7 @@ pub struct NodeMachine {
 
     pub(crate) samples: Samples,
     pub(crate) reports: BTreeMap<NodeId, NodeReport>,
+    pub(crate) names: Names,
     /// When the last of each came; of lost members, too.
     pub(crate) reported: BTreeMap<NodeId, Reported>,
     pub(crate) report_at: Time,
@@ -258,6 +262,7 @@ impl NodeMachine {
             pull_at: None,
             samples: boot.samples,
             reports: BTreeMap::new(),
+            names: Names::default(),
             reported: BTreeMap::new(),
             report_at: now.time,
             models: boot.models,
@@ -331,7 +336,7 @@ impl NodeMachine {
         let data_via = |node| self.links.via(node);
         crate::view::view(&ViewInputs {
             me: self.me,
-            name: &self.config.name,
+            names: &self.names,
             listen: self.config.listen,
             state: self.state(),
             trust: self.trust.log(),
@@ -344,6 +349,7 @@ impl NodeMachine {
             addresses: &addresses,
             data_via: &data_via,
             requests: self.joining.requests(),
+            other_clusters: self.other_clusters(),
             join_window: self.join_window(),
             states_since: &|id| self.states_since.get(&id).map_or(0, |(_, since)| *since),
             log_holders: self.log_holders(),
@@ -509,6 +515,19 @@ impl NodeMachine {
         exo_api::JoinWindowView { open: until.is_some(), open_until_unix_s: until }
     }
 
+    /// Who is near and has a cluster of its own: who is fresh joins or is asked to wait, so it is no news.
+    fn other_clusters(&self) -> Vec<exo_api::OtherClusterView> {
+        let removed = self.trust.view().removed();
+        let others = self.joining.others().filter(|_| self.advertised == Some(false) && !self.is_removed());
+        let others = others.filter(|(node, ..)| !removed.contains_key(node)).take(OTHERS_MAX);
+        let view = |(node, name, address): (NodeId, &str, SocketAddr)| exo_api::OtherClusterView {
+            node: node.to_full(),
+            name: name.to_owned(),
+            address: address.to_string(),
+        };
+        others.map(view).collect()
+    }
+
     pub(crate) fn view_changed(&mut self) {
         self.is_view_stale = true;
     }
@@ -524,11 +543,7 @@ impl NodeMachine {
 
     /// What a node is called.
     pub(crate) fn name_of(&self, node: NodeId) -> String {
-        if node == self.me {
-            return self.config.name.clone();
-        }
-        let member = self.trust.view().members().get(&node).map(|m| m.name.clone());
-        member.unwrap_or_else(|| node.to_string())
+        self.names.of(node)
     }
 
     /// Sends to a member or to this node. `false` if the link is not open: the machines' deadlines cover the loss.

@@ -175,6 +175,7 @@ impl NodeMachine {
         self.said_lost.retain(|node| members.contains(node));
         self.reports.retain(|node, _| members.contains(node));
         self.reported.retain(|node, _| members.contains(node));
+        self.names.set_members(self.trust.log().view().members());
         if connected != self.members {
             self.members.clone_from(&connected);
             self.out.push(Effect::SetMembers(connected.clone()));
@@ -192,6 +193,7 @@ impl NodeMachine {
         let is_fresh = self.with_joining(|_, context, _| context.is_fresh());
         if self.advertised.replace(is_fresh) != Some(is_fresh) {
             self.out.push(Effect::Advertise { is_fresh });
+            self.view_changed();
         }
     }
 

@@ -70,11 +70,12 @@ impl NodeMachine {
         refused.ok_or_else(|| not_asking(node))
     }
 
-    fn check_admin(&self) -> Result<(), String> {
+    pub(crate) fn check_admin(&self) -> Result<(), String> {
         if self.is_admin() {
             return Ok(());
         }
-        Err("this node is not an admin of its cluster; ask on the founder's".to_owned())
+        let admins: Vec<_> = self.trust.view().admins().map(|admin| self.name_of(admin)).collect();
+        Err(format!("this node is not an admin of its cluster; ask on one that is: {}", admins.join(", ")))
     }
 
     /// Opens this node's door for a while, or shuts every door that the cluster has open.

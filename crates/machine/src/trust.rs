@@ -191,7 +191,8 @@ impl NodeMachine {
                     let view = self.trust.planned.view().clone();
                     self.with_joining(|joining, context, _| joining.may_record(context, admission, &view))
                 }
-                ActAsker::Client(_) | ActAsker::Nobody => Ok(()),
+                ActAsker::Client(_) => self.check_admin(),
+                ActAsker::Nobody => Ok(()),
             };
             let statement = || {
                 let statement = self.trust.planned.statement(self.me, self.now.unix_s, act);

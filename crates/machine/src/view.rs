@@ -18,6 +18,7 @@ use exo_types::{
 
 use crate::Via;
 use crate::joining::Request;
+use crate::names::Names;
 use crate::telemetry::load_view;
 
 pub use self::prediction::view as prediction_view;
@@ -26,8 +27,8 @@ pub use self::prediction::view as prediction_view;
 pub(crate) struct ViewInputs<'a> {
     /// This node.
     pub(crate) me: NodeId,
-    /// What it is called.
-    pub(crate) name: &'a str,
+    /// What the members are called.
+    pub(crate) names: &'a Names,
     /// Where it listens.
     pub(crate) listen: SocketAddr,
     /// What is placed, and the end of the log that it stands for.
@@ -51,6 +52,8 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) data_via: &'a dyn Fn(NodeId) -> Option<Via>,
     /// Strangers that asked to join.
     pub(crate) requests: &'a BTreeMap<NodeId, Request>,
+    /// Nodes nearby with a cluster of their own, while this node does not join them by itself.
+    pub(crate) other_clusters: Vec<api::OtherClusterView>,
     /// Whether strangers nearby join without a question, and until when.
     pub(crate) join_window: api::JoinWindowView,
     /// Since when an instance is in its state, in seconds since 1970.
@@ -78,6 +81,7 @@ pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
         instances: inputs.instances.iter().map(|instance| inputs.instance_view(instance)).collect(),
         join_window: inputs.join_window,
         join_requests: inputs.join_request_views(),
+        other_clusters: inputs.other_clusters.clone(),
         journal: api::JournalView { entries: head.index, head: hex(&head.hash), holders: inputs.log_holders },
         warnings: inputs.warnings.clone(),
         alerts: Vec::new(),
@@ -95,6 +99,7 @@ pub fn empty_view(me: NodeId) -> api::ClusterView {
         instances: Vec::new(),
         join_window: api::JoinWindowView::default(),
         join_requests: Vec::new(),
+        other_clusters: Vec::new(),
         journal: api::JournalView::default(),
         warnings: Vec::new(),
         alerts: Vec::new(),
@@ -122,14 +127,6 @@ pub(crate) fn load_progress(instance: &InstanceView) -> f64 {
     if total > 0.0 { done / total } else { 0.0 }
 }
 
-/// What people call a node: its name as a member, else the beginning of its id.
-pub(crate) fn name_of(me: (NodeId, &str), trust: &TrustLog, node: NodeId) -> String {
-    if node == me.0 {
-        return me.1.to_owned();
-    }
-    trust.view().members().get(&node).map_or_else(|| node.to_string(), |member| member.name.clone())
-}
-
 /// Whether a node calls a model by its commit, because it has a newer one of the name.
 pub(crate) fn bears_commit(name: &str, plain: &str) -> bool {
     name.strip_prefix(plain).is_some_and(|rest| rest.starts_with('@'))
@@ -137,7 +134,7 @@ pub(crate) fn bears_commit(name: &str, plain: &str) -> bool {
 
 impl ViewInputs<'_> {
     fn name_of(&self, node: NodeId) -> String {
-        name_of((self.me, self.name), self.trust, node)
+        self.names.of(node)
     }
 
     fn node_view(&self, node: NodeId) -> api::NodeView {

@@ -137,8 +137,7 @@ pub(crate) fn constrain(
     for name in &place.exclude {
         let found = named(&request, name)?;
         let PlanDevice { node, node_name, device, .. } = &request.devices[found[0]];
-        let is_node = *node_name == *name || node.to_full() == *name;
-        let device = (!is_node).then(|| device.id.clone());
+        let device = (!is_node((*node, node_name), name)).then(|| device.id.clone());
         wanted.excluded.push(Exclusion { node: *node, device });
     }
     Ok(())
@@ -188,12 +187,18 @@ fn pin_layers(text: &str) -> Option<PinLayers> {
     }
 }
 
-/// The devices that `NODE` or `NODE/DEVICE` means, at least one. A node is named or its id is given.
+/// Whether a node is meant: by its name, its id, or so much of that as no other node's begins with.
+fn is_node((node, name): (NodeId, &str), wanted: &str) -> bool {
+    const ID_CHARS_MIN: usize = 16;
+    name == wanted || (wanted.len() >= ID_CHARS_MIN && node.to_full().starts_with(wanted))
+}
+
+/// The devices that `NODE` or `NODE/DEVICE` means, at least one.
 fn named(request: &PlanRequest, text: &str) -> Result<Vec<usize>, QueryError> {
-    let is_node = |d: &PlanDevice, name: &str| d.node_name == name || d.node.to_full() == name;
+    let is_of = |d: &PlanDevice, name: &str| is_node((d.node, &d.node_name), name);
     let is_meant = |d: &PlanDevice| {
-        is_node(d, text)
-            || text.rsplit_once('/').is_some_and(|(node, device)| is_node(d, node) && d.device.id.0 == device)
+        is_of(d, text)
+            || text.rsplit_once('/').is_some_and(|(node, device)| is_of(d, node) && d.device.id.0 == device)
     };
     let found: Vec<usize> = (0..request.devices.len()).filter(|&i| is_meant(&request.devices[i])).collect();
     if found.is_empty() {

@@ -430,7 +430,7 @@ impl Reader {
 
 /// What is shown to somebody who may only look at the cluster.
 pub fn for_viewers(cluster: ClusterView) -> ClusterView {
-    ClusterView { join_requests: Vec::new(), warnings: Vec::new(), ..cluster }
+    ClusterView { join_requests: Vec::new(), other_clusters: Vec::new(), warnings: Vec::new(), ..cluster }
 }
 
 /// One event with its id.

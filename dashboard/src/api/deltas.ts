@@ -4,7 +4,7 @@ import type { ClusterView, DeviceView, InstanceView, JoinRequestView, LinkView, 
 
 /** One change; see docs/dashboard.md. A kind that is not known here is from a newer node and is passed over. */
 export type Change =
-  | ({ kind: "header" } & Partial<Pick<ClusterView, "cluster" | "self_node" | "epoch" | "join_window" | "journal">>)
+  | ({ kind: "header" } & Partial<Pick<ClusterView, "cluster" | "self_node" | "epoch" | "join_window" | "journal" | "other_clusters">>)
   | { kind: "node"; node: NodeView }
   | { kind: "node_gone"; id: string }
   | { kind: "gauges"; node: string; process_bytes?: number | null; devices: Gauges[] }

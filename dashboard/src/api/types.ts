@@ -149,6 +149,8 @@ export type Change = {
   /** The end of the event log. */
   journal: JournalView;
   kind: "header";
+  /** Nodes nearby that have a cluster of their own. */
+  other_clusters?: Array<OtherClusterView>;
   /** The node that answers. */
   self_node: string;
 } | {
@@ -348,6 +350,8 @@ export type ClusterView = {
   links: Array<LinkView>;
   /** Nodes, sorted by name. */
   nodes: Array<NodeView>;
+  /** Nodes nearby that have a cluster of their own, the first few: neither side joins the other without a person's word. */
+  other_clusters?: Array<OtherClusterView>;
   /** The node that answers. */
   self_node: string;
   /** What went wrong on the node that answers and should be known, the last few. */
@@ -1947,6 +1951,16 @@ export type OllamaShow = {
 export type OllamaVersion = {
   /** The version of this program. */
   version: string;
+};
+
+/** A node nearby that belongs to another cluster. */
+export type OtherClusterView = {
+  /** Where it says that it is. */
+  address: string;
+  /** What it calls itself. Not to be trusted. */
+  name: string;
+  /** Node id. */
+  node: string;
 };
 
 /** A part of an answer. */

@@ -2,7 +2,7 @@
 
 use exo_api::{
     ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MemberRole, MovingView,
-    NodeStatus, RequestPhase, RequestView, SensorsView, StageView,
+    NodeStatus, OtherClusterView, RequestPhase, RequestView, SensorsView, StageView,
 };
 use exo_types::{DeviceState, Monitor};
 
@@ -50,6 +50,16 @@ pub fn whole(view: &ClusterView) {
     instances(view);
     links(view, false);
     view.join_requests.iter().map(ask_line).for_each(ui::line);
+    view.other_clusters.iter().map(other_line).for_each(ui::line);
+}
+
+/// Who is near and belongs to another cluster, and how to make it one.
+fn other_line(other: &OtherClusterView) -> String {
+    format!(
+        "{} at {} has a cluster of its own, and neither joins the other by itself: `exo invite` here and `exo join CODE` there, \
+         or the other way round, makes them one",
+        other.name, other.address
+    )
 }
 
 fn nodes(view: &ClusterView) {

@@ -193,7 +193,9 @@ impl Joining {
             return Decision::ShowToPeople;
         }
         if !ctx.trust.view().admins().any(|admin| admin == ctx.me()) {
-            return Decision::refuse("it is not an admin of its cluster; ask the founder's node");
+            return Decision::refuse(
+                "it is not an admin of its cluster; ask one that is (`exo status` there names them)",
+            );
         }
         Decision::Admit { name: known_name(*node, &ask.name), on_sight: !is_invited }
     }

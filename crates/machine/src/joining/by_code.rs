@@ -17,6 +17,8 @@ use crate::{Answer, Effect, JoinEffect, ReplyId};
 const JOIN_MAX: Duration = Duration::from_secs(25);
 /// For somebody nearby to be seen.
 const SEEN_MAX: Duration = Duration::from_secs(4);
+/// Nodes whose reasons are told.
+const SAID_MAX: usize = 4;
 
 /// A join that a person asked for.
 #[derive(Debug)]
@@ -26,8 +28,8 @@ pub(super) struct ByCode {
     /// Who was asked; and when again, if it said so.
     tried: BTreeMap<NodeId, Option<Time>>,
     began: Time,
-    /// Why the last one did not let this node in.
-    pub(super) why: Option<String>,
+    /// What each said that did not let this node in, in order.
+    said: Vec<(NodeId, String)>,
 }
 
 impl Joining {
@@ -67,7 +69,7 @@ impl Joining {
             }
         }
         let (tried, began) = (BTreeMap::new(), ctx.now.time);
-        self.by_code = Some(ByCode { reply, wanted, tried, began, why: None });
+        self.by_code = Some(ByCode { reply, wanted, tried, began, said: Vec::new() });
         self.advance(ctx, out);
     }
 
@@ -87,7 +89,7 @@ impl Joining {
             Some((node, at)) if at <= now && !is_late => self.ask_with_code(ctx, node, out),
             Some(_) if !is_late => {}
             _ if is_late || now >= by_code.seen_until() => {
-                let reason = by_code.why.clone().unwrap_or_else(|| by_code.nobody());
+                let reason = by_code.why_not(|node| self.strangers.get(&node).map(|s| s.name.clone()));
                 self.end_by_code(Err(reason), out);
             }
             _ => {}
@@ -139,7 +141,8 @@ impl Joining {
             && let Some(tried) = by_code.tried.get_mut(&with)
         {
             *tried = again;
-            by_code.why = Some(reason.to_owned());
+            by_code.said.retain(|(node, _)| *node != with);
+            by_code.said.push((with, reason.to_owned()));
         }
     }
 
@@ -166,6 +169,22 @@ impl ByCode {
         let is_named = self.wanted.with.is_none() && !self.wanted.addresses.is_empty();
         // An address is probed; that takes as long as an exchange.
         self.began + if is_named && self.tried.is_empty() { PROOF_NAMED_MAX } else { SEEN_MAX }
+    }
+
+    /// What everybody said: of several nodes nearby one has given the code out, and its word must not get lost.
+    fn why_not(&self, name: impl Fn(NodeId) -> Option<String>) -> String {
+        let reasons: Vec<_> = match self.said.as_slice() {
+            [] => return self.nobody(),
+            [(_, reason)] => return reason.clone(),
+            several => several
+                .iter()
+                .take(SAID_MAX)
+                .map(|(node, reason)| {
+                    format!("{}: {reason}", name(*node).unwrap_or_else(|| node.to_string()))
+                })
+                .collect(),
+        };
+        format!("none of {} nodes lets this one in; {}", self.said.len(), reasons.join("; "))
     }
 
     fn nobody(&self) -> String {

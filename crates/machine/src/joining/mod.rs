@@ -296,12 +296,14 @@ impl Joining {
             let is_proven = |at: Time| ctx.now.time.since(at) < PROOF_LASTS;
             if self.strangers.get(&node).is_some_and(|s| !s.proven.is_some_and(is_proven)) {
                 self.strangers.remove(&node);
+                out.push(JoiningOutput::Stale);
             }
         } else {
             let is_member = ctx.members.contains(&node);
             // Who let this node in is asked again if no log comes of it.
             if !is_member || self.members().contains(&node) {
                 self.remember(ctx, node, addresses.clone(), &name.unwrap_or_default(), is_fresh);
+                out.push(JoiningOutput::Stale);
             }
             if is_member {
                 out.push(JoiningOutput::Learn { node, addresses });
@@ -345,6 +347,12 @@ impl Joining {
     /// Strangers that asked while the window was shut, for people.
     pub fn requests(&self) -> &BTreeMap<NodeId, Request> {
         self.requests.all()
+    }
+
+    /// Nodes nearby that have a cluster of their own, as they say: who, its name, where.
+    pub fn others(&self) -> impl Iterator<Item = (NodeId, &str, SocketAddr)> {
+        let others = self.strangers.iter().filter(|(_, stranger)| !stranger.is_fresh);
+        others.filter_map(|(node, s)| Some((*node, s.name.as_str(), *s.addresses.first()?)))
     }
 
     /// A person opens the door of this node, which is an admin's, for so long. Nothing on disk remembers it.

@@ -1168,7 +1168,10 @@ fn only_admins_let_in() {
     worker.trust = founder.trust.clone();
     worker.call(|_, ctx, _| assert!(ctx.is_window_open()));
     worker.asked(keys[2].1);
-    assert_eq!(worker.answers(), ["refused: it is not an admin of its cluster; ask the founder's node"]);
+    assert_eq!(
+        worker.answers(),
+        ["refused: it is not an admin of its cluster; ask one that is (`exo status` there names them)"]
+    );
 }
 
 #[test]
@@ -1622,6 +1625,20 @@ fn a_join_by_code_ends_with_the_reason_in_its_time() {
     node.wait(Duration::from_secs(5));
     assert_eq!(by_code_news(&mut node).1, [Err("the code is wrong".to_owned())]);
 
+    let another = NodeId([1; 32]);
+    node.found(another, false);
+    by_code(&mut node, None, Vec::new());
+    let asked = by_code_news(&mut node).0[0];
+    node.answered(asked, Err("the code is wrong".to_owned()));
+    let next = by_code_news(&mut node).0[0];
+    node.answered(next, Err("no invitation".to_owned()));
+    node.wait(Duration::from_secs(5));
+    let news = by_code_news(&mut node).1;
+    let both = |reason: &String| reason.contains("the code is wrong") && reason.contains("no invitation");
+    assert!(news[0].as_ref().is_err_and(both), "{news:?}");
+
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.now.unix_s = SHUT_UNIX_S;
     by_code(&mut node, None, vec![address(keys[1].1)]);
     node.wait(Duration::from_secs(10));
     assert!(

@@ -73,9 +73,11 @@ fn trust() -> TrustLog {
 
 impl Cluster {
     fn view(&self) -> api::ClusterView {
+        let mut names = Names::default();
+        names.set_members(self.trust.view().members());
         view(&ViewInputs {
             me: node(1),
-            name: "desk",
+            names: &names,
             listen: listen(1),
             state: &self.state,
             trust: &self.trust,
@@ -88,6 +90,7 @@ impl Cluster {
             addresses: &|_| vec![listen(2), listen(3)],
             data_via: &|_| Some(Via::Tcp),
             requests: &self.requests,
+            other_clusters: Vec::new(),
             join_window: self.join_window,
             states_since: &|_| 7,
             log_holders: 2,

@@ -150,6 +150,7 @@ fn cluster(nodes: Vec<NodeTelemetryView>) -> (ClusterView, TelemetryView) {
         instances: vec![serde_json::from_value(instance).unwrap()],
         join_window: JoinWindowView::default(),
         join_requests: Vec::new(),
+        other_clusters: Vec::new(),
         journal: JournalView::default(),
         warnings: Vec::new(),
         alerts: vec![alert],

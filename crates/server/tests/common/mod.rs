@@ -822,6 +822,7 @@ pub fn cluster() -> ClusterView {
         instances: vec![instance()],
         join_window: JoinWindowView::default(),
         join_requests: vec![],
+        other_clusters: vec![],
         journal: JournalView::default(),
         warnings: Vec::new(),
         alerts: Vec::new(),

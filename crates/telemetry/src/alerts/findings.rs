@@ -318,6 +318,18 @@ impl Findings<'_> {
             let affected = Affected { other: Some(request.node.clone()), ..Affected::default() };
             self.add("join_waiting", Some(Level::Bad), affected, name, text);
         }
+        if let Some(first) = view.other_clusters.first() {
+            let name = clean_name(&first.name, NAME_CHARS_MAX);
+            let more = match view.other_clusters.len() - 1 {
+                0 => String::new(),
+                more => format!(", and {more} more"),
+            };
+            let text = format!(
+                "{name} at {}{more}: on this network with a cluster of its own; neither joins the other by itself",
+                clean_name(&first.address, NAME_CHARS_MAX)
+            );
+            self.add("other_cluster", Some(Level::Bad), Affected::default(), name, text);
+        }
     }
 
     fn name_of(&self, id: &str) -> String {

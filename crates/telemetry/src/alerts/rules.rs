@@ -133,6 +133,12 @@ pub const RULES: &[Rule] = &[
         "open exo's port (52416, UDP and TCP) in the firewalls of both, and look whether they are on one network",
     ),
     rule(
+        "other_cluster",
+        Info,
+        (10, 30),
+        "to make it one cluster, `exo invite` on one machine and `exo join` with its code on the other, which must have no members",
+    ),
+    rule(
         "transfer_stalled",
         Warning,
         (0, 5),

@@ -129,6 +129,7 @@ pub fn cluster() -> (ClusterView, TelemetryView) {
         instances: vec![instance()],
         join_window: JoinWindowView::default(),
         join_requests: Vec::new(),
+        other_clusters: Vec::new(),
         journal: JournalView::default(),
         warnings: Vec::new(),
         alerts: Vec::new(),

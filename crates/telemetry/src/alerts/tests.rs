@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api::plan::{PredictionView, RangeView};
 use exo_api::{
-    ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, NodeStatus, StageTelemetryView,
-    TelemetryView,
+    ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, NodeStatus, OtherClusterView,
+    StageTelemetryView, TelemetryView,
 };
 use exo_types::{DeviceState, SupportClass};
 
@@ -100,6 +100,10 @@ fn causes() -> Vec<Cause> {
                 vec![JoinRequestView { node, name, address, check_words: "one two".to_owned() }];
         }),
         ("peer_unreachable", 9, |w, _| w.1.nodes[0].unreached = vec!["b".to_owned()]),
+        ("other_cluster", 12, |w, _| {
+            let (node, name, address) = ("s".to_owned(), "desk\x1b[2J".to_owned(), "10.0.0.7:1".to_owned());
+            w.0.other_clusters = vec![OtherClusterView { node, name, address }];
+        }),
         ("transfer_stalled", 62, |w, _| w.0.instances[0].state = InstanceState::Loading { progress: 0.4 }),
         ("instance_down", 9, |w, _| {
             w.0.instances[0].state = InstanceState::Waiting { reason: "no room".to_owned() };

@@ -35,6 +35,13 @@ pub(super) async fn cluster(client: &Client) -> anyhow::Result<Vec<Check>> {
                 .next(format!("`exo admit {}` if you know it", node_word(&request.node))),
         );
     }
+    for other in &view.other_clusters {
+        let found = format!("{} at {} has a cluster of its own", other.name, other.address);
+        checks.push(
+            Check::note("other cluster", found)
+                .next("`exo invite` on one machine and `exo join CODE` on the other make them one"),
+        );
+    }
     for instance in &view.instances {
         if let InstanceState::Failed { reason } | InstanceState::Degraded { reason } = &instance.state {
             let found = format!("{} ({}): {reason}", instance.id, instance.model);

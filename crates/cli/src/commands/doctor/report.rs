@@ -145,10 +145,12 @@ fn names_of_others(view: &ClusterView, members: &[MemberView], known: &mut Known
         add_id(known, id, &stands);
         known.add(name, &stands);
     }
-    for (number, request) in view.join_requests.iter().enumerate() {
+    let asking = view.join_requests.iter().map(|request| (&request.node, &request.name));
+    let others = view.other_clusters.iter().map(|other| (&other.node, &other.name));
+    for (number, (id, name)) in asking.chain(others).enumerate() {
         let stands = format!("stranger-{}", number + 1);
-        add_id(known, &request.node, &stands);
-        known.add(&request.name, &stands);
+        add_id(known, id, &stands);
+        known.add(name, &stands);
     }
 }
 

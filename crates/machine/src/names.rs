@@ -1,0 +1,101 @@
+//! What people call the members: each says itself what it is called, and what is shown names one of them.
+//!
+//! The log of trust has the name that a node had when it came in, which nobody changes for it; its reports have today's. Names are
+//! free, and machines from one image have the same one: such names get the beginning of their node's id behind them, so that
+//! whoever types what the screen shows means one machine. Only ids decide anything.
+
+use std::collections::BTreeMap;
+
+use exo_trust::Member;
+use exo_types::{NodeId, clean_name};
+
+/// Longest name, in characters.
+const NAME_CHARS_MAX: usize = 64;
+/// Characters of an id that tell two nodes of one name apart, and those where even these are somebody's name.
+const ID_CHARS: [usize; 2] = [4, 16];
+
+/// The members' names.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// As each last said it. It stays while a member is away.
+    told: BTreeMap<NodeId, String>,
+    shown: BTreeMap<NodeId, String>,
+}
+
+impl Names {
+    /// What a member says it is called.
+    pub(crate) fn tell(&mut self, node: NodeId, name: &str, members: &BTreeMap<NodeId, Member>) {
+        let name = clean_name(name, NAME_CHARS_MAX);
+        if !name.is_empty() && self.told.get(&node) != Some(&name) {
+            self.told.insert(node, name);
+            self.set_members(members);
+        }
+    }
+
+    /// Who belongs to the cluster now.
+    pub(crate) fn set_members(&mut self, members: &BTreeMap<NodeId, Member>) {
+        self.told.retain(|node, _| members.contains_key(node));
+        let name =
+            |(node, member): (&NodeId, &Member)| (*node, self.told.get(node).unwrap_or(&member.name).clone());
+        let plain: BTreeMap<_, _> = members.iter().map(name).collect();
+        self.shown = plain.clone();
+        for chars in ID_CHARS {
+            let mut bearers: BTreeMap<String, usize> = BTreeMap::new();
+            self.shown.values().for_each(|name| *bearers.entry(name.clone()).or_default() += 1);
+            for (node, shown) in &mut self.shown {
+                if bearers.get(shown).is_some_and(|bearers| *bearers > 1) {
+                    let id: String = node.to_full().chars().take(chars).collect();
+                    *shown = format!("{}-{id}", plain[node]);
+                }
+            }
+        }
+    }
+
+    /// What people call a node: a member's name, else the beginning of its id.
+    pub(crate) fn of(&self, node: NodeId) -> String {
+        self.shown.get(&node).cloned().unwrap_or_else(|| node.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_trust::Role;
+
+    use super::*;
+
+    fn members(names: &[(u8, &str)]) -> BTreeMap<NodeId, Member> {
+        let member = |name: &str| Member { name: name.to_owned(), role: Role::Worker };
+        names.iter().map(|(n, name)| (NodeId([*n; 32]), member(name))).collect()
+    }
+
+    #[test]
+    fn a_member_is_called_what_it_says_and_what_it_was_called_when_it_came_in_before_that() {
+        let members = members(&[(1, "desk"), (2, "attic")]);
+        let mut names = Names::default();
+        names.set_members(&members);
+        assert_eq!(names.of(NodeId([2; 32])), "attic");
+        names.tell(NodeId([2; 32]), "cellar\u{1b}[31m", &members);
+        assert_eq!(names.of(NodeId([2; 32])), "cellar[31m", "nothing that a terminal obeys");
+        names.tell(NodeId([2; 32]), "", &members);
+        assert_eq!(names.of(NodeId([2; 32])), "cellar[31m");
+        names.tell(NodeId([3; 32]), "stranger", &members);
+        assert_eq!(names.of(NodeId([3; 32])), NodeId([3; 32]).to_string(), "strangers have no name");
+    }
+
+    #[test]
+    fn what_is_shown_names_one_member_whoever_calls_itself_so() {
+        let node = |n: u8| NodeId([n; 32]);
+        let id = |n: u8, chars: usize| node(n).to_full().chars().take(chars).collect::<String>();
+        let like_the_second = format!("pi-{}", id(2, 4));
+        let members = members(&[(1, "pi"), (2, "pi"), (3, &like_the_second), (4, "desk")]);
+        let mut names = Names::default();
+        names.set_members(&members);
+        let shown: Vec<_> = (1..=4).map(|n| names.of(node(n))).collect();
+        assert_eq!(shown[0], format!("pi-{}", id(1, 4)));
+        assert_eq!(shown[1], format!("pi-{}", id(2, 16)));
+        assert_eq!(shown[2], format!("{like_the_second}-{}", id(3, 16)));
+        assert_eq!(shown[3], "desk");
+        names.tell(node(1), "lab", &members);
+        assert_eq!(names.of(node(2)), "pi", "alone with its name again");
+    }
+}
