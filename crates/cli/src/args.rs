@@ -24,8 +24,9 @@ pub struct Cli {
     pub settings: Settings,
 }
 
-/// Flags that stand for settings; see `exo config`.
+/// Flags that stand for settings; see `exo config`. `-h` leaves out what few need.
 #[derive(Args, Default)]
+#[command(next_help_heading = "Settings (`exo config` lists all)")]
 pub struct Settings {
     /// Configuration file instead of the one `exo config` names
     #[arg(long, global = true, value_name = "FILE", env = "EXO_CONFIG")]
@@ -34,70 +35,70 @@ pub struct Settings {
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<String>,
     /// Name of this node, for people
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     name: Option<String>,
     /// Address of API and dashboard
-    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "ADDR:PORT")]
     api_listen: Option<String>,
     /// Address for other nodes, UDP and TCP; port 0 picks one
-    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "ADDR:PORT")]
     listen: Option<String>,
     /// A node to reach, host:port; may be repeated
-    #[arg(long = "peer", global = true, value_name = "HOST:PORT")]
+    #[arg(long = "peer", global = true, hide_short_help = true, value_name = "HOST:PORT")]
     peers: Vec<String>,
     /// Do not look for nodes by mDNS
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     no_discovery: bool,
     /// Keep no copies of answers on other nodes: one ends with the node that it was asked of
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     no_resume: bool,
     /// auto lets nodes join a new cluster for 10 minutes, closed never
-    #[arg(long, global = true, value_name = "auto|closed")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "auto|closed")]
     trust: Option<String>,
     /// What computes: all that is fast and gives the right answers (auto), the processor, or a card through an interface
-    #[arg(long, global = true, value_name = "auto|cpu|cuda|vulkan|metal|dx12")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "auto|cpu|cuda|vulkan|metal|dx12")]
     backend: Option<String>,
     /// Which graphics processor: a part of its name; with --backend its number, or several (0,1); with auto a place (cuda:0)
-    #[arg(long, global = true, value_name = "NAME|NUMBER|PLACE")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "NAME|NUMBER|PLACE")]
     device: Option<String>,
     /// Longest time of one step on a graphics processor, in seconds
-    #[arg(long, global = true, value_name = "SECONDS")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "SECONDS")]
     step_max_s: Option<String>,
     /// Processor threads for models
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     threads: Option<String>,
     /// Processor cores to keep to, each worker thread to one of them: 0-3,8
-    #[arg(long, global = true, value_name = "LIST")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "LIST")]
     cores: Option<String>,
     /// Part of the time in which the processor computes for models, for example 50%
-    #[arg(long, global = true, value_name = "10%..100%")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "10%..100%")]
     compute_share: Option<String>,
     /// Use weights straight from the model file instead of copying them to faster memory
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     mmap: bool,
     /// Memory models may take, in MiB
-    #[arg(long, global = true, value_name = "MIB")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "MIB")]
     memory_mib: Option<String>,
     /// Disk that stays free when models are fetched, in MiB
-    #[arg(long, global = true, value_name = "MIB")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "MIB")]
     disk_reserve_mib: Option<String>,
     /// Disk that fetched models may take together, in MiB
-    #[arg(long, global = true, value_name = "MIB")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "MIB")]
     disk_quota_mib: Option<String>,
     /// Tokens whose keys and values a model may hold, over all sequences
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     cache_tokens: Option<String>,
     /// How keys and values are stored
-    #[arg(long, global = true, value_name = "f32|f16|q8")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "f32|f16|q8")]
     kv: Option<String>,
     /// How tokens are guessed ahead; changes how fast answers come, never what they are
-    #[arg(long, global = true, value_name = "ngram|draft|off")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "ngram|draft|off")]
     speculate: Option<String>,
     /// A small model of the same tokenizer that guesses ahead: name, file or folder
-    #[arg(long, alias = "model-draft", global = true, value_name = "MODEL")]
+    #[arg(long, alias = "model-draft", global = true, hide_short_help = true, value_name = "MODEL")]
     draft: Option<String>,
     /// What is logged, as in RUST_LOG
-    #[arg(long, global = true, value_name = "FILTER")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FILTER")]
     log: Option<String>,
 }
 
@@ -183,8 +184,8 @@ pub enum Command {
     /// Show what is wrong in the cluster and what to do about it, or silence it for a while
     #[command(
         after_help = "Examples:\n  exo alerts\n  exo alerts --all                                 also what is over, of the last day\n  \
-                            exo alerts silence battery_low --time 2h         all alerts of that rule, at this node\n  \
-                            exo alerts silence node_lost:aeaqcaibaeaq --time 0   no longer\n\n\
+                            exo alerts silence battery_low --for 2h         all alerts of that rule, at this node\n  \
+                            exo alerts silence node_lost:aeaqcaibaeaq --for 0   no longer\n\n\
                             What each rule means is in docs/runbook.md. Every node judges by itself from what all report."
     )]
     Alerts(Alerts),
@@ -278,6 +279,7 @@ pub enum Command {
     Plan(Plan),
 
     /// Ask again where a placed model should be: what a move gains and costs, and the move if it is worth it
+    #[command(after_help = "Example: exo replan llama-3.1-8b")]
     Replan(Replan),
     /// Unload a placed model
     #[command(after_help = "Example: exo unload demo")]
@@ -295,8 +297,8 @@ pub enum Command {
     #[command(
         after_help = "Examples:\n  exo drain old-laptop           before it is needed for something else, or updated\n  \
                             exo drain old-laptop --undo    it may have layers again\n\n\
-                            It stays a member and answers requests. Its layers are loaded elsewhere while it serves on; where nothing has \n\
-                            room for them they stay, and `exo drain` says so. A node that ends by Ctrl-C or SIGTERM does the same for as \n\
+                            It stays a member and answers requests. Its layers are loaded elsewhere while it serves on; where nothing has \
+                            room for them they stay, and `exo drain` says so. A node that ends by Ctrl-C or SIGTERM does the same for as \
                             long as 30 s; a second Ctrl-C ends it at once."
     )]
     Drain {
@@ -332,7 +334,7 @@ pub enum Command {
     /// Join the cluster where `exo invite` has shown a code
     #[command(after_help = "Examples:\n  exo join 123-456-789\n  \
                             exo join 123-456-789 --peer 203.0.113.7:52416      where networks are routed, or multicast is dropped\n\n\
-                            The node of this machine must run. A node that starts with EXO_JOIN_TOKEN set to a token of `exo invite --uses N`\n\
+                            The node of this machine must run. A node that starts with EXO_JOIN_TOKEN set to a token of `exo invite --uses N` \
                             joins by itself.")]
     Join {
         /// Nine digits, a token, or the text of the QR code that `exo invite` shows
@@ -342,7 +344,7 @@ pub enum Command {
     #[command(
         after_help = "Examples:\n  exo admin add desktop       a second admin, before the first one is lost\n  \
                             exo admin remove desktop    it stays a member\n\n\
-                            Run it on an admin's node. The node that founded the cluster is its first admin; `exo status` names them.\n\
+                            Run it on an admin's node. The node that founded the cluster is its first admin; `exo status` names them. \
                             When all admins are lost, `exo leave` on each machine makes it new, and they form a cluster again."
     )]
     Admin {
@@ -391,7 +393,7 @@ pub enum Command {
     #[command(
         after_help = "Examples:\n  exo doctor\n  exo doctor --report                  a file to send to somebody who helps\n  \
                       exo doctor --report trouble.tar.gz\n\n\
-                      A report has these checks, the settings, and of a running node what it sees of the cluster, its\n\
+                      A report has these checks, the settings, and of a running node what it sees of the cluster, its \
                       measurements, alerts, and the last log lines of all nodes. Keys, names and addresses are replaced."
     )]
     Doctor(Doctor),
@@ -464,11 +466,12 @@ pub struct Alerts {
 #[derive(Subcommand)]
 pub enum AlertsAction {
     /// Silence an alert, or all of a rule, for a while at this node
+    #[command(after_help = "Example: exo alerts silence battery_low --for 2h")]
     Silence {
         /// Id of an alert, or of a rule
         alert: String,
         /// How long: 90s, 30m, 2h, 1d; 0 ends a silence
-        #[arg(long, value_name = "TIME", default_value = "1h")]
+        #[arg(long = "for", value_name = "TIME", default_value = "1h")]
         time: String,
     },
 }
@@ -588,6 +591,7 @@ pub struct Update {
 #[derive(Subcommand)]
 pub enum LoginTo {
     /// The hub that models are pulled from
+    #[command(after_help = "Examples:\n  exo login hub < token.txt\n  exo login hub --forget")]
     Hub {
         /// Delete the token that is kept
         #[arg(long)]
@@ -598,16 +602,19 @@ pub enum LoginTo {
 #[derive(Subcommand)]
 pub enum PullsAction {
     /// Stop fetching; what came stays
+    #[command(after_help = "Example: exo pulls pause 3")]
     Pause {
         /// Its id in `exo pulls`
         id: String,
     },
     /// Go on from what came, also after an error
+    #[command(after_help = "Example: exo pulls resume 3")]
     Resume {
         /// Its id in `exo pulls`
         id: String,
     },
     /// End it and take it from the list; what came stays until `exo prune`
+    #[command(after_help = "Example: exo pulls cancel 3")]
     Cancel {
         /// Its id in `exo pulls`
         id: String,
@@ -865,11 +872,13 @@ pub enum Format {
 #[derive(Subcommand)]
 pub enum AdminAction {
     /// Make a member an admin
+    #[command(after_help = "Example: exo admin add desktop")]
     Add {
         /// Name or id of the node
         node: String,
     },
     /// Make an admin a plain member
+    #[command(after_help = "Example: exo admin remove desktop")]
     Remove {
         /// Name or id of the node
         node: String,
@@ -889,6 +898,7 @@ impl AdminAction {
 #[derive(Subcommand)]
 pub enum ModelsAction {
     /// Make a GGUF file or a Hugging Face folder known
+    #[command(after_help = "Example: exo models add ~/models/llama-3.2-1b-Q8_0.gguf")]
     Add {
         /// The file or folder
         path: PathBuf,
@@ -911,6 +921,7 @@ pub enum ModelsAction {
         undo: bool,
     },
     /// Forget a model; files that you added stay on disk
+    #[command(after_help = "Example: exo models remove llama-3.2-1b-Q8_0")]
     Remove {
         /// Its name or id
         model: String,

@@ -19,6 +19,8 @@ use serde_json::Value;
 
 /// For connecting and for an answer that needs no model.
 const ANSWER_MAX: Duration = Duration::from_secs(55);
+/// For a node to say that it is there.
+pub const HEALTH_MAX: Duration = Duration::from_secs(3);
 /// The node promises a sign of life every few seconds of a stream; more silence than this is a fault.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
 
@@ -56,7 +58,7 @@ impl Client {
     pub async fn running(data_dir: &Path) -> Option<Self> {
         let client = Self::of(data_dir)?;
         let health = client.get::<Value>("/health");
-        let answer = tokio::time::timeout(Duration::from_secs(3), health).await;
+        let answer = tokio::time::timeout(HEALTH_MAX, health).await;
         matches!(answer, Ok(Ok(_))).then_some(client)
     }
 

@@ -32,7 +32,11 @@ pub mod update;
 mod watch;
 pub mod worker;
 
-use crate::client::Client;
+use std::path::Path;
+
+use exo_node::{DataDir, FilesError};
+
+use crate::client::{Client, HEALTH_MAX};
 use crate::config::Config;
 use crate::errors::CommandError;
 
@@ -41,6 +45,17 @@ pub async fn running(config: &Config) -> anyhow::Result<Client> {
     let data_dir = config.data_dir();
     match Client::running(&data_dir).await {
         Some(client) => Ok(client),
-        None => Err(CommandError::NoNode { data_dir: data_dir.display().to_string() }.into()),
+        None => Err(no_answer(&data_dir).into()),
+    }
+}
+
+/// Why no node answers on a data folder: there is none, or it is there and silent.
+fn no_answer(path: &Path) -> CommandError {
+    let data_dir = path.display().to_string();
+    match DataDir::check_free(path) {
+        Err(FilesError::InUse { pid, .. }) => {
+            CommandError::NodeSilent { data_dir, pid, seconds: HEALTH_MAX.as_secs() }
+        }
+        _ => CommandError::NoNode { data_dir },
     }
 }

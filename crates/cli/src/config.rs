@@ -17,6 +17,9 @@ use exo_store::DiskLimits;
 
 use crate::errors::CommandError;
 
+/// Longest name of a node, in characters.
+const NAME_CHARS_MAX: usize = 64;
+
 /// One setting: its name in the file (the flag is the same with dashes, the variable `EXO_` and capitals).
 pub struct Key {
     pub name: &'static str,
@@ -290,6 +293,34 @@ impl Config {
         self.text(name).split(',').map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned).collect()
     }
 
+    /// What the node is called.
+    pub fn name(&self) -> anyhow::Result<String> {
+        let name = exo_types::clean_name(self.text("name"), NAME_CHARS_MAX);
+        if name.is_empty() {
+            let reason = "a name needs a character that can be seen; leave it out to use the host name";
+            return Err(self.refused("name", reason).into());
+        }
+        Ok(name)
+    }
+
+    /// Addresses of nodes to reach. Ids belong to one `exo join`, where they are checked.
+    pub fn peers(&self) -> anyhow::Result<Vec<String>> {
+        let peers = self.list("peers");
+        let is_address = |peer: &String| {
+            let parts = peer.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains('@'));
+            parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0))
+        };
+        match peers.iter().find(|peer| !is_address(peer)) {
+            Some(peer) => {
+                let reason = format!(
+                    "`{peer}` is no address; write HOST:PORT, such as 192.168.1.20:52416 or desk.local:52416"
+                );
+                Err(self.refused("peers", reason).into())
+            }
+            None => Ok(peers),
+        }
+    }
+
     /// The setting `device`, if it is given where `backend` is, or where it overrules that: of a configuration file that names a
     /// card, `--backend cpu` means no word.
     pub fn device_beside_backend(&self) -> Option<&Value> {
@@ -464,6 +495,18 @@ mod tests {
         assert_eq!(config.list("peers"), ["a:1", "b:2"]);
         assert!(matches!(config.value("threads").source, Source::File(_)));
         assert_eq!(config.value("trust").source, Source::Default);
+    }
+
+    #[test]
+    fn a_name_can_be_seen_and_a_peer_has_a_port() {
+        let name = |text: &str| resolve(&[("name", text)], &[], "").unwrap().name();
+        assert_eq!(name(" desk ").unwrap(), "desk");
+        assert!(name("\u{200b} ").unwrap_err().to_string().contains("leave it out"));
+        let peers = |text: &str| resolve(&[("peers", text)], &[], "").unwrap().peers();
+        assert_eq!(peers("desk.local:1, [::1]:2").unwrap(), ["desk.local:1", "[::1]:2"]);
+        for wrong in ["bogus", "desk:", ":5", "desk:0", "desk:65536", "a:1,b", "id@desk:5"] {
+            assert!(peers(wrong).unwrap_err().to_string().contains("HOST:PORT"), "{wrong}");
+        }
     }
 
     #[test]

@@ -9,6 +9,16 @@ pub enum CommandError {
         /// Where we looked.
         data_dir: String,
     },
+    /// A node runs and says nothing.
+    #[error("the exo node on the data folder {data_dir}{} does not answer within {seconds} s", .pid.map(|p| format!(" (process {p})")).unwrap_or_default())]
+    NodeSilent {
+        /// Its data folder.
+        data_dir: String,
+        /// Its process, if that is known.
+        pid: Option<u32>,
+        /// As long as it was waited for.
+        seconds: u64,
+    },
     /// A file of settings has a name that is none.
     #[error("{file}: `{name}` is not a setting; there are: {known}")]
     UnknownSetting {
@@ -72,6 +82,7 @@ impl CommandError {
     pub fn code(&self) -> &str {
         match self {
             Self::NoNode { .. } => "no_node",
+            Self::NodeSilent { .. } => "node_silent",
             Self::UnknownSetting { .. } => "setting_unknown",
             Self::BadSetting { code: Some(code), .. } => code,
             Self::BadSetting { name, .. } if name == "memory_mib" => "setting_memory_mib",

@@ -62,6 +62,9 @@ fn code<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a str> {
 fn hint(code: &str) -> Option<&'static str> {
     Some(match code {
         "no_node" => "start one with `exo`, or name its data folder with --data-dir",
+        "node_silent" => {
+            "it is starting, stopped (`kill -CONT` with its process lets it go on) or stuck: wait, or end that process and start exo again"
+        }
         "port_in_use" => {
             "another program, or another exo, has this port; give --api-listen or --listen another one"
         }

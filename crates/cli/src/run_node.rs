@@ -9,7 +9,9 @@ use anyhow::{Context, bail};
 use exo_accelerators::{SurveyAsk, Surveyor, System};
 use exo_backend_cpu::{Isa, Packing};
 use exo_local_channel::LocalListener;
-use exo_node::{DeviceChoice, Node, NodeConfig, Speculation, SystemHost, asking_drivers, choose_devices};
+use exo_node::{
+    DataDir, DeviceChoice, Node, NodeConfig, Speculation, SystemHost, asking_drivers, choose_devices,
+};
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -63,7 +65,9 @@ pub async fn start(
 /// Opens the API's port, starts the node, serves.
 async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Result<Running> {
     system::allow_many_files();
-    // The port first: a node that nobody can reach must not join a cluster.
+    // Before the port, which the same node has: its number says more than its port.
+    DataDir::check_free(&config.data_dir())?;
+    // The port before the rest: a node that nobody can reach must not join a cluster.
     let listener = TcpListener::bind(api_listen)
         .await
         .with_context(|| format!("cannot open the API on {api_listen}"))?;
@@ -159,10 +163,10 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     let (context_tokens, cache_tokens) = cache(config)?;
     Ok(NodeConfig {
         data_dir: config.data_dir(),
-        name: config.text("name").to_owned(),
+        name: config.name()?,
         group: config.text("group").to_owned(),
         listen: config.parse("listen")?,
-        peers: config.list("peers"),
+        peers: config.peers()?,
         discovery: config.parse("discovery")?,
         is_private: false,
         trust_closed,

@@ -7,16 +7,20 @@
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
 use exo_types::{Monitor, is_terminal_control, printable_lines};
 use owo_colors::OwoColorize;
 
 use crate::hint;
 
-/// A narrower terminal would break the words of a table.
-const TABLE_COLUMNS_MIN: usize = 80;
+/// On a narrower terminal paragraphs are broken between words.
+const PARAGRAPH_COLUMNS_MIN: usize = 80;
 /// No line is broken for less.
 const COLUMNS_MIN: usize = 20;
+/// A table in a file or a pipe is no wider.
+const FILE_COLUMNS: usize = 100;
+/// Spaces on both sides of a cell.
+const CELL_PADDING: usize = 2;
 
 /// Whether to colour what goes to this stream.
 pub fn colours(stream: &impl IsTerminal) -> bool {
@@ -152,17 +156,17 @@ fn escaped(json: &str) -> String {
 
 /// Prints a paragraph, between words where the terminal is narrow.
 pub fn paragraph(text: impl std::fmt::Display) {
-    match narrow_columns() {
-        Some(columns) => line(wrapped(&text.to_string(), columns, "  ")),
-        None => line(text),
+    match columns() {
+        columns if columns < PARAGRAPH_COLUMNS_MIN => line(wrapped(&text.to_string(), columns, "  ")),
+        _ => line(text),
     }
 }
 
-/// How wide a narrow terminal is; `None` for others and for what is no terminal.
-fn narrow_columns() -> Option<usize> {
+/// How wide what is printed may be: as the terminal is, and what is no terminal like a wide one.
+fn columns() -> usize {
     // Some terminals, a serial line for one, say that they have none.
     let columns = Table::new().width().map(usize::from).filter(|columns| *columns > 0);
-    columns.map(|columns| columns.max(COLUMNS_MIN)).filter(|columns| *columns < TABLE_COLUMNS_MIN)
+    columns.map_or(FILE_COLUMNS, |columns| columns.max(COLUMNS_MIN))
 }
 
 /// Breaks a text between words so that no line is longer, unless a word is; all but the first are indented.
@@ -200,23 +204,33 @@ fn list(header: &[&str], rows: &[Vec<String>], columns: usize) -> String {
 
 /// Prints a table that fits the terminal; a list where it would not.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
-    let longest = |cell: &String| cell.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-    let row_columns = |row: &Vec<String>| row.iter().map(|cell| longest(cell) + 3).sum::<usize>();
-    if let Some(columns) = narrow_columns() {
-        let titles = header.iter().map(|name| (*name).to_owned()).collect();
-        let widest = rows.iter().chain([&titles]).map(row_columns).max().unwrap_or(0);
-        if widest > columns {
-            return line(list(header, &rows, columns.max(COLUMNS_MIN)));
-        }
+    line(table_text(header, rows, columns()));
+}
+
+fn table_text(header: &[&str], rows: Vec<Vec<String>>, columns: usize) -> String {
+    let longest_word =
+        |text: &str| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column).map(String::as_str));
+        cells.chain([header[column]]).map(longest_word).max().unwrap_or(0) + CELL_PADDING
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    // A name or an id that is broken is neither read nor copied.
+    if widths.iter().map(|width| width + 1).sum::<usize>() > columns {
+        return list(header, &rows, columns);
     }
     let mut table = Table::new();
     let style = presets::UTF8_HORIZONTAL_ONLY.row_separator(comfy_table::LineStyle::none());
     table.load_style(style).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(header);
+    table.set_width(u16::try_from(columns).unwrap_or(u16::MAX)).set_header(header);
     for row in rows {
         table.add_row(row);
     }
-    line(table);
+    for (column, width) in table.column_iter_mut().zip(widths) {
+        let width = u16::try_from(width).unwrap_or(u16::MAX);
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
+    }
+    table.to_string()
 }
 
 /// Bytes in the unit people read.
@@ -259,7 +273,8 @@ pub fn bar(total: u64, template: &str) -> indicatif::ProgressBar {
 
 /// A spinner on standard error with a changing message.
 pub fn spinner() -> indicatif::ProgressBar {
-    let spinner = indicatif::ProgressBar::new_spinner();
+    // Also where what it is shown for is dropped in the middle.
+    let spinner = indicatif::ProgressBar::new_spinner().with_finish(indicatif::ProgressFinish::AndClear);
     spinner.enable_steady_tick(std::time::Duration::from_millis(120));
     spinner
 }
@@ -301,6 +316,26 @@ mod tests {
         let text = escaped(&serde_json::to_string_pretty(&value).unwrap());
         assert!(!text.contains(|c| c != '\n' && is_terminal_control(c)), "{text}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+
+    #[test]
+    fn a_table_breaks_no_word_and_becomes_a_list_where_it_would() {
+        let row = [
+            "raspberrypi-x4fq (this) (coordinator)",
+            "alive",
+            "Intel(R) Xeon(R) Processor (cpu)",
+            "11.2 GiB of 23.4 GiB",
+        ];
+        let rows = || vec![row.map(str::to_owned).to_vec(); 2];
+        let header = ["node", "status", "device", "memory free"];
+        for columns in 20..140 {
+            let text = table_text(&header, rows(), columns);
+            assert!(text.lines().all(|line| line.chars().count() <= columns.max(22)), "{columns}:\n{text}");
+            for word in row.iter().flat_map(|cell| cell.split_whitespace()) {
+                assert!(text.matches(word).count() >= 2, "{columns}: {word}\n{text}");
+            }
+            assert_eq!(text.contains("status:"), columns < 60, "{columns}:\n{text}");
+        }
     }
 
     #[test]

@@ -10,18 +10,32 @@ use crate::support::{
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    let commands = [
-        "start", "run", "demo", "status", "models", "place", "unload", "remove", "admit", "leave", "doctor",
-        "config", "bench", "devices", "pull", "show", "search", "prune", "alerts", "logs",
-    ];
-    for command in commands {
-        let output = run(&[command, "--help"]);
-        assert!(
-            output.status.success() && stdout(&output).contains("Example"),
-            "{command}: {}",
-            stdout(&output)
-        );
+    let listed = |command: &[&str]| -> Vec<String> {
+        let help = stdout(&run(&[command, &["--help"]].concat()));
+        let rows = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+        let rows = rows
+            .take_while(|line| !line.is_empty())
+            .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        rows.filter_map(|row| row.split_whitespace().next())
+            .filter(|name| *name != "help")
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut seen = 0;
+    for command in listed(&[]) {
+        let within = listed(&[command.as_str()]).into_iter().map(|action| vec![command.clone(), action]);
+        for words in std::iter::once(vec![command.clone()]).chain(within) {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let output = run(&[&words[..], &["--help"]].concat());
+            assert!(
+                output.status.success() && stdout(&output).contains("Example"),
+                "{words:?}: {}",
+                stdout(&output)
+            );
+            seen += 1;
+        }
     }
+    assert!(seen > 35, "{seen} commands");
     assert!(stdout(&run(&["--help"])).contains("exo demo"));
     let wrong = run(&["dmeo"]);
     assert_eq!(wrong.status.code(), Some(2));
@@ -283,4 +297,75 @@ fn a_node_is_ready_within_a_second_of_its_start() {
         fastest = fastest.min(began.elapsed());
     }
     assert!(fastest < Duration::from_secs(1), "{fastest:?}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_node_that_is_stopped_is_there_and_silent_and_its_folder_is_taken() {
+    let node = Node::alone();
+    let second = node.exo(&["start", "--listen", "127.0.0.1:0"]);
+    assert!(!second.status.success());
+    let text = stderr(&second);
+    assert!(
+        text.contains("already in use by another exo") && text.contains(&node.pid().to_string()),
+        "{text}"
+    );
+    support::send("-STOP", node.pid());
+    let status = node.exo(&["status"]);
+    support::send("-CONT", node.pid());
+    let text = stderr(&status);
+    assert!(!status.status.success());
+    assert!(text.contains(&format!("(process {}) does not answer within 3 s", node.pid())), "{text}");
+    assert!(text.contains("kill -CONT"), "{text}");
+    assert!(node.exo(&["status"]).status.success());
+}
+
+#[test]
+fn names_and_addresses_that_cannot_be_are_refused_before_anything_starts() {
+    for (flags, why) in [
+        (["--name", ""], "a name needs a character"),
+        (["--peer", "bogus"], "`bogus` is no address; write HOST:PORT"),
+        (["--peer", "desk:0"], "write HOST:PORT"),
+    ] {
+        let output = run(&["start", flags[0], flags[1], "--data-dir", "/nonexistent/never"]);
+        let text = stderr(&output);
+        assert!(!output.status.success() && text.contains(why), "{flags:?}: {text}");
+    }
+}
+
+/// Whoever asks any node finds the same list: a client that chooses by context or by date does not know which node has the file.
+#[test]
+fn models_of_another_node_are_shown_with_what_they_are() {
+    let nodes = support::cluster("models-of-others", &["holder", "asker"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("another.gguf");
+    support::another_model(&path);
+    let added = nodes[0].exo(&["models", "add", path.to_str().unwrap()]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let shown = |node: &Node| -> Option<serde_json::Value> {
+        let models = node.get("/exo/v1/models");
+        let found = models.as_array()?.iter().find(|model| model["name"].as_str() == Some("another"))?;
+        Some(found.clone())
+    };
+    let own = shown(&nodes[0]).unwrap();
+    let others = wait_for("the other's list", SOON, || shown(&nodes[1]));
+    assert_eq!((&others["path"], &others["nodes"]), (&serde_json::Value::Null, &own["nodes"]));
+    for what in [
+        "architecture",
+        "format",
+        "dtypes",
+        "weight_bytes",
+        "layers",
+        "context_tokens_max",
+        "chat",
+        "tools",
+        "added_unix_s",
+    ] {
+        assert_eq!(others[what], own[what], "{what}: {others:#}");
+    }
+    let tags = nodes[1].get("/api/tags");
+    assert!(
+        tags["models"].as_array().unwrap().iter().all(|model| model["modified_at"].is_string()),
+        "{tags:#}"
+    );
 }

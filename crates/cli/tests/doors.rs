@@ -429,3 +429,62 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     assert!(first.exo(&["admit", "--nobody"]).status.success());
     wait_for("a shut door", SOON, || (window()["open"] == false).then_some(()));
 }
+
+/// Each has answered a question before they met, so neither moves by itself: both say so, and a code makes them one.
+#[test]
+fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = |folder_name: &str, name: &str, flags: &[&str]| {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let start = Start { name, group: "met", flags, ..Start::default() };
+        Node::start_in(&folder.path().join(folder_name), start)
+    };
+    for folder in ["first", "second"] {
+        let mut node = start(folder, "twin", &["--no-discovery"]);
+        assert_eq!(node.ask("demo", "What is 2 + 3?").status, 200);
+        assert!(node.signal("-TERM").success());
+    }
+    let (first, second) = (start("first", "twin", &[]), start("second", "twin", &[]));
+    for node in [&first, &second] {
+        wait_for("the other cluster in the status", SOON, || {
+            let status = stdout(&node.exo(&["status"]));
+            (status.contains("twin at ") && status.contains("`exo invite` here")).then_some(())
+        });
+        wait_for("the alert", 2 * SOON, || {
+            stdout(&node.exo(&["alerts"])).contains("cluster of its own").then_some(())
+        });
+        assert_eq!(node.sees(), ["twin"], "nobody moved");
+    }
+    let invited = stdout(&first.exo(&["invite"]));
+    let code = invited.lines().nth(1).unwrap().trim().trim_start_matches("exo join ").to_owned();
+    let joined = second.exo(&["join", &code]);
+    assert!(joined.status.success(), "{}", stderr(&joined));
+    wait_for("one cluster", SOON, || (first.sees().len() == 2 && second.sees().len() == 2).then_some(()));
+    wait_for("nothing more to say", SOON, || {
+        let says = |node: &Node| node.get("/exo/v1/cluster")["other_clusters"] != json!([]);
+        (!says(&first) && !says(&second)).then_some(())
+    });
+
+    // Two machines of one name are told apart by what the screen shows, in every command.
+    let names = first.sees();
+    assert!(names.iter().all(|name| name.starts_with("twin-")) && names[0] != names[1], "{names:?}");
+    let view = first.get("/exo/v1/cluster");
+    let other = view["nodes"].as_array().unwrap().iter().find(|node| node["is_self"] == false).unwrap();
+    let other_name = other["name"].as_str().unwrap();
+    let planned = first.exo(&["plan", "demo", "--pin", &format!("{other_name}/cpu"), "--json"]);
+    assert!(planned.status.success(), "{}", stderr(&planned));
+    let planned: serde_json::Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert!(planned.to_string().contains(other_name), "{planned:#}");
+    let drained = first.exo(&["drain", other_name]);
+    assert!(drained.status.success(), "{}", stderr(&drained));
+
+    // A new name is followed by the others.
+    drop(second);
+    let second = start("second", "attic", &[]);
+    wait_for("the new name", SOON, || {
+        let mut names = first.sees();
+        names.sort();
+        (names == ["attic", "twin"]).then_some(())
+    });
+    drop(second);
+}

@@ -102,7 +102,7 @@ fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
     assert!(shown.contains("critical three is not there (since") && shown.contains("exo remove"), "{shown}");
     let active = "exo_alert_active{rule=\"node_lost\",severity=\"critical\",silenced=\"false\"}";
     wait_for("the metric", SOON, || (sample(&metrics(&nodes[0], ""), active) == Some(1.0)).then_some(()));
-    let silenced = nodes[0].exo(&["alerts", "silence", "node_lost", "--time", "10m"]);
+    let silenced = nodes[0].exo(&["alerts", "silence", "node_lost", "--for", "10m"]);
     assert!(silenced.status.success(), "{}", support::stderr(&silenced));
     let listed: Value = serde_json::from_str(&stdout(&nodes[0].exo(&["alerts", "--json"]))).unwrap();
     let lost = listed.as_array().unwrap().iter().find(|alert| alert["rule"] == "node_lost").unwrap();

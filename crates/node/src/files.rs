@@ -20,6 +20,12 @@ impl FilesError {
             _ => "data_folder_unusable",
         }
     }
+
+    /// The process that has the lock wrote its number into it.
+    fn in_use(path: &Path, lock_path: &Path) -> Self {
+        let pid = std::fs::read_to_string(lock_path).ok().and_then(|text| text.trim().parse().ok());
+        Self::InUse { path: path.to_owned(), pid }
+    }
 }
 
 /// A file of the data folder could not be used.
@@ -116,6 +122,17 @@ pub struct WindowTime {
 }
 
 impl DataDir {
+    /// Whether no other process holds this folder now. Makes nothing.
+    pub fn check_free(path: &Path) -> Result<(), FilesError> {
+        let lock_path = path.join("lock");
+        // Whatever else is wrong with the folder, opening it says.
+        let Ok(lock) = OpenOptions::new().read(true).write(true).open(&lock_path) else { return Ok(()) };
+        match lock.try_lock() {
+            Err(std::fs::TryLockError::WouldBlock) => Err(FilesError::in_use(path, &lock_path)),
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the folder if need be and takes its lock.
     pub fn open(path: &Path) -> Result<Self, FilesError> {
         let folder = |source| FilesError::Folder { path: path.to_owned(), source };
@@ -128,8 +145,7 @@ impl DataDir {
         match lock.try_lock() {
             Ok(()) => {}
             Err(std::fs::TryLockError::WouldBlock) => {
-                let pid = std::fs::read_to_string(&lock_path).ok().and_then(|t| t.trim().parse().ok());
-                return Err(FilesError::InUse { path: path.to_owned(), pid });
+                return Err(FilesError::in_use(path, &lock_path));
             }
             Err(std::fs::TryLockError::Error(source)) => return Err(folder(source)),
         }
@@ -385,8 +401,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap();
         let second = DataDir::open(dir.path());
-        assert!(matches!(second, Err(FilesError::InUse { pid: Some(pid), .. }) if pid == std::process::id()));
+        let is_ours =
+            |found| matches!(found, FilesError::InUse { pid: Some(pid), .. } if pid == std::process::id());
+        assert!(second.is_err_and(is_ours));
+        assert!(DataDir::check_free(dir.path()).is_err_and(is_ours));
         drop(first);
+        assert!(DataDir::check_free(dir.path()).is_ok());
+        assert!(DataDir::check_free(&dir.path().join("nothing")).is_ok());
         assert!(DataDir::open(dir.path()).is_ok());
     }
 

@@ -2,14 +2,17 @@
 
 use std::io::{IsTerminal, Read};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use exo_api::ModelView;
+use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
 use super::interrupt::INTERRUPTED;
 use super::models;
+use super::start::{Stop, StopSignal};
 use crate::answer::{self, Part};
 use crate::args::Run;
 use crate::client::Client;
@@ -22,19 +25,16 @@ const STDIN_BYTES_MAX: u64 = 8 << 20;
 
 /// Uses the running node, else starts one for the while.
 pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
+    let mut stop = StopSignal::new()?;
     if let Some(client) = Client::running(&config.data_dir()).await {
-        return answer_or_chat(config, &client, &args).await.map(|()| ExitCode::SUCCESS);
+        return answer_or_chat(config, &client, &args, &mut stop).await;
     }
-    let mut stop = super::start::StopSignal::new()?;
     let Some(running) =
         run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), &mut stop).await?
     else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    let result = tokio::select! {
-        result = answer_or_chat(config, &running.client, &args) => result.map(|()| ExitCode::SUCCESS),
-        () = stop.wait() => Ok(ExitCode::from(INTERRUPTED)),
-    };
+    let result = answer_or_chat(config, &running.client, &args, &mut stop).await;
     unload_own(&running.client).await;
     running.stop().await;
     result
@@ -53,17 +53,28 @@ async fn unload_own(client: &Client) {
     }
 }
 
-async fn answer_or_chat(config: &Config, client: &Client, args: &Run) -> anyhow::Result<()> {
-    let model = models::resolve(config, client, &args.model).await?;
-    let mut session = Session::new(client, args, model).await?;
-    if let Some(prompt) = prompt(args)? {
-        let answer = session.ask(&prompt).await?;
-        if args.json {
-            return ui::json(&answer);
-        }
-        return Ok(());
+async fn answer_or_chat(
+    config: &Config,
+    client: &Client,
+    args: &Run,
+    stop: &mut StopSignal,
+) -> anyhow::Result<ExitCode> {
+    let Some(prompt) = prompt(args)? else {
+        let mut session = tokio::select! {
+            session = Session::new(config, client, args) => session?,
+            () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
+        };
+        return chat(&mut session, stop).await;
+    };
+    let answer = async { Session::new(config, client, args).await?.ask(&prompt).await };
+    let answer = tokio::select! {
+        answer = answer => answer?,
+        () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
+    };
+    if args.json {
+        ui::json(&answer)?;
     }
-    chat(&mut session).await
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The prompt from the command line, else from a pipe; `None` at a terminal.
@@ -82,24 +93,51 @@ fn prompt(args: &Run) -> anyhow::Result<Option<String>> {
     Ok(Some(text))
 }
 
-async fn chat(session: &mut Session<'_>) -> anyhow::Result<()> {
-    ui::line("Type a message; Ctrl-D ends. /clear starts over.");
+/// Ctrl-C ends the answer that comes, and at the prompt the chat.
+async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Result<ExitCode> {
+    ui::line("Type a message; Ctrl-C stops an answer, Ctrl-D ends. /clear starts over.");
+    let editor = Arc::new(Mutex::new(DefaultEditor::new().context("cannot use the terminal")?));
     loop {
-        let line = tokio::task::spawn_blocking(|| {
-            let mut editor = rustyline::DefaultEditor::new()?;
-            editor.readline("> ")
-        });
-        match line.await.context("the prompt failed")? {
-            Ok(line) if line.trim().is_empty() => {}
-            Ok(line) if line.trim() == "/clear" => session.messages.clear(),
-            Ok(line) => {
-                if let Err(error) = session.ask(&line).await {
-                    ui::error(&error);
-                }
+        let line = tokio::select! {
+            line = read_line(editor.clone()) => line?,
+            () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
+        };
+        match line.as_deref().map(str::trim) {
+            None => return Ok(ExitCode::SUCCESS),
+            Some("") => continue,
+            Some("/clear") => {
+                session.clear();
+                continue;
             }
-            Err(ReadlineError::Eof | ReadlineError::Interrupted) => return Ok(()),
-            Err(error) => return Err(error).context("cannot read from the terminal"),
+            Some(_) => {}
         }
+        let answer = tokio::select! {
+            answer = session.ask(line.as_deref().unwrap_or_default()) => Some(answer),
+            why = stop.why() => match why {
+                Stop::Interrupt => None,
+                Stop::Terminate | Stop::Parent => return Ok(ExitCode::from(INTERRUPTED)),
+            },
+        };
+        match answer {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => ui::error(&error),
+            None => ui::line("stopped; what was asked and the beginning of its answer are forgotten"),
+        }
+    }
+}
+
+/// A line from the terminal; `None` when it ends.
+async fn read_line(editor: Arc<Mutex<DefaultEditor>>) -> anyhow::Result<Option<String>> {
+    let read = move || {
+        let mut editor = editor.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = editor.readline("> ")?;
+        editor.add_history_entry(&line)?;
+        Ok(line)
+    };
+    match tokio::task::spawn_blocking(read).await.context("the prompt failed")? {
+        Ok(line) => Ok(Some(line)),
+        Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(None),
+        Err(error) => Err(error).context("cannot read from the terminal"),
     }
 }
 
@@ -113,13 +151,20 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    async fn new(client: &'a Client, args: &'a Run, model: String) -> anyhow::Result<Self> {
+    async fn new(config: &Config, client: &'a Client, args: &'a Run) -> anyhow::Result<Self> {
+        let model = models::resolve(config, client, &args.model).await?;
         let known: Vec<ModelView> = client.get("/exo/v1/models").await?;
         // A model without a template continues text instead of answering.
         let chat = known.iter().find(|m| m.name == model || m.id == model).is_none_or(|m| m.chat);
-        let mut messages = Vec::new();
-        messages.extend(args.system.iter().map(|text| json!({"role": "system", "content": text})));
-        Ok(Self { client, args, model, chat, messages })
+        let mut session = Self { client, args, model, chat, messages: Vec::new() };
+        session.clear();
+        Ok(session)
+    }
+
+    /// Forgets what was said; the system prompt stays.
+    fn clear(&mut self) {
+        let system = self.args.system.iter().map(|text| json!({"role": "system", "content": text}));
+        self.messages = system.collect();
     }
 
     /// Streams one answer to standard output and keeps it as history.
@@ -134,22 +179,19 @@ impl<'a> Session<'a> {
         if let Some(max) = self.args.max_tokens {
             body["max_tokens"] = max.into();
         }
+        let question = json!({"role": "user", "content": prompt});
         if self.chat {
-            self.messages.push(json!({"role": "user", "content": prompt}));
-            body["messages"] = self.messages.clone().into();
+            body["messages"] = self.messages.iter().chain([&question]).cloned().collect();
         } else {
             body["prompt"] = prompt.into();
         }
         let path = if self.chat { "/v1/chat/completions" } else { "/v1/completions" };
-        let answer = self.stream(path, &body).await;
-        match &answer {
-            Ok(value) if self.chat => {
-                self.messages.push(json!({"role": "assistant", "content": value["text"]}))
-            }
-            Err(_) if self.chat => drop(self.messages.pop()),
-            _ => {}
+        let answer = self.stream(path, &body).await?;
+        if self.chat {
+            let said = json!({"role": "assistant", "content": answer["text"]});
+            self.messages.extend([question, said]);
         }
-        answer
+        Ok(answer)
     }
 
     async fn stream(&self, path: &str, body: &Value) -> anyhow::Result<Value> {

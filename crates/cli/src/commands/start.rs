@@ -30,7 +30,7 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     loop {
         tokio::select! {
             why = stop.why() => {
-                is_asked = why == Stop::Signal;
+                is_asked = why != Stop::Parent;
                 break;
             }
             () = running.node.stopped() => break,
@@ -99,9 +99,11 @@ pub fn stops_with_stdin() -> bool {
 
 /// Why it is time to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stop {
-    /// Ctrl-C or a polite kill.
-    Signal,
+pub enum Stop {
+    /// Ctrl-C.
+    Interrupt,
+    /// A polite kill.
+    Terminate,
     /// The parent is gone.
     Parent,
 }
@@ -126,9 +128,9 @@ impl StopSignal {
     }
 
     /// The same, with the reason.
-    async fn why(&mut self) -> Stop {
+    pub async fn why(&mut self) -> Stop {
         tokio::select! {
-            () = self.signals.wait() => Stop::Signal,
+            is_interrupt = self.signals.wait() => if is_interrupt { Stop::Interrupt } else { Stop::Terminate },
             () = ended(self.stdin_ended.as_mut()) => Stop::Parent,
         }
     }

@@ -21,11 +21,11 @@ impl StopSignals {
         })
     }
 
-    /// Waits for one.
-    pub async fn wait(&mut self) {
+    /// Waits for one; whether it is Ctrl-C.
+    pub async fn wait(&mut self) -> bool {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => false,
+            _ = self.interrupt.recv() => true,
         }
     }
 }

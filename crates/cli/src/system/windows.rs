@@ -12,9 +12,9 @@ impl StopSignals {
         Ok(Self)
     }
 
-    /// Waits for it.
-    pub async fn wait(&mut self) {
-        let _ = tokio::signal::ctrl_c().await;
+    /// Waits for it; whether it is that.
+    pub async fn wait(&mut self) -> bool {
+        tokio::signal::ctrl_c().await.is_ok()
     }
 }
 
