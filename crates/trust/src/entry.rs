@@ -7,8 +7,6 @@ use exo_identity::{SIGNATURE_BYTES, verify_signature};
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::EntryDecodeError;
-
 /// Entries that one entry may follow: as many sides of a split are put together at once.
 pub(crate) const AFTER_MAX: usize = 8;
 /// Longest name of a member or a cluster, in characters.
@@ -34,6 +32,16 @@ impl fmt::Debug for EntryId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EntryId({self})")
     }
+}
+
+/// Bytes that are no entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not an entry of a log of trust ({len_bytes} bytes): {why}")]
+pub struct EntryDecodeError {
+    /// How many bytes were offered.
+    pub len_bytes: usize,
+    /// What is wrong with them.
+    pub why: &'static str,
 }
 
 /// What an entry changes.

@@ -4,16 +4,6 @@ use exo_types::NodeId;
 
 use crate::EntryId;
 
-/// Bytes that are no entry.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not an entry of a log of trust ({len_bytes} bytes): {why}")]
-pub struct EntryDecodeError {
-    /// How many bytes were offered.
-    pub len_bytes: usize,
-    /// What is wrong with them.
-    pub why: &'static str,
-}
-
 /// Something that cannot be done to the members of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -36,7 +36,7 @@ mod log;
 mod tests;
 mod view;
 
-pub use entry::{Act, Entry, EntryId, Statement};
-pub use errors::{ActError, EntryDecodeError, InsertError};
+pub use entry::{Act, Entry, EntryDecodeError, EntryId, Statement};
+pub use errors::{ActError, InsertError};
 pub use log::{ENTRIES_MAX, Inserted, TrustLog};
 pub use view::{Member, ON_SIGHT_MAX, Removal, Role, View};
