@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use exo_types::{Epoch, NodeId, Time};
-use serde::{Deserialize, Serialize};
 
-use crate::{LogEnd, Message};
+use crate::{LogEnd, LossReason, Message};
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,43 +121,6 @@ pub enum Output {
     StepDown,
     /// Call `handle` again at that time if nothing happens before. Replaces the previous one.
     WakeAt(Time),
-}
-
-/// Why a node is lost.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum LossReason {
-    /// It said goodbye.
-    Left,
-    /// It said nothing for too long.
-    Silent,
-    /// Its connection was reset and it did not come back.
-    Reset,
-    /// It came back as another process, which holds nothing of what the old one held.
-    Restarted,
-    /// It is no member any more.
-    Removed,
-    /// It did not return from suspension.
-    Overslept,
-    /// It has not been heard since this node started or it was admitted.
-    NeverSeen,
-    /// Its connection was reset, and its port refuses another one.
-    Refused,
-}
-
-impl std::fmt::Display for LossReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Left => "left",
-            Self::Silent => "silent for too long",
-            Self::Reset => "connection reset",
-            Self::Restarted => "restarted",
-            Self::Removed => "removed from the cluster",
-            Self::Overslept => "did not return from suspension",
-            Self::NeverSeen => "not seen yet",
-            Self::Refused => "its process ended",
-        })
-    }
 }
 
 /// How a member does, as this node sees it.

@@ -28,9 +28,9 @@ mod message;
 mod report;
 
 pub use config::{Config, EPOCH_JUMP_MAX, Persisted};
-pub use io::{Input, LossReason, NodeStatus, Output};
+pub use io::{Input, NodeStatus, Output};
 pub use machine::Membership;
-pub use message::{Body, Heartbeat, LogEnd, Message, MessageError, Rank, Role, Seen};
+pub use message::{Body, Heartbeat, LogEnd, LossReason, Message, MessageError, Rank, Role, Seen};
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
 //! What nodes say to each other about being alive and leading. Every message carries the sender's epoch.
 
+use std::fmt;
+
 use exo_types::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
-
-use crate::LossReason;
 
 /// Entries of a coordinator's table; a cluster is smaller.
 const TABLE_MAX: usize = 4096;
@@ -187,4 +187,41 @@ pub(crate) fn short_reason(mut reason: String) -> String {
 
 fn at_most(what: &'static str, value: u64, max: u64) -> Result<(), MessageError> {
     if value > max { Err(MessageError::OutOfBounds { what, value, max }) } else { Ok(()) }
+}
+
+/// Why a node is lost.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// It said goodbye.
+    Left,
+    /// It said nothing for too long.
+    Silent,
+    /// Its connection was reset and it did not come back.
+    Reset,
+    /// It came back as another process, which holds nothing of what the old one held.
+    Restarted,
+    /// It is no member any more.
+    Removed,
+    /// It did not return from suspension.
+    Overslept,
+    /// It has not been heard since this node started or it was admitted.
+    NeverSeen,
+    /// Its connection was reset, and its port refuses another one.
+    Refused,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Left => "left",
+            Self::Silent => "silent for too long",
+            Self::Reset => "connection reset",
+            Self::Restarted => "restarted",
+            Self::Removed => "removed from the cluster",
+            Self::Overslept => "did not return from suspension",
+            Self::NeverSeen => "not seen yet",
+            Self::Refused => "its process ended",
+        })
+    }
 }
