@@ -13,6 +13,7 @@ mod affinity;
 mod architecture;
 mod calibrate;
 mod drivers;
+mod folders;
 mod graphics;
 mod memory;
 mod power;

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use exo_types::Monitor;
 
+use crate::folders::children;
 use crate::graphics::system_sensors;
 
 #[cfg(not(any(target_os = "linux", windows)))]
@@ -129,18 +130,6 @@ fn sysfs_sensors(root: &Path, pci_address: &str) -> Monitor {
         clock_mhz: monitored("freq1_input").map(|hertz| hertz / 1e6).or_else(intel),
         utilisation: number(&card.join("gpu_busy_percent")).map(|percent| percent / 100.0),
     }
-}
-
-/// The folders in `folder` that are called `prefix` and a number, in order.
-pub(crate) fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    let is_one = |path: &PathBuf| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.strip_prefix(prefix).is_some_and(|rest| rest.parse::<u32>().is_ok())
-    };
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut found: Vec<PathBuf> = entries.filter(is_one).collect();
-    found.sort();
-    found
 }
 
 fn number(path: &Path) -> Option<f32> {

@@ -8,7 +8,7 @@ use std::path::Path;
 use exo_types::Monitor;
 
 use super::{GraphicsCard, maker};
-use crate::sensors::children;
+use crate::folders::children;
 
 pub fn cards(root: &Path) -> Vec<GraphicsCard> {
     let Ok(entries) = fs::read_dir(root.join("sys/bus/pci/devices")) else { return Vec::new() };

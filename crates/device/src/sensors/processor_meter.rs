@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::{children, number};
+use super::number;
+use crate::folders::children;
 
 /// Reads what the kernel counts, again and again.
 #[derive(Debug, Default)]
