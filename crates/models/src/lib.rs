@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod architecture;
 mod block;
 mod buffers;
 mod decoder;
@@ -21,7 +22,8 @@ mod qwen2;
 mod qwen3;
 mod weights;
 
-pub use block::{Block, ModelError, block};
+pub use architecture::block;
+pub use block::{Block, ModelError};
 pub use buffers::{HeadBuffers, StepBuffers, StepLimits};
 pub use decoder::{record_head, record_layers, record_norm};
 pub use weights::{
