@@ -5,8 +5,19 @@ use std::path::PathBuf;
 
 use exo_types::{DType, SourceLost};
 
-use crate::gguf::GgufError;
 use crate::{Architecture, TensorName};
+
+/// A GGUF header that cannot be: which field, at which byte, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} at byte {offset}: {problem}")]
+pub struct GgufError {
+    /// The field, for example "length of the key of metadata entry 3".
+    pub field: String,
+    /// Where the field starts.
+    pub offset: u64,
+    /// What is wrong, with numbers.
+    pub problem: String,
+}
 
 /// Why [`crate::open`] gave no model.
 #[derive(Debug, thiserror::Error)]

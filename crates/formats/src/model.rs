@@ -11,6 +11,9 @@ use crate::{
     EmbeddingInfo, GgufTokenizer, LayerTensor, ModelConfig, TensorError, TensorName, TokenizerSource,
 };
 
+/// Longest name of a model, in characters.
+const NAME_CHARS_MAX: usize = 128;
+
 /// How a model is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ModelKind {
@@ -283,9 +286,21 @@ fn merged(mut ranges: Vec<FileRange>) -> Vec<FileRange> {
     out
 }
 
+/// A name fit to be shown and to be typed, not endless, not empty.
+pub(crate) fn model_name(name: &str) -> String {
+    let kept = exo_types::clean_name(name, NAME_CHARS_MAX);
+    if kept.is_empty() { "model".to_owned() } else { kept }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_has_nothing_a_terminal_obeys() {
+        assert_eq!(model_name("a\n\u{202E}\x1bb\u{200B}"), "ab");
+        assert_eq!(model_name("\n"), "model");
+    }
 
     #[test]
     fn touching_ranges_of_one_file_merge_and_others_do_not() {

@@ -106,6 +106,9 @@ impl LayerTensor {
     }
 }
 
+/// The tensor with which GGUF files carry llama3-style scaling: one divisor per frequency.
+pub(crate) const FACTORS_TENSOR: &str = "rope_freqs.weight";
+
 /// Whose names a file uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Dialect {
@@ -147,7 +150,7 @@ impl Dialect {
     /// Whether a file may carry `text` though no forward pass needs it as a weight.
     pub(crate) fn is_ignorable(self, text: &str) -> bool {
         match self {
-            Self::Gguf => text == crate::rope::FACTORS_TENSOR,
+            Self::Gguf => text == FACTORS_TENSOR,
             // Written by old versions of transformers: a table anyone can compute.
             Self::HuggingFace => text.ends_with(".rotary_emb.inv_freq"),
         }

@@ -4,9 +4,6 @@ use std::f64::consts::TAU;
 
 use crate::ConfigError;
 
-/// The tensor with which GGUF files carry llama3-style scaling: one divisor per frequency.
-pub(crate) const FACTORS_TENSOR: &str = "rope_freqs.weight";
-
 /// How the frequencies of a longer context are made from those of training.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Scaling {

@@ -20,17 +20,7 @@ pub(crate) use model::{open_bytes, open_file};
 pub use split::numbers_of;
 pub use value::{Array, Value, ValueKind};
 
+pub use crate::errors::GgufError;
+
 /// The first four bytes of every GGUF file.
 pub const MAGIC: [u8; 4] = *b"GGUF";
-
-/// A GGUF header that cannot be: which field, at which byte, and why.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{field} at byte {offset}: {problem}")]
-pub struct GgufError {
-    /// The field, for example "length of the key of metadata entry 3".
-    pub field: String,
-    /// Where the field starts.
-    pub offset: u64,
-    /// What is wrong, with numbers.
-    pub problem: String,
-}

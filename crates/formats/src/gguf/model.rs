@@ -8,8 +8,8 @@ use exo_types::{DType, Pooling};
 use super::split::{self, Part};
 use super::{Gguf, GgufError, tokenizer};
 use crate::layout::{self, Found};
-use crate::names::Dialect;
-use crate::rope::{self, FACTORS_TENSOR, Scaling};
+use crate::names::{Dialect, FACTORS_TENSOR};
+use crate::rope::{self, Scaling};
 use crate::{
     Architecture, ConfigError, EmbeddingInfo, GgufTokenizer, Model, ModelConfig, ModelFile, ModelKind,
     OpenError, RopeConfig, RopeStyle, TokenizerSource,
@@ -62,7 +62,7 @@ fn describe_parts(parts: &[Part]) -> Result<Model, OpenError> {
     let embedding = read_embedding(gguf, config.architecture).map_err(at)?;
     let chat_template = gguf.metadata.text("tokenizer.chat_template").map_err(at)?.map(str::to_owned);
     Ok(Model {
-        name: crate::open::name_of_file(path),
+        name: split::name_of_file(path),
         kind: ModelKind::Gguf,
         config,
         tokenizer: TokenizerSource::Gguf(tokenizer),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use exo_types::ByteSource;
 
 use super::{Gguf, GgufError};
+use crate::model::model_name;
 use crate::{MappedFile, OpenError};
 
 /// Far above what tools write: parts of 2 GB of the largest models are some hundred.
@@ -58,6 +59,16 @@ pub fn numbers_of(file_name: &str) -> Option<(&str, u32, u32)> {
     let (base, part) = rest.rsplit_once('-')?;
     let number = |t: &str| (t.len() == 5 && t.bytes().all(|b| b.is_ascii_digit())).then(|| t.parse().ok())?;
     Some((base, number(part)?, number(count)?))
+}
+
+/// A file's name without `.gguf` and the number of a part.
+pub(super) fn name_of_file(path: &Path) -> String {
+    let name = path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
+    let stem = match numbers_of(&name) {
+        Some((base, ..)) => base,
+        None => name.strip_suffix(".gguf").unwrap_or(&name),
+    };
+    model_name(stem)
 }
 
 /// Every part of the model that `first` belongs to, in their order; just `first` where it is whole.
@@ -139,6 +150,12 @@ fn check(parts: &[Part], count: u32) -> Result<(), OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_called_as_its_file_without_the_number_of_the_part() {
+        assert_eq!(name_of_file(Path::new("/a/tiny-llama-Q8_0.gguf")), "tiny-llama-Q8_0");
+        assert_eq!(name_of_file(Path::new("/a/big-Q8_0-00001-of-00003.gguf")), "big-Q8_0");
+    }
 
     #[test]
     fn parts_are_known_by_their_names() {

@@ -12,6 +12,7 @@ use super::config::{self, Problem};
 use super::contained::Contained;
 use super::{json, pooling, safetensors};
 use crate::layout::{self, Found};
+use crate::model::model_name;
 use crate::names::Dialect;
 use crate::{
     EmbeddingInfo, JsonError, MappedFile, Model, ModelConfig, ModelFile, ModelKind, OpenError,
@@ -26,6 +27,8 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
+/// Folder names that say nothing about the model inside; its name is then that of the folder around.
+const PLAIN_FOLDERS: [&str; 4] = ["hf", "model", "checkpoint", "files"];
 
 // Limits far above real files: the largest tokenizers have 35 MB, the largest index some 20 MB.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
@@ -58,7 +61,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Model, OpenError> {
     let small = small.iter().map(|name| Ok(small_file(contained.path(name)?, name)));
     let small = small.filter_map(Result::transpose).collect::<Result<Vec<_>, OpenError>>()?;
     let model = weights.into_model(folder, config, small, |config, files, sources, tensors| Model {
-        name: crate::open::name_of_folder(folder),
+        name: name_of_folder(folder),
         kind: ModelKind::HuggingFace,
         config,
         tokenizer: TokenizerSource::Json { tokenizer_json, tokenizer_config },
@@ -262,5 +265,31 @@ fn single_file(folder: &Path) -> Result<String, OpenError> {
         (Some(only), true) => Ok(only),
         (None, _) => Err(not_a_model(folder, "there is no *.safetensors file in it".to_owned())),
         _ => Err(not_a_model(folder, format!("it has several *.safetensors files and no {INDEX}"))),
+    }
+}
+
+/// A folder's name; in Hugging Face's cache, the name of the repository.
+fn name_of_folder(path: &Path) -> String {
+    let whole = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let names: Vec<_> = whole.iter().rev().map(|n| n.to_string_lossy()).take(3).collect();
+    let name_at = |i: usize| names.get(i).map(|n| n.as_ref()).unwrap_or_default();
+    // models--Qwen--Qwen3-0.6B/snapshots/<hash>
+    if let Some(repository) = name_at(2).strip_prefix("models--").filter(|_| name_at(1) == "snapshots") {
+        return model_name(repository.rsplit("--").next().unwrap_or(repository));
+    }
+    let is_plain = PLAIN_FOLDERS.contains(&name_at(0)) && names.len() > 1;
+    model_name(name_at(usize::from(is_plain)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_called_what_a_person_would_call_the_model() {
+        let folder = |p: &str| name_of_folder(Path::new(p));
+        assert_eq!(folder("/nowhere/models--Qwen--Qwen3-0.6B/snapshots/0123abcd"), "Qwen3-0.6B");
+        assert_eq!(folder("/nowhere/tiny-llama/hf"), "tiny-llama");
+        assert_eq!(folder("/nowhere/Llama-3.2-1B"), "Llama-3.2-1B");
     }
 }
