@@ -3,7 +3,15 @@
 
 use exo_types::{DType, SourceLost};
 
-use crate::{ExchangeError, OpKind};
+use crate::OpKind;
+
+/// A member of a tensor-parallel group did not deliver its partial sums.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the exchange of partial sums failed: {reason}")]
+pub struct ExchangeError {
+    /// Who, and what happened.
+    pub reason: String,
+}
 
 /// Memory could not be had. The device stays usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@
 //! H query heads, K key-value heads, D head size, N outputs, V vocabulary, P tokens of a page.
 //! Rows are contiguous; a buffer may hold more rows than the step uses.
 
-use crate::{Buffer, KvCache, Weight};
+use crate::{Buffer, KvCache, OpKind, Weight};
 
 /// How many rows an op works on; the numbers come with each run ([`crate::RunShape`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -186,42 +186,6 @@ pub enum Op {
         /// The layer about to start.
         layer: u32,
     },
-}
-
-/// The name of an op without its operands, for `supports_op`, messages and counters.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)]
-pub enum OpKind {
-    Embed,
-    RmsNorm,
-    MatMul,
-    Rope,
-    KvWrite,
-    Attention,
-    SwiGlu,
-    Add,
-    SelectRows,
-    ArgMax,
-    Exchange,
-    LayerBoundary,
-}
-
-impl OpKind {
-    /// Every kind.
-    pub const ALL: [Self; 12] = [
-        Self::Embed,
-        Self::RmsNorm,
-        Self::MatMul,
-        Self::Rope,
-        Self::KvWrite,
-        Self::Attention,
-        Self::SwiGlu,
-        Self::Add,
-        Self::SelectRows,
-        Self::ArgMax,
-        Self::Exchange,
-        Self::LayerBoundary,
-    ];
 }
 
 impl Op {

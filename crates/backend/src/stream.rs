@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::{Arrived, Buffer, Download, Element, Event, KvCache, RunError, Stored};
+use crate::{Arrived, Buffer, Download, Element, Event, ExchangeError, KvCache, RunError, Stored};
 
 /// Longest wait of a backend that waits where others queue.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -35,14 +35,6 @@ impl CancelToken {
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
-}
-
-/// A member of a tensor-parallel group did not deliver its partial sums.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the exchange of partial sums failed: {reason}")]
-pub struct ExchangeError {
-    /// Who, and what happened.
-    pub reason: String,
 }
 
 /// Adds up partial sums over the devices that share a layer.
