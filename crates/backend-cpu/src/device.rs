@@ -11,10 +11,10 @@ use exo_backend::{
 use exo_device::{CoreList, ProbeOptions};
 use exo_types::{ComputeShare, DType, DeviceFacts, TensorView};
 
+use crate::inner::DeviceInner;
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
 use crate::memory::{Heap, PageSize, SMALL_BYTES};
-use crate::ops::Rounded;
 use crate::pace::Pace;
 use crate::packed::activations;
 use crate::place::Place;
@@ -103,32 +103,10 @@ pub enum OpenError {
     },
 }
 
-/// What the device, its programs and its streams share.
-pub(crate) struct Shop {
-    pub(crate) owner: Owner,
-    pub(crate) level: Level,
-    /// Its turn is held while one op locks its operands: two streams that use the same buffers in opposite order
-    /// cannot wait for each other.
-    pub(crate) pool: Pool,
-    pub(crate) pace: Pace,
-    pub(crate) ledger: Arc<Ledger>,
-    pub(crate) heap: Heap,
-    pub(crate) places: Arc<Places>,
-    pub(crate) settler: Settler,
-    /// Locked by whose turn it is.
-    pub(crate) rounded: Mutex<Rounded>,
-}
-
-impl std::fmt::Debug for Shop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} x {}", self.level.isa().name(), self.pool.threads())
-    }
-}
-
 /// The processor.
 #[derive(Debug)]
 pub struct CpuDevice {
-    shop: Arc<Shop>,
+    inner: Arc<DeviceInner>,
     facts: DeviceFacts,
     root: PathBuf,
     mmap: bool,
@@ -165,7 +143,7 @@ impl CpuDevice {
             Packing::AtOnce => (false, Duration::ZERO),
             Packing::Behind { rest } => (true, rest),
         };
-        let shop = Arc::new(Shop {
+        let inner = Arc::new(DeviceInner {
             owner: Owner::next(),
             level,
             pool,
@@ -176,23 +154,23 @@ impl CpuDevice {
             places,
             rounded: Mutex::default(),
         });
-        Ok(Arc::new(Self { shop, facts, root: probe.root, mmap: options.mmap, is_behind }))
+        Ok(Arc::new(Self { inner, facts, root: probe.root, mmap: options.mmap, is_behind }))
     }
 
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
-        self.shop.level.isa()
+        self.inner.level.isa()
     }
 
     /// Worker threads.
     pub fn threads(&self) -> usize {
-        self.shop.pool.threads()
+        self.inner.pool.threads()
     }
 
     /// Memory that the system has left. What is promised to weights that settle and is not touched yet is not free.
     fn available_bytes(&self) -> Option<u64> {
         let available = exo_device::memory(Path::new(&self.root))?.available_bytes;
-        Some(available.saturating_sub(self.shop.settler.promised_bytes()))
+        Some(available.saturating_sub(self.inner.settler.promised_bytes()))
     }
 
     /// Refuses an allocation of ordinary memory that the system could only serve by swapping or killing.
@@ -211,7 +189,7 @@ impl CpuDevice {
     /// Packs or copies the rows of `tensor` now or later, or leaves them where they are: on request, or because there is no
     /// memory. `held` are their bytes in memory.
     fn place(&self, tensor: &TensorView, held: u64) -> Result<Arc<Place>, WeightError> {
-        let Shop { heap, pool, places, .. } = &*self.shop;
+        let DeviceInner { heap, pool, places, .. } = &*self.inner;
         let what = &tensor.name;
         let mapped = || {
             let ticket = places.mapped.take(what, tensor.range.len() as u64)?;
@@ -229,7 +207,7 @@ impl CpuDevice {
             true => {
                 let (memory, ticket) = (heap.slice(what, held as usize)?, places.settling.take(what, held)?);
                 let place = Arc::new(Place::settling(memory, is_packed, tensor.clone(), ticket));
-                self.shop.settler.add(&place);
+                self.inner.settler.add(&place);
                 Ok(place)
             }
             false => {
@@ -254,7 +232,7 @@ impl Device for CpuDevice {
     }
 
     fn memory(&self) -> MemoryReport {
-        let ledger = &self.shop.ledger;
+        let ledger = &self.inner.ledger;
         let unbooked = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
         let system = self.available_bytes().unwrap_or(u64::MAX);
         MemoryReport {
@@ -266,14 +244,14 @@ impl Device for CpuDevice {
     }
 
     fn residence(&self) -> Residence {
-        let places = &self.shop.places;
+        let places = &self.inner.places;
         let copied_bytes = places.copied.allocated_bytes();
         Residence {
             copied_bytes,
             mapped_bytes: places.mapped.allocated_bytes(),
             settling_bytes: places.settling.allocated_bytes(),
             // The last page of a mapping may reach beyond its weights.
-            huge_page_bytes: self.shop.heap.huge_slice_bytes().map(|huge| huge.min(copied_bytes)),
+            huge_page_bytes: self.inner.heap.huge_slice_bytes().map(|huge| huge.min(copied_bytes)),
             mapped_because: places.mapped_because.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
@@ -294,16 +272,16 @@ impl Device for CpuDevice {
     fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {
         let what = format!("a buffer of {len} {}", element.name());
         let bytes = (len as u64).saturating_mul(4);
-        let ticket = self.shop.ledger.take(&what, bytes)?;
+        let ticket = self.inner.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
         // Large enough for the largest step, while most use their first rows: large pages would bring memory that nobody
         // reads, and gain nothing (prefill of 512: the same).
-        let (heap, pages) = (&self.shop.heap, PageSize::Small);
+        let (heap, pages) = (&self.inner.heap, PageSize::Small);
         let data = match element {
             Element::F32 => BufferData::F32(Shared::zeroed(heap, &what, len, pages)?),
             Element::U32 => BufferData::U32(Shared::zeroed(heap, &what, len, pages)?),
         };
-        let storage = Arc::new(CpuBuffer { owner: self.shop.owner, data, _ticket: ticket });
+        let storage = Arc::new(CpuBuffer { owner: self.inner.owner, data, _ticket: ticket });
         Ok(Buffer { element, len, storage })
     }
 
@@ -318,9 +296,9 @@ impl Device for CpuDevice {
         let in_memory = || load::held_bytes(tensor.dtype, tensor.rows, tensor.cols);
         let held = if self.mmap { stored } else { in_memory() };
         let vector_bytes = load::vector_bytes(tensor.rows, tensor.cols);
-        let book = |bytes: u64| self.shop.ledger.take(&tensor.name, bytes + vector_bytes);
+        let book = |bytes: u64| self.inner.ledger.take(&tensor.name, bytes + vector_bytes);
         let vector = (tensor.rows == 1).then(|| CpuWeight::decode_vector(tensor));
-        let places = &self.shop.places;
+        let places = &self.inner.places;
         let (place, booked, ticket) = match book(held) {
             Ok(ticket) => (self.place(tensor, held)?, held, ticket),
             // Groups are about 3 % larger than the file's rows, which may have room alone: rather slow than not at all.
@@ -341,7 +319,7 @@ impl Device for CpuDevice {
             drop(ticket);
             book(bytes)?
         };
-        let owner = self.shop.owner;
+        let owner = self.inner.owner;
         Ok(Weight {
             name: tensor.name.as_str().into(),
             dtype: tensor.dtype,
@@ -365,17 +343,17 @@ impl Device for CpuDevice {
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
         let what = format!("a key-value cache of {} layers and {} pages", shape.layers, shape.pages);
         let bytes = CpuKv::booked_bytes(&shape);
-        let ticket = self.shop.ledger.take(&what, bytes)?;
+        let ticket = self.inner.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
-        let kv = CpuKv::zeroed(&self.shop.heap, self.shop.owner, &shape, ticket)?;
+        let kv = CpuKv::zeroed(&self.inner.heap, self.inner.owner, &shape, ticket)?;
         Ok(KvCache { shape, storage: Arc::new(kv) })
     }
 
     fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError> {
-        Ok(Box::new(CpuProgram::new(&self.shop, recording)))
+        Ok(Box::new(CpuProgram::new(&self.inner, recording)))
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>, AllocError> {
-        Ok(Box::new(CpuStream::new(&self.shop)))
+        Ok(Box::new(CpuStream::new(&self.inner)))
     }
 }

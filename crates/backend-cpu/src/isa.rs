@@ -1,6 +1,6 @@
 //! Which instructions the kernels use, decided once when the device opens.
 
-use crate::simd::Simd;
+use crate::simd::Kernel;
 
 /// An instruction set the kernels were written for. Results are bitwise equal within one, not between two; products with
 /// quantised or BF16 weights are equal between any.
@@ -60,15 +60,6 @@ impl std::str::FromStr for Isa {
     fn from_str(name: &str) -> Result<Self, UnknownIsa> {
         Self::ALL.into_iter().find(|isa| isa.name() == name).ok_or_else(|| UnknownIsa(name.to_owned()))
     }
-}
-
-/// A kernel body, written once and compiled for each instruction set.
-///
-/// `run` must be `#[inline(always)]`, and so must everything hot that it calls: code that is not inlined into
-/// the wrapper of [`Level::dispatch`] is compiled for the plain target.
-pub(crate) trait Kernel {
-    type Out;
-    fn run<S: Simd>(self, simd: S) -> Self::Out;
 }
 
 /// Defines [`Level`] with the instruction sets of one architecture beside the plain one; its own file names them.

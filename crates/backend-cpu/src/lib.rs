@@ -13,8 +13,10 @@
 //!
 //! Start reading at [`CpuDevice::open`], then `ops::matmul`.
 
+mod activation_block;
 mod device;
 mod freed_memory;
+mod inner;
 mod isa;
 mod kv;
 mod load;
@@ -30,6 +32,7 @@ mod products;
 mod program;
 pub mod quant;
 mod rounded;
+mod scales_6_bit;
 mod settle;
 mod simd;
 mod storage;

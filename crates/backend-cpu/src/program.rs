@@ -9,7 +9,7 @@ use exo_backend::{
 };
 use exo_types::ByteSource;
 
-use crate::device::Shop;
+use crate::inner::DeviceInner;
 use crate::ops::{self, Operands};
 use crate::storage::{self, Owner};
 
@@ -40,19 +40,19 @@ impl Program for CpuProgram {}
 
 impl CpuProgram {
     /// Panics on operands that contradict each other or belong elsewhere.
-    pub(crate) fn new(shop: &Shop, recording: Recording) -> Self {
+    pub(crate) fn new(inner: &DeviceInner, recording: Recording) -> Self {
         let mut capacity = Capacity::default();
         for op in &recording.ops {
-            check_op(op, shop.owner, &mut capacity);
+            check_op(op, inner.owner, &mut capacity);
         }
         let ops = recording.ops;
         let steps = steps(&ops);
-        Self { owner: shop.owner, ops, steps, capacity, reads_files: AtomicBool::new(true) }
+        Self { owner: inner.owner, ops, steps, capacity, reads_files: AtomicBool::new(true) }
     }
 
     pub(crate) fn run(
         &self,
-        shop: &Shop,
+        inner: &DeviceInner,
         shape: RunShape,
         exchange: &dyn Exchange,
         cancel: &CancelToken,
@@ -69,8 +69,8 @@ impl CpuProgram {
                 Ok(exchange.sum(&mut x[..shape.tokens * width])?)
             }
             ops => {
-                let turn = shop.pool.turn();
-                let Shop { level, rounded, pace, .. } = shop;
+                let turn = inner.pool.turn();
+                let DeviceInner { level, rounded, pace, .. } = inner;
                 let operands = Operands { owner: self.owner, level: *level, shape, turn, rounded };
                 // In its turn: what rests is the device, whoever computes on it.
                 pace.keep(|| match ops {

@@ -5,10 +5,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::Pod;
 pub(crate) use exo_backend::Owner;
-use exo_backend::{AllocError, Buffer, KvCache, Stored, Ticket, Weight};
+use exo_backend::{AllocError, Buffer, Stored, Ticket, Weight};
 use exo_types::{DType, TensorView};
 
-use crate::kv::CpuKv;
 use crate::memory::{Block, Heap, PageSize};
 use crate::packed::{GROUP_ROWS, Group, Groups, Interleaved, LINE, group_lines, is_interleaved};
 use crate::place::Place;
@@ -218,12 +217,6 @@ impl Drop for CpuWeight {
     }
 }
 
-impl Stored for CpuKv {
-    fn owner(&self) -> Owner {
-        self.owner
-    }
-}
-
 /// The buffer behind a handle. Panics if another device made it.
 pub(crate) fn buffer(handle: &Buffer, owner: Owner) -> &CpuBuffer {
     owner.behind(&*handle.storage, handle)
@@ -231,10 +224,5 @@ pub(crate) fn buffer(handle: &Buffer, owner: Owner) -> &CpuBuffer {
 
 /// The weight behind a handle. Panics if another device made it.
 pub(crate) fn weight(handle: &Weight, owner: Owner) -> &CpuWeight {
-    owner.behind(&*handle.storage, handle)
-}
-
-/// The cache behind a handle. Panics if another device made it.
-pub(crate) fn kv(handle: &KvCache, owner: Owner) -> &CpuKv {
     owner.behind(&*handle.storage, handle)
 }

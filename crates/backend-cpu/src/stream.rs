@@ -10,26 +10,26 @@ use exo_backend::{
     same_buffer,
 };
 
-use crate::device::Shop;
-use crate::kv::{BLOCK, Half, WriteRow, read_row};
+use crate::inner::DeviceInner;
+use crate::kv::{self, BLOCK, Half, WriteRow, read_row};
 use crate::program::CpuProgram;
 use crate::storage::{self, BufferData, CpuBuffer};
 
 /// Work on the processor. Nothing is queued, so a deadline has nothing to wait for and cannot pass.
 #[derive(Debug)]
 pub struct CpuStream {
-    shop: Arc<Shop>,
+    inner: Arc<DeviceInner>,
 }
 
 impl CpuStream {
-    pub(crate) fn new(shop: &Arc<Shop>) -> Self {
-        Self { shop: Arc::clone(shop) }
+    pub(crate) fn new(inner: &Arc<DeviceInner>) -> Self {
+        Self { inner: Arc::clone(inner) }
     }
 
     /// The bytes of a page of a layer.
     fn page(&self, kv: &KvCache, layer: usize, page: usize) -> Result<Range<usize>, RunError> {
         kv.check_page(layer, page)?;
-        let layout = &storage::kv(kv, self.shop.owner).layout;
+        let layout = &kv::of(kv, self.inner.owner).layout;
         let start = layout.page(layer, page);
         Ok(start..start + layout.page_bytes())
     }
@@ -38,13 +38,13 @@ impl CpuStream {
 impl Stream for CpuStream {
     fn upload_f32(&mut self, to: &Buffer, at: usize, data: &[f32]) -> Result<(), RunError> {
         to.assert_fits(Element::F32, at, data.len());
-        storage::buffer(to, self.shop.owner).f32().write()[at..at + data.len()].copy_from_slice(data);
+        storage::buffer(to, self.inner.owner).f32().write()[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }
 
     fn upload_u32(&mut self, to: &Buffer, at: usize, data: &[u32]) -> Result<(), RunError> {
         to.assert_fits(Element::U32, at, data.len());
-        storage::buffer(to, self.shop.owner).u32().write()[at..at + data.len()].copy_from_slice(data);
+        storage::buffer(to, self.inner.owner).u32().write()[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }
 
@@ -55,19 +55,19 @@ impl Stream for CpuStream {
         exchange: &dyn Exchange,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
-        let program: &CpuProgram = self.shop.owner.behind(program, &"the program");
-        program.run(&self.shop, shape, exchange, cancel)
+        let program: &CpuProgram = self.inner.owner.behind(program, &"the program");
+        program.run(&self.inner, shape, exchange, cancel)
     }
 
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError> {
         from.assert_fits(to.element, 0, len);
         to.assert_fits(from.element, 0, len);
-        let owner = self.shop.owner;
+        let owner = self.inner.owner;
         let (source, target) = (storage::buffer(from, owner), storage::buffer(to, owner));
         if same_buffer(from, to) {
             return Ok(());
         }
-        let _turn = self.shop.pool.turn();
+        let _turn = self.inner.pool.turn();
         match &source.data {
             BufferData::F32(data) => target.f32().write()[..len].copy_from_slice(&data.read()[..len]),
             BufferData::U32(data) => target.u32().write()[..len].copy_from_slice(&data.read()[..len]),
@@ -80,10 +80,10 @@ impl Stream for CpuStream {
         let target: &dyn Any = &*to.storage;
         let Some(target) = target.downcast_ref::<CpuBuffer>() else { return Ok(false) };
         // Within a device, buffers are locked by whose turn it is.
-        assert!(target.owner != self.shop.owner, "{to:?} is of this very device");
+        assert!(target.owner != self.inner.owner, "{to:?} is of this very device");
         from.assert_fits(Element::F32, 0, len);
         to.assert_fits(Element::F32, 0, len);
-        let source = storage::buffer(from, self.shop.owner).f32();
+        let source = storage::buffer(from, self.inner.owner).f32();
         target.f32().copy_from(source, len);
         Ok(true)
     }
@@ -96,7 +96,7 @@ impl Stream for CpuStream {
         _deadline: Duration,
     ) -> Result<(), RunError> {
         from.assert_fits(Element::F32, at, into.len());
-        into.copy_from_slice(&storage::buffer(from, self.shop.owner).f32().read()[at..at + into.len()]);
+        into.copy_from_slice(&storage::buffer(from, self.inner.owner).f32().read()[at..at + into.len()]);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Stream for CpuStream {
         kv.check_page(layer, page)?;
         let KvShape { kv_heads, page_tokens, head_dim, .. } = kv.shape;
         let mut data = vec![0.0; kv.shape.page_elements()];
-        let kv = storage::kv(kv, self.shop.owner);
+        let kv = kv::of(kv, self.inner.owner);
         let (layout, bytes) = (&kv.layout, kv.read());
         let rows = [Half::Keys, Half::Values].into_iter().flat_map(|half| {
             (0..kv_heads).flat_map(move |head| (0..page_tokens).map(move |slot| (half, head, slot)))
@@ -125,7 +125,7 @@ impl Stream for CpuStream {
         let KvShape { page_tokens, head_dim, .. } = kv.shape;
         let len = kv.shape.page_elements();
         kv.shape.assert_page(data);
-        let kv = storage::kv(kv, self.shop.owner);
+        let kv = kv::of(kv, self.inner.owner);
         let (layout, mut bytes) = (&kv.layout, kv.write());
         let (keys, values) = data.split_at(len / 2);
         let rows = keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim));
@@ -133,7 +133,7 @@ impl Stream for CpuStream {
             let (head, slot) = (i / page_tokens, i % page_tokens);
             let start = layout.block(layer, page, head, slot);
             let block = &mut bytes[start..start + layout.block_bytes()];
-            self.shop.level.dispatch(WriteRow { layout, block, slot: slot % BLOCK, key, value });
+            self.inner.level.dispatch(WriteRow { layout, block, slot: slot % BLOCK, key, value });
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Stream for CpuStream {
     fn clear_kv(&mut self, kv: &KvCache, page: usize) -> Result<(), RunError> {
         for layer in 0..kv.shape.layers {
             let range = self.page(kv, layer, page)?;
-            storage::kv(kv, self.shop.owner).write()[range].fill(0);
+            kv::of(kv, self.inner.owner).write()[range].fill(0);
         }
         Ok(())
     }

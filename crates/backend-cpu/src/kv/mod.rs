@@ -5,7 +5,7 @@ mod rows;
 
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use exo_backend::{AllocError, KvShape, Ticket};
+use exo_backend::{AllocError, KvCache, KvShape, Stored, Ticket};
 
 pub(crate) use layout::{BLOCK, KvLayout};
 pub(crate) use rows::{Half, WriteRow, read_row};
@@ -47,4 +47,15 @@ impl CpuKv {
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Block<u8>> {
         self.bytes.write()
     }
+}
+
+impl Stored for CpuKv {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
+/// The cache behind a handle. Panics if another device made it.
+pub(crate) fn of(handle: &KvCache, owner: Owner) -> &CpuKv {
+    owner.behind(&*handle.storage, handle)
 }

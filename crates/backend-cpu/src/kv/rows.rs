@@ -3,9 +3,8 @@
 use exo_types::KvDType;
 
 use super::{BLOCK, KvLayout};
-use crate::isa::Kernel;
 use crate::math::{f16, f16_at, f32_at, to_f16};
-use crate::simd::{F32Row, LANES_MAX, Simd, load_tail};
+use crate::simd::{F32Row, Kernel, LANES_MAX, Simd, load_tail};
 
 /// Stores the key and the value `[D]` of one token in one head.
 pub(crate) struct WriteRow<'a> {

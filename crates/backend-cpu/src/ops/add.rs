@@ -1,9 +1,9 @@
 //! The residual sum.
 
 use super::PARALLEL_ELEMENTS_MIN;
-use crate::isa::{Kernel, Level};
+use crate::isa::Level;
 use crate::pool::Turn;
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 
 /// `x[i] += y[i]`, elementwise; both contiguous and of one length.
 pub(super) fn add(turn: &Turn<'_>, level: Level, x: &mut [f32], y: &[f32]) {

@@ -1,9 +1,9 @@
 //! Where the greatest of a row is.
 
 use super::PARALLEL_ELEMENTS_MIN;
-use crate::isa::{Kernel, Level};
+use crate::isa::Level;
 use crate::pool::Turn;
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 
 /// Elements looked at before it is known whether the greatest is among them.
 const BLOCK: usize = 4096;

@@ -17,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use exo_backend::{Buffer, Op, OpKind, Rows, RunError, RunShape, same_buffer};
 
 use crate::isa::Level;
+use crate::kv;
 use crate::pool::Turn;
 use crate::storage::{self, CpuBuffer, CpuWeight, Owner};
 pub(crate) use matmul::Rounded;
@@ -31,7 +32,7 @@ pub(crate) struct Operands<'a> {
     pub(crate) level: Level,
     pub(crate) shape: RunShape,
     pub(crate) turn: Turn<'a>,
-    /// See [`crate::device::Shop`].
+    /// See [`crate::inner::DeviceInner`].
     pub(crate) rounded: &'a Mutex<Rounded>,
 }
 
@@ -95,13 +96,13 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
         Op::KvWrite { kv, layer, k, v, batch } => {
             let (k, v) = (on.buffer(k).f32().read(), on.buffer(v).f32().read());
             let paging = Paging::new(OpKind::KvWrite, kv, *layer, batch, on);
-            kv_write::kv_write(turn, level, storage::kv(kv, on.owner), &k, &v, &paging)
+            kv_write::kv_write(turn, level, kv::of(kv, on.owner), &k, &v, &paging)
         }
         Op::Attention { q, kv, layer, batch, out, heads, scale, window } => {
             let (q, mut out) = (on.buffer(q).f32().read(), on.buffer(out).f32().write());
             let paging = Paging::new(OpKind::Attention, kv, *layer, batch, on);
             let len = tokens * heads * kv.shape.head_dim;
-            let kv = storage::kv(kv, on.owner);
+            let kv = kv::of(kv, on.owner);
             let asked = attention::Asked { q: &q[..len], heads: *heads, scale: *scale, window: *window };
             attention::attention(turn, level, &mut out[..len], &asked, kv, &paging)
         }

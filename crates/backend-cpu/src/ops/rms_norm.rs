@@ -1,9 +1,9 @@
 //! RMSNorm.
 
 use super::PARALLEL_ELEMENTS_MIN;
-use crate::isa::{Kernel, Level};
+use crate::isa::Level;
 use crate::pool::Turn;
-use crate::simd::{F32Row, Simd, dot};
+use crate::simd::{F32Row, Kernel, Simd, dot};
 
 /// Divides each row by its root mean square, then scales it, in place.
 ///

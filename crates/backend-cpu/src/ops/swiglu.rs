@@ -1,9 +1,9 @@
 //! The gated activation of the feed-forward block.
 
 use super::PARALLEL_ELEMENTS_MIN;
-use crate::isa::{Kernel, Level};
+use crate::isa::Level;
 use crate::pool::Turn;
-use crate::simd::{F32Row, LANES_MAX, Simd, exp, load_tail};
+use crate::simd::{F32Row, Kernel, LANES_MAX, Simd, exp, load_tail};
 
 /// Gates `up` by SiLU of `gate`, in place of `gate`.
 ///

@@ -9,7 +9,7 @@ use exo_types::DType;
 use super::unit::unit;
 use super::{GROUP_ROWS, LINE, Layout, Line, group_lines, read_ahead, square};
 use crate::math::u32_at;
-use crate::quant::unpack_scales_6_bit;
+use crate::scales_6_bit;
 
 /// Rows that are packed together.
 const ROWS: usize = 4;
@@ -166,7 +166,7 @@ impl Four<'_> {
         let head = self.layout.head_of(8 * at);
         self.put_pairs(head, 0, heads.map(|head| pair(head, 0)));
         self.put_pairs(head, 32, heads.map(|head| pair(head, 2)));
-        let scales = heads.map(|head| unpack_scales_6_bit(&head[4..16]));
+        let scales = heads.map(|head| scales_6_bit::unpack(&head[4..16]));
         for g in 0..8 {
             let (block, line) = (8 * at + g, self.layout.scales_of(8 * at + g));
             self.put_bytes(line, 32 * (g % 2), scales.map(|(scales, _)| scales[g]));

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use exo_backend::{Activations, AllocError};
 use exo_types::DType;
 
+use crate::activation_block::Block;
 use crate::isa::{Isa, Level};
 use crate::memory::{Heap, Slice};
 use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line, activations, group_lines, packed_bytes};
-use crate::products::{Block, Sums, TWO_ROWS_MIN};
+use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 
 /// Columns and rows of the matrices of a layer of Qwen3-0.6B.

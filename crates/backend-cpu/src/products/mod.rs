@@ -28,11 +28,10 @@ mod neon;
 mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stored;
-mod wide;
+pub(crate) mod wide;
 
-use crate::isa::Level;
 use crate::packed::{GROUP_ROWS, Group};
-use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
+use crate::rounded::{RoundedBlock, RoundedRows};
 
 /// Sums of the sixteen rows of a group for one row of activations.
 #[derive(Clone, Copy, PartialEq, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -61,51 +60,6 @@ pub(crate) trait Products: Copy + Send + Sync {
         for (weights, sums) in weights.into_iter().zip(sums) {
             self.multiply(weights, x, sums);
         }
-    }
-}
-
-/// Blocks of activations, and the products that read them: [`Products`] of eight bits, or [`wide`] ones.
-pub(crate) trait Block: bytemuck::Pod + Send + Sync {
-    /// Rounds one row, filled up with zeros to whole blocks.
-    ///
-    /// Panics unless `out` has as many.
-    fn round(level: Level, x: &[f32], out: &mut [Self]);
-    /// As [`Products::multiply`].
-    fn multiply(level: Level, weights: &Group<'_>, x: RoundedRows<'_, Self>, sums: &mut [Sums]);
-    /// As [`Products::multiply_two`].
-    fn multiply_two(level: Level, weights: [&Group<'_>; 2], x: RoundedRows<'_, Self>, sums: [&mut [Sums]; 2]);
-}
-
-impl Block for RoundedBlock {
-    fn round(level: Level, x: &[f32], out: &mut [Self]) {
-        level.round(x, out);
-    }
-
-    fn multiply(level: Level, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
-        level.multiply(weights, x, sums);
-    }
-
-    fn multiply_two(level: Level, weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
-        level.multiply_two(weights, x, sums);
-    }
-}
-
-impl Block for WideBlock {
-    fn round(level: Level, x: &[f32], out: &mut [Self]) {
-        level.dispatch(wide::Round { x, out });
-    }
-
-    fn multiply(level: Level, weights: &Group<'_>, x: RoundedRows<'_, Self>, sums: &mut [Sums]) {
-        level.dispatch(wide::Multiply { weights: [weights], x, sums: [sums] });
-    }
-
-    fn multiply_two(
-        level: Level,
-        weights: [&Group<'_>; 2],
-        x: RoundedRows<'_, Self>,
-        sums: [&mut [Sums]; 2],
-    ) {
-        level.dispatch(wide::Multiply { weights, x, sums });
     }
 }
 

@@ -4,8 +4,10 @@ use exo_backend::Activations;
 use exo_types::DType;
 
 use super::*;
+use crate::activation_block::Block;
 use crate::isa::{Isa, Level};
 use crate::packed::{BLOCK, LINE, Line, activations as how, group_lines, pack_group};
+use crate::rounded::WideBlock;
 use crate::simd::Scalar;
 
 struct Random(u32);

@@ -35,11 +35,10 @@
 //! are read at 17 to 28 GB/s from the last-level cache, F16 at 19: bringing words to whole numbers costs decode nothing. 500 MB of them
 //! come at 15.3 GB/s when a line of one group is fetched ahead, and at 15.9 by [`fetch_weights`].
 
-use crate::isa::Kernel;
 use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line};
 use crate::products::{Sums, check};
 use crate::rounded::{RoundedRows, WideBlock};
-use crate::simd::{Simd, fetch, fetch_weights};
+use crate::simd::{Kernel, Simd, fetch, fetch_weights};
 
 /// Words of a row of a block, and lines of them in a group.
 const WORDS: usize = BLOCK / 2;
@@ -53,9 +52,9 @@ const DIRECT_ROWS_MAX: usize = 4;
 const AHEAD: usize = 2048;
 
 /// Rounds a row.
-pub(super) struct Round<'a> {
-    pub(super) x: &'a [f32],
-    pub(super) out: &'a mut [WideBlock],
+pub(crate) struct Round<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) out: &'a mut [WideBlock],
 }
 
 impl Kernel for Round<'_> {
@@ -76,10 +75,10 @@ impl Kernel for Round<'_> {
 }
 
 /// Multiplies the rows of one or two groups by each row of `x`. Panics unless the operands fit each other.
-pub(super) struct Multiply<'a, const G: usize> {
-    pub(super) weights: [&'a Group<'a>; G],
-    pub(super) x: RoundedRows<'a, WideBlock>,
-    pub(super) sums: [&'a mut [Sums]; G],
+pub(crate) struct Multiply<'a, const G: usize> {
+    pub(crate) weights: [&'a Group<'a>; G],
+    pub(crate) x: RoundedRows<'a, WideBlock>,
+    pub(crate) sums: [&'a mut [Sums]; G],
 }
 
 impl<const G: usize> Kernel for Multiply<'_, G> {

@@ -15,15 +15,12 @@ mod q5_k;
 mod q6_k;
 mod q8_0;
 mod q8_k;
-mod scales_6_bit;
 
 use exo_types::DType;
 
-pub(crate) use scales_6_bit::unpack as unpack_scales_6_bit;
-
-use crate::isa::{Isa, Kernel, Level};
+use crate::isa::{Isa, Level};
 use crate::math::{bf16_at, f16_at, f32_at};
-use crate::simd::{Scalar, Simd};
+use crate::simd::{Kernel, Scalar, Simd};
 
 /// Converts each block of a row. A macro, because the direct call in it is inlined into the kernel: handed over as an
 /// argument, the function went through a shim that was compiled for the plain target, at a fifth of the speed.

@@ -3,8 +3,8 @@
 //! Bytes: d 0..2, dmin 2..4, scales 4..16, nibbles 16..144. Groups 2j and 2j + 1 are the low and the high nibbles of
 //! the 32 bytes number j.
 
-use super::scales_6_bit::unpack;
 use crate::math::f16_at;
+use crate::scales_6_bit::unpack;
 use crate::simd::Simd;
 
 #[inline(always)]

@@ -3,8 +3,8 @@
 //! Bytes: d 0..2, dmin 2..4, scales 4..16, fifth bits 16..48, nibbles 48..176. Element i of group g has its fifth
 //! bit in bit g of byte i.
 
-use super::scales_6_bit::unpack;
 use crate::math::f16_at;
+use crate::scales_6_bit::unpack;
 use crate::simd::Simd;
 
 #[inline(always)]

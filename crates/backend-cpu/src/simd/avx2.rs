@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use super::Kernel;
 use super::Simd;
-use crate::isa::Kernel;
 
 /// Proof that AVX2, FMA and F16C were detected: [`Avx2::detect`] is the only way to one.
 #[derive(Clone, Copy, Debug)]

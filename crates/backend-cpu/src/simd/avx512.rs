@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use super::Kernel;
 use super::Simd;
-use crate::isa::Kernel;
 
 /// Proof that AVX-512 F, BW, DQ, VL, VNNI and what [`super::Avx2`] needs were detected.
 #[derive(Clone, Copy, Debug)]

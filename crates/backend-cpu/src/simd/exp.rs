@@ -32,7 +32,8 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
 mod tests {
     use super::*;
     use crate::Isa;
-    use crate::isa::{Kernel, Level};
+    use crate::isa::Level;
+    use crate::simd::Kernel;
 
     struct Exp<'a>(&'a mut [f32]);
 

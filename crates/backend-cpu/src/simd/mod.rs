@@ -24,10 +24,17 @@ pub(crate) use neon::{Neon, widen_f16};
 pub(crate) use pairs::Pairs;
 pub(crate) use scalar::Scalar;
 
-use crate::isa::Kernel;
-
 /// Lanes of the widest instruction set: room for a padded tail.
 pub(crate) const LANES_MAX: usize = 16;
+
+/// A kernel body, written once and compiled for each instruction set.
+///
+/// `run` must be `#[inline(always)]`, and so must everything hot that it calls: code that is not inlined into
+/// the wrapper of [`Level::dispatch`](crate::isa::Level::dispatch) is compiled for the plain target.
+pub(crate) trait Kernel {
+    type Out;
+    fn run<S: Simd>(self, simd: S) -> Self::Out;
+}
 
 /// The few vector operations the kernels need. A value is the proof that the processor has the instructions.
 pub(crate) trait Simd: Pairs {

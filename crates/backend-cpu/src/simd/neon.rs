@@ -2,8 +2,8 @@
 
 use std::arch::aarch64::*;
 
+use super::Kernel;
 use super::Simd;
-use crate::isa::Kernel;
 
 /// Proof that NEON and the dot-product extension were detected: [`Neon::detect`] is the only way to one.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Eight lanes in plain Rust, for any processor. The compiler finds what vector instructions there are.
 
+use super::Kernel;
 use super::Simd;
-use crate::isa::Kernel;
 use crate::math::{bf16_at, f16_at, f32_at, to_f16};
 
 /// Needs nothing.

@@ -6,11 +6,11 @@ use exo_types::KvDType;
 
 use super::Asked;
 use super::tile::{BlockOf, Record, Slots, TILE, tile, tile_len, tile_max};
-use crate::isa::{Kernel, Level};
+use crate::isa::Level;
 use crate::kv::{BLOCK, KvLayout};
 use crate::ops::paging::Paging;
 use crate::pool::SendPtr;
-use crate::simd::{Element, F16, F32, I8, Simd};
+use crate::simd::{Element, F16, F32, I8, Kernel, Simd};
 
 /// Blocks of a span. Each span is summed on its own and the spans are added in order, so that threads can share out a
 /// long context without a trace in the result.

@@ -7,10 +7,9 @@ use std::ops::Range;
 
 use exo_types::KvDType;
 
-use crate::isa::Kernel;
 use crate::kv::{BLOCK, KvLayout};
 use crate::math;
-use crate::simd::{Element, NEAR, Simd, exp, fetch, fetch_far};
+use crate::simd::{Element, Kernel, NEAR, Simd, exp, fetch, fetch_far};
 
 /// Most queries of a tile: with two vectors of positions each, their sums fill 24 of 32 registers.
 pub(super) const TILE: usize = 12;

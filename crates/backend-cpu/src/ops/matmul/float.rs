@@ -6,10 +6,10 @@ use std::ops::Range;
 use exo_types::DType;
 
 use super::{Columns, Product};
-use crate::isa::{Kernel, Level};
+use crate::isa::Level;
 use crate::packed::{GROUP_ROWS, LINE, Line, interleave_group, is_interleaved};
 use crate::quant;
-use crate::simd::{Element, F16, F32, Simd, fetch_weights};
+use crate::simd::{Element, F16, F32, Kernel, Simd, fetch_weights};
 use crate::storage::Reading;
 
 /// Columns whose products are added up by themselves: their panel stays in the first-level cache. Whole blocks of every

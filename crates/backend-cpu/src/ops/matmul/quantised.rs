@@ -5,10 +5,11 @@ use std::ops::Range;
 
 use super::super::PARALLEL_ELEMENTS_MIN;
 use super::Product;
+use crate::activation_block::Block;
 use crate::isa::Level;
 use crate::packed::{BLOCK, GROUP_ROWS, Group, Groups, LINE, Line, group_lines, pack_group};
 use crate::pool::Turn;
-use crate::products::{Block, Sums, TWO_ROWS_MIN};
+use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::RoundedRows;
 use crate::storage::{InMemory, Reading};
 

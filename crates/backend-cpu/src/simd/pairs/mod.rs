@@ -47,8 +47,8 @@ fn exponent_of(unit: u16) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use crate::isa::{Isa, Kernel, Level};
-    use crate::simd::Simd;
+    use crate::isa::{Isa, Level};
+    use crate::simd::{Kernel, Simd};
 
     /// Words of these halves in the units, as a kernel of its own.
     struct InUnits<'a> {
