@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use cudarc::driver::sys;
 
 #[cfg(feature = "hip")]
-use crate::hip;
+pub(crate) mod hip;
 
 /// Whose driver.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -144,7 +144,7 @@ pub fn list() -> Result<Vec<Card>, ListError> {
 /// AMD's cards; as [`list`].
 #[cfg(feature = "hip")]
 pub fn list_amd() -> Result<Vec<Card>, ListError> {
-    use crate::hip::{Missing, look};
+    use crate::api::hip::{Missing, look};
     let maker = Api::Hip.maker();
     let what = "AMD's ROCm, 5.2 or newer (Debian: the package libamdhip64-5)";
     look().map_err(|missing| match missing {

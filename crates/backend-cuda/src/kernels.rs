@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_backend::RunError;
 
+#[cfg(feature = "hip")]
+use crate::api::hip::{self, Source};
 use crate::api::{Api, CallError};
 use crate::driver::{Context, Function, Module};
-#[cfg(feature = "hip")]
-use crate::hip::{self, Source};
 
 /// The files of kernels, and what is made of each.
 macro_rules! files {

@@ -5,8 +5,8 @@
 use exo_backend::{AttentionBatch, Buffer, KvCache, Op, OpKind, RopeStyle, Rows, RunError, RunShape, Weight};
 use exo_types::{DType, KvDType};
 
-use crate::device::Shop;
 use crate::driver::{DeviceMemory, Function};
+use crate::inner::DeviceInner;
 use crate::kernels::File;
 use crate::storage;
 use crate::{kv_rows, layout};
@@ -100,7 +100,7 @@ impl Launch {
 
 /// Makes the launches of a program's ops.
 pub(crate) struct Planner<'a> {
-    pub(crate) shop: &'a Shop,
+    pub(crate) device: &'a DeviceInner,
     pub(crate) fault: &'a DeviceMemory,
     pub(crate) scratch: &'a Scratch,
     /// The rows that lie there now: of which buffer, how wide, and as what.
@@ -189,7 +189,7 @@ impl Planner<'_> {
         if op.kind() != OpKind::MatMul {
             self.rounded = None;
         }
-        let at = |handle: &Buffer| storage::buffer(handle, self.shop.owner).memory.at;
+        let at = |handle: &Buffer| storage::buffer(handle, self.device.owner).memory.at;
         let fault = self.fault.at;
         match op {
             Op::Embed { table, ids, out: result } => {
@@ -256,7 +256,7 @@ impl Planner<'_> {
 
     /// An op on the cache.
     fn on_pages(&self, op: &Op, out: &mut Vec<Launch>) -> Result<(), RunError> {
-        let at = |handle: &Buffer| storage::buffer(handle, self.shop.owner).memory.at;
+        let at = |handle: &Buffer| storage::buffer(handle, self.device.owner).memory.at;
         let rows = Rows::Tokens;
         match op {
             Op::KvWrite { kv, layer, k, v, batch } => {
@@ -303,7 +303,7 @@ impl Planner<'_> {
                 .chunks(2)
                 .map(|pair| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32),
         );
-        let function = self.shop.kernels.get(&self.shop.context, file, name)?;
+        let function = self.device.kernels.get(&self.device.context, file, name)?;
         Ok(Launch { function, threads, grid, rows, args, rows_at })
     }
 
@@ -321,21 +321,21 @@ impl Planner<'_> {
     }
 
     fn planes(&self, weight: &Weight) -> [u64; 3] {
-        let stored = storage::weight(weight, self.shop.owner);
+        let stored = storage::weight(weight, self.device.owner);
         [0, stored.high_at, stored.scales_at].map(|offset| stored.memory.at + offset)
     }
 
     fn vector(&self, weight: &Weight, op: OpKind) -> Result<u64, RunError> {
-        let vector = storage::weight(weight, self.shop.owner).vector.as_ref().map(|memory| memory.at);
+        let vector = storage::weight(weight, self.device.owner).vector.as_ref().map(|memory| memory.at);
         vector.ok_or(RunError::UnsupportedOp { op, dtype: Some(weight.dtype) })
     }
 
     /// What every kernel on pages begins with.
     fn paged(&self, kv: &KvCache, layer: usize, batch: &AttentionBatch) -> (Vec<u64>, Vec<u32>) {
-        let (shape, stored) = (&kv.shape, storage::kv(kv, self.shop.owner));
+        let (shape, stored) = (&kv.shape, storage::kv(kv, self.device.owner));
         let tables = [&batch.positions, &batch.sequences, &batch.page_table];
         let mut addresses = vec![self.fault.at];
-        addresses.extend(tables.map(|handle| storage::buffer(handle, self.shop.owner).memory.at));
+        addresses.extend(tables.map(|handle| storage::buffer(handle, self.device.owner).memory.at));
         addresses.extend([stored.layers[layer].keys.at, stored.layers[layer].values.at]);
         let numbers = numbers([
             batch.page_table.len / batch.pages_per_sequence,
@@ -359,9 +359,9 @@ impl Planner<'_> {
         rows: Rows,
         out: &mut Vec<Launch>,
     ) -> Result<(), RunError> {
-        let x_at = storage::buffer(x, self.shop.owner).memory.at;
-        let result_at = storage::buffer(result, self.shop.owner).memory.at;
-        let form = Form::of(weight.dtype, self.shop.has_tensor_cores);
+        let x_at = storage::buffer(x, self.device.owner).memory.at;
+        let result_at = storage::buffer(result, self.device.owner).memory.at;
+        let form = Form::of(weight.dtype, self.device.has_tensor_cores);
         let (x_at, x_scales) = match form {
             Form::Float => (x_at, 0),
             _ => {
@@ -374,7 +374,7 @@ impl Planner<'_> {
         };
         let mut addresses = self.planes(weight).to_vec();
         addresses.extend([x_at, x_scales, bias, result_at]);
-        for (file, name, threads, grid) in choices(weight, self.shop) {
+        for (file, name, threads, grid) in choices(weight, self.device) {
             out.push(self.launch(Draft {
                 file,
                 name: &format!("{name}_{}", layout::name(weight.dtype)),
@@ -427,8 +427,8 @@ fn attention_choices(kv: &KvCache, heads: usize) -> Result<[(String, Grid); 2], 
 }
 
 /// The kernels that multiply with a weight, and for how many rows each is used.
-fn choices(weight: &Weight, shop: &Shop) -> Vec<(File, &'static str, u32, Grid)> {
-    let has_tensor_cores = shop.has_tensor_cores;
+fn choices(weight: &Weight, device: &DeviceInner) -> Vec<(File, &'static str, u32, Grid)> {
+    let has_tensor_cores = device.has_tensor_cores;
     let tiles = |outputs: usize, rows_each, from, up_to| {
         let y = weight.rows.div_ceil(outputs);
         Grid::Tiles { y, rows_each, from, up_to }
@@ -455,7 +455,7 @@ fn choices(weight: &Weight, shop: &Shop) -> Vec<(File, &'static str, u32, Grid)>
     let many_from = few_max + 1;
     if is_mma {
         // Rows of x that fill a small tile and are too few for as many large ones as a card has room for.
-        let columns_min = shop.large_tiles_min.div_ceil(weight.rows.div_ceil(TILE).max(1));
+        let columns_min = device.large_tiles_min.div_ceil(weight.rows.div_ceil(TILE).max(1));
         let some_max = TILE.max((columns_min - 1) * LARGE_TILE);
         choices.push((File::MatMulMma, "matmul_mma_some", 256, tiles(TILE, TILE, many_from, some_max)));
         let many = tiles(TILE, LARGE_TILE, some_max + 1, usize::MAX);

@@ -25,8 +25,7 @@ mod card;
 mod device;
 mod driver;
 mod graph;
-#[cfg(feature = "hip")]
-mod hip;
+mod inner;
 mod kernels;
 mod kv_rows;
 mod launch;

@@ -9,9 +9,9 @@ use exo_backend::{
 };
 
 use crate::api::CallError;
-use crate::device::Shop;
 use crate::driver::DeviceMemory;
 use crate::graph::{Graphs, Plan};
+use crate::inner::DeviceInner;
 use crate::launch::{Launch, Planner, Scratch, rounded_bytes, spans_bytes};
 use crate::queue::{Captured, Queue};
 
@@ -56,24 +56,24 @@ impl Program for CudaProgram {}
 
 impl CudaProgram {
     /// Panics on operands that contradict each other or belong elsewhere.
-    pub(crate) fn new(shop: &Arc<Shop>, recording: Recording) -> Result<Self, RunError> {
+    pub(crate) fn new(device: &Arc<DeviceInner>, recording: Recording) -> Result<Self, RunError> {
         let mut capacity = Capacity::default();
-        recording.ops.iter().for_each(|op| check_op(op, shop.owner, &mut capacity));
+        recording.ops.iter().for_each(|op| check_op(op, device.owner, &mut capacity));
         let most = |a: (u64, u64), b: (u64, u64)| (a.0.max(b.0), a.1.max(b.1));
-        let rounded = |op| rounded_bytes(op, shop.has_tensor_cores);
+        let rounded = |op| rounded_bytes(op, device.has_tensor_cores);
         let (rounded, scales) = recording.ops.iter().map(rounded).fold((0, 0), most);
         let (spans, counts) = recording.ops.iter().map(spans_bytes).fold((0, 0), most);
         let what = "what the kernels of a step leave for each other";
-        let ticket = shop.ledger.take(what, rounded + scales + spans + counts)?;
+        let ticket = device.ledger.take(what, rounded + scales + spans + counts)?;
         let scratch = Scratch {
-            rounded: shop.allocate(what, rounded)?,
-            scales: shop.allocate(what, scales)?,
-            spans: shop.allocate(what, spans)?,
-            spans_done: shop.zeroed(what, counts)?,
+            rounded: device.allocate(what, rounded)?,
+            scales: device.allocate(what, scales)?,
+            spans: device.allocate(what, spans)?,
+            spans_done: device.zeroed(what, counts)?,
         };
-        let fault = shop.zeroed("what kernels complain of", FAULT_BYTES)?;
-        shop.settle()?;
-        let mut planner = Planner { shop, fault: &fault, scratch: &scratch, rounded: None };
+        let fault = device.zeroed("what kernels complain of", FAULT_BYTES)?;
+        device.settle()?;
+        let mut planner = Planner { device, fault: &fault, scratch: &scratch, rounded: None };
         let (mut steps, mut launches) = (Vec::new(), Vec::new());
         for op in &recording.ops {
             planner.plan(op, &mut launches)?;
@@ -85,11 +85,11 @@ impl CudaProgram {
             }
         }
         let inner = Inner {
-            owner: shop.owner,
+            owner: device.owner,
             has_exchange: steps.iter().any(|step| matches!(step, Step::Exchange { .. })),
             steps,
             capacity,
-            graphs: shop.has_graphs.then(Mutex::default),
+            graphs: device.has_graphs.then(Mutex::default),
             fault,
             _scratch: scratch,
             _ticket: ticket,
@@ -110,9 +110,14 @@ impl Inner {
     }
 
     /// Queues a whole run, as a graph if it came before.
-    pub(crate) fn run_whole(&self, shop: &Shop, queue: &Queue, shape: RunShape) -> Result<(), RunError> {
+    pub(crate) fn run_whole(
+        &self,
+        device: &DeviceInner,
+        queue: &Queue,
+        shape: RunShape,
+    ) -> Result<(), RunError> {
         let replay = |captured: &Captured| {
-            shop.replays.fetch_add(1, Ordering::Relaxed);
+            device.replays.fetch_add(1, Ordering::Relaxed);
             queue.replay(captured)
         };
         let queued = match &self.graphs {
@@ -137,7 +142,7 @@ impl Inner {
                 }
             }
         };
-        queued.map_err(|error| shop.context.lost_run(&error))
+        queued.map_err(|error| device.context.lost_run(&error))
     }
 
     fn launch_all(&self, queue: &Queue, shape: RunShape) -> Result<(), CallError> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
+use exo_backend::RunError;
 
 use crate::api::{Call, CallError, NOT_READY};
 use crate::driver::{Context, DeviceMemory, Function, Pinned, forgotten};
@@ -305,5 +306,13 @@ impl Marker {
             }
         }
         Ok(true)
+    }
+}
+
+/// Waits until everything queued now is done.
+pub(crate) fn wait(context: &Context, queue: &Queue, deadline: Duration) -> Result<(), RunError> {
+    match queue.drain(deadline).map_err(|error| context.lost_run(&error))? {
+        true => Ok(()),
+        false => Err(RunError::Deadline { waited_ms: deadline.as_millis() as u64 }),
     }
 }

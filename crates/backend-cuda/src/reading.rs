@@ -7,8 +7,8 @@ use std::time::Duration;
 use exo_backend::{Download, Fence, RunError, Untold, complaint};
 
 use crate::api::{Call, CallError};
-use crate::device::Shop;
 use crate::driver::{DeviceMemory, Pinned};
+use crate::inner::DeviceInner;
 use crate::program::{FAULT_BYTES, Inner};
 use crate::queue::{Marker, Queue};
 
@@ -73,7 +73,7 @@ impl Desk {
         }
     }
 
-    fn memory(&self, shop: &Shop, bytes: usize) -> Call<Pinned> {
+    fn memory(&self, device: &DeviceInner, bytes: usize) -> Call<Pinned> {
         self.collect();
         let mut spare = locked(&self.spare);
         if let Some(fitting) = spare.iter().position(|memory| memory.bytes >= bytes) {
@@ -81,7 +81,7 @@ impl Desk {
         }
         // The smaller ones make room for the one that serves both.
         spare.clear();
-        shop.context.pinned(bytes.next_power_of_two())
+        device.context.pinned(bytes.next_power_of_two())
     }
 
     /// Takes back what has landed since, and notes what nobody was told.
@@ -108,7 +108,7 @@ impl Desk {
 /// Bytes on their way, and what kernels complained of until then.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    shop: Arc<Shop>,
+    device: Arc<DeviceInner>,
     desk: Arc<Desk>,
     /// `None` once they have arrived.
     landing: Option<Landing>,
@@ -120,17 +120,17 @@ impl Reading {
     /// Queues copies of `parts` (memory, byte, bytes) and of what kernels complained of since the reading before. Behind its copy
     /// their place is cleared: what runs from now on complains to the reading that is queued next.
     pub(crate) fn queue(
-        shop: &Arc<Shop>,
+        device: &Arc<DeviceInner>,
         desk: &Arc<Desk>,
         queue: &Queue,
         parts: &[(&DeviceMemory, u64, u64)],
     ) -> Result<Self, RunError> {
-        shop.context.check()?;
-        let lost = |error: CallError| shop.context.lost_run(&error);
+        device.context.check()?;
+        let lost = |error: CallError| device.context.lost_run(&error);
         let programs = locked(&desk.unseen).clone();
         let wanted: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
         let total = wanted + FAULT_BYTES * programs.len() as u64;
-        let mut memory = desk.memory(shop, total as usize).map_err(lost)?;
+        let mut memory = desk.memory(device, total as usize).map_err(lost)?;
         let faults = programs.iter().map(|program| (&program.fault, 0, FAULT_BYTES));
         let mut to = 0;
         let copied = parts.iter().copied().chain(faults).try_for_each(|(from, at, bytes)| {
@@ -153,17 +153,17 @@ impl Reading {
         locked(&desk.unseen).clear();
         let number = desk.readings.fetch_add(1, Ordering::Relaxed);
         let landing = Landing { number, memory, end, wanted: wanted as usize, programs };
-        Ok(Self { shop: Arc::clone(shop), desk: Arc::clone(desk), landing: Some(landing), wanted })
+        Ok(Self { device: Arc::clone(device), desk: Arc::clone(desk), landing: Some(landing), wanted })
     }
 
     /// Waits and gives the bytes. A complaint of a kernel is the error.
     pub(crate) fn wait(mut self, deadline: Duration) -> Result<Vec<u8>, RunError> {
-        let lost = |shop: &Shop, error: CallError| shop.context.lost_run(&error);
+        let lost = |device: &DeviceInner, error: CallError| device.context.lost_run(&error);
         let Some(landing) = self.landing.take() else { return Ok(Vec::new()) };
         let waited = landing.end.wait(deadline);
         if !matches!(waited, Ok(true)) {
             self.landing = Some(landing);
-            waited.map_err(|error| lost(&self.shop, error))?;
+            waited.map_err(|error| lost(&self.device, error))?;
             return Err(RunError::Deadline { waited_ms: deadline.as_millis() as u64 });
         }
         let mut bytes = vec![0; landing.wanted];
@@ -185,7 +185,7 @@ impl Drop for Reading {
 impl Download for Reading {
     fn is_ready(&self) -> Result<bool, RunError> {
         let is_done = self.landing.as_ref().map_or(Ok(true), |landing| landing.end.is_done());
-        is_done.map_err(|error| self.shop.context.lost_run(&error))
+        is_done.map_err(|error| self.device.context.lost_run(&error))
     }
 
     fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError> {

@@ -10,59 +10,52 @@ use exo_backend::{
 };
 
 use crate::api::CallError;
-use crate::device::Shop;
-use crate::driver::{Context, DeviceMemory};
+use crate::driver::DeviceMemory;
+use crate::inner::DeviceInner;
 use crate::kv_rows;
 use crate::program::{CudaProgram, Inner, Step, start};
-use crate::queue::{Marker, Queue};
+use crate::queue::{Marker, Queue, wait};
 use crate::reading::{Desk, Reading};
 use crate::storage::{self, CudaBuffer};
 
 /// Longest wait for what a caller gives no deadline for.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Waits until everything queued now is done.
-pub(crate) fn wait(context: &Context, queue: &Queue, deadline: Duration) -> Result<(), RunError> {
-    match queue.drain(deadline).map_err(|error| context.lost_run(&error))? {
-        true => Ok(()),
-        false => Err(RunError::Deadline { waited_ms: deadline.as_millis() as u64 }),
-    }
-}
 
 /// Work on a card, in order.
 #[derive(Debug)]
 pub struct CudaStream {
-    pub(crate) shop: Arc<Shop>,
+    pub(crate) device: Arc<DeviceInner>,
     pub(crate) queue: Queue,
     desk: Arc<Desk>,
 }
 
 impl CudaStream {
-    pub(crate) fn new(shop: &Arc<Shop>) -> Result<Self, AllocError> {
-        let queue = Queue::open(&shop.context).map_err(|error| shop.context.lost(&error))?;
-        Ok(Self { shop: Arc::clone(shop), queue, desk: Arc::default() })
+    pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Self, AllocError> {
+        let queue = Queue::open(&device.context).map_err(|error| device.context.lost(&error))?;
+        Ok(Self { device: Arc::clone(device), queue, desk: Arc::default() })
     }
 
     fn queued(&self, result: Result<(), CallError>) -> Result<(), RunError> {
-        result.map_err(|error| self.shop.context.lost_run(&error))
+        result.map_err(|error| self.device.context.lost_run(&error))
     }
 
     /// Queues the way of `parts` (memory, byte, bytes) to the host, and of complaints.
     fn reading(&self, parts: &[(&DeviceMemory, u64, u64)]) -> Result<Reading, RunError> {
-        Reading::queue(&self.shop, &self.desk, &self.queue, parts)
+        Reading::queue(&self.device, &self.desk, &self.queue, parts)
     }
 
     /// Byte and bytes of a page in each of a layer's two halves.
     fn page(&self, kv: &KvCache, layer: usize, page: usize) -> Result<(u64, u64), RunError> {
         kv.check_page(layer, page)?;
-        let row_bytes = storage::kv(kv, self.shop.owner).row_bytes;
+        let row_bytes = storage::kv(kv, self.device.owner).row_bytes;
         let bytes = (kv.shape.kv_heads * kv.shape.page_tokens * row_bytes) as u64;
         Ok((page as u64 * bytes, bytes))
     }
 
     fn upload(&mut self, to: &Buffer, element: Element, at: usize, data: &[u8]) -> Result<(), RunError> {
         to.assert_fits(element, at, data.len() / 4);
-        self.shop.context.check()?;
-        let buffer = storage::buffer(to, self.shop.owner);
+        self.device.context.check()?;
+        let buffer = storage::buffer(to, self.device.owner);
         self.queued(self.queue.upload(&buffer.memory, 4 * at as u64, data))
     }
 
@@ -110,13 +103,13 @@ impl Stream for CudaStream {
         exchange: &dyn Exchange,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
-        let program: &CudaProgram = self.shop.owner.behind(program, &"the program");
+        let program: &CudaProgram = self.device.owner.behind(program, &"the program");
         let inner = Arc::clone(&program.inner);
         inner.assert_fits(shape);
-        self.shop.context.check()?;
+        self.device.context.check()?;
         self.desk.look_at(&inner);
         if inner.is_whole(exchange, cancel) {
-            return inner.run_whole(&self.shop, &self.queue, shape);
+            return inner.run_whole(&self.device, &self.queue, shape);
         }
         let ran = self.run_in_pieces(&inner, shape, exchange, cancel);
         // A look in the middle has forgotten it.
@@ -127,9 +120,9 @@ impl Stream for CudaStream {
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError> {
         from.assert_fits(to.element, 0, len);
         to.assert_fits(from.element, 0, len);
-        let owner = self.shop.owner;
+        let owner = self.device.owner;
         let (source, target) = (storage::buffer(from, owner), storage::buffer(to, owner));
-        self.shop.context.check()?;
+        self.device.context.check()?;
         match same_buffer(from, to) {
             true => Ok(()),
             false => self.queued(self.queue.copy(&source.memory, &target.memory, 4 * len as u64)),
@@ -139,17 +132,17 @@ impl Stream for CudaStream {
     fn copy_to_peer(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<bool, RunError> {
         from.assert_fits(to.element, 0, len);
         to.assert_fits(from.element, 0, len);
-        let source = storage::buffer(from, self.shop.owner);
+        let source = storage::buffer(from, self.device.owner);
         let target: &dyn Any = &*to.storage;
         let Some(target) = target.downcast_ref::<CudaBuffer>() else { return Ok(false) };
-        self.shop.context.check()?;
+        self.device.context.check()?;
         // A pair of cards that cannot say whether it may is one that may not: the host's memory is always a way.
-        if !self.shop.context.reach(&target.memory).unwrap_or(false) {
+        if !self.device.context.reach(&target.memory).unwrap_or(false) {
             return Ok(false);
         }
         self.queued(self.queue.copy_peer(&source.memory, &target.memory, 4 * len as u64))?;
         // The other card's queues know nothing of this one.
-        wait(&self.shop.context, &self.queue, WAIT_MAX)?;
+        wait(&self.device.context, &self.queue, WAIT_MAX)?;
         Ok(true)
     }
 
@@ -160,7 +153,7 @@ impl Stream for CudaStream {
         len: usize,
     ) -> Result<Box<dyn Download>, RunError> {
         from.assert_fits(Element::F32, at, len);
-        let memory = &storage::buffer(from, self.shop.owner).memory;
+        let memory = &storage::buffer(from, self.device.owner).memory;
         Ok(Box::new(self.reading(&[(memory, 4 * at as u64, 4 * len as u64)])?))
     }
 
@@ -175,8 +168,8 @@ impl Stream for CudaStream {
     }
 
     fn event(&mut self) -> Result<Event, RunError> {
-        self.shop.context.check()?;
-        let marker = self.queue.mark().map_err(|error| self.shop.context.lost_run(&error))?;
+        self.device.context.check()?;
+        let marker = self.queue.mark().map_err(|error| self.device.context.lost_run(&error))?;
         Ok(Event { fence: Arc::new(marker) })
     }
 
@@ -184,8 +177,8 @@ impl Stream for CudaStream {
     fn after(&mut self, event: &Event) -> Result<(), RunError> {
         let fence: &dyn Any = &*event.fence;
         match fence.downcast_ref::<Marker>() {
-            Some(marker) if marker.context.api() == self.shop.context.api() => {
-                self.shop.context.check()?;
+            Some(marker) if marker.context.api() == self.device.context.api() => {
+                self.device.context.check()?;
                 self.queued(self.queue.after(marker))
             }
             _ => event.wait(WAIT_MAX),
@@ -198,7 +191,7 @@ impl Stream for CudaStream {
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
         let (at, bytes) = self.page(kv, layer, page)?;
-        let cache = storage::kv(kv, self.shop.owner);
+        let cache = storage::kv(kv, self.device.owner);
         let stored = &cache.layers[layer];
         let data = self.reading(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)])?.wait(WAIT_MAX)?;
         let mut rows = vec![0.0; kv.shape.page_elements()];
@@ -215,15 +208,15 @@ impl Stream for CudaStream {
         let mut stored = Vec::new();
         data.chunks(shape.head_dim).for_each(|row| kv_rows::encode(shape.dtype, row, &mut stored));
         let (keys, values) = stored.split_at(bytes as usize);
-        let target = &storage::kv(kv, self.shop.owner).layers[layer];
-        self.shop.context.check()?;
+        let target = &storage::kv(kv, self.device.owner).layers[layer];
+        self.device.context.check()?;
         self.queued(self.queue.upload(&target.keys, at, keys))?;
         self.queued(self.queue.upload(&target.values, at, values))
     }
 
     fn clear_kv(&mut self, kv: &KvCache, page: usize) -> Result<(), RunError> {
-        self.shop.context.check()?;
-        for (layer, stored) in storage::kv(kv, self.shop.owner).layers.iter().enumerate() {
+        self.device.context.check()?;
+        for (layer, stored) in storage::kv(kv, self.device.owner).layers.iter().enumerate() {
             let (at, bytes) = self.page(kv, layer, page)?;
             self.queued(self.queue.clear(&stored.keys, at, bytes))?;
             self.queued(self.queue.clear(&stored.values, at, bytes))?;

@@ -8,8 +8,8 @@ use std::thread;
 use exo_backend::{AllocError, Weight, WeightError, assert_whole, vector_of};
 use exo_types::TensorView;
 
-use crate::device::Shop;
 use crate::driver::DeviceMemory;
+use crate::inner::DeviceInner;
 use crate::layout::{self, Planes};
 use crate::storage::CudaWeight;
 
@@ -21,7 +21,7 @@ const PACKERS_MAX: usize = 8;
 /// Where a plane may begin.
 const ALIGNMENT: u64 = 256;
 
-pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightError> {
+pub(crate) fn load(device: &DeviceInner, tensor: &TensorView) -> Result<Weight, WeightError> {
     let (rows, cols) = (tensor.rows as usize, tensor.cols as usize);
     let row_bytes = tensor.row_bytes();
     assert_whole(tensor);
@@ -36,22 +36,22 @@ pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightErr
     let scales_at = (high_at + plane(each.high)).next_multiple_of(ALIGNMENT);
     let bytes = scales_at + plane(each.scales);
     let footprint_bytes = bytes + vector.as_ref().map_or(0, |values| 4 * values.len() as u64);
-    let ticket = shop.ledger.take(&tensor.name, footprint_bytes)?;
-    let memory = shop.allocate(&tensor.name, bytes)?;
+    let ticket = device.ledger.take(&tensor.name, footprint_bytes)?;
+    let memory = device.allocate(&tensor.name, bytes)?;
     let mut first = 0;
     for rows in tensor.bytes().chunks((CHUNK_BYTES / row_bytes.max(1)).max(1) * row_bytes) {
         for (count, planes) in pack(rows, row_bytes, |row, planes| planes.push(dtype, row, cols)) {
-            shop.fill(&memory, (first * each.low) as u64, &planes.low)?;
-            shop.fill(&memory, high_at + (first * each.high) as u64, &planes.high)?;
-            shop.fill(&memory, scales_at + (first * each.scales) as u64, &planes.scales)?;
+            device.fill(&memory, (first * each.low) as u64, &planes.low)?;
+            device.fill(&memory, high_at + (first * each.high) as u64, &planes.high)?;
+            device.fill(&memory, scales_at + (first * each.scales) as u64, &planes.scales)?;
             first += count;
         }
     }
-    let vector = vector.map(|values| upload_vector(shop, &tensor.name, &values)).transpose()?;
-    shop.settle()?;
+    let vector = vector.map(|values| upload_vector(device, &tensor.name, &values)).transpose()?;
+    device.settle()?;
     // What was copied must have been the real bytes.
     tensor.source.check()?;
-    let owner = shop.owner;
+    let owner = device.owner;
     Ok(Weight {
         name: tensor.name.as_str().into(),
         dtype,
@@ -91,8 +91,8 @@ fn pack(rows: &[u8], row_bytes: usize, push: impl Fn(&[u8], &mut Planes) + Sync)
     })
 }
 
-fn upload_vector(shop: &Shop, name: &str, values: &[f32]) -> Result<DeviceMemory, AllocError> {
-    let memory = shop.allocate(name, 4 * values.len() as u64)?;
-    shop.fill(&memory, 0, bytemuck::cast_slice(values))?;
+fn upload_vector(device: &DeviceInner, name: &str, values: &[f32]) -> Result<DeviceMemory, AllocError> {
+    let memory = device.allocate(name, 4 * values.len() as u64)?;
+    device.fill(&memory, 0, bytemuck::cast_slice(values))?;
     Ok(memory)
 }

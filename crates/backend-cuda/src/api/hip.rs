@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::api::{Call, CallError, Code, HipCalls, check};
+use super::{Call, CallError, Code, HipCalls, check};
 
 /// The driver's library, newest first.
 const DRIVERS: [&str; 4] = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"];
