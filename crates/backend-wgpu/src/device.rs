@@ -14,6 +14,7 @@ use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, TensorVie
 use crate::adapter::Adapter;
 use crate::disk_cache::DiskCache;
 use crate::health::Health;
+use crate::inner::DeviceInner;
 use crate::memory::Memory;
 use crate::pipelines::Pipelines;
 use crate::program::GpuProgram;
@@ -76,24 +77,10 @@ pub enum OpenError {
     Alloc(#[from] AllocError),
 }
 
-/// What the device, its programs and its streams share.
-#[derive(Debug)]
-pub(crate) struct Shop {
-    pub(crate) owner: Owner,
-    pub(crate) queue: Queue,
-    pub(crate) memory: Memory,
-    pub(crate) pipelines: Pipelines,
-    pub(crate) split_bytes_max: u64,
-    pub(crate) has_subgroups: bool,
-    pub(crate) is_fusing: bool,
-    /// Storage buffers that a kernel may have.
-    pub(crate) storage_buffers_max: usize,
-}
-
 /// A graphics processor.
 #[derive(Debug)]
 pub struct WgpuDevice {
-    shop: Arc<Shop>,
+    inner: Arc<DeviceInner>,
     facts: DeviceFacts,
     sensors: CardSensors,
 }
@@ -136,7 +123,7 @@ impl WgpuDevice {
         let memory = Memory { device, health, ledger, binding_bytes_max: binding };
         let info = adapter.inner.get_info();
         let disk = options.cache_dir.as_deref().and_then(|dir| DiskCache::open(&memory.device, &info, dir));
-        let shop = Arc::new(Shop {
+        let inner = Arc::new(DeviceInner {
             owner: Owner::next(),
             queue: Queue::new(&memory, queue)?,
             memory,
@@ -150,7 +137,7 @@ impl WgpuDevice {
         let mut facts = facts(adapter, id, limit_bytes);
         // The interface does not tell.
         facts.compute_units = sensors.card().and_then(|card| card.compute_units).unwrap_or(0);
-        Ok(Arc::new(Self { facts, shop, sensors }))
+        Ok(Arc::new(Self { facts, inner, sensors }))
     }
 
     /// Bytes of the card's own memory that nobody holds, other programs and we; `None` where nothing tells, and for what shares the
@@ -162,18 +149,18 @@ impl WgpuDevice {
 
     /// Whether sums go through subgroup operations.
     pub fn has_subgroups(&self) -> bool {
-        self.shop.has_subgroups
+        self.inner.has_subgroups
     }
 
     /// Dispatches of one run of a program of this device. Panics if another device compiled it.
     pub fn dispatches(&self, program: &dyn Program, shape: RunShape) -> usize {
-        let program: &GpuProgram = self.shop.owner.behind(program, &"the program");
+        let program: &GpuProgram = self.inner.owner.behind(program, &"the program");
         program.inner.dispatches(shape)
     }
 
     /// What runs have cost the processor so far.
     pub fn work(&self) -> WorkDone {
-        self.shop.queue.work()
+        self.inner.queue.work()
     }
 }
 
@@ -204,7 +191,7 @@ impl Device for WgpuDevice {
     /// As the books of this handle have it, and no more than the kernel's driver or the maker's library has left: the interface does
     /// not tell what other programs hold.
     fn memory(&self) -> MemoryReport {
-        let ledger = &self.shop.memory.ledger;
+        let ledger = &self.inner.memory.ledger;
         let own = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
         MemoryReport {
             total_bytes: ledger.limit_bytes(),
@@ -230,12 +217,12 @@ impl Device for WgpuDevice {
 
     fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {
         let what = format!("a buffer of {len} {}", element.name());
-        let data = self.shop.memory.booked(&what, (len as u64).saturating_mul(4))?;
-        Ok(Buffer { element, len, storage: Arc::new(GpuBuffer { owner: self.shop.owner, data }) })
+        let data = self.inner.memory.booked(&what, (len as u64).saturating_mul(4))?;
+        Ok(Buffer { element, len, storage: Arc::new(GpuBuffer { owner: self.inner.owner, data }) })
     }
 
     fn weight(&self, tensor: &TensorView) -> Result<Weight, WeightError> {
-        weight::load(&self.shop, tensor)
+        weight::load(&self.inner, tensor)
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
@@ -244,30 +231,30 @@ impl Device for WgpuDevice {
         let factors = [4, shape.pages, shape.kv_heads, shape.page_tokens, words];
         let half = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX) as u64;
         let total = half.saturating_mul(2).saturating_mul(shape.layers as u64);
-        let ticket = self.shop.memory.ledger.take(&what, total)?;
+        let ticket = self.inner.memory.ledger.take(&what, total)?;
         let head_bytes = half / shape.kv_heads.max(1) as u64;
-        self.shop.memory.check_binding(&format!("the keys of a head of a layer in {what}"), head_bytes)?;
+        self.inner.memory.check_binding(&format!("the keys of a head of a layer in {what}"), head_bytes)?;
         let part = |heads: Range<usize>| {
             let usage =
                 wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-            let raw = || self.shop.memory.raw(&what, head_bytes * heads.len() as u64, usage);
+            let raw = || self.inner.memory.raw(&what, head_bytes * heads.len() as u64, usage);
             Ok(KvPart { first_head: heads.start, heads: heads.len(), keys: raw()?, values: raw()? })
         };
-        let runs = kv_rows::runs(shape.kv_heads, head_bytes, self.shop.split_bytes_max);
+        let runs = kv_rows::runs(shape.kv_heads, head_bytes, self.inner.split_bytes_max);
         let layers = (0..shape.layers).map(|_| runs.iter().cloned().map(part).collect());
         let layers = layers.collect::<Result<_, AllocError>>()?;
-        let storage = Arc::new(GpuKv { owner: self.shop.owner, layers, words, _ticket: ticket });
+        let storage = Arc::new(GpuKv { owner: self.inner.owner, layers, words, _ticket: ticket });
         Ok(KvCache { shape, storage })
     }
 
     fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError> {
-        let program = GpuProgram::new(&self.shop, recording)?;
-        self.shop.pipelines.save();
+        let program = GpuProgram::new(&self.inner, recording)?;
+        self.inner.pipelines.save();
         Ok(Box::new(program))
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>, AllocError> {
-        self.shop.memory.health.check()?;
-        Ok(Box::new(GpuStream::new(&self.shop)))
+        self.inner.memory.health.check()?;
+        Ok(Box::new(GpuStream::new(&self.inner)))
     }
 }

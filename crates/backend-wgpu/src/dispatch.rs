@@ -1,14 +1,16 @@
 //! From an op to the dispatches that compute it.
 
+pub(crate) mod products;
+
 use exo_backend::{
     AttentionBatch, KvCache, Op, OpKind, RopeStyle, Rows, RunError, RunShape, Weight, same_buffer,
 };
 use exo_types::KvDType;
 
-use crate::device::Shop;
+use crate::inner::DeviceInner;
 use crate::shader::{HEAD_DIM_MAX, Kernel, ROWS_MAX, Stored, Variant};
 use crate::storage::KvPart;
-use crate::{kv_rows, layout, products, storage};
+use crate::{kv_rows, layout, storage};
 
 /// Threads of a workgroup along a row, for kernels of one thread per element.
 const THREADS: usize = 64;
@@ -67,11 +69,11 @@ impl Plan {
 }
 
 /// Adds the dispatches of one op. Its operands were checked.
-pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunError> {
-    let buffer = |handle: &exo_backend::Buffer| storage::buffer(handle, shop.owner).data.buffer.clone();
+pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunError> {
+    let buffer = |handle: &exo_backend::Buffer| storage::buffer(handle, device.owner).data.buffer.clone();
     match op {
         Op::Embed { table, ids, out: result } => {
-            for piece in &storage::weight(table, shop.owner).pieces {
+            for piece in &storage::weight(table, device.owner).pieces {
                 let (cols, blocks) = (table.cols, layout::blocks(table.cols));
                 out.push(Plan {
                     variant: Variant::of(Kernel::Embed, [Stored { dtype: table.dtype, has_bias: false }]),
@@ -83,7 +85,7 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
         }
         Op::RmsNorm { x, weight, out: result, eps, groups, rows } => {
             let in_place = same_buffer(x, result);
-            let mut operands = vec![vector(shop, weight, op.kind())?, buffer(result)];
+            let mut operands = vec![vector(device, weight, op.kind())?, buffer(result)];
             operands.extend((!in_place).then(|| buffer(x)));
             let mut numbers = numbers([weight.cols, *groups]);
             numbers.push(eps.to_bits());
@@ -91,7 +93,7 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
             out.push(Plan { variant, numbers, operands, grid: Grid::each(*groups, *rows) });
         }
         Op::MatMul { weight, bias, x, out: result, rows } => {
-            let factor = products::Factor::new(shop, weight, bias.as_ref(), result)?;
+            let factor = products::Factor::new(device, weight, bias.as_ref(), result)?;
             out.extend(factor.plans(buffer(x), *rows, 1));
         }
         Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
@@ -99,14 +101,14 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
             out.push(Plan {
                 variant: Variant::plain(Kernel::Rope).flag("INTERLEAVED", interleaved),
                 numbers: numbers([*heads, *head_dim, frequencies.cols]),
-                operands: vec![buffer(x), buffer(positions), vector(shop, frequencies, op.kind())?],
+                operands: vec![buffer(x), buffer(positions), vector(device, frequencies, op.kind())?],
                 grid: Grid::elements(heads * frequencies.cols, Rows::Tokens),
             });
         }
         Op::KvWrite { kv, layer, k, v, batch } => {
             let parts = kv_rows::parts(kv.shape.dtype, kv.shape.head_dim);
-            for part in &storage::kv(kv, shop.owner).layers[*layer] {
-                let (numbers, mut operands) = paged(shop, kv, part, batch);
+            for part in &storage::kv(kv, device.owner).layers[*layer] {
+                let (numbers, mut operands) = paged(device, kv, part, batch);
                 operands.extend([buffer(k), buffer(v), part.keys.clone(), part.values.clone()]);
                 let grid = Grid::elements(part.heads * parts, Rows::Tokens);
                 out.push(Plan { variant: of_kv(Kernel::KvWrite, kv.shape.dtype), numbers, operands, grid });
@@ -116,8 +118,8 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
             if kv.shape.head_dim > HEAD_DIM_MAX as usize {
                 return Err(RunError::UnsupportedOp { op: op.kind(), dtype: None });
             }
-            for part in &storage::kv(kv, shop.owner).layers[*layer] {
-                let (mut numbers, mut operands) = paged(shop, kv, part, batch);
+            for part in &storage::kv(kv, device.owner).layers[*layer] {
+                let (mut numbers, mut operands) = paged(device, kv, part, batch);
                 numbers.extend([*heads as u32, scale.to_bits(), window.unwrap_or(0)]);
                 operands.extend([buffer(q), part.keys.clone(), part.values.clone(), buffer(result)]);
                 let variant = of_kv(Kernel::Attention, kv.shape.dtype).number("HEAD_DIM_MAX", HEAD_DIM_MAX);
@@ -171,8 +173,8 @@ pub(crate) fn numbers<const N: usize>(values: [usize; N]) -> Vec<u32> {
 }
 
 /// The only row of a weight as f32.
-pub(crate) fn vector(shop: &Shop, weight: &Weight, op: OpKind) -> Result<wgpu::Buffer, RunError> {
-    let vector = storage::weight(weight, shop.owner).vector.clone();
+pub(crate) fn vector(device: &DeviceInner, weight: &Weight, op: OpKind) -> Result<wgpu::Buffer, RunError> {
+    let vector = storage::weight(weight, device.owner).vector.clone();
     vector.ok_or(RunError::UnsupportedOp { op, dtype: Some(weight.dtype) })
 }
 
@@ -187,14 +189,14 @@ pub(crate) fn of_kv(kernel: Kernel, dtype: KvDType) -> Variant {
 
 /// The numbers and operands that every kernel on pages of a part of the cache begins with.
 pub(crate) fn paged(
-    shop: &Shop,
+    device: &DeviceInner,
     kv: &KvCache,
     part: &KvPart,
     batch: &AttentionBatch,
 ) -> (Vec<u32>, Vec<wgpu::Buffer>) {
     let shape = &kv.shape;
     let sequences = batch.page_table.len / batch.pages_per_sequence;
-    let words = storage::kv(kv, shop.owner).words;
+    let words = storage::kv(kv, device.owner).words;
     let parts = kv_rows::parts(shape.dtype, shape.head_dim);
     let columns = batch.pages_per_sequence;
     let numbers = numbers([
@@ -212,7 +214,7 @@ pub(crate) fn paged(
         0,
     ]);
     let tables = [&batch.positions, &batch.sequences, &batch.page_table];
-    (numbers, tables.map(|handle| storage::buffer(handle, shop.owner).data.buffer.clone()).to_vec())
+    (numbers, tables.map(|handle| storage::buffer(handle, device.owner).data.buffer.clone()).to_vec())
 }
 
 #[cfg(test)]

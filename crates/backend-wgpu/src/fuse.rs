@@ -13,40 +13,43 @@
 
 use exo_backend::{Buffer, Op, RopeStyle, Rows, RunError, Weight, same_buffer};
 
-use crate::device::Shop;
+use crate::dispatch::products::{self, FACTORS_MAX, FEW_TOKENS_MAX, Factor};
 use crate::dispatch::{Grid, Plan, numbers, of_kv, of_rows, paged, plan, vector};
-use crate::products::{self, FACTORS_MAX, FEW_TOKENS_MAX, Factor};
+use crate::inner::DeviceInner;
 use crate::shader::{HEAD_DIM_MAX, Kernel};
 use crate::storage;
 
 /// How many of the first ops go together, and their dispatches; `None` if the first stays alone.
-pub(crate) fn first_together(shop: &Shop, ops: &[Op]) -> Result<Option<(usize, Vec<Plan>)>, RunError> {
-    if !shop.is_fusing {
+pub(crate) fn first_together(
+    device: &DeviceInner,
+    ops: &[Op],
+) -> Result<Option<(usize, Vec<Plan>)>, RunError> {
+    if !device.is_fusing {
         return Ok(None);
     }
     let found = match ops {
         [Op::Add { .. }, Op::RmsNorm { .. }, ..] => {
-            sum_and_norm(shop, &ops[..2])?.map(|plan| (2, vec![plan]))
+            sum_and_norm(device, &ops[..2])?.map(|plan| (2, vec![plan]))
         }
-        [Op::MatMul { .. }, ..] => match gated(shop, ops)? {
+        [Op::MatMul { .. }, ..] => match gated(device, ops)? {
             Some(plans) => Some((3, plans)),
-            None => several(shop, ops)?,
+            None => several(device, ops)?,
         },
         [Op::RmsNorm { .. } | Op::Rope { .. }, ..] => {
-            heads(shop, ops)?.map(|(taken, plan)| (taken, vec![plan]))
+            heads(device, ops)?.map(|(taken, plan)| (taken, vec![plan]))
         }
         _ => None,
     };
     // One binding is taken by the place for complaints.
-    let fits = |plan: &Plan| plan.operands.len() < shop.storage_buffers_max && plan.fits();
+    let fits = |plan: &Plan| plan.operands.len() < device.storage_buffers_max && plan.fits();
     Ok(found.filter(|(_, plans)| plans.iter().all(fits)))
 }
 
-fn raw(shop: &Shop, handle: &Buffer) -> wgpu::Buffer {
-    storage::buffer(handle, shop.owner).data.buffer.clone()
+fn raw(device: &DeviceInner, handle: &Buffer) -> wgpu::Buffer {
+    storage::buffer(handle, device.owner).data.buffer.clone()
 }
 
-fn sum_and_norm(shop: &Shop, ops: &[Op]) -> Result<Option<Plan>, RunError> {
+fn sum_and_norm(device: &DeviceInner, ops: &[Op]) -> Result<Option<Plan>, RunError> {
     let [Op::Add { x, y, width }, norm @ Op::RmsNorm { x: of, weight, out, eps, groups, rows }] = ops else {
         return Ok(None);
     };
@@ -57,7 +60,8 @@ fn sum_and_norm(shop: &Shop, ops: &[Op]) -> Result<Option<Plan>, RunError> {
     }
     let mut numbers = numbers([*width, 1]);
     numbers.push(eps.to_bits());
-    let operands = vec![vector(shop, weight, norm.kind())?, raw(shop, out), raw(shop, x), raw(shop, y)];
+    let operands =
+        vec![vector(device, weight, norm.kind())?, raw(device, out), raw(device, x), raw(device, y)];
     let variant = of_rows(Kernel::RmsNorm, *rows).flag("SUM", true);
     Ok(Some(Plan { variant, numbers, operands, grid: Grid::each(1, *rows) }))
 }
@@ -87,15 +91,15 @@ fn of_one_x(ops: &[Op], count_max: usize) -> Vec<Product<'_>> {
     found
 }
 
-fn factors<'a>(shop: &'a Shop, products: &[Product<'a>]) -> Result<Vec<Factor<'a>>, RunError> {
-    products.iter().map(|(weight, bias, _, out, _)| Factor::new(shop, weight, *bias, out)).collect()
+fn factors<'a>(device: &'a DeviceInner, products: &[Product<'a>]) -> Result<Vec<Factor<'a>>, RunError> {
+    products.iter().map(|(weight, bias, _, out, _)| Factor::new(device, weight, *bias, out)).collect()
 }
 
 /// For few rows together, for more one by one.
-fn several(shop: &Shop, ops: &[Op]) -> Result<Option<(usize, Vec<Plan>)>, RunError> {
+fn several(device: &DeviceInner, ops: &[Op]) -> Result<Option<(usize, Vec<Plan>)>, RunError> {
     let found = of_one_x(ops, FACTORS_MAX);
     let [(_, _, x, _, rows), _, ..] = found[..] else { return Ok(None) };
-    let (factors, x) = (factors(shop, &found)?, raw(shop, x));
+    let (factors, x) = (factors(device, &found)?, raw(device, x));
     let plans = products::together(&factors, &x, rows, Kernel::MatMulVec).map(|mut plans| {
         let many = factors.iter().flat_map(|factor| factor.plans(x.clone(), rows, FEW_TOKENS_MAX + 1));
         plans.extend(many);
@@ -104,7 +108,7 @@ fn several(shop: &Shop, ops: &[Op]) -> Result<Option<(usize, Vec<Plan>)>, RunErr
     Ok(plans.map(|plans| (factors.len(), plans)))
 }
 
-fn gated(shop: &Shop, ops: &[Op]) -> Result<Option<Vec<Plan>>, RunError> {
+fn gated(device: &DeviceInner, ops: &[Op]) -> Result<Option<Vec<Plan>>, RunError> {
     let [_, _, swiglu @ Op::SwiGlu { gate, up, out, width }, ..] = ops else { return Ok(None) };
     let found = of_one_x(ops, 2);
     let [(w0, _, x, gates, rows), (w1, _, _, ups, _)] = found[..] else { return Ok(None) };
@@ -112,13 +116,13 @@ fn gated(shop: &Shop, ops: &[Op]) -> Result<Option<Vec<Plan>>, RunError> {
     if !joined || rows != Rows::Tokens || w0.rows != *width || w1.rows != *width {
         return Ok(None);
     }
-    let (factors, x) = (factors(shop, &found)?, raw(shop, x));
+    let (factors, x) = (factors(device, &found)?, raw(device, x));
     let Some(mut plans) = products::together(&factors, &x, rows, Kernel::MatMulGated) else {
         return Ok(None);
     };
     plans.extend(factors.iter().flat_map(|factor| factor.plans(x.clone(), rows, FEW_TOKENS_MAX + 1)));
     let first = plans.len();
-    plan(shop, swiglu, &mut plans)?;
+    plan(device, swiglu, &mut plans)?;
     plans[first..].iter_mut().for_each(|plan| plan.grid.from = FEW_TOKENS_MAX + 1);
     Ok(Some(plans))
 }
@@ -134,7 +138,7 @@ fn norm_of_heads(op: &Op) -> Option<(&Buffer, &Weight, f32, usize)> {
 }
 
 /// The ops from the products to attention, and how many they are.
-fn heads(shop: &Shop, ops: &[Op]) -> Result<Option<(usize, Plan)>, RunError> {
+fn heads(device: &DeviceInner, ops: &[Op]) -> Result<Option<(usize, Plan)>, RunError> {
     let (norms, rest) = match ops {
         [first, second, rest @ ..] => match (norm_of_heads(first), norm_of_heads(second)) {
             (Some(q), Some(k)) => (Some((q, k)), rest),
@@ -160,14 +164,14 @@ fn heads(shop: &Shop, ops: &[Op]) -> Result<Option<(usize, Plan)>, RunError> {
         return Ok(None);
     }
     // In parts it is written by dispatches of their own.
-    let [stored] = &storage::kv(kv, shop.owner).layers[*layer][..] else { return Ok(None) };
-    let (mut numbers, mut operands) = paged(shop, kv, stored, batch);
+    let [stored] = &storage::kv(kv, device.owner).layers[*layer][..] else { return Ok(None) };
+    let (mut numbers, mut operands) = paged(device, kv, stored, batch);
     let eps = norms.map_or(0.0, |(of_q, _)| of_q.2);
     numbers.extend([*heads as u32, frequencies.cols as u32, eps.to_bits()]);
-    operands.extend([q, k, v].map(|handle| raw(shop, handle)));
-    operands.push(vector(shop, frequencies, rope.kind())?);
+    operands.extend([q, k, v].map(|handle| raw(device, handle)));
+    operands.push(vector(device, frequencies, rope.kind())?);
     if let Some((of_q, of_k)) = norms {
-        operands.extend([vector(shop, of_q.1, ops[0].kind())?, vector(shop, of_k.1, ops[1].kind())?]);
+        operands.extend([vector(device, of_q.1, ops[0].kind())?, vector(device, of_k.1, ops[1].kind())?]);
     }
     operands.extend([stored.keys.clone(), stored.values.clone()]);
     let variant = of_kv(Kernel::Heads, kv.shape.dtype)

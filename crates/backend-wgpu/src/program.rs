@@ -7,9 +7,9 @@ use exo_backend::{
     Stored, check_op,
 };
 
-use crate::device::Shop;
 use crate::dispatch::{Grid, Plan, plan};
 use crate::fuse::first_together;
+use crate::inner::DeviceInner;
 use crate::pipelines::Pipeline;
 use crate::storage;
 
@@ -57,25 +57,25 @@ impl Program for GpuProgram {}
 
 impl GpuProgram {
     /// Panics on operands that contradict each other or belong elsewhere.
-    pub(crate) fn new(shop: &Shop, recording: Recording) -> Result<Self, RunError> {
+    pub(crate) fn new(device: &DeviceInner, recording: Recording) -> Result<Self, RunError> {
         let mut capacity = Capacity::default();
-        recording.ops.iter().for_each(|op| check_op(op, shop.owner, &mut capacity));
-        let drafts = draft(shop, &recording.ops)?;
+        recording.ops.iter().for_each(|op| check_op(op, device.owner, &mut capacity));
+        let drafts = draft(device, &recording.ops)?;
         let usage = wgpu::BufferUsages::COPY_DST;
-        let run = shop.memory.raw("the numbers of a run", 16, usage | wgpu::BufferUsages::UNIFORM)?;
+        let run = device.memory.raw("the numbers of a run", 16, usage | wgpu::BufferUsages::UNIFORM)?;
         let usage = usage | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::STORAGE;
-        let fault = shop.memory.raw("what kernels complain of", 4 * FAULT_WORDS as u64, usage)?;
+        let fault = device.memory.raw("what kernels complain of", 4 * FAULT_WORDS as u64, usage)?;
         let plans = drafts.iter().filter_map(|draft| match draft {
             Draft::Plan(plan) => Some(plan),
             Draft::Pause(_) => None,
         });
-        let mut dispatches = bind(shop, &plans.collect::<Vec<_>>(), &run, &fault)?.into_iter();
+        let mut dispatches = bind(device, &plans.collect::<Vec<_>>(), &run, &fault)?.into_iter();
         let step = |draft| match draft {
             Draft::Plan(_) => dispatches.next().map(Step::Dispatch),
             Draft::Pause(step) => Some(step),
         };
         let steps = drafts.into_iter().filter_map(step).collect();
-        let inner = Inner { owner: shop.owner, steps, capacity, run, fault };
+        let inner = Inner { owner: device.owner, steps, capacity, run, fault };
         Ok(Self { inner: Arc::new(inner), _ops: recording.ops })
     }
 }
@@ -87,15 +87,15 @@ enum Draft {
 }
 
 /// What `ops` become, those together that go together.
-fn draft(shop: &Shop, ops: &[Op]) -> Result<Vec<Draft>, RunError> {
+fn draft(device: &DeviceInner, ops: &[Op]) -> Result<Vec<Draft>, RunError> {
     let mut drafts = Vec::new();
     let mut rest = ops;
     while let [op, ..] = rest {
-        let (taken, plans) = match first_together(shop, rest)? {
+        let (taken, plans) = match first_together(device, rest)? {
             Some(fused) => fused,
             None => {
                 let mut plans = Vec::new();
-                plan(shop, op, &mut plans)?;
+                plan(device, op, &mut plans)?;
                 (1, plans)
             }
         };
@@ -117,23 +117,23 @@ fn draft(shop: &Shop, ops: &[Op]) -> Result<Vec<Draft>, RunError> {
 
 /// Makes the bindings: the numbers of all ops lie in one buffer.
 fn bind(
-    shop: &Shop,
+    device: &DeviceInner,
     plans: &[&Plan],
     run: &wgpu::Buffer,
     fault: &wgpu::Buffer,
 ) -> Result<Vec<Dispatch>, RunError> {
-    let device = &shop.memory.device;
-    let stride = device.limits().min_uniform_buffer_offset_alignment.max(64) as usize;
+    let raw = &device.memory.device;
+    let stride = raw.limits().min_uniform_buffer_offset_alignment.max(64) as usize;
     let mut bytes = vec![0u8; stride * plans.len()];
     for (slot, plan) in bytes.chunks_exact_mut(stride).zip(plans) {
         let numbers: &[u8] = bytemuck::cast_slice(&plan.numbers);
         slot[..numbers.len()].copy_from_slice(numbers);
     }
     let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-    let ops = shop.memory.raw("the numbers of ops", bytes.len() as u64, usage)?;
-    shop.queue.write(&shop.memory, &ops, 0, &bytes)?;
+    let ops = device.memory.raw("the numbers of ops", bytes.len() as u64, usage)?;
+    device.queue.write(&device.memory, &ops, 0, &bytes)?;
     let bound = plans.iter().enumerate().map(|(i, plan)| {
-        let pipeline = shop.pipelines.get(device, &shop.memory.health, &plan.variant)?;
+        let pipeline = device.pipelines.get(raw, &device.memory.health, &plan.variant)?;
         let numbers = wgpu::BindingResource::Buffer(wgpu::BufferBinding {
             buffer: &ops,
             offset: (i * stride) as u64,
@@ -145,7 +145,7 @@ fn bind(
             .zip(resources)
             .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
             .collect();
-        let bindings = device.create_bind_group(&wgpu::BindGroupDescriptor {
+        let bindings = raw.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
             layout: &pipeline.layout,
             entries: &entries,
@@ -153,7 +153,7 @@ fn bind(
         Ok(Dispatch { pipeline, bindings, grid: plan.grid })
     });
     let bound = bound.collect::<Result<Vec<_>, RunError>>()?;
-    shop.memory.health.check_run()?;
+    device.memory.health.check_run()?;
     Ok(bound)
 }
 
@@ -173,18 +173,18 @@ impl Inner {
     /// Queues one run; what the device makes of it shows at the next look.
     pub(crate) fn run(
         self: &Arc<Self>,
-        shop: &Shop,
+        device: &DeviceInner,
         shape: RunShape,
         exchange: &dyn Exchange,
         over: &mut dyn SumOver,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
         self.capacity.assert_holds(shape);
-        shop.memory.health.check_run()?;
+        device.memory.health.check_run()?;
         let numbers = [shape.tokens as u32, shape.selected as u32, 0, 0];
         let mut steps = self.steps.iter().peekable();
         while steps.peek().is_some() {
-            let pause = shop.queue.record_run(&shop.memory, self, numbers, |encoder| {
+            let pause = device.queue.record_run(&device.memory, &self.run, numbers, |encoder| {
                 encode(encoder, &mut steps, shape, exchange.is_alone(), cancel)
             })?;
             match pause {
@@ -193,7 +193,7 @@ impl Inner {
                 Pause::Cancelled { layer } => return Err(RunError::Cancelled { layer }),
             }
         }
-        shop.memory.health.check_run()
+        device.memory.health.check_run()
     }
 }
 

@@ -3,13 +3,12 @@
 //! A decode step is layers, head and a copy of the logits: one submission. Every stream of a device shares the queue, so
 //! one list of commands keeps their order.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_backend::AllocError;
 
 use crate::memory::Memory;
-use crate::program::Inner;
 use crate::upload::{PIECE_BYTES, Uploads};
 use crate::work::{Work, WorkDone};
 
@@ -23,8 +22,8 @@ pub(crate) type RunNumbers = [u32; 4];
 #[derive(Default, Debug)]
 struct Open {
     encoder: Option<wgpu::CommandEncoder>,
-    /// Programs that run in them, each once: the device begins with a run while the next is written.
-    programs: Vec<Arc<Inner>>,
+    /// The run numbers of the programs that run in them, each once: the device begins with a run while the next is written.
+    runs: Vec<wgpu::Buffer>,
     uploads: Uploads,
 }
 
@@ -58,22 +57,22 @@ impl Queue {
         write(self.encoder(&mut self.lock()));
     }
 
-    /// Queues a run, or a piece of one. `write` tells how many dispatches it made.
+    /// Queues a run, or a piece of one: `run` is where its program reads `numbers`. `write` tells how many dispatches it made.
     pub(crate) fn record_run<T>(
         &self,
         memory: &Memory,
-        program: &Arc<Inner>,
+        run: &wgpu::Buffer,
         numbers: RunNumbers,
         write: impl FnOnce(&mut wgpu::CommandEncoder) -> (u64, T),
     ) -> Result<T, AllocError> {
         let mut open = self.lock();
-        if open.programs.iter().any(|known| Arc::ptr_eq(known, program)) {
+        if open.runs.contains(run) {
             self.hand_over(&mut open);
         }
         let started = Instant::now();
-        self.put(&mut open, memory, &program.run, 0, bytemuck::cast_slice(&numbers))?;
+        self.put(&mut open, memory, run, 0, bytemuck::cast_slice(&numbers))?;
         let (dispatches, result) = write(self.encoder(&mut open));
-        open.programs.push(Arc::clone(program));
+        open.runs.push(run.clone());
         self.work.recorded(dispatches, started.elapsed());
         Ok(result)
     }
@@ -137,7 +136,7 @@ impl Queue {
     }
 
     fn hand_over(&self, open: &mut Open) -> wgpu::SubmissionIndex {
-        open.programs.clear();
+        open.runs.clear();
         match open.encoder.take() {
             None => self.inner.submit([]),
             Some(encoder) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use exo_backend::{Download, FAULT_WORDS, Fence, RunError, Untold, complaint};
 
-use crate::device::Shop;
+use crate::inner::DeviceInner;
 use crate::program::Inner;
 
 /// Spare buffers kept; more are only made while more downloads are on their way.
@@ -42,7 +42,7 @@ impl Desk {
         }
     }
 
-    fn staging(&self, shop: &Shop, bytes: u64) -> Result<wgpu::Buffer, RunError> {
+    fn staging(&self, device: &DeviceInner, bytes: u64) -> Result<wgpu::Buffer, RunError> {
         self.collect(0);
         let mut spare = locked(&self.spare);
         if let Some(fitting) = spare.iter().position(|buffer| buffer.size() >= bytes) {
@@ -51,7 +51,7 @@ impl Desk {
         // The smaller ones make room for the one that serves both.
         spare.clear();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        Ok(shop.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
+        Ok(device.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
     }
 
     /// Takes back what has landed since, and notes what nobody was told. The device is done with readings before `done`.
@@ -121,7 +121,7 @@ impl Landing {
 
 /// Bytes on their way, and what kernels complained of until then.
 pub(crate) struct Reading {
-    shop: Arc<Shop>,
+    device: Arc<DeviceInner>,
     desk: Arc<Desk>,
     /// `None` once they have arrived.
     landing: Option<Landing>,
@@ -134,18 +134,18 @@ impl Reading {
     /// Queues copies of `parts` (buffer, byte, bytes) and of what kernels complained of since the reading before. Behind its copy
     /// their place is cleared: what runs from now on complains to the reading that is queued next.
     pub(crate) fn queue(
-        shop: &Arc<Shop>,
+        device: &Arc<DeviceInner>,
         desk: &Arc<Desk>,
         parts: &[(&wgpu::Buffer, u64, u64)],
     ) -> Result<Self, RunError> {
-        shop.memory.health.check_run()?;
+        device.memory.health.check_run()?;
         let programs = locked(&desk.unseen).clone();
         let wanted: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
         let fault_bytes = 4 * FAULT_WORDS as u64;
         let total = wanted + fault_bytes * programs.len() as u64;
-        let staging = desk.staging(shop, total)?;
+        let staging = desk.staging(device, total)?;
         let faults = programs.iter().map(|program| (&program.fault, 0, fault_bytes));
-        let submitted = shop.queue.submit(|encoder| {
+        let submitted = device.queue.submit(|encoder| {
             let mut to = 0;
             for (from, at, bytes) in parts.iter().copied().chain(faults) {
                 if bytes > 0 {
@@ -155,7 +155,7 @@ impl Reading {
             }
             programs.iter().for_each(|program| encoder.clear_buffer(&program.fault, 0, None));
         });
-        shop.queue.count_read(total);
+        device.queue.count_read(total);
         let (tell, told) = mpsc::channel();
         let is_there = Arc::new(AtomicBool::new(false));
         let arrived = Arc::clone(&is_there);
@@ -168,14 +168,14 @@ impl Reading {
         locked(&desk.unseen).clear();
         let (number, total) = (desk.readings.fetch_add(1, Ordering::Relaxed), total as usize);
         let landing = Landing { number, staging, wanted: wanted as usize, total, mapped, submitted, told };
-        let (shop, desk) = (Arc::clone(shop), Arc::clone(desk));
-        Ok(Self { shop, desk, landing: Some(landing), wanted, is_there })
+        let (device, desk) = (Arc::clone(device), Arc::clone(desk));
+        Ok(Self { device, desk, landing: Some(landing), wanted, is_there })
     }
 
     /// Waits and gives the bytes. A complaint of a kernel is the error.
     pub(crate) fn wait(mut self, deadline: Duration) -> Result<Vec<u8>, RunError> {
         let Some(landing) = self.landing.take() else { return Ok(Vec::new()) };
-        let mut bytes = match arrived(&self.shop, &landing, deadline) {
+        let mut bytes = match arrived(&self.device, &landing, deadline) {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.landing = Some(landing);
@@ -197,9 +197,9 @@ impl Drop for Reading {
 }
 
 /// Waits for what is on its way.
-fn arrived(shop: &Shop, landing: &Landing, deadline: Duration) -> Result<Vec<u8>, RunError> {
-    let (started, health) = (Instant::now(), &shop.memory.health);
-    poll_until(shop, &landing.submitted, deadline)?;
+fn arrived(device: &DeviceInner, landing: &Landing, deadline: Duration) -> Result<Vec<u8>, RunError> {
+    let (started, health) = (Instant::now(), &device.memory.health);
+    poll_until(device, &landing.submitted, deadline)?;
     let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
     let bytes = landing.bytes(left);
     health.check_run()?;
@@ -218,24 +218,28 @@ fn late(started: Instant) -> RunError {
 }
 
 /// Waits until the device has done what was submitted until then.
-fn poll_until(shop: &Shop, submitted: &wgpu::SubmissionIndex, deadline: Duration) -> Result<(), RunError> {
+fn poll_until(
+    device: &DeviceInner,
+    submitted: &wgpu::SubmissionIndex,
+    deadline: Duration,
+) -> Result<(), RunError> {
     let started = Instant::now();
     let wait = wgpu::PollType::Wait { submission_index: Some(submitted.clone()), timeout: Some(deadline) };
-    match shop.memory.poll(wait) {
+    match device.memory.poll(wait) {
         Err(wgpu::PollError::Timeout) => Err(late(started)),
-        _ => shop.memory.health.check_run(),
+        _ => device.memory.health.check_run(),
     }
 }
 
 /// Lets the driver tell what it has done, without waiting.
-fn look(shop: &Shop) -> Result<(), RunError> {
-    let _ = shop.memory.poll(wgpu::PollType::Poll); // a lost device shows in its health
-    shop.memory.health.check_run()
+fn look(device: &DeviceInner) -> Result<(), RunError> {
+    let _ = device.memory.poll(wgpu::PollType::Poll); // a lost device shows in its health
+    device.memory.health.check_run()
 }
 
 impl Download for Reading {
     fn is_ready(&self) -> Result<bool, RunError> {
-        look(&self.shop)?;
+        look(&self.device)?;
         Ok(self.is_there.load(Ordering::Acquire))
     }
 
@@ -249,34 +253,34 @@ impl Download for Reading {
 
 /// A place in the queue.
 pub(crate) struct Place {
-    shop: Arc<Shop>,
+    device: Arc<DeviceInner>,
     submitted: wgpu::SubmissionIndex,
     is_done: Arc<AtomicBool>,
 }
 
 impl Place {
     /// Behind everything queued.
-    pub(crate) fn now(shop: &Arc<Shop>) -> Self {
-        let submitted = shop.queue.flush();
+    pub(crate) fn now(device: &Arc<DeviceInner>) -> Self {
+        let submitted = device.queue.flush();
         let is_done = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&is_done);
-        shop.queue.on_done(move || done.store(true, Ordering::Release));
-        Self { shop: Arc::clone(shop), submitted, is_done }
+        device.queue.on_done(move || done.store(true, Ordering::Release));
+        Self { device: Arc::clone(device), submitted, is_done }
     }
 
     /// Whether it is a place in this device's queue.
-    pub(crate) fn is_of(&self, shop: &Arc<Shop>) -> bool {
-        Arc::ptr_eq(&self.shop, shop)
+    pub(crate) fn is_of(&self, device: &Arc<DeviceInner>) -> bool {
+        Arc::ptr_eq(&self.device, device)
     }
 }
 
 impl Fence for Place {
     fn is_done(&self) -> Result<bool, RunError> {
-        look(&self.shop)?;
+        look(&self.device)?;
         Ok(self.is_done.load(Ordering::Acquire))
     }
 
     fn wait(&self, deadline: Duration) -> Result<(), RunError> {
-        poll_until(&self.shop, &self.submitted, deadline)
+        poll_until(&self.device, &self.submitted, deadline)
     }
 }

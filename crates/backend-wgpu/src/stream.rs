@@ -9,7 +9,7 @@ use exo_backend::{
     same_buffer,
 };
 
-use crate::device::Shop;
+use crate::inner::DeviceInner;
 use crate::kv_rows;
 use crate::program::{GpuProgram, SumOver, raw};
 use crate::reading::{Desk, Place, Reading};
@@ -24,31 +24,31 @@ type InPart<'a> = (&'a KvPart, u64, u64);
 /// Work on a graphics processor, in order.
 #[derive(Debug)]
 pub struct GpuStream {
-    shop: Arc<Shop>,
+    device: Arc<DeviceInner>,
     desk: Arc<Desk>,
 }
 
 impl Drop for GpuStream {
     /// What was queued is done, whoever asks for it.
     fn drop(&mut self) {
-        self.shop.queue.flush();
+        self.device.queue.flush();
     }
 }
 
 impl GpuStream {
-    pub(crate) fn new(shop: &Arc<Shop>) -> Self {
-        Self { shop: Arc::clone(shop), desk: Arc::default() }
+    pub(crate) fn new(device: &Arc<DeviceInner>) -> Self {
+        Self { device: Arc::clone(device), desk: Arc::default() }
     }
 
     /// Queues the way of `parts` (buffer, byte, bytes) to the host, and of complaints.
     fn queue(&self, parts: &[(&wgpu::Buffer, u64, u64)]) -> Result<Reading, RunError> {
-        Reading::queue(&self.shop, &self.desk, parts)
+        Reading::queue(&self.device, &self.desk, parts)
     }
 
     /// Each part of a layer, and byte and bytes of a page in its two buffers.
     fn page<'a>(&self, kv: &'a KvCache, layer: usize, page: usize) -> Result<Vec<InPart<'a>>, RunError> {
         kv.check_page(layer, page)?;
-        let cache = storage::kv(kv, self.shop.owner);
+        let cache = storage::kv(kv, self.device.owner);
         let of = |part: &'a KvPart| {
             let bytes = (4 * part.heads * kv.shape.page_tokens * cache.words) as u64;
             (part, page as u64 * bytes, bytes)
@@ -58,11 +58,11 @@ impl GpuStream {
 
     fn upload(&mut self, to: &Buffer, element: Element, at: usize, data: &[u8]) -> Result<(), RunError> {
         to.assert_fits(element, at, data.len() / 4);
-        let buffer = raw(to, self.shop.owner);
+        let buffer = raw(to, self.device.owner);
         if !data.is_empty() {
-            self.shop.queue.write(&self.shop.memory, buffer, 4 * at as u64, data)?;
+            self.device.queue.write(&self.device.memory, buffer, 4 * at as u64, data)?;
         }
-        self.shop.memory.health.check_run()
+        self.device.memory.health.check_run()
     }
 }
 
@@ -97,11 +97,11 @@ impl Stream for GpuStream {
         exchange: &dyn Exchange,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
-        let program: &GpuProgram = self.shop.owner.behind(program, &"the program");
+        let program: &GpuProgram = self.device.owner.behind(program, &"the program");
         let inner = Arc::clone(&program.inner);
         self.desk.look_at(&inner);
-        let shop = Arc::clone(&self.shop);
-        let ran = inner.run(&shop, shape, exchange, &mut Through { stream: self, exchange }, cancel);
+        let device = Arc::clone(&self.device);
+        let ran = inner.run(&device, shape, exchange, &mut Through { stream: self, exchange }, cancel);
         // A look in the middle, at an exchange, has forgotten it.
         self.desk.look_at(&inner);
         ran
@@ -110,12 +110,12 @@ impl Stream for GpuStream {
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError> {
         from.assert_fits(to.element, 0, len);
         to.assert_fits(from.element, 0, len);
-        let (source, target) = (raw(from, self.shop.owner), raw(to, self.shop.owner));
+        let (source, target) = (raw(from, self.device.owner), raw(to, self.device.owner));
         if !same_buffer(from, to) && len > 0 {
             let bytes = 4 * len as u64;
-            self.shop.queue.record(|encoder| encoder.copy_buffer_to_buffer(source, 0, target, 0, bytes));
+            self.device.queue.record(|encoder| encoder.copy_buffer_to_buffer(source, 0, target, 0, bytes));
         }
-        self.shop.memory.health.check_run()
+        self.device.memory.health.check_run()
     }
 
     fn download_later(
@@ -125,8 +125,8 @@ impl Stream for GpuStream {
         len: usize,
     ) -> Result<Box<dyn Download>, RunError> {
         from.assert_fits(Element::F32, at, len);
-        let shop = Arc::clone(&self.shop);
-        Ok(Box::new(self.queue(&[(raw(from, shop.owner), 4 * at as u64, 4 * len as u64)])?))
+        let device = Arc::clone(&self.device);
+        Ok(Box::new(self.queue(&[(raw(from, device.owner), 4 * at as u64, 4 * len as u64)])?))
     }
 
     fn download_f32(
@@ -140,8 +140,8 @@ impl Stream for GpuStream {
     }
 
     fn event(&mut self) -> Result<Event, RunError> {
-        self.shop.memory.health.check_run()?;
-        Ok(Event { fence: Arc::new(Place::now(&self.shop)) })
+        self.device.memory.health.check_run()?;
+        Ok(Event { fence: Arc::new(Place::now(&self.device)) })
     }
 
     /// The device has one queue: what is queued now comes behind whatever was queued before. Another device's event is
@@ -149,7 +149,7 @@ impl Stream for GpuStream {
     fn after(&mut self, event: &Event) -> Result<(), RunError> {
         let fence: &dyn Any = &*event.fence;
         match fence.downcast_ref::<Place>() {
-            Some(place) if place.is_of(&self.shop) => self.shop.memory.health.check_run(),
+            Some(place) if place.is_of(&self.device) => self.device.memory.health.check_run(),
             _ => event.wait(WAIT_MAX),
         }
     }
@@ -165,7 +165,7 @@ impl Stream for GpuStream {
         let values = parts.iter().map(|(part, at, bytes)| (&part.values, *at, *bytes));
         let data = self.queue(&keys.chain(values).collect::<Vec<_>>())?.wait(WAIT_MAX)?;
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(&data);
-        let row_words = storage::kv(kv, self.shop.owner).words;
+        let row_words = storage::kv(kv, self.device.owner).words;
         let mut rows = vec![0.0; kv.shape.page_elements()];
         for (row, words) in rows.chunks_mut(kv.shape.head_dim).zip(words.chunks(row_words)) {
             kv_rows::decode(kv.shape.dtype, words, row);
@@ -183,22 +183,22 @@ impl Stream for GpuStream {
         for (part, at, bytes) in parts {
             for (words, buffer) in [(&mut keys, &part.keys), (&mut values, &part.values)] {
                 let (own, rest) = words.split_at(bytes as usize / 4);
-                self.shop.queue.write(&self.shop.memory, buffer, at, bytemuck::cast_slice(own))?;
+                self.device.queue.write(&self.device.memory, buffer, at, bytemuck::cast_slice(own))?;
                 *words = rest;
             }
         }
-        self.shop.memory.health.check_run()
+        self.device.memory.health.check_run()
     }
 
     fn clear_kv(&mut self, kv: &KvCache, page: usize) -> Result<(), RunError> {
         let parts = (0..kv.shape.layers).map(|layer| self.page(kv, layer, page));
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
-        self.shop.queue.record(|encoder| {
+        self.device.queue.record(|encoder| {
             for (part, at, bytes) in parts.into_iter().flatten() {
                 encoder.clear_buffer(&part.keys, at, Some(bytes));
                 encoder.clear_buffer(&part.values, at, Some(bytes));
             }
         });
-        self.shop.memory.health.check_run()
+        self.device.memory.health.check_run()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use exo_backend::{AllocError, Weight, WeightError, assert_whole, vector_of};
 use exo_types::{DType, TensorView};
 
-use crate::device::Shop;
+use crate::inner::DeviceInner;
 use crate::layout;
 use crate::storage::{GpuWeight, Piece};
 use crate::upload::PIECE_BYTES;
@@ -15,7 +15,7 @@ use crate::upload::PIECE_BYTES;
 /// a few staging buffers.
 const CHUNK_BYTES: usize = 2 * PIECE_BYTES;
 
-pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightError> {
+pub(crate) fn load(device: &DeviceInner, tensor: &TensorView) -> Result<Weight, WeightError> {
     let (rows, cols) = (tensor.rows as usize, tensor.cols as usize);
     assert_whole(tensor);
     let dtype = tensor.dtype;
@@ -23,13 +23,13 @@ pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightErr
         return Err(WeightError::UnsupportedType { name: tensor.name.clone(), dtype });
     }
     let vector = vector_of(tensor);
-    let ranges = pieces(dtype, rows, cols, shop.split_bytes_max);
+    let ranges = pieces(dtype, rows, cols, device.split_bytes_max);
     let words = |range: &Range<usize>| layout::total_words(dtype, range.len(), cols);
     let bytes = 4 * ranges.iter().map(words).sum::<usize>() + vector.as_ref().map_or(0, |v| 4 * v.len());
-    let ticket = shop.memory.ledger.take(&tensor.name, bytes as u64)?;
+    let ticket = device.memory.ledger.take(&tensor.name, bytes as u64)?;
     let pieces =
-        ranges.into_iter().map(|range| upload_piece(shop, tensor, range)).collect::<Result<_, _>>()?;
-    let vector = vector.map(|values| upload_vector(shop, &tensor.name, &values)).transpose()?;
+        ranges.into_iter().map(|range| upload_piece(device, tensor, range)).collect::<Result<_, _>>()?;
+    let vector = vector.map(|values| upload_vector(device, &tensor.name, &values)).transpose()?;
     // What was copied must have been the real bytes.
     tensor.source.check()?;
     Ok(Weight {
@@ -38,7 +38,7 @@ pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightErr
         rows,
         cols,
         footprint_bytes: bytes as u64,
-        storage: Arc::new(GpuWeight { owner: shop.owner, pieces, vector, _ticket: ticket }),
+        storage: Arc::new(GpuWeight { owner: device.owner, pieces, vector, _ticket: ticket }),
     })
 }
 
@@ -49,12 +49,16 @@ fn pieces(dtype: DType, rows: usize, cols: usize, bytes_max: u64) -> Vec<Range<u
     (0..rows).step_by(each).map(|first| first..(first + each).min(rows)).collect()
 }
 
-fn upload_piece(shop: &Shop, tensor: &TensorView, range: Range<usize>) -> Result<Piece, WeightError> {
+fn upload_piece(
+    device: &DeviceInner,
+    tensor: &TensorView,
+    range: Range<usize>,
+) -> Result<Piece, WeightError> {
     let (dtype, cols, row_bytes) = (tensor.dtype, tensor.cols as usize, tensor.row_bytes());
     let bytes = 4 * layout::total_words(dtype, range.len(), cols) as u64;
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
-    shop.memory.check_binding(&tensor.name, bytes)?;
-    let buffer = shop.memory.raw(&tensor.name, bytes, usage)?;
+    device.memory.check_binding(&tensor.name, bytes)?;
+    let buffer = device.memory.raw(&tensor.name, bytes, usage)?;
     let stored = tensor.bytes();
     let (mut quants, mut scales, mut at) = (Vec::new(), Vec::new(), 0);
     let each = (CHUNK_BYTES / row_bytes.max(1)).max(1);
@@ -65,32 +69,37 @@ fn upload_piece(shop: &Shop, tensor: &TensorView, range: Range<usize>) -> Result
             let row = &stored[row * row_bytes..(row + 1) * row_bytes];
             layout::pack_row(dtype, row, cols, &mut quants, &mut scales);
         }
-        at = write_words(shop, &buffer, at, &quants)?;
+        at = write_words(device, &buffer, at, &quants)?;
         quants.clear();
         first = last;
     }
     let joined = |pair: &[u16]| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16;
     let scales: Vec<u32> = scales.chunks(2).map(joined).collect();
-    write_words(shop, &buffer, at, &scales)?;
+    write_words(device, &buffer, at, &scales)?;
     Ok(Piece { first: range.start, rows: range.len(), buffer })
 }
 
 /// Writes from byte `at` on and says where the next go. The driver's copies are done before this returns, so that their
 /// staging buffers are free again.
-fn write_words(shop: &Shop, buffer: &wgpu::Buffer, at: u64, words: &[u32]) -> Result<u64, AllocError> {
+fn write_words(
+    device: &DeviceInner,
+    buffer: &wgpu::Buffer,
+    at: u64,
+    words: &[u32],
+) -> Result<u64, AllocError> {
     let bytes: &[u8] = bytemuck::cast_slice(words);
     for (i, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
-        shop.queue.write(&shop.memory, buffer, at + (i * CHUNK_BYTES) as u64, chunk)?;
-        shop.queue.flush();
-        shop.memory.settle()?;
+        device.queue.write(&device.memory, buffer, at + (i * CHUNK_BYTES) as u64, chunk)?;
+        device.queue.flush();
+        device.memory.settle()?;
     }
     Ok(at + bytes.len() as u64)
 }
 
-fn upload_vector(shop: &Shop, name: &str, values: &[f32]) -> Result<wgpu::Buffer, AllocError> {
+fn upload_vector(device: &DeviceInner, name: &str, values: &[f32]) -> Result<wgpu::Buffer, AllocError> {
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
-    let buffer = shop.memory.raw(name, 4 * values.len() as u64, usage)?;
+    let buffer = device.memory.raw(name, 4 * values.len() as u64, usage)?;
     let bits: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
-    write_words(shop, &buffer, 0, &bits)?;
+    write_words(device, &buffer, 0, &bits)?;
     Ok(buffer)
 }

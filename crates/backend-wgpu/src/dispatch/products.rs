@@ -2,8 +2,8 @@
 
 use exo_backend::{Buffer, OpKind, Rows, RunError, Weight};
 
-use crate::device::Shop;
-use crate::dispatch::{Grid, Plan, numbers, vector};
+use super::{Grid, Plan, numbers, vector};
+use crate::inner::DeviceInner;
 use crate::layout;
 use crate::shader::{Kernel, Stored, Variant};
 use crate::storage::{self, Piece};
@@ -22,7 +22,7 @@ pub(crate) const FACTORS_MAX: usize = 3;
 
 /// A weight of a product, with its bias and the buffer its results go to.
 pub(crate) struct Factor<'a> {
-    shop: &'a Shop,
+    device: &'a DeviceInner,
     weight: &'a Weight,
     bias: Option<wgpu::Buffer>,
     out: wgpu::Buffer,
@@ -30,14 +30,14 @@ pub(crate) struct Factor<'a> {
 
 impl<'a> Factor<'a> {
     pub(crate) fn new(
-        shop: &'a Shop,
+        device: &'a DeviceInner,
         weight: &'a Weight,
         bias: Option<&Weight>,
         out: &Buffer,
     ) -> Result<Self, RunError> {
-        let bias = bias.map(|bias| vector(shop, bias, OpKind::MatMul)).transpose()?;
-        let out = storage::buffer(out, shop.owner).data.buffer.clone();
-        Ok(Self { shop, weight, bias, out })
+        let bias = bias.map(|bias| vector(device, bias, OpKind::MatMul)).transpose()?;
+        let out = storage::buffer(out, device.owner).data.buffer.clone();
+        Ok(Self { device, weight, bias, out })
     }
 
     /// The product by itself, for `from` and more rows.
@@ -55,7 +55,7 @@ impl<'a> Factor<'a> {
     }
 
     fn pieces(&self) -> &'a [Piece] {
-        &storage::weight(self.weight, self.shop.owner).pieces
+        &storage::weight(self.weight, self.device.owner).pieces
     }
 
     /// Bindings that its weight, bias and result take.
@@ -78,7 +78,7 @@ pub(crate) fn together(
 ) -> Option<Vec<Plan>> {
     let first = factors.first()?;
     let bindings = 2 + factors.iter().map(Factor::bindings).sum::<usize>();
-    if factors.len() > FACTORS_MAX || bindings > first.shop.storage_buffers_max {
+    if factors.len() > FACTORS_MAX || bindings > first.device.storage_buffers_max {
         return None;
     }
     let parts: Option<Vec<_>> = factors
@@ -101,7 +101,7 @@ fn few(parts: &[Part<'_>], x: &wgpu::Buffer, rows: Rows, kernel: Kernel) -> Vec<
     let groups = counted.iter().map(|(_, piece)| piece.rows.div_ceil(ROWS_OF_GROUP)).sum();
     let each = |tokens_each: usize, from: usize, up_to: usize| {
         let variant = variant(parts, rows, kernel)
-            .flag("SUBGROUPS", parts[0].0.shop.has_subgroups)
+            .flag("SUBGROUPS", parts[0].0.device.has_subgroups)
             .flag("SECOND", parts.len() > 1)
             .flag("THIRD", parts.len() > 2)
             .number("ROWS_EACH", ROWS_EACH as u32)
