@@ -8,11 +8,11 @@ use exo_formats::ModelConfig;
 use exo_models::StepBuffers;
 use exo_types::{PageKey, SequenceId, SequenceSpec, Shard};
 
-use crate::load::ShardWeights;
+use crate::host_batch::HostBatch;
 use crate::pages::{PagePool, Refused};
-use crate::plan::HostBatch;
 use crate::prompt::PromptFold;
 use crate::sequence::{Sequence, StartConstraint, TokenSampler};
+use crate::weights::ShardWeights;
 use crate::{EngineOptions, EngineReport, SequenceError};
 
 /// One shard of a model on one device, ready to step.

@@ -21,6 +21,7 @@ mod ahead;
 mod drafter;
 mod engine;
 mod errors;
+mod host_batch;
 mod load;
 mod options;
 mod pages;
@@ -31,6 +32,7 @@ mod score;
 mod sequence;
 mod step;
 mod verify;
+mod weights;
 
 pub use ahead::Ahead;
 pub use drafter::{DraftLeave, DraftRequest, Drafter};

@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use exo_backend::{Alone, Device, KvShape, Residence, Support, Weight};
+use exo_backend::{Alone, Device, KvShape, Residence, Support};
 use exo_formats::{Model, ModelConfig, TensorName};
 use exo_models::{
-    Block, HeadWeights, LayerWeights, StepBuffers, StepLimits, WeightSource, block, op_on, record_head,
-    record_layers, record_norm, rope_frequencies, tensor_shape,
+    StepBuffers, StepLimits, block, op_on, record_head, record_layers, record_norm, tensor_shape,
 };
 use exo_types::{DRAFTS_MAX, Shard, TensorView};
 
+use crate::host_batch::HostBatch;
 use crate::pages::PagePool;
-use crate::plan::HostBatch;
+use crate::weights::{ShardWeights, missing};
 use crate::{Engine, EngineOptions, LoadError, LoadProgress};
 
 /// Rows whose logits are computed at once beyond one per slot: the drafts of one sequence take no second pass over the
@@ -91,85 +91,6 @@ fn report_loaded(device: &dyn Device, shard: &Shard, bytes: u64) {
     if let Some(reason) = mapped_because {
         tracing::warn!(mapped_bytes, reason, "weights are read from their file, which is slower");
     }
-}
-
-/// The weights of a shard, resident for its life.
-pub(crate) struct ShardWeights {
-    first_layer: u32,
-    layers: Vec<Arc<LayerWeights>>,
-    embedding: Option<Weight>,
-    head: Option<HeadWeights>,
-    rope: Weight,
-    /// Those that may still be on their way to the device's memory.
-    waiting: Vec<Weight>,
-    /// Device memory of all of them.
-    pub bytes: u64,
-}
-
-impl WeightSource for ShardWeights {
-    fn acquire(&self, layer: u32) -> Arc<LayerWeights> {
-        self.layers[(layer - self.first_layer) as usize].clone()
-    }
-
-    fn embedding(&self) -> Option<&Weight> {
-        self.embedding.as_ref()
-    }
-
-    fn head(&self) -> Option<&HeadWeights> {
-        self.head.as_ref()
-    }
-
-    fn rope_frequencies(&self) -> &Weight {
-        &self.rope
-    }
-}
-
-impl ShardWeights {
-    fn load(
-        device: &dyn Device,
-        config: &ModelConfig,
-        block: &Block,
-        shard: &Shard,
-        tensors: Vec<(TensorName, TensorView)>,
-        progress: &mut dyn FnMut(LoadProgress),
-    ) -> Result<Self, LoadError> {
-        let bytes_total = tensors.iter().map(|(_, view)| view.range.len() as u64).sum();
-        let (mut bytes_done, mut loaded) = (0, BTreeMap::new());
-        progress(LoadProgress { bytes_done, bytes_total });
-        for (name, view) in tensors {
-            loaded.insert(name, device.weight(&view)?);
-            bytes_done += view.range.len() as u64;
-            progress(LoadProgress { bytes_done, bytes_total });
-        }
-        let rope = device.weight(&rope_frequencies(config))?;
-        let bytes = loaded.values().chain([&rope]).map(|w| w.footprint_bytes).sum();
-        let waiting = loaded.values().filter(|w| w.waiting_bytes() > 0).cloned().collect();
-        let layers = shard.layers.iter().map(|layer| {
-            LayerWeights::collect(block, |t| loaded.get(&TensorName::Layer(layer, t)).cloned())
-                .map(Arc::new)
-                .map_err(|t| missing(TensorName::Layer(layer, t)))
-        });
-        let layers = layers.collect::<Result<_, _>>()?;
-        let need = |name| loaded.get(&name).cloned().ok_or_else(|| missing(name));
-        let embedding = shard.embedding.then(|| need(TensorName::Embedding)).transpose()?;
-        let output = if config.tied { TensorName::Embedding } else { TensorName::Head };
-        let head = if shard.head {
-            Some(HeadWeights { norm: need(TensorName::OutputNorm)?, output: need(output)? })
-        } else {
-            None
-        };
-        Ok(Self { first_layer: shard.layers.start, layers, embedding, head, rope, waiting, bytes })
-    }
-
-    /// Bytes that are still on their way to the device's memory.
-    pub(crate) fn waiting_bytes(&mut self) -> u64 {
-        self.waiting.retain(|weight| weight.waiting_bytes() > 0);
-        self.waiting.iter().map(Weight::waiting_bytes).sum()
-    }
-}
-
-fn missing(name: TensorName) -> LoadError {
-    LoadError::MissingTensor { name: name.to_string() }
 }
 
 fn check_shard(shard: &Shard, layer_count: u32) -> Result<(), LoadError> {
