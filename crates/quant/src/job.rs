@@ -13,7 +13,7 @@ use crate::output::Output;
 use crate::report::Report;
 use crate::rows::{Stop, write_tensor};
 use crate::source::{self, Tensor};
-use crate::{QuantError, Target, keys};
+use crate::{QuantError, Target, keys, rope};
 
 /// A conversion that can be done: everything but the weights' own values is known to be in order.
 pub struct Job {
@@ -92,7 +92,7 @@ impl Job {
     /// What llama.cpp will do otherwise with the new file, if anything.
     pub fn caveat(&self) -> Option<String> {
         let window = self.model.config.sliding_window?;
-        let is_llama = keys::is_interleaved(self.model.config.architecture);
+        let is_llama = rope::is_interleaved(self.model.config.architecture);
         is_llama.then(|| {
             format!(
                 "the model looks back {window} tokens at most; exo keeps to that, llama.cpp sees them all"

@@ -22,6 +22,7 @@ mod keys;
 mod mix;
 mod output;
 mod report;
+mod rope;
 mod rows;
 mod source;
 mod target;

@@ -114,7 +114,7 @@ fn of_folder(model: &Model) -> Result<Vec<Tensor>, TensorError> {
             reordered_head: reordered_head(config, name),
         });
     }
-    let factors = crate::keys::rope_divisors(config);
+    let factors = crate::rope::rope_divisors(config);
     tensors.extend(factors.map(rope_tensor));
     Ok(tensors)
 }
@@ -137,6 +137,6 @@ fn rope_tensor(divisors: Vec<f32>) -> Tensor {
 
 fn reordered_head(config: &ModelConfig, name: TensorName) -> Option<u64> {
     let is_rotated = matches!(name, TensorName::Layer(_, LayerTensor::Q | LayerTensor::K));
-    let differs = config.rope.style == RopeStyle::Halves && crate::keys::is_interleaved(config.architecture);
+    let differs = config.rope.style == RopeStyle::Halves && crate::rope::is_interleaved(config.architecture);
     (is_rotated && differs).then_some(config.head_dim.into())
 }
