@@ -1,13 +1,17 @@
 //! The manifest: a model's files as hashed chunks.
 
+mod hub_source;
+
 use std::collections::BTreeSet;
 
 use exo_formats::Model;
 use exo_types::ModelId;
 use serde::{Deserialize, Serialize};
 
+pub use hub_source::{HubFile, HubSource};
+
 use crate::hashing::hash_chunks;
-use crate::{ChunkRef, HubSource, ManifestError, StoreError, names};
+use crate::{ChunkRef, ManifestError, StoreError, names};
 
 const VERSION: u16 = 1;
 /// Of the manifest of a model that was known before it was fetched: [`HubSource`] follows it.

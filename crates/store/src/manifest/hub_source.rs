@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{FileEntry, ensure};
 use crate::ManifestError;
-use crate::manifest::{FileEntry, ensure};
 
 const NAME_BYTES_MAX: usize = 200;
 const PATH_BYTES_MAX: usize = 500;
