@@ -32,11 +32,9 @@ use std::collections::BTreeMap;
 use exo_types::{DType, LayerRange, NodeId};
 
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
-use crate::memory::Held;
+use crate::memory::{CHUNK_TOKENS, Held};
 use crate::{LinkFacts, Objective, PlanRequest, Prediction, Range, Workload};
 
-/// Tokens of a prompt that pass a stage at once.
-pub(crate) const CHUNK_TOKENS: u64 = 512;
 /// Bytes of one element of a hidden state on the wire.
 const WIRE_BYTES: u64 = 4;
 /// What a hop costs beside the wire.

@@ -43,10 +43,9 @@ pub use exo_types::{Pin, PinLayers};
 pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
 pub use memory::workspace_bytes;
 pub use request::{
-    DeviceReason, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, Proof, Range, ShardMemory,
-    WORK_MAX, WeightTypes, Workload, rate, rtt,
+    DeviceReason, DeviceScore, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, Proof, Range,
+    ShardMemory, WORK_MAX, WeightTypes, Workload, rate, rtt,
 };
-pub use score::DeviceScore;
 pub use validate::validate;
 
 use cost::{Case, Costs};
@@ -106,7 +105,7 @@ pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u
 pub fn expected_step(request: &PlanRequest, layers: LayerRange, phase: Phase) -> Option<ExpectedStep> {
     check(request).ok()?;
     let fits = layers.start < layers.end && layers.end <= request.shape.layer_count();
-    let is_one = phase == Phase::Decode || u64::from(request.workload.prompt_tokens) <= cost::CHUNK_TOKENS;
+    let is_one = phase == Phase::Decode || u64::from(request.workload.prompt_tokens) <= memory::CHUNK_TOKENS;
     (fits && is_one && !request.devices.is_empty())
         .then(|| Costs::of(request, Case::Expected).step(0, layers, phase))
 }

@@ -2,9 +2,10 @@
 
 use exo_types::{DeviceKind, LayerRange, ModelShape, Shard};
 
-use crate::cost::CHUNK_TOKENS;
 use crate::{PlanRequest, ShardMemory};
 
+/// Tokens of a prompt that pass a stage at once.
+pub(crate) const CHUNK_TOKENS: u64 = 512;
 /// Buffers of a layer, in rows of the hidden width: the residual stream, its norm, queries, keys, values,
 /// attention output, and gate and up of a feed-forward about four times as wide.
 const ROWS_OF_HIDDEN: u64 = 14;

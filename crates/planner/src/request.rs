@@ -5,7 +5,6 @@ use std::time::Duration;
 use exo_types::{DType, DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Pin, Stage};
 
 use crate::inputs::{DeviceRates, Figure};
-use crate::score::DeviceScore;
 
 /// Work of one search unless the request says otherwise: about 2 s of one core. A unit is one layer considered as the
 /// end of one stage.
@@ -159,6 +158,27 @@ pub struct Plan {
     pub predicted: Prediction,
     /// How good it is by its objective, and how good any plan could be.
     pub proof: Proof,
+}
+
+/// Scores of one device, each in per mille.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceScore {
+    /// The node.
+    pub node: NodeId,
+    /// Its device.
+    pub device: DeviceId,
+    /// Speed of decode, by the fastest device of the request.
+    pub compute: u32,
+    /// Part of the model that it can hold.
+    pub memory: u32,
+    /// Round trips to the other nodes.
+    pub network: u32,
+    /// Part of its full speed that its temperature allows.
+    pub thermal: u32,
+    /// Rates of the links to the other nodes.
+    pub bandwidth: u32,
+    /// All, weighted.
+    pub total: u32,
 }
 
 /// How far a plan is from the best one.

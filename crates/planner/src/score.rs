@@ -3,38 +3,16 @@
 //! They order the candidates of a search, so that of too many the most promising are considered and equals are taken in
 //! a sensible order, and they are shown. What a plan costs decides which plan is made.
 
-use exo_types::DeviceId;
 use exo_types::NodeId;
 
-use crate::PlanRequest;
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
 use crate::memory::{Held, Sizes};
+use crate::request::{DeviceScore, PlanRequest};
 
 /// A link of this round trip has half of the network score: a local network.
 const RTT_HALF_S: f64 = 1e-3;
 /// A link of this rate has half of the bandwidth score: 10 Gbit/s.
 const RATE_HALF: f64 = 1.25e9;
-
-/// Scores of one device, each in per mille.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeviceScore {
-    /// The node.
-    pub node: NodeId,
-    /// Its device.
-    pub device: DeviceId,
-    /// Speed of decode, by the fastest device of the request.
-    pub compute: u32,
-    /// Part of the model that it can hold.
-    pub memory: u32,
-    /// Round trips to the other nodes.
-    pub network: u32,
-    /// Part of its full speed that its temperature allows.
-    pub thermal: u32,
-    /// Rates of the links to the other nodes.
-    pub bandwidth: u32,
-    /// All, weighted.
-    pub total: u32,
-}
 
 /// For every device of the request, in its order.
 pub(crate) fn scores(request: &PlanRequest, sizes: &Sizes<'_>) -> Vec<DeviceScore> {
