@@ -9,6 +9,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
 
+use crate::errors::shorten;
 use crate::scout::Scout;
 use crate::{CompileError, Fold, Spelling, Vocabulary};
 
@@ -156,13 +157,6 @@ fn aside<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, 
         Ok(running) => running.join().unwrap_or_else(|_| Err("the grammar's engine panicked".to_owned())),
         Err(e) => Err(format!("no thread could be started for the grammar's engine: {e}")),
     })
-}
-
-/// The engine's words without backtraces and the text of the grammar.
-pub(crate) fn shorten(reason: &str) -> String {
-    let line = reason.split("\n<").next().unwrap_or_default();
-    let clean: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
-    clean.trim().to_owned()
 }
 
 impl std::fmt::Debug for Compiler {

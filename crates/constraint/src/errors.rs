@@ -49,3 +49,10 @@ impl SchemaError {
         Self { pointer: pointer.chars().take(200).collect(), reason: reason.into() }
     }
 }
+
+/// The engine's words without backtraces and the text of the grammar.
+pub(crate) fn shorten(reason: &str) -> String {
+    let line = reason.split("\n<").next().unwrap_or_default();
+    let clean: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
+    clean.trim().to_owned()
+}

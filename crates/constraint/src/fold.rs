@@ -7,7 +7,7 @@ use exo_sampler::{ConstraintError, TokenConstraint};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
-use crate::compiler::shorten;
+use crate::errors::shorten;
 use crate::scout::Scout;
 
 /// Where an answer stands in its grammar. A function of the grammar and the tokens alone.

@@ -21,6 +21,7 @@ mod fold;
 mod formats;
 mod lark;
 mod layout;
+mod literals;
 mod patterns;
 mod schema;
 mod scout;
@@ -37,5 +38,6 @@ pub use layout::{Arguments, Body, CallShape, Calls, Layout, Part, Piece, Thought
 pub use schema::{Schema, Strictness};
 pub use scout::Spelling;
 pub use search::ToolSearch;
-pub use tagged::{TaggedArguments, Tags, ValueKinds};
+pub use shape::{Tags, ValueKinds};
+pub use tagged::TaggedArguments;
 pub use vocabulary::{TokenKind, Vocabulary};

@@ -7,8 +7,58 @@ use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
 use crate::SchemaError;
-use crate::layout::{escaped, quoted, spaced};
-use crate::tagged::{Tags, ValueKinds};
+use crate::literals::{escaped, quoted, spaced};
+
+/// What a template writes around parameters, and words that it spells in its own way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tags {
+    /// In front of a parameter's name: `<parameter=`
+    pub open: String,
+    /// Between name and value: `>` and a line's end.
+    pub behind_name: String,
+    /// Behind a value. It has a sign that is no white space.
+    pub close: String,
+    /// `true` as a value: `True` where the template writes it as Python does.
+    pub true_word: String,
+    /// `false` as a value.
+    pub false_word: String,
+    /// `null` as a value, where the template writes it.
+    pub null_word: Option<String>,
+}
+
+impl Tags {
+    /// White space in front of the sign that closes a value, the sign, white space behind it.
+    pub(crate) fn closing(&self) -> (&str, &str, &str) {
+        let sign = self.close.trim();
+        let at = self.close.find(sign).unwrap_or(0);
+        (&self.close[..at], sign, &self.close[at + sign.len()..])
+    }
+
+    pub(crate) fn boolean(&self, is_true: bool) -> &str {
+        if is_true { &self.true_word } else { &self.false_word }
+    }
+
+    pub(crate) fn is_word(&self, text: &str) -> bool {
+        text == self.true_word || text == self.false_word || self.null_word.as_deref() == Some(text)
+    }
+}
+
+/// What a parameter's value may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ValueKinds {
+    /// A text as it is.
+    pub text: bool,
+    /// `null`
+    pub null: bool,
+    /// `true` and `false`
+    pub boolean: bool,
+    /// Whole numbers.
+    pub integer: bool,
+    /// Any numbers.
+    pub number: bool,
+    /// Arrays and objects.
+    pub structure: bool,
+}
 
 /// References and alternatives followed one inside the other.
 const DEPTH_MAX: usize = 16;
