@@ -38,6 +38,16 @@ pub(crate) struct Built {
     pub(crate) pieces: Arc<Pieces>,
 }
 
+/// What a source says about the ends of a text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Frame {
+    pub(crate) before: Vec<u32>,
+    pub(crate) after: Vec<u32>,
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    pub(crate) eot: Option<u32>,
+}
+
 impl Parts {
     pub(crate) fn build(self) -> Result<Built, TokenizerError> {
         let pipeline = Pipeline::from_json(&self.normalizer, &self.pre_tokenizer)?;

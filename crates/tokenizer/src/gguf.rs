@@ -6,11 +6,10 @@ use tokenizers::AddedToken;
 
 use crate::TokenizerError;
 use crate::bpe::{Bpe, Ids, Merge, Rules};
-use crate::build::{Built, Parts, guarded, inconsistent};
+use crate::build::{Built, Frame, Parts, guarded, inconsistent};
 use crate::pieces::byte_token;
 use crate::pipeline::too_large;
 use crate::pre;
-use crate::tokenizer::Frame;
 use crate::words::Words;
 
 const TYPE_UNKNOWN: i32 = 2;

@@ -5,9 +5,8 @@ use serde_json::Value;
 use tokenizers::{AddedToken, Encoding, ModelWrapper, PostProcessor, PostProcessorWrapper, Token};
 
 use crate::TokenizerError;
-use crate::build::{Built, Parts, guarded, inconsistent};
+use crate::build::{Built, Frame, Parts, guarded, inconsistent};
 use crate::pipeline::too_large;
-use crate::tokenizer::Frame;
 use crate::words::Words;
 
 /// The largest known `tokenizer.json` has 34 MB.

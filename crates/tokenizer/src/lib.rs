@@ -24,6 +24,7 @@ mod bpe;
 mod build;
 pub mod calls;
 mod chat;
+mod control_keys;
 mod ends;
 mod errors;
 mod gguf;

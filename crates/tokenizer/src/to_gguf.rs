@@ -10,9 +10,9 @@ use exo_formats::{GgufTokenizer, Texts, TokenizerSource};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::build::Frame;
 use crate::pieces::byte_token;
 use crate::pre::{self, GPT2};
-use crate::tokenizer::Frame;
 use crate::{EncodeOptions, Tokenizer, TokenizerError, json};
 
 const NORMAL: i32 = 1;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use exo_formats::TokenizerSource;
 use tokenizers::{Model, NormalizedString, OffsetReferential, OffsetType, PreTokenizedString};
 
-use crate::build::{Built, guarded};
-use crate::chat::Keys;
+use crate::build::{Built, Frame, guarded};
+use crate::control_keys::Keys;
 use crate::guard::{Deadline, ENCODE_TIME_MAX};
 use crate::pipeline::encode_error;
 use crate::{DecodeError, EncodeError, StreamDecoder, TokenizerError, gguf, json};
@@ -63,16 +63,6 @@ pub enum TextPart {
     Text(String),
     /// A control token.
     Control(u32),
-}
-
-/// What a source says about the ends of a text.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Frame {
-    pub(crate) before: Vec<u32>,
-    pub(crate) after: Vec<u32>,
-    pub(crate) bos: Option<u32>,
-    pub(crate) eos: Option<u32>,
-    pub(crate) eot: Option<u32>,
 }
 
 /// Text to ids and back. Cheap to clone; clones share everything.
