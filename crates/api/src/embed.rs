@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::fields::{BadParam, Fields, short};
 use crate::generate::Prompt;
-use crate::telemetry::Endpoint;
+use crate::labels::Endpoint;
 
 /// Most texts of one request, as in OpenAI's API.
 pub const INPUTS_MAX: usize = 2048;

@@ -1,24 +1,15 @@
 //! The interface between the HTTP server and the node behind it.
 
-use std::pin::Pin;
-
 use exo_types::{InstanceId, ModelId, NodeId, RequestId, SampledToken};
-use futures_util::Stream;
 
 use crate::fits::{FitsQuery, FitsView};
 use crate::{
-    AlertView, ClusterView, Downloads, Drain, EmbedRequest, Embeddings, GenerateError, GenerateEvent,
-    GenerateRequest, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView,
-    LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest,
-    PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest,
-    TelemetryView, TokensAnswer, TokensRequest,
+    AdminError, AlertView, BoxFuture, BoxStream, ClusterView, Downloads, Drain, EmbedRequest, Embeddings,
+    GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest, InviteView,
+    JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelCheckView,
+    ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery,
+    SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
 };
-
-/// A future that may cross threads.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// A stream that may cross threads.
-pub type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
 
 /// The life of one request. **Dropping it cancels the request** and frees its slot. It ends after
 /// [`GenerateEvent::Done`] or after an error; a stream that ends otherwise is reported as an internal error.
@@ -159,70 +150,4 @@ pub struct ClaimedRequest {
     pub record: Vec<u8>,
     /// The tokens of each choice so far.
     pub choices: Vec<Vec<SampledToken>>,
-}
-
-/// Why an administrative call failed.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AdminError {
-    /// Nothing of that name.
-    #[error("no {what} `{name}`")]
-    NotFound {
-        /// What was looked for: `instance`, `member`, `model`, `join request`.
-        what: &'static str,
-        /// Its name or id.
-        name: String,
-    },
-    /// A parameter is wrong.
-    #[error("{message}")]
-    Invalid {
-        /// Its name in the API.
-        param: String,
-        /// What is wrong and what is allowed.
-        message: String,
-    },
-    /// It goes against the present state: a member removing itself, a model in use.
-    #[error("{message}")]
-    Conflict {
-        /// What stands in the way.
-        message: String,
-    },
-    /// The cluster's memory is too small.
-    #[error("`{model}` needs {needed_bytes} bytes, {free_bytes} are free: {detail}")]
-    DoesNotFit {
-        /// The model.
-        model: String,
-        /// Bytes needed in all.
-        needed_bytes: u64,
-        /// Bytes free in all.
-        free_bytes: u64,
-        /// Where how much is missing.
-        detail: String,
-    },
-    /// This node or its user may not do that.
-    #[error("{message}")]
-    Forbidden {
-        /// Why not.
-        message: String,
-    },
-    /// Not now: no coordinator, shutting down.
-    #[error("not available at the moment: {reason}")]
-    Unavailable {
-        /// Why.
-        reason: String,
-        /// When to try again.
-        retry_after_s: u32,
-    },
-    /// The node's disk failed, or is full.
-    #[error("{message}")]
-    Disk {
-        /// What was attempted on which file, and the system's answer.
-        message: String,
-    },
-    /// It was tried and failed.
-    #[error("{message}")]
-    Failed {
-        /// What happened, for people.
-        message: String,
-    },
 }

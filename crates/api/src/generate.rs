@@ -7,7 +7,7 @@ use exo_types::{FailureKind, ModelId, Principal, RequestId, SampledToken, Sampli
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::telemetry::Endpoint;
+use crate::labels::Endpoint;
 
 /// What to continue.
 #[derive(Clone, PartialEq, Debug)]

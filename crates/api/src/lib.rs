@@ -17,11 +17,14 @@ pub mod anthropic;
 pub mod downloads;
 pub mod embed;
 pub mod endpoints;
+mod errors;
 pub mod facade;
 pub mod fields;
 pub mod fits;
+mod futures;
 pub mod generate;
 mod hub_token;
+mod labels;
 pub mod live;
 pub mod logs;
 pub mod ollama;
@@ -47,8 +50,10 @@ pub use downloads::{
     RemovedModelView, ReplacedModelView, RepoFileView, RepoView, VariantView,
 };
 pub use embed::{EmbedRequest, Embeddings};
-pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, GenerateStream};
+pub use errors::AdminError;
+pub use facade::{ClaimedRequest, Facade, GenerateStream};
 pub use fields::{BadParam, BadParamKind};
+pub use futures::{BoxFuture, BoxStream};
 pub use generate::{
     AnswerFormat, CallDelta, CalledFunction, ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent,
     GenerateRequest, Prompt, Reasoning, RequestPart, Resumable, Resumed, Resumption, StageTimeView,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use crate::view::{PlanObjective, PredictionView, RangeView};
 use crate::{KvType, LayersView};
 
 /// Asks how a model would be placed, without loading anything.
@@ -44,47 +45,6 @@ pub struct PlanQuery {
     /// Nodes, or `NODE/DEVICE`, that must not.
     #[serde(default)]
     pub exclude: Vec<String>,
-}
-
-/// What a plan should be good at.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PlanObjective {
-    /// The least time for one request.
-    #[default]
-    Latency,
-    /// The most tokens per second over all streams.
-    Throughput,
-}
-
-/// A number with the range it is expected in.
-#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
-pub struct RangeView {
-    /// Least.
-    pub low: f64,
-    /// Expected.
-    pub expected: f64,
-    /// Most.
-    pub high: f64,
-}
-
-/// How fast a placement is expected to be.
-#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
-pub struct PredictionView {
-    /// Milliseconds to the first token of the prompt.
-    pub ttft_ms: RangeView,
-    /// Tokens per second of one stream, in the middle of the answer.
-    pub tokens_per_s: RangeView,
-    /// Of a token's time, milliseconds between stages.
-    pub hop_ms: RangeView,
-    /// Streams of `total_tokens_per_s`.
-    pub streams: u32,
-    /// Tokens per second over all of them.
-    pub total_tokens_per_s: RangeView,
-    /// Bytes that nodes without the file fetch before the first answer.
-    pub fetch_bytes: u64,
-    /// How long that takes at least, in milliseconds.
-    pub fetch_ms: f64,
 }
 
 /// A plan: what every device would get, and why.

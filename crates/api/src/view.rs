@@ -12,7 +12,6 @@ use utoipa::ToSchema;
 
 use crate::alerts::AlertView;
 use crate::generate::StepTimesView;
-use crate::plan::PlanObjective;
 
 /// The cluster as one node sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
@@ -452,7 +451,7 @@ pub struct InstanceView {
     pub predicted_tokens_per_s: Option<f64>,
     /// The same with its range and the time to the first token; `null` while a device of it is not reported.
     #[serde(default)]
-    pub predicted: Option<crate::plan::PredictionView>,
+    pub predicted: Option<PredictionView>,
     /// Why each device got its part, in the answer to the request that placed it; empty elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
@@ -881,4 +880,45 @@ pub struct JoinedView {
 pub struct AdmitRequest {
     /// Node id, from the join requests of the cluster view.
     pub node: String,
+}
+
+/// What a plan should be good at.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanObjective {
+    /// The least time for one request.
+    #[default]
+    Latency,
+    /// The most tokens per second over all streams.
+    Throughput,
+}
+
+/// A number with the range it is expected in.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RangeView {
+    /// Least.
+    pub low: f64,
+    /// Expected.
+    pub expected: f64,
+    /// Most.
+    pub high: f64,
+}
+
+/// How fast a placement is expected to be.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PredictionView {
+    /// Milliseconds to the first token of the prompt.
+    pub ttft_ms: RangeView,
+    /// Tokens per second of one stream, in the middle of the answer.
+    pub tokens_per_s: RangeView,
+    /// Of a token's time, milliseconds between stages.
+    pub hop_ms: RangeView,
+    /// Streams of `total_tokens_per_s`.
+    pub streams: u32,
+    /// Tokens per second over all of them.
+    pub total_tokens_per_s: RangeView,
+    /// Bytes that nodes without the file fetch before the first answer.
+    pub fetch_bytes: u64,
+    /// How long that takes at least, in milliseconds.
+    pub fetch_ms: f64,
 }

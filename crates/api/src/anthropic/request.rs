@@ -130,7 +130,7 @@ impl MessagesRequest {
     pub fn into_generate(self, context: RequestContext) -> Result<GenerateRequest, BadParam> {
         Ok(GenerateRequest {
             request: context.request,
-            endpoint: crate::telemetry::Endpoint::Messages,
+            endpoint: crate::labels::Endpoint::Messages,
             choices: 1,
             sampling: self.sampling.params(context.seed, None, "top_logprobs")?,
             format: self.format,

@@ -61,7 +61,7 @@ impl OllamaEmbed {
     pub fn into_embed(self, context: RequestContext) -> EmbedRequest {
         EmbedRequest {
             request: context.request,
-            endpoint: crate::telemetry::Endpoint::OllamaEmbed,
+            endpoint: crate::labels::Endpoint::OllamaEmbed,
             model: self.model,
             inputs: self.inputs,
             pooling: self.pooling,

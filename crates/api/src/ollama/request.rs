@@ -6,10 +6,10 @@ use super::messages::{take_messages, take_tools};
 use super::options::{Options, named_here, take_options};
 use crate::fields::{BadParam, Fields, short};
 use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, Tools};
+use crate::labels::Endpoint;
 use crate::request::{RequestContext, json_schema};
 use crate::spelling::keep_arguments;
 use crate::table::{OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_NAMED, Table};
-use crate::telemetry::Endpoint;
 use crate::tools::ToolChoice;
 
 /// A request for text, checked.

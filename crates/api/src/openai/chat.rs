@@ -136,7 +136,7 @@ impl ChatRequest {
         let logprobs = (self.logprobs == Some(true)).then(|| self.top_logprobs.unwrap_or(0));
         Ok(GenerateRequest {
             request: context.request,
-            endpoint: crate::telemetry::Endpoint::Chat,
+            endpoint: crate::labels::Endpoint::Chat,
             choices: self.common.choices()?,
             sampling: self.common.sampling.params(context.seed, logprobs, "top_logprobs")?,
             format: self.format,

@@ -82,7 +82,7 @@ impl CompletionRequest {
         };
         Ok(GenerateRequest {
             request: context.request,
-            endpoint: crate::telemetry::Endpoint::Completions,
+            endpoint: crate::labels::Endpoint::Completions,
             choices,
             sampling: self.common.sampling.params(context.seed, self.logprobs, "logprobs")?,
             format: AnswerFormat::Text,

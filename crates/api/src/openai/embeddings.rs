@@ -55,7 +55,7 @@ impl EmbeddingsRequest {
     pub fn into_embed(self, context: RequestContext) -> EmbedRequest {
         EmbedRequest {
             request: context.request,
-            endpoint: crate::telemetry::Endpoint::Embeddings,
+            endpoint: crate::labels::Endpoint::Embeddings,
             model: self.model,
             inputs: self.inputs,
             pooling: self.pooling,

@@ -148,7 +148,7 @@ impl ResponsesRequest {
         }
         Ok(GenerateRequest {
             request: context.request,
-            endpoint: crate::telemetry::Endpoint::Responses,
+            endpoint: crate::labels::Endpoint::Responses,
             choices: 1,
             sampling: self.sampling.params(context.seed, self.logprobs, "top_logprobs")?,
             format: self.format,

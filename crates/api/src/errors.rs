@@ -1,0 +1,67 @@
+//! Why an administrative call failed.
+
+/// Why an administrative call failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// Nothing of that name.
+    #[error("no {what} `{name}`")]
+    NotFound {
+        /// What was looked for: `instance`, `member`, `model`, `join request`.
+        what: &'static str,
+        /// Its name or id.
+        name: String,
+    },
+    /// A parameter is wrong.
+    #[error("{message}")]
+    Invalid {
+        /// Its name in the API.
+        param: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+    /// It goes against the present state: a member removing itself, a model in use.
+    #[error("{message}")]
+    Conflict {
+        /// What stands in the way.
+        message: String,
+    },
+    /// The cluster's memory is too small.
+    #[error("`{model}` needs {needed_bytes} bytes, {free_bytes} are free: {detail}")]
+    DoesNotFit {
+        /// The model.
+        model: String,
+        /// Bytes needed in all.
+        needed_bytes: u64,
+        /// Bytes free in all.
+        free_bytes: u64,
+        /// Where how much is missing.
+        detail: String,
+    },
+    /// This node or its user may not do that.
+    #[error("{message}")]
+    Forbidden {
+        /// Why not.
+        message: String,
+    },
+    /// Not now: no coordinator, shutting down.
+    #[error("not available at the moment: {reason}")]
+    Unavailable {
+        /// Why.
+        reason: String,
+        /// When to try again.
+        retry_after_s: u32,
+    },
+    /// The node's disk failed, or is full.
+    #[error("{message}")]
+    Disk {
+        /// What was attempted on which file, and the system's answer.
+        message: String,
+    },
+    /// It was tried and failed.
+    #[error("{message}")]
+    Failed {
+        /// What happened, for people.
+        message: String,
+    },
+}
