@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use exo_api::MemberRole;
 
-use crate::commands::bench::shapes::SHAPES;
+use crate::shapes::SHAPES;
 
 #[derive(Parser)]
 #[command(

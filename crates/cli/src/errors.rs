@@ -94,3 +94,11 @@ impl CommandError {
         }
     }
 }
+
+/// A download failed at the node, in its words.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct PullFailed {
+    pub message: String,
+    pub hint: Option<String>,
+}

@@ -10,8 +10,7 @@ use exo_node::{AskError, FilesError, StartError};
 use exo_quant::QuantError;
 
 use crate::client::Refused;
-use crate::commands::pulls::PullFailed;
-use crate::errors::CommandError;
+use crate::errors::{CommandError, PullFailed};
 
 /// The hint for an error, if we know one.
 pub fn of(error: &anyhow::Error) -> Option<String> {

@@ -12,6 +12,8 @@ mod config;
 mod errors;
 mod hint;
 mod run_node;
+mod shapes;
+mod stop;
 mod system;
 mod ui;
 

@@ -1,7 +1,8 @@
 //! A node with its HTTP server inside this process: what `exo start` runs and `exo run` starts for the while.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use exo_accelerators::{SurveyAsk, Surveyor, System};
 use exo_backend_cpu::{Isa, Packing};
 use exo_local_channel::LocalListener;
 use exo_node::{
-    DataDir, DeviceChoice, Node, NodeConfig, Speculation, SystemHost, asking_drivers, choose_devices,
+    DataDir, DeviceChoice, Node, NodeConfig, Speculation, SystemHost, WorkerProgram, asking_drivers,
+    choose_devices,
 };
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
@@ -18,12 +20,13 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::client::Client;
-use crate::commands::devices::say;
-use crate::commands::start::StopSignal;
-use crate::commands::worker;
 use crate::config::{Config, Value};
 use crate::errors::CommandError;
-use crate::system;
+use crate::stop::StopSignal;
+use crate::{system, ui};
+
+/// The scheduler's bound for a step.
+const STEP_BROKEN_OFF: Duration = Duration::from_secs(30);
 
 /// How long a clean exit may take before what is left is dropped.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
@@ -83,7 +86,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let api_keys = api_keys(config, address)?;
     let mut node_config = node_config(config)?;
     node_config.is_private = stay == Stay::ForTheWhile && node_config.peers.is_empty();
-    choose_devices(&mut node_config, say).await?;
+    choose_devices(&mut node_config, ui::message).await?;
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
     let mut starting = JoinSet::new();
     starting.spawn(exo_node::start(node_config, Arc::new(SystemHost)));
@@ -174,7 +177,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         cores: config.cores()?,
         compute_share: config.parse("compute_share")?,
         device: device(config)?,
-        worker: Some(worker::program(config)?),
+        worker: Some(worker_program(config)?),
         cpu_isa: cpu_isa(config)?,
         mmap: config.parse("mmap")?,
         packing: Packing::BEHIND,
@@ -237,4 +240,19 @@ fn api_keys(config: &Config, address: SocketAddr) -> anyhow::Result<Vec<ApiKey>>
         bail!("the API would be reachable from other machines at {address}: set `api_keys` for it");
     }
     Ok(keys)
+}
+
+/// How a node starts workers: as this very program.
+fn worker_program(config: &Config) -> anyhow::Result<WorkerProgram> {
+    let program: PathBuf = std::env::current_exe().context("cannot find the exo program itself")?;
+    let args = ["worker", "--log", config.text("log")].map(OsString::from).to_vec();
+    let seconds: f64 = config.parse("step_max_s")?;
+    let step_max = Duration::try_from_secs_f64(seconds).ok();
+    let step_max = step_max.filter(|max| !max.is_zero() && *max < STEP_BROKEN_OFF).with_context(|| {
+        format!(
+            "setting `step_max_s` is `{seconds}`: it must be above 0 and below {}, after which steps are broken off anyway",
+            STEP_BROKEN_OFF.as_secs()
+        )
+    })?;
+    Ok(WorkerProgram { program, args, step_max })
 }

@@ -8,6 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
+use exo_accelerators::Message;
 use exo_types::{Monitor, is_terminal_control, printable_lines};
 use owo_colors::OwoColorize;
 
@@ -277,6 +278,14 @@ pub fn spinner() -> indicatif::ProgressBar {
     let spinner = indicatif::ProgressBar::new_spinner().with_finish(indicatif::ProgressFinish::AndClear);
     spinner.enable_steady_tick(std::time::Duration::from_millis(120));
     spinner
+}
+
+/// What a user should know while drivers are asked.
+pub fn message(message: Message) {
+    match message {
+        Message::Note(text) => note(&text),
+        Message::Warning(text) => warning(&text),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `exo bench`: what a model does on this machine, with the machine's own limits measured beside each number.
 //!
 //! Runs without node or API, on the processor in this process, on a graphics processor in a child ([`compute`](super::compute)).
-//! `plan` turns the arguments into tests, `synthetic` makes weights in one of the `shapes` where no file is given, `lane` drives
+//! `plan` turns the arguments into tests, `synthetic` makes weights in one of the shapes where no file is given, `lane` drives
 //! an engine, `measure` takes the samples, `limit` what bounds them, `work` says how many bytes and products a step costs, `report`
 //! prints.
 
@@ -12,7 +12,6 @@ mod memory;
 mod plan;
 mod report;
 mod room;
-pub mod shapes;
 mod stats;
 pub mod synthetic;
 mod work;
@@ -28,10 +27,11 @@ use super::compute::{Compute, Runs};
 use super::subject::Subject;
 use crate::args::Bench;
 use crate::config::Config;
+use crate::shapes::Shape;
 use crate::ui;
 use measure::Measured;
 use plan::{Plan, Settings};
-use shapes::Shape;
+
 use synthetic::Synthetic;
 
 /// From Ctrl-C to the end of the layer that is being computed, on a slow device.
@@ -65,7 +65,7 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
         let subject = weights.subject(&compute, &plan, &token)?;
         measure::all(&subject, &compute, &plan, &sink, &token)
     });
-    let mut stop = super::start::StopSignal::new()?;
+    let mut stop = crate::stop::StopSignal::new()?;
     let (result, interrupted) = tokio::select! {
         result = &mut work => (result, false),
         () = stop.wait() => {

@@ -13,12 +13,11 @@ use exo_backend::Device;
 use exo_node::{DeviceChoice, DeviceMessage, SystemHost, choose_devices};
 use exo_types::DeviceKind;
 
-use super::devices::say;
 use super::interrupt::INTERRUPTED;
-use super::start::StopSignal;
 use crate::config::Config;
 use crate::errors::CommandError;
 use crate::run_node::{node_config, probe_driver};
+use crate::stop::StopSignal;
 use crate::{system, ui};
 
 /// Tells a child that it is one, and whose.
@@ -53,7 +52,7 @@ impl Compute {
         let is_said = move |message: &DeviceMessage| is_child && matches!(message, DeviceMessage::Warning(_));
         choose_devices(&mut settings, move |message| {
             if !is_said(&message) {
-                say(message)
+                ui::message(message)
             }
         })
         .await?;

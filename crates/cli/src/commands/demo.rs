@@ -14,11 +14,11 @@ use anyhow::{Context, bail};
 use exo_api::{ClusterView, InstanceView, ModelView, PlaceRequest};
 
 use super::place::wait_ready;
-use super::start::StopSignal;
 use super::status::{STAGE_HEADER, stage_rows};
 use crate::args::Demo;
 use crate::client::Client;
 use crate::config::Config;
+use crate::stop::StopSignal;
 use crate::ui;
 use ask::{Known, MODEL};
 use nodes::{Nodes, POLL};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use exo_accelerators::report::{self, Row};
 use exo_accelerators::{
-    Abilities, Found, Message, Outcome, StepCost, SurveyAsk, Surveyor, System, Times, ask_backends,
+    Abilities, Found, Outcome, StepCost, SurveyAsk, Surveyor, System, Times, ask_backends,
 };
 use exo_backend::OpKind;
 use exo_device::{Registry, RegistryError, Released};
@@ -59,7 +59,7 @@ fn look(
 ) -> anyhow::Result<(Vec<Row>, Vec<Outcome>, Duration)> {
     let (began, data_dir, options) = (Instant::now(), &settings.data_dir, processor_options(settings));
     let First { may_measure, mut outcomes } = First::look(surveyor, data_dir, asks_none);
-    let turn = may_measure.then(|| exo_accelerators::take_turn(data_dir, surveyor, &say));
+    let turn = may_measure.then(|| exo_accelerators::take_turn(data_dir, surveyor, &ui::message));
     // What another process measures at this moment would get half a card, and so would we.
     let measure = !turn.as_ref().is_some_and(|turn| turn.as_ref().is_err_and(RegistryError::is_late));
     let data = Some(data_dir.clone().into_os_string());
@@ -73,9 +73,9 @@ fn look(
     // Without a turn there is no card: what plays one is no reason to make a data folder.
     if turn.is_some() {
         let found: Vec<&Found> = outcomes.iter().flat_map(Outcome::shown).collect();
-        exo_accelerators::remember(data_dir, &found, &say);
+        exo_accelerators::remember(data_dir, &found, &ui::message);
     }
-    exo_accelerators::remember_drivers(data_dir, &outcomes, &say);
+    exo_accelerators::remember_drivers(data_dir, &outcomes, &ui::message);
     let took = began.elapsed();
     let mut processor = SystemHost.processor();
     let rates = measure.then(|| exo_accelerators::rates(data_dir, &options)).flatten();
@@ -113,14 +113,6 @@ pub async fn rows_unmeasured(config: &Config, filter: &Filter) -> anyhow::Result
     };
     let (rows, outcomes) = asking_drivers(worker, look).await?;
     filter.keep(rows, &outcomes)
-}
-
-/// What a user should hear while drivers are asked.
-pub fn say(message: Message) {
-    match message {
-        Message::Note(text) => ui::note(&text),
-        Message::Warning(text) => ui::warning(&text),
-    }
 }
 
 /// Of the table: numbers that belong together share a cell, for the reason needs the room.

@@ -9,9 +9,9 @@ use exo_api::{
 
 use super::members::pick;
 use super::running;
-use super::start::StopSignal;
 use crate::client::Client;
 use crate::config::Config;
+use crate::stop::StopSignal;
 use crate::ui;
 
 /// Without progress: a coordinator gives a device two minutes.

@@ -11,11 +11,11 @@ use exo_types::{KvDType, shell_word};
 
 use super::interrupt::INTERRUPTED;
 use super::plan::cluster_file;
-use super::start::StopSignal;
 use crate::args::Fits;
 use crate::client::Client;
 use crate::config::Config;
 use crate::run_node::{self, Stay};
+use crate::stop::StopSignal;
 use crate::ui;
 
 /// The catalogue, or one model, on the running cluster, on a described one, or on this machine.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::task::JoinHandle;
 
-use super::start::StopSignal;
+use crate::stop::StopSignal;
 
 /// From Ctrl-C to the end of what cannot be broken off: a layer on a slow device, a batch of rows.
 const STOP_MAX: Duration = Duration::from_secs(20);

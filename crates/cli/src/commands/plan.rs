@@ -12,12 +12,12 @@ use exo_planner::{PlanError, PlanRequest, WeightTypes};
 use exo_quant::Target;
 use exo_types::{KvDType, ModelShape};
 
-use super::bench::shapes::Shape;
 use super::bench::synthetic::Synthetic;
 use super::subject::Subject;
 use super::{models, running};
 use crate::args::Plan;
 use crate::config::Config;
+use crate::shapes::Shape;
 use crate::ui;
 
 /// Plans on the described cluster, or on the one that runs.

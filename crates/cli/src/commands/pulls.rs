@@ -8,10 +8,11 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::running;
-use super::start::StopSignal;
 use crate::args::{Json, PullsAction};
 use crate::client::Client;
 use crate::config::Config;
+use crate::errors::PullFailed;
+use crate::stop::StopSignal;
 use crate::ui;
 
 const PATH: &str = "/exo/v1/pulls";
@@ -82,14 +83,6 @@ fn state_text(pull: &PullView) -> String {
         Some(error) => format!("{state}: {error}"),
         None => state.to_owned(),
     }
-}
-
-/// A download failed at the node, in its words.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct PullFailed {
-    pub message: String,
-    pub hint: Option<String>,
 }
 
 /// A download that a command waits for.

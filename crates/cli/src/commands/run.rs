@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use super::interrupt::INTERRUPTED;
 use super::models;
-use super::start::{Stop, StopSignal};
 use crate::answer::{self, Part};
 use crate::args::Run;
 use crate::client::Client;
 use crate::config::Config;
 use crate::run_node::{self, Stay};
+use crate::stop::{Stop, StopSignal};
 use crate::ui::{self, Answers};
 
 /// Longest prompt taken from standard input.

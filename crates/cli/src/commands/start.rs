@@ -3,15 +3,12 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use exo_api::ClusterView;
-use tokio::sync::watch;
 
 use super::interrupt::INTERRUPTED;
-
 use crate::config::Config;
 use crate::run_node::{self, Stay};
-use crate::system::StopSignals;
+use crate::stop::{Stop, StopSignal};
 use crate::ui;
 
 /// For the node's first look at itself; without it the greeting is shorter, nothing else.
@@ -87,71 +84,4 @@ fn greet(running: &run_node::Running, view: &ClusterView) {
         names => format!("  sees       {}", names.join(", ")),
     });
     ui::line("  try        exo run demo \"What is 17 + 25?\"");
-}
-
-/// `EXO_STOP_WITH_STDIN=1` ties the life of a process to its parent's pipe.
-pub const STOP_WITH_STDIN: &str = "EXO_STOP_WITH_STDIN";
-
-/// Whether this process ends with its standard input.
-pub fn stops_with_stdin() -> bool {
-    std::env::var_os(STOP_WITH_STDIN).is_some_and(|value| value == "1")
-}
-
-/// Why it is time to stop.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
-    /// Ctrl-C.
-    Interrupt,
-    /// A polite kill.
-    Terminate,
-    /// The parent is gone.
-    Parent,
-}
-
-/// Ctrl-C, a polite kill, or, when a parent asked for it, the end of standard input.
-pub struct StopSignal {
-    signals: StopSignals,
-    /// Becomes true at the end of standard input; `None` where that means nothing.
-    stdin_ended: Option<watch::Receiver<bool>>,
-}
-
-impl StopSignal {
-    /// Starts to listen.
-    pub fn new() -> anyhow::Result<Self> {
-        let stdin_ended = if stops_with_stdin() { Some(watch_stdin()?) } else { None };
-        Ok(Self { signals: StopSignals::new()?, stdin_ended })
-    }
-
-    /// Waits until it is time to stop.
-    pub async fn wait(&mut self) {
-        self.why().await;
-    }
-
-    /// The same, with the reason.
-    pub async fn why(&mut self) -> Stop {
-        tokio::select! {
-            is_interrupt = self.signals.wait() => if is_interrupt { Stop::Interrupt } else { Stop::Terminate },
-            () = ended(self.stdin_ended.as_mut()) => Stop::Parent,
-        }
-    }
-}
-
-/// One thread reads to the end: a read cannot be taken back.
-fn watch_stdin() -> anyhow::Result<watch::Receiver<bool>> {
-    let (tell, told) = watch::channel(false);
-    let read = move || {
-        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
-        let _ = tell.send(true);
-    };
-    let thread = std::thread::Builder::new().name("stdin".to_owned());
-    thread.spawn(read).context("cannot watch for the end of standard input")?;
-    Ok(told)
-}
-
-/// Never, where there is nothing to end.
-async fn ended(stdin: Option<&mut watch::Receiver<bool>>) {
-    match stdin {
-        Some(stdin) => drop(stdin.wait_for(|ended| *ended).await),
-        None => std::future::pending().await,
-    }
 }

@@ -16,7 +16,7 @@ use exo_planner::WeightTypes;
 use exo_quant::Target;
 use exo_types::{DType, KvDType, ModelShape, TensorView};
 
-use super::shapes::Shape;
+use crate::shapes::Shape;
 use crate::ui;
 
 /// Blocks of 256 elements in a pattern: a prime, so that rows of a matrix differ until this many have passed.

@@ -18,8 +18,8 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::client::Client;
-use crate::commands::start::STOP_WITH_STDIN;
 use crate::config::{Config, Source};
+use crate::stop::STOP_WITH_STDIN;
 
 /// From spawning a process to its API.
 const START_MAX: Duration = Duration::from_secs(20);
