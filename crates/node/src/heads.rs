@@ -11,7 +11,7 @@ use std::time::Duration;
 use exo_formats::Model;
 use exo_hub::{Cancel, Client, Plan, PlannedFile};
 
-use crate::fits::ReferenceError;
+use crate::reference_error::ReferenceError;
 
 /// Outlines of one process at once.
 const OUTLINES_MAX: usize = 64;

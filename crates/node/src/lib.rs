@@ -50,6 +50,7 @@ mod obtain;
 mod outlet;
 mod pairing;
 pub mod planning;
+mod reference_error;
 mod room;
 mod run_loop;
 mod start;

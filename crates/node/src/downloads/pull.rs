@@ -15,8 +15,8 @@ use super::rate::Rate;
 use super::register::register;
 use super::saved::SavedPull;
 use super::updates::Older;
-use crate::fits::ReferenceError;
 use crate::hub_bytes::TOKEN_MAX;
+use crate::reference_error::ReferenceError;
 use crate::room::Taken;
 use exo_accelerators::chain;
 

@@ -6,9 +6,9 @@ use std::path::Path;
 use exo_hub::{Cancel, Client, HubError, Plan, PlannedFile};
 use exo_store::{ChunkRef, HubFile, HubSource, Manifest, ModelRecord};
 
-use crate::fits::ReferenceError;
 use crate::heads::{HeadReader, OutlineFolder};
 use crate::library::Library;
+use crate::reference_error::ReferenceError;
 
 /// Bytes that are read of a hub for one model: vocabularies and headers of many files.
 const BYTES_MAX: u64 = 512 << 20;

@@ -21,8 +21,8 @@ use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, W
 use exo_quant::Target;
 use exo_types::{KvDType, ModelShape, NodeId};
 
+pub use crate::reference_error::ReferenceError;
 use catalogue::{CATALOGUE, CatalogueModel};
-pub use reference::ReferenceError;
 use reference::fit_reference;
 pub use words::{answer as answer_text, pages};
 

@@ -1,0 +1,65 @@
+//! Why a reference to a model of a hub could not be looked at.
+
+use exo_formats::OpenError;
+use exo_hub::HubError;
+use exo_store::NoRoom;
+
+/// Why a reference could not be looked at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReferenceError {
+    /// The hub.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// It is neither known, nor in the catalogue, nor a repository.
+    #[error(
+        "`{0}` is neither a model that is known here, nor a name of the catalogue, nor a repository of a hub, as in hf.co/ORG/REPO"
+    )]
+    Unknown(String),
+    /// The model's heads are larger than what is read.
+    #[error("the description of {file} is larger than the {bytes_max} bytes that are read for it")]
+    TooLarge {
+        /// Which file.
+        file: String,
+        /// The bound.
+        bytes_max: u64,
+    },
+    /// What it is, exo does not run.
+    #[error("cannot read what {reference} is")]
+    Open {
+        /// What was asked for.
+        reference: String,
+        /// Why.
+        #[source]
+        source: Box<OpenError>,
+    },
+    /// It was to take the place of a model that has none any more.
+    #[error("the model that this updates is not here any more, or another commit has taken its place")]
+    Superseded,
+    /// The disk has no room for it.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// The disk.
+    #[error("cannot write the outline of the model to {folder}")]
+    Disk {
+        /// Where.
+        folder: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl ReferenceError {
+    /// What would help.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Hub(error) => error.hint(),
+            Self::NoRoom(error) => Some(error.hint()),
+            Self::Superseded => {
+                Some("`exo update` looks again; `exo pulls cancel` takes this one from the list")
+            }
+            _ => None,
+        }
+    }
+}
