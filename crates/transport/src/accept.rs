@@ -12,10 +12,11 @@ use tokio::sync::{mpsc, watch};
 use crate::channel::{Channel, Incoming, Via};
 use crate::errors::DialError;
 use crate::frame::{FrameLimits, FrameReader, FrameWriter, RawSend};
-use crate::hello::{self, HELLO_BYTES_MAX, Hello, HelloError, Protocols};
+use crate::hello::{self, HELLO_BYTES_MAX, Hello, HelloError};
 use crate::live::Live;
 use crate::members::MemberSet;
 use crate::places::JoinPlaces;
+use crate::protocols::Protocols;
 use crate::renewal::{Renewal, Renewed};
 
 /// Channels that wait to be taken by `accept`.

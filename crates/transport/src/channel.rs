@@ -1,13 +1,10 @@
-//! What a connection gives: a channel to a proven peer, and the trait that real and in-memory networks share.
+//! What a connection gives: a channel to a proven peer, or the join exchange.
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::time::Duration;
 
 use exo_types::NodeId;
 
-use crate::errors::DialError;
 use crate::frame::{FrameLimits, FrameReader, FrameWriter};
 use crate::join::JoinChannel;
 
@@ -75,45 +72,4 @@ pub enum Incoming {
     Channel(Channel),
     /// Anyone, by a key they proved, wants to join.
     Join(JoinChannel),
-}
-
-/// A future that a trait object can return.
-pub type TransportFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// What the process needs of a network; [`Endpoint`] and [`MemoryEndpoint`] provide it.
-///
-/// [`Endpoint`]: crate::Endpoint
-/// [`MemoryEndpoint`]: crate::MemoryEndpoint
-pub trait Transport: Send + Sync + 'static {
-    /// This node.
-    fn node(&self) -> NodeId;
-
-    /// The address that was opened; the same port serves both transports.
-    fn local_addr(&self) -> SocketAddr;
-
-    /// Opens a channel to `peer` at `addr`. Ends within `within`, one way or the other.
-    fn dial(
-        &self,
-        peer: NodeId,
-        addr: SocketAddr,
-        via: Via,
-        purpose: u8,
-        within: Duration,
-    ) -> TransportFuture<'_, Result<Channel, DialError>>;
-
-    /// Opens the join exchange with whoever is at `addr`.
-    fn dial_join(
-        &self,
-        addr: SocketAddr,
-        within: Duration,
-    ) -> TransportFuture<'_, Result<JoinChannel, DialError>>;
-
-    /// The next that connects; `None` once closed.
-    fn accept(&self) -> TransportFuture<'_, Option<Incoming>>;
-
-    /// Breaks every live connection with `peer`. It may connect again while it is a member.
-    fn disconnect(&self, peer: NodeId);
-
-    /// Breaks everything and opens no more. Waits about a second at most, so that peers hear of it.
-    fn close(&self) -> TransportFuture<'_, ()>;
 }

@@ -10,14 +10,14 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::accept::{QUEUE_MAX, Shared};
-use crate::channel::{Channel, Incoming, Transport, TransportFuture, Via};
+use crate::channel::{Channel, Incoming, Via};
 use crate::errors::{BindError, DialError};
 use crate::half_open::HalfOpen;
-use crate::hello::Protocols;
 use crate::join::JoinChannel;
 use crate::key::NodeKey;
 use crate::live::Live;
 use crate::members::MemberSet;
+use crate::protocols::Protocols;
 use crate::renewal::{Renewal, Renewed};
 use crate::tls::Identity;
 use crate::{quic, socket, tcp};
@@ -221,49 +221,8 @@ impl Drop for Inner {
     }
 }
 
-impl Transport for Endpoint {
-    fn node(&self) -> NodeId {
-        self.node()
-    }
-
-    fn local_addr(&self) -> SocketAddr {
-        self.local_addr()
-    }
-
-    fn dial(
-        &self,
-        peer: NodeId,
-        addr: SocketAddr,
-        via: Via,
-        purpose: u8,
-        within: Duration,
-    ) -> TransportFuture<'_, Result<Channel, DialError>> {
-        Box::pin(self.dial(peer, addr, via, purpose, within))
-    }
-
-    fn dial_join(
-        &self,
-        addr: SocketAddr,
-        within: Duration,
-    ) -> TransportFuture<'_, Result<JoinChannel, DialError>> {
-        Box::pin(self.dial_join(addr, within))
-    }
-
-    fn accept(&self) -> TransportFuture<'_, Option<Incoming>> {
-        Box::pin(self.accept())
-    }
-
-    fn disconnect(&self, peer: NodeId) {
-        self.disconnect(peer);
-    }
-
-    fn close(&self) -> TransportFuture<'_, ()> {
-        Box::pin(self.close())
-    }
-}
-
 /// What an endpoint and its connections share, and where those that come in go.
-pub(crate) fn shared(
+fn shared(
     key: &NodeKey,
     members: MemberSet,
     protocols: Protocols,
@@ -287,7 +246,7 @@ pub(crate) fn shared(
 
 /// Breaks the connections of members that were removed. They make no new ones from the moment they are; what was on its way to them,
 /// the word of their removal, still gets out.
-pub(crate) async fn close_those_who_left(shared: Arc<Shared>) {
+async fn close_those_who_left(shared: Arc<Shared>) {
     let mut changes = shared.members.watch();
     while changes.changed().await.is_ok() {
         tokio::time::sleep(PARTING).await;

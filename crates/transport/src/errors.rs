@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exo_types::NodeId;
 
-use crate::hello::Protocols;
+use crate::protocols::Protocols;
 
 /// An endpoint could not open its port.
 #[derive(Debug, thiserror::Error)]
@@ -165,25 +165,4 @@ pub enum SendError {
     /// An earlier send was cancelled half-way, so the peer would misread what follows.
     #[error("an earlier frame was cut off half-way")]
     CutOff,
-}
-
-/// The join exchange failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum JoinError {
-    /// Its 5 seconds are over.
-    #[error("the join exchange took longer than {} s", crate::JOIN_TIME_MAX.as_secs())]
-    Timeout,
-    /// Its 4 KiB in one direction are used up.
-    #[error("the join exchange is larger than {} bytes", crate::JOIN_BYTES_MAX)]
-    TooLarge,
-    /// Its place is somebody else's.
-    #[error("{} join exchanges run at once, and another one came", crate::JOIN_CONCURRENT_MAX)]
-    CrowdedOut,
-    /// The other side left.
-    #[error("the other side ended the join exchange")]
-    Closed,
-    /// The other side sent something else.
-    #[error("the other side broke the join exchange: {0}")]
-    Protocol(String),
 }

@@ -1,45 +1,15 @@
 //! The first frame on every channel: which protocol versions we speak and what the channel is for.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::errors::{FrameError, SendError};
 use crate::frame::{FrameReader, FrameWriter};
+use crate::protocols::Protocols;
 
 /// Kind of the hello frame; every other kind belongs to the layer above.
 pub const KIND_HELLO: u8 = 0;
 /// Largest hello read: the five bytes of today and room for versions to come, which old nodes skip.
 pub(crate) const HELLO_BYTES_MAX: u32 = 64;
-
-/// A range of protocol versions of the layer above, both ends included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Protocols {
-    /// Oldest spoken.
-    pub min: u16,
-    /// Newest spoken.
-    pub max: u16,
-}
-
-impl Protocols {
-    /// What this build speaks.
-    pub const CURRENT: Self = Self { min: 1, max: 1 };
-
-    /// The newest version both speak.
-    pub fn common(self, other: Self) -> Option<u16> {
-        let newest = self.max.min(other.max);
-        (newest >= self.min.max(other.min)).then_some(newest)
-    }
-}
-
-impl fmt::Display for Protocols {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.min == self.max {
-            write!(f, "{}", self.max)
-        } else {
-            write!(f, "{} to {}", self.min, self.max)
-        }
-    }
-}
 
 /// The frame's content: `min` u16, `max` u16 (little end first), `purpose` u8.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

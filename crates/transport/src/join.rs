@@ -8,14 +8,34 @@ use exo_types::NodeId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-use crate::errors::JoinError;
 use crate::frame::{FrameLimits, HEADER_BYTES, Header};
-use crate::places::JoinPlace;
+use crate::places::{JOIN_CONCURRENT_MAX, JoinPlace};
 
 /// Bytes a join exchange may carry in each direction, framing included.
 pub const JOIN_BYTES_MAX: usize = 4096;
 /// How long a join exchange may last.
 pub const JOIN_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The join exchange failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// Its 5 seconds are over.
+    #[error("the join exchange took longer than {} s", JOIN_TIME_MAX.as_secs())]
+    Timeout,
+    /// Its 4 KiB in one direction are used up.
+    #[error("the join exchange is larger than {} bytes", JOIN_BYTES_MAX)]
+    TooLarge,
+    /// Its place is somebody else's.
+    #[error("{} join exchanges run at once, and another one came", JOIN_CONCURRENT_MAX)]
+    CrowdedOut,
+    /// The other side left.
+    #[error("the other side ended the join exchange")]
+    Closed,
+    /// The other side sent something else.
+    #[error("the other side broke the join exchange: {0}")]
+    Protocol(String),
+}
 
 pub(crate) trait RawDuplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> RawDuplex for T {}

@@ -1,4 +1,4 @@
-//! Authenticated streams of bytes between nodes: QUIC, TLS over TCP, and an in-memory twin.
+//! Authenticated streams of bytes between nodes: QUIC and TLS over TCP.
 //!
 //! A node is its Ed25519 key ([`NodeKey`]). Both ends of every connection prove theirs in a TLS 1.3 handshake with
 //! raw public keys (RFC 7250): no certificate authority, no names. Who may connect is a [`MemberSet`] that the
@@ -10,7 +10,7 @@
 //! **Architecture invariant:** nothing here knows what a tensor, a model or an instance is. Frames have a kind
 //! byte that belongs to the layer above.
 //!
-//! Start reading at [`Endpoint`]; [`Transport`] is what it shares with its twin, [`MemoryEndpoint`].
+//! Start reading at [`Endpoint`].
 
 #![forbid(unsafe_code)]
 
@@ -25,23 +25,22 @@ mod join;
 mod key;
 mod live;
 mod members;
-mod memory;
-mod pipe;
 mod places;
+mod protocols;
 mod quic;
 mod renewal;
 mod socket;
 mod tcp;
 mod tls;
 
-pub use channel::{Channel, Incoming, Transport, TransportFuture, Via};
+pub use channel::{Channel, Incoming, Via};
 pub use endpoint::{Endpoint, Options};
-pub use errors::{BindError, DialError, FrameError, JoinError, SendError};
+pub use errors::{BindError, DialError, FrameError, SendError};
 pub use frame::{FRAME_VERSION, Frame, FrameLimits, FrameReader, FrameWriter};
-pub use hello::{KIND_HELLO, Protocols};
-pub use join::{JOIN_BYTES_MAX, JOIN_TIME_MAX, JoinChannel};
+pub use hello::KIND_HELLO;
+pub use join::{JOIN_BYTES_MAX, JOIN_TIME_MAX, JoinChannel, JoinError};
 pub use key::{KeyFileError, NodeKey};
 pub use members::MemberSet;
-pub use memory::{MemoryEndpoint, MemoryNet};
 pub use places::JOIN_CONCURRENT_MAX;
+pub use protocols::Protocols;
 pub use renewal::Renewal;

@@ -1,4 +1,4 @@
-//! What a channel promises, checked alike over QUIC, TLS/TCP and memory.
+//! What a channel promises, checked alike over QUIC and TLS/TCP.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test may do both
 
@@ -7,16 +7,13 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Kind, LIMITS, PATIENCE, SECOND, World, everyone, key, next_channel, next_join};
-use exo_transport::{
-    DialError, FrameError, FrameLimits, JoinError, MemberSet, Protocols, SendError, Transport,
-};
+use exo_transport::{DialError, FrameError, FrameLimits, JoinError, MemberSet, Protocols, SendError};
 
 /// Runs each named claim on each network.
 macro_rules! on_every_network {
     ($($claim:ident),* $(,)?) => {
         on_every_network!(@ quic Quic; $($claim),*);
         on_every_network!(@ tcp Tcp; $($claim),*);
-        on_every_network!(@ memory Memory; $($claim),*);
     };
     (@ $module:ident $kind:ident; $($claim:ident),*) => {
         mod $module {
@@ -352,12 +349,4 @@ async fn a_closed_endpoint_accepts_and_dials_no_more(world: World) {
     assert!(a.accept().await.is_none());
     let outcome = a.dial(b.node(), b.local_addr(), world.kind.via(), 0, PATIENCE).await;
     assert!(matches!(outcome, Err(DialError::Closed)), "{outcome:?}");
-}
-
-/// The suite covers what its list says only if the twin really is a [`Transport`] like the others.
-#[test]
-fn the_trait_is_usable_as_an_object() {
-    fn is_object(_: Option<&dyn Transport>) {}
-    is_object(None);
-    assert_ne!(Kind::Memory.via(), Kind::Quic.via());
 }

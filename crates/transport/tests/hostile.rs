@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use common::{Kind, LIMITS, LOOPBACK, PATIENCE, SECOND, World, everyone, key, next_join};
 use exo_transport::{
-    BindError, Endpoint, FrameError, JOIN_CONCURRENT_MAX, JOIN_TIME_MAX, JoinError, Options, Transport, Via,
+    BindError, Endpoint, FrameError, JOIN_CONCURRENT_MAX, JOIN_TIME_MAX, JoinError, Options, Via,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
 /// A node that gives handshakes little time and room.
-async fn strict(seed: u8) -> Arc<dyn Transport> {
+async fn strict(seed: u8) -> Endpoint {
     let world = World::new(Kind::Tcp);
     world
         .node_with(seed, |options| {
@@ -28,7 +28,7 @@ async fn strict(seed: u8) -> Arc<dyn Transport> {
 }
 
 /// A member gets through on both transports, soon.
-async fn assert_serves(node: &Arc<dyn Transport>) {
+async fn assert_serves(node: &Endpoint) {
     let member = World::new(Kind::Tcp).node(1).await;
     for via in [Via::Tcp, Via::Quic] {
         let channel = member.dial(node.node(), node.local_addr(), via, 0, 2 * SECOND).await.unwrap();

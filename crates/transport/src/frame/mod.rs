@@ -42,8 +42,6 @@ pub struct FrameLimits {
 impl FrameLimits {
     /// Commands and reports: 1 MiB.
     pub const CONTROL: Self = Self { payload_bytes_max: 1 << 20 };
-    /// Hidden states and file chunks: 64 MiB.
-    pub const BULK: Self = Self { payload_bytes_max: 64 << 20 };
 }
 
 /// A checked header.

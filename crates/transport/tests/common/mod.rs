@@ -3,12 +3,10 @@
 #![allow(dead_code)] // each test file uses its part
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use exo_transport::{
-    Channel, Endpoint, FrameLimits, Incoming, JoinChannel, MemberSet, MemoryNet, NodeKey, Options, Transport,
-    Via,
+    Channel, Endpoint, FrameLimits, Incoming, JoinChannel, MemberSet, NodeKey, Options, Via,
 };
 
 pub const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 32 << 20 };
@@ -22,7 +20,6 @@ pub const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::
 pub enum Kind {
     Quic,
     Tcp,
-    Memory,
 }
 
 impl Kind {
@@ -34,7 +31,6 @@ impl Kind {
 /// Nodes with the seeds 1, 2, 3…, each a member at the others.
 pub struct World {
     pub kind: Kind,
-    net: MemoryNet,
 }
 
 pub fn key(seed: u8) -> NodeKey {
@@ -47,37 +43,34 @@ pub fn everyone() -> MemberSet {
 
 impl World {
     pub fn new(kind: Kind) -> Self {
-        Self { kind, net: MemoryNet::new() }
+        Self { kind }
     }
 
-    pub async fn node(&self, seed: u8) -> Arc<dyn Transport> {
+    pub async fn node(&self, seed: u8) -> Endpoint {
         self.node_with(seed, |_| {}).await
     }
 
-    pub async fn node_with(&self, seed: u8, change: impl FnOnce(&mut Options)) -> Arc<dyn Transport> {
+    pub async fn node_with(&self, seed: u8, change: impl FnOnce(&mut Options)) -> Endpoint {
         let mut options = Options::new(LOOPBACK, key(seed), everyone());
         change(&mut options);
-        match self.kind {
-            Kind::Memory => Arc::new(self.net.bind(options).unwrap()),
-            _ => Arc::new(Endpoint::bind(options).await.unwrap()),
-        }
+        Endpoint::bind(options).await.unwrap()
     }
 
     /// A channel from `a` to `b`: both ends.
-    pub async fn channel(&self, a: &Arc<dyn Transport>, b: &Arc<dyn Transport>) -> (Channel, Channel) {
+    pub async fn channel(&self, a: &Endpoint, b: &Endpoint) -> (Channel, Channel) {
         let dialled = a.dial(b.node(), b.local_addr(), self.kind.via(), 7, PATIENCE).await.unwrap();
         (dialled, next_channel(b).await)
     }
 }
 
-pub async fn next_channel(node: &Arc<dyn Transport>) -> Channel {
+pub async fn next_channel(node: &Endpoint) -> Channel {
     match tokio::time::timeout(PATIENCE, node.accept()).await.expect("nobody connected") {
         Some(Incoming::Channel(channel)) => channel,
         other => panic!("not a channel: {other:?}"),
     }
 }
 
-pub async fn next_join(node: &Arc<dyn Transport>) -> JoinChannel {
+pub async fn next_join(node: &Endpoint) -> JoinChannel {
     match tokio::time::timeout(PATIENCE, node.accept()).await.expect("nobody connected") {
         Some(Incoming::Join(join)) => join,
         other => panic!("not a join: {other:?}"),
