@@ -183,11 +183,6 @@ impl Drop for Reading {
 }
 
 impl Download for Reading {
-    fn is_ready(&self) -> Result<bool, RunError> {
-        let is_done = self.landing.as_ref().map_or(Ok(true), |landing| landing.end.is_done());
-        is_done.map_err(|error| self.device.context.lost_run(&error))
-    }
-
     fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError> {
         assert!(self.wanted == size_of_val(into) as u64, "{} bytes were asked for", self.wanted);
         let bytes = self.wait(deadline)?;

@@ -127,7 +127,6 @@ pub(crate) struct Reading {
     landing: Option<Landing>,
     /// Bytes asked for.
     wanted: u64,
-    is_there: Arc<AtomicBool>,
 }
 
 impl Reading {
@@ -157,11 +156,8 @@ impl Reading {
         });
         device.queue.count_read(total);
         let (tell, told) = mpsc::channel();
-        let is_there = Arc::new(AtomicBool::new(false));
-        let arrived = Arc::clone(&is_there);
         let mapped = total.max(8).next_multiple_of(8).min(staging.size());
         staging.slice(..mapped).map_async(wgpu::MapMode::Read, move |result| {
-            arrived.store(true, Ordering::Release);
             let _ = tell.send(result); // nobody listens once the stream is gone
         });
         // Whoever runs one of them from now on puts it there again.
@@ -169,7 +165,7 @@ impl Reading {
         let (number, total) = (desk.readings.fetch_add(1, Ordering::Relaxed), total as usize);
         let landing = Landing { number, staging, wanted: wanted as usize, total, mapped, submitted, told };
         let (device, desk) = (Arc::clone(device), Arc::clone(desk));
-        Ok(Self { device, desk, landing: Some(landing), wanted, is_there })
+        Ok(Self { device, desk, landing: Some(landing), wanted })
     }
 
     /// Waits and gives the bytes. A complaint of a kernel is the error.
@@ -238,11 +234,6 @@ fn look(device: &DeviceInner) -> Result<(), RunError> {
 }
 
 impl Download for Reading {
-    fn is_ready(&self) -> Result<bool, RunError> {
-        look(&self.device)?;
-        Ok(self.is_there.load(Ordering::Acquire))
-    }
-
     fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError> {
         assert!(self.wanted == size_of_val(into) as u64, "{} bytes were asked for", self.wanted);
         let bytes = self.wait(deadline)?;

@@ -61,9 +61,6 @@ impl Fence for Done {
 /// Elements on their way to the host, as they were when the download was queued, and what kernels complained of since the one
 /// queued before. Dropping it gives the elements up; complaints are told with the next that is waited for.
 pub trait Download: Send {
-    /// Whether [`Self::finish`] would not wait. Never waits.
-    fn is_ready(&self) -> Result<bool, RunError>;
-
     /// Waits for them and fills `into`. Panics unless it has as many elements as were asked for.
     fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError>;
 }
@@ -72,10 +69,6 @@ pub trait Download: Send {
 pub struct Arrived(pub Vec<f32>);
 
 impl Download for Arrived {
-    fn is_ready(&self) -> Result<bool, RunError> {
-        Ok(true)
-    }
-
     fn finish(self: Box<Self>, into: &mut [f32], _deadline: Duration) -> Result<(), RunError> {
         into.copy_from_slice(&self.0);
         Ok(())

@@ -179,17 +179,13 @@ impl Drafter {
         let same = cached.iter().zip(text).take_while(|(a, b)| a == b).count();
         cached.truncate(same.min(text.len() - 1));
         let left_max = if guesses { NEWS_MAX } else { 1 };
-        let mut before = None;
         while text.len() - cached.len() > left_max {
             let end = (text.len() - 1).min(cached.len() + chunk);
             let part = part(&self.engine, spec, cached.len(), &text[cached.len()..end]);
-            let next = self.engine.hand_over(&frame(vec![part]), leave.cancel)?;
+            self.engine.step(&frame(vec![part]), StepInput::Tokens, leave.cancel, leave.deadline)?;
             cached.extend_from_slice(&text[cached.len()..end]);
-            if let Some(before) = before.replace(next) {
-                self.engine.finish(before, leave.deadline)?;
-            }
         }
-        before.map_or(Ok(()), |last| self.engine.finish(last, leave.deadline))
+        Ok(())
     }
 
     /// One more guess for each run that wants one, in one step. Says whether there was any.

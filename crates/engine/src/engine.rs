@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// Closes every sequence and forgets every kept page but some, as if it had just been loaded. Weights and the memory of the
-    /// cache stay: nothing is read, packed or uploaded. Not while a step is ahead ([`Engine::hand_over`]): finish it first.
+    /// cache stay: nothing is read, packed or uploaded.
     pub fn reset(&mut self, keep: &[PageKey]) {
         for (_, closed) in std::mem::take(&mut self.sequences) {
             self.pages.give_back(closed.pages);

@@ -11,13 +11,10 @@
 //! **Architecture invariant:** knows no network, no tokenizer and no concrete device. One caller at a time; who may
 //! step and when is decided above.
 //!
-//! Steps of which nothing comes back may be handed over ahead ([`Engine::hand_over`]): their errors are known when they are finished.
-//!
 //! Start reading at [`Engine::load`] and [`Engine::step`].
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod drafter;
 mod engine;
 mod errors;
@@ -34,7 +31,6 @@ mod step;
 mod verify;
 mod weights;
 
-pub use ahead::Ahead;
 pub use drafter::{DraftLeave, DraftRequest, Drafter};
 pub use engine::Engine;
 pub use errors::{LoadError, SequenceError, StepError};

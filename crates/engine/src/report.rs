@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use exo_backend::{Alone, RunShape};
 use exo_sampler::SampleError;
-use exo_types::{PromptQuery, SequenceId, StepFrame, StepSequence};
+use exo_types::{PromptQuery, SequenceId, StepFrame};
 
 use crate::prompt::PromptFold;
 use crate::sequence::Row;
@@ -23,14 +23,6 @@ struct PromptRow {
 }
 
 impl Engine {
-    /// Whether a fold follows what the step computes.
-    pub(crate) fn asks_prompts(&self, frame: &StepFrame) -> bool {
-        let fold = |part: &StepSequence| self.sequences.get(&part.sequence)?.prompt.as_ref();
-        let follows =
-            |fold: &PromptFold, part| fold.query.needs_all_rows() || !fold.positions(part).is_empty();
-        frame.sequences.iter().any(|part| fold(part).is_some_and(|fold| follows(fold, part)))
-    }
-
     /// Shows the folds of the step's sequences their rows, once all else of the step has worked, and adds the reports of prompts
     /// that are through to their first tokens.
     pub(crate) fn read_prompts(

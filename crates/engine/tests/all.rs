@@ -2,7 +2,6 @@
 
 mod common;
 
-mod ahead;
 mod bench_models;
 mod constraint;
 mod drafter;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use exo_backend::{AllocError, CancelToken, Device, Residence, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, EngineId, FailedSequence, StageGeometry};
-use exo_engine::{Ahead, Engine, EngineOptions, Sampled, SequenceError, StepError, StepInput, StepOutput};
+use exo_engine::{Engine, EngineOptions, Sampled, SequenceError, StepError, StepInput, StepOutput};
 use exo_formats::Model;
 use exo_sampler::SampleError;
 use exo_types::{Attempt, FailureKind, PageKey, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
@@ -23,8 +23,6 @@ use crate::worker::WorkerHost;
 pub const STEP_MAX: Duration = Duration::from_secs(120);
 /// How often an idle thread looks whether it is still wanted.
 const IDLE: Duration = Duration::from_millis(500);
-/// How often a thread with nothing to do looks whether the device is done with what it was given.
-const FLYING: Duration = Duration::from_micros(500);
 /// How often a thread tells how far the weights are on their way to memory.
 const SETTLING_EVERY: Duration = Duration::from_millis(100);
 /// Weights of less than this are read fast from pages of any size.
@@ -302,20 +300,6 @@ struct Bounds<'a> {
     step_max: Duration,
 }
 
-/// A chunk of a prompt that the device is at.
-struct Flying {
-    step: u64,
-    /// When it was handed over, or the one before it was done.
-    since: Instant,
-    chunk: Ahead,
-}
-
-impl Flying {
-    fn is_over(&self, step_max: Duration) -> bool {
-        !matches!(self.chunk.is_done(), Ok(false)) || self.since.elapsed() > step_max
-    }
-}
-
 fn serve(
     id: EngineId,
     engine: &mut Engine,
@@ -324,22 +308,11 @@ fn serve(
     bounds: Bounds<'_>,
     events: &Events,
 ) {
-    let mut flying: Option<Flying> = None;
     loop {
         settling.look(engine, events);
-        let landed = flying.take_if(|flying| flying.is_over(bounds.step_max));
-        if landed.is_some_and(|landed| land(id, engine, landed, bounds, events).is_none()) {
-            return;
-        }
-        let patience = if flying.is_some() { FLYING } else { settling.patience() };
-        let Job { commands, frame, rows } = match inbox.recv_timeout(patience) {
+        let Job { commands, frame, rows } = match inbox.recv_timeout(settling.patience()) {
             Ok(Order::Compute(job)) => job,
             Ok(Order::Rewire { keep }) => {
-                // What is on the device comes first: the pages it writes to are given to others then.
-                let before = flying.take();
-                if before.is_some_and(|before| land(id, engine, before, bounds, events).is_none()) {
-                    return;
-                }
                 engine.reset(&keep);
                 events(EngineEvent::Rewired { engine: id });
                 continue;
@@ -347,42 +320,15 @@ fn serve(
             Err(RecvTimeoutError::Timeout) if !bounds.cancel.is_cancelled() => continue,
             Err(_) => return,
         };
-        let (mut since, step) = (Instant::now(), frame.step);
-        let begun = begin(engine, commands, &frame, bounds);
-        if let Some(before) = flying.take() {
-            match land(id, engine, before, bounds, events) {
-                Some(landed) => since = landed,
-                None => return,
-            }
-        }
-        let result = match begun {
-            Ok(Some(chunk)) => {
-                flying = Some(Flying { step, since, chunk });
-                continue;
-            }
-            Ok(None) => compute(engine, &frame, &rows, bounds),
-            Err(failed) => failed,
+        let since = Instant::now();
+        let result = match carry_out(engine, commands) {
+            Ok(()) => compute(engine, &frame, &rows, bounds),
+            Err(refused) => refused,
         };
-        if !tell(id, step, result, since, events) {
+        if !tell(id, frame.step, result, since, events) {
             return; // a lost device computes nothing more
         }
     }
-}
-
-/// Waits for a chunk and tells how it ended, and gives the time; `None` if the device is lost.
-fn land(
-    id: EngineId,
-    engine: &mut Engine,
-    flying: Flying,
-    bounds: Bounds<'_>,
-    events: &Events,
-) -> Option<Instant> {
-    let Flying { step, since, chunk } = flying;
-    let result = match engine.finish(chunk, bounds.step_max.saturating_sub(since.elapsed())) {
-        Ok(()) => ComputeResult::Tokens(Vec::new()),
-        Err(error) => failed(&error),
-    };
-    tell(id, step, result, since, events).then(Instant::now)
 }
 
 /// `false` if the device is lost.
@@ -392,23 +338,12 @@ fn tell(id: EngineId, step: u64, result: ComputeResult, since: Instant, events: 
     !is_lost
 }
 
-/// Carries out the commands of a step, and hands it over if nothing comes back of it.
-fn begin(
-    engine: &mut Engine,
-    commands: Vec<StageCommand>,
-    frame: &StepFrame,
-    bounds: Bounds<'_>,
-) -> Result<Option<Ahead>, ComputeResult> {
+/// Carries out the commands of a step.
+fn carry_out(engine: &mut Engine, commands: Vec<StageCommand>) -> Result<(), ComputeResult> {
     // One that is refused fails the step; the others are of other sequences, which go on from what they say.
     let refused =
         commands.into_iter().filter_map(|command| apply(engine, command).err()).reduce(|first, _| first);
-    if let Some(message) = refused {
-        return Err(ComputeResult::Failed { kind: FailureKind::Device, message });
-    }
-    if frame.sequences.is_empty() || !engine.may_go_ahead(frame) {
-        return Ok(None);
-    }
-    engine.hand_over(frame, bounds.cancel).map(Some).map_err(|error| failed(&error))
+    refused.map_or(Ok(()), |message| Err(ComputeResult::Failed { kind: FailureKind::Device, message }))
 }
 
 /// Computes a step whose commands are carried out.
@@ -425,12 +360,8 @@ fn compute(engine: &mut Engine, frame: &StepFrame, rows: &[u8], bounds: Bounds<'
     match engine.step(frame, input, bounds.cancel, bounds.step_max) {
         Ok(StepOutput::Hidden(rows)) => ComputeResult::Rows(bytes(&rows).into()),
         Ok(StepOutput::Sampled(sampled)) => results(engine, frame, sampled),
-        Err(error) => failed(&error),
+        Err(error) => ComputeResult::Failed { kind: kind_of(&error), message: chain(&error) },
     }
-}
-
-fn failed(error: &StepError) -> ComputeResult {
-    ComputeResult::Failed { kind: kind_of(error), message: chain(error) }
 }
 
 fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {

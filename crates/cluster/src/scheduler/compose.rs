@@ -38,7 +38,8 @@ impl Scheduler {
             // Of who made way: its slot may be the one that the next question needs.
             out.extend(self.drafts_over.drain(..).map(SchedulerOutput::DraftOver));
             self.ask_drafts(now, out);
-            let is_full = self.in_flight.len() >= self.in_flight_max();
+            // One to a stage.
+            let is_full = self.in_flight.len() >= self.placement.stages.len();
             // Guesses come together for all who asked together: a step without them would leave those behind.
             if is_full || self.running.values().any(Running::awaits_drafts) {
                 return;
@@ -52,17 +53,6 @@ impl Scheduler {
             let message = self.send(now, sequences);
             out.push(SchedulerOutput::Step(message));
         }
-    }
-
-    /// Steps that may be on their way: one to a stage. A stage that computes the whole model gets the next chunk of a prompt
-    /// before it has told of the last, so that its device goes on at once: while nobody waits for a token, and where two of the
-    /// largest chunks are short enough for whoever comes meanwhile.
-    fn in_flight_max(&self) -> usize {
-        let stages = self.placement.stages.len();
-        let within = self.pace.prompt_tokens_within(self.config.prompt_share_alone / 2);
-        let is_short = within.is_some_and(|tokens| tokens >= self.config.chunk_tokens_max);
-        let goes_ahead = stages == 1 && is_short && !self.running.values().any(Running::is_decoding);
-        stages + usize::from(goes_ahead)
     }
 
     /// Reserves pages for those whose turn it is.

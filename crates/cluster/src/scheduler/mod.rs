@@ -5,8 +5,7 @@
 //! admitted when every stage has pages for the longest it can become, so a running sequence never runs out of
 //! them ([`pages`]). It begins with what is kept of earlier sequences with the same tokens and principal; while one
 //! that runs computes the same, it waits for that. Steps are numbered and composed from decodes first, then prompt chunks; at most
-//! one micro-batch per stage is in flight, on a single stage a prompt's next chunk besides, and a sequence whose token is in
-//! flight waits for it. Prompts get a share of time beside decodes,
+//! one micro-batch per stage is in flight, and a sequence whose token is in flight waits for it. Prompts get a share of time beside decodes,
 //! not of tokens: the scheduler learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once,
 //! because the `Close` that frees them travels in front of the `Open` that takes them. When a link takes steps with it, the next
 //! term begins in place ([`terms`]).

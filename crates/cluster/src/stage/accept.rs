@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence, Time};
 
-use super::{Broken, COMPUTING_MAX, Computing, Open, StageGeometry, StageMachine, StageOutput};
+use super::{Broken, Computing, Open, StageGeometry, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StagePages, StepMessage};
 
 impl StageMachine {
@@ -42,8 +42,7 @@ impl StageMachine {
         if got > expected {
             return Err(Broken::Order { got, expected });
         }
-        // The scheduler keeps one step per stage in flight, and one more where a single stage has one on its engine: more than
-        // that is a peer filling our memory.
+        // The scheduler keeps one step per stage in flight: more than that is a peer filling our memory.
         let (waiting, stages) = (self.waiting.len() + 1, self.placement.stages.len());
         if waiting > stages {
             return Err(Broken::TooMany { waiting, stages });
@@ -73,18 +72,9 @@ impl StageMachine {
         Ok(())
     }
 
-    /// Whether the engine takes a step now: if it has none, or one whose result nobody waits for, which is a chunk of a prompt
-    /// on the only stage. One that may have to be computed again lets nothing past.
-    fn takes_another(&self) -> bool {
-        let is_alone = self.placement.stages.len() == 1;
-        let is_chunk = |on: &Computing| is_alone && on.frame.sequences.iter().all(|s| !s.sample);
-        let lets_past = |on: &Computing| is_chunk(on) && on.lost_in_front.is_none();
-        self.computing.len() < COMPUTING_MAX && self.computing.iter().all(lets_past)
-    }
-
-    /// Gives the engine the next step, if it takes one and one is there.
+    /// Gives the engine the next step, if it has none and one is there.
     pub(super) fn start_next(&mut self, now: Time, out: &mut Vec<StageOutput>) -> Result<(), Broken> {
-        if self.rewiring || !self.takes_another() {
+        if self.rewiring || self.computing.is_some() {
             return Ok(());
         }
         let Some(message) = self.waiting.pop_front() else { return Ok(()) };
@@ -108,7 +98,7 @@ impl StageMachine {
         }
         let rows = self.without_lost(&frame.sequences, rows);
         frame.sequences.retain(|s| !self.is_lost(s));
-        self.computing.push_back(Computing {
+        self.computing = Some(Computing {
             commands: commands.clone(),
             frame: frame.clone(),
             failures,
@@ -117,14 +107,13 @@ impl StageMachine {
             computed_us,
             began: now,
             drivers: self.drivers(&frame),
-            lost_in_front: None,
         });
         out.push(StageOutput::Compute { commands, frame, rows });
         Ok(())
     }
 
     /// Drivers of a frame's sequences, in its order.
-    pub(super) fn drivers(&self, frame: &StepFrame) -> Vec<NodeId> {
+    fn drivers(&self, frame: &StepFrame) -> Vec<NodeId> {
         frame.sequences.iter().filter_map(|s| Some(self.open.get(&s.sequence)?.driver)).collect()
     }
 
@@ -224,7 +213,7 @@ impl StageMachine {
         Ok(())
     }
 
-    pub(super) fn is_lost(&self, part: &StepSequence) -> bool {
+    fn is_lost(&self, part: &StepSequence) -> bool {
         self.open.get(&part.sequence).is_some_and(|open| open.lost)
     }
 

@@ -10,19 +10,18 @@ use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMess
 
 impl StageMachine {
     pub(super) fn finish(&mut self, now: Time, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
-        let Some(mut done) = self.computing.pop_front_if(|first| first.frame.step == step) else {
-            let computing = self.computing.front().map(|first| first.frame.step);
+        let Some(mut done) = self.computing.take_if(|on_engine| on_engine.frame.step == step) else {
+            let computing = self.computing.as_ref().map(|on_engine| on_engine.frame.step);
             return tracing::trace!(
                 got = step,
                 ?computing,
                 "the engine is done with a step that it was not given"
             );
         };
-        let began = done.began.max(std::mem::replace(&mut self.computed_at, now));
         let checked = self.checked(&done, result);
         // As many as there are stages in front, whatever they told.
         done.computed_us.resize(self.index, 0);
-        done.computed_us.push(u32::try_from(now.since(began).as_micros()).unwrap_or(u32::MAX));
+        done.computed_us.push(u32::try_from(now.since(done.began).as_micros()).unwrap_or(u32::MAX));
         match checked {
             ComputeResult::Rows(rows) => self.forward(done, rows, out),
             ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
@@ -40,12 +39,6 @@ impl StageMachine {
                 out.push(StageOutput::Send { to: self.upward(), message });
             }
             ComputeResult::Failed { kind, message } => {
-                if let Some(in_front) = self.leave_out_lost(&mut done)
-                    && [in_front, kind].into_iter().all(is_worth_another)
-                    && !done.frame.sequences.is_empty()
-                {
-                    return self.compute_again(done, out);
-                }
                 let lost = Lost::all(&mut done, kind, &message);
                 if lost.is_empty() {
                     // A command that it refused: what it keeps is not what the scheduler believes.
@@ -145,31 +138,6 @@ impl StageMachine {
         }
     }
 
-    /// Takes out of a step that failed what was lost with the step in front of it, and gives what that one failed for. If there was
-    /// any, that may be all that it failed for.
-    fn leave_out_lost(&self, done: &mut Computing) -> Option<FailureKind> {
-        let kind = done.lost_in_front.take()?;
-        let parts = std::mem::take(&mut done.frame.sequences);
-        let (lost, left): (Vec<_>, _) = parts.into_iter().partition(|part| self.is_lost(part));
-        done.frame.sequences = left;
-        if lost.is_empty() {
-            return None;
-        }
-        done.drivers = self.drivers(&done.frame);
-        // Their drivers have heard. The scheduler is not to take the time of two attempts for that of one.
-        let message = "the step in front of it failed".to_owned();
-        done.failures.push(self.failure(done.frame.step, &lost, kind, message));
-        Some(kind)
-    }
-
-    /// Has what is left of the step computed. Nothing is on the engine behind it, and nothing was in front of it any more: there
-    /// is no third time.
-    fn compute_again(&mut self, done: Computing, out: &mut Vec<StageOutput>) {
-        let (commands, rows) = (Vec::new(), Bytes::new()); // carried out; of the first stage
-        out.push(StageOutput::Compute { commands, frame: done.frame.clone(), rows });
-        self.computing.push_front(done);
-    }
-
     fn failure(&self, step: u64, parts: &[StepSequence], kind: FailureKind, message: String) -> StepFailure {
         StepFailure {
             placement: self.placement.id,
@@ -209,9 +177,6 @@ impl StageMachine {
                 if let Some(open) = self.open.get_mut(&part.sequence) {
                     open.lost = true;
                 }
-            }
-            for behind in &mut self.computing {
-                behind.lost_in_front = Some(kind);
             }
         }
     }
@@ -258,9 +223,4 @@ fn are_of(done: &Computing, results: &[TokenResult], failed: &[FailedSequence]) 
 fn not_finite(rows: &[u8]) -> Option<usize> {
     // The exponent is all ones. Little-endian, as on the wire.
     rows.as_chunks::<4>().0.iter().position(|bytes| bytes[3] & 0x7f == 0x7f && bytes[2] & 0x80 != 0)
-}
-
-/// Whether a device that failed so may compute the next step all the same.
-fn is_worth_another(kind: FailureKind) -> bool {
-    !matches!(kind, FailureKind::StageLost | FailureKind::InstanceGone | FailureKind::Deadline)
 }

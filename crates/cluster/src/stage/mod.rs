@@ -41,14 +41,12 @@ pub struct StageMachine {
     open: BTreeMap<SequenceId, Open>,
     /// Kept pages, and on whose behalf they were filled.
     kept: BTreeMap<PageKey, Principal>,
-    /// When the engine was last done with a step: two that it has do not count twice.
-    computed_at: Time,
     /// The step that must arrive next.
     step_next: u64,
     /// Arrived while another was computing.
     waiting: VecDeque<StepMessage>,
-    /// On the engine, in order: one, or two where the first may be gone ahead of.
-    computing: VecDeque<Computing>,
+    /// On the engine.
+    computing: Option<Computing>,
     /// How the pipeline broke here, in this term.
     broken: Option<(FailureKind, String)>,
 }
@@ -65,9 +63,6 @@ struct Open {
     lost: bool,
 }
 
-/// Steps on the engine at once.
-const COMPUTING_MAX: usize = 2;
-
 /// What is on the engine.
 #[derive(Clone, Debug)]
 struct Computing {
@@ -83,8 +78,6 @@ struct Computing {
     /// How long each stage in front of this one computed it, in microseconds.
     computed_us: Vec<u32>,
     began: Time,
-    /// How the step in front of it failed, with which sequences of this one may have been lost.
-    lost_in_front: Option<FailureKind>,
 }
 
 /// Why a step cannot be: the placement ends, or the term.
@@ -123,10 +116,9 @@ impl StageMachine {
             rewiring: false,
             open: BTreeMap::new(),
             kept: BTreeMap::new(),
-            computed_at: Time::ZERO,
             step_next: 0,
             waiting: VecDeque::new(),
-            computing: VecDeque::new(),
+            computing: None,
             broken: None,
         }
     }

@@ -97,7 +97,7 @@ impl StageMachine {
         self.kept.retain(|key, _| named.contains(key));
         self.open.clear();
         self.waiting.clear();
-        self.computing.clear();
+        self.computing = None;
         (self.term, self.step_next, self.broken, self.rewiring) = (term, 0, None, true);
         out.push(StageOutput::Rewire { term, keep: self.kept.keys().copied().collect() });
     }

@@ -264,31 +264,6 @@ fn steps_wait_their_turn_and_repeated_ones_are_ignored() {
     assert_eq!(show(&out), ["step 1 to 2: 1@0 rows 8 failures 0", "compute 2: 1@1 rows 0"]);
 }
 
-/// A chunk of a prompt: it samples nothing.
-fn chunk(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
-    StepSequence { sample: false, ..part(n, start, tokens) }
-}
-
-/// The only stage, which has all layers.
-fn alone() -> StageMachine {
-    let geometry = StageGeometry { hidden: 2, vocab: 100, pages: 9, page_tokens: 2 };
-    wired(StageMachine::new(placement(1, 1, &[1]), 0, geometry))
-}
-
-#[test]
-fn behind_a_chunk_of_a_prompt_the_engine_gets_the_next_step_at_once() {
-    let mut s = alone();
-    feed(&mut s, step(0, 1, vec![open(1)], vec![chunk(1, 0, &[4])]));
-    let out = feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5])]));
-    assert_eq!(show(&out), ["compute 2: 1@1 rows 0"]);
-    assert!(feed(&mut s, step(0, 3, vec![], vec![part(1, 2, &[6])])).is_empty(), "not a third");
-    assert!(done(&mut s, 2, ComputeResult::Tokens(vec![])).is_empty(), "results come in order");
-    let out = done(&mut s, 1, ComputeResult::Tokens(vec![]));
-    assert_eq!(show(&out), ["tokens 1 to 1: 0 failures 0", "compute 3: 1@2 rows 0"]);
-    done(&mut s, 2, ComputeResult::Tokens(vec![]));
-    assert!(feed(&mut s, step(0, 4, vec![], vec![part(1, 3, &[6])])).is_empty(), "step 3 gives a token");
-}
-
 #[test]
 fn rows_with_an_element_that_is_no_number_are_a_failure_of_this_stages_device() {
     for (bad, value) in
@@ -303,103 +278,6 @@ fn rows_with_an_element_that_is_no_number_are_a_failure_of_this_stages_device() 
             false => assert_eq!(out, ["step 1 to 3: 1@0 rows 16 failures 0"], "{value}"),
         }
     }
-}
-
-fn failed(kind: FailureKind, message: &str) -> ComputeResult {
-    ComputeResult::Failed { kind, message: message.to_owned() }
-}
-
-/// The only stage, whose engine has lost chunk 1 of sequence 1 and has a second of it, with sequence 2 beside it.
-fn behind_a_lost_chunk() -> StageMachine {
-    behind_a_chunk_lost_by(FailureKind::Device)
-}
-
-fn behind_a_chunk_lost_by(kind: FailureKind) -> StageMachine {
-    let mut s = alone();
-    feed(&mut s, step(0, 1, vec![open(1), open(2)], vec![chunk(1, 0, &[4])]));
-    feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5]), chunk(2, 0, &[5])]));
-    let out = done(&mut s, 1, failed(kind, "lost"));
-    assert_eq!(show(&out), [format!("failed 1 to 9: {kind:?}"), "tokens 1 to 1: 0 failures 1".to_owned()]);
-    s
-}
-
-/// What an engine says of a step that starts behind what is there.
-const GAP: &str = "sequence 1 has a hole";
-
-#[test]
-fn what_is_lost_with_a_chunk_is_told_once() {
-    let mut s = alone();
-    feed(&mut s, step(0, 1, vec![open(1)], vec![chunk(1, 0, &[4])]));
-    feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5])]));
-    done(&mut s, 1, failed(FailureKind::Device, "lost"));
-    // Its scheduler, who has heard, closes it before the second chunk is back.
-    let close = step(0, 3, vec![StageCommand::Close(seq(1)), open(2)], vec![chunk(2, 0, &[4])]);
-    assert!(feed(&mut s, close).is_empty(), "nothing goes past a step that may have to be computed again");
-    let out = done(&mut s, 2, failed(FailureKind::Protocol, GAP));
-    assert_eq!(show(&out), ["tokens 2 to 1: 0 failures 1", "compute 3: 2@0 rows 0"], "no driver hears twice");
-}
-
-#[test]
-fn what_was_beside_a_lost_chunk_in_a_step_is_computed_without_it() {
-    let mut s = behind_a_lost_chunk();
-    let out = done(&mut s, 2, failed(FailureKind::Protocol, GAP));
-    assert_eq!(show(&out), ["compute 2: 2@0 rows 0"]);
-    let StageOutput::Compute { commands, .. } = &out[0] else { panic!("{out:?}") };
-    assert!(commands.is_empty(), "they were carried out");
-    // The next goes behind it, as behind any chunk.
-    let next = step(0, 3, vec![StageCommand::Close(seq(1))], vec![chunk(2, 1, &[6])]);
-    assert_eq!(show(&feed(&mut s, next)), ["compute 3: 2@1 rows 0"]);
-    let out = done(&mut s, 2, ComputeResult::Tokens(vec![]));
-    let StageOutput::Send { message: DataMessage::Tokens(told), .. } = &out[0] else { panic!("{out:?}") };
-    let lost: Vec<_> = told.failures.iter().map(|f| (&f.sequences[..], f.kind, f.message.as_str())).collect();
-    assert_eq!(
-        lost,
-        [(&[(seq(1), Attempt::FIRST)][..], FailureKind::Device, "the step in front of it failed")]
-    );
-    let out = done(&mut s, 3, ComputeResult::Tokens(vec![]));
-    assert_eq!(show(&out), ["tokens 3 to 1: 0 failures 0"]);
-}
-
-#[test]
-fn a_token_behind_a_lost_chunk_is_sampled_without_it() {
-    let mut s = alone();
-    feed(&mut s, step(0, 1, vec![open(1), open(2)], vec![chunk(1, 0, &[4])]));
-    feed(&mut s, step(0, 2, vec![], vec![part(1, 1, &[5]), part(2, 0, &[5])]));
-    done(&mut s, 1, failed(FailureKind::Device, "lost"));
-    assert_eq!(show(&done(&mut s, 2, failed(FailureKind::Protocol, GAP))), ["compute 2: 2@0 rows 0"]);
-    let out = done(&mut s, 2, ComputeResult::Tokens(vec![result(2, 1, 7)]));
-    assert_eq!(show(&out), ["tokens 2 to 1: 1 failures 1", "tokens 2 to 9: 1 failures 0"]);
-}
-
-#[test]
-fn a_step_is_computed_again_once_and_not_where_the_device_is_done_for() {
-    let mut s = behind_a_lost_chunk();
-    done(&mut s, 2, failed(FailureKind::Protocol, GAP));
-    let out = done(&mut s, 2, failed(FailureKind::Device, "its own"));
-    assert_eq!(show(&out), ["failed 2 to 9: Device", "tokens 2 to 1: 0 failures 2"]);
-    for kind in [FailureKind::StageLost, FailureKind::InstanceGone, FailureKind::Deadline] {
-        let out = done(&mut behind_a_lost_chunk(), 2, failed(kind, "gone"));
-        assert_eq!(
-            show(&out),
-            [format!("failed 2 to 9: {kind:?}"), "tokens 2 to 1: 0 failures 2".to_owned()]
-        );
-        let StageOutput::Send { message: DataMessage::StepFailed(told), .. } = &out[0] else {
-            panic!("{out:?}")
-        };
-        assert_eq!((&told.sequences[..], told.message.as_str()), (&[(seq(2), Attempt::FIRST)][..], "gone"));
-    }
-    // Nor behind a step that the device was done for in.
-    for kind in [FailureKind::StageLost, FailureKind::Deadline] {
-        let out = done(&mut behind_a_chunk_lost_by(kind), 2, failed(FailureKind::Protocol, GAP));
-        assert_eq!(show(&out), ["failed 2 to 9: Protocol", "tokens 2 to 1: 0 failures 2"]);
-    }
-    // Nor one that has nothing to do with what was lost.
-    let mut s = alone();
-    feed(&mut s, step(0, 1, vec![open(1), open(2)], vec![chunk(1, 0, &[4])]));
-    feed(&mut s, step(0, 2, vec![], vec![chunk(2, 0, &[5])]));
-    done(&mut s, 1, failed(FailureKind::Device, "lost"));
-    let out = done(&mut s, 2, failed(FailureKind::Device, "its own"));
-    assert_eq!(show(&out), ["failed 2 to 9: Device", "tokens 2 to 1: 0 failures 1"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How a long prompt is read: beside running answers, and with a chunk in front of another.
+//! How a long prompt is read beside running answers.
 
 use super::*;
 
@@ -65,75 +65,18 @@ fn alone_a_prompt_is_read_in_large_chunks() {
     s.completed_at = Time::ZERO;
     let back = back(&s, 1, vec![]);
     let out = s.tokens(Time::from_millis(64), node(1), &back);
-    let two = ["step 2: keep 1 4 | 1@128+512", "step 3:  | 1@640+512"];
-    assert_eq!(show(&out), two, "0.5 ms a token: the largest chunk, and the next before it is done");
-}
-
-/// `step` took `ms` since the one before it; what goes out then.
-fn back_after(s: &mut Scheduler, step: u64, ms: u64, results: Vec<TokenResult>) -> Vec<String> {
-    let (now, back) = (s.completed_at + Duration::from_millis(ms), back(s, step, results));
-    show(&s.tokens(now, node(1), &back))
-}
-
-#[test]
-fn the_next_chunk_goes_ahead_until_somebody_waits_for_a_token() {
-    let mut placement = placement(1, 1, &[1]);
-    placement.context_tokens = 4096;
-    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
-    submit(&mut s, 1, 1300, 4);
-    submit(&mut s, 2, 2000, 4);
-    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2, "one more than there are stages");
-    assert_eq!(back_after(&mut s, 2, 256, vec![]), ["step 4: keep 1 16, open 2 | 1@1152+148* 2@0+364"]);
-    assert_eq!(back_after(&mut s, 3, 256, vec![]), Vec::<String>::new(), "step 4 gives a token");
-    let first = back_after(&mut s, 4, 256, vec![result(1, 1300, 7)]);
-    assert!(first.len() == 1 && first[0].contains("| 1@1300+") && first[0].contains(" 2@364+"), "{first:?}");
+    assert_eq!(show(&out), ["step 2: keep 1 4 | 1@128+512"], "0.5 ms a token: the largest chunk");
 }
 
 #[test]
 fn what_fails_with_the_chunk_in_front_is_one_fault() {
-    let mut placement = placement(1, 1, &[1]);
-    placement.context_tokens = 4096;
-    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
-    submit(&mut s, 1, 3000, 4);
-    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
-    for step in [2, 3] {
-        let (placement, term, message) = (s.placement.id, s.term(), String::new());
-        let (sequences, kind) = (vec![(seq(1), Attempt::FIRST)], FailureKind::Device);
-        let failures = vec![StepFailure { placement, term, step, stage: 0, sequences, kind, message }];
-        let tokens = TokensMessage { failures, ..back(&s, step, vec![]) };
-        let now = s.completed_at + Duration::from_millis(256);
-        s.tokens(now, node(1), &tokens);
+    let mut s = scheduler(&[1, 2], 64);
+    submit(&mut s, 1, 20, 12);
+    assert_eq!(s.stats().steps_in_flight, 2);
+    for step in [1, 2] {
+        failed(&mut s, step, 1, FailureKind::Device);
         assert_eq!(s.failures_in_row, 1);
     }
-}
-
-#[test]
-fn nothing_is_left_of_a_sequence_that_is_cancelled_with_two_chunks_in_flight() {
-    let mut placement = placement(1, 1, &[1]);
-    placement.context_tokens = 4096;
-    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
-    submit(&mut s, 1, 3000, 4);
-    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
-    assert_eq!(cancel(&mut s, 1), ["ended 1 Cancelled after 0"]);
-    assert_eq!((s.stats().steps_in_flight, s.stats().pages_claimed), (2, 0));
-    // The same sequence again: of what is still on its way it keeps nothing.
-    let submission = Submission { attempt: Attempt(2), ..submission(1, 3000, 4) };
-    let again = s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission });
-    assert_eq!(show(&again), ["accepted 1 behind 0", "started 1 behind 128"]);
-    let behind_the_first_chunk = ["step 4: close 1, open 1 behind 4 | 1@128+512"];
-    assert_eq!(back_after(&mut s, 2, 256, vec![]), behind_the_first_chunk);
-    assert_eq!(back_after(&mut s, 3, 256, vec![]), ["step 5:  | 1@640+512"]);
-    assert_eq!(back_after(&mut s, 4, 256, vec![]), ["step 6: keep 1 16 | 1@1152+512"]);
-}
-
-#[test]
-fn where_chunks_take_long_none_goes_ahead() {
-    let mut placement = placement(1, 1, &[1]);
-    placement.context_tokens = 4096;
-    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
-    submit(&mut s, 1, 3000, 4);
-    // 1 ms a token: the largest chunk takes half a second.
-    assert_eq!(back_after(&mut s, 1, 128, vec![]), ["step 2: keep 1 4 | 1@128+512"]);
 }
 
 #[test]

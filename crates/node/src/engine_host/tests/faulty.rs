@@ -1,16 +1,16 @@
-//! A device whose kernels complain of one chunk, and only once somebody waits for it.
+//! A device whose kernels complain of one chunk of a prompt.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use exo_backend::{
-    Activations, AllocError, Buffer, CancelToken, Device, Download, Element, Exchange, KvCache, KvShape,
-    MemoryReport, OpKind, Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
+    Activations, AllocError, Buffer, CancelToken, Device, Element, Exchange, KvCache, KvShape, MemoryReport,
+    OpKind, Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
 use exo_types::{DType, DeviceFacts, Monitor, TensorView};
 
-/// `inner`, but for one of the results that are queued and not waited for at once.
+/// `inner`, but for one of the steps of which nothing is read back.
 pub struct Faulty {
     inner: Arc<dyn Device>,
     /// How many of them come before.
@@ -19,7 +19,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// The result behind `good` others is the bad one.
+    /// The step behind `good` others is the bad one.
     pub fn new(inner: Arc<dyn Device>, good: i32) -> Self {
         Self { inner, good, weights_read: AtomicU64::new(0) }
     }
@@ -102,19 +102,6 @@ impl Stream for FaultyStream {
         self.inner.copy(from, to, len)
     }
 
-    fn download_later(
-        &mut self,
-        from: &Buffer,
-        at: usize,
-        len: usize,
-    ) -> Result<Box<dyn Download>, RunError> {
-        let result = self.inner.download_later(from, at, len)?;
-        match self.good.fetch_sub(1, Ordering::Relaxed) {
-            0 => Ok(Box::new(Complained(result))),
-            _ => Ok(result),
-        }
-    }
-
     fn download_f32(
         &mut self,
         from: &Buffer,
@@ -126,7 +113,11 @@ impl Stream for FaultyStream {
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError> {
-        self.inner.synchronize(deadline)
+        self.inner.synchronize(deadline)?;
+        match self.good.fetch_sub(1, Ordering::Relaxed) {
+            0 => Err(RunError::OutOfRange { op: OpKind::Attention, what: "page", value: 9, limit: 4 }),
+            _ => Ok(()),
+        }
     }
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
@@ -139,19 +130,5 @@ impl Stream for FaultyStream {
 
     fn clear_kv(&mut self, kv: &KvCache, page: usize) -> Result<(), RunError> {
         self.inner.clear_kv(kv, page)
-    }
-}
-
-/// Never ready, so that whoever can hand over the next step first does.
-struct Complained(Box<dyn Download>);
-
-impl Download for Complained {
-    fn is_ready(&self) -> Result<bool, RunError> {
-        Ok(false)
-    }
-
-    fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError> {
-        self.0.finish(into, deadline)?;
-        Err(RunError::OutOfRange { op: OpKind::Attention, what: "page", value: 9, limit: 4 })
     }
 }
