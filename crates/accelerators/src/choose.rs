@@ -9,6 +9,7 @@ use std::path::Path;
 
 use exo_device::{Calibration, GraphicsCard, Trial};
 
+use crate::ask_all::ask_all;
 use crate::message::{Message, Tell};
 use crate::outcome::{Outcome, SilenceKind, Surveyor};
 use crate::processor::{ProcessorOptions, rates};
@@ -16,7 +17,7 @@ use crate::rank::{ChooseError, Seen, rank};
 use crate::ranking::{LeftOut, Ranking};
 use crate::remember::remember_drivers;
 use crate::survey::{Found, SurveyAsk};
-use crate::{System, ask_all, fresh};
+use crate::{System, fresh};
 
 /// Of a program that plays a card: it computes on the processor, with more work.
 pub(crate) const SOFTWARE: &str = "it plays a card in software";

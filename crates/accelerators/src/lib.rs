@@ -31,7 +31,7 @@ mod survey;
 pub mod trial;
 
 pub use accelerator::{Accelerator, ListError, NotThere, OpenError, list};
-pub use ask_all::{ask_all, ask_backends};
+pub use ask_all::ask_backends;
 pub use asked::{DeviceAsk, DeviceError, DeviceInfo, examine, open};
 pub use backend::{AUTO, Backend, BackendError, System};
 pub use choose::{choose, ranking};
@@ -39,7 +39,7 @@ pub use fresh::take_turn;
 pub use message::{Message, Tell};
 pub use outcome::{InProcess, Outcome, Silence, SilenceKind, Surveyor};
 pub use processor::{ProcessorOptions, known_rates, rates};
-pub use rank::{ChooseError, Seen, estimate_s, is_place, rank};
+pub use rank::{ChooseError, Seen, is_place, rank};
 pub use ranking::{
     Candidate, LeftOut, NamedFailed, OtherCard, Ranking, Tried, Wanted, chain, open_all, seconds,
 };

@@ -19,6 +19,6 @@ mod remembered;
 mod surroundings;
 
 pub use announcement::{Found, Source};
-pub use discovery::{Discovery, DiscoveryError, Options, SERVICE_TYPE, UpdateError};
-pub use interfaces::{Interface, InterfaceReach, is_on_link, local_interfaces, probe};
+pub use discovery::{Discovery, DiscoveryError, Options, UpdateError};
+pub use interfaces::{Interface, InterfaceReach, local_interfaces, probe};
 pub use surroundings::Surroundings;

@@ -381,11 +381,6 @@ impl NodeMachine {
         self.leader
     }
 
-    /// Whether this node holds every link that is open for messages: for the simulator's invariants.
-    pub fn is_link_open(&self, node: NodeId, purpose: Purpose) -> bool {
-        self.links.is_open(node, purpose)
-    }
-
     fn take(&mut self, input: Input) {
         let time = self.now.time;
         match input {

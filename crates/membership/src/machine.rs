@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use exo_types::{Epoch, NodeId, Time};
 
-use crate::detector::{Peer, Run, Said};
+use crate::config::EPOCH_JUMP_MAX;
+use crate::detector::{Peer, Run};
 use crate::epoch_write::EpochWrite;
-use crate::message::{Body, Message, Role, SUSPENSION_MS_MAX, Seen, short_reason};
-use crate::{Config, EPOCH_JUMP_MAX, Input, LogEnd, LossReason, NodeStatus, Output, Persisted};
+use crate::message::{Body, Message, SUSPENSION_MS_MAX, Seen, short_reason};
+use crate::{Config, Input, LogEnd, LossReason, NodeStatus, Output, Persisted};
 
 /// A pause of this machine longer than this was a frozen process (laptop lid, debugger), not silent peers.
 const FROZEN: Duration = Duration::from_secs(2);
@@ -142,14 +143,6 @@ impl Membership {
             }
         }
         self.is_leading() && !doubtful
-    }
-
-    /// In which epochs living members follow somebody whom they hear: who says so, and the epoch. Strangers among the leaders lead a
-    /// part of the cluster that this node was not told of.
-    pub fn epochs_of_others(&self) -> impl Iterator<Item = (NodeId, Epoch)> {
-        let alive = self.peers.iter().filter(|(_, peer)| peer.status == NodeStatus::Alive);
-        let follows = |said: Said| matches!(said.role, Role::Following { fresh: true });
-        alive.filter_map(move |(by, peer)| Some((*by, peer.said.filter(|said| follows(*said))?.epoch?)))
     }
 
     /// How a member does, as last said by an [`Output`]. This node itself is alive or suspended.

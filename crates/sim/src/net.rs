@@ -100,11 +100,6 @@ impl Wire {
             self.open_until = Some(now);
         }
     }
-
-    /// Whether it was reset.
-    pub fn is_dead(&self) -> bool {
-        self.dead
-    }
 }
 
 /// One direction of a connection.

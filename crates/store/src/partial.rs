@@ -248,6 +248,7 @@ impl PartialModel {
     }
 
     /// Whether every chunk is held.
+    #[cfg(test)]
     pub fn is_complete(&self) -> bool {
         self.is_complete_in(&self.state())
     }

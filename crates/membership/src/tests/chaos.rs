@@ -7,9 +7,9 @@ use exo_types::{Epoch, Time};
 use proptest::prelude::*;
 
 use super::sim::{Sim, id, ids};
+use crate::config::EPOCH_JUMP_MAX;
 use crate::{
-    Body, Config, EPOCH_JUMP_MAX, Heartbeat, Input, LossReason, Membership, Message, Output, Persisted, Rank,
-    Role, Seen,
+    Body, Config, Heartbeat, Input, LossReason, Membership, Message, Output, Persisted, Rank, Role, Seen,
 };
 
 /// One thing goes wrong, or is put right.

@@ -6,9 +6,10 @@ use exo_types::{Epoch, Time};
 
 use super::handle;
 use super::sim::{Sim, id, ids};
+use crate::config::EPOCH_JUMP_MAX;
 use crate::{
-    Body, Config, EPOCH_JUMP_MAX, Heartbeat, Input, LogEnd, LossReason, Membership, Message, MessageError,
-    NodeStatus, Output, Persisted, Rank, Role,
+    Body, Config, Heartbeat, Input, LogEnd, LossReason, Membership, Message, MessageError, NodeStatus,
+    Output, Persisted, Rank, Role,
 };
 
 pub(super) fn epoch(counter: u64, key: usize) -> Epoch {
@@ -335,25 +336,6 @@ fn a_coordinator_nobody_follows_steps_down_when_a_member_is_led_out_of_its_sight
     sim.mend(1, 2, true);
     sim.run_ms(1500);
     assert_eq!(sim.agreed(), Ok(1));
-}
-
-#[test]
-fn whom_living_members_follow_is_known_also_of_a_stranger() {
-    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
-    machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
-    let says = |role| {
-        let rank = Rank { served: 1, uptime_class: 0, mains_power: false, ..Rank::default() };
-        let beat = Heartbeat { role, rank, table: Vec::new() };
-        Message { epoch: Some(epoch(3, 2)), incarnation: 1, body: Body::Heartbeat(beat) }
-    };
-    for (role, told) in [
-        (Role::Following { fresh: true }, vec![(id(1), epoch(3, 2))]),
-        (Role::Following { fresh: false }, vec![]),
-        (Role::Seeking, vec![]),
-    ] {
-        handle(&mut machine, Time::ZERO, Input::Message { from: id(1), message: says(role) });
-        assert_eq!(machine.epochs_of_others().collect::<Vec<_>>(), told);
-    }
 }
 
 #[test]
