@@ -30,20 +30,6 @@ impl<T: Pod> Shared<T> {
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Block<T>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Replaces the first `len` elements by another buffer's. The locks are taken in the order of their addresses: two devices
-    /// that copy to each other cannot wait for each other.
-    pub(crate) fn copy_from(&self, from: &Self, len: usize) {
-        let (source, mut target);
-        if std::ptr::from_ref(from) < std::ptr::from_ref(self) {
-            source = from.read();
-            target = self.write();
-        } else {
-            target = self.write();
-            source = from.read();
-        }
-        target[..len].copy_from_slice(&source[..len]);
-    }
 }
 
 /// Working memory.

@@ -1,6 +1,5 @@
 //! A stream of the processor: every call does its work before it returns.
 
-use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use exo_backend::{
 use crate::inner::DeviceInner;
 use crate::kv::{self, BLOCK, Half, WriteRow, read_row};
 use crate::program::CpuProgram;
-use crate::storage::{self, BufferData, CpuBuffer};
+use crate::storage::{self, BufferData};
 
 /// Work on the processor. Nothing is queued, so a deadline has nothing to wait for and cannot pass.
 #[derive(Debug)]
@@ -73,19 +72,6 @@ impl Stream for CpuStream {
             BufferData::U32(data) => target.u32().write()[..len].copy_from_slice(&data.read()[..len]),
         }
         Ok(())
-    }
-
-    /// The memory of two processors is one memory.
-    fn copy_to_peer(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<bool, RunError> {
-        let target: &dyn Any = &*to.storage;
-        let Some(target) = target.downcast_ref::<CpuBuffer>() else { return Ok(false) };
-        // Within a device, buffers are locked by whose turn it is.
-        assert!(target.owner != self.inner.owner, "{to:?} is of this very device");
-        from.assert_fits(Element::F32, 0, len);
-        to.assert_fits(Element::F32, 0, len);
-        let source = storage::buffer(from, self.inner.owner).f32();
-        target.f32().copy_from(source, len);
-        Ok(true)
     }
 
     fn download_f32(

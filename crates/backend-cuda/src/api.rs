@@ -74,7 +74,6 @@ const OUT_OF_MEMORY: Code = 2;
 const NO_DEVICE: Code = 100;
 const INVALID_DEVICE: Code = 101;
 pub(crate) const NOT_READY: Code = 600;
-pub(crate) const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
 
 impl CallError {
     pub(crate) fn is_out_of_memory(&self) -> bool {
@@ -183,7 +182,6 @@ calls! {
         device_name(name: *mut c_char, len: c_int, device: c_int) = cuDeviceGetName, hipDeviceGetName;
         device_pci_bus_id(id: *mut c_char, len: c_int, device: c_int) = cuDeviceGetPCIBusId, hipDeviceGetPCIBusId;
         device_total_mem(bytes: *mut usize, device: c_int) = cuDeviceTotalMem_v2, hipDeviceTotalMem;
-        can_access_peer(can: *mut c_int, device: c_int, peer: c_int) = cuDeviceCanAccessPeer, hipDeviceCanAccessPeer;
         mem_info(free: *mut usize, total: *mut usize) = cuMemGetInfo_v2, hipMemGetInfo;
         mem_alloc(at: *mut u64, bytes: usize) = cuMemAlloc_v2, hipMalloc;
         mem_free(at: u64) = cuMemFree_v2, hipFree;
@@ -212,13 +210,10 @@ calls! {
         event_destroy(event: sys::CUevent) = cuEventDestroy_v2, hipEventDestroy;
         event_record(event: sys::CUevent, stream: sys::CUstream) = cuEventRecord, hipEventRecord;
         event_query(event: sys::CUevent) = cuEventQuery, hipEventQuery;
-        stream_wait_event(stream: sys::CUstream, event: sys::CUevent, flags: c_uint) = cuStreamWaitEvent, hipStreamWaitEvent;
     }
     hip {
         hipDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> Code;
         hipSetDevice(device: c_int) -> Code;
-        hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code;
-        hipMemcpyPeerAsync(to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, bytes: usize, stream: sys::CUstream) -> Code;
         hipGetErrorName(error: Code) -> *const c_char;
         hipGetErrorString(error: Code) -> *const c_char;
     }
@@ -328,43 +323,6 @@ impl Place {
             }
             #[cfg(feature = "hip")]
             Api::Hip => Ok(()),
-        }
-    }
-
-    /// Lets this thread's current card reach the memory of `self`.
-    pub(crate) fn open_to_current(&self) -> Call<()> {
-        match self.api {
-            Api::Cuda => {
-                // SAFETY: both contexts are retained.
-                cuda("cuCtxEnablePeerAccess", unsafe { sys::cuCtxEnablePeerAccess(self.context, 0) })
-            }
-            #[cfg(feature = "hip")]
-            // SAFETY: changes a right between two cards.
-            Api::Hip => hip::call("hipDeviceEnablePeerAccess", |all| unsafe {
-                (all.hipDeviceEnablePeerAccess)(self.device, 0)
-            }),
-        }
-    }
-
-    /// Copies `bytes` of address `from` on `self` to address `to` on another card of the same driver.
-    pub(crate) unsafe fn copy_to_peer(
-        &self,
-        (to, peer): (u64, &Self),
-        from: u64,
-        bytes: usize,
-        stream: sys::CUstream,
-    ) -> Call<()> {
-        match self.api {
-            // SAFETY: the caller knows both ranges to be there.
-            Api::Cuda => cuda("cuMemcpyPeerAsync", unsafe {
-                sys::cuMemcpyPeerAsync(to, peer.context, from, self.context, bytes, stream)
-            }),
-            #[cfg(feature = "hip")]
-            // SAFETY: as above.
-            Api::Hip => hip::call("hipMemcpyPeerAsync", |all| unsafe {
-                let (to, from) = (to as *mut c_void, from as *const c_void);
-                (all.hipMemcpyPeerAsync)(to, peer.device, from, self.device, bytes, stream)
-            }),
         }
     }
 }

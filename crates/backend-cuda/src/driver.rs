@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys;
 use exo_backend::{AllocError, RunError};
 
-use crate::api::{Api, Attribute, Call, CallError, PEER_ACCESS_ALREADY_ENABLED, Place};
+use crate::api::{Api, Attribute, Call, CallError, Place};
 
 /// Whether NVIDIA's library can be opened. Nothing of it may be called before this was true.
 pub(crate) fn has_cuda() -> bool {
@@ -178,25 +178,6 @@ impl Context {
         // SAFETY: the image says itself how long it is, and is only read during the call.
         unsafe { self.api().module_load(&mut raw, image.as_ptr().cast()) }?;
         Ok(Arc::new(Module { context: Arc::clone(self), raw }))
-    }
-
-    /// Lets this card reach memory of another by itself; whether it can.
-    pub(crate) fn reach(&self, memory: &DeviceMemory) -> Call<bool> {
-        let (own, other) = (self.place, memory.context.place);
-        if own.api != other.api {
-            return Ok(false);
-        }
-        let mut can = 0;
-        // SAFETY: writes one number.
-        unsafe { own.api.can_access_peer(&mut can, own.device, other.device) }?;
-        if can == 0 {
-            return Ok(false);
-        }
-        self.enter()?;
-        match other.open_to_current() {
-            Err(error) if error.code != PEER_ACCESS_ALREADY_ENABLED => Err(error),
-            _ => Ok(true),
-        }
     }
 }
 

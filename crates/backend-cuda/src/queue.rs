@@ -131,19 +131,6 @@ impl Queue {
         unsafe { self.context.api().copy_on_card(to.at, from.at, bytes as usize, self.raw) }
     }
 
-    /// Copies the first bytes from one card to another, by whatever way the driver has.
-    pub(crate) fn copy_peer(&self, from: &DeviceMemory, to: &DeviceMemory, bytes: u64) -> Call<()> {
-        assert_within(from, 0, bytes);
-        assert_within(to, 0, bytes);
-        if bytes == 0 {
-            return Ok(());
-        }
-        self.context.enter()?;
-        let (source, target) = (from.context.place, to.context.place);
-        // SAFETY: both ranges are within their allocations, whose contexts they keep.
-        unsafe { source.copy_to_peer((to.at, &target), from.at, bytes as usize, self.raw) }
-    }
-
     pub(crate) fn clear(&self, memory: &DeviceMemory, at: u64, bytes: u64) -> Call<()> {
         assert_within(memory, at, bytes);
         if bytes == 0 {
@@ -183,13 +170,6 @@ impl Queue {
         self.context.enter()?;
         // SAFETY: both handles are of this context.
         unsafe { self.context.api().event_record(marker.event, self.raw) }
-    }
-
-    /// Work queued from now on starts when what is before `marker` is done, on whatever card of the same driver.
-    pub(crate) fn after(&self, marker: &Marker) -> Call<()> {
-        self.context.enter()?;
-        // SAFETY: both handles are there; the driver keeps what it needs of the event.
-        unsafe { self.context.api().stream_wait_event(self.raw, marker.event, 0) }
     }
 
     /// Waits until everything queued now is done; `false` if that takes longer than `deadline`.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use exo_backend::{Download, Fence, RunError, Untold, complaint};
+use exo_backend::{Download, RunError, Untold, complaint};
 
 use crate::api::{Call, CallError};
 use crate::driver::{DeviceMemory, Pinned};
@@ -188,18 +188,5 @@ impl Download for Reading {
         let bytes = self.wait(deadline)?;
         bytemuck::cast_slice_mut(into).copy_from_slice(&bytes);
         Ok(())
-    }
-}
-
-impl Fence for Marker {
-    fn is_done(&self) -> Result<bool, RunError> {
-        Marker::is_done(self).map_err(|error| self.context.lost_run(&error))
-    }
-
-    fn wait(&self, deadline: Duration) -> Result<(), RunError> {
-        match Marker::wait(self, deadline).map_err(|error| self.context.lost_run(&error))? {
-            true => Ok(()),
-            false => Err(RunError::Deadline { waited_ms: deadline.as_millis() as u64 }),
-        }
     }
 }

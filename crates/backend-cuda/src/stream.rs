@@ -1,12 +1,11 @@
 //! A stream: a queue of the driver, and what is read back from it.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use exo_backend::{
-    AllocError, Buffer, CancelToken, Download, Element, Event, Exchange, KvCache, Program, RunError,
-    RunShape, Stream, same_buffer,
+    AllocError, Buffer, CancelToken, Download, Element, Exchange, KvCache, Program, RunError, RunShape,
+    Stream, same_buffer,
 };
 
 use crate::api::CallError;
@@ -14,9 +13,9 @@ use crate::driver::DeviceMemory;
 use crate::inner::DeviceInner;
 use crate::kv_rows;
 use crate::program::{CudaProgram, Inner, Step, start};
-use crate::queue::{Marker, Queue, wait};
+use crate::queue::Queue;
 use crate::reading::{Desk, Reading};
-use crate::storage::{self, CudaBuffer};
+use crate::storage;
 
 /// Longest wait for what a caller gives no deadline for.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -129,23 +128,6 @@ impl Stream for CudaStream {
         }
     }
 
-    fn copy_to_peer(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<bool, RunError> {
-        from.assert_fits(to.element, 0, len);
-        to.assert_fits(from.element, 0, len);
-        let source = storage::buffer(from, self.device.owner);
-        let target: &dyn Any = &*to.storage;
-        let Some(target) = target.downcast_ref::<CudaBuffer>() else { return Ok(false) };
-        self.device.context.check()?;
-        // A pair of cards that cannot say whether it may is one that may not: the host's memory is always a way.
-        if !self.device.context.reach(&target.memory).unwrap_or(false) {
-            return Ok(false);
-        }
-        self.queued(self.queue.copy_peer(&source.memory, &target.memory, 4 * len as u64))?;
-        // The other card's queues know nothing of this one.
-        wait(&self.device.context, &self.queue, WAIT_MAX)?;
-        Ok(true)
-    }
-
     fn download_later(
         &mut self,
         from: &Buffer,
@@ -165,24 +147,6 @@ impl Stream for CudaStream {
         deadline: Duration,
     ) -> Result<(), RunError> {
         self.download_later(from, at, into.len())?.finish(into, deadline)
-    }
-
-    fn event(&mut self) -> Result<Event, RunError> {
-        self.device.context.check()?;
-        let marker = self.queue.mark().map_err(|error| self.device.context.lost_run(&error))?;
-        Ok(Event { fence: Arc::new(marker) })
-    }
-
-    /// The card waits by itself for a place in another queue of its driver; for other events the caller does.
-    fn after(&mut self, event: &Event) -> Result<(), RunError> {
-        let fence: &dyn Any = &*event.fence;
-        match fence.downcast_ref::<Marker>() {
-            Some(marker) if marker.context.api() == self.device.context.api() => {
-                self.device.context.check()?;
-                self.queued(self.queue.after(marker))
-            }
-            _ => event.wait(WAIT_MAX),
-        }
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError> {

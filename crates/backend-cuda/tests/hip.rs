@@ -7,10 +7,9 @@
 mod emulated;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use emulated::on_emulated_cards;
-use exo_backend::{Device, Element, End, Report, Route, conformance, copy_between, oracle};
+use exo_backend::{Device, Report, conformance, oracle};
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions, ListError, list_amd};
 use exo_types::DeviceId;
 
@@ -56,22 +55,6 @@ fn the_contract_is_kept() {
             let [here, there] = [0, 1].map(|index| open(&card(index), without_graphs));
             passes(&conformance::run(&*here, &*there));
         }
-    });
-}
-
-#[test]
-fn a_buffer_goes_from_one_card_to_the_other() {
-    on_emulated_cards("a_buffer_goes_from_one_card_to_the_other", &TWO, || {
-        let [a, b] = [0, 1].map(|index| open(&card(index), false));
-        let (from, to) = (a.buffer(Element::F32, 3).unwrap(), b.buffer(Element::F32, 3).unwrap());
-        let (mut here, mut there) = (a.stream().unwrap(), b.stream().unwrap());
-        here.upload_f32(&from, 0, &[1.0, 2.0, 3.0]).unwrap();
-        let soon = Duration::from_secs(10);
-        let ends = (End { stream: &mut *here, buffer: &from }, End { stream: &mut *there, buffer: &to });
-        assert_eq!(copy_between(ends.0, ends.1, 2, soon).unwrap(), Route::PeerToPeer);
-        let mut got = [0.0; 3];
-        there.download_f32(&to, 0, &mut got, soon).unwrap();
-        assert_eq!(got, [1.0, 2.0, 0.0]);
     });
 }
 

@@ -122,11 +122,6 @@ impl Queue {
         Ok(())
     }
 
-    /// Calls `tell` when everything handed over is done.
-    pub(crate) fn on_done(&self, tell: impl FnOnce() + Send + 'static) {
-        self.inner.on_submitted_work_done(tell);
-    }
-
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

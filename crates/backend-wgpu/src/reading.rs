@@ -1,11 +1,11 @@
 //! Results on their way from the device, and places in the queue to wait for.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_backend::{Download, FAULT_WORDS, Fence, RunError, Untold, complaint};
+use exo_backend::{Download, FAULT_WORDS, RunError, Untold, complaint};
 
 use crate::inner::DeviceInner;
 use crate::program::Inner;
@@ -227,51 +227,11 @@ fn poll_until(
     }
 }
 
-/// Lets the driver tell what it has done, without waiting.
-fn look(device: &DeviceInner) -> Result<(), RunError> {
-    let _ = device.memory.poll(wgpu::PollType::Poll); // a lost device shows in its health
-    device.memory.health.check_run()
-}
-
 impl Download for Reading {
     fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError> {
         assert!(self.wanted == size_of_val(into) as u64, "{} bytes were asked for", self.wanted);
         let bytes = self.wait(deadline)?;
         bytemuck::cast_slice_mut(into).copy_from_slice(&bytes);
         Ok(())
-    }
-}
-
-/// A place in the queue.
-pub(crate) struct Place {
-    device: Arc<DeviceInner>,
-    submitted: wgpu::SubmissionIndex,
-    is_done: Arc<AtomicBool>,
-}
-
-impl Place {
-    /// Behind everything queued.
-    pub(crate) fn now(device: &Arc<DeviceInner>) -> Self {
-        let submitted = device.queue.flush();
-        let is_done = Arc::new(AtomicBool::new(false));
-        let done = Arc::clone(&is_done);
-        device.queue.on_done(move || done.store(true, Ordering::Release));
-        Self { device: Arc::clone(device), submitted, is_done }
-    }
-
-    /// Whether it is a place in this device's queue.
-    pub(crate) fn is_of(&self, device: &Arc<DeviceInner>) -> bool {
-        Arc::ptr_eq(&self.device, device)
-    }
-}
-
-impl Fence for Place {
-    fn is_done(&self) -> Result<bool, RunError> {
-        look(&self.device)?;
-        Ok(self.is_done.load(Ordering::Acquire))
-    }
-
-    fn wait(&self, deadline: Duration) -> Result<(), RunError> {
-        poll_until(&self.device, &self.submitted, deadline)
     }
 }

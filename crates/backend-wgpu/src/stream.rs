@@ -1,18 +1,17 @@
 //! A stream: the device's queue, and what is read back from it.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
 use exo_backend::{
-    Buffer, CancelToken, Download, Element, Event, Exchange, KvCache, Program, RunError, RunShape, Stream,
+    Buffer, CancelToken, Download, Element, Exchange, KvCache, Program, RunError, RunShape, Stream,
     same_buffer,
 };
 
 use crate::inner::DeviceInner;
 use crate::kv_rows;
 use crate::program::{GpuProgram, SumOver, raw};
-use crate::reading::{Desk, Place, Reading};
+use crate::reading::{Desk, Reading};
 use crate::storage::{self, KvPart};
 
 /// Longest wait for what a caller gives no deadline for.
@@ -137,21 +136,6 @@ impl Stream for GpuStream {
         deadline: Duration,
     ) -> Result<(), RunError> {
         self.download_later(from, at, into.len())?.finish(into, deadline)
-    }
-
-    fn event(&mut self) -> Result<Event, RunError> {
-        self.device.memory.health.check_run()?;
-        Ok(Event { fence: Arc::new(Place::now(&self.device)) })
-    }
-
-    /// The device has one queue: what is queued now comes behind whatever was queued before. Another device's event is
-    /// waited for.
-    fn after(&mut self, event: &Event) -> Result<(), RunError> {
-        let fence: &dyn Any = &*event.fence;
-        match fence.downcast_ref::<Place>() {
-            Some(place) if place.is_of(&self.device) => self.device.memory.health.check_run(),
-            _ => event.wait(WAIT_MAX),
-        }
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::{Arrived, Buffer, Download, Element, Event, ExchangeError, KvCache, RunError, Stored};
+use crate::{Arrived, Buffer, Download, Element, ExchangeError, KvCache, RunError, Stored};
 
 /// Longest wait of a backend that waits where others queue.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -60,8 +60,8 @@ impl Exchange for Alone {
     }
 }
 
-/// A queue of work. Calls return when the work is queued, not when it is done; an [`Event`] or a download says when.
-/// Work of one stream runs in the order it was queued; streams wait for each other only where [`Self::after`] says so.
+/// A queue of work. Calls return when the work is queued, not when it is done; a download or [`Self::synchronize`] says when.
+/// Work of one stream runs in the order it was queued; streams do not wait for each other.
 pub trait Stream: Send {
     /// Copies `data` into `to`, from element `at` on. Panics if it does not fit or the type differs.
     fn upload_f32(&mut self, to: &Buffer, at: usize, data: &[f32]) -> Result<(), RunError>;
@@ -87,13 +87,6 @@ pub trait Stream: Send {
     /// they do not fit.
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError>;
 
-    /// Copies `len` elements from the start to a buffer of another device of this backend without a stop in the host's
-    /// memory, if the pair of devices allows; `false` if not, and nothing is copied. For [`crate::copy_between`]. Work
-    /// queued later on either device sees the elements.
-    fn copy_to_peer(&mut self, _from: &Buffer, _to: &Buffer, _len: usize) -> Result<bool, RunError> {
-        Ok(false)
-    }
-
     /// Queues a download of `len` elements from element `at` on. Panics if they are not there. A backend that has nothing
     /// better waits here.
     fn download_later(
@@ -116,17 +109,6 @@ pub trait Stream: Send {
         into: &mut [f32],
         deadline: Duration,
     ) -> Result<(), RunError>;
-
-    /// The place behind everything queued so far. A backend that has nothing better waits here.
-    fn event(&mut self) -> Result<Event, RunError> {
-        self.synchronize(WAIT_MAX)?;
-        Ok(Event::done())
-    }
-
-    /// Work queued from now on starts when `event` is done. A backend that has nothing better waits here.
-    fn after(&mut self, event: &Event) -> Result<(), RunError> {
-        event.wait(WAIT_MAX)
-    }
 
     /// Waits for everything queued.
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError>;

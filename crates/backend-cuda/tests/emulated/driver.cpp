@@ -150,8 +150,6 @@ API cuDevicePrimaryCtxRelease_v2(int) {
 }
 
 API cuCtxSetCurrent(void* context) { current = (u64)context; return SUCCESS; }
-API cuDeviceCanAccessPeer(int* can, int, int) { *can = 1; return SUCCESS; }
-API cuCtxEnablePeerAccess(void*, unsigned) { return current ? SUCCESS : INVALID_CONTEXT; }
 
 API cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
     if (current == 0) {
@@ -214,10 +212,6 @@ API cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, void* stream) {
 API cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t bytes, void* stream) {
     bool is_fine = is_held(to, bytes) && is_held(from, bytes);
     return is_fine ? work(stream, [=] { memmove((void*)to, (void*)from, bytes); }) : INVALID_VALUE;
-}
-
-API cuMemcpyPeerAsync(u64 to, void*, u64 from, void*, size_t bytes, void* stream) {
-    return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
 }
 
 API cuMemsetD8Async(u64 to, unsigned char value, size_t bytes, void* stream) {
@@ -287,10 +281,6 @@ API cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
 
 API cuStreamCreate(void** stream, unsigned) { *stream = new StreamState; return current ? SUCCESS : INVALID_CONTEXT; }
 API cuStreamDestroy_v2(void* stream) { delete (StreamState*)stream; return SUCCESS; }
-API cuStreamWaitEvent(void* stream, void* event, unsigned) {
-    ((StreamState*)stream)->is_stuck |= *(bool*)event;
-    return SUCCESS;
-}
 API cuStreamBeginCapture_v2(void* stream, int) { ((StreamState*)stream)->capturing = new Graph; return SUCCESS; }
 
 API cuStreamEndCapture(void* stream, void** graph) {

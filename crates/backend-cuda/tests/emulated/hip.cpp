@@ -43,7 +43,6 @@ const char MADE[] = "made by the emulated compiler\n";
 
 SAME(hipDeviceGetPCIBusId, cuDeviceGetPCIBusId, (char* text, int len, int device), (text, len, device))
 SAME(hipDeviceTotalMem, cuDeviceTotalMem_v2, (size_t* bytes, int device), (bytes, device))
-SAME(hipDeviceCanAccessPeer, cuDeviceCanAccessPeer, (int* can, int device, int peer), (can, device, peer))
 SAME(hipMemGetInfo, cuMemGetInfo_v2, (size_t* free_bytes, size_t* total), (free_bytes, total))
 SAME(hipMalloc, cuMemAlloc_v2, (u64* at, size_t bytes), (at, bytes))
 SAME(hipFree, cuMemFree_v2, (u64 at), (at))
@@ -63,7 +62,6 @@ SAME(hipGraphExecDestroy, cuGraphExecDestroy, (void* exec), (exec))
 SAME(hipGraphLaunch, cuGraphLaunch, (void* exec, void* stream), (exec, stream))
 SAME(hipEventCreateWithFlags, cuEventCreate, (void** event, unsigned flags), (event, flags))
 SAME(hipEventDestroy, cuEventDestroy_v2, (void* event), (event))
-SAME(hipStreamWaitEvent, cuStreamWaitEvent, (void* stream, void* event, unsigned flags), (stream, event, flags))
 SAME(hipEventRecord, cuEventRecord, (void* event, void* stream), (event, stream))
 SAME(hipModuleLaunchKernel, cuLaunchKernel,
      (void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
@@ -72,7 +70,6 @@ SAME(hipModuleLaunchKernel, cuLaunchKernel,
 
 API cuEventQuery(void* event);
 API cuCtxSetCurrent(void* context);
-API cuCtxEnablePeerAccess(void* context, unsigned flags);
 API cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, void* stream);
 API cuModuleLoadData(void** module, const void* image);
 API exo_emulated_function(void** function, const char* name);
@@ -81,7 +78,6 @@ API hipInit(unsigned) { return cards() == 0 ? INVALID_DEVICE : SUCCESS; }
 API hipDriverGetVersion(int* version) { *version = 50221153; return SUCCESS; }
 API hipGetDeviceCount(int* count) { *count = cards(); return SUCCESS; }
 API hipSetDevice(int device) { return device < cards() ? cuCtxSetCurrent((void*)(u64)(device + 1)) : INVALID_DEVICE; }
-API hipDeviceEnablePeerAccess(int device, unsigned flags) { return cuCtxEnablePeerAccess((void*)(u64)(device + 1), flags); }
 
 API hipDeviceGetName(char* name, int len, int) {
     std::snprintf(name, (size_t)len, "Emulated HIP card");
@@ -113,10 +109,6 @@ API hipEventQuery(void* event) {
     }
     late.clear();
     return cuEventQuery(event);
-}
-
-API hipMemcpyPeerAsync(u64 to, int, u64 from, int, size_t bytes, void* stream) {
-    return hipMemcpyDtoDAsync(to, from, bytes, stream);
 }
 
 API hipModuleLoadData(void** module, const void* image) {

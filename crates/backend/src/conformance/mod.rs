@@ -38,10 +38,6 @@ pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
         "handles of another device are refused",
         guarded(|| memory::foreign_handles(device, other).into()),
     );
-    report.push(
-        "a copy to another device and back arrives and says its way",
-        guarded(|| streams::between_devices(device, other).into()),
-    );
     report.push("memory in pieces is memory", guarded(|| memory::in_pieces(device)));
     report.push("the last byte can be had and one more cannot", guarded(|| memory::exact_fit(device)));
     let left = device.memory();

@@ -1,23 +1,17 @@
-//! Events, downloads that are not waited for, several streams at once, and copies between devices.
+//! Downloads that are not waited for, and several streams at once.
 
 use std::time::Duration;
 
 use super::{Check, all, exactly, expect, must_panic};
 use crate::report::Trouble;
 use crate::rig::{DEADLINE, Rig};
-use crate::{
-    Alone, Buffer, CancelToken, Device, Element, End, Op, Program, Recording, Route, RunError, RunShape,
-    copy_between,
-};
+use crate::{Alone, Buffer, CancelToken, Device, Op, Program, Recording, RunError, RunShape};
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
-    ("an event is done when the work before it is", events),
-    ("work behind another stream's event sees what was before it", after_an_event),
     ("a download brings what was there when it was queued", downloads_later),
     ("a deadline that passes costs nothing but the wait", deadlines),
     ("queued work outlives the handles of its operands", handles_dropped),
     ("streams in two threads do not disturb each other", two_threads),
-    ("a copy within a device says so and is seen by both streams", copied_within),
     ("more rows than a dimension of a dispatch has workgroups", many_rows),
 ];
 
@@ -29,34 +23,6 @@ const RUNS: usize = 50;
 fn sum(device: &dyn Device, x: &Buffer, y: &Buffer, width: usize) -> Result<Box<dyn Program>, Trouble> {
     let add = Op::Add { x: x.clone(), y: y.clone(), width };
     Ok(device.compile(Recording { ops: vec![add] })?)
-}
-
-fn events(rig: &mut Rig<'_>) -> Result<(), Trouble> {
-    let (x, y) = (exactly(rig, &[0.0; 1000])?, exactly(rig, &[1.0; 1000])?);
-    let program = sum(rig.device, &x, &y, 1000)?;
-    let before = rig.stream.event()?;
-    for _ in 0..RUNS {
-        rig.stream.run(&*program, ONE, &Alone, &CancelToken::default())?;
-    }
-    let event = rig.stream.event()?;
-    event.wait(DEADLINE)?;
-    expect("the event after its wait", &event.is_done()?, &true)?;
-    expect("an earlier event", &before.is_done()?, &true)?;
-    expect("a sum", &all(rig, &x)?[999], &(RUNS as f32))
-}
-
-fn after_an_event(rig: &mut Rig<'_>) -> Result<(), Trouble> {
-    let (x, y, kept) = (exactly(rig, &[0.0; 100])?, exactly(rig, &[1.0; 100])?, exactly(rig, &[0.0; 100])?);
-    let program = sum(rig.device, &x, &y, 100)?;
-    let mut second = rig.device.stream()?;
-    for _ in 0..RUNS {
-        rig.stream.run(&*program, ONE, &Alone, &CancelToken::default())?;
-    }
-    second.after(&rig.stream.event()?)?;
-    second.copy(&x, &kept, 100)?;
-    let mut got = vec![0.0; 100];
-    second.download_f32(&kept, 0, &mut got, DEADLINE)?;
-    expect("the sums as the second stream saw them", &got[..], &[RUNS as f32; 100])
 }
 
 fn downloads_later(rig: &mut Rig<'_>) -> Result<(), Trouble> {
@@ -81,19 +47,15 @@ fn deadlines(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     for _ in 0..RUNS {
         rig.stream.run(&*program, ONE, &Alone, &CancelToken::default())?;
     }
-    let event = rig.stream.event()?;
     let mut got = vec![0.0; 1000];
-    let waits = [
-        event.wait(Duration::ZERO),
-        rig.stream.synchronize(Duration::ZERO),
-        rig.stream.download_f32(&x, 0, &mut got, Duration::ZERO),
-    ];
+    let waits =
+        [rig.stream.synchronize(Duration::ZERO), rig.stream.download_f32(&x, 0, &mut got, Duration::ZERO)];
     for wait in waits {
         if !matches!(wait, Ok(()) | Err(RunError::Deadline { .. })) {
             return Err(Trouble::Wrong(format!("a wait without time: {wait:?}")));
         }
     }
-    event.wait(DEADLINE)?;
+    rig.stream.synchronize(DEADLINE)?;
     expect("a sum", &all(rig, &x)?[999], &(RUNS as f32))
 }
 
@@ -136,17 +98,6 @@ fn two_threads(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     })
 }
 
-fn copied_within(rig: &mut Rig<'_>) -> Result<(), Trouble> {
-    let (from, to) = (exactly(rig, &[1.0, 2.0, 3.0])?, exactly(rig, &[0.0; 3])?);
-    let mut second = rig.device.stream()?;
-    let ends = (End { stream: &mut *rig.stream, buffer: &from }, End { stream: &mut *second, buffer: &to });
-    let route = copy_between(ends.0, ends.1, 2, DEADLINE)?;
-    expect("the route", &route, &Route::OneDevice)?;
-    let mut got = [9.0; 3];
-    second.download_f32(&to, 0, &mut got, DEADLINE)?;
-    expect("the copy", &got[..], &[1.0, 2.0, 0.0])
-}
-
 fn many_rows(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     let rows = 70_001;
     let (x, y) = (exactly(rig, &vec![1.0; rows])?, exactly(rig, &vec![2.0; rows])?);
@@ -157,42 +108,4 @@ fn many_rows(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     let wrong = sums[..rows - 1].iter().position(|sum| *sum != 3.0);
     expect("a row whose sum is not 3", &wrong, &None)?;
     expect("the row past the last", &sums[rows - 1], &1.0)
-}
-
-/// From `device` to `other` and back.
-pub(super) fn between_devices(device: &dyn Device, other: &dyn Device) -> Result<(), Trouble> {
-    let (mut here, mut there) = (Rig::new(device)?, Rig::new(other)?);
-    let data: Vec<f32> = (0..1001).map(|i| i as f32).collect();
-    let (from, back) = (exactly(&mut here, &data)?, exactly(&mut here, &[0.0; 1001])?);
-    let middle = exactly(&mut there, &[-1.0; 1001])?;
-    let program = sum(device, &from, &from, 1001)?;
-    here.stream.run(&*program, ONE, &Alone, &CancelToken::default())?;
-    let first = copy_between(
-        End { stream: &mut *here.stream, buffer: &from },
-        End { stream: &mut *there.stream, buffer: &middle },
-        1000,
-        DEADLINE,
-    )?;
-    let second = copy_between(
-        End { stream: &mut *there.stream, buffer: &middle },
-        End { stream: &mut *here.stream, buffer: &back },
-        1001,
-        DEADLINE,
-    )?;
-    expect("the way back", &second, &first)?;
-    if first == Route::OneDevice {
-        return Err(Trouble::Wrong("two devices took themselves for one".to_owned()));
-    }
-    let got = all(&mut here, &back)?;
-    let expected: Vec<f32> = data[..1000].iter().map(|x| 2.0 * x).chain([-1.0]).collect();
-    expect("what came back", &got, &expected)?;
-    let long = other.buffer(Element::F32, 1)?;
-    must_panic("a copy past the end", || {
-        drop(copy_between(
-            End { stream: &mut *here.stream, buffer: &from },
-            End { stream: &mut *there.stream, buffer: &long },
-            2,
-            DEADLINE,
-        ));
-    })
 }
