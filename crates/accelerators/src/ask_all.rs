@@ -50,7 +50,7 @@ fn ask_one(surveyor: &dyn Surveyor, ask: &SurveyAsk) -> Outcome {
 /// What there is to say of a backend that is not asked, for its driver did not answer not long ago.
 fn quarantined(ask: &SurveyAsk) -> Option<Silence> {
     let registry = Registry::look(Path::new(ask.data_dir.as_ref()?));
-    let now = exo_device::unix_s();
+    let now = exo_stdx::unix_s();
     let quarantine = registry.kept_off_driver(ask.backend.name(), now)?.clone();
     let reason = format!("the {} driver is {}", ask.backend, quarantine.text(now));
     Some(Silence::new(SilenceKind::Quarantined(quarantine), reason))

@@ -98,7 +98,7 @@ pub fn examine(ask: &DeviceAsk, shared_free_bytes: impl FnOnce() -> u64) -> Resu
     let mut asked = Asked::find(ask, shared_free_bytes)?;
     let (identity, driver) = (asked.accelerator.identity.clone(), asked.accelerator.driver.clone());
     let registry = exo_device::Registry::look(Path::new(&ask.data_dir));
-    let now = exo_device::unix_s();
+    let now = exo_stdx::unix_s();
     let quarantine = registry.quarantine(&identity, ask.backend.name(), &driver, now).cloned();
     let quarantine = quarantine.filter(|_| ask.heeds_quarantine);
     let facts = match &quarantine {

@@ -151,7 +151,7 @@ fn try_one(data_dir: &Path, before: &Found, surveyor: &dyn Surveyor, tell: Tell<
     if !is_new(&now) {
         return Some(now);
     }
-    let trial = Trial::new(VERSION, Some(&failed), exo_device::unix_s());
+    let trial = Trial::new(VERSION, Some(&failed), exo_stdx::unix_s());
     Some(Found { trial: Some(trial), ..before.clone() })
 }
 

@@ -57,7 +57,7 @@ pub fn known_rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibr
 fn is_fresh(data_dir: &Path) -> bool {
     let registry = Registry::look(data_dir);
     let measured = registry.known(&identity(), BACKEND).and_then(|known| known.verified_unix_s);
-    let age_s = measured.and_then(|measured| exo_device::unix_s().checked_sub(measured));
+    let age_s = measured.and_then(|measured| exo_stdx::unix_s().checked_sub(measured));
     age_s.is_some_and(|age_s| age_s < FRESH_S)
 }
 
@@ -102,7 +102,7 @@ fn measure(options: &ProcessorOptions) -> Result<(Calibration, bool), MeasureErr
 }
 
 fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {
-    let now = exo_device::unix_s();
+    let now = exo_stdx::unix_s();
     let known = Known {
         driver: driver(options),
         read_bytes_per_s: Some(rates.read_bytes_per_s),

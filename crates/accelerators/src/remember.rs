@@ -13,7 +13,7 @@ pub fn remember(data_dir: &Path, found: &[&Found], tell: Tell<'_>) {
     if found.is_empty() {
         return;
     }
-    let now = exo_device::unix_s();
+    let now = exo_stdx::unix_s();
     let note = |registry: &mut Registry| {
         // Those in quarantine were not opened.
         for found in found.iter().filter(|found| found.told.quarantine.is_none()) {
@@ -38,7 +38,7 @@ pub fn remember_drivers(data_dir: &Path, outcomes: &[Outcome], tell: Tell<'_>) {
                 (Some(SilenceKind::Quarantined(_) | SilenceKind::Stopped), _) => {}
                 (Some(SilenceKind::Hung), Err(silence)) => {
                     let reason = silence.cause.as_deref().unwrap_or(&silence.reason);
-                    registry.keep_off_driver(name, Quarantine::new(reason, exo_device::unix_s()));
+                    registry.keep_off_driver(name, Quarantine::new(reason, exo_stdx::unix_s()));
                 }
                 _ => registry.driver_answered(name),
             }

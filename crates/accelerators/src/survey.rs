@@ -216,7 +216,7 @@ impl Found {
 
     /// Adds what the registry knows: what it can do, what came of its trial, whether it is in quarantine.
     pub(crate) fn recall(&mut self, registry: &Registry) {
-        let now = exo_device::unix_s();
+        let now = exo_stdx::unix_s();
         let (card, backend, driver) = (&self.identity, self.backend.name(), &self.told.driver);
         if let Some(known) = registry.calibration(card, backend, driver) {
             self.told.read_bytes_per_s = Some(known.read_bytes_per_s);
@@ -338,7 +338,7 @@ impl Examiner<'_> {
         if self.ask.trial {
             match trial::run(device) {
                 Ok(failed) => {
-                    found.trial = Some(Trial::new(VERSION, failed.as_deref(), exo_device::unix_s()));
+                    found.trial = Some(Trial::new(VERSION, failed.as_deref(), exo_stdx::unix_s()));
                 }
                 // Somebody has filled its memory, say: that may be over at the next start.
                 Err(error) => {

@@ -41,7 +41,7 @@ pub use power::{battery_percent, mains_power};
 pub use processor::{cores, platform, processor_name};
 pub use registry::{
     Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial, Turn,
-    calibrated, unix_s,
+    calibrated,
 };
 pub use sensors::{CardSensors, ProcessorMeter, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};

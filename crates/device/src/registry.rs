@@ -340,7 +340,7 @@ pub fn calibrated(
     let before = Registry::look(folder).calibration(card, backend, driver);
     let calibration = before.map_or_else(|| calibrate(device), Ok)?;
     let changed = Registry::change(folder, |registry| {
-        registry.verified(card, backend, driver, unix_s());
+        registry.verified(card, backend, driver, exo_stdx::unix_s());
         if let Some(known) = registry.entry(card, backend).filter(|_| before.is_none()) {
             known.memory_bytes = Some(device.memory().total_bytes);
             known.read_bytes_per_s = Some(calibration.read_bytes_per_s).filter(|rate| is_rate(*rate));
@@ -356,11 +356,6 @@ pub fn calibrated(
         }
     };
     Ok(Kept { calibration, known: before.is_some(), warning })
-}
-
-/// Seconds since 1970; 0 on a machine whose clock is before.
-pub fn unix_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn clip(text: &str) -> String {

@@ -2,19 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use exo_machine::Question;
 use exo_store::ModelRecord;
 use exo_types::ModelId;
-use tokio::sync::oneshot;
 
-use crate::events::{Event, EventSender};
 use crate::library::Library;
 use exo_accelerators::chain;
-
-/// For the machine to look at the disk.
-const SCAN_MAX: Duration = Duration::from_secs(12);
 
 /// Hashes a file or folder, opens it, and gives it its name.
 pub async fn add(library: &Arc<Library>, path: PathBuf, name: Option<String>) -> Result<ModelRecord, String> {
@@ -57,22 +50,4 @@ pub async fn add_without_name(
     // This node may never be asked for it: its vocabulary is read again when it is.
     library.release(record.id);
     Ok(record)
-}
-
-/// Has the machine look at the disk, and waits until it has. False if that took too long: then others hear of it later.
-pub async fn list_again(node: &EventSender) -> bool {
-    let (answer, answered) = oneshot::channel();
-    node.post(Event::Asked { question: Question::ModelsAfterScan, answer });
-    match tokio::time::timeout(SCAN_MAX, answered).await {
-        // A node that ends looks at the disk when it starts.
-        Ok(answered) => answered.is_ok(),
-        Err(_) => {
-            let seconds = SCAN_MAX.as_secs();
-            tracing::warn!(
-                seconds,
-                "the models on the disk are not listed yet: others hear later what is here"
-            );
-            false
-        }
-    }
 }

@@ -1,5 +1,4 @@
-//! Model files and log lines between members: asking for a manifest, a chunk or lines, and answering from the store and the log. A member
-//! that a person asked passes on here that a device is to be tried again.
+//! Model files and log lines between members: the questions, and asking them. `bulk_answers` answers.
 //!
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
@@ -11,36 +10,41 @@ use std::time::{Duration, Instant};
 use exo_accelerators::chain;
 use exo_api::{NodeStatus, NodeView};
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
-use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
+use exo_transport::{DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
 use exo_types::{DeviceId, ModelId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::details::Told;
-use crate::events::{Event, EventSender};
-use crate::hands::DeviceEvent;
-use crate::library::Library;
-use crate::log_capture::{LogAsk, LogCapture};
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
 /// For one answer: a chunk over a very slow link, or a manifest that is hashed first.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// An asker that says nothing for this long is hung up on.
-const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// What a channel is for that carries questions for chunks of model files.
 pub const PURPOSE_BULK: u8 = 3;
 /// An answer: a chunk, or a manifest.
-const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 20 };
+pub(crate) const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 20 };
 /// A question: some words.
-const ASK_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 16 << 10 };
+pub(crate) const ASK_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 16 << 10 };
 
-const KIND_ASK: u8 = 1;
-const KIND_BYTES: u8 = 2;
-const KIND_REFUSED: u8 = 3;
+pub(crate) const KIND_ASK: u8 = 1;
+pub(crate) const KIND_BYTES: u8 = 2;
+pub(crate) const KIND_REFUSED: u8 = 3;
 
+/// What one node asks another, in the encoding of the bulk channel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LogAsk {
+    pub level: Option<u8>,
+    pub target: Option<String>,
+    pub request: Option<String>,
+    pub after: u64,
+    pub limit: u32,
+}
+
+/// A question.
 #[derive(Serialize, Deserialize)]
-enum Ask {
+pub(crate) enum Ask {
     Manifest(ModelId),
     Chunk {
         model: ModelId,
@@ -77,7 +81,7 @@ pub const DIGEST_CHUNKS_MAX: u32 = 64;
 const DETAILS_BYTES_MAX: usize = 64 << 10;
 
 /// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are devices.
-const COMING_MAX: usize = 4096;
+pub(crate) const COMING_MAX: usize = 4096;
 
 /// What a member has of a model of a hub.
 pub struct PeerChunks {
@@ -97,10 +101,10 @@ pub enum From {
 }
 
 /// A burst: so many frames, the first of which only open the path.
-const BURST_FRAMES: usize = 16;
+pub(crate) const BURST_FRAMES: usize = 16;
 const BURST_OPENING: usize = 4;
 /// Bytes of each.
-const BURST_FRAME_BYTES: usize = 64 << 10;
+pub(crate) const BURST_FRAME_BYTES: usize = 64 << 10;
 /// A slow path is measured by what has come of a burst after this long.
 const BURST_MAX: Duration = Duration::from_secs(10);
 
@@ -354,88 +358,5 @@ async fn keep(
         Ok(Err(error @ exo_store::ChunkError::Store(_))) => Err(FetchError::Disk { reason: chain(&error) }),
         Ok(Err(error)) => Err(FetchError::Wrong { holder, reason: error.to_string() }),
         Err(error) => Err(FetchError::Disk { reason: error.to_string() }),
-    }
-}
-
-/// Answers one member's questions until it hangs up.
-pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, events: EventSender) {
-    let peer = channel.peer;
-    let (mut writer, mut reader) = channel.split(LIMITS);
-    reader.set_limits(ASK_LIMITS);
-    while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
-        let Ok(ask) = postcard::from_bytes::<Ask>(&frame.payload) else {
-            tracing::warn!(%peer, "a question that is none; hanging up");
-            return;
-        };
-        if matches!(ask, Ask::Burst) {
-            let frame = vec![0; BURST_FRAME_BYTES];
-            for _ in 0..BURST_FRAMES {
-                if writer.send(KIND_BYTES, &[&frame]).await.is_err() {
-                    return;
-                }
-            }
-            continue;
-        }
-        if let Ask::RetryDevice(device) = ask {
-            // Waits while the loop is behind.
-            let is_told = events.control(Event::Device(DeviceEvent::Retry(device))).await.is_ok();
-            if !is_told || writer.send(KIND_BYTES, &[]).await.is_err() {
-                return;
-            }
-            continue;
-        }
-        if let Ask::Details(model) = ask {
-            let told = library.tell_of(model).await;
-            let told = told.and_then(|told| serde_json::to_vec(&told).map_err(|error| error.to_string()));
-            let sent = match told {
-                Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,
-                Err(reason) => writer.send(KIND_REFUSED, &[reason.as_bytes()]).await,
-            };
-            if sent.is_err() {
-                return;
-            }
-            continue;
-        }
-        let (library, log) = (library.clone(), log.clone());
-        let answer = tokio::task::spawn_blocking(move || look_up(&library, &log, &ask)).await;
-        let sent = match answer {
-            Ok(Ok(bytes)) => writer.send(KIND_BYTES, &[&bytes]).await,
-            Ok(Err(reason)) => writer.send(KIND_REFUSED, &[reason.as_bytes()]).await,
-            Err(_) => writer.send(KIND_REFUSED, &[b"internal error"]).await,
-        };
-        if sent.is_err() {
-            return;
-        }
-    }
-}
-
-fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, String> {
-    let store = library.store();
-    match ask {
-        Ask::Manifest(model) => match store.manifest(*model) {
-            Ok(manifest) => Ok(manifest.to_bytes()),
-            Err(e) => Err(e.to_string()),
-        },
-        Ask::Burst | Ask::RetryDevice(_) | Ask::Details(_) => Ok(Vec::new()),
-        Ask::Logs(ask) => postcard::to_allocvec(&log.answer(ask)).map_err(|e| e.to_string()),
-        Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
-        Ask::Held(model) => {
-            let held = store.held(*model).map_err(|e| e.to_string())?;
-            let mut coming = library.hub().coming(*model);
-            coming.truncate(COMING_MAX);
-            postcard::to_allocvec(&(held, coming)).map_err(|e| e.to_string())
-        }
-        Ask::Digest { model, first, count, state } => {
-            let partial = store.partial(*model).map_err(|e| e.to_string())?.ok_or("not held")?;
-            if *count > DIGEST_CHUNKS_MAX {
-                return Err(format!("{count} chunks at once, at most {DIGEST_CHUNKS_MAX}"));
-            }
-            let digested = partial.digest(*first, *count, *state).map_err(|e| e.to_string())?;
-            postcard::to_allocvec(&digested).map_err(|e| e.to_string())
-        }
-        Ask::Relay { model, chunk } => match store.read_chunk(*model, *chunk) {
-            Ok(bytes) => Ok(bytes),
-            Err(_) => library.hub().relay(&*store.manifest(*model).map_err(|e| e.to_string())?, *chunk),
-        },
     }
 }

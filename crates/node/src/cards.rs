@@ -8,8 +8,7 @@ use exo_types::Monitor;
 use tokio::sync::watch;
 
 use crate::compute::Sensed;
-use crate::events::{Event, EventSender};
-use crate::hands::DeviceEvent;
+use crate::events::{DeviceEvent, Event, EventSender};
 
 /// A person who plugs a card in waits about as long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

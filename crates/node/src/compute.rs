@@ -11,8 +11,9 @@ use exo_device::Quarantine;
 use exo_types::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, SupportClass, Time};
 use tokio::sync::watch;
 
-use crate::device::{Failure, Opened, ask_for, both};
+use crate::device::{ask_for, asks, both};
 use crate::host::Host;
+use crate::open_device::{Failure, Opened};
 use crate::worker::{MemoryWords, WorkerProgram};
 use crate::{DeviceChoice, NodeConfig};
 
@@ -64,7 +65,7 @@ impl Compute {
     /// second. The warnings are about what was to be tried first and cannot be used.
     pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<(Self, Vec<String>), Failure> {
         let DeviceChoice::Ranked(ranking) = &config.device else {
-            return Ok((Self::open_asked(config.device.asks(config), config, host)?, Vec::new()));
+            return Ok((Self::open_asked(asks(&config.device, config), config, host)?, Vec::new()));
         };
         // Without a process for each this one opens the device that is used.
         let wanted = if config.worker.is_some() { Wanted::EachCard } else { Wanted::Best };
@@ -120,7 +121,7 @@ impl Compute {
         for card in &compute.cards {
             candidate.check_identity(&card.identity)?;
             if let Some(kept) = &card.quarantine {
-                return Err(kept.quarantine.text(exo_device::unix_s()).into());
+                return Err(kept.quarantine.text(exo_stdx::unix_s()).into());
             }
         }
         Ok(compute)
@@ -137,7 +138,7 @@ impl Compute {
             if asks.len() > 1 {
                 return Err("several devices need a process each, and no worker program is known".into());
             }
-            let opened = crate::device::open_asked(first, host, true)?;
+            let opened = crate::open_device::open_asked(first, host, true)?;
             return Ok(Self { here: OnceLock::from(opened), ..compute });
         };
         let cards = Card::find_all(asks, &program)?;

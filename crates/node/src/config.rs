@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use exo_accelerators::{AUTO, Backend, BackendError, Ranking};
 use exo_backend_cpu::Packing;
 use exo_device::CoreList;
 use exo_store::DiskLimits;
 use exo_types::{ComputeShare, KvDType};
 
-use crate::{DeviceChoice, LogCapture, Speculation, WorkerProgram};
+use crate::{LogCapture, Speculation, WorkerProgram};
 
 /// Settings of one node.
 #[derive(Clone, Debug)]
@@ -71,4 +72,40 @@ pub struct NodeConfig {
     pub draft: Option<String>,
     /// Where the last log lines are kept. Whoever starts the node adds its layer to the subscriber.
     pub log: LogCapture,
+}
+
+/// What a node computes on.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub enum DeviceChoice {
+    /// The processor.
+    #[default]
+    Processor,
+    /// What a backend shows.
+    Named {
+        /// The backend.
+        backend: Backend,
+        /// Its number in the backend's list from 0, or a part of its name; empty for the first that is likely to do. Several
+        /// numbers with commas between them are several accelerators.
+        which: String,
+    },
+    /// Every accelerator that gives the right answers and is faster than the processor, and the processor for the rest: found out when
+    /// the node starts.
+    Auto {
+        /// A part of a name or a place (`cuda:0`) that alone counts; empty for all.
+        which: String,
+    },
+    /// The same, found out before ([`crate::choose_devices`]).
+    Ranked(Box<Ranking>),
+}
+
+impl DeviceChoice {
+    /// From the settings `backend` (`auto`, `cpu`, or one of [`Backend::ALL`]) and `device`.
+    pub fn parse(backend: &str, which: &str) -> Result<Self, BackendError> {
+        let which = which.to_owned();
+        match backend {
+            "cpu" => Ok(Self::Processor),
+            AUTO => Ok(Self::Auto { which }),
+            name => Ok(Self::Named { backend: Backend::parse(name)?, which }),
+        }
+    }
 }

@@ -1,59 +1,21 @@
 //! The devices that a node computes on, as configured. Accelerators are opened in a worker's process.
 
-use std::sync::Arc;
-
 use exo_accelerators::{
-    AUTO, Backend, BackendError, Candidate, ChooseError, DeviceAsk, InProcess, Message, ProcessorOptions,
-    Ranking, Surveyor, Wanted,
+    Backend, Candidate, ChooseError, DeviceAsk, InProcess, Message, ProcessorOptions, Surveyor, Wanted,
 };
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions};
-use exo_types::{ComputeShare, DeviceFacts};
+use exo_types::ComputeShare;
 
+use crate::open_device::{Failure, Opened, open_asked, shared_free_bytes};
 use crate::worker::{Children, WorkerProgram};
-use crate::{Host, NodeConfig};
+use crate::{DeviceChoice, Host, NodeConfig};
 
-/// What a node computes on.
-#[derive(Clone, PartialEq, Default, Debug)]
-pub enum DeviceChoice {
-    /// The processor.
-    #[default]
-    Processor,
-    /// What a backend shows.
-    Named {
-        /// The backend.
-        backend: Backend,
-        /// Its number in the backend's list from 0, or a part of its name; empty for the first that is likely to do. Several
-        /// numbers with commas between them are several accelerators.
-        which: String,
-    },
-    /// Every accelerator that gives the right answers and is faster than the processor, and the processor for the rest: found out when
-    /// the node starts.
-    Auto {
-        /// A part of a name or a place (`cuda:0`) that alone counts; empty for all.
-        which: String,
-    },
-    /// The same, found out before ([`choose_devices`]).
-    Ranked(Box<Ranking>),
-}
-
-impl DeviceChoice {
-    /// From the settings `backend` (`auto`, `cpu`, or one of [`Backend::ALL`]) and `device`.
-    pub fn parse(backend: &str, which: &str) -> Result<Self, BackendError> {
-        let which = which.to_owned();
-        match backend {
-            "cpu" => Ok(Self::Processor),
-            AUTO => Ok(Self::Auto { which }),
-            name => Ok(Self::Named { backend: Backend::parse(name)?, which }),
-        }
-    }
-
-    /// For other processes, one for each device; none for the processor, which needs none, and for what is chosen only when it is
-    /// opened.
-    pub(crate) fn asks(&self, config: &NodeConfig) -> Vec<DeviceAsk> {
-        let Self::Named { backend, which } = self else { return Vec::new() };
-        each(which).into_iter().map(|which| ask(*backend, which, config)).collect()
-    }
+/// For other processes, one for each device; none for the processor, which needs none, and for what is chosen only when it is
+/// opened.
+pub(crate) fn asks(choice: &DeviceChoice, config: &NodeConfig) -> Vec<DeviceAsk> {
+    let DeviceChoice::Named { backend, which } = choice else { return Vec::new() };
+    each(which).into_iter().map(|which| ask(*backend, which, config)).collect()
 }
 
 fn ask(backend: Backend, which: String, config: &NodeConfig) -> DeviceAsk {
@@ -77,12 +39,6 @@ fn each(which: &str) -> Vec<String> {
     let are_numbers = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
     if are_numbers { parts.into_iter().map(str::to_owned).collect() } else { vec![which.to_owned()] }
 }
-
-/// A device and what it is.
-pub type Opened = (Arc<dyn Device>, DeviceFacts);
-
-/// Why it cannot be used.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Runs `work`, which asks drivers, on a thread of its own: in children, or in this process where there is no program for them. If this
 /// is dropped meanwhile, every child ends, and nothing is noted of what it was about to find out.
@@ -133,7 +89,7 @@ pub fn processor_options(config: &NodeConfig) -> ProcessorOptions {
 /// the data folder knows. What could not be opened on the way is logged.
 pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
     let DeviceChoice::Ranked(ranking) = &config.device else {
-        return match config.device.asks(config).as_slice() {
+        return match asks(&config.device, config).as_slice() {
             [] => processor(config, host),
             [ask] => open_asked(ask, host, true),
             several => Err(format!("{} devices are named, and one can be opened here", several.len()).into()),
@@ -154,16 +110,6 @@ pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
 pub fn both(one: &str, other: &str) -> String {
     let told = [one, other].into_iter().filter(|text| !text.is_empty());
     told.collect::<Vec<_>>().join("; ")
-}
-
-/// Opens an accelerator in this process; makes it compute and compare, and finds out what it can do, if `is_examined`.
-pub fn open_asked(ask: &DeviceAsk, host: &dyn Host, is_examined: bool) -> Result<Opened, Failure> {
-    Ok(exo_accelerators::open(ask, None, || shared_free_bytes(host), is_examined)?)
-}
-
-/// What one that shares the machine's memory has of it.
-pub fn shared_free_bytes(host: &dyn Host) -> u64 {
-    host.processor().memory_free_bytes
 }
 
 /// Opens the processor as `config` asks for. Its rates are measured here, unless the registry in the data folder knows them.

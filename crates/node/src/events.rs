@@ -1,13 +1,20 @@
 //! What comes to the run loop, and the queues in front of it.
 
+use std::sync::Arc;
+
+use exo_accelerators::DeviceInfo;
+use exo_cluster::EngineId;
+use exo_device::{CardChange, Quarantine};
 use exo_discovery::Found;
+use exo_formats::Model;
 use exo_machine::{Answer, DialId, Input, Question, SequenceEvent, StartRequest};
 use exo_transport::{Channel, JoinChannel};
-use exo_types::RequestId;
+use exo_types::{DeviceId, RequestId};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use crate::engine_host::EngineEvent;
-use crate::hands::{DeviceEvent, Opened};
+use crate::compute::Sensed;
+use crate::engine_thread::EngineEvent;
+use crate::open_device::Opened;
 
 /// Messages of each kind of link that may wait for the loop: more wait in the sockets.
 const UNREAD_MAX: usize = 1024;
@@ -21,7 +28,7 @@ pub enum Event {
     /// An engine thread or worker said something.
     Engine(EngineEvent),
     /// A model that is to be loaded is open, or cannot be opened.
-    Opened(Opened),
+    Opened(OpenedModel),
     /// Something about the devices.
     Device(DeviceEvent),
     /// A member opened a channel.
@@ -36,6 +43,32 @@ pub enum Event {
     Asked { question: Question, answer: oneshot::Sender<Answer> },
     /// Run the sequences of a request.
     Started { request: Box<StartRequest>, events: mpsc::UnboundedSender<SequenceEvent> },
+}
+
+/// What is to be known of devices.
+pub enum DeviceEvent {
+    /// A second has passed.
+    SampleDue,
+    /// A child begins to open it and make it compute.
+    Verifying(DeviceId),
+    /// It did, or could not.
+    Verified(DeviceId, Result<Box<DeviceInfo>, String>),
+    /// The processor is open in its place, or cannot be.
+    Replaced { device: DeviceId, quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String> },
+    /// Nothing stands against it in the registry any more, or a person wants it tried again.
+    Retry(DeviceId),
+    /// Sensors were read.
+    Sensed(Sensed),
+    /// A card came or went.
+    Changed(CardChange),
+}
+
+/// A model that is to be loaded is open, or cannot be opened.
+pub struct OpenedModel {
+    pub engine: EngineId,
+    pub model: Result<Arc<Model>, String>,
+    /// Whether the small model can guess for it.
+    pub draft: Option<Result<(), String>>,
 }
 
 impl From<Input> for Event {

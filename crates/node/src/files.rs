@@ -204,8 +204,7 @@ impl DataDir {
 
     /// Gives a damaged file another name, under which nothing looks for it and a person may. Says so in a line for people.
     pub fn move_aside(&self, path: &Path, why: &str) -> Result<String, FilesError> {
-        let seconds =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let seconds = exo_stdx::unix_s();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let names = (0..1000).map(|n| self.path.join(format!("{name}.damaged-{}", seconds + n)));
         let failed = |source| FilesError::File { what: "move aside", path: path.to_owned(), source };

@@ -1,5 +1,7 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
+pub(crate) mod room;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -19,8 +21,8 @@ use crate::details::{Details, Told};
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
-use crate::room::Room;
 use exo_accelerators::chain;
+use room::Room;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
 const OPEN_MAX: usize = 8;
@@ -232,7 +234,7 @@ impl Library {
         progress: &mut (dyn FnMut(u64, u64) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), NotStored> {
-        crate::room::note(&self.store, vec![id]).await;
+        room::note(&self.store, vec![id]).await;
         let Local::Partial(partial) = self.local(id).await? else { return Ok(()) };
         let opened = partial.clone();
         let model =

@@ -12,6 +12,7 @@ use exo_api::{
     AdminError, ClusterView, LOG_LINES_MAX, LOG_RAISED_S, LogLevel, LogLineView, LogQuery, LogsView,
     SilentNodeView,
 };
+use exo_stdx::unix_ms;
 use exo_telemetry::{LogFilter, LogLine, LogRing};
 use exo_transport::Endpoint;
 use exo_types::{clean_name, printable};
@@ -25,8 +26,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, Filter};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::bulk::Fetcher;
-use crate::run_loop::unix_ms;
+use crate::bulk::{Fetcher, LogAsk};
 use exo_accelerators::chain;
 
 /// Bytes of lines that are kept.
@@ -69,16 +69,6 @@ impl Default for LogCapture {
         let ring = Mutex::new(LogRing::new(RING_BYTES_MAX));
         Self(Arc::new(Shared { ring, raised: Mutex::default() }))
     }
-}
-
-/// What one node asks another, in the encoding of the bulk channel.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LogAsk {
-    level: Option<u8>,
-    target: Option<String>,
-    request: Option<String>,
-    after: u64,
-    limit: u32,
 }
 
 /// One line of the answer.

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use exo_cluster::{Event, EventError, State};
 use exo_journal::{Journal, JournalError, StorageFailure};
 use exo_machine::joining::JOIN_WINDOW_S;
+use exo_stdx::unix_s;
 use exo_transport::NodeKey;
 use exo_trust::{Act, Entry, Statement, TrustLog};
 use exo_types::LogHead;
 
 use crate::files::{DataDir, FilesError};
-use crate::run_loop::unix_s;
 use exo_accelerators::chain;
 
 /// The logs as they are on disk.

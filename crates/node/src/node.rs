@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 
 use crate::NodeConfig;
+use crate::clock::Clock;
 use crate::downloads::{self, NodeDownloads};
 use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
@@ -21,7 +22,7 @@ use crate::hands::{Devices, Hands};
 use crate::host::Host;
 use crate::meters::Meters;
 use crate::pairing::Invites;
-use crate::run_loop::{Clock, RunLoop};
+use crate::run_loop::RunLoop;
 use crate::telemetry::Telemetry;
 
 /// A running node. Dropping it stops it without goodbyes; [`Node::shutdown`] is the polite way.

@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use exo_machine::{Answer, Effect, Input, NodeMachine, Notice, Now, ReplyId, SequenceEvent, StreamId};
-use exo_types::Time;
+use exo_machine::{Answer, Effect, Input, NodeMachine, Notice, ReplyId, SequenceEvent, StreamId};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::clock::Clock;
 use crate::events::{Event, Inbox};
 use crate::hands::Hands;
 use crate::telemetry::Telemetry;
@@ -34,45 +34,6 @@ pub struct RunLoop {
     telemetry: Arc<Telemetry>,
     is_view_stale: bool,
     is_stopped: bool,
-}
-
-/// Both clocks of this machine.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock {
-    started: Instant,
-}
-
-impl Clock {
-    /// Time runs from here on.
-    pub fn start() -> Self {
-        Self { started: Instant::now() }
-    }
-
-    /// Now.
-    pub fn now(&self) -> Now {
-        Now { time: self.time(), unix_s: unix_s() }
-    }
-
-    fn time(&self) -> Time {
-        Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
-    }
-
-    fn at(&self, time: Time) -> tokio::time::Instant {
-        // A deadline that never comes is a year away.
-        let since_start = Duration::from_micros(time.0).min(Duration::from_secs(366 * 24 * 3600));
-        tokio::time::Instant::from_std(self.started + since_start)
-    }
-}
-
-/// Seconds since 1970 by this machine's clock.
-pub fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-/// The same in milliseconds.
-pub fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 impl RunLoop {

@@ -12,12 +12,14 @@ use exo_discovery::{Discovery, Found};
 use exo_journal::Journal;
 use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
 use exo_machine::{Boot, Input, MachineConfig, NodeMachine, Notice};
+use exo_stdx::unix_s;
 use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
 use exo_trust::TrustLog;
 use exo_types::{NodeFacts, NodeId, printable};
 use tokio::sync::{broadcast, mpsc};
 
+use crate::clock::Clock;
 use crate::compute::Compute;
 use crate::config::NodeConfig;
 use crate::device::crowding;
@@ -28,11 +30,10 @@ use crate::hands::{Devices, Engines, Fetches, Hands, JoinHands, JournalWriter, L
 use crate::host::Host;
 use crate::hub_bytes::HubBytes;
 use crate::library::Library;
+use crate::library::room::Room;
 use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, Parts};
 use crate::pairing::Invites;
-use crate::room::Room;
-use crate::run_loop::{Clock, unix_s};
 use crate::telemetry::Telemetry;
 use crate::window;
 use crate::worker::AskError;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use exo_machine::joining::JOIN_WINDOW_S;
 
 use crate::files::{DataDir, FilesError, WindowTime};
-use crate::run_loop::unix_s;
 use exo_accelerators::chain;
+use exo_stdx::unix_s;
 
 /// Between two writes. Each run is charged this much at its start, so that one that is ended again and again gains nothing.
 const STEP_S: u64 = 10;

@@ -14,12 +14,12 @@ use exo_api::{
     AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, JoinWindowRequest,
     KeepModelRequest, ModelCheckRequest, PlaceRequest, PlanQuery, ReplanRequest, RoleRequest,
 };
+use exo_stdx::unix_s;
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
 
 use crate::app::App;
 use crate::body::{json, read_json, read_typed};
-use crate::clock::unix_s;
 use crate::encode::push_event;
 use crate::errors::{ApiError, Path};
 use crate::guard::Caller;

@@ -8,10 +8,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::{CodeView, SessionAccess, SessionRequest, SessionView};
+use exo_stdx::unix_s;
 
 use crate::app::App;
 use crate::body::{json, read_typed};
-use crate::clock::unix_s;
 use crate::errors::ApiError;
 use crate::guard::{Caller, Peer, is_near};
 use crate::seats::Seat;

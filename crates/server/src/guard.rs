@@ -18,9 +18,9 @@ use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, OR
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode};
+use exo_stdx::unix_s;
 use exo_types::Principal;
 
-use crate::clock::unix_s;
 use crate::dialect::is_ollama;
 use crate::errors::ApiError;
 use crate::options::{ApiKey, ServerOptions};

@@ -16,7 +16,6 @@ mod backlog;
 mod body;
 mod bundle;
 mod chat;
-mod clock;
 mod completion;
 mod dashboard;
 mod dialect;

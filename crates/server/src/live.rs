@@ -12,13 +12,13 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use exo_api::live::{Wanted, changes};
 use exo_api::{Change, ClusterView, DeltaEvent, EndEvent, EndReason, Facade, SnapshotEvent};
+use exo_stdx::unix_ms;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::clock::unix_ms;
 use crate::encode::{push_comment, push_data};
 
 /// Between two events: a person sees no difference, and what changes often is told once.

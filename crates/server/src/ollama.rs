@@ -12,12 +12,12 @@ use exo_api::ollama::{
     OllamaVersion, OllamaWhole, models::created_at,
 };
 use exo_api::{GenerateError, GenerateEvent, ModelView, Summary, TokensQuestion, TokensRequest};
+use exo_stdx::unix_s;
 use exo_types::{Principal, RequestId};
 use serde::Serialize;
 
 use crate::app::App;
 use crate::body::{json, read_json};
-use crate::clock::unix_s;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole};
 use crate::errors::ApiError;

@@ -9,11 +9,11 @@ use exo_api::telemetry::Endpoint;
 use exo_api::{
     EmbedRequest, Embeddings, FinishReason, GenerateEvent, GenerateRequest, RecentRequestView, Summary,
 };
+use exo_stdx::unix_ms;
 use exo_types::{Principal, RequestId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::unix_ms;
 use crate::errors::ApiError;
 
 /// Ended requests that are remembered: a page of them. With what is asked for as a model cut to size, some 100 KiB.

@@ -10,11 +10,11 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response as HttpResponse};
 use exo_api::responses::{Response, ResponseDeleted, ResponseEvent, ResponseStream, ResponsesRequest};
 use exo_api::{BadParam, ChatMessage, GenerateEvent, Summary};
+use exo_stdx::unix_s;
 use exo_types::{Principal, RequestId};
 
 use crate::app::App;
 use crate::body::{Lease, json};
-use crate::clock::unix_s;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::{ApiError, Path};

@@ -95,7 +95,7 @@ impl Origin {
         let secret =
             format!("{:016x}{:016x}", getrandom::u64().map_err(draw)?, getrandom::u64().map_err(draw)?);
         let keep = parts.headers.get(KEEP).is_some_and(|value| value == "true");
-        Ok(Self { seed, created: crate::clock::unix_s(), secret, keep, resuming: None })
+        Ok(Self { seed, created: exo_stdx::unix_s(), secret, keep, resuming: None })
     }
 
     /// For the stream of a request that came with that body.

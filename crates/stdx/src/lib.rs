@@ -1,4 +1,4 @@
-//! The few things about files that the standard library lacks, or has for one system only.
+//! The few things about files and the wall clock that the standard library lacks, or has for one system only.
 //!
 //! **Architecture invariant:** knows nothing of exo: no path of ours, no format, no setting. Errors are the system's own; who
 //! calls says what was attempted.
@@ -9,6 +9,7 @@
 
 #[cfg(any(not(unix), test))]
 mod disks;
+mod time;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
@@ -18,6 +19,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::path::Path;
 
+pub use time::{unix_ms, unix_s};
 #[cfg(unix)]
 use unix as system;
 #[cfg(windows)]

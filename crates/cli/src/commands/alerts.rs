@@ -34,7 +34,7 @@ pub async fn run(config: &Config, args: &Alerts) -> anyhow::Result<()> {
             if args.all { " and was not within the last day" } else { "; `exo alerts --all` shows what was" };
         ui::line(format!("nothing is wrong{over}"));
     }
-    let now = exo_device::unix_s();
+    let now = exo_stdx::unix_s();
     alerts.iter().flat_map(|alert| lines(alert, now)).for_each(ui::line);
     Ok(())
 }

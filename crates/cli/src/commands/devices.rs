@@ -162,7 +162,7 @@ impl First {
 /// Ends whatever keeps nodes off a device for a while. A node that runs notices the end of a quarantine within seconds.
 fn release(data_dir: &Path) -> anyhow::Result<()> {
     let (released, warning) = match data_dir.is_dir() {
-        true => Registry::change(data_dir, |registry| registry.release_all(exo_device::unix_s()))
+        true => Registry::change(data_dir, |registry| registry.release_all(exo_stdx::unix_s()))
             .context("nothing was released to be tried again")?,
         false => (Vec::new(), None),
     };

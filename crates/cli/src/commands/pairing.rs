@@ -1,6 +1,6 @@
 //! `exo invite` and `exo join`: a code that lets a machine in.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Context;
 use exo_api::{ClusterView, InviteRequest, InviteView, JoinRequest, JoinedView};
@@ -23,7 +23,7 @@ const ATTEMPTS: u32 = 60;
 pub async fn invite(config: &Config, uses: Option<u32>, hours: Option<u32>) -> anyhow::Result<()> {
     let client = running(config).await?;
     let invite: InviteView = client.post("/exo/v1/invites", &InviteRequest { uses, hours }).await?;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let now = exo_stdx::unix_s();
     let left = ui::duration(Duration::from_secs(invite.expires_at_unix_s.saturating_sub(now)));
     let is_token = uses.is_some() || hours.is_some();
     if is_token {

@@ -100,7 +100,7 @@ fn nodes(view: &ClusterView) {
     for node in &view.nodes {
         node.devices.iter().flat_map(remarks).for_each(|text| ui::line(format!("{} {text}", node.name)));
         for event in &node.card_events {
-            ui::line(format!("{} {}: {}", node.name, ago(event.at_unix_s, exo_device::unix_s()), event.text));
+            ui::line(format!("{} {}: {}", node.name, ago(event.at_unix_s, exo_stdx::unix_s()), event.text));
         }
     }
 }
@@ -117,7 +117,7 @@ fn only_admin(view: &ClusterView) -> Option<String> {
 
 /// What went wrong on this node, and whether the placements are on more than one disk.
 fn log_lines(view: &ClusterView) -> Vec<String> {
-    let now = exo_device::unix_s();
+    let now = exo_stdx::unix_s();
     let warning = |w: &exo_api::WarningView| format!("warning, {}: {}", ago(w.at_unix_s, now), w.text);
     let mut lines: Vec<String> = view.warnings.iter().map(warning).collect();
     if !view.nodes.iter().any(|node| node.is_self) {
@@ -168,7 +168,7 @@ fn instances(view: &ClusterView) {
         ui::line("no model is placed; `exo run demo` places one");
     }
     for instance in &view.instances {
-        let state = state_text(&instance.state) + &since_text(instance, exo_device::unix_s());
+        let state = state_text(&instance.state) + &since_text(instance, exo_stdx::unix_s());
         let (id, model, context) = (&instance.id, &instance.model, instance.context_tokens);
         let load = instance.load.as_ref().map(load_text).unwrap_or_default();
         let (slots, cache) = (instance.slots, instance.cache_tokens);

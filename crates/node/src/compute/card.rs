@@ -8,7 +8,7 @@ use exo_device::{Identity, Quarantine, Registry};
 use exo_types::{DeviceFacts, DeviceState, SupportClass, Time};
 use tokio::sync::watch;
 
-use crate::device::Failure;
+use crate::open_device::Failure;
 use crate::worker::{Guard, Verdict, WINDOW, WorkerProgram};
 
 /// Of the reason why a device is not used: it travels with every report.
@@ -115,7 +115,7 @@ impl Card {
         let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
         let (backend, driver) = (self.ask.backend.name(), self.driver.clone());
         Some(move || {
-            let now = exo_device::unix_s();
+            let now = exo_stdx::unix_s();
             // What could not be written there ends by the clock.
             if !is_kept {
                 return now >= until;
@@ -126,12 +126,12 @@ impl Card {
     }
 
     fn give_up(&mut self, reason: &str) -> Loss {
-        self.keep_off(Quarantine::new(reason, exo_device::unix_s()))
+        self.keep_off(Quarantine::new(reason, exo_stdx::unix_s()))
     }
 
     /// It was looked at once more and did not come back. That makes a quarantine that still runs no longer.
     pub(super) fn stay_off(&mut self, reason: &str) -> Loss {
-        let now = exo_device::unix_s();
+        let now = exo_stdx::unix_s();
         let mut quarantine = Quarantine::new(&format!("it does not come back: {reason}"), now);
         if let Some(before) = self.quarantine.as_ref().map(|kept| &kept.quarantine)
             && before.until_unix_s > now
@@ -192,7 +192,7 @@ impl Card {
 
     pub(super) fn reason_now(&self) -> String {
         match &self.quarantine {
-            Some(kept) => kept.quarantine.text(exo_device::unix_s()),
+            Some(kept) => kept.quarantine.text(exo_stdx::unix_s()),
             None => self.reason.clone(),
         }
     }

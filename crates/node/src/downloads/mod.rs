@@ -22,13 +22,13 @@ use exo_api::{
     UpdateQuery, UpdateView,
 };
 use exo_hub::{Cancel, Client, HubError, Memory, Reference, RegistryReference, Settings};
+use exo_stdx::unix_s;
 use tokio::sync::{Semaphore, watch};
 
 pub use self::views::{found_model_view, found_repo_view, repo_view};
 use crate::events::EventSender;
 use crate::host::Host;
 use crate::library::Library;
-use crate::run_loop::unix_s;
 use exo_accelerators::chain;
 use pull::{Pull, Wish, drive, settings_for};
 use saved::SavedPull;

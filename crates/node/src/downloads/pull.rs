@@ -16,8 +16,8 @@ use super::register::register;
 use super::saved::SavedPull;
 use super::updates::Older;
 use crate::hub_bytes::TOKEN_MAX;
+use crate::library::room::Taken;
 use crate::reference_error::ReferenceError;
-use crate::room::Taken;
 use exo_accelerators::chain;
 
 /// After a start, for members to be met and to say what they have; and between two looks.
@@ -426,9 +426,9 @@ impl Shared {
             view.verified_bytes = view.total_bytes.unwrap_or(view.verified_bytes);
         });
         let record = crate::adding::add_without_name(&self.library, fetched.path.clone(), None).await?;
-        crate::room::note(self.library.store(), vec![record.id]).await;
+        crate::library::room::note(self.library.store(), vec![record.id]).await;
         let (record, replaced) = self.name(pull, record.id).await?;
-        crate::adding::list_again(&self.node).await;
+        crate::library::room::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
             view.replaced = replaced;
@@ -458,9 +458,9 @@ impl Shared {
             return Err(message);
         }
         self.library.release(known.id);
-        crate::room::note(self.library.store(), vec![known.id]).await;
+        crate::library::room::note(self.library.store(), vec![known.id]).await;
         let (known, replaced) = self.name(pull, known.id).await?;
-        crate::adding::list_again(&self.node).await;
+        crate::library::room::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
             view.replaced = replaced;

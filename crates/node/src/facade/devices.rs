@@ -7,8 +7,8 @@ use exo_types::{DeviceId, DeviceState, NodeId};
 
 use super::{NodeFacade, unavailable};
 use crate::bulk::Fetcher;
+use crate::events::DeviceEvent;
 use crate::events::Event;
-use crate::hands::DeviceEvent;
 use exo_accelerators::chain;
 
 /// For another node to be reached and to answer, which it does at once.

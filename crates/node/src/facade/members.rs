@@ -7,12 +7,12 @@ use std::time::Duration;
 use exo_api::{AdminError, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView};
 use exo_machine::joining::JoinByCode;
 use exo_machine::{Answer, Question};
+use exo_stdx::unix_s;
 use exo_trust::Act;
 use exo_types::NodeId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use crate::pairing;
-use crate::run_loop::unix_s;
 
 /// For a join by code: longer than the machine takes.
 const JOIN_MAX: Duration = Duration::from_secs(45);

@@ -9,17 +9,18 @@ use exo_accelerators::{DeviceInfo, chain};
 use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
+use exo_stdx::{unix_ms, unix_s};
 use exo_types::{DeviceId, DeviceState, NodeFacts, Time};
 use tokio::sync::{broadcast, watch};
 
 use super::Engines;
 use crate::NodeConfig;
-use crate::compute::{Check, Compute, Loss, Seat, Sensed};
-use crate::device::Opened;
-use crate::events::{Event, EventSender};
+use crate::clock::Clock;
+use crate::compute::{Check, Compute, Loss, Seat};
+use crate::events::{DeviceEvent, Event, EventSender};
 use crate::host::Host;
 use crate::meters::Meters;
-use crate::run_loop::{Clock, unix_ms, unix_s};
+use crate::open_device::Opened;
 
 /// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -29,24 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CARD_EVENTS_MAX: usize = 16;
 /// For the processor to be opened in a graphics processor's place, its bandwidth measured.
 const REPLACED_MAX: Duration = Duration::from_secs(30);
-
-/// What is to be known of devices.
-pub enum DeviceEvent {
-    /// A second has passed.
-    SampleDue,
-    /// A child begins to open it and make it compute.
-    Verifying(DeviceId),
-    /// It did, or could not.
-    Verified(DeviceId, Result<Box<DeviceInfo>, String>),
-    /// The processor is open in its place, or cannot be.
-    Replaced { device: DeviceId, quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String> },
-    /// Nothing stands against it in the registry any more, or a person wants it tried again.
-    Retry(DeviceId),
-    /// Sensors were read.
-    Sensed(Sensed),
-    /// A card came or went.
-    Changed(CardChange),
-}
 
 /// See the module.
 pub struct Devices {

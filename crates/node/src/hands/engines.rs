@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::Devices;
 use crate::compute::Seat;
 use crate::draft::Draft;
-use crate::engine_host::{EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost};
-use crate::events::{Event, EventSender};
+use crate::engine_host::EngineHost;
+use crate::engine_thread::{EngineEvent, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost};
+use crate::events::{Event, EventSender, OpenedModel};
 use crate::library::Library;
 use crate::worker::{LoadWords, MemoryWords, WorkerHost};
 
@@ -24,14 +25,6 @@ use crate::worker::{LoadWords, MemoryWords, WorkerHost};
 const VERIFIED_MAX: Duration = Duration::from_secs(40);
 /// For workers to end by themselves when the node does. One that hangs ends with its input.
 const WORKERS_END_MAX: Duration = Duration::from_secs(4);
-
-/// A model that is to be loaded is open, or cannot be opened.
-pub struct Opened {
-    engine: EngineId,
-    model: Result<Arc<Model>, String>,
-    /// Whether the small model can guess for it.
-    draft: Option<Result<(), String>>,
-}
 
 /// The engines of this node.
 pub struct Engines {
@@ -88,7 +81,7 @@ impl Engines {
                 Ok((model, draft)) => (Ok(model), draft),
                 Err(reason) => (Err(reason), None),
             };
-            Opened { engine, model, draft }
+            OpenedModel { engine, model, draft }
         };
         let opening = token.clone();
         tokio::spawn(async move {
@@ -102,8 +95,8 @@ impl Engines {
         self.engines.insert(engine, Entry { device, stand, spec, draft, jobs, rewires });
     }
 
-    pub fn opened(&mut self, opened: Opened, devices: &mut Devices) -> Vec<Input> {
-        let Opened { engine, model, draft } = opened;
+    pub fn opened(&mut self, opened: OpenedModel, devices: &mut Devices) -> Vec<Input> {
+        let OpenedModel { engine, model, draft } = opened;
         let events = self.events_of();
         let Some(entry) = self.engines.get_mut(&engine) else { return Vec::new() };
         let host = model.and_then(|model| start(engine, &entry.spec, model, devices, events));

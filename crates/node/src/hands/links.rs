@@ -148,7 +148,7 @@ impl LinkHands {
             tracing::warn!(peer = %channel.peer, max = ASKING_MAX, "a member asks over too many channels; the newest is closed");
             return;
         };
-        let served = crate::bulk::serve(channel, library, self.log.clone(), self.events.clone());
+        let served = crate::bulk_answers::serve(channel, library, self.log.clone(), self.events.clone());
         tokio::spawn(async move {
             served.await;
             drop(permit);

@@ -21,8 +21,8 @@ use crate::draft::Draft;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
 
-pub use devices::{DeviceEvent, Devices};
-pub use engines::{Engines, Opened};
+pub use devices::Devices;
+pub use engines::Engines;
 pub use fetches::{Fetches, held_models};
 pub(crate) use joining::JoinHands;
 pub use journal::JournalWriter;

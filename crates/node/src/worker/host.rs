@@ -18,7 +18,7 @@ use exo_types::{FailureKind, Monitor};
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::process::{Process, WorkerProgram};
 use super::words::{FromWorker, LoadWords, MemoryWords, ToWorker};
-use crate::engine_host::{EngineEvent, Events, Job, Order};
+use crate::engine_thread::{EngineEvent, Events, Job, Order};
 
 /// From the end of its input to the end of the worker.
 const STOP_MAX: Duration = Duration::from_secs(3);

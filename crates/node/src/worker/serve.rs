@@ -12,9 +12,9 @@ use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::words::{FromWorker, LoadWords, MemoryWords, Outcome, ToWorker};
-use crate::device::shared_free_bytes;
-use crate::engine_host::{self, EngineEvent, Events, Job, LoadRequest, Order as EngineOrder};
+use crate::engine_thread::{self, EngineEvent, Events, Job, LoadRequest, Order as EngineOrder};
 use crate::host::Host;
+use crate::open_device::shared_free_bytes;
 
 /// From the end of our input to our own: a driver may be inside something that does not return.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
@@ -129,7 +129,7 @@ fn load<W: Write + Send + 'static>(
     cancel: &CancelToken,
     output: &Output<W>,
 ) {
-    let opened = crate::device::open_asked(&words.device, host, false).map_err(|error| chain(&*error));
+    let opened = crate::open_device::open_asked(&words.device, host, false).map_err(|error| chain(&*error));
     let opened = opened.and_then(|(device, _)| {
         let model = exo_formats::open(Path::new(&words.path)).map_err(|e| chain(&e))?;
         Ok((device, Arc::new(model)))
@@ -141,7 +141,7 @@ fn load<W: Write + Send + 'static>(
     let events = events(device.clone(), output.clone());
     let reading = watch_device(&device, output);
     let (shard, options, step_max) = (words.shard, words.options(), engine_host::STEP_MAX);
-    engine_host::run(
+    engine_thread::run(
         LoadRequest { engine: words.engine, device, model, shard, options, step_max },
         jobs,
         cancel,

@@ -12,7 +12,7 @@ use exo_engine::EngineOptions;
 use exo_types::{FailureKind, KvDType, Monitor, PageKey, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
 
-use crate::engine_host::Loaded;
+use crate::engine_thread::Loaded;
 
 /// To the worker. Hidden rows of a step are the frame's tail.
 #[derive(Debug, Serialize, Deserialize)]

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use self::faulty::Faulty;
 use super::*;
+use crate::engine_host::EngineHost;
 
 #[test]
 fn large_weights_in_small_pages_are_warned_of() {

@@ -1,8 +1,8 @@
-//! What time it is for people: on the wall, since 1970.
+//! What time it is on the wall, for people and for files.
 
 use std::time::{Duration, SystemTime};
 
-/// Seconds since 1970.
+/// Seconds since 1970; 0 on a machine whose clock is before.
 pub fn unix_s() -> u64 {
     since_1970().as_secs()
 }

@@ -11,16 +11,18 @@ use std::time::Duration;
 
 use exo_api::{ClusterView, RemovedModelView};
 use exo_machine::{Answer, ModelHolders, Question};
+use exo_stdx::unix_s;
 use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
 use exo_types::{ModelId, NodeId};
 use tokio::sync::{oneshot, watch};
 
+use super::Library;
 use crate::NodeConfig;
 use crate::events::{Event, EventSender};
-use crate::library::Library;
-use crate::run_loop::unix_s;
 use exo_accelerators::chain;
 
+/// For the machine to look at the disk.
+const SCAN_MAX: Duration = Duration::from_secs(12);
 /// For the others to hear what this node does not count as its own any more: reports come each second.
 const NOTICE: Duration = Duration::from_secs(3);
 /// How often what is to go is chosen anew, and the unit of the time between, which is another for another node.
@@ -256,7 +258,7 @@ impl Library {
             }
         }
         if freed > 0 {
-            crate::adding::list_again(&self.room.node).await;
+            list_again(&self.room.node).await;
         }
     }
 
@@ -268,7 +270,7 @@ impl Library {
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Vec<RemovedModelView> {
         let leaving = Leaving::begin(&self.room.state, leaving);
-        let is_listed = crate::adding::list_again(&self.room.node).await;
+        let is_listed = list_again(&self.room.node).await;
         tokio::time::sleep(NOTICE).await;
         // Of what is not listed yet nobody has heard in time.
         let may_go = if is_listed { self.removable().await.unwrap_or_default() } else { Vec::new() };
@@ -290,7 +292,7 @@ impl Library {
             removed.extend(bytes.map(|bytes| said(record, bytes)));
         }
         drop(leaving);
-        crate::adding::list_again(&self.room.node).await;
+        list_again(&self.room.node).await;
         removed
     }
 
@@ -404,4 +406,22 @@ impl Drop for Busy {
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has the machine look at the disk, and waits until it has. False if that took too long: then others hear of it later.
+pub async fn list_again(node: &EventSender) -> bool {
+    let (answer, answered) = oneshot::channel();
+    node.post(Event::Asked { question: Question::ModelsAfterScan, answer });
+    match tokio::time::timeout(SCAN_MAX, answered).await {
+        // A node that ends looks at the disk when it starts.
+        Ok(answered) => answered.is_ok(),
+        Err(_) => {
+            let seconds = SCAN_MAX.as_secs();
+            tracing::warn!(
+                seconds,
+                "the models on the disk are not listed yet: others hear later what is here"
+            );
+            false
+        }
+    }
 }
