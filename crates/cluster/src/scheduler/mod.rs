@@ -34,8 +34,6 @@ pub(crate) mod planted;
 mod queue;
 mod row_cost;
 mod sequence;
-#[cfg(test)]
-mod speculation;
 mod submit;
 pub(crate) mod terms;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 mod attempts;
 mod chunks;
 mod kept;
+mod speculation;
 mod terms;
 mod turns;
 
