@@ -72,6 +72,7 @@ fn edges() -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
         let dependencies = package["dependencies"].as_array().into_iter().flatten();
+        forbid_planted(name, dependencies.clone())?;
         let mut ours: Vec<String> = dependencies
             .filter(|d| d["kind"].is_null() && d["path"].is_string())
             .filter_map(|d| d["name"].as_str().map(str::to_owned))
@@ -82,6 +83,21 @@ fn edges() -> anyhow::Result<BTreeMap<String, Vec<String>>> {
         }
     }
     Ok(edges)
+}
+
+/// Faults that are planted for the simulator are compiled into nothing else.
+fn forbid_planted<'a>(
+    name: &str,
+    mut dependencies: impl Iterator<Item = &'a serde_json::Value>,
+) -> anyhow::Result<()> {
+    let is_planted = |d: &serde_json::Value| {
+        let features = d["features"].as_array().into_iter().flatten();
+        d["kind"].is_null() && features.into_iter().any(|feature| feature == "planted")
+    };
+    if name != "exo-sim" && dependencies.any(is_planted) {
+        bail!("{name} enables the feature `planted` of a dependency, which is the simulator's alone");
+    }
+    Ok(())
 }
 
 fn forbid_downward(edges: &BTreeMap<String, Vec<String>>) -> anyhow::Result<()> {

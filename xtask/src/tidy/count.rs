@@ -1,27 +1,28 @@
 //! How many lines of Rust there are that are no tests.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::tokens::{test_code, tokens};
+use super::tokens::{test_code, test_files, tokens};
 
 /// Crates that only tests use.
 const TESTS_ONLY: [&str; 3] = ["crates/sim", "crates/golden", "crates/mock-hub"];
 
 /// Lines of all files but those of tests and of crates that only tests use, without what stands under `#[cfg(test)]`.
 pub fn lines(files: &[PathBuf]) -> anyhow::Result<usize> {
-    let is_test = |file: &Path| {
-        let is_file = file.iter().any(|part| part == "tests" || part == "tests.rs");
-        is_file || TESTS_ONLY.iter().any(|folder| file.starts_with(folder))
-    };
-    let mut all = 0;
-    for file in super::rust_files(files).filter(|file| !is_test(file)) {
+    let mut sources = BTreeMap::new();
+    for file in super::rust_files(files) {
         let text =
             std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        all += lines_of(&text);
+        let tests = test_code(&tokens(&text));
+        sources.insert(file.as_path(), (text, tests));
     }
-    Ok(all)
+    let tests = test_files(sources.iter().map(|(path, (_, tests))| (*path, tests)));
+    let is_code =
+        |file: &Path| !tests.contains(file) && !TESTS_ONLY.iter().any(|folder| file.starts_with(folder));
+    Ok(sources.iter().filter(|(file, _)| is_code(file)).map(|(_, (text, _))| lines_of(text)).sum())
 }
 
 fn lines_of(text: &str) -> usize {

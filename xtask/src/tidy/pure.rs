@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::lockfile::{self, Lock};
-use super::tokens::{TestCode, Token, test_code, tokens};
+use super::tokens::{TestCode, Token, test_code, test_files, tokens};
 
 /// Without `exo-`; one that does not exist is skipped.
 const PURE: [&str; 8] =
@@ -17,7 +17,7 @@ const CRATES: [&str; 7] = ["tokio", "quinn", "redb", "getrandom", "rustix", "soc
 /// Modules of `std` that ask the system.
 const MODULES: [&str; 4] = ["fs", "thread", "process", "env"];
 /// Names that stand for the outside or for what is shared, and what to do instead.
-const NAMES: [(&str, &str); 14] = [
+const NAMES: [(&str, &str); 15] = [
     ("Instant", "time comes in with each input"),
     ("SystemTime", "time comes in with each input"),
     ("TcpStream", "a link is an id, its bytes are the node's"),
@@ -31,6 +31,7 @@ const NAMES: [(&str, &str); 14] = [
     ("LazyLock", "nothing is shared; own it or hand it over"),
     ("static", "nodes in one process would share it; make it a field or a `const`"),
     ("thread_local", "nodes in one process would share it; make it a field"),
+    ("SigningKey", "who has the key signs: the bytes go out, the signature comes back"),
     ("async", "an effect goes out, its answer comes back as an input"),
 ];
 /// The crate whose tests are counted, and how many lines of them there are for a line of code.
@@ -116,17 +117,7 @@ impl<'a> Checked<'a> {
             (tokens, tests)
         };
         let files: BTreeMap<_, _> = sources.iter().map(|(path, text)| (*path, read(text))).collect();
-        let marked: Vec<PathBuf> = files
-            .iter()
-            .flat_map(|(path, (_, tests))| tests.modules.iter().map(|module| module_file(path, module)))
-            .collect();
-        let is_test = |path: &&&Path| {
-            path.components().any(|part| part.as_os_str() == "tests")
-                || path.file_name().is_some_and(|name| name == "tests.rs")
-                // The module's own file, `mod.rs` in its folder, and whatever lies in that folder.
-                || marked.iter().any(|file| **path == file || path.starts_with(file.with_extension("")))
-        };
-        let tests = files.keys().filter(is_test).copied().collect();
+        let tests = test_files(files.iter().map(|(path, (_, tests))| (*path, tests)));
         Self { files, tests }
     }
 
@@ -159,18 +150,6 @@ impl<'a> Checked<'a> {
         (ratio < ratio_min).then(|| {
             format!("crates/{name}: {test} lines of tests for {code} of code, a ratio of {ratio:.2}; {ratio_min} is the least")
         })
-    }
-}
-
-/// Where the module that `from` declares is written, if it is not a `mod.rs`.
-fn module_file(from: &Path, (name, path): &(String, Option<String>)) -> PathBuf {
-    let folder = from.parent().unwrap_or(Path::new(""));
-    match path {
-        Some(path) => folder.join(path),
-        None if ["lib.rs", "mod.rs", "main.rs"].iter().any(|home| from.ends_with(home)) => {
-            folder.join(format!("{name}.rs"))
-        }
-        None => from.with_extension("").join(format!("{name}.rs")),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Rust source as tokens with their lines, without comments, and which of them are compiled for tests only.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// An identifier, a number, a lifetime, a whole literal, or one character of punctuation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +112,34 @@ fn string_len(rest: &str) -> usize {
         }
     }
     rest.len()
+}
+
+/// Files that are tests as a whole: by their name or folder, and those that a `#[cfg(test)] mod name;` names.
+pub fn test_files<'a, 'b>(sources: impl Iterator<Item = (&'a Path, &'b TestCode)>) -> BTreeSet<&'a Path> {
+    let (mut files, mut marked) = (Vec::new(), Vec::new());
+    for (path, tests) in sources {
+        files.push(path);
+        marked.extend(tests.modules.iter().map(|module| module_file(path, module)));
+    }
+    let is_test = |path: &&Path| {
+        path.components().any(|part| part.as_os_str() == "tests")
+            || path.file_name().is_some_and(|name| name == "tests.rs")
+            // The module's own file, `mod.rs` in its folder, and whatever lies in that folder.
+            || marked.iter().any(|file| *path == file || path.starts_with(file.with_extension("")))
+    };
+    files.into_iter().filter(is_test).collect()
+}
+
+/// Where the module that `from` declares is written, if it is not a `mod.rs`.
+fn module_file(from: &Path, (name, path): &(String, Option<String>)) -> PathBuf {
+    let folder = from.parent().unwrap_or(Path::new(""));
+    match path {
+        Some(path) => folder.join(path),
+        None if ["lib.rs", "mod.rs", "main.rs"].iter().any(|home| from.ends_with(home)) => {
+            folder.join(format!("{name}.rs"))
+        }
+        None => from.with_extension("").join(format!("{name}.rs")),
+    }
 }
 
 /// Finds what `#[cfg(test)]` and `#[cfg(all(test, ..))]` stand on.
