@@ -3,6 +3,7 @@
 use exo_backend::KvDType;
 use exo_sampler::SampleError;
 use exo_types::{SampledToken, SequenceId};
+use serde::{Deserialize, Serialize};
 
 use crate::StepError;
 
@@ -11,7 +12,7 @@ pub const PAGE_TOKENS: u32 = 32;
 
 /// How large an engine is made. Decides the memory it takes, never the values it computes, but for
 /// `kv_dtype` and, in the last bits, `page_tokens`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EngineOptions {
     /// Longest sequence (prompt and answer) in tokens.
     pub context_tokens: u32,

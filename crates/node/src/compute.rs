@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::device::{ask_for, asks, both};
 use crate::host::Host;
 use crate::open_device::{Failure, Opened};
-use crate::worker::{MemoryWords, WorkerProgram};
+use crate::worker::{WorkerMemory, WorkerProgram};
 use crate::{DeviceChoice, NodeConfig};
 
 use card::{Card, KeptOff};
@@ -255,7 +255,7 @@ impl Compute {
     }
 
     /// Memory of `device` that models can have now, given what its workers last said.
-    pub fn free_bytes(&self, device: &DeviceId, workers: &[MemoryWords]) -> Option<u64> {
+    pub fn free_bytes(&self, device: &DeviceId, workers: &[WorkerMemory]) -> Option<u64> {
         if let Some(card) = self.card(device) {
             return Some(free_beside(card.facts.memory_free_bytes, workers));
         }
@@ -349,7 +349,7 @@ impl Compute {
 }
 
 /// Some drivers know what all programs hold, others only what the asking process does: the least of both holds for either.
-fn free_beside(free_at_start: u64, workers: &[MemoryWords]) -> u64 {
+fn free_beside(free_at_start: u64, workers: &[WorkerMemory]) -> u64 {
     let held = workers.iter().fold(0u64, |held, w| held.saturating_add(w.allocated_bytes));
     let told = workers.iter().map(|w| w.free_bytes).min().unwrap_or(u64::MAX);
     free_at_start.saturating_sub(held).min(told)
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn free_memory_counts_what_every_worker_holds_and_what_the_driver_knows_of_others() {
-        let worker = |free_bytes, allocated_bytes| MemoryWords { free_bytes, allocated_bytes };
+        let worker = |free_bytes, allocated_bytes| WorkerMemory { free_bytes, allocated_bytes };
         assert_eq!(free_beside(100, &[]), 100);
         // Each knows itself only.
         assert_eq!(free_beside(100, &[worker(70, 30), worker(50, 20)]), 50);

@@ -13,6 +13,7 @@ use exo_engine::{Engine, EngineOptions, Sampled, SequenceError, StepError, StepI
 use exo_formats::Model;
 use exo_sampler::SampleError;
 use exo_types::{Attempt, FailureKind, PageKey, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
+use serde::{Deserialize, Serialize};
 
 use exo_accelerators::chain;
 
@@ -48,7 +49,7 @@ pub enum EngineEvent {
 }
 
 /// Numbers of a loaded shard.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loaded {
     pub geometry: StageGeometry,
     pub weight_bytes: u64,

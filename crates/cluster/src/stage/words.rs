@@ -8,7 +8,7 @@ use crate::Undeliverable;
 use crate::wire::{DataMessage, StageCommand, StepMessage, TokenResult};
 
 /// Numbers of the loaded model a stage checks frames against.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StageGeometry {
     /// Width of a hidden row in elements.
     pub hidden: u32,

@@ -19,7 +19,7 @@ use crate::engine_host::EngineHost;
 use crate::engine_thread::{EngineEvent, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost};
 use crate::events::{Event, EventSender, OpenedModel};
 use crate::library::Library;
-use crate::worker::{LoadWords, MemoryWords, WorkerHost};
+use crate::worker::{LoadShard, WorkerHost, WorkerMemory};
 
 /// For a lost device to be verified: more than that takes.
 const VERIFIED_MAX: Duration = Duration::from_secs(40);
@@ -211,7 +211,7 @@ impl Engines {
     }
 
     /// What the workers of a device last said of its memory.
-    pub fn worker_memory(&self, device: &DeviceId) -> Vec<MemoryWords> {
+    pub fn worker_memory(&self, device: &DeviceId) -> Vec<WorkerMemory> {
         self.hosts_on(device).filter_map(|host| host.worker()?.memory()).collect()
     }
 
@@ -273,7 +273,7 @@ fn start(
         }
         Some(Seat::Worker(device, program)) => {
             let path = model.path().into_os_string();
-            let load = LoadWords::new(engine, device, path, shard, options);
+            let load = LoadShard { engine, device, path, shard, options };
             Ok(EngineHost::Worker(WorkerHost::start(program, load, events)))
         }
         None => Err(format!("this node computes on no device {} at present", spec.device)),

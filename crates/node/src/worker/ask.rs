@@ -10,8 +10,8 @@ use bytes::Bytes;
 use exo_accelerators::{Backend, DeviceAsk, DeviceInfo, Silence, SilenceKind, Survey, SurveyAsk, Surveyor};
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
+use super::messages::{FromWorker, ToWorker};
 use super::process::{Process, WorkerProgram, was_told_to_stop};
-use super::words::{FromWorker, ToWorker};
 
 /// For loading a driver, opening a device, checking and measuring it.
 const ASK_MAX: Duration = Duration::from_secs(20);

@@ -16,8 +16,8 @@ use exo_cluster::{ComputeResult, EngineId, STEP_PER_TOKEN};
 use exo_types::{FailureKind, Monitor};
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
+use super::messages::{FromWorker, LoadShard, ToWorker, WorkerMemory};
 use super::process::{Process, WorkerProgram};
-use super::words::{FromWorker, LoadWords, MemoryWords, ToWorker};
 use crate::engine_thread::{EngineEvent, Events, Job, Order};
 
 /// From the end of its input to the end of the worker.
@@ -89,7 +89,7 @@ struct State {
     killed_since: Option<Instant>,
     /// Why it does not load.
     refused: Option<String>,
-    memory: Option<MemoryWords>,
+    memory: Option<WorkerMemory>,
     monitor: Option<Monitor>,
     /// It answers nothing more.
     has_ended: bool,
@@ -98,7 +98,7 @@ struct State {
 impl WorkerHost {
     /// Starts a worker that loads and then computes. Every outcome, also a refusal to start, comes as an event; the last
     /// one is `Unloaded`, once the process is gone.
-    pub fn start(how: WorkerProgram, load: LoadWords, events: Events) -> Self {
+    pub fn start(how: WorkerProgram, load: LoadShard, events: Events) -> Self {
         let (orders, inbox) = channel();
         let (engine, step_max) = (load.engine, how.step_max);
         let line = Line { engine, step_max, events, state: Arc::default(), gone: Arc::default() };
@@ -127,7 +127,7 @@ impl WorkerHost {
     }
 
     /// What its device had free and it held, when it last said.
-    pub fn memory(&self) -> Option<MemoryWords> {
+    pub fn memory(&self) -> Option<WorkerMemory> {
         let state = self.line.state();
         state.memory.filter(|_| !state.has_ended)
     }
@@ -169,7 +169,7 @@ impl Line {
 
     // ---- the thread that writes ----
 
-    fn run(self, how: &WorkerProgram, load: LoadWords, inbox: &Receiver<Order>) {
+    fn run(self, how: &WorkerProgram, load: LoadShard, inbox: &Receiver<Order>) {
         let (process, stdin, stdout) = match Process::spawn(how) {
             Ok(started) => started,
             Err(reason) => return self.not_started(reason),
@@ -194,7 +194,7 @@ impl Line {
     }
 
     /// Writes what there is to do, until nobody has anything more.
-    fn feed(&self, stdin: ChildStdin, load: LoadWords, inbox: &Receiver<Order>) {
+    fn feed(&self, stdin: ChildStdin, load: LoadShard, inbox: &Receiver<Order>) {
         let mut to = FrameWriter::new(stdin);
         match to.write(&ToWorker::Load(Box::new(load)), &[]) {
             Ok(()) | Err(FrameError::Io(_)) => {} // a closed pipe: the reader sees the end too
@@ -270,7 +270,7 @@ impl Line {
                 let mut state = self.state();
                 (state.is_ready, state.memory) = (true, Some(memory));
                 drop(state);
-                self.tell(EngineEvent::Ready { engine, loaded: loaded.into(), slower_because });
+                self.tell(EngineEvent::Ready { engine, loaded, slower_because });
             }
             FromWorker::LoadFailed { reason } => {
                 let mut state = self.state();
@@ -322,7 +322,7 @@ impl Line {
     }
 
     /// Takes the order off that an answer is for, which is the first that is out; any other answer ends the worker.
-    fn answered(&self, what: Pending, memory: Option<MemoryWords>) -> Option<InFlight> {
+    fn answered(&self, what: Pending, memory: Option<WorkerMemory>) -> Option<InFlight> {
         let mut state = self.state();
         state.memory = memory.or(state.memory);
         let Some(out) = state.in_flight.pop_front_if(|out| out.what == what) else {
@@ -438,7 +438,7 @@ mod tests {
     use exo_engine::EngineOptions;
     use exo_types::{Shard, StepFrame};
 
-    use super::super::words::Outcome;
+    use super::super::messages::Outcome;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(20);
@@ -459,8 +459,13 @@ mod tests {
             data_dir: "/nonexistent".into(),
             heeds_quarantine: false,
         };
-        let load =
-            LoadWords::new(ENGINE, device, "m.gguf".into(), Shard::whole(1), EngineOptions::new(32, 1));
+        let load = LoadShard {
+            engine: ENGINE,
+            device,
+            path: "m.gguf".into(),
+            shard: Shard::whole(1),
+            options: EngineOptions::new(32, 1),
+        };
         let (tell, events) = channel();
         let mut host = WorkerHost::start(how, load, Arc::new(move |event| drop(tell.send(event))));
         act(&mut host);

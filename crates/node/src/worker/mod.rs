@@ -21,13 +21,13 @@ mod ask;
 mod frames;
 mod guard;
 mod host;
+mod messages;
 mod process;
 mod serve;
-mod words;
 
 pub use ask::{AskError, Children, ask};
 pub use guard::{Guard, Verdict, WINDOW};
 pub use host::WorkerHost;
+pub use messages::{LoadShard, WorkerMemory};
 pub use process::WorkerProgram;
 pub use serve::serve;
-pub use words::{LoadWords, MemoryWords};

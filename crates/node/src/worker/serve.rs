@@ -11,7 +11,7 @@ use exo_backend::{CancelToken, Device};
 use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
-use super::words::{FromWorker, LoadWords, MemoryWords, Outcome, ToWorker};
+use super::messages::{FromWorker, LoadShard, Outcome, ToWorker, WorkerMemory};
 use crate::engine_thread::{self, EngineEvent, Events, Job, LoadRequest, Order as EngineOrder};
 use crate::host::Host;
 use crate::open_device::shared_free_bytes;
@@ -52,7 +52,7 @@ where
             tell(&output, answer, &[]);
         }
         Ok(Order::Survey(ask)) => survey(&ask, &output),
-        Ok(Order::Load(words)) => load(&words, host, &jobs, &cancel, &output),
+        Ok(Order::Load(shard)) => load(&shard, host, &jobs, &cancel, &output),
         Err(_) => {}
     }
     // Never dropped: a driver may hang in what it does when a process ends, and then the reader ends it.
@@ -78,7 +78,7 @@ fn survey<W: Write>(ask: &SurveyAsk, output: &Output<W>) {
 enum Order {
     Open(DeviceAsk),
     Survey(SurveyAsk),
-    Load(Box<LoadWords>),
+    Load(Box<LoadShard>),
 }
 
 /// Reads what the node says, so that its end is noticed while the device works.
@@ -107,7 +107,7 @@ impl Reader {
             match message {
                 ToWorker::Open(ask) => drop(self.orders.send(Order::Open(ask))),
                 ToWorker::Survey(ask) => drop(self.orders.send(Order::Survey(ask))),
-                ToWorker::Load(words) => drop(self.orders.send(Order::Load(words))),
+                ToWorker::Load(load) => drop(self.orders.send(Order::Load(load))),
                 ToWorker::Step { commands, frame } => {
                     drop(self.steps.send(EngineOrder::Compute(Job { commands, frame, rows })));
                 }
@@ -123,15 +123,15 @@ impl Reader {
 }
 
 fn load<W: Write + Send + 'static>(
-    words: &LoadWords,
+    load: &LoadShard,
     host: &dyn Host,
     jobs: &Receiver<EngineOrder>,
     cancel: &CancelToken,
     output: &Output<W>,
 ) {
-    let opened = crate::open_device::open_asked(&words.device, host, false).map_err(|error| chain(&*error));
+    let opened = crate::open_device::open_asked(&load.device, host, false).map_err(|error| chain(&*error));
     let opened = opened.and_then(|(device, _)| {
-        let model = exo_formats::open(Path::new(&words.path)).map_err(|e| chain(&e))?;
+        let model = exo_formats::open(Path::new(&load.path)).map_err(|e| chain(&e))?;
         Ok((device, Arc::new(model)))
     });
     let (device, model) = match opened {
@@ -140,9 +140,9 @@ fn load<W: Write + Send + 'static>(
     };
     let events = events(device.clone(), output.clone());
     let reading = watch_device(&device, output);
-    let (shard, options, step_max) = (words.shard, words.options(), engine_host::STEP_MAX);
+    let (shard, options, step_max) = (load.shard, load.options, engine_thread::STEP_MAX);
     engine_thread::run(
-        LoadRequest { engine: words.engine, device, model, shard, options, step_max },
+        LoadRequest { engine: load.engine, device, model, shard, options, step_max },
         jobs,
         cancel,
         &events,
@@ -176,7 +176,7 @@ fn watch_device<W: Write + Send + 'static>(device: &Arc<dyn Device>, output: &Ou
 /// Sends what the engine's thread tells.
 fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>) -> Events {
     let told = Mutex::new(Instant::now());
-    let memory = move || MemoryWords::from(device.memory());
+    let memory = move || WorkerMemory::from(device.memory());
     let is_due = move || {
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
         let due = told.elapsed() >= MEMORY_EVERY;
@@ -190,7 +190,7 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
             tell(&output, FromWorker::Progress { done_bytes, total_bytes, memory: memory() }, &[]);
         }
         EngineEvent::Ready { loaded, slower_because, .. } => {
-            let ready = FromWorker::Ready { loaded: loaded.into(), slower_because, memory: memory() };
+            let ready = FromWorker::Ready { loaded, slower_because, memory: memory() };
             tell(&output, ready, &[]);
         }
         EngineEvent::LoadFailed { reason, .. } => tell(&output, FromWorker::LoadFailed { reason }, &[]),

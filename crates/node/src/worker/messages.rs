@@ -7,9 +7,9 @@ use bytes::Bytes;
 use exo_accelerators::{DeviceAsk, DeviceInfo, SurveyAsk};
 use exo_backend::MemoryReport;
 use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_cluster::{ComputeResult, EngineId, FailedSequence, StageGeometry};
+use exo_cluster::{ComputeResult, EngineId, FailedSequence};
 use exo_engine::EngineOptions;
-use exo_types::{FailureKind, KvDType, Monitor, PageKey, Shard, StepFrame};
+use exo_types::{FailureKind, Monitor, PageKey, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_thread::Loaded;
@@ -19,64 +19,21 @@ use crate::engine_thread::Loaded;
 pub enum ToWorker {
     Open(DeviceAsk),
     Survey(SurveyAsk),
-    Load(Box<LoadWords>),
+    Load(Box<LoadShard>),
     Step { commands: Vec<StageCommand>, frame: StepFrame },
     Rewire { keep: Vec<PageKey> },
 }
 
 /// What to load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LoadWords {
+pub struct LoadShard {
     pub engine: EngineId,
     pub device: DeviceAsk,
     /// Of the model's file or folder.
     pub path: OsString,
     pub shard: Shard,
-    pub context_tokens: u32,
-    pub slots: u32,
-    pub cache_tokens: Option<u32>,
-    pub chunk_tokens_max: u32,
-    pub page_tokens: u32,
-    pub kv: KvDType,
-}
-
-impl LoadWords {
-    /// Of the numbers of an engine.
-    pub fn new(
-        engine: EngineId,
-        device: DeviceAsk,
-        path: OsString,
-        shard: Shard,
-        options: EngineOptions,
-    ) -> Self {
-        let EngineOptions {
-            context_tokens,
-            slots,
-            cache_tokens,
-            chunk_tokens_max,
-            page_tokens,
-            kv_dtype: kv,
-        } = options;
-        Self {
-            engine,
-            device,
-            path,
-            shard,
-            context_tokens,
-            slots,
-            cache_tokens,
-            chunk_tokens_max,
-            page_tokens,
-            kv,
-        }
-    }
-
     /// How large the engine is made.
-    pub fn options(&self) -> EngineOptions {
-        let Self { context_tokens, slots, cache_tokens, chunk_tokens_max, page_tokens, kv: kv_dtype, .. } =
-            *self;
-        EngineOptions { context_tokens, slots, cache_tokens, chunk_tokens_max, page_tokens, kv_dtype }
-    }
+    pub options: EngineOptions,
 }
 
 /// To the node. Hidden rows of a computed step are the frame's tail.
@@ -95,12 +52,12 @@ pub enum FromWorker {
     Progress {
         done_bytes: u64,
         total_bytes: u64,
-        memory: MemoryWords,
+        memory: WorkerMemory,
     },
     Ready {
-        loaded: LoadedWords,
+        loaded: Loaded,
         slower_because: Option<String>,
-        memory: MemoryWords,
+        memory: WorkerMemory,
     },
     LoadFailed {
         reason: String,
@@ -109,50 +66,24 @@ pub enum FromWorker {
         step: u64,
         busy: Duration,
         outcome: Outcome,
-        memory: Option<MemoryWords>,
+        memory: Option<WorkerMemory>,
     },
     Rewired,
     /// Now and then, of a device that may be idle.
     Reading {
-        memory: MemoryWords,
+        memory: WorkerMemory,
         monitor: Monitor,
     },
 }
 
-/// [`Loaded`] on its way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LoadedWords {
-    hidden: u32,
-    vocab: u32,
-    pages: u32,
-    page_tokens: u32,
-    weight_bytes: u64,
-}
-
-impl From<Loaded> for LoadedWords {
-    fn from(loaded: Loaded) -> Self {
-        let Loaded { geometry, weight_bytes } = loaded;
-        let StageGeometry { hidden, vocab, pages, page_tokens } = geometry;
-        Self { hidden, vocab, pages, page_tokens, weight_bytes }
-    }
-}
-
-impl From<LoadedWords> for Loaded {
-    fn from(words: LoadedWords) -> Self {
-        let LoadedWords { hidden, vocab, pages, page_tokens, weight_bytes } = words;
-        let geometry = StageGeometry { hidden, vocab, pages, page_tokens };
-        Self { geometry, weight_bytes }
-    }
-}
-
 /// What a worker's device has free and what it holds itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct MemoryWords {
+pub struct WorkerMemory {
     pub free_bytes: u64,
     pub allocated_bytes: u64,
 }
 
-impl From<MemoryReport> for MemoryWords {
+impl From<MemoryReport> for WorkerMemory {
     fn from(report: MemoryReport) -> Self {
         let MemoryReport { free_bytes, allocated_bytes, .. } = report;
         Self { free_bytes, allocated_bytes }
