@@ -2,10 +2,10 @@
 
 use crate::isa::Level;
 use crate::packed::Group;
-use crate::products::{Sums, wide};
+use crate::products::{Sums, bf16};
 use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 
-/// Blocks of activations, and the products that read them: [`Products`](crate::products::Products) of eight bits, or [`wide`] ones.
+/// Blocks of activations, and the products that read them: [`Products`](crate::products::Products) of eight bits, or [`bf16`] ones.
 pub(crate) trait Block: bytemuck::Pod + Send + Sync {
     /// Rounds one row, filled up with zeros to whole blocks.
     ///
@@ -33,11 +33,11 @@ impl Block for RoundedBlock {
 
 impl Block for WideBlock {
     fn round(level: Level, x: &[f32], out: &mut [Self]) {
-        level.dispatch(wide::Round { x, out });
+        level.dispatch(bf16::Round { x, out });
     }
 
     fn multiply(level: Level, weights: &Group<'_>, x: RoundedRows<'_, Self>, sums: &mut [Sums]) {
-        level.dispatch(wide::Multiply { weights: [weights], x, sums: [sums] });
+        level.dispatch(bf16::Multiply { weights: [weights], x, sums: [sums] });
     }
 
     fn multiply_two(
@@ -46,6 +46,6 @@ impl Block for WideBlock {
         x: RoundedRows<'_, Self>,
         sums: [&mut [Sums]; 2],
     ) {
-        level.dispatch(wide::Multiply { weights, x, sums });
+        level.dispatch(bf16::Multiply { weights, x, sums });
     }
 }

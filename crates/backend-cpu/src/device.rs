@@ -20,7 +20,7 @@ use crate::packed::activations;
 use crate::place::Place;
 use crate::pool::Pool;
 use crate::program::CpuProgram;
-use crate::settle::Settler;
+use crate::repack::Repacker;
 use crate::storage::{BufferData, CpuBuffer, CpuWeight, Owner, Shared};
 use crate::stream::CpuStream;
 use crate::{Isa, isa::Level};
@@ -150,7 +150,7 @@ impl CpuDevice {
             pace: Pace::new(options.share),
             ledger,
             heap: Heap::default(),
-            settler: Settler::new(Arc::clone(&places), threads, cores, rest),
+            repacker: Repacker::new(Arc::clone(&places), threads, cores, rest),
             places,
             rounded: Mutex::default(),
         });
@@ -170,7 +170,7 @@ impl CpuDevice {
     /// Memory that the system has left. What is promised to weights that settle and is not touched yet is not free.
     fn available_bytes(&self) -> Option<u64> {
         let available = exo_device::memory(Path::new(&self.root))?.available_bytes;
-        Some(available.saturating_sub(self.inner.settler.promised_bytes()))
+        Some(available.saturating_sub(self.inner.repacker.promised_bytes()))
     }
 
     /// Refuses an allocation of ordinary memory that the system could only serve by swapping or killing.
@@ -207,7 +207,7 @@ impl CpuDevice {
             true => {
                 let (memory, ticket) = (heap.slice(what, held as usize)?, places.settling.take(what, held)?);
                 let place = Arc::new(Place::settling(memory, is_packed, tensor.clone(), ticket));
-                self.inner.settler.add(&place);
+                self.inner.repacker.add(&place);
                 Ok(place)
             }
             false => {

@@ -10,7 +10,7 @@ use crate::memory::Heap;
 use crate::ops::Rounded;
 use crate::pace::Pace;
 use crate::pool::Pool;
-use crate::settle::Settler;
+use crate::repack::Repacker;
 use crate::storage::Owner;
 
 /// What the device, its programs and its streams share.
@@ -24,7 +24,7 @@ pub(crate) struct DeviceInner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) heap: Heap,
     pub(crate) places: Arc<Places>,
-    pub(crate) settler: Settler,
+    pub(crate) repacker: Repacker,
     /// Locked by whose turn it is.
     pub(crate) rounded: Mutex<Rounded>,
 }

@@ -22,7 +22,7 @@ pub(crate) struct Places {
     /// Books without a limit, for the counting.
     pub(crate) copied: Arc<Ledger>,
     pub(crate) mapped: Arc<Ledger>,
-    /// Read from the file for now. What of their memory is not filled yet, [`Settler::promised_bytes`](crate::settle::Settler::promised_bytes) tells.
+    /// Read from the file for now. What of their memory is not filled yet, [`Repacker::promised_bytes`](crate::repack::Repacker::promised_bytes) tells.
     pub(crate) settling: Arc<Ledger>,
     /// Why the last weight that was to be copied was not.
     pub(crate) mapped_because: Mutex<Option<String>>,

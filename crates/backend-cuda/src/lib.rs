@@ -32,7 +32,7 @@ mod launch;
 mod layout;
 mod program;
 mod queue;
-mod reading;
+mod readback;
 mod storage;
 mod stream;
 mod weight;

@@ -14,7 +14,7 @@ use crate::inner::DeviceInner;
 use crate::kv_rows;
 use crate::program::{CudaProgram, Inner, Step, start};
 use crate::queue::Queue;
-use crate::reading::{Desk, Reading};
+use crate::readback::{Readback, ReadbackQueue};
 use crate::storage;
 
 /// Longest wait for what a caller gives no deadline for.
@@ -25,13 +25,13 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 pub struct CudaStream {
     pub(crate) device: Arc<DeviceInner>,
     pub(crate) queue: Queue,
-    desk: Arc<Desk>,
+    readbacks: Arc<ReadbackQueue>,
 }
 
 impl CudaStream {
     pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Self, AllocError> {
         let queue = Queue::open(&device.context).map_err(|error| device.context.lost(&error))?;
-        Ok(Self { device: Arc::clone(device), queue, desk: Arc::default() })
+        Ok(Self { device: Arc::clone(device), queue, readbacks: Arc::default() })
     }
 
     fn queued(&self, result: Result<(), CallError>) -> Result<(), RunError> {
@@ -39,8 +39,8 @@ impl CudaStream {
     }
 
     /// Queues the way of `parts` (memory, byte, bytes) to the host, and of complaints.
-    fn reading(&self, parts: &[(&DeviceMemory, u64, u64)]) -> Result<Reading, RunError> {
-        Reading::queue(&self.device, &self.desk, &self.queue, parts)
+    fn reading(&self, parts: &[(&DeviceMemory, u64, u64)]) -> Result<Readback, RunError> {
+        Readback::queue(&self.device, &self.readbacks, &self.queue, parts)
     }
 
     /// Byte and bytes of a page in each of a layer's two halves.
@@ -106,13 +106,13 @@ impl Stream for CudaStream {
         let inner = Arc::clone(&program.inner);
         inner.assert_fits(shape);
         self.device.context.check()?;
-        self.desk.look_at(&inner);
+        self.readbacks.look_at(&inner);
         if inner.is_whole(exchange, cancel) {
             return inner.run_whole(&self.device, &self.queue, shape);
         }
         let ran = self.run_in_pieces(&inner, shape, exchange, cancel);
         // A look in the middle has forgotten it.
-        self.desk.look_at(&inner);
+        self.readbacks.look_at(&inner);
         ran
     }
 

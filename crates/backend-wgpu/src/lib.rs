@@ -31,7 +31,7 @@ mod pipelines;
 mod place;
 mod program;
 mod queue;
-mod reading;
+mod readback;
 mod shader;
 mod storage;
 mod stream;

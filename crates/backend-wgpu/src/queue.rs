@@ -67,7 +67,7 @@ impl Queue {
     ) -> Result<T, AllocError> {
         let mut open = self.lock();
         if open.runs.contains(run) {
-            self.hand_over(&mut open);
+            self.submit_open(&mut open);
         }
         let started = Instant::now();
         self.put(&mut open, memory, run, 0, bytemuck::cast_slice(&numbers))?;
@@ -81,12 +81,12 @@ impl Queue {
     pub(crate) fn submit(&self, write: impl FnOnce(&mut wgpu::CommandEncoder)) -> wgpu::SubmissionIndex {
         let mut open = self.lock();
         write(self.encoder(&mut open));
-        self.hand_over(&mut open)
+        self.submit_open(&mut open)
     }
 
     /// Hands over everything, and names the place behind it.
     pub(crate) fn flush(&self) -> wgpu::SubmissionIndex {
-        self.hand_over(&mut self.lock())
+        self.submit_open(&mut self.lock())
     }
 
     /// Queues a write to a buffer.
@@ -110,7 +110,7 @@ impl Queue {
     ) -> Result<(), AllocError> {
         for (i, piece) in data.chunks(PIECE_BYTES).enumerate() {
             while !open.uploads.find_room(memory, piece.len())? {
-                self.hand_over(open);
+                self.submit_open(open);
                 memory.settle_within(ROOM_MAX)?;
             }
             self.encoder(open);
@@ -130,7 +130,7 @@ impl Queue {
         open.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()))
     }
 
-    fn hand_over(&self, open: &mut Open) -> wgpu::SubmissionIndex {
+    fn submit_open(&self, open: &mut Open) -> wgpu::SubmissionIndex {
         open.runs.clear();
         match open.encoder.take() {
             None => self.inner.submit([]),

@@ -11,7 +11,7 @@ use exo_backend::{
 use crate::inner::DeviceInner;
 use crate::kv_rows;
 use crate::program::{GpuProgram, SumOver, raw};
-use crate::reading::{Desk, Reading};
+use crate::readback::{Readback, ReadbackQueue};
 use crate::storage::{self, KvPart};
 
 /// Longest wait for what a caller gives no deadline for.
@@ -24,7 +24,7 @@ type InPart<'a> = (&'a KvPart, u64, u64);
 #[derive(Debug)]
 pub struct GpuStream {
     device: Arc<DeviceInner>,
-    desk: Arc<Desk>,
+    readbacks: Arc<ReadbackQueue>,
 }
 
 impl Drop for GpuStream {
@@ -36,12 +36,12 @@ impl Drop for GpuStream {
 
 impl GpuStream {
     pub(crate) fn new(device: &Arc<DeviceInner>) -> Self {
-        Self { device: Arc::clone(device), desk: Arc::default() }
+        Self { device: Arc::clone(device), readbacks: Arc::default() }
     }
 
     /// Queues the way of `parts` (buffer, byte, bytes) to the host, and of complaints.
-    fn queue(&self, parts: &[(&wgpu::Buffer, u64, u64)]) -> Result<Reading, RunError> {
-        Reading::queue(&self.device, &self.desk, parts)
+    fn queue(&self, parts: &[(&wgpu::Buffer, u64, u64)]) -> Result<Readback, RunError> {
+        Readback::queue(&self.device, &self.readbacks, parts)
     }
 
     /// Each part of a layer, and byte and bytes of a page in its two buffers.
@@ -98,11 +98,11 @@ impl Stream for GpuStream {
     ) -> Result<(), RunError> {
         let program: &GpuProgram = self.device.owner.behind(program, &"the program");
         let inner = Arc::clone(&program.inner);
-        self.desk.look_at(&inner);
+        self.readbacks.look_at(&inner);
         let device = Arc::clone(&self.device);
         let ran = inner.run(&device, shape, exchange, &mut Through { stream: self, exchange }, cancel);
         // A look in the middle, at an exchange, has forgotten it.
-        self.desk.look_at(&inner);
+        self.readbacks.look_at(&inner);
         ran
     }
 

@@ -23,12 +23,12 @@ pub const FAULT_OF_KV_WRITE: u32 = 16;
 /// What kernels complained of in results that nobody waited for, by the number of the result. It is told with the next
 /// result behind them that somebody waits for.
 #[derive(Default, Debug)]
-pub struct Untold(BTreeMap<u64, RunError>);
+pub struct UnreportedFaults(BTreeMap<u64, RunError>);
 
-impl Untold {
+impl UnreportedFaults {
     /// Result `number` was given up; `words` are what came with it.
     pub fn note(&mut self, number: u64, words: &[u32]) {
-        if let Err(error) = complaint(words) {
+        if let Err(error) = device_fault(words) {
             self.0.insert(number, error);
         }
     }
@@ -42,7 +42,7 @@ impl Untold {
 }
 
 /// The first error that the kernels of programs left behind, [`FAULT_WORDS`] each.
-pub fn complaint(words: &[u32]) -> Result<(), RunError> {
+pub fn device_fault(words: &[u32]) -> Result<(), RunError> {
     words.as_chunks().0.iter().try_for_each(of_program)
 }
 
@@ -64,14 +64,14 @@ mod tests {
 
     #[test]
     fn a_complaint_is_the_error_of_its_op_and_silence_is_none() {
-        assert_eq!(complaint(&[0, 0, 0, 0]), Ok(()));
-        assert_eq!(complaint(&[0, 2, 7, 5]), Ok(()), "a code without a count is what is left of another");
+        assert_eq!(device_fault(&[0, 0, 0, 0]), Ok(()));
+        assert_eq!(device_fault(&[0, 2, 7, 5]), Ok(()), "a code without a count is what is left of another");
         let page = |op| Err(RunError::OutOfRange { op, what: "page", value: 9, limit: 4 });
-        assert_eq!(complaint(&[3, 5, 9, 4]), page(OpKind::Attention));
-        assert_eq!(complaint(&[1, 5 + FAULT_OF_KV_WRITE, 9, 4]), page(OpKind::KvWrite));
-        assert_eq!(complaint(&[1, 6, 9, 4]), Ok(()), "no kernel has this code");
+        assert_eq!(device_fault(&[3, 5, 9, 4]), page(OpKind::Attention));
+        assert_eq!(device_fault(&[1, 5 + FAULT_OF_KV_WRITE, 9, 4]), page(OpKind::KvWrite));
+        assert_eq!(device_fault(&[1, 6, 9, 4]), Ok(()), "no kernel has this code");
         assert_eq!(
-            complaint(&[0, 0, 0, 0, 3, 5, 9, 4, 1, 5, 8, 4]),
+            device_fault(&[0, 0, 0, 0, 3, 5, 9, 4, 1, 5, 8, 4]),
             page(OpKind::Attention),
             "the first of three"
         );
@@ -79,15 +79,15 @@ mod tests {
 
     #[test]
     fn what_nobody_waited_for_is_told_once_and_to_nobody_in_front_of_it() {
-        let mut untold = Untold::default();
-        untold.note(2, &[0, 0, 0, 0]);
-        untold.note(6, &[1, 1, 60, 5]);
-        untold.note(4, &[1, 1, 40, 5]);
-        untold.note(3, &[1, 1, 30, 5]);
+        let mut unreported = UnreportedFaults::default();
+        unreported.note(2, &[0, 0, 0, 0]);
+        unreported.note(6, &[1, 1, 60, 5]);
+        unreported.note(4, &[1, 1, 40, 5]);
+        unreported.note(3, &[1, 1, 30, 5]);
         let token = |value| Err(RunError::OutOfRange { op: OpKind::Embed, what: "token", value, limit: 5 });
-        assert_eq!(untold.before(3), Ok(()));
-        assert_eq!(untold.before(5), token(30), "the first");
-        assert_eq!(untold.before(6), Ok(()), "nor the second with it again");
-        assert_eq!(untold.before(7), token(60));
+        assert_eq!(unreported.before(3), Ok(()));
+        assert_eq!(unreported.before(5), token(30), "the first");
+        assert_eq!(unreported.before(6), Ok(()), "nor the second with it again");
+        assert_eq!(unreported.before(7), token(60));
     }
 }

@@ -43,7 +43,7 @@ pub use device::{Device, MemoryReport, Residence, Support};
 pub use download::{Arrived, Download};
 pub use errors::{AllocError, ExchangeError, RunError, WeightError};
 pub use exo_types::{KvDType, Monitor};
-pub use faults::{FAULT_OF_KV_WRITE, FAULT_WORDS, FAULTS, Untold, complaint};
+pub use faults::{FAULT_OF_KV_WRITE, FAULT_WORDS, FAULTS, UnreportedFaults, device_fault};
 pub use handles::{Buffer, Element, KvCache, KvShape, Weight};
 pub use ledger::{Ledger, Ticket};
 pub use op::{AttentionBatch, Op, Recording, RopeStyle, Rows};

@@ -1,5 +1,5 @@
 //! Products of packed quantised weights by rounded activations: one file per instruction set, all equal in bits. Those of
-//! BF16 weights are in [`wide`].
+//! BF16 weights are in [`bf16`].
 //!
 //! **The formula.** For row n of the weights and row t of the activations, over the blocks b of 32 columns in
 //! ascending order, starting from 0, each line rounded once (`fma`):
@@ -23,12 +23,12 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod bf16;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stored;
-pub(crate) mod wide;
 
 use crate::packed::{GROUP_ROWS, Group};
 use crate::rounded::{RoundedBlock, RoundedRows};

@@ -1,6 +1,6 @@
 //! Attention over paged keys and values. Here: what it computes and how it is shared out; [`tile`] has the arithmetic.
 
-mod piece;
+mod split;
 mod tile;
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use super::paging::Paging;
 use crate::isa::Level;
 use crate::kv::CpuKv;
 use crate::pool::{SendPtr, Turn};
-use piece::{Piece, Step, one_span, together, whole};
+use split::{Piece, Step, one_span, together, whole};
 
 /// The op's operands besides the cache.
 pub(super) struct Asked<'a> {

@@ -22,7 +22,7 @@ const THREADS_MAX: usize = 8;
 
 /// Moves weights. Dropping it ends its threads.
 #[derive(Debug)]
-pub(crate) struct Settler {
+pub(crate) struct Repacker {
     queue: Arc<Queue>,
     threads_max: usize,
     cores: Option<CoreList>,
@@ -51,7 +51,7 @@ struct State {
     is_over: bool,
 }
 
-impl Settler {
+impl Repacker {
     /// For a device of `threads` threads on these cores. A thread rests for `rest` after each part.
     pub(crate) fn new(places: Arc<Places>, threads: usize, cores: Option<CoreList>, rest: Duration) -> Self {
         let queue = Queue { state: Mutex::default(), ended: Condvar::new(), places, rest };
@@ -75,7 +75,7 @@ impl Settler {
             free
         };
         let (queue, cores) = (Arc::clone(&self.queue), self.cores.clone());
-        let thread = std::thread::Builder::new().name(format!("exo-settle-{seat}")).spawn(move || {
+        let thread = std::thread::Builder::new().name(format!("exo-repack-{seat}")).spawn(move || {
             // Refused where the cores were taken away meanwhile: then the thread runs where the system lets it.
             let _refused = cores.map(|cores| cores.pin(seat));
             queue.work(seat);
@@ -98,7 +98,7 @@ impl Settler {
     }
 }
 
-impl Drop for Settler {
+impl Drop for Repacker {
     fn drop(&mut self) {
         self.queue.lock().is_over = true;
         self.queue.ended.notify_all();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use exo_backend::{Download, RunError, Untold, complaint};
+use exo_backend::{Download, RunError, UnreportedFaults, device_fault};
 
 use crate::api::{Call, CallError};
 use crate::driver::{DeviceMemory, Pinned};
@@ -17,7 +17,7 @@ const SPARE_MAX: usize = 4;
 
 /// What a stream and its downloads share.
 #[derive(Default, Debug)]
-pub(crate) struct Desk {
+pub(crate) struct ReadbackQueue {
     /// Programs that ran since complaints were last sent for.
     unseen: Mutex<Vec<Arc<Inner>>>,
     /// Readings queued so far.
@@ -25,13 +25,13 @@ pub(crate) struct Desk {
     /// What the card copies results to, when nothing is on its way in it.
     spare: Mutex<Vec<Pinned>>,
     /// Where results are on their way to that nobody waits for any more: the card may still write there.
-    late: Mutex<Vec<Landing>>,
-    untold: Mutex<Untold>,
+    late: Mutex<Vec<PendingReadback>>,
+    unreported: Mutex<UnreportedFaults>,
 }
 
 /// Where results are on their way to, and the place in the queue behind them.
 #[derive(Debug)]
-struct Landing {
+struct PendingReadback {
     /// Of the stream's readings.
     number: u64,
     memory: Pinned,
@@ -42,7 +42,7 @@ struct Landing {
     programs: Vec<Arc<Inner>>,
 }
 
-impl Landing {
+impl PendingReadback {
     /// What came with the bytes, once the end is reached.
     fn complaints(&self) -> Vec<u32> {
         let mut bytes = vec![0; FAULT_BYTES as usize * self.programs.len()];
@@ -51,12 +51,12 @@ impl Landing {
     }
 }
 
-impl Drop for Desk {
+impl Drop for ReadbackQueue {
     fn drop(&mut self) {
-        let is_landing = |landing: &Landing| !landing.end.is_done().unwrap_or(false);
+        let is_pending = |pending: &PendingReadback| !pending.end.is_done().unwrap_or(false);
         let late = std::mem::take(&mut *locked(&self.late));
         // Nobody asks any more, so nobody will know when it is safe to give these back.
-        late.into_iter().filter(is_landing).for_each(|landing| std::mem::forget(landing.memory));
+        late.into_iter().filter(is_pending).for_each(|pending| std::mem::forget(pending.memory));
     }
 }
 
@@ -64,7 +64,7 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Desk {
+impl ReadbackQueue {
     /// Remembers to look what the kernels of `program` complained of.
     pub(crate) fn look_at(&self, program: &Arc<Inner>) {
         let mut unseen = locked(&self.unseen);
@@ -89,11 +89,11 @@ impl Desk {
         let mut late = locked(&self.late);
         let all = std::mem::take(&mut *late);
         let (landed, others): (Vec<_>, _) =
-            all.into_iter().partition(|landing| landing.end.is_done().unwrap_or(false));
+            all.into_iter().partition(|pending| pending.end.is_done().unwrap_or(false));
         *late = others;
-        for landing in landed {
-            locked(&self.untold).note(landing.number, &landing.complaints());
-            self.give_back(landing.memory);
+        for pending in landed {
+            locked(&self.unreported).note(pending.number, &pending.complaints());
+            self.give_back(pending.memory);
         }
     }
 
@@ -107,30 +107,30 @@ impl Desk {
 
 /// Bytes on their way, and what kernels complained of until then.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct Readback {
     device: Arc<DeviceInner>,
-    desk: Arc<Desk>,
+    readbacks: Arc<ReadbackQueue>,
     /// `None` once they have arrived.
-    landing: Option<Landing>,
+    pending: Option<PendingReadback>,
     /// Bytes asked for.
     wanted: u64,
 }
 
-impl Reading {
+impl Readback {
     /// Queues copies of `parts` (memory, byte, bytes) and of what kernels complained of since the reading before. Behind its copy
     /// their place is cleared: what runs from now on complains to the reading that is queued next.
     pub(crate) fn queue(
         device: &Arc<DeviceInner>,
-        desk: &Arc<Desk>,
+        readbacks: &Arc<ReadbackQueue>,
         queue: &Queue,
         parts: &[(&DeviceMemory, u64, u64)],
     ) -> Result<Self, RunError> {
         device.context.check()?;
         let lost = |error: CallError| device.context.lost_run(&error);
-        let programs = locked(&desk.unseen).clone();
+        let programs = locked(&readbacks.unseen).clone();
         let wanted: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
         let total = wanted + FAULT_BYTES * programs.len() as u64;
-        let mut memory = desk.memory(device, total as usize).map_err(lost)?;
+        let mut memory = readbacks.memory(device, total as usize).map_err(lost)?;
         let faults = programs.iter().map(|program| (&program.fault, 0, FAULT_BYTES));
         let mut to = 0;
         let copied = parts.iter().copied().chain(faults).try_for_each(|(from, at, bytes)| {
@@ -150,39 +150,44 @@ impl Reading {
             }
         };
         // Whoever runs one of them from now on puts it there again.
-        locked(&desk.unseen).clear();
-        let number = desk.readings.fetch_add(1, Ordering::Relaxed);
-        let landing = Landing { number, memory, end, wanted: wanted as usize, programs };
-        Ok(Self { device: Arc::clone(device), desk: Arc::clone(desk), landing: Some(landing), wanted })
+        locked(&readbacks.unseen).clear();
+        let number = readbacks.readings.fetch_add(1, Ordering::Relaxed);
+        let pending = PendingReadback { number, memory, end, wanted: wanted as usize, programs };
+        Ok(Self {
+            device: Arc::clone(device),
+            readbacks: Arc::clone(readbacks),
+            pending: Some(pending),
+            wanted,
+        })
     }
 
     /// Waits and gives the bytes. A complaint of a kernel is the error.
     pub(crate) fn wait(mut self, deadline: Duration) -> Result<Vec<u8>, RunError> {
         let lost = |device: &DeviceInner, error: CallError| device.context.lost_run(&error);
-        let Some(landing) = self.landing.take() else { return Ok(Vec::new()) };
-        let waited = landing.end.wait(deadline);
+        let Some(pending) = self.pending.take() else { return Ok(Vec::new()) };
+        let waited = pending.end.wait(deadline);
         if !matches!(waited, Ok(true)) {
-            self.landing = Some(landing);
+            self.pending = Some(pending);
             waited.map_err(|error| lost(&self.device, error))?;
             return Err(RunError::Deadline { waited_ms: deadline.as_millis() as u64 });
         }
-        let mut bytes = vec![0; landing.wanted];
-        landing.memory.read(&mut bytes, 0);
-        let (number, own) = (landing.number, complaint(&landing.complaints()));
-        self.desk.give_back(landing.memory);
-        self.desk.collect();
-        locked(&self.desk.untold).before(number).and(own).map(|()| bytes)
+        let mut bytes = vec![0; pending.wanted];
+        pending.memory.read(&mut bytes, 0);
+        let (number, own) = (pending.number, device_fault(&pending.complaints()));
+        self.readbacks.give_back(pending.memory);
+        self.readbacks.collect();
+        locked(&self.readbacks.unreported).before(number).and(own).map(|()| bytes)
     }
 }
 
-impl Drop for Reading {
+impl Drop for Readback {
     /// What is on its way arrives, and what kernels complained of is told with the next reading.
     fn drop(&mut self) {
-        locked(&self.desk.late).extend(self.landing.take());
+        locked(&self.readbacks.late).extend(self.pending.take());
     }
 }
 
-impl Download for Reading {
+impl Download for Readback {
     fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError> {
         assert!(self.wanted == size_of_val(into) as u64, "{} bytes were asked for", self.wanted);
         let bytes = self.wait(deadline)?;

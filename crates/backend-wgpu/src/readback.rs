@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_backend::{Download, FAULT_WORDS, RunError, Untold, complaint};
+use exo_backend::{Download, FAULT_WORDS, RunError, UnreportedFaults, device_fault};
 
 use crate::inner::DeviceInner;
 use crate::program::Inner;
@@ -17,7 +17,7 @@ const WORD_MAX: Duration = Duration::from_millis(100);
 
 /// What a stream and its downloads share.
 #[derive(Default, Debug)]
-pub(crate) struct Desk {
+pub(crate) struct ReadbackQueue {
     /// Programs that ran since complaints were last sent for.
     unseen: Mutex<Vec<Arc<Inner>>>,
     /// Readings queued so far.
@@ -25,15 +25,15 @@ pub(crate) struct Desk {
     /// Buffers that the device copies results to, when nothing is on its way in them.
     spare: Mutex<Vec<wgpu::Buffer>>,
     /// What nobody waits for any more.
-    late: Mutex<Vec<Landing>>,
-    untold: Mutex<Untold>,
+    late: Mutex<Vec<PendingReadback>>,
+    unreported: Mutex<UnreportedFaults>,
 }
 
 fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Desk {
+impl ReadbackQueue {
     /// Remembers to look what the kernels of `program` complained of.
     pub(crate) fn look_at(&self, program: &Arc<Inner>) {
         let mut unseen = locked(&self.unseen);
@@ -57,15 +57,15 @@ impl Desk {
     /// Takes back what has landed since, and notes what nobody was told. The device is done with readings before `done`.
     fn collect(&self, done: u64) {
         let mut late = locked(&self.late);
-        for landing in std::mem::take(&mut *late) {
-            let patience = if landing.number < done { WORD_MAX } else { Duration::ZERO };
-            match landing.bytes(patience) {
+        for pending in std::mem::take(&mut *late) {
+            let patience = if pending.number < done { WORD_MAX } else { Duration::ZERO };
+            match pending.bytes(patience) {
                 Ok(bytes) => {
-                    let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes[landing.wanted..]);
-                    locked(&self.untold).note(landing.number, &words);
-                    self.give_back(landing.staging);
+                    let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes[pending.wanted..]);
+                    locked(&self.unreported).note(pending.number, &words);
+                    self.give_back(pending.staging);
                 }
-                Err(Missing::Yet) => late.push(landing),
+                Err(Missing::Yet) => late.push(pending),
                 Err(Missing::ForEver(reason)) => {
                     tracing::debug!(reason, "a result was lost that nobody wanted")
                 }
@@ -83,7 +83,7 @@ impl Desk {
 
 /// Where results are on their way to, and the place in the queue behind them.
 #[derive(Debug)]
-struct Landing {
+struct PendingReadback {
     /// Of the stream's readings.
     number: u64,
     staging: wgpu::Buffer,
@@ -102,7 +102,7 @@ enum Missing {
     ForEver(String),
 }
 
-impl Landing {
+impl PendingReadback {
     /// What was asked for and the complaints, if the driver says within `patience` that they are there. Once.
     fn bytes(&self, patience: Duration) -> Result<Vec<u8>, Missing> {
         let lost = |reason: &dyn std::error::Error| Missing::ForEver(reason.to_string());
@@ -120,29 +120,29 @@ impl Landing {
 }
 
 /// Bytes on their way, and what kernels complained of until then.
-pub(crate) struct Reading {
+pub(crate) struct Readback {
     device: Arc<DeviceInner>,
-    desk: Arc<Desk>,
+    readbacks: Arc<ReadbackQueue>,
     /// `None` once they have arrived.
-    landing: Option<Landing>,
+    pending: Option<PendingReadback>,
     /// Bytes asked for.
     wanted: u64,
 }
 
-impl Reading {
+impl Readback {
     /// Queues copies of `parts` (buffer, byte, bytes) and of what kernels complained of since the reading before. Behind its copy
     /// their place is cleared: what runs from now on complains to the reading that is queued next.
     pub(crate) fn queue(
         device: &Arc<DeviceInner>,
-        desk: &Arc<Desk>,
+        readbacks: &Arc<ReadbackQueue>,
         parts: &[(&wgpu::Buffer, u64, u64)],
     ) -> Result<Self, RunError> {
         device.memory.health.check_run()?;
-        let programs = locked(&desk.unseen).clone();
+        let programs = locked(&readbacks.unseen).clone();
         let wanted: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
         let fault_bytes = 4 * FAULT_WORDS as u64;
         let total = wanted + fault_bytes * programs.len() as u64;
-        let staging = desk.staging(device, total)?;
+        let staging = readbacks.staging(device, total)?;
         let faults = programs.iter().map(|program| (&program.fault, 0, fault_bytes));
         let submitted = device.queue.submit(|encoder| {
             let mut to = 0;
@@ -161,43 +161,44 @@ impl Reading {
             let _ = tell.send(result); // nobody listens once the stream is gone
         });
         // Whoever runs one of them from now on puts it there again.
-        locked(&desk.unseen).clear();
-        let (number, total) = (desk.readings.fetch_add(1, Ordering::Relaxed), total as usize);
-        let landing = Landing { number, staging, wanted: wanted as usize, total, mapped, submitted, told };
-        let (device, desk) = (Arc::clone(device), Arc::clone(desk));
-        Ok(Self { device, desk, landing: Some(landing), wanted })
+        locked(&readbacks.unseen).clear();
+        let (number, total) = (readbacks.readings.fetch_add(1, Ordering::Relaxed), total as usize);
+        let pending =
+            PendingReadback { number, staging, wanted: wanted as usize, total, mapped, submitted, told };
+        let (device, readbacks) = (Arc::clone(device), Arc::clone(readbacks));
+        Ok(Self { device, readbacks, pending: Some(pending), wanted })
     }
 
     /// Waits and gives the bytes. A complaint of a kernel is the error.
     pub(crate) fn wait(mut self, deadline: Duration) -> Result<Vec<u8>, RunError> {
-        let Some(landing) = self.landing.take() else { return Ok(Vec::new()) };
-        let mut bytes = match arrived(&self.device, &landing, deadline) {
+        let Some(pending) = self.pending.take() else { return Ok(Vec::new()) };
+        let mut bytes = match arrived(&self.device, &pending, deadline) {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.landing = Some(landing);
+                self.pending = Some(pending);
                 return Err(error);
             }
         };
-        let own = complaint(&bytemuck::pod_collect_to_vec(&bytes.split_off(landing.wanted)));
-        self.desk.give_back(landing.staging);
-        self.desk.collect(landing.number);
-        locked(&self.desk.untold).before(landing.number).and(own).map(|()| bytes)
+        let own = device_fault(&bytemuck::pod_collect_to_vec(&bytes.split_off(pending.wanted)));
+        self.readbacks.give_back(pending.staging);
+        self.readbacks.collect(pending.number);
+        locked(&self.readbacks.unreported).before(pending.number).and(own).map(|()| bytes)
     }
 }
 
-impl Drop for Reading {
+impl Drop for Readback {
     /// What is on its way arrives, and what kernels complained of is told with the next reading.
     fn drop(&mut self) {
-        locked(&self.desk.late).extend(self.landing.take());
+        locked(&self.readbacks.late).extend(self.pending.take());
     }
 }
 
 /// Waits for what is on its way.
-fn arrived(device: &DeviceInner, landing: &Landing, deadline: Duration) -> Result<Vec<u8>, RunError> {
+fn arrived(device: &DeviceInner, pending: &PendingReadback, deadline: Duration) -> Result<Vec<u8>, RunError> {
     let (started, health) = (Instant::now(), &device.memory.health);
-    poll_until(device, &landing.submitted, deadline)?;
+    poll_until(device, &pending.submitted, deadline)?;
     let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
-    let bytes = landing.bytes(left);
+    let bytes = pending.bytes(left);
     health.check_run()?;
     match bytes {
         Ok(bytes) => Ok(bytes),
@@ -227,7 +228,7 @@ fn poll_until(
     }
 }
 
-impl Download for Reading {
+impl Download for Readback {
     fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError> {
         assert!(self.wanted == size_of_val(into) as u64, "{} bytes were asked for", self.wanted);
         let bytes = self.wait(deadline)?;
