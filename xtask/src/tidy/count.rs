@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use super::TESTS_ONLY;
 use super::tokens::{test_code, test_files, tokens};
-
-/// Crates that only tests use.
-const TESTS_ONLY: [&str; 3] = ["crates/sim", "crates/golden", "crates/mock-hub"];
 
 /// Lines of all files but those of tests and of crates that only tests use, without what stands under `#[cfg(test)]`.
 pub fn lines(files: &[PathBuf]) -> anyhow::Result<usize> {

@@ -1,0 +1,124 @@
+//! Names that are our own where the field has one: the left column of the house's table of words. Those that stand are in
+//! `xtask/invented-names.txt`, a line each, and may only become fewer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::TESTS_ONLY;
+use super::tokens::{TestCode, Token, test_code, test_files, tokens};
+
+const RATCHET: &str = "xtask/invented-names.txt";
+/// Of types, each with the field's name for it.
+const TYPES: [(&str, &str); 20] = [
+    ("Shop", "DeviceInner"),
+    ("Desk", "ReadbackQueue"),
+    ("Landing", "PendingReadback"),
+    ("Untold", "UnreportedFaults"),
+    ("Flying", "in flight"),
+    ("Ahead", "what is pending or prepared"),
+    ("Settler", "Repacker"),
+    ("Reign", "epoch"),
+    ("Stance", "role"),
+    ("Said", "last heartbeat, or a noun that says what of"),
+    ("Beat", "heartbeat"),
+    ("Maker", "vendor"),
+    ("Silence", "ProbeFailure"),
+    ("Turnover", "QueueRate"),
+    ("Chooser", "TokenSampler"),
+    ("Leave", "a noun that says what is allowed"),
+    ("Run", "a noun that says what runs"),
+    ("Held", "a noun that says what is held"),
+    ("Kept", "a noun that says what is kept"),
+    ("Told", "a noun that says what was told"),
+];
+/// Of files.
+const FILES: [(&str, &str); 5] = [
+    ("words.rs", "messages.rs or types.rs"),
+    ("piece.rs", "split.rs"),
+    ("wide.rs", "bf16.rs"),
+    ("room.rs", "memory_check.rs, or what it makes room in"),
+    ("board.rs", "what it holds"),
+];
+/// Where a command has its name from.
+const COMMANDS: &str = "crates/cli/src/args.rs";
+
+/// A line for each invented name that is not in the list; `bless` writes the list anew.
+pub fn invented(files: &[PathBuf], bless: bool) -> anyhow::Result<Vec<String>> {
+    let mut sources = BTreeMap::new();
+    for file in super::rust_files(files).filter(|file| file.starts_with("crates")) {
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        sources.insert(file.as_path(), text);
+    }
+    let now = found(&sources);
+    if bless {
+        let text: String = now.keys().map(|name| format!("{name}\n")).collect();
+        std::fs::write(RATCHET, text).with_context(|| format!("cannot write {RATCHET}"))?;
+        return Ok(Vec::new());
+    }
+    let known = std::fs::read_to_string(RATCHET).with_context(|| format!("cannot read {RATCHET}"))?;
+    let known: BTreeSet<&str> = known.lines().collect();
+    let new = now.iter().filter(|(name, _)| !known.contains(name.as_str()));
+    Ok(new.map(|(name, instead)| format!("{name} is a name of our own: {instead}")).collect())
+}
+
+/// `CRATE: Name` of each, with what to take instead.
+fn found(sources: &BTreeMap<&Path, String>) -> BTreeMap<String, &'static str> {
+    let read: BTreeMap<&Path, (Vec<Token<'_>>, TestCode)> = sources
+        .iter()
+        .map(|(path, text)| {
+            let tokens = tokens(text);
+            let tests = test_code(&tokens);
+            (*path, (tokens, tests))
+        })
+        .collect();
+    let tests = test_files(read.iter().map(|(path, (_, tests))| (*path, tests)));
+    let mut found = BTreeMap::new();
+    for (path, (tokens, test_code)) in &read {
+        if tests.contains(path) || TESTS_ONLY.iter().any(|folder| path.starts_with(folder)) {
+            continue;
+        }
+        let home = path.iter().nth(1).unwrap_or_default().display().to_string();
+        let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        found.extend(instead_of(&FILES, file).map(|instead| (format!("{home}: {file}"), instead)));
+        if *path == Path::new(COMMANDS) {
+            continue;
+        }
+        for at in (1..tokens.len()).filter(|at| !test_code.has(*at)) {
+            if matches!(tokens[at - 1].text, "struct" | "enum" | "trait" | "type")
+                && let Some(instead) = instead_of(&TYPES, tokens[at].text)
+            {
+                found.insert(format!("{home}: {}", tokens[at].text), instead);
+            }
+        }
+    }
+    found
+}
+
+fn instead_of(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    table.iter().find(|(invented, _)| *invented == name).map(|(_, instead)| *instead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_and_files_of_the_table_are_found_and_commands_and_tests_are_not() {
+        let sources = [
+            (
+                "crates/a/src/lib.rs",
+                "mod words; struct Shop; enum Runner {} #[cfg(test)] mod t { struct Desk; }",
+            ),
+            ("crates/a/src/words.rs", "fn f(x: Held) {}"),
+            ("crates/a/tests/t.rs", "struct Kept;"),
+            (COMMANDS, "struct Run;"),
+            ("crates/cli/src/main.rs", "struct Run;"),
+        ];
+        let sources = sources.map(|(path, text)| (Path::new(path), text.to_owned())).into();
+        let names: Vec<String> = found(&sources).into_keys().collect();
+        assert_eq!(names, ["a: Shop", "a: words.rs", "cli: Run"]);
+    }
+}
