@@ -1,31 +1,19 @@
 //! Shapes of well-known models, for measurements without a file.
 
-use exo_formats::{Architecture, ModelConfig, RopeConfig, RopeStyle};
+use exo_formats::{Architecture, ModelConfig};
+use exo_node::fits::ModelNumbers;
 
 /// A model in numbers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shape {
     pub name: &'static str,
-    architecture: Architecture,
-    layers: u32,
-    hidden: u32,
-    ffn: u32,
-    heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    vocab: u32,
-    tied: bool,
-    rope_theta: f64,
-    context_tokens_max: u32,
+    numbers: ModelNumbers,
 }
 
 const fn llama(name: &'static str, tied: bool, numbers: [u32; 7]) -> Shape {
-    let architecture = Architecture::Llama;
     let [layers, hidden, ffn, heads, kv_heads, head_dim, vocab] = numbers;
-    let (rope_theta, context_tokens_max) = (500_000.0, 131_072);
-    Shape {
-        name,
-        architecture,
+    let numbers = ModelNumbers {
+        architecture: Architecture::Llama,
         layers,
         hidden,
         ffn,
@@ -34,14 +22,17 @@ const fn llama(name: &'static str, tied: bool, numbers: [u32; 7]) -> Shape {
         head_dim,
         vocab,
         tied,
-        rope_theta,
-        context_tokens_max,
-    }
+        rope_theta: 500_000.0,
+        context_tokens_max: 131_072,
+        experts: None,
+    };
+    Shape { name, numbers }
 }
 
 const fn qwen3(name: &'static str, tied: bool, numbers: [u32; 7]) -> Shape {
+    let Shape { name, numbers } = llama(name, tied, numbers);
     let (architecture, rope_theta, context_tokens_max) = (Architecture::Qwen3, 1_000_000.0, 40_960);
-    Shape { architecture, rope_theta, context_tokens_max, ..llama(name, tied, numbers) }
+    Shape { name, numbers: ModelNumbers { architecture, rope_theta, context_tokens_max, ..numbers } }
 }
 
 /// Layers, hidden width, feed-forward width, heads, key-value heads, head size, vocabulary: from the models' `config.json`.
@@ -62,30 +53,8 @@ impl Shape {
         SHAPES.into_iter().find(|shape| shape.name == name)
     }
 
-    /// As a model's file would describe it. Scaling of RoPE for long contexts is left out: it changes values, not work.
+    /// As a model's file would describe it.
     pub fn config(&self) -> ModelConfig {
-        let (theta, d) = (self.rope_theta, self.head_dim);
-        let frequency = |i| theta.powf(-2.0 * f64::from(i) / f64::from(d)) as f32;
-        let is_llama = self.architecture == Architecture::Llama;
-        let style = if is_llama { RopeStyle::Interleaved } else { RopeStyle::Halves };
-        ModelConfig {
-            architecture: self.architecture,
-            layers: self.layers,
-            hidden: self.hidden,
-            ffn: self.ffn,
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: d,
-            vocab: self.vocab,
-            context_tokens_max: self.context_tokens_max,
-            rms_eps: 1e-5,
-            rope: RopeConfig { style, frequencies: (0..d / 2).map(frequency).collect(), theta },
-            sliding_window: None,
-            qk_norm: !is_llama,
-            qkv_bias: false,
-            tied: self.tied,
-            bos: None,
-            eos: Vec::new(),
-        }
+        self.numbers.config()
     }
 }

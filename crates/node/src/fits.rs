@@ -23,6 +23,7 @@ use exo_types::{KvDType, ModelShape, NodeId};
 
 pub use crate::reference_error::ReferenceError;
 use catalogue::{CATALOGUE, CatalogueModel};
+pub use model_shape::ModelNumbers;
 use reference::fit_reference;
 pub use words::{answer as answer_text, pages};
 

@@ -41,6 +41,7 @@ const fn dense(
         head_dim,
         vocab,
         tied,
+        rope_theta: 1_000_000.0,
         context_tokens_max,
         experts: None,
     }

@@ -24,6 +24,8 @@ pub struct ModelNumbers {
     pub vocab: u32,
     /// Whether embedding and head are one table.
     pub tied: bool,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
     /// Longest context it was made for.
     pub context_tokens_max: u32,
     /// Feed-forward networks beside each other in each layer.
@@ -59,7 +61,7 @@ impl ModelNumbers {
 
     /// As a model's file would describe it. Scaling of RoPE for long contexts is left out: it changes values, not work.
     pub fn config(&self) -> ModelConfig {
-        let (theta, d) = (1_000_000.0f64, self.head_dim);
+        let (theta, d) = (self.rope_theta, self.head_dim);
         let frequency = |i| theta.powf(-2.0 * f64::from(i) / f64::from(d)) as f32;
         let is_llama = matches!(self.architecture, Architecture::Llama | Architecture::Mistral);
         let style = if is_llama { RopeStyle::Interleaved } else { RopeStyle::Halves };
