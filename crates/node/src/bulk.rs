@@ -14,7 +14,7 @@ use exo_transport::{DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, 
 use exo_types::{DeviceId, ModelId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::details::Told;
+use crate::details::SharedDetails;
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
@@ -70,7 +70,7 @@ pub(crate) enum Ask {
     },
     /// A person wants a device in quarantine tried again.
     RetryDevice(DeviceId),
-    /// What lists show of a model that it has: [`Told`].
+    /// What lists show of a model that it has: [`SharedDetails`].
     Details(ModelId),
 }
 
@@ -314,7 +314,7 @@ impl Fetcher {
     }
 
     /// What lists show of a model that the member has.
-    pub async fn details(&mut self, model: ModelId) -> Result<Told, FetchError> {
+    pub async fn details(&mut self, model: ModelId) -> Result<SharedDetails, FetchError> {
         let holder = self.holder;
         self.ask(&Ask::Details(model)).await?;
         let bytes = self.answer().await?;
@@ -322,7 +322,7 @@ impl Fetcher {
             let reason = format!("{} bytes about a model, at most {DETAILS_BYTES_MAX}", bytes.len());
             return Err(FetchError::Wrong { holder, reason });
         }
-        Told::read(&bytes).map_err(|reason| FetchError::Wrong { holder, reason })
+        SharedDetails::read(&bytes).map_err(|reason| FetchError::Wrong { holder, reason })
     }
 
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {

@@ -61,13 +61,13 @@ impl Details {
 
 /// What a member says of a model that it has. It is shown, and nothing is decided by it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Told {
+pub struct SharedDetails {
     pub details: Details,
     /// When it came to that member.
     pub added_unix_s: u64,
 }
 
-impl Told {
+impl SharedDetails {
     /// Of another's words what may be shown.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         let mut told: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
@@ -136,13 +136,13 @@ mod tests {
             chat: true,
             tools: ModelTools { usable: false, format: None, reason: Some(hostile) },
         };
-        let bytes = serde_json::to_vec(&Told { details, added_unix_s: 7 }).unwrap();
-        let told = Told::read(&bytes).unwrap();
+        let bytes = serde_json::to_vec(&SharedDetails { details, added_unix_s: 7 }).unwrap();
+        let told = SharedDetails::read(&bytes).unwrap();
         let Details { architecture, dtypes, tools, parameters, .. } = told.details;
         assert_eq!((told.added_unix_s, parameters, dtypes.len()), (7, u64::MAX, DTYPES_MAX));
         let reason = tools.reason.unwrap();
         assert_eq!(reason.chars().count(), TEXT_CHARS_MAX);
         assert!(dtypes.keys().chain([&architecture, &reason]).all(|text| !text.contains('\u{1b}')));
-        assert!(Told::read(b"{}").is_err());
+        assert!(SharedDetails::read(b"{}").is_err());
     }
 }

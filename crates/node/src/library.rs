@@ -17,7 +17,7 @@ use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId, Shard};
 
 use crate::bulk::{FetchError, Fetcher, From};
-use crate::details::{Details, Told};
+use crate::details::{Details, SharedDetails};
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
@@ -90,7 +90,7 @@ pub struct Library {
     open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
     details: Mutex<HashMap<ModelId, Details>>,
     /// What members said of models that are not here, and when they were asked; `None` where nobody answered.
-    told: Mutex<HashMap<ModelId, (Instant, Option<Told>)>>,
+    told: Mutex<HashMap<ModelId, (Instant, Option<SharedDetails>)>>,
 }
 
 /// Why bytes of a model did not come to this disk.
@@ -169,7 +169,7 @@ impl Library {
     }
 
     /// What a member said of a model that is not here, if one has; and whether one is to be asked.
-    pub fn told(&self, id: ModelId) -> (Option<Told>, bool) {
+    pub fn told(&self, id: ModelId) -> (Option<SharedDetails>, bool) {
         match self.told.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
             Some((_, Some(told))) => (Some(told.clone()), false),
             Some((asked, None)) => (None, asked.elapsed() >= TOLD_AGAIN),
@@ -178,7 +178,7 @@ impl Library {
     }
 
     /// What a member says of a model, or that none answered. A model's bytes never change, so its numbers do not either.
-    pub fn tell(&self, id: ModelId, told: Option<Told>) {
+    pub fn tell(&self, id: ModelId, told: Option<SharedDetails>) {
         let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= TOLD_MAX && !all.contains_key(&id) {
             all.clear();
@@ -187,13 +187,13 @@ impl Library {
     }
 
     /// What members are told of a model that is whole here.
-    pub async fn tell_of(&self, id: ModelId) -> Result<Told, String> {
+    pub async fn tell_of(&self, id: ModelId) -> Result<SharedDetails, String> {
         let record = self.store.record(id).map_err(|error| chain(&error))?;
         if !record.complete {
             return Err(format!("{id} is not whole here"));
         }
         let added_unix_s = modified_unix_s(&record.path);
-        Ok(Told { details: self.details(id).await?, added_unix_s })
+        Ok(SharedDetails { details: self.details(id).await?, added_unix_s })
     }
 
     /// Forgets a model, so that its files can go.
