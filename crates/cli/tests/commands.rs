@@ -321,6 +321,17 @@ fn a_node_that_is_stopped_is_there_and_silent_and_its_folder_is_taken() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn output_that_could_not_be_written_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut child = exo(&["config"]).stdout(full).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{text}");
+    assert!(text.contains("the output could not be written"), "{text}");
+}
+
+#[test]
 fn names_and_addresses_that_cannot_be_are_refused_before_anything_starts() {
     for (flags, why) in [
         (["--name", ""], "a name needs a character"),

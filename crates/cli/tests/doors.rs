@@ -187,6 +187,11 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
         loser.log().contains("this node was removed from its cluster").then_some(())
     });
     assert_eq!(stays.sees(), [if goes == "goes" { "stays" } else { "goes" }]);
+    let status = stdout(&loser.exo(&["status"]));
+    assert!(
+        status.contains("was removed from its cluster, for good") && status.contains("`exo leave`"),
+        "{status}"
+    );
 
     let data_dir = loser.data_dir.clone();
     let leave = |args: &[&str]| finish(exo(args).arg("--data-dir").arg(&data_dir).stdin(Stdio::null()), SOON);

@@ -71,6 +71,31 @@ async fn files_with_a_hash_in_their_name_are_kept_for_a_year_and_come_compressed
 }
 
 #[tokio::test]
+async fn an_answer_of_the_api_that_is_opened_as_a_page_runs_nothing() {
+    let server = with(bundle).await;
+    let answers = [
+        server.get("/health").await,
+        server.get("/openapi.json").await,
+        server.get("/metrics").await,
+        server.get("/v1/models").await,
+        server.get("/exo/v1/cluster").await,
+        server.get("/no/such/route").await,
+        server.post("/v1/chat/completions", "{").await,
+        server.post("/api/chat", "{").await,
+        server.get("/assets/i-1a.js").await,
+    ];
+    for answer in answers {
+        let policy = answer.header("content-security-policy").unwrap_or_default();
+        assert!(
+            policy.contains("default-src 'none'") && policy.contains("sandbox"),
+            "{policy}: {}",
+            answer.body
+        );
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn nothing_but_the_bundle_is_served_and_no_other_path_is_the_page() {
     let server = with(bundle).await;
     for path in [
