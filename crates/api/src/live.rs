@@ -82,9 +82,6 @@ pub enum Change {
         join_window: JoinWindowView,
         /// The end of the event log.
         journal: JournalView,
-        /// Nodes nearby that have a cluster of their own.
-        #[serde(default)]
-        other_clusters: Vec<OtherClusterView>,
     },
     /// A node came or changed.
     Node {
@@ -133,6 +130,11 @@ pub enum Change {
     JoinRequests {
         /// All of them.
         join_requests: Vec<JoinRequestView>,
+    },
+    /// Nodes nearby that have a cluster of their own.
+    OtherClusters {
+        /// The first few.
+        other_clusters: Vec<OtherClusterView>,
     },
     /// What is wrong in the cluster, and what was.
     Alerts {
@@ -183,10 +185,9 @@ impl Change {
     /// Brings `view` to where it is after this change. What is of something that the view does not have changes nothing.
     pub fn apply(self, view: &mut ClusterView) {
         match self {
-            Self::Header { cluster, self_node, epoch, join_window, journal, other_clusters } => {
+            Self::Header { cluster, self_node, epoch, join_window, journal } => {
                 (view.cluster, view.self_node, view.epoch) = (cluster, self_node, epoch);
                 (view.join_window, view.journal) = (join_window, journal);
-                view.other_clusters = other_clusters;
             }
             Self::Node { node } => {
                 put(&mut view.nodes, *node, |a, b| a.id == b.id);
@@ -209,6 +210,7 @@ impl Change {
                 }
             }
             Self::JoinRequests { join_requests } => view.join_requests = join_requests,
+            Self::OtherClusters { other_clusters } => view.other_clusters = other_clusters,
             Self::Alerts { alerts } => view.alerts = alerts,
             Self::Warnings { warnings } => view.warnings = warnings,
         }
@@ -275,6 +277,9 @@ pub fn changes(shown: &ClusterView, now: &ClusterView, wanted: Wanted) -> Vec<Ch
     if shown.join_requests != now.join_requests {
         out.push(Change::JoinRequests { join_requests: now.join_requests.clone() });
     }
+    if shown.other_clusters != now.other_clusters {
+        out.push(Change::OtherClusters { other_clusters: now.other_clusters.clone() });
+    }
     if shown.alerts != now.alerts {
         out.push(Change::Alerts { alerts: now.alerts.clone() });
     }
@@ -300,7 +305,6 @@ fn header(shown: &ClusterView, now: &ClusterView, out: &mut Vec<Change>) {
         epoch: view.epoch.clone(),
         join_window: view.join_window,
         journal: view.journal.clone(),
-        other_clusters: view.other_clusters.clone(),
     };
     let now = of(now);
     if now != of(shown) {

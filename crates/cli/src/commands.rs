@@ -54,7 +54,8 @@ fn no_answer(path: &Path) -> CommandError {
     let data_dir = path.display().to_string();
     match DataDir::check_free(path) {
         Err(FilesError::InUse { pid, .. }) => {
-            CommandError::NodeSilent { data_dir, pid, seconds: HEALTH_MAX.as_secs() }
+            let seconds = Client::of(path).map(|_| HEALTH_MAX.as_secs());
+            CommandError::NodeSilent { data_dir, pid, seconds }
         }
         _ => CommandError::NoNode { data_dir },
     }

@@ -10,14 +10,14 @@ pub enum CommandError {
         data_dir: String,
     },
     /// A node runs and says nothing.
-    #[error("the exo node on the data folder {data_dir}{} does not answer within {seconds} s", .pid.map(|p| format!(" (process {p})")).unwrap_or_default())]
+    #[error("the exo node on the data folder {data_dir}{} does not answer{}", .pid.map(|p| format!(" (process {p})")).unwrap_or_default(), .seconds.map(|s| format!(" within {s} s")).unwrap_or_else(|| ": it has not opened its API yet".to_owned()))]
     NodeSilent {
         /// Its data folder.
         data_dir: String,
         /// Its process, if that is known.
         pid: Option<u32>,
-        /// As long as it was waited for.
-        seconds: u64,
+        /// As long as it was waited for; not at all where it has no API yet.
+        seconds: Option<u64>,
     },
     /// A file of settings has a name that is none.
     #[error("{file}: `{name}` is not a setting; there are: {known}")]

@@ -70,6 +70,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     system::allow_many_files();
     // Before the port, which the same node has: its number says more than its port.
     DataDir::check_free(&config.data_dir())?;
+    let mut node_config = node_config(config)?;
     // The port before the rest: a node that nobody can reach must not join a cluster.
     let listener = TcpListener::bind(api_listen)
         .await
@@ -84,7 +85,6 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     };
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
-    let mut node_config = node_config(config)?;
     node_config.is_private = stay == Stay::ForTheWhile && node_config.peers.is_empty();
     choose_devices(&mut node_config, ui::message).await?;
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.

@@ -18,8 +18,6 @@ use crate::hint;
 const PARAGRAPH_COLUMNS_MIN: usize = 80;
 /// No line is broken for less.
 const COLUMNS_MIN: usize = 20;
-/// A table in a file or a pipe is no wider.
-const FILE_COLUMNS: usize = 100;
 /// Spaces on both sides of a cell.
 const CELL_PADDING: usize = 2;
 
@@ -81,6 +79,11 @@ fn note_lost(written: std::io::Result<()>) {
 /// Prints a line. A closed pipe is not worth a panic.
 pub fn line(text: impl std::fmt::Display) {
     note_lost(writeln!(std::io::stdout(), "{}", printable_lines(&text.to_string())));
+}
+
+/// Has the terminal pass on pasted text as it is again, which a prompt that was left in the middle did not.
+pub fn leave_prompt() {
+    note_lost(std::io::stdout().write_all(b"\x1b[?2004l").and_then(|()| std::io::stdout().flush()));
 }
 
 /// How a model's words are printed.
@@ -158,16 +161,18 @@ fn escaped(json: &str) -> String {
 /// Prints a paragraph, between words where the terminal is narrow.
 pub fn paragraph(text: impl std::fmt::Display) {
     match columns() {
-        columns if columns < PARAGRAPH_COLUMNS_MIN => line(wrapped(&text.to_string(), columns, "  ")),
+        Some(columns) if columns < PARAGRAPH_COLUMNS_MIN => {
+            line(wrapped(&text.to_string(), columns, "  "));
+        }
         _ => line(text),
     }
 }
 
-/// How wide what is printed may be: as the terminal is, and what is no terminal like a wide one.
-fn columns() -> usize {
+/// How wide the terminal is; what is no terminal has lines of any length, so that `grep` finds rows whole.
+fn columns() -> Option<usize> {
     // Some terminals, a serial line for one, say that they have none.
     let columns = Table::new().width().map(usize::from).filter(|columns| *columns > 0);
-    columns.map_or(FILE_COLUMNS, |columns| columns.max(COLUMNS_MIN))
+    columns.map(|columns| columns.max(COLUMNS_MIN))
 }
 
 /// Breaks a text between words so that no line is longer, unless a word is; all but the first are indented.
@@ -190,9 +195,12 @@ fn wrapped(text: &str, columns: usize, indent: &str) -> String {
 }
 
 /// The rows of a table one below the other: of each the first cell, then the others with what they are called.
-fn list(header: &[&str], rows: &[Vec<String>], columns: usize) -> String {
-    let paragraph = |row: &Vec<String>| {
-        let first = row.first().map_or(String::new(), |name| wrapped(name, columns, "  "));
+fn list<'a>(header: &[&str], rows: &'a [Vec<String>], columns: usize) -> String {
+    let mut above = "";
+    let paragraph = |row: &'a Vec<String>| {
+        // Rows of one thing have its name in the first of them.
+        above = row.first().map(String::as_str).filter(|name| !name.is_empty()).unwrap_or(above);
+        let first = wrapped(above, columns, "  ");
         let named = header.iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty() && *cell != "-");
         let lines = named.map(|(name, cell)| {
             // An indentation is made of spaces too, which `wrapped` does not keep.
@@ -208,7 +216,7 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
     line(table_text(header, rows, columns()));
 }
 
-fn table_text(header: &[&str], rows: Vec<Vec<String>>, columns: usize) -> String {
+fn table_text(header: &[&str], rows: Vec<Vec<String>>, columns: Option<usize>) -> String {
     let longest_word =
         |text: &str| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
     let width = |column: usize| {
@@ -217,16 +225,20 @@ fn table_text(header: &[&str], rows: Vec<Vec<String>>, columns: usize) -> String
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     // A name or an id that is broken is neither read nor copied.
-    if widths.iter().map(|width| width + 1).sum::<usize>() > columns {
+    if let Some(columns) = columns
+        && widths.iter().map(|width| width + 1).sum::<usize>() > columns
+    {
         return list(header, &rows, columns);
     }
     let mut table = Table::new();
     let style = presets::UTF8_HORIZONTAL_ONLY.row_separator(comfy_table::LineStyle::none());
     table.load_style(style).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(u16::try_from(columns).unwrap_or(u16::MAX)).set_header(header);
+    table.set_header(header);
     for row in rows {
         table.add_row(row);
     }
+    let Some(columns) = columns else { return table.to_string() };
+    table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
     for (column, width) in table.column_iter_mut().zip(widths) {
         let width = u16::try_from(width).unwrap_or(u16::MAX);
         column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
@@ -338,12 +350,12 @@ mod tests {
         let rows = || vec![row.map(str::to_owned).to_vec(); 2];
         let header = ["node", "status", "device", "memory free"];
         for columns in 20..140 {
-            let text = table_text(&header, rows(), columns);
+            let text = table_text(&header, rows(), Some(columns));
             assert!(text.lines().all(|line| line.chars().count() <= columns.max(22)), "{columns}:\n{text}");
             for word in row.iter().flat_map(|cell| cell.split_whitespace()) {
                 assert!(text.matches(word).count() >= 2, "{columns}: {word}\n{text}");
             }
-            assert_eq!(text.contains("status:"), columns < 60, "{columns}:\n{text}");
+            assert_eq!(text.contains("status:"), columns < 49, "{columns}:\n{text}");
         }
     }
 

@@ -220,6 +220,9 @@ impl Adapt {
     }
 }
 
+/// Files are in git itself up to this size; a hub keeps larger ones elsewhere, by SHA-256.
+const GIT_BYTES_MAX: u64 = 10 << 20;
+
 /// What a file's bytes are, as a hub can promise it.
 struct Digests {
     sha256: String,
@@ -235,7 +238,8 @@ struct Summing {
 
 impl Summing {
     fn of(file: &PlannedFile) -> Self {
-        let is_gits = file.sha256.is_none() && file.git_id.is_some();
+        // Of a larger file that a mirror has no digest of, git's id is that of a pointer.
+        let is_gits = file.sha256.is_none() && file.git_id.is_some() && file.size <= GIT_BYTES_MAX;
         let git = is_gits.then(|| Sha1::new_with_prefix(format!("blob {}\0", file.size)));
         Self { sha256: Sha256::new(), git }
     }

@@ -223,7 +223,8 @@ fn parse_file(entry: &Value) -> Result<RepoFile, String> {
         }
         None => None,
     };
-    let git_id = entry.get("oid").and_then(Value::as_str).filter(|id| is_hex(id, 40)).map(str::to_owned);
+    let git_id =
+        entry.get("oid").and_then(Value::as_str).filter(|id| is_hex(id, 40)).map(str::to_ascii_lowercase);
     Ok(RepoFile { path: path.to_owned(), size, sha256, git_id })
 }
 

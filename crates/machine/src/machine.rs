@@ -513,7 +513,10 @@ impl NodeMachine {
     /// Who is near and has a cluster of its own: who is fresh joins or is asked to wait, so it is no news.
     fn other_clusters(&self) -> Vec<exo_api::OtherClusterView> {
         let removed = self.trust.view().removed();
-        let others = self.joining.others().filter(|_| self.advertised == Some(false) && !self.is_removed());
+        if self.advertised != Some(false) || self.is_removed() {
+            return Vec::new();
+        }
+        let others = self.joining.others().into_iter();
         let others = others.filter(|(node, ..)| !removed.contains_key(node)).take(OTHERS_MAX);
         let view = |(node, name, address): (NodeId, &str, SocketAddr)| exo_api::OtherClusterView {
             node: node.to_full(),

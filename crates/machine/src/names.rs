@@ -11,8 +11,8 @@ use exo_types::{NodeId, clean_name};
 
 /// Longest name, in characters.
 const NAME_CHARS_MAX: usize = 64;
-/// Characters of an id that tell two nodes of one name apart, and those where even these are somebody's name.
-const ID_CHARS: [usize; 2] = [4, 16];
+/// Characters of an id behind a name: none, as many as tell two nodes of one name apart, more where even these are somebody's name.
+const ID_CHARS: [usize; 4] = [0, 4, 16, 64];
 
 /// The members' names.
 #[derive(Debug, Default)]
@@ -35,25 +35,46 @@ impl Names {
     /// Who belongs to the cluster now.
     pub(crate) fn set_members(&mut self, members: &BTreeMap<NodeId, Member>) {
         self.told.retain(|node, _| members.contains_key(node));
-        let name =
+        let plain =
             |(node, member): (&NodeId, &Member)| (*node, self.told.get(node).unwrap_or(&member.name).clone());
-        let plain: BTreeMap<_, _> = members.iter().map(name).collect();
-        self.shown = plain.clone();
-        for chars in ID_CHARS {
-            let mut bearers: BTreeMap<String, usize> = BTreeMap::new();
-            self.shown.values().for_each(|name| *bearers.entry(name.clone()).or_default() += 1);
-            for (node, shown) in &mut self.shown {
-                if bearers.get(shown).is_some_and(|bearers| *bearers > 1) {
-                    let id: String = node.to_full().chars().take(chars).collect();
-                    *shown = format!("{}-{id}", plain[node]);
-                }
+        let plain: BTreeMap<_, _> = members.iter().map(plain).collect();
+        let looks_like_another = |node: NodeId, name: &str| {
+            let of_another = |end: &str| members.keys().any(|m| *m != node && m.to_full().starts_with(end));
+            name.contains(['/', '='])
+                || name.rsplit_once('-').is_some_and(|(_, end)| end.len() >= ID_CHARS[1] && of_another(end))
+        };
+        // How much of the id stands behind each name.
+        let level =
+            |(node, name): (&NodeId, &String)| (*node, if looks_like_another(*node, name) { 2 } else { 0 });
+        let mut levels: BTreeMap<NodeId, usize> = plain.iter().map(level).collect();
+        loop {
+            self.shown =
+                plain.iter().map(|(node, name)| (*node, with_id(name, *node, levels[node]))).collect();
+            let mut bearers: BTreeMap<&String, usize> = BTreeMap::new();
+            self.shown.values().for_each(|name| *bearers.entry(name).or_default() += 1);
+            let is_shared = |node: &NodeId| bearers[&self.shown[node]] > 1;
+            let raised: Vec<NodeId> = levels
+                .iter()
+                .filter(|(node, level)| **level < ID_CHARS.len() - 1 && is_shared(node))
+                .map(|(node, _)| *node)
+                .collect();
+            if raised.is_empty() {
+                return;
             }
+            raised.iter().for_each(|node| *levels.entry(*node).or_default() += 1);
         }
     }
 
     /// What people call a node: a member's name, else the beginning of its id.
     pub(crate) fn of(&self, node: NodeId) -> String {
         self.shown.get(&node).cloned().unwrap_or_else(|| node.to_string())
+    }
+}
+
+fn with_id(name: &str, node: NodeId, level: usize) -> String {
+    match ID_CHARS[level] {
+        0 => name.to_owned(),
+        chars => format!("{name}-{}", node.to_full().chars().take(chars).collect::<String>()),
     }
 }
 
@@ -87,15 +108,20 @@ mod tests {
         let node = |n: u8| NodeId([n; 32]);
         let id = |n: u8, chars: usize| node(n).to_full().chars().take(chars).collect::<String>();
         let like_the_second = format!("pi-{}", id(2, 4));
-        let members = members(&[(1, "pi"), (2, "pi"), (3, &like_the_second), (4, "desk")]);
+        let members = members(&[(1, "pi"), (2, "pi"), (3, &like_the_second), (4, "desk"), (5, "desk/cpu")]);
         let mut names = Names::default();
         names.set_members(&members);
-        let shown: Vec<_> = (1..=4).map(|n| names.of(node(n))).collect();
+        let shown: Vec<_> = (1..=5).map(|n| names.of(node(n))).collect();
         assert_eq!(shown[0], format!("pi-{}", id(1, 4)));
-        assert_eq!(shown[1], format!("pi-{}", id(2, 16)));
-        assert_eq!(shown[2], format!("{like_the_second}-{}", id(3, 16)));
-        assert_eq!(shown[3], "desk");
+        assert_eq!(shown[1], format!("pi-{}", id(2, 4)));
+        assert_eq!(
+            shown[2],
+            format!("{like_the_second}-{}", id(3, 16)),
+            "it bears the beginning of another's id"
+        );
+        assert_eq!((shown[3].as_str(), &shown[4]), ("desk", &format!("desk/cpu-{}", id(5, 16))));
         names.tell(node(1), "lab", &members);
         assert_eq!(names.of(node(2)), "pi", "alone with its name again");
+        assert_eq!(names.of(node(3)), shown[2], "and nobody else gets the name that it had");
     }
 }

@@ -77,8 +77,8 @@ pub(crate) enum Ask {
 /// Chunks that one answer goes over: 64 MiB of the usual size, a moment.
 pub const DIGEST_CHUNKS_MAX: u32 = 64;
 
-/// What one answer says of a model at most.
-const DETAILS_BYTES_MAX: usize = 64 << 10;
+/// What an answer says of a model.
+const DETAILS_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 10 };
 
 /// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are devices.
 pub(crate) const COMING_MAX: usize = 4096;
@@ -317,11 +317,8 @@ impl Fetcher {
     pub async fn details(&mut self, model: ModelId) -> Result<SharedDetails, FetchError> {
         let holder = self.holder;
         self.ask(&Ask::Details(model)).await?;
+        self.reader.set_limits(DETAILS_LIMITS);
         let bytes = self.answer().await?;
-        if bytes.len() > DETAILS_BYTES_MAX {
-            let reason = format!("{} bytes about a model, at most {DETAILS_BYTES_MAX}", bytes.len());
-            return Err(FetchError::Wrong { holder, reason });
-        }
         SharedDetails::read(&bytes).map_err(|reason| FetchError::Wrong { holder, reason })
     }
 

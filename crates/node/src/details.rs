@@ -59,7 +59,7 @@ impl Details {
     }
 }
 
-/// What a member says of a model that it has. It is shown, and nothing is decided by it.
+/// What a member says of a model that it has. It is shown to people and clients; neither placing nor loading looks at it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SharedDetails {
     pub details: Details,

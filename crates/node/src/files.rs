@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use exo_types::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,9 @@ const SILENCES: &str = "silences.json";
 /// How the log of trust begins; the encoded entries follow.
 const TRUST_FORMAT: &[u8] = b"exo log of trust 1\n";
 
+/// How long [`DataDir::check_free`] may hold the lock.
+const LOOKED_AT_MAX: Duration = Duration::from_millis(20);
+
 /// The data folder, held by this process until dropped.
 #[derive(Debug)]
 pub struct DataDir {
@@ -142,12 +146,19 @@ impl DataDir {
         let mut options = OpenOptions::new();
         let mut lock =
             options.create(true).truncate(false).read(true).write(true).open(&lock_path).map_err(folder)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(std::fs::TryLockError::WouldBlock) => {
-                return Err(FilesError::in_use(path, &lock_path));
+        let began = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                // Whoever only looks has it for a moment.
+                Err(std::fs::TryLockError::WouldBlock) if began.elapsed() < LOOKED_AT_MAX => {
+                    std::thread::yield_now();
+                }
+                Err(std::fs::TryLockError::WouldBlock) => {
+                    return Err(FilesError::in_use(path, &lock_path));
+                }
+                Err(std::fs::TryLockError::Error(source)) => return Err(folder(source)),
             }
-            Err(std::fs::TryLockError::Error(source)) => return Err(folder(source)),
         }
         lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())).map_err(folder)?;
         Ok(Self { path: path.to_owned(), _lock: lock, sync_folder_of: exo_stdx::sync_folder_of })

@@ -2,7 +2,7 @@
 
 pub(crate) mod room;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -77,7 +77,7 @@ impl OpenModel {
 }
 
 /// Models of others that are remembered.
-const TOLD_MAX: usize = 1024;
+const TOLD_MAX: usize = 8192;
 /// Between two questions for a model of others that nobody answered for.
 const TOLD_AGAIN: Duration = Duration::from_secs(30);
 
@@ -91,6 +91,8 @@ pub struct Library {
     details: Mutex<HashMap<ModelId, Details>>,
     /// What members said of models that are not here, and when they were asked; `None` where nobody answered.
     told: Mutex<HashMap<ModelId, (Instant, Option<SharedDetails>)>>,
+    /// Members that are being asked.
+    asking: Mutex<HashSet<String>>,
 }
 
 /// Why bytes of a model did not come to this disk.
@@ -112,8 +114,9 @@ impl Library {
     /// A library over a store.
     pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Room) -> Self {
         let hub = Arc::new(hub);
-        let (open, details, told) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { store, endpoint, hub, room, open, details, told }
+        let (open, details) = (Mutex::default(), Mutex::default());
+        let (told, asking) = (Mutex::default(), Mutex::default());
+        Self { store, endpoint, hub, room, open, details, told, asking }
     }
 
     /// Where chunks come from that no member has.
@@ -177,13 +180,27 @@ impl Library {
         }
     }
 
-    /// What a member says of a model, or that none answered. A model's bytes never change, so its numbers do not either.
+    /// What a member says of a model, or that it did not answer. A model's bytes never change, so its numbers do not either.
     pub fn tell(&self, id: ModelId, told: Option<SharedDetails>) {
         let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none() && all.get(&id).is_some_and(|(_, known)| known.is_some()) {
+            return;
+        }
         if all.len() >= TOLD_MAX && !all.contains_key(&id) {
-            all.clear();
+            let oldest = all.iter().min_by_key(|(_, (at, _))| *at).map(|(id, _)| *id);
+            oldest.map(|id| all.remove(&id));
         }
         all.insert(id, (Instant::now(), told));
+    }
+
+    /// Whether this call is the one that asks the member now; [`Library::asked`] ends that.
+    pub fn asks(&self, member: &str) -> bool {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner).insert(member.to_owned())
+    }
+
+    /// The member was asked.
+    pub fn asked(&self, member: &str) {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner).remove(member);
     }
 
     /// What members are told of a model that is whole here.

@@ -200,7 +200,14 @@ fn named(request: &PlanRequest, text: &str) -> Result<Vec<usize>, QueryError> {
         is_of(d, text)
             || text.rsplit_once('/').is_some_and(|(node, device)| is_of(d, node) && d.device.id.0 == device)
     };
-    let found: Vec<usize> = (0..request.devices.len()).filter(|&i| is_meant(&request.devices[i])).collect();
+    let mut found: Vec<usize> =
+        (0..request.devices.len()).filter(|&i| is_meant(&request.devices[i])).collect();
+    // A long beginning of an id is that node, whoever calls itself so.
+    let node = text.split_once('/').map_or(text, |(node, _)| node);
+    let is_by_id = |i: &usize| is_node((request.devices[*i].node, ""), node);
+    if found.iter().any(is_by_id) {
+        found.retain(is_by_id);
+    }
     if found.is_empty() {
         let known = request.devices.iter().map(|d| format!("{}/{}", d.node_name, d.device.id)).collect();
         return Err(QueryError::NoDevice { name: text.to_owned(), known });

@@ -65,9 +65,8 @@ impl JoinPlaces {
         if !address.is_loopback() {
             taken.count(address, now)?;
         }
-        while taken.open.len() >= JOIN_CONCURRENT_MAX
-            && let Some(dropped) = taken.take_one()
-        {
+        if taken.open.len() >= JOIN_CONCURRENT_MAX {
+            let dropped = taken.take_one_for(address).ok_or("too many join exchanges at once")?;
             tracing::debug!(host = %dropped.address, "too many join exchanges at once: dropped one");
         }
         taken.last += 1;
@@ -105,11 +104,14 @@ impl Taken {
         Ok(())
     }
 
-    /// The place that another gets.
-    fn take_one(&mut self) -> Option<Open> {
+    /// The place that somebody at another address gets; none for an address that has most of them itself.
+    fn take_one_for(&mut self, address: IpAddr) -> Option<Open> {
         let mut of_addresses = BTreeMap::<IpAddr, usize>::new();
         self.open.iter().for_each(|one| *of_addresses.entry(one.address).or_default() += 1);
         let most = of_addresses.values().copied().max()?;
+        if of_addresses.get(&address) == Some(&most) {
+            return None;
+        }
         let oldest = self.open.iter().position(|one| of_addresses[&one.address] == most)?;
         self.open.remove(oldest)
     }

@@ -1,10 +1,10 @@
 // Applies what the event stream says to the view of the cluster. Pure: the view that comes back shares every part that did not change.
 
-import type { ClusterView, DeviceView, InstanceView, JoinRequestView, LinkView, LoadView, NodeView, SensorsView, WarningView } from "./types";
+import type { ClusterView, DeviceView, InstanceView, JoinRequestView, LinkView, LoadView, NodeView, OtherClusterView, SensorsView, WarningView } from "./types";
 
 /** One change; see docs/dashboard.md. A kind that is not known here is from a newer node and is passed over. */
 export type Change =
-  | ({ kind: "header" } & Partial<Pick<ClusterView, "cluster" | "self_node" | "epoch" | "join_window" | "journal" | "other_clusters">>)
+  | ({ kind: "header" } & Partial<Pick<ClusterView, "cluster" | "self_node" | "epoch" | "join_window" | "journal">>)
   | { kind: "node"; node: NodeView }
   | { kind: "node_gone"; id: string }
   | { kind: "gauges"; node: string; process_bytes?: number | null; devices: Gauges[] }
@@ -14,6 +14,7 @@ export type Change =
   | { kind: "instance_gone"; id: string }
   | { kind: "load"; id: string; load?: LoadView | null; measured_tokens_per_s?: number | null; time_shares?: (number | null)[] }
   | { kind: "join_requests"; join_requests: JoinRequestView[] }
+  | { kind: "other_clusters"; other_clusters: OtherClusterView[] }
   | { kind: "warnings"; warnings: WarningView[] };
 
 export type Gauges = { device: string; memory_free_bytes: number; sensors: SensorsView };
@@ -48,6 +49,8 @@ export function apply(view: ClusterView, change: Change): ClusterView {
       return { ...view, instances: view.instances.map((a) => (a.id === change.id ? loaded(a, change) : a)) };
     case "join_requests":
       return { ...view, join_requests: change.join_requests };
+    case "other_clusters":
+      return { ...view, other_clusters: change.other_clusters };
     case "warnings":
       return { ...view, warnings: change.warnings };
     default:

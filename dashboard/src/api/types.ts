@@ -149,8 +149,6 @@ export type Change = {
   /** The end of the event log. */
   journal: JournalView;
   kind: "header";
-  /** Nodes nearby that have a cluster of their own. */
-  other_clusters?: Array<OtherClusterView>;
   /** The node that answers. */
   self_node: string;
 } | {
@@ -193,6 +191,10 @@ export type Change = {
   /** All of them. */
   join_requests: Array<JoinRequestView>;
   kind: "join_requests";
+} | {
+  kind: "other_clusters";
+  /** The first few. */
+  other_clusters: Array<OtherClusterView>;
 } | {
   /** All of them. */
   alerts: Array<AlertView>;

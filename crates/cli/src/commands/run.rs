@@ -1,8 +1,10 @@
 //! `exo run`: one answer, or a chat at a prompt.
 
 use std::io::{IsTerminal, Read};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
 use exo_api::ModelView;
@@ -18,10 +20,13 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::run_node::{self, Stay};
 use crate::stop::{Stop, StopSignal};
+use crate::system::TerminalState;
 use crate::ui::{self, Answers};
 
 /// Longest prompt taken from standard input.
 const STDIN_BYTES_MAX: u64 = 8 << 20;
+/// From Ctrl-C to the end of what cleans up after itself.
+const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 
 /// Uses the running node, else starts one for the while.
 pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
@@ -59,16 +64,29 @@ async fn answer_or_chat(
     args: &Run,
     stop: &mut StopSignal,
 ) -> anyhow::Result<ExitCode> {
-    let Some(prompt) = prompt(args)? else {
-        let mut session = tokio::select! {
-            session = Session::new(config, client, args) => session?,
-            () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
-        };
+    let read = {
+        let words = args.prompt.clone();
+        tokio::task::spawn_blocking(move || prompt(&words)) // a pipe may stay open for long
+    };
+    let prompt = tokio::select! {
+        prompt = read => prompt.context("reading the prompt broke off")??,
+        () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
+    };
+    let mut session = pin!(Session::new(config, client, args));
+    let mut session = tokio::select! {
+        session = &mut session => session?,
+        () = stop.wait() => {
+            // A download listens for itself, and ends what it has begun at the node.
+            let _ = tokio::time::timeout(CLEAN_UP_MAX, session).await;
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+    };
+    let Some(prompt) = prompt else {
+        let _terminal = TerminalState::kept();
         return chat(&mut session, stop).await;
     };
-    let answer = async { Session::new(config, client, args).await?.ask(&prompt).await };
     let answer = tokio::select! {
-        answer = answer => answer?,
+        answer = session.ask(&prompt) => answer?,
         () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
     };
     if args.json {
@@ -78,9 +96,9 @@ async fn answer_or_chat(
 }
 
 /// The prompt from the command line, else from a pipe; `None` at a terminal.
-fn prompt(args: &Run) -> anyhow::Result<Option<String>> {
-    if !args.prompt.is_empty() {
-        return Ok(Some(args.prompt.join(" ")));
+fn prompt(words: &[String]) -> anyhow::Result<Option<String>> {
+    if !words.is_empty() {
+        return Ok(Some(words.join(" ")));
     }
     if std::io::stdin().is_terminal() {
         return Ok(None);
@@ -98,6 +116,11 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
     ui::line("Type a message; Ctrl-C stops an answer, Ctrl-D ends. /clear starts over.");
     let editor = Arc::new(Mutex::new(DefaultEditor::new().context("cannot use the terminal")?));
     loop {
+        // A second Ctrl-C that came just as the answer ended meant the answer.
+        let early = tokio::time::timeout(Duration::ZERO, stop.why()).await;
+        if early.is_ok_and(|why| why != Stop::Interrupt) {
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
         let line = tokio::select! {
             line = read_line(editor.clone()) => line?,
             () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
@@ -121,7 +144,7 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
         match answer {
             Some(Ok(_)) => {}
             Some(Err(error)) => ui::error(&error),
-            None => ui::line("stopped; what was asked and the beginning of its answer are forgotten"),
+            None => ui::line("\nstopped; what was asked and the beginning of its answer are forgotten"),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::process::ExitStatus;
 
 use anyhow::Context;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill_process, setrlimit};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Ctrl-C and a polite kill.
@@ -26,6 +27,26 @@ impl StopSignals {
         tokio::select! {
             _ = self.terminate.recv() => false,
             _ = self.interrupt.recv() => true,
+        }
+    }
+}
+
+/// The terminal as it was, put back when this is dropped: a prompt that waits in a thread of its own does not do it when the
+/// process is told to end.
+pub struct TerminalState(Option<Termios>);
+
+impl TerminalState {
+    /// As it is now, if there is one.
+    pub fn kept() -> Self {
+        Self(tcgetattr(std::io::stdin()).ok())
+    }
+}
+
+impl Drop for TerminalState {
+    fn drop(&mut self) {
+        if let Some(state) = &self.0 {
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, state);
+            crate::ui::leave_prompt();
         }
     }
 }

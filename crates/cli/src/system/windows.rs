@@ -18,6 +18,16 @@ impl StopSignals {
     }
 }
 
+/// Each prompt puts the console back itself.
+pub struct TerminalState;
+
+impl TerminalState {
+    /// Nothing is kept.
+    pub fn kept() -> Self {
+        Self
+    }
+}
+
 /// There is no such limit.
 pub fn allow_many_files() {}
 

@@ -17,8 +17,8 @@ use crate::{Answer, Effect, JoinEffect, ReplyId};
 const JOIN_MAX: Duration = Duration::from_secs(25);
 /// For somebody nearby to be seen.
 const SEEN_MAX: Duration = Duration::from_secs(4);
-/// Nodes whose reasons are told.
-const SAID_MAX: usize = 4;
+/// Different reasons that are told.
+const REASONS_MAX: usize = 8;
 
 /// A join that a person asked for.
 #[derive(Debug)]
@@ -173,18 +173,23 @@ impl ByCode {
 
     /// What everybody said: of several nodes nearby one has given the code out, and its word must not get lost.
     fn why_not(&self, name: impl Fn(NodeId) -> Option<String>) -> String {
-        let reasons: Vec<_> = match self.said.as_slice() {
-            [] => return self.nobody(),
-            [(_, reason)] => return reason.clone(),
-            several => several
-                .iter()
-                .take(SAID_MAX)
-                .map(|(node, reason)| {
-                    format!("{}: {reason}", name(*node).unwrap_or_else(|| node.to_string()))
-                })
-                .collect(),
-        };
-        format!("none of {} nodes lets this one in; {}", self.said.len(), reasons.join("; "))
+        let name = |node: &NodeId| name(*node).unwrap_or_else(|| node.to_string());
+        let mut by_reason: Vec<(&str, Vec<String>)> = Vec::new();
+        for (node, reason) in &self.said {
+            match by_reason.iter_mut().find(|(known, _)| known == reason) {
+                Some((_, names)) => names.push(name(node)),
+                None => by_reason.push((reason, vec![name(node)])),
+            }
+        }
+        match by_reason.as_slice() {
+            [] => self.nobody(),
+            [(reason, _)] => (*reason).to_owned(),
+            several => {
+                let text = |(reason, names): &(&str, Vec<String>)| format!("{}: {reason}", names.join(", "));
+                let texts: Vec<_> = several.iter().take(REASONS_MAX).map(text).collect();
+                format!("none of {} nodes lets this one in; {}", self.said.len(), texts.join("; "))
+            }
+        }
     }
 
     fn nobody(&self) -> String {

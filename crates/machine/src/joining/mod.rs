@@ -222,6 +222,8 @@ struct Stranger {
     addresses: Vec<SocketAddr>,
     name: String,
     is_fresh: bool,
+    /// Discovery sees it, and takes it back when it is gone.
+    is_discovered: bool,
     /// Configured with `--peer`: joined whatever its key.
     is_named: bool,
     /// Did not answer when it was asked: others come first.
@@ -296,14 +298,13 @@ impl Joining {
             let is_proven = |at: Time| ctx.now.time.since(at) < PROOF_LASTS;
             if self.strangers.get(&node).is_some_and(|s| !s.proven.is_some_and(is_proven)) {
                 self.strangers.remove(&node);
-                out.push(JoiningOutput::Stale);
             }
         } else {
             let is_member = ctx.members.contains(&node);
             // Who let this node in is asked again if no log comes of it.
             if !is_member || self.members().contains(&node) {
                 self.remember(ctx, node, addresses.clone(), &name.unwrap_or_default(), is_fresh);
-                out.push(JoiningOutput::Stale);
+                self.strangers.entry(node).and_modify(|stranger| stranger.is_discovered = true);
             }
             if is_member {
                 out.push(JoiningOutput::Learn { node, addresses });
@@ -349,10 +350,17 @@ impl Joining {
         self.requests.all()
     }
 
-    /// Nodes nearby that have a cluster of their own, as they say: who, its name, where.
-    pub fn others(&self) -> impl Iterator<Item = (NodeId, &str, SocketAddr)> {
-        let others = self.strangers.iter().filter(|(_, stranger)| !stranger.is_fresh);
-        others.filter_map(|(node, s)| Some((*node, s.name.as_str(), *s.addresses.first()?)))
+    /// Nodes that discovery sees and that have a cluster of their own, as they say: who, its name, where. Names are free: of each
+    /// host one, and first those that have proven their keys.
+    pub fn others(&self) -> Vec<(NodeId, &str, SocketAddr)> {
+        let others = self.strangers.iter().filter(|(_, s)| s.is_discovered && !s.is_fresh);
+        let mut others: Vec<_> = others
+            .filter_map(|(node, s)| Some((s.proven.is_none(), *node, s, *s.addresses.first()?)))
+            .collect();
+        others.sort_by_key(|(is_unproven, node, ..)| (*is_unproven, *node));
+        let mut hosts = BTreeSet::new();
+        others.retain(|(.., address)| hosts.insert(address.ip()));
+        others.into_iter().map(|(_, node, s, address)| (node, s.name.as_str(), address)).collect()
     }
 
     /// A person opens the door of this node, which is an admin's, for so long. Nothing on disk remembers it.
@@ -403,6 +411,7 @@ impl Joining {
             addresses: Vec::new(),
             name: String::new(),
             is_fresh,
+            is_discovered: false,
             is_named: false,
             has_failed: false,
             has_refused: false,

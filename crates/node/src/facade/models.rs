@@ -1,7 +1,8 @@
 //! The models that are known: shown, added, removed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_api::{AdminError, ModelView, NodeView};
@@ -11,12 +12,38 @@ use exo_store::StoreError;
 use exo_types::ModelId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
-use crate::bulk::Fetcher;
-use crate::library::modified_unix_s;
+use crate::bulk::{FetchError, Fetcher};
+use crate::library::{Library, modified_unix_s};
 use exo_accelerators::chain;
 
-/// For the members to say what they have; a list waits no longer.
-const OTHERS_MAX: Duration = Duration::from_secs(3);
+/// For one member to say what it has.
+const MEMBER_MAX: Duration = Duration::from_secs(10);
+/// For members to have said it before a list is made.
+const LIST_WAITS_MAX: Duration = Duration::from_millis(300);
+
+/// Asks a member what its models are.
+async fn ask_member(library: Arc<Library>, node: NodeView, models: Vec<ModelId>) {
+    let asked = async {
+        let mut member = Fetcher::dial_member(library.endpoint(), &node).await?;
+        for model in &models {
+            match member.details(*model).await {
+                Ok(told) => library.tell(*model, Some(told)),
+                Err(error @ FetchError::Refused { .. }) => {
+                    tracing::debug!(peer = %node.name, %model, %error, "a member says nothing of a model");
+                    library.tell(*model, None);
+                }
+                Err(error) => return Err(chain(&error)),
+            }
+        }
+        Ok(())
+    };
+    let late = |_| Err(format!("no answer within {} s", MEMBER_MAX.as_secs()));
+    if let Err(reason) = tokio::time::timeout(MEMBER_MAX, asked).await.unwrap_or_else(late) {
+        tracing::debug!(peer = %node.name, reason, "a member says nothing of its models");
+        models.iter().for_each(|model| library.tell(*model, None));
+    }
+    library.asked(&node.id);
+}
 
 impl NodeFacade {
     pub(super) async fn list_models(&self, question: Question) -> Result<Vec<ModelView>, AdminError> {
@@ -31,13 +58,12 @@ impl NodeFacade {
         Ok(views)
     }
 
-    /// Asks members about models that they alone have, once each. Who does not answer in time is not waited for.
+    /// Has members asked about models that they alone have. The list waits a moment; what comes later is in the next one.
     async fn ask_of_others(&self, held: &[ModelHolders]) {
         let view = self.view.borrow().clone();
         let mut of_members: BTreeMap<&str, (&NodeView, Vec<ModelId>)> = BTreeMap::new();
-        for model in held {
-            let is_here = || self.library.store().record(model.id).is_ok_and(|record| record.complete);
-            if !self.library.told(model.id).1 || is_here() {
+        for model in held.iter().filter(|model| self.library.told(model.id).1) {
+            if self.library.store().record(model.id).is_ok_and(|record| record.complete) {
                 continue;
             }
             let holders: Vec<String> = model.whole_on.iter().map(|node| node.to_full()).collect();
@@ -46,27 +72,14 @@ impl NodeFacade {
                 of_members.entry(&node.id).or_insert((node, Vec::new())).1.push(model.id);
             }
         }
-        let asks = of_members.into_values().map(|(node, models)| async move {
-            let mut answered = BTreeSet::new();
-            let asked = async {
-                let mut member = Fetcher::dial_member(&self.endpoint, node).await?;
-                for model in &models {
-                    let told = member.details(*model).await.map_err(|error| chain(&error))?;
-                    self.library.tell(*model, Some(told));
-                    answered.insert(*model);
-                }
-                Ok::<_, String>(())
-            };
-            let asked = tokio::time::timeout(OTHERS_MAX, asked).await;
-            let failure =
-                asked.map_err(|_| format!("no answer within {} s", OTHERS_MAX.as_secs())).flatten().err();
-            if let Some(reason) = failure {
-                tracing::debug!(peer = %node.name, reason, "a member said nothing of its models");
-            }
-            let silent = models.iter().filter(|model| !answered.contains(*model));
-            silent.for_each(|model| self.library.tell(*model, None));
-        });
-        futures_util::future::join_all(asks).await;
+        let asks = of_members.into_values().filter(|(node, _)| self.library.asks(&node.id));
+        let asks: Vec<_> = asks
+            .map(|(node, models)| tokio::spawn(ask_member(self.library.clone(), node.clone(), models)))
+            .collect();
+        if !asks.is_empty() {
+            let all = futures_util::future::join_all(asks);
+            let _ = tokio::time::timeout(LIST_WAITS_MAX, all).await;
+        }
     }
 
     /// A model that only others have is shown by what they say of it.
