@@ -71,7 +71,7 @@ fn an_answer_goes_on_beyond_what_the_draft_model_can_hold() {
     assert_eq!(guessed["choices"], plain["choices"]);
     let details = &guessed["usage"]["completion_tokens_details"];
     let right = details["accepted_prediction_tokens"].as_u64().unwrap();
-    assert!((1..64).contains(&right), "guessed within the first 64 tokens only: {guessed}");
+    assert!(right > 0, "by the small model at first, then from the text itself: {guessed}");
     assert!(!with.log().contains("no longer guessed"), "{}", with.log());
 }
 

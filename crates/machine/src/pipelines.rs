@@ -247,7 +247,7 @@ impl NodeMachine {
 
     // ---- the small model ----
 
-    /// How tokens of an instance are guessed ahead: as configured, unless the small model cannot guess for it.
+    /// How tokens of an instance are guessed ahead: as configured, or from the text itself where the small model cannot guess for it.
     fn speculation_of(&mut self, placement: &Placement) -> Speculation {
         let wanted = self.config.speculation;
         if wanted != Speculation::Model {
@@ -260,10 +260,10 @@ impl NodeMachine {
             Some(Ok(())) => Speculation::Model,
             Some(Err(reason)) => {
                 // A request to this node for the model is refused; another node placed it.
-                self.notice(Notice::Warning(format!("no tokens are guessed ahead: {reason}")));
-                Speculation::Off
+                self.notice(Notice::Warning(format!("no small model guesses ahead: {reason}")));
+                Speculation::Lookup
             }
-            None => Speculation::Off,
+            None => Speculation::Lookup,
         }
     }
 

@@ -131,10 +131,10 @@ impl Scheduler {
         }
     }
 
-    /// The small model is gone; everybody goes on without guesses.
+    /// The small model is gone: a sequence's own text goes on guessing, and what its grammar forces goes along as before.
     pub(super) fn stop_drafting(&mut self) {
         if self.config.speculation == Speculation::Model {
-            self.config.speculation = Speculation::Off;
+            self.config.speculation = Speculation::Lookup;
             self.running.values_mut().for_each(Running::stop_drafting);
         }
     }

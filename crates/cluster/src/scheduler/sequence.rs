@@ -202,10 +202,10 @@ impl Running {
         }
     }
 
-    /// There is no small model any more, or it cannot hold this sequence.
+    /// There is no small model any more, or it cannot hold this sequence: its own text is looked at instead.
     pub(super) fn stop_drafting(&mut self) {
         if self.has_drafter() {
-            self.guesser = Guesser::Nobody;
+            self.guesser = Guesser::Lookup(Lookup::new(&self.tokens, self.tokens_max));
         }
     }
 

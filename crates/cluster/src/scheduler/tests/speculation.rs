@@ -416,6 +416,30 @@ fn tokens_that_the_grammar_forces_save_steps_whoever_else_guesses() {
 }
 
 #[test]
+fn without_its_small_model_a_scheduler_goes_on_with_what_is_forced_and_with_the_text_itself() {
+    let run = |noise, forced_max| {
+        let mut world = World::new(&[1], Speculation::Model, vec![]);
+        world.feed(SchedulerInput::DraftsOver);
+        world.forced_max = forced_max;
+        world.requests =
+            vec![Request { prompt: 3, max_tokens: 60, noise, ignore_eos: true, cancel_at: None }];
+        let mut submission = submission(1, 3, 60);
+        submission.spec.history = prompt(1, &world.requests[0]);
+        submission.ignore_eos = true;
+        world.feed(SchedulerInput::Submit { from: node(9), submission });
+        world.run(0.1);
+        assert!(world.asked.is_empty(), "nobody is there to be asked");
+        world
+    };
+    let (with, without) = (run(1, 5), run(1, 0));
+    assert_eq!(with.answers, without.answers);
+    assert_eq!(with.answers, guessed(Speculation::Off, Duration::ZERO).answers);
+    assert!(with.steps * 10 < without.steps * 8, "{} steps instead of {}", with.steps, without.steps);
+    let repeats = run(1 << 40, 0);
+    assert!(repeats.steps < 40, "its own text guesses: {} steps", repeats.steps);
+}
+
+#[test]
 fn a_small_model_as_slow_as_the_large_one_is_not_asked_for_long() {
     let each = Duration::from_millis(10);
     let (with, without) = (guessed(Speculation::Model, each), guessed(Speculation::Off, each));
@@ -439,7 +463,6 @@ fn a_sequence_that_the_small_model_cannot_hold_is_asked_about_once() {
         world.small = Small::Holds(len_max);
         world.run(0.1);
         assert_eq!(world.refused, 1, "within {len_max} tokens");
-        assert_eq!(world.drafts > 0, len_max > 0, "until then it guesses: {} drafts", world.drafts);
         assert_eq!(world.answers, guessed(Speculation::Off, Duration::ZERO).answers);
     }
 }
