@@ -212,6 +212,21 @@ pub enum StoreWarning {
         /// Fetched models found on disk.
         recovered: usize,
     },
+    /// The list of models is of another version of exo, or has entries that this one cannot read.
+    #[error(
+        "the list of models has format {version} and is kept as {}; {kept} models are taken over{}",
+        moved_to.display(), left_out_text(left_out)
+    )]
+    RegistryOfOtherVersion {
+        /// The format it says it has.
+        version: u64,
+        /// Where the file went.
+        moved_to: PathBuf,
+        /// Models in the list now.
+        kept: usize,
+        /// Models that could not be read, and why; their files stay.
+        left_out: Vec<String>,
+    },
     /// A fetched model's folder is damaged and was left alone.
     #[error("{} is not a readable partial copy: {reason}", path.display())]
     DamagedCopy {
@@ -220,4 +235,11 @@ pub enum StoreWarning {
         /// Why.
         reason: String,
     },
+}
+
+fn left_out_text(left_out: &[String]) -> String {
+    match left_out {
+        [] => String::new(),
+        models => format!(", add these again: {}", models.join(", ")),
+    }
 }

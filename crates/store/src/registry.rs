@@ -13,6 +13,8 @@ use crate::{Manifest, StoreError, StoreWarning};
 const VERSION: u32 = 1;
 const REGISTRY_BYTES_MAX: u64 = 64 << 20;
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+/// What a warning says of one model.
+const LEFT_OUT_CHARS_MAX: usize = 200;
 
 /// Where everything is within a data folder.
 #[derive(Clone, Debug)]
@@ -121,13 +123,24 @@ struct Document {
     models: Vec<Entry>,
 }
 
-/// The list. Unreadable, it is moved aside and made again from what is on disk.
+/// A list of another version, or one with an entry that this one cannot read.
+#[derive(Deserialize)]
+struct Foreign {
+    version: u64,
+    models: Vec<serde_json::Value>,
+}
+
+/// The list. Of another version of exo, what can be read of it stays; unreadable, it is made again from what is on disk. In both
+/// cases the file is moved aside.
 pub(crate) fn load(layout: &Layout) -> Result<(Vec<Entry>, Vec<StoreWarning>), StoreError> {
     let path = layout.registry();
     let Some(bytes) = read_bounded(&path, REGISTRY_BYTES_MAX)? else { return Ok((Vec::new(), Vec::new())) };
     match serde_json::from_slice::<Document>(&bytes) {
         Ok(document) if document.version == VERSION => Ok((document.models, Vec::new())),
-        _ => rebuild(layout, &path),
+        _ => match serde_json::from_slice::<Foreign>(&bytes) {
+            Ok(foreign) => convert(layout, &path, foreign),
+            Err(_) => rebuild(layout, &path),
+        },
     }
 }
 
@@ -156,12 +169,44 @@ fn save(layout: &Layout, models: Vec<Entry>) -> Result<(), StoreError> {
     write_atomic(&layout.registry(), &encoded)
 }
 
-fn rebuild(layout: &Layout, path: &Path) -> Result<(Vec<Entry>, Vec<StoreWarning>), StoreError> {
+/// Takes over each entry that has what this version needs, and what else is on disk.
+fn convert(
+    layout: &Layout,
+    path: &Path,
+    Foreign { version, models }: Foreign,
+) -> Result<(Vec<Entry>, Vec<StoreWarning>), StoreError> {
+    let (mut entries, mut left_out) = (Vec::new(), Vec::new());
+    for model in models {
+        let name = model["name"].as_str().unwrap_or("a model without a name").to_owned();
+        match serde_json::from_value::<Entry>(model) {
+            Ok(entry) => entries.push(entry),
+            Err(error) => {
+                left_out.push(exo_types::printable(&format!("{name:.80} ({error})"), LEFT_OUT_CHARS_MAX))
+            }
+        }
+    }
+    let moved_to = move_aside(path, &format!("version-{version}"))?;
+    let (on_disk, mut warnings) = recover(layout);
+    let is_new = |entry: &Entry| entries.iter().all(|known| known.id != entry.id);
+    let found: Vec<Entry> = on_disk.into_iter().filter(is_new).collect();
+    entries.extend(found);
+    let kept = entries.len();
+    warnings.insert(0, StoreWarning::RegistryOfOtherVersion { version, moved_to, kept, left_out });
+    save(layout, entries.clone())?;
+    Ok((entries, warnings))
+}
+
+fn move_aside(path: &Path, why: &str) -> Result<PathBuf, StoreError> {
     let moved_to = (0..1000)
-        .map(|i| path.with_extension(format!("json.damaged-{i}")))
+        .map(|i| path.with_extension(format!("json.{why}-{i}")))
         .find(|candidate| !candidate.exists())
-        .unwrap_or_else(|| path.with_extension("json.damaged"));
+        .unwrap_or_else(|| path.with_extension(format!("json.{why}")));
     fs::rename(path, &moved_to).map_err(|e| failed("move aside", path, 0, e))?;
+    Ok(moved_to)
+}
+
+fn rebuild(layout: &Layout, path: &Path) -> Result<(Vec<Entry>, Vec<StoreWarning>), StoreError> {
+    let moved_to = move_aside(path, "damaged")?;
     let (entries, mut warnings) = recover(layout);
     warnings.insert(0, StoreWarning::RegistryRebuilt { moved_to, recovered: entries.len() });
     save(layout, entries.clone())?;

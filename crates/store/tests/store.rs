@@ -203,6 +203,37 @@ fn a_damaged_list_is_moved_aside_and_fetched_models_are_found_again() {
 }
 
 #[test]
+fn a_list_of_another_version_keeps_its_models_and_names_those_it_cannot_read() {
+    let (from, to) = (Home::new(), Home::new());
+    let sender = from.store();
+    let fetched = add(&sender, &from.model("a.gguf", DType::F16)).id;
+    to.store().prepare(&sender.manifest(fetched).unwrap()).unwrap();
+    let own = add(&to.store(), &to.model("own.gguf", DType::F32)).id;
+    let data = to.folder.path().join("data");
+    let mut list: serde_json::Value =
+        serde_json::from_slice(&fs::read(data.join("models.json")).unwrap()).unwrap();
+    list["version"] = 7.into();
+    list["models"][0]["of_the_future"] = true.into();
+    let models = list["models"].as_array_mut().unwrap();
+    models.push(serde_json::json!({"name": "moved\u{1b}", "where": "elsewhere"}));
+    fs::write(data.join("models.json"), list.to_string()).unwrap();
+    let (store, warnings) = Store::open(&data).unwrap();
+    let moved_to = data.join("models.json.version-7-0");
+    let told = warnings[0].to_string();
+    assert!(told.contains("format 7") && told.contains("2 models are taken over"), "{told}");
+    assert!(told.contains("add these again: moved") && !told.contains('\u{1b}'), "{told}");
+    assert_eq!(fs::read(&moved_to).unwrap(), list.to_string().into_bytes(), "nothing of it is lost");
+    let mut ids: Vec<_> = store.list().unwrap().iter().map(|r| r.id).collect();
+    ids.sort_unstable();
+    let mut expected = [fetched, own];
+    expected.sort_unstable();
+    assert_eq!(ids, expected);
+    assert!(store.record(own).unwrap().complete);
+    let (_, warnings) = Store::open(&data).unwrap();
+    assert_eq!(warnings, [], "it is of this version now");
+}
+
+#[test]
 fn what_is_no_model_is_not_added() {
     let home = Home::new();
     let store = home.store();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use exo_api::{AdminError, ModelView, NodeView};
 use exo_hub::Origin;
 use exo_machine::{Answer, ModelHolders, Question};
-use exo_store::StoreError;
+use exo_store::{ModelRecord, Store, StoreError};
 use exo_types::ModelId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
@@ -50,20 +50,47 @@ impl NodeFacade {
         let Some(Answer::Models(held)) = self.ask(question, ANSWER_MAX).await else {
             return Err(unavailable("the node is shutting down"));
         };
-        self.ask_of_others(&held).await;
+        // The disk is read off the threads that answer, and the list of models once for all of them.
+        let store = self.library.store().clone();
+        let records = blocking(move || records_of(&store)).await?;
+        self.ask_of_others(&held, &records).await;
+        let store = self.library.store().clone();
+        let shown = move |held: ModelHolders| {
+            let local = records.get(&held.id);
+            let is_here = local.is_some_and(|r| r.complete || r.is_of_hub);
+            (held.id, is_here, model_view(&store, held, local))
+        };
         let mut views = Vec::new();
-        for model in held {
-            views.push(self.model_view(model).await);
+        for (id, is_here, mut view) in blocking(|| held.into_iter().map(shown).collect::<Vec<_>>()).await? {
+            let details = match is_here {
+                true => self.library.details(id).await.ok(),
+                false => self.library.told(id).0.map(|told| {
+                    view.added_unix_s = told.added_unix_s;
+                    told.details
+                }),
+            };
+            if let Some(details) = details {
+                view.architecture = details.architecture;
+                view.format = details.format;
+                view.weight_bytes = details.weight_bytes;
+                view.parameters = details.parameters;
+                view.layers = details.layers;
+                view.context_tokens_max = details.context_tokens_max;
+                view.chat = details.chat;
+                view.tools = Some(details.tools);
+                view.dtypes = details.dtypes;
+            }
+            views.push(view);
         }
         Ok(views)
     }
 
     /// Has members asked about models that they alone have. The list waits a moment; what comes later is in the next one.
-    async fn ask_of_others(&self, held: &[ModelHolders]) {
+    async fn ask_of_others(&self, held: &[ModelHolders], records: &BTreeMap<ModelId, ModelRecord>) {
         let view = self.view.borrow().clone();
         let mut of_members: BTreeMap<&str, (&NodeView, Vec<ModelId>)> = BTreeMap::new();
         for model in held.iter().filter(|model| self.library.told(model.id).1) {
-            if self.library.store().record(model.id).is_ok_and(|record| record.complete) {
+            if records.get(&model.id).is_some_and(|record| record.complete) {
                 continue;
             }
             let holders: Vec<String> = model.whole_on.iter().map(|node| node.to_full()).collect();
@@ -80,64 +107,6 @@ impl NodeFacade {
             let all = futures_util::future::join_all(asks);
             let _ = tokio::time::timeout(LIST_WAITS_MAX, all).await;
         }
-    }
-
-    /// A model that only others have is shown by what they say of it.
-    async fn model_view(&self, held: ModelHolders) -> ModelView {
-        let local = self.library.store().record(held.id).ok();
-        let mut view = ModelView {
-            id: held.id.to_full(),
-            name: held.name,
-            architecture: String::new(),
-            format: String::new(),
-            dtypes: BTreeMap::new(),
-            weight_bytes: held.bytes,
-            layers: 0,
-            context_tokens_max: 0,
-            path: local.as_ref().map(|r| r.path.display().to_string()),
-            nodes: held.node_names,
-            chat: true,
-            tools: None,
-            instances: held.instances.iter().map(ToString::to_string).collect(),
-            added_unix_s: local.as_ref().map_or(0, |r| modified_unix_s(&r.path)),
-            parameters: 0,
-            source: None,
-            licence: None,
-            kept: local.as_ref().is_some_and(|r| r.is_kept),
-            used_unix_s: local.as_ref().map(|r| r.used_unix_s).filter(|at| *at > 0),
-        };
-        if let Some(origin) = local.as_ref().and_then(|r| Origin::beside(&r.path)) {
-            (view.source, view.licence) = (Some(origin.label()), Some(origin.licence.label().to_owned()));
-        }
-        let hub = self.library.store().manifest(held.id).ok().and_then(|manifest| manifest.hub.clone());
-        if let Some(hub) = hub {
-            let how = match local.as_ref().and_then(|record| record.checked) {
-                Some(true) => "verified",
-                Some(false) => "NOT what the hub promised",
-                None => "not verified",
-            };
-            view.source = Some(format!("{} in parts, {how}", hub.name()));
-            view.licence = Some(hub.licence);
-        }
-        let details = match local.is_some_and(|r| r.complete || r.is_of_hub) {
-            true => self.library.details(held.id).await.ok(),
-            false => self.library.told(held.id).0.map(|told| {
-                view.added_unix_s = told.added_unix_s;
-                told.details
-            }),
-        };
-        if let Some(details) = details {
-            view.architecture = details.architecture;
-            view.format = details.format;
-            view.weight_bytes = details.weight_bytes;
-            view.parameters = details.parameters;
-            view.layers = details.layers;
-            view.context_tokens_max = details.context_tokens_max;
-            view.chat = details.chat;
-            view.tools = Some(details.tools);
-            view.dtypes = details.dtypes;
-        }
-        view
     }
 
     pub(super) async fn add(&self, path: String, name: Option<String>) -> Result<ModelView, AdminError> {
@@ -189,6 +158,59 @@ impl NodeFacade {
             Err(error) => Err(AdminError::Failed { message: chain(&error) }),
         }
     }
+}
+
+/// What the disk has, by id.
+fn records_of(store: &Store) -> BTreeMap<ModelId, ModelRecord> {
+    let records = store.list().unwrap_or_else(|error| {
+        tracing::warn!(error = chain(&error), "the list of models cannot be read");
+        Vec::new()
+    });
+    records.into_iter().map(|record| (record.id, record)).collect()
+}
+
+async fn blocking<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, AdminError> {
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|error| AdminError::Failed { message: error.to_string() })
+}
+
+/// What is known of a model without opening it. One that only others have is shown by what they say of it.
+fn model_view(store: &Store, held: ModelHolders, local: Option<&ModelRecord>) -> ModelView {
+    let mut view = ModelView {
+        id: held.id.to_full(),
+        name: held.name,
+        architecture: String::new(),
+        format: String::new(),
+        dtypes: BTreeMap::new(),
+        weight_bytes: held.bytes,
+        layers: 0,
+        context_tokens_max: 0,
+        path: local.map(|r| r.path.display().to_string()),
+        nodes: held.node_names,
+        chat: true,
+        tools: None,
+        instances: held.instances.iter().map(ToString::to_string).collect(),
+        added_unix_s: local.map_or(0, |r| modified_unix_s(&r.path)),
+        parameters: 0,
+        source: None,
+        licence: None,
+        kept: local.is_some_and(|r| r.is_kept),
+        used_unix_s: local.map(|r| r.used_unix_s).filter(|at| *at > 0),
+    };
+    if let Some(origin) = local.and_then(|r| Origin::beside(&r.path)) {
+        (view.source, view.licence) = (Some(origin.label()), Some(origin.licence.label().to_owned()));
+    }
+    let hub = store.manifest(held.id).ok().and_then(|manifest| manifest.hub.clone());
+    if let Some(hub) = hub {
+        let how = match local.and_then(|record| record.checked) {
+            Some(true) => "verified",
+            Some(false) => "NOT what the hub promised",
+            None => "not verified",
+        };
+        view.source = Some(format!("{} in parts, {how}", hub.name()));
+        view.licence = Some(hub.licence);
+    }
+    view
 }
 
 fn not_here(wanted: &str) -> AdminError {
