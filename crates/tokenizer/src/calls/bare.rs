@@ -14,10 +14,12 @@ pub(super) fn find(template: &ChatTemplate, one: &Turn, ends: &[String]) -> Opti
     let turn = &one.turn;
     let name_at = turn.find(NAME)?;
     let at = name_at + turn[name_at..].find(ARGUMENTS)?;
-    let (begin, head) = turn[..at].split_at(name_at);
+    // The call's id may stand on either side of the name.
+    let start = turn[..name_at].find(IDS[0]).unwrap_or(name_at);
+    let (begin, head) = turn[..at].split_at(start);
     let rest = up_to_end(&turn[at + ARGUMENTS.len()..], ends)?;
     // A name that ends where its arguments begin could go on.
-    if begin.trim().is_empty() || head.len() == NAME.len() || head.contains(IDS[0]) || rest.contains(IDS[0]) {
+    if begin.trim().is_empty() || head.ends_with(NAME) || rest.contains(IDS[0]) {
         return None;
     }
     let head = parts(head);
@@ -32,7 +34,7 @@ pub(super) fn find(template: &ChatTemplate, one: &Turn, ends: &[String]) -> Opti
         let two = Turn::render(template, &calls).ok()?.turn;
         let two = up_to_end(&two, ends)?;
         let behind_first = two.strip_prefix(&turn[..at + ARGUMENTS.len()])?;
-        let other_head = turn[name_at..at].replace(NAME, OTHER);
+        let other_head = turn[start..at].replace(NAME, OTHER).replace(IDS[0], IDS[1]);
         let second = behind_first.find(&format!("{other_head}{OTHER_ARGUMENTS}"))?;
         behind_first.ends_with(&format!("{OTHER_ARGUMENTS}{rest}")).then(|| behind_first[..second].to_owned())
     };

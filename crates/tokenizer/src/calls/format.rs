@@ -91,6 +91,14 @@ impl CallFormat {
         let first = two.call(&calls[0], 0)?;
         let second = two.call(&calls[1], first.end)?;
         let between = &two.turn[first.end..second.start];
+        // Some number their calls: another one is not written like the first.
+        let head = |probe: &Probe<'_>, call: &Span| {
+            let at = two.turn[call.start..].find(probe.2)?;
+            Some(two.turn[call.start..call.start + at].replace(probe.0, NAME).replace(probe.1, IDS[0]))
+        };
+        if head(&calls[0], &first) != head(&calls[1], &second) {
+            return None;
+        }
         let is_same = two.turn[..first.start] == self.begin
             && up_to_end(&two.turn[second.end..], ends) == Some(self.end.as_str())
             && !ends.iter().any(|end| between.contains(end.as_str()));
@@ -167,6 +175,11 @@ impl Turn {
         // A prompt may end in an opened thought, which is not there in a turn that is over.
         let same = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
         let same = (0..=same).rev().find(|at| whole.is_char_boundary(*at)).unwrap_or(0);
+        // `<think>`, where the prompt opens a thought, begins as `<tool_call>` does: no sign is cut.
+        let same = match whole[..same].rfind('<') {
+            Some(sign) if same < prompt.len() && !whole[sign..same].contains('>') => sign,
+            _ => same,
+        };
         Ok(Self { prompt, turn: behind_thought(&whole[same..]).to_owned() })
     }
 

@@ -1,4 +1,4 @@
-//! The operations that make values, with their sizes checked.
+//! The operations that make values, with their sizes checked, and those that calculate, with numbers that have a spelling as plain ones.
 
 use std::sync::OnceLock;
 
@@ -13,6 +13,12 @@ use super::numbers::plain_number;
 const CONCAT: &str = "exo ~";
 const ADD: &str = "exo +";
 const MUL: &str = "exo *";
+const SUB: &str = "exo -";
+const DIV: &str = "exo /";
+const INT_DIV: &str = "exo //";
+const REM: &str = "exo %";
+const POW: &str = "exo **";
+const NEG: &str = "exo neg";
 const SLICE: &str = "exo []";
 const LIST: &str = "exo list";
 const TUPLE: &str = "exo tuple";
@@ -32,6 +38,12 @@ pub(crate) fn replacement(instruction: &Instruction<'_>) -> Option<(&'static str
         Instruction::StringConcat => (CONCAT, 2),
         Instruction::Add => (ADD, 2),
         Instruction::Mul => (MUL, 2),
+        Instruction::Sub => (SUB, 2),
+        Instruction::Div => (DIV, 2),
+        Instruction::IntDiv => (INT_DIV, 2),
+        Instruction::Rem => (REM, 2),
+        Instruction::Pow => (POW, 2),
+        Instruction::Neg => (NEG, 1),
         Instruction::Slice => (SLICE, 4),
         Instruction::BuildList(Some(count)) => (LIST, short(*count)?),
         Instruction::BuildTuple(Some(count)) => (TUPLE, short(*count)?),
@@ -59,6 +71,12 @@ pub(crate) fn add_to(environment: &mut Environment<'_>, budget: &Budget) {
     add(CONCAT, concat);
     add(ADD, plus);
     add(MUL, times);
+    add(SUB, |_, a| natively(Native::Sub, a));
+    add(DIV, |_, a| natively(Native::Div, a));
+    add(INT_DIV, |_, a| natively(Native::IntDiv, a));
+    add(REM, |_, a| natively(Native::Rem, a));
+    add(POW, |_, a| natively(Native::Pow, a));
+    add(NEG, |_, a| natively(Native::Neg, a));
     add(SLICE, |budget, a| budget.settle(natively(Native::Slice, a)?));
     add(LIST, |_, items| Ok(Value::from(items.to_vec())));
     add(TUPLE, |_, items| Ok(Value::from(Tuple::from(items.to_vec()))));
@@ -107,15 +125,21 @@ enum Native {
     Mul,
     Slice,
     In,
+    Sub,
+    Div,
+    IntDiv,
+    Rem,
+    Pow,
+    Neg,
 }
 
 fn natively(operation: Native, arguments: &[Value]) -> Result<Value, Error> {
-    static EXPRESSIONS: OnceLock<[Expression<'static, 'static>; 4]> = OnceLock::new();
+    static EXPRESSIONS: OnceLock<[Expression<'static, 'static>; 10]> = OnceLock::new();
     static ENVIRONMENT: OnceLock<Environment<'static>> = OnceLock::new();
     let expressions = EXPRESSIONS.get_or_init(|| {
         let environment = ENVIRONMENT.get_or_init(Environment::empty);
-        ["a + b", "a * b", "a[b:c:d]", "a in b"]
-            .map(|source| environment.compile_expression(source).expect("these four are valid"))
+        ["a + b", "a * b", "a[b:c:d]", "a in b", "a - b", "a / b", "a // b", "a % b", "a ** b", "-a"]
+            .map(|source| environment.compile_expression(source).expect("these are valid"))
     });
     let of = |i: usize| arguments.get(i).map(plain_number).unwrap_or_default();
     expressions[operation as usize].eval(context! { a => of(0), b => of(1), c => of(2), d => of(3) })
