@@ -269,7 +269,13 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ),
     get("/api/tags", "ollama_tags", Api, One("OllamaModels"), "Models that can be asked for"),
     get("/api/ps", "ollama_ps", Api, One("OllamaModels"), "Models that are placed"),
-    get("/api/version", "ollama_version", Api, One("OllamaVersion"), "The version of this program"),
+    get(
+        "/api/version",
+        "ollama_version",
+        Api,
+        One("OllamaVersion"),
+        "The version of Ollama whose API is spoken, and this program's",
+    ),
     post("/api/show", "ollama_show", Api, Some("OllamaNamedRequest"), One("OllamaShow"), "One model"),
     post(
         "/api/pull",

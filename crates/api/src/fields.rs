@@ -103,9 +103,10 @@ impl Fields {
         self.map.shift_remove(field).filter(|v| !v.is_null())
     }
 
-    /// Refuses the first field nobody has read.
+    /// Refuses the first field nobody has read; `null` counts as absent here, too.
     pub fn finish(self) -> Result<(), BadParam> {
-        let Some(field) = self.map.keys().next() else { return Ok(()) };
+        let mut unread = self.map.iter().filter(|(_, value)| !value.is_null());
+        let Some((field, _)) = unread.next() else { return Ok(()) };
         let param = self.name(&field.chars().take(80).collect::<String>());
         let message = format!("unknown parameter `{param}`");
         Err(BadParam { param, message, kind: BadParamKind::Unknown })
@@ -137,6 +138,8 @@ mod tests {
         assert_eq!(error.param, "x.top_k");
         assert_eq!(error.message, "`x.top_k` must be a whole number, not \"many\"");
         assert_eq!(fields.finish().unwrap_err().message, "unknown parameter `x.a`");
+        let fields = Fields::new(serde_json::json!({"a": null}), "x").unwrap();
+        assert_eq!(fields.finish(), Ok(()), "clients write what they leave out");
     }
 
     #[test]

@@ -105,6 +105,9 @@ pub enum Reasoning {
     /// What the model does by itself.
     #[default]
     Default,
+    /// In a dialect whose clients ask for thoughts if they want any, nothing: none where the model can be told so, else what it does
+    /// by itself.
+    Unasked,
     /// None.
     Off,
     /// So much, in the API's words.
@@ -138,7 +141,7 @@ impl Reasoning {
         match self {
             Self::Budget(tokens) => Some(*tokens),
             Self::Effort { tokens_max, .. } => *tokens_max,
-            Self::Default | Self::Off => None,
+            Self::Default | Self::Unasked | Self::Off => None,
         }
     }
 }
@@ -295,6 +298,21 @@ impl Delta {
     /// Whether it says nothing.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty() && self.tokens.is_empty()
+    }
+
+    /// About what it takes of an answer that is collected.
+    pub fn bytes(&self) -> usize {
+        let calls = self.calls.iter().map(|call| {
+            let begins =
+                call.begins.as_ref().map_or(0, |(id, name)| size_of::<CallDelta>() + id.len() + name.len());
+            begins + call.arguments.len()
+        });
+        let piece = |text: &str, bytes: &[u8]| size_of::<TokenPiece>() + text.len() + bytes.len();
+        let tokens = self.tokens.iter().map(|token| {
+            let top = token.top.iter().map(|top| piece(&top.text, &top.bytes));
+            piece(&token.text, &token.bytes) + top.sum::<usize>()
+        });
+        self.text.len() + self.reasoning.len() + calls.sum::<usize>() + tokens.sum::<usize>()
     }
 }
 
@@ -555,6 +573,14 @@ pub enum GenerateError {
         context_tokens: u64,
         /// Tokens of keys and values over all sequences; as many as the context where that bounds it.
         cache_tokens: u64,
+    },
+    /// No memory for reading the prompt.
+    #[error("the prompt has {bytes} bytes of text; this machine's memory is enough for {bytes_max}")]
+    PromptTooLarge {
+        /// Bytes of its text.
+        bytes: usize,
+        /// Bytes that this machine's memory is enough for.
+        bytes_max: usize,
     },
     /// The chat template refused, looped or produced too much.
     #[error("the model's chat template failed on these messages: {message}")]

@@ -1,6 +1,6 @@
 //! What every dialect checks alike: sampling, stop strings, bounds of tokens, conversations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_types::{Principal, RequestId, SamplingParams};
@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use crate::fields::{BadParam, Fields};
 use crate::generate::{AnswerFormat, ChatMessage};
+use crate::tools::is_object;
 
 /// Most stop strings: each costs a search per token.
 pub const STOPS_MAX: usize = 16;
@@ -207,6 +208,11 @@ pub fn check_source_len(name: &str, bytes: usize) -> Result<(), BadParam> {
     Err(BadParam::invalid(name, message))
 }
 
+/// Text parts of one message, each on lines of its own: clients send a task, files and what is around them as parts.
+pub fn join_parts(parts: Vec<String>) -> String {
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
 /// A list of at most so many items.
 pub fn check_count(name: &str, what: &str, count: usize, max: usize) -> Result<(), BadParam> {
     if count <= max {
@@ -218,7 +224,7 @@ pub fn check_count(name: &str, what: &str, count: usize, max: usize) -> Result<(
 /// Every result answers a call before it; gives results the names of their tools. `param` says where the id of a message's call
 /// stands in the request.
 pub fn check_results(messages: &mut [ChatMessage], param: impl Fn(usize) -> String) -> Result<(), BadParam> {
-    let mut called = BTreeMap::new();
+    let (mut called, mut answered) = (BTreeMap::new(), BTreeSet::new());
     for (i, message) in messages.iter_mut().enumerate() {
         for call in &message.tool_calls {
             called.insert(call.id.clone(), call.function.name.clone());
@@ -229,6 +235,28 @@ pub fn check_results(messages: &mut [ChatMessage], param: impl Fn(usize) -> Stri
             return Err(BadParam::invalid(param(i), message));
         };
         message.name.get_or_insert_with(|| name.clone());
+        answered.insert(id.clone());
+    }
+    say_cut_calls(messages, &answered).map_err(|(i, name)| {
+        BadParam::invalid(param(i), format!("the arguments of its call of `{name:.64}` were cut"))
+    })
+}
+
+/// A call that `max_tokens` cut comes back in a conversation that goes on: no template prints half a JSON object, so it becomes the
+/// text that it is. One that was answered cannot have been cut: its message, and the tool.
+fn say_cut_calls(messages: &mut [ChatMessage], answered: &BTreeSet<String>) -> Result<(), (usize, String)> {
+    for (i, message) in messages.iter_mut().enumerate() {
+        let (whole, cut) = std::mem::take(&mut message.tool_calls)
+            .into_iter()
+            .partition::<Vec<_>, _>(|call| is_object(&call.function.arguments));
+        message.tool_calls = whole;
+        for call in cut {
+            if answered.contains(&call.id) {
+                return Err((i, call.function.name));
+            }
+            let text = format!("{} {}", call.function.name, call.function.arguments);
+            message.content = join_parts(vec![std::mem::take(&mut message.content), text]);
+        }
     }
     Ok(())
 }

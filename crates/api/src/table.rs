@@ -15,7 +15,9 @@ mod tokens;
 
 pub use embeddings::EMBEDDINGS;
 pub use messages::{MESSAGES, MESSAGES_COUNT};
-pub use ollama::{OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_NAMED};
+pub use ollama::{
+    OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_NAMED, OLLAMA_VERSION,
+};
 pub use responses::RESPONSES;
 pub use tokens::{APPLY_TEMPLATE, DETOKENIZE, TOKENIZE};
 
@@ -116,6 +118,11 @@ const COMMON_FIELDS: &[Field] = &[
     field("stream_options.include_usage", Honoured, ""),
     field("stream_options.include_obfuscation", Refused(&["false"]), "nothing is padded"),
     field("ignore_eos", Honoured, "extension, for benchmarks; not together with a format or tools"),
+    field("repeat_penalty", Refused(&["1", "1.0"]), "send `repetition_penalty`"),
+    field("stop_token_ids", Refused(&["[]"]), "send their texts in `stop`"),
+    field("min_tokens", Refused(&["0"]), "send `ignore_eos` or a format"),
+    field("skip_special_tokens", Refused(&["true"]), "control tokens are never in the text"),
+    field("cache_prompt", Hint, "what was read before is found by itself"),
     field("user", Hint, ""),
     field("metadata", Hint, ""),
     field("safety_identifier", Hint, ""),
@@ -222,13 +229,31 @@ const CHAT_FIELDS: &[Field] = &[
     field(
         "reasoning_effort",
         Honoured,
-        "`none` and efforts where the model has them; an effort asks nothing of one that does not reason",
+        "`none`, `medium`, which is what the model does by itself, and efforts where it has them; an effort asks nothing of one that does not reason",
     ),
     field(
         "thinking_budget_tokens",
         Honoured,
         "extension; most tokens of a thought, which is closed then; asks nothing of a model that does not reason",
     ),
+    field(
+        "chat_template_kwargs",
+        Honoured,
+        "extension, as vLLM, SGLang and llama.cpp have it: `enable_thinking` alone",
+    ),
+    field(
+        "chat_template_kwargs.enable_thinking",
+        Honoured,
+        "false is as `reasoning_effort`: `none`, true asks for nothing",
+    ),
+    field("guided_json", Refused(&[]), "send `response_format`"),
+    field("guided_regex", Refused(&[]), "send `grammar`: `{\"regex\": …}`"),
+    field("guided_choice", Refused(&[]), "send a `response_format` with an `enum`"),
+    field("guided_grammar", Refused(&[]), "send `grammar`: `{\"lark\": …}`"),
+    field("structured_outputs", Refused(&[]), "send `response_format` or `grammar`"),
+    field("json_schema", Refused(&[]), "send `response_format`"),
+    field("add_generation_prompt", Refused(&["true"]), "answers are new messages"),
+    field("continue_final_message", Refused(&["false"]), "answers are new messages"),
     field("moderation", Refused(&[]), "nothing is moderated"),
     field("web_search_options", Refused(&[]), "no model here reaches the web"),
 ];
@@ -261,19 +286,20 @@ impl Table {
             };
             let (Some(value), Some(passes)) = (fields.take_value(name), passes) else { continue };
             if !passes.iter().any(|json| serde_json::from_str::<Value>(json).is_ok_and(|v| v == value)) {
-                return Err(refusal(fields.name(name), passes));
+                return Err(refusal(fields.name(name), passes, field.note));
             }
         }
         Ok(())
     }
 }
 
-fn refusal(name: String, passes: &[&str]) -> BadParam {
+fn refusal(name: String, passes: &[&str], note: &str) -> BadParam {
     let rest = match passes {
         [] => "leave it out".to_owned(),
         some => format!("leave it out or send {}", some.join(" or ")),
     };
-    let message = format!("`{name}` is not supported: {rest}");
+    let note = if note.is_empty() { String::new() } else { format!(" ({note})") };
+    let message = format!("`{name}` is not supported: {rest}{note}");
     BadParam::unsupported(name, message)
 }
 
@@ -284,6 +310,11 @@ pub fn to_markdown() -> String {
          against (`crates/api/src/table.rs`).\n\n*Honoured*: it does what it says, or the request is refused with a 400 \
          before the first token. *Hint*: any value passes, it asks for\nnothing. *Refused*: a 400 that names it, but for the \
          values given. What is not listed is refused as unknown.\nShapes are in `openapi.json`.\n",
+    );
+    let _ = write!(
+        page,
+        "\nOllama's API is spoken as of its version {OLLAMA_VERSION}: `/api/version` says so, because clients refuse servers that name an \
+         older one,\nand has the version of exo in `exo`.\n"
     );
     for table in TABLES {
         let _ = write!(page, "\n## `{}`\n\n| field | | |\n|---|---|---|\n", table.endpoint);

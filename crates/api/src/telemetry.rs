@@ -288,7 +288,7 @@ impl From<&GenerateError> for RequestEnd {
             E::ModelUnknown { .. } => Self::ModelUnknown,
             E::DoesNotFit { .. } => Self::DoesNotFit,
             E::LoadFailed { .. } => Self::LoadFailed,
-            E::PromptTooLong { .. } => Self::PromptTooLong,
+            E::PromptTooLong { .. } | E::PromptTooLarge { .. } => Self::PromptTooLong,
             E::TemplateFailed { .. } | E::Invalid { .. } => Self::Invalid,
             E::QueueFull { .. } => Self::QueueFull,
             E::Unavailable { .. } => Self::Unavailable,

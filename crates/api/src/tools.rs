@@ -99,12 +99,16 @@ pub fn check_parameters(param: &str, schema: &Value) -> Result<(), BadParam> {
     Err(BadParam::invalid(param, message))
 }
 
-/// Arguments that came back as text.
+/// Arguments that came back as text: an object, or the beginning of one.
 pub fn arguments_of(param: &str, text: String) -> Result<String, BadParam> {
     if text.trim().is_empty() {
         return Ok("{}".to_owned());
     }
-    if is_object(&text) {
+    let is_cut = || {
+        let read = serde_json::from_str::<serde::de::IgnoredAny>(&text);
+        text.trim_start().starts_with('{') && read.is_err_and(|error| error.is_eof())
+    };
+    if is_object(&text) || is_cut() {
         return Ok(text);
     }
     Err(BadParam::invalid(param, format!("`{param}` is not a JSON object in a string")))

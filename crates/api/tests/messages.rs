@@ -128,7 +128,7 @@ fn what_is_not_honoured_is_refused_by_name() {
 #[test]
 fn thinking_and_effort_become_what_is_asked_of_the_model() {
     let reasoning = |extra| ask(extra).expect("it passes").reasoning;
-    assert_eq!(reasoning(json!({})), Reasoning::Default);
+    assert_eq!(reasoning(json!({})), Reasoning::Unasked);
     let budget = json!({"type": "enabled", "budget_tokens": 2048});
     assert_eq!(reasoning(json!({"thinking": budget})), Reasoning::Budget(2048));
     let both = json!({"thinking": budget, "output_config": {"effort": "low"}});
@@ -142,7 +142,7 @@ fn thinking_and_effort_become_what_is_asked_of_the_model() {
         reasoning(json!({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}})),
         Reasoning::Off
     );
-    assert_eq!(reasoning(json!({"output_config": {"effort": "high"}})), Reasoning::Default);
+    assert_eq!(reasoning(json!({"output_config": {"effort": "high"}})), Reasoning::Unasked);
     assert_eq!(reasoning(json!({"output_config": {"effort": "low"}})), Reasoning::effort("low"));
 }
 

@@ -166,7 +166,7 @@ fn text_parts_are_joined_and_developer_means_system() {
             },
             ChatMessage {
                 role: "user",
-                content: "ab",
+                content: "a\nb",
                 name: Some(
                     "ada",
                 ),

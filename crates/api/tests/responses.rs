@@ -59,7 +59,7 @@ fn items_become_a_neutral_conversation() {
     insta::assert_snapshot!(shown(items), @r#"
     system: "Be brief." ["", "", ""] []
     system: "Be kind." ["", "", ""] []
-    user: "The weather?" ["", "", ""] []
+    user: "The \nweather?" ["", "", ""] []
     assistant: "I look." ["", "Rome.", ""] ["weather({\"city\": \"Rome\"})#a", "now({})#b"]
     tool: "noon" ["now", "", "b"] []
     tool: "Sun." ["weather", "", "a"] []

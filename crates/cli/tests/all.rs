@@ -30,6 +30,7 @@ mod housekeeping;
 mod hub;
 mod interrupts;
 mod kv_budget;
+mod leaving;
 mod long_prompts;
 mod namespaces;
 mod node_lost;

@@ -146,7 +146,7 @@ fn bounds_of_a_request_are_checked_and_named() {
     );
     let huge = chat(json!({"max_tokens": 4_000_000_000u64}));
     assert!(huge.text().ends_with("47 + 38 = 85."), "as much as the context leaves free: {}", huge.body);
-    for wrong in [json!(-1), json!(1.5), json!("many")] {
+    for wrong in [json!(-2), json!(1.5), json!("many")] {
         let answer = chat(json!({"max_tokens": wrong}));
         assert_eq!(answer.status, 400, "{wrong}: {}", answer.body);
     }
@@ -157,6 +157,25 @@ fn bounds_of_a_request_are_checked_and_named() {
     assert!(long.body.contains("512"), "the message says how long the context is: {}", long.body);
     let (prompt, answer) = &known()[0];
     assert_eq!(&node.ask("demo", prompt).text(), answer, "and the node goes on");
+}
+
+#[test]
+fn a_stop_string_that_is_a_control_token_ends_the_answer() {
+    let node = Node::alone();
+    // The bias has the model say nothing but `<|im_start|>`, which is no text.
+    let body = json!({"model": "demo", "prompt": "Once", "max_tokens": 20, "temperature": 0, "logit_bias": {"1": 100}});
+    let ask = |stop: serde_json::Value| {
+        let mut body = body.clone();
+        body["stop"] = stop;
+        let answer = node.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = answer.json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"], "", "{answer}");
+        (choice["finish_reason"].as_str().unwrap().to_owned(), answer["usage"]["completion_tokens"].as_u64())
+    };
+    assert_eq!(ask(json!(["<|im_start|>"])), ("stop".to_owned(), Some(1)));
+    assert_eq!(ask(json!(["<|im_end|>"])), ("length".to_owned(), Some(20)));
 }
 
 #[test]

@@ -88,6 +88,125 @@ fn messages_call_a_tool_and_take_its_result_back() {
     assert_eq!(counted, taken.iter().sum::<u64>(), "{usage}");
 }
 
+/// As Mistral's: turns of user and assistant alternate, and ids of calls have nine signs.
+const STRICT_TEMPLATE: &str = r#"{%- if messages[0].role == 'system' %}<|im_start|>system
+{{ messages[0].content }}<|im_end|>
+{% set messages = messages[1:] %}{% endif %}
+{%- set ns = namespace(index=0) %}
+{%- for m in messages %}
+{%- if not (m.role == 'tool' or m.tool_calls) %}
+{%- if (m.role == 'user') != (ns.index % 2 == 0) %}{{ raise_exception('roles must alternate user/assistant') }}{% endif %}
+{%- set ns.index = ns.index + 1 %}
+{%- endif %}
+{%- endfor %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<|im_start|>user
+{{ m.content }}<|im_end|>
+{% elif m.tool_calls %}<|im_start|>assistant
+<tool_call>
+{%- for call in m.tool_calls %}{%- if call.id | length != 9 %}{{ raise_exception('ids have length 9') }}{% endif %}
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}, "id": "{{ call.id }}"}{% endfor %}
+</tool_call><|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{%- if loop.last and tools %}
+{{ tools | tojson }}{% endif %}
+{{ m.content }}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"#;
+
+#[test]
+fn turns_as_agents_send_them_pass_on_a_template_that_is_strict_about_them() {
+    let (node, _folder) = support::tools_node_with(STRICT_TEMPLATE);
+    let function = json!({"name": "get_weather", "parameters": weather()});
+    let call = json!({"id": "call_3f5b2e1c9d8a", "type": "function",
+        "function": {"name": "get_weather", "arguments": "{\"city\": \"Rome\", \"days\": 1}"}});
+    // Two of the system, two of the user, a call of another server, its result, and text behind it.
+    let turns = json!([
+        {"role": "system", "content": "Be kind."}, {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Here is"}, {"type": "text", "text": "a file."}]},
+        {"role": "user", "content": "Read it."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_3f5b2e1c9d8a", "content": "Sun."},
+        {"role": "user", "content": "Mind the time."},
+    ]);
+    let tools = json!([{"type": "function", "function": function}]);
+    let chat = json!({"model": "tools", "messages": turns, "tools": tools, "max_tokens": 4});
+    ok(node.post("/v1/chat/completions", &chat));
+    let shown = ok(node.post("/apply-template", &json!({"model": "tools", "messages": turns})));
+    let shown = shown["prompt"].as_str().unwrap();
+    for said in ["Be kind.\n\nBe brief.", "Here is\na file.\n\nRead it.", "Sun.\n\nMind the time."] {
+        assert!(shown.contains(said), "{shown}");
+    }
+    let input = json!([
+        {"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Here is a file."},
+        {"role": "user", "content": "Read it."},
+        {"type": "function_call", "call_id": "call_3f5b2e1c9d8a", "name": "get_weather", "arguments": "{\"city\": \"Rome\"}"},
+        {"type": "function_call_output", "call_id": "call_3f5b2e1c9d8a", "output": "Sun."},
+        {"role": "user", "content": "Mind the time."},
+    ]);
+    ok(node.post(
+        "/v1/responses",
+        &json!({"model": "tools", "instructions": "Be brief.", "input": input, "max_output_tokens": 16}),
+    ));
+    let messages = json!([
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_01A09q90qw90lq917835lq9", "name": "get_weather", "input": {"city": "Rome"}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_01A09q90qw90lq917835lq9", "content": "Sun."},
+            {"type": "text", "text": "Mind the time."}]},
+    ]);
+    ok(node.post(
+        "/v1/messages",
+        &json!({"model": "tools", "system": "Be brief.", "messages": messages, "max_tokens": 4}),
+    ));
+    // Its own client keeps no ids of calls.
+    let named = json!({"function": {"name": "get_weather", "arguments": {"city": "Rome"}}});
+    let messages = json!([{"role": "user", "content": "Go."}, {"role": "assistant", "content": "", "tool_calls": [named]},
+        {"role": "tool", "tool_name": "get_weather", "content": "Sun."}]);
+    ok(node.post(
+        "/api/chat",
+        &json!({"model": "tools", "messages": messages, "stream": false, "options": {"num_predict": 4}}),
+    ));
+}
+
+#[test]
+fn a_call_that_was_cut_comes_back_as_the_text_that_it_is() {
+    let (node, _folder) = tools_node();
+    let cut = |id: &str| {
+        json!({"role": "assistant", "content": "I look.", "tool_calls": [{"id": id, "type": "function",
+            "function": {"name": "get_weather", "arguments": "{\"city\": \"Ro"}}]})
+    };
+    let (go, on) = (json!({"role": "user", "content": "Go."}), json!({"role": "user", "content": "Go on."}));
+    let shown =
+        ok(node.post("/apply-template", &json!({"model": "tools", "messages": [go, cut("call_1"), on]})));
+    let shown = shown["prompt"].as_str().unwrap();
+    assert!(shown.contains("I look.\nget_weather {\"city\": \"Ro<|im_end|>"), "{shown}");
+    let result = json!({"role": "tool", "tool_call_id": "call_1", "content": "Sun."});
+    let body = json!({"model": "tools", "messages": [go, cut("call_1"), result]});
+    let refused = node.post("/v1/chat/completions", &body);
+    assert!(refused.status == 400 && refused.body.contains("were cut"), "{}", refused.body);
+    let garbage = json!({"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "type": "function",
+        "function": {"name": "get_weather", "arguments": "Rome"}}]});
+    let refused =
+        node.post("/v1/chat/completions", &json!({"model": "tools", "messages": [go, garbage, on]}));
+    assert!(refused.status == 400 && refused.body.contains("is not a JSON object"), "{}", refused.body);
+}
+
+#[test]
+fn what_an_answer_said_can_be_counted() {
+    let (node, _folder) = tools_node();
+    let turns = json!([{"role": "user", "content": "Go."}, {"role": "assistant", "content": "I went."}]);
+    let count = |turns: &Value| {
+        let counted =
+            ok(node.post("/v1/messages/count_tokens", &json!({"model": "tools", "messages": turns})));
+        counted["input_tokens"].as_u64().unwrap()
+    };
+    assert!(count(&turns) > count(&json!([{"role": "user", "content": "Go."}])));
+    let refused = node.post("/v1/messages", &message(json!({"messages": turns})));
+    assert!(refused.status == 400 && refused.body.contains("prefill"), "{}", refused.body);
+}
+
 #[test]
 fn numbers_of_a_call_that_comes_back_keep_their_spelling_in_every_dialect() {
     let (node, _folder) = tools_node();

@@ -8,6 +8,7 @@ use exo_tokenizer::{StreamDecoder, TextPart, Tokenizer};
 use exo_types::{RequestId, SampledToken, TokenScore};
 
 use crate::generate::Running;
+use crate::turn_rules::short_id;
 
 /// One answer while it grows.
 pub struct Choice {
@@ -44,7 +45,7 @@ impl Choice {
                 // A continuation keeps the space it begins with.
                 false => tokenizer.stream_continuing(true),
             },
-            signs: signs(tokenizer, &plan.reading),
+            signs: stop_signs(running).chain(signs(tokenizer, &plan.reading)).collect(),
             parser: AnswerParser::new(plan.reading.clone()),
             short_ids: plan.short_ids,
             calls: 0,
@@ -183,11 +184,7 @@ impl Choice {
         hash.update(&self.index.to_le_bytes()).update(&self.calls.to_le_bytes());
         let bytes = *hash.finalize().as_bytes();
         match self.short_ids {
-            true => bytes
-                .iter()
-                .take(9)
-                .map(|b| char::from(b"0123456789abcdefghijklmnopqrstuv"[usize::from(b % 32)]))
-                .collect(),
+            true => short_id(&bytes),
             false => format!("call_{}", data_encoding::HEXLOWER.encode(&bytes[..12])),
         }
     }
@@ -215,6 +212,17 @@ impl Choice {
         let bytes = self.tokenizer.token_bytes(id).unwrap_or_default();
         (text, bytes)
     }
+}
+
+/// The control tokens that stop strings name: they are no text otherwise, and would never be found. Those that end answers anyway stay so.
+fn stop_signs(running: &Running) -> impl Iterator<Item = (u32, String)> {
+    let open = &running.open;
+    let parts = running.request.stop.iter().filter_map(|stop| open.tokenizer.split_control(stop).ok());
+    let control = |part| match part {
+        TextPart::Control(id) if !open.end_ids.contains(&id) => Some((id, open.tokenizer.token_text(id)?)),
+        _ => None,
+    };
+    parts.flatten().filter_map(control)
 }
 
 /// The control tokens among the signs of thoughts, answers and calls.

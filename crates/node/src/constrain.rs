@@ -28,8 +28,7 @@ pub struct Plan {
 
 /// Plans a request. Grammars are compiled here, so that what cannot be kept to is refused before the first token.
 pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, GenerateError> {
-    let may_think = request.is_chat() && request.reasoning != Reasoning::Off;
-    let thought = if may_think { open.thought() } else { None };
+    let thought = open.thought().filter(|thought| request.is_chat() && !is_off(&request.reasoning, thought));
     let mut plan = Plan {
         constraint: None,
         reading: calls::AnswerFormat {
@@ -96,6 +95,15 @@ fn bound(unenforced: &mut Vec<String>) {
     }
 }
 
+/// Whether a model with such thoughts has none in this answer.
+fn is_off(reasoning: &Reasoning, thought: &ThoughtFormat) -> bool {
+    match reasoning {
+        Reasoning::Off => true,
+        Reasoning::Unasked => thought.can_be_off,
+        Reasoning::Default | Reasoning::Effort { .. } | Reasoning::Budget(_) => false,
+    }
+}
+
 /// Efforts that templates know.
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
 
@@ -105,10 +113,11 @@ pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<Stri
     let refused = |part, message: &str| Err(invalid(part, message.to_owned()));
     match reasoning {
         Reasoning::Default | Reasoning::Budget(_) => Ok(Map::new()),
-        Reasoning::Off if thought.can_be_off => {
+        Reasoning::Unasked if !thought.can_be_off => Ok(Map::new()),
+        Reasoning::Unasked | Reasoning::Off if thought.can_be_off => {
             Ok(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]))
         }
-        Reasoning::Off => refused(
+        Reasoning::Unasked | Reasoning::Off => refused(
             RequestPart::Thinking,
             "this model's template has no way to tell it not to think: leave it out",
         ),

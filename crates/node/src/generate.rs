@@ -20,6 +20,7 @@ use crate::constrain::{self, Checked, Plan};
 use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
+use crate::turn_rules::shorten_id;
 use crate::turns::leave_out;
 
 /// The request as tokens.
@@ -155,7 +156,7 @@ pub fn chat_tokens(
     opens_answer: bool,
 ) -> Result<Vec<u32>, GenerateError> {
     let template = template(open)?;
-    let messages = shown_messages(open, messages);
+    let messages = shown_messages(open, template, messages);
     let options = render_options(open, tools, reasoning, opens_answer)?;
     open.tokenizer.encode_chat(template, &messages, &options).map_err(|error| match error {
         ChatError::Template(e) => GenerateError::TemplateFailed { message: exo_accelerators::chain(&e) },
@@ -174,7 +175,7 @@ pub fn render_chat(
     let template = template(open)?;
     let options = render_options(open, tools, reasoning, opens_answer)?;
     template
-        .render(&shown_messages(open, messages), &options)
+        .render(&shown_messages(open, template, messages), &options)
         .map_err(|e| GenerateError::TemplateFailed { message: exo_accelerators::chain(&e) })
 }
 
@@ -190,11 +191,21 @@ fn template(open: &OpenModel) -> Result<&ChatTemplate, GenerateError> {
     }
 }
 
-/// Messages as the template reads them: thoughts in the field that it prints.
-fn shown_messages(open: &OpenModel, messages: &[ChatMessage]) -> Vec<serde_json::Value> {
+/// Messages as the template reads them: turns that it takes, ids of calls in the only form that all take, thoughts in the field that it
+/// prints.
+fn shown_messages(
+    open: &OpenModel,
+    template: &ChatTemplate,
+    messages: &[ChatMessage],
+) -> Vec<serde_json::Value> {
     let field = open.thought().map_or(USUAL, |thought| thought.field);
-    let shown = |message: &ChatMessage| {
-        let mut shown = serde_json::to_value(message).ok()?;
+    let has_calls = messages.iter().any(|message| !message.tool_calls.is_empty()) && open.calls().is_ok();
+    let shown = |mut message: ChatMessage| {
+        if has_calls {
+            let ids = message.tool_calls.iter_mut().map(|call| &mut call.id);
+            ids.chain(&mut message.tool_call_id).for_each(shorten_id);
+        }
+        let mut shown = serde_json::to_value(&message).ok()?;
         if field != USUAL
             && let Some(fields) = shown.as_object_mut()
             && let Some(thought) = fields.shift_remove(USUAL)
@@ -206,7 +217,7 @@ fn shown_messages(open: &OpenModel, messages: &[ChatMessage]) -> Vec<serde_json:
         }
         Some(shown)
     };
-    messages.iter().filter_map(shown).collect()
+    open.turns(template).joined(messages).into_iter().filter_map(shown).collect()
 }
 
 /// The field of a message that holds its thought.

@@ -60,6 +60,7 @@ mod start;
 mod telemetry;
 mod tokens;
 mod tool_calls;
+mod turn_rules;
 mod turns;
 mod window;
 mod words;

@@ -21,6 +21,7 @@ use crate::details::{Details, SharedDetails};
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
+use crate::turn_rules::TurnRules;
 use exo_accelerators::chain;
 use room::Room;
 
@@ -41,6 +42,8 @@ pub struct OpenModel {
     pub end_ids: Vec<u32>,
     /// How the template prints calls of tools, or why not. Looked for when the first request needs it.
     calls: OnceLock<Result<CallFormat, String>>,
+    /// What conversations the template takes.
+    turns: OnceLock<TurnRules>,
     /// How the template prints thoughts.
     thought: OnceLock<Option<ThoughtFormat>>,
     /// What words and checks grammars over its vocabulary. Made when the first request needs it.
@@ -62,6 +65,11 @@ impl OpenModel {
     pub fn thought(&self) -> Option<&ThoughtFormat> {
         let find = || self.template.as_ref()?.as_ref().ok().and_then(ThoughtFormat::find);
         self.thought.get_or_init(find).as_ref()
+    }
+
+    /// What conversations `template`, the model's own, takes.
+    pub fn turns(&self, template: &ChatTemplate) -> TurnRules {
+        *self.turns.get_or_init(|| TurnRules::find(template))
     }
 
     /// What ends a turn, as a template writes it.
@@ -391,8 +399,19 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
         .as_deref()
         .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()).map_err(|e| chain(&e)));
     let end_ids = grammar::end_ids(&model.config, &tokenizer);
-    let (calls, thought, compiler) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-    Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids, calls, thought, compiler })
+    let (calls, turns) = (OnceLock::new(), OnceLock::new());
+    let (thought, compiler) = (OnceLock::new(), OnceLock::new());
+    Ok(OpenModel {
+        id,
+        model: Arc::new(model),
+        tokenizer,
+        template,
+        end_ids,
+        calls,
+        turns,
+        thought,
+        compiler,
+    })
 }
 
 /// When a file or folder was last written, in seconds since 1970; 0 where the system does not say.

@@ -56,6 +56,8 @@ pub struct App {
     pub requests: Arc<Requests>,
     /// Cancelled when the server stops: endless answers end.
     pub stopping: CancellationToken,
+    /// Cancelled when they had their time: all other answers end, and say so.
+    pub closing: CancellationToken,
     /// What takes the node's events for answers that are streamed.
     pub streams: TaskTracker,
 }

@@ -1,6 +1,6 @@
 //! Answers that wait for their clients: bounded for each, and in sum with all others and with the bodies of requests.
 //!
-//! The first bytes of every answer cost nothing, so that a client that reads is never refused for one that does not.
+//! Answers that are collected as a whole count while they are made, streams while they wait. The first bytes of every answer cost nothing, so that a client that reads is never refused for one that does not.
 //! What waits beyond them takes room, at most half of the [`Room`]: the other half stays for bodies.
 
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use crate::errors::ApiError;
 
 /// So much of each answer may wait without taking room. With 2048 connections, 64 MiB.
 const FREE_BYTES: usize = 32 << 10;
+/// A whole answer takes room in such steps while it is collected.
+const STEP_BYTES: usize = 16 << 10;
 
 /// What of one answer its client has not taken yet.
 pub struct Backlog {
@@ -72,6 +74,31 @@ impl Backlog {
     fn count(&self, bytes: Bytes, lease: Option<AnswerLease>) -> Bytes {
         self.unread.fetch_add(bytes.len(), Ordering::Relaxed);
         Bytes::from_owner(Unread { bytes, all: self.unread.clone(), _lease: lease })
+    }
+}
+
+/// What of a whole answer has been collected. Its room is given back when this is dropped.
+pub struct Collected {
+    room: Room,
+    bytes: usize,
+    leases: Vec<AnswerLease>,
+}
+
+impl Collected {
+    /// Nothing yet.
+    pub fn new(room: &Room) -> Self {
+        Self { room: room.clone(), bytes: 0, leases: Vec::new() }
+    }
+
+    /// Takes room for so many bytes more.
+    pub fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let steps = |bytes: usize| bytes.saturating_sub(FREE_BYTES).div_ceil(STEP_BYTES);
+        let more = steps(self.bytes + bytes) - steps(self.bytes);
+        if more > 0 {
+            self.leases.push(self.room.hold_answer(more * STEP_BYTES)?);
+        }
+        self.bytes += bytes;
+        Ok(())
     }
 }
 

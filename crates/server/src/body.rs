@@ -84,7 +84,7 @@ impl Room {
         let lease = lease.map(|(answer, all)| AnswerLease { _units: all, _answer_units: answer });
         lease.ok_or_else(|| {
             let message = format!(
-                "answers that their clients have not read leave no room for {bytes} bytes more, of {} for all",
+                "answers that are collected or not read yet leave no room for {bytes} bytes more, of {} for all",
                 self.bytes_max / 2
             );
             ApiError::unavailable("too_many_bytes", message, 1)

@@ -10,7 +10,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::openai::{ErrorBody, ErrorDetail};
 use exo_api::{AdminError, BadParam, GenerateError, RequestPart};
-use exo_types::FailureKind;
+use exo_types::{FailureKind, RequestId};
 use serde::Serialize;
 
 use crate::dialect::Dialect;
@@ -76,6 +76,19 @@ impl ApiError {
     pub fn cancelled() -> Self {
         let status = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
         Self::invalid(status, "cancelled", "the request was cancelled by the owner of this node")
+    }
+
+    /// The server ends before the answer does. Of this request another member may have a copy.
+    pub fn shutting_down(resumable: Option<RequestId>) -> Self {
+        let what = match resumable {
+            Some(id) => format!(
+                "another member of its cluster, if there is one, goes on with it within 60 s: `GET /v1/requests/{id}` there, with \
+                 `exo-resume` from the head of this answer and its last event's id as `last-event-id`"
+            ),
+            None => "ask another node of its cluster, or this one when it runs again".to_owned(),
+        };
+        let message = format!("the node is shutting down and has ended the answer; {what}");
+        Self::unavailable("shutting_down", message, REPLACE_RETRY_S)
     }
 
     /// Nothing came in time.
@@ -194,7 +207,11 @@ impl ApiError {
                     format!("prompt is too long: {prompt_tokens} tokens > {room} maximum: {message}");
                 Self::invalid(StatusCode::BAD_REQUEST, "context_length_exceeded", message).param(prompt())
             }
-            E::PromptTooLong { .. } => {
+            E::PromptTooLarge { .. } if dialect == Dialect::Messages => {
+                let message = format!("prompt is too long: {message}");
+                Self::invalid(StatusCode::BAD_REQUEST, "context_length_exceeded", message).param(prompt())
+            }
+            E::PromptTooLong { .. } | E::PromptTooLarge { .. } => {
                 Self::invalid(StatusCode::BAD_REQUEST, "context_length_exceeded", message).param(prompt())
             }
             E::TemplateFailed { .. } => {
@@ -295,6 +312,7 @@ mod tests {
             of(GenerateError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() }),
             of(GenerateError::LoadFailed { model: model(), reason: text() }),
             of(GenerateError::PromptTooLong { prompt_tokens: 9, context_tokens: 8, cache_tokens: 32 }),
+            of(GenerateError::PromptTooLarge { bytes: 9, bytes_max: 8 }),
             of(GenerateError::TemplateFailed { message: text() }),
             of(GenerateError::Invalid { part: RequestPart::Tools, message: text() }),
             of(GenerateError::QueueFull { model: model(), waiting: 3, retry_after_s: 4 }),

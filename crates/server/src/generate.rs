@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::backlog::Collected;
 use crate::body::{Lease, json, read_json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Head, Whole};
@@ -80,6 +81,7 @@ pub async fn whole(
     mut whole: impl Whole,
 ) -> Result<Response, ApiError> {
     let mut source = Source::new(app, dialect, request);
+    let mut collected = Collected::new(&app.room);
     loop {
         match source.next(Instant::now() + app.options.silence_max).await {
             Heard::Event(GenerateEvent::Done(summary)) => {
@@ -88,7 +90,12 @@ pub async fn whole(
                     .map(|a| json(&a))
                     .ok_or_else(|| ApiError::internal("the answer is done, but not all of its choices are"));
             }
-            Heard::Event(event) => whole.push(event),
+            Heard::Event(event) => {
+                if let GenerateEvent::Delta(delta) = &event {
+                    collected.add(delta.bytes()).map_err(|refusal| source.give_up(refusal))?;
+                }
+                whole.push(event);
+            }
             Heard::Failed(error) => return Err(error),
             Heard::Quiet => {}
         }

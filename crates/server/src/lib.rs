@@ -47,6 +47,7 @@ mod telemetry;
 mod timed_io;
 mod tokens;
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -83,7 +84,7 @@ pub enum ServeError {
 }
 
 /// Serves HTTP on `listener`, on `second`, which is on loopback, and on `local` for the user whose node this is, until `shutdown`
-/// is ready; then lets running requests end for [`ServerOptions::shutdown_grace`]. A listener that is not on loopback needs an API key in `options`.
+/// is ready; then lets running requests end for [`ServerOptions::shutdown_grace`], and ends the others with an error that says so. A listener that is not on loopback needs an API key in `options`.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     second: Option<tokio::net::TcpListener>,
@@ -93,15 +94,19 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let address = check(&listener, second.as_ref(), &options)?;
-    let stopping = CancellationToken::new();
+    let (stopping, closing) = (CancellationToken::new(), CancellationToken::new());
     // Also when this future is dropped: answers without an end must not keep their connections.
-    let stop_when_dropped = stopping.clone().drop_guard();
+    let stop_when_dropped = (stopping.clone().drop_guard(), closing.clone().drop_guard());
     let (room, streams) = (body::Room::new(options.bodies_bytes_max), TaskTracker::new());
     let giving_back = body::give_back(room.clone(), options.give_freed_memory_back);
-    let app = app(facade, options.clone(), address, room, streams.clone(), stopping.clone());
+    let app =
+        app(facade, options.clone(), address, room, streams.clone(), (stopping.clone(), closing.clone()));
     let stop = async {
         shutdown.await;
         stopping.cancel();
+        tokio::time::sleep(options.shutdown_grace).await;
+        closing.cancel();
+        std::future::pending::<Infallible>().await
     };
     let router = app::router(Arc::new(app));
     let local = async {
@@ -116,15 +121,11 @@ pub async fn serve(
         }
     };
     let served = async {
-        tokio::join!(
-            stop,
-            local,
-            second,
-            listen::run(listener, router.clone(), options.clone(), stopping.clone())
-        )
+        tokio::join!(local, second, listen::run(listener, router.clone(), options.clone(), stopping.clone()))
     };
     tokio::select! {
         _ = served => {}
+        never = stop => match never {},
         never = giving_back => match never {},
     }
     drop(stop_when_dropped);
@@ -143,7 +144,7 @@ fn app(
     address: SocketAddr,
     room: body::Room,
     streams: TaskTracker,
-    stopping: CancellationToken,
+    (stopping, closing): (CancellationToken, CancellationToken),
 ) -> app::App {
     let sessions = sessions::Sessions::open(options.sessions_path.clone(), options.session_idle_max);
     let sessions = Arc::new(sessions);
@@ -158,6 +159,7 @@ fn app(
         outliving: outlive::Outliving::new(options.bodies_bytes_max),
         requests: Arc::default(),
         stopping,
+        closing,
         streams,
         options,
     }

@@ -71,7 +71,10 @@ impl Listen for LocalListener {
     }
 }
 
-/// Serves until `stopping` is cancelled, then lets connections end for the grace time.
+/// When answers have been ended, their last events get so long to be written.
+const LAST_EVENTS_TIME: Duration = Duration::from_secs(1);
+
+/// Serves until `stopping` is cancelled, then lets connections end for the grace time, and what is ended behind it be said.
 pub async fn run<L: Listen>(
     listener: L,
     router: Router,
@@ -116,7 +119,7 @@ pub async fn run<L: Listen>(
         }
     }
     let ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(options.shutdown_grace, ended).await.is_err() {
+    if tokio::time::timeout(options.shutdown_grace + LAST_EVENTS_TIME, ended).await.is_err() {
         connections.shutdown().await;
     }
 }

@@ -82,7 +82,7 @@ pub async fn ps(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 
 /// `GET /api/version`
 pub async fn version(State(app): State<Arc<App>>) -> Response {
-    json(&OllamaVersion { version: app.facade.health().version })
+    json(&OllamaVersion::new(app.facade.health().version))
 }
 
 /// `POST /api/show`

@@ -1,6 +1,6 @@
 //! `/v1/responses`: events to OpenAI's events and answers, and responses that are kept.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use axum::Extension;
@@ -12,6 +12,7 @@ use exo_api::responses::{Response, ResponseDeleted, ResponseEvent, ResponseStrea
 use exo_api::{BadParam, ChatMessage, GenerateEvent, Summary};
 use exo_stdx::unix_s;
 use exo_types::{Principal, RequestId};
+use serde_json::Value;
 
 use crate::app::App;
 use crate::body::{Lease, json};
@@ -28,8 +29,16 @@ pub async fn create(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<HttpResponse, ApiError> {
-    let Asked { body: mut asked, context, mut lease, .. } =
-        read(&app, id, principal, request, |body, _| Ok(ResponsesRequest::parse(body)?)).await?;
+    let Asked { body, context, mut lease, .. } =
+        read(&app, id, principal, request, |body, _| read_body(body)).await?;
+    let mut asked = match body {
+        Body::Whole(asked) => *asked,
+        Body::Refers(body) => {
+            let body = with_items(&app, principal, body, &mut lease)?;
+            let parsed = tokio::task::spawn_blocking(move || ResponsesRequest::parse(body)).await;
+            parsed.map_err(|_| ApiError::internal("reading the request broke off"))??
+        }
+    };
     let previous = previous(&app, principal, &asked, &mut lease)?;
     let conversation = asked.conversation(previous)?;
     let keep = asked.store.then(|| Keep { principal, conversation: conversation.clone() });
@@ -41,6 +50,52 @@ pub async fn create(
         true => stream(&app, Dialect::Responses, request, answer, Ticket::none()).await,
         false => whole(&app, Dialect::Responses, request, answer).await,
     }
+}
+
+/// A body, read as far as it says everything itself.
+enum Body {
+    Whole(Box<ResponsesRequest>),
+    /// Some of its items are of responses that are kept.
+    Refers(Value),
+}
+
+const REFERENCE: &str = "item_reference";
+
+fn read_body(body: Value) -> Result<Body, ApiError> {
+    let refers = |items: &Vec<Value>| items.iter().any(|item| item["type"] == REFERENCE);
+    match body.get("input").and_then(Value::as_array).is_some_and(refers) {
+        true => Ok(Body::Refers(body)),
+        false => Ok(Body::Whole(Box::new(ResponsesRequest::parse(body)?))),
+    }
+}
+
+/// The body with the items that it names in their places. They are found by their ids, which are made of their response's.
+fn with_items(
+    app: &App,
+    principal: Principal,
+    mut body: Value,
+    lease: &mut Lease,
+) -> Result<Value, ApiError> {
+    let mut responses = BTreeMap::<String, Value>::new();
+    let items = body.get_mut("input").and_then(Value::as_array_mut).into_iter().flatten();
+    for (i, item) in items.enumerate().filter(|(_, item)| item["type"] == REFERENCE) {
+        let param = format!("input[{i}].id");
+        let id = item["id"].as_str().ok_or_else(|| BadParam::missing(&param))?.to_owned();
+        let is_gone = || gone(&id, &param);
+        let response = format!("resp_{}", id.split('_').nth(1).unwrap_or_default());
+        if !responses.contains_key(&response) {
+            lease.grow(2 * app.kept.bytes(principal, &response).ok_or_else(is_gone)?)?;
+            let json = app.kept.json(principal, &response).ok_or_else(is_gone)?;
+            let read =
+                serde_json::from_str(&json).map_err(|_| ApiError::internal("a kept response is no JSON"))?;
+            responses.insert(response.clone(), read);
+        }
+        let mut said = responses[&response]["output"].as_array().into_iter().flatten();
+        let found = said.find(|said| said["id"] == *id).ok_or_else(is_gone)?.clone();
+        lease.grow(found.to_string().len())?;
+        *item = found;
+    }
+    Ok(body)
 }
 
 /// The conversation that the request goes on from. It takes its room as if it had come with the request, and once more for the copy
@@ -138,7 +193,7 @@ impl Chunks for Answering {
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
-        push_all(self.fold.fail(error.code, &error.message, error.param.clone()), out);
+        push_all(self.fold.fail(error.code, &error.message), out);
     }
 }
 

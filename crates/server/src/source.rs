@@ -2,11 +2,15 @@
 //! panics. Dropping it drops the node's stream and so cancels the request.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use exo_api::{GenerateError, GenerateEvent, GenerateRequest, GenerateStream};
+use exo_types::RequestId;
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
 use crate::dialect::Dialect;
@@ -19,6 +23,12 @@ pub struct Source {
     tracked: Tracked,
     dialect: Dialect,
     silence_max: Duration,
+    /// Whether the node has accepted the request: until then it may be refused.
+    has_begun: Arc<AtomicBool>,
+    /// Cancelled when the server has waited long enough for answers to end.
+    closing: CancellationToken,
+    /// Under which id another member may have a copy of the request.
+    resumable: Option<RequestId>,
     /// The last sign of life: the start of the request, and every event but `Queued`.
     heard: Instant,
     /// Why it waits, as last told.
@@ -40,18 +50,33 @@ impl Source {
     /// Starts `request` on the first look.
     pub fn new(app: &App, dialect: Dialect, request: GenerateRequest) -> Self {
         let (facade, tracked) = (app.facade.clone(), app.requests.track(&request));
+        let resumable = request.resumable.is_some().then_some(request.request);
         // Starting is part of the stream, so that a node that ponders before it accepts is bounded like one that
         // ponders afterwards, and a client that leaves meanwhile cancels it.
-        let start = async move { facade.generate(request).await };
+        let begun = Arc::<AtomicBool>::default();
+        let has_begun = begun.clone();
+        let start = async move {
+            let stream = facade.generate(request).await;
+            begun.store(true, Ordering::Relaxed);
+            stream
+        };
         Self {
             stream: Box::pin(stream::once(start).try_flatten()),
             tracked,
             dialect,
             silence_max: app.options.silence_max,
+            has_begun,
+            closing: app.closing.clone(),
+            resumable,
             heard: Instant::now(),
             waiting_for: None,
             ended: false,
         }
+    }
+
+    /// Whether the node has accepted the request, whenever it is at work on it.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
     }
 
     /// The next event, waiting at most until `until`. After a failure or `Done` every look fails.
@@ -64,6 +89,7 @@ impl Source {
         let looked = tokio::select! {
             biased;
             () = self.tracked.cancelled.cancelled() => return self.fail(ApiError::cancelled()),
+            () = self.closing.cancelled() => return self.fail(ApiError::shutting_down(self.resumable)),
             looked = tokio::time::timeout_at(until.min(silent), look) => looked,
         };
         let failure = match looked {
@@ -98,15 +124,20 @@ impl Source {
         Heard::Event(event)
     }
 
+    /// Ends the request because of what this crate found, which comes back.
+    pub fn give_up(&mut self, error: ApiError) -> ApiError {
+        self.ended = true;
+        self.tracked.failed(&error);
+        // The slot is freed now, not when the client has read the error.
+        self.stream = Box::pin(stream::empty());
+        error
+    }
+
     fn end(&mut self, failure: GenerateError) -> Heard {
         self.fail(ApiError::of(self.dialect, failure))
     }
 
     fn fail(&mut self, error: ApiError) -> Heard {
-        self.ended = true;
-        self.tracked.failed(&error);
-        // The slot is freed now, not when the client has read the error.
-        self.stream = Box::pin(stream::empty());
-        Heard::Failed(error)
+        Heard::Failed(self.give_up(error))
     }
 }

@@ -8,6 +8,7 @@
 //! is an event of the dialect that says what the body would have said; then the stream ends.
 
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -16,7 +17,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use exo_api::GenerateEvent;
-use futures_util::{Stream, stream};
+use futures_util::{FutureExt, Stream, stream};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 
@@ -31,12 +32,24 @@ use crate::source::{Heard, Source};
 /// How often the writer looks whether the client has read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// While the node has not accepted a request, its prompt and its schemas are looked at, and the status is open; some clients wait no
+/// longer for it.
+const ACCEPT_MAX: Duration = Duration::from_secs(30);
+/// How often is looked whether it has.
+const ACCEPT_POLL: Duration = Duration::from_millis(50);
+
 /// Waits until it is clear what the status code is: until the request starts or fails, but no longer than
-/// `headers_after`. The first event after the queue comes back with the source.
+/// `headers_after` once the node has accepted it. The first event after the queue comes back with the source.
 pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option<GenerateEvent>, ApiError> {
-    let until = Instant::now() + headers_after;
+    let latest = Instant::now() + ACCEPT_MAX;
+    let mut until = Instant::now() + headers_after;
     loop {
-        match source.next(until).await {
+        let look = if source.has_begun() { until } else { Instant::now() + ACCEPT_POLL };
+        match source.next(look).await {
+            Heard::Quiet if !source.has_begun() && Instant::now() < latest => {
+                until = Instant::now() + headers_after;
+            }
+            Heard::Quiet if Instant::now() < until => {}
             Heard::Event(GenerateEvent::Queued { .. } | GenerateEvent::Watched) => {}
             Heard::Event(event) => return Ok(Some(event)),
             Heard::Failed(error) => return Err(error),
@@ -78,10 +91,13 @@ pub fn respond(
             let (unread, mut texts) = mpsc::unbounded_channel();
             let mut writer = writer(Sink::Reader { unread: unread.clone(), backlog: app.backlog() });
             app.streams.spawn(async move {
-                tokio::select! {
+                let panicked = tokio::select! {
                     // The client left. Dropping the source cancels the request.
-                    () = unread.closed() => {}
-                    () = writer.run(first) => {}
+                    () = unread.closed() => None,
+                    panicked = caught(writer.run(first)) => panicked,
+                };
+                if let Some(error) = panicked {
+                    writer.fail(error);
                 }
             });
             streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx)))
@@ -107,22 +123,35 @@ fn outlive<C: Chunks>(
 ) {
     let owner = app.clone();
     app.streams.spawn(async move {
-        let stopped = async {
-            owner.stopping.cancelled().await;
-            tokio::time::sleep(owner.options.shutdown_grace).await;
-        };
-        tokio::select! {
-            () = stopped => {}
-            () = writer.run(first) => {}
+        let ending = EndWhenDropped(answer.clone());
+        if let Some(error) = caught(writer.run(first)).await {
+            writer.fail(error);
         }
         // The slot is free before the answer is.
         drop(writer);
-        answer.end();
+        drop(ending);
         tokio::select! {
             () = owner.stopping.cancelled() => {}
             () = owner.outliving.forget_later(answer) => {}
         }
     });
+}
+
+/// Ends an answer even if its writer panics again while it says so: its readers must not wait for ever.
+struct EndWhenDropped(Arc<Answer>);
+
+impl Drop for EndWhenDropped {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Writes an answer; the error that ends it if that panics.
+async fn caught(writing: impl Future<Output = ()>) -> Option<ApiError> {
+    AssertUnwindSafe(writing).catch_unwind().await.err().map(|_panic| {
+        tracing::error!("a panic while an answer was written");
+        ApiError::internal("a panic while answering; the node goes on")
+    })
 }
 
 /// An answer made of server-sent events.
@@ -188,24 +217,30 @@ impl<C: Chunks> Writer<C> {
             None => self.comment(),
         };
         self.send(begin);
+        let mut written = Instant::now();
         while self.state == State::Running {
-            let text = match self.source.next(Instant::now() + self.keep_alive_every).await {
-                // What waits to be read keeps the connection alive.
-                Heard::Quiet if self.sink.unread_bytes() > 0 => continue,
-                Heard::Quiet => self.comment(),
+            let text = match self.source.next(written + self.keep_alive_every).await {
+                Heard::Quiet => self.sign_of_life(&mut written),
                 Heard::Event(event) => {
                     let is_end = matches!(event, GenerateEvent::Finished { .. } | GenerateEvent::Done(_));
                     let text = self.write(event);
                     if is_end {
                         self.wait_for_reader(text.len()).await;
                     }
-                    text
+                    match text.is_empty() && written.elapsed() >= self.keep_alive_every {
+                        // Of a thought that is not shown, or a call that is told as a whole, nothing is written for minutes.
+                        true => self.sign_of_life(&mut written),
+                        false => text,
+                    }
                 }
                 Heard::Failed(error) => {
                     self.fail(error);
                     return;
                 }
             };
+            if !text.is_empty() {
+                written = Instant::now();
+            }
             self.send(text);
             if matches!(&self.sink, Sink::Reader { backlog, .. } if backlog.is_behind()) {
                 // A node that is always ahead must not keep the connection from writing.
@@ -239,6 +274,12 @@ impl<C: Chunks> Writer<C> {
                 answer.push(text, positions);
             }
         }
+    }
+
+    /// What keeps the connection alive that has had nothing for a while; what waits to be read does so by itself.
+    fn sign_of_life(&self, written: &mut Instant) -> String {
+        *written = Instant::now();
+        if self.sink.unread_bytes() > 0 { String::new() } else { self.comment() }
     }
 
     /// A sign of life with the reason why nothing comes. Of an answer that is kept, its readers make their own.

@@ -182,7 +182,7 @@ async fn models_are_told_of_and_not_changed() {
     let shown = server.post("/api/show", r#"{"model":"good"}"#).await.json();
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "insert"]));
     assert_eq!(shown["model_info"]["llama.context_length"], 4096);
-    assert_eq!(server.get("/api/version").await.json(), json!({"version": "0"}));
+    assert_eq!(server.get("/api/version").await.json(), json!({"version": "0.12.11", "exo": "0"}));
     let pulled = lines(&server.post("/api/pull", r#"{"model":"good"}"#).await);
     assert_eq!(pulled, [json!({"status": "success"})]);
     let unknown = server.post("/api/pull", r#"{"model":"nothing"}"#).await;

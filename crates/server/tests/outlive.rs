@@ -100,3 +100,16 @@ async fn a_kept_answer_needs_its_secret_and_leaves_no_copy_where_none_is_wanted(
     let whole = server.send(&path, &[&ticket], "").await;
     assert!(whole.body.contains("answer.") && whole.body.ends_with("data: [DONE]\n\n"), "{}", whole.body);
 }
+
+#[tokio::test]
+async fn an_answer_ends_with_an_error_where_its_writer_panics() {
+    let server = start().await;
+    let (_, ticket) = begin(&server, "panics-when-dropped", KEEP, 2).await;
+    let (id, ticket) = parts(&ticket.unwrap());
+    let read = async { server.send(&format!("GET /v1/requests/{id}"), &[&ticket], "").await };
+    let whole = tokio::time::timeout(Duration::from_secs(5), read).await.expect("it ends");
+    assert!(whole.body.contains(r#""code":"internal_error""#), "{}", whole.body);
+    let unkept = server.chat("panics-when-dropped", r#","stream":true"#).await;
+    assert!(unkept.body.contains(r#""code":"internal_error""#), "{}", unkept.body);
+    server.until_live(0).await;
+}

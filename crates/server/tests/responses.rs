@@ -72,6 +72,29 @@ async fn a_response_goes_on_from_one_that_is_kept() {
 }
 
 #[tokio::test]
+async fn items_of_a_response_that_is_kept_may_be_named_by_their_ids() {
+    let server = start().await;
+    let first = ask(&server, "thinks-and-calls", json!({})).await.json();
+    let ids: Vec<&Value> = first["output"].as_array().unwrap().iter().map(|item| &item["id"]).collect();
+    let mut input = vec![json!({"role": "user", "content": "Hi"})];
+    input.extend(ids.iter().map(|id| json!({"type": "item_reference", "id": id})));
+    input.push(json!({"type": "function_call_output", "call_id": "call_1", "output": "Sun."}));
+    let second = ask(&server, "good", json!({"input": input})).await;
+    assert_eq!(second.status, 200, "{}", second.body);
+    let said = |role: &str, content: &str| (role.to_owned(), content.to_owned());
+    assert_eq!(
+        conversation(&server),
+        [said("user", "Hi"), said("assistant", "I look."), said("tool", "Sun.")]
+    );
+    for id in ["msg_0a_0", "rs_5", "nonsense", ""] {
+        let unknown = json!({"input": [{"type": "item_reference", "id": id}]});
+        assert_eq!(ask(&server, "good", unknown).await.error(), "404 response_not_found input[0].id", "{id}");
+    }
+    let unnamed = ask(&server, "good", json!({"input": [{"type": "item_reference"}]})).await;
+    assert_eq!(unnamed.error(), "400 missing_required_parameter input[0].id");
+}
+
+#[tokio::test]
 async fn a_result_may_answer_a_call_that_is_kept() {
     let server = start().await;
     let first = ask(&server, "thinks-and-calls", json!({})).await.json();
@@ -105,7 +128,6 @@ async fn errors_say_what_this_dialect_calls_things() {
         (json!({"background": true}), "background"),
         (json!({"conversation": "c"}), "conversation"),
         (json!({"include": ["everything"]}), "include"),
-        (json!({"input": [{"type": "item_reference", "id": "x"}]}), "input[0].type"),
         (
             json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
             "input[0].content[0].type",
@@ -125,7 +147,11 @@ async fn errors_say_what_this_dialect_calls_things() {
     assert_eq!(last["response"]["output"], json!([]));
     assert_eq!(server.get("/v1/responses/%FF").await.json()["error"]["code"], "bad_path");
     let never = events(&ask(&server, "never-loads", json!({"stream": true})).await);
-    assert_eq!((&never[0]["type"], &never[0]["code"]), (&json!("error"), &json!("unavailable")));
+    let last = never.last().unwrap();
+    assert_eq!(
+        (&never[0]["type"], &last["type"], &last["response"]["error"]["code"]),
+        (&json!("response.created"), &json!("response.failed"), &json!("unavailable"))
+    );
     assert_eq!(
         server.get(&format!("/v1/responses/{}", last["response"]["id"].as_str().unwrap())).await.status,
         404

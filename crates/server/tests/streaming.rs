@@ -186,6 +186,35 @@ async fn tokens_are_sent_as_they_come() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_looked_at_for_long_is_refused_by_its_status() {
+    let server = start().await;
+    assert_eq!(server.chat("looks-and-refuses", STREAM).await.error(), "404 model_not_found model");
+}
+
+#[tokio::test]
+async fn an_answer_that_shows_nothing_of_what_is_made_gives_signs_of_life() {
+    let server = start().await;
+    let messages =
+        r#"{"model":"ponders","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"Go."}]}"#;
+    let chat = r#"{"model":"ponders","think":false,"messages":[{"role":"user","content":"Go."}]}"#;
+    for (path, body, sign) in
+        [("/v1/messages", messages, "event: ping"), ("/api/chat", chat, r#""content":"""#)]
+    {
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
+        let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        client.write_all(request.as_bytes()).await.unwrap();
+        let (mut seen, mut buffer, began) = (String::new(), [0; 1024], Instant::now());
+        while seen.matches(sign).count() < 4 {
+            let read = tokio::time::timeout(Duration::from_secs(2), client.read(&mut buffer)).await;
+            let n = read.unwrap_or_else(|_| panic!("{path} is silent: {seen}")).unwrap();
+            seen += &String::from_utf8_lossy(&buffer[..n]);
+        }
+        assert!(began.elapsed() >= Duration::from_millis(100), "no more often than they must: {seen}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_stops_reading_is_cut_off() {
     let options = ServerOptions { write_timeout: Duration::from_millis(300), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
@@ -256,14 +285,34 @@ async fn one_answer_waits_for_its_reader_up_to_a_bound() {
 }
 
 #[tokio::test]
-async fn shutdown_ends_streams_and_returns() {
+async fn whole_answers_that_are_collected_are_bounded_in_sum() {
+    let options = ServerOptions { bodies_bytes_max: 1 << 20, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let refused = tokio::time::timeout(Duration::from_secs(5), server.chat("flood", "")).await;
+    let refused = refused.expect("an answer of any length is not collected");
+    assert_eq!(refused.error(), "503 too_many_bytes");
+    server.until_live(0).await;
+    assert_eq!(server.chat("good", "").await.status, 200, "the room is given back");
+}
+
+#[tokio::test]
+async fn shutdown_ends_answers_with_an_error_and_returns() {
     let options = ServerOptions { shutdown_grace: Duration::from_millis(200), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
-    let _client = hold(&server, "endless", STREAM).await;
-    server.until_live(1).await;
+    let mut clients = Vec::new();
+    for extra in [STREAM, ""] {
+        clients.push(hold(&server, "endless", extra).await);
+    }
+    server.until_live(2).await;
     server.stop.notify_one();
     let ended = tokio::time::timeout(Duration::from_secs(2), server.task).await;
     ended.expect("serve returns").unwrap().unwrap();
     assert_eq!(server.fake.live(), 0);
+    for mut client in clients {
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.unwrap();
+        assert!(text.contains(r#""code":"shutting_down""#), "{text}");
+        assert!(!text.starts_with("HTTP/1.1 200") || text.ends_with("\r\n0\r\n\r\n"), "cut: {text}");
+    }
     assert!(TcpStream::connect(server.address).await.is_err(), "the port is free again");
 }

@@ -316,7 +316,7 @@ export type ChatRequest = (CommonFields) & ({
   model: string;
   /** Whether an answer may have several calls. Default true. */
   parallel_tool_calls?: boolean | null;
-  /** How much to think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`. */
+  /** How much to think: `none`, `minimal`, `low`, `medium`, which asks for nothing, `high`, `xhigh`, `max`. */
   reasoning_effort?: string | null;
   /** What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by token. */
   response_format?: Record<string, unknown> | null;
@@ -1925,6 +1925,8 @@ export type OllamaNamedRequest = {
   model: unknown;
   /** the older name of `model` */
   name?: unknown;
+  /** of `/api/show`: the same */
+  options?: unknown;
   /** of `/api/pull`; its answer is one line in both */
   stream?: unknown;
 };
@@ -1952,6 +1954,8 @@ export type OllamaShow = {
 /** The answer of `/api/version`. */
 export type OllamaVersion = {
   /** The version of this program. */
+  exo: string;
+  /** The version of Ollama whose API is spoken. */
   version: string;
 };
 

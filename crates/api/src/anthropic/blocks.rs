@@ -15,8 +15,11 @@ pub fn take_system(system: Option<Value>, path: &str) -> Result<Option<ChatMessa
     Ok(Some(ChatMessage { role: "system".to_owned(), content, ..ChatMessage::default() }))
 }
 
-/// The conversation, and of each of its messages where it stands in the request.
-pub fn take_messages(values: Vec<Value>) -> Result<(Vec<ChatMessage>, Vec<String>), BadParam> {
+/// The conversation, and of each of its messages where it stands in the request. `may_end_with_answer`: it is only counted.
+pub fn take_messages(
+    values: Vec<Value>,
+    may_end_with_answer: bool,
+) -> Result<(Vec<ChatMessage>, Vec<String>), BadParam> {
     if values.is_empty() {
         return Err(BadParam::invalid("messages", "`messages` must hold at least one message"));
     }
@@ -39,7 +42,7 @@ pub fn take_messages(values: Vec<Value>) -> Result<(Vec<ChatMessage>, Vec<String
         match role.as_str() {
             "user" => turns.user(content, &content_path)?,
             "system" => turns.push("system", texts(content, &content_path)?, &path),
-            "assistant" if i == last => {
+            "assistant" if i == last && !may_end_with_answer => {
                 let message = format!(
                     "`{path}` is the assistant's and the last: continuing it (prefill) is not supported, end with a \
                      message of the user"

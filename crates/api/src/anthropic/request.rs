@@ -71,8 +71,9 @@ impl MessagesRequest {
     fn prompt(mut fields: Fields, table: Table) -> Result<Self, BadParam> {
         let model = fields.take_required("model", "a string")?;
         let system = take_system(fields.take_value("system"), "system")?;
+        let is_counted = table.endpoint == MESSAGES_COUNT.endpoint;
         let (mut messages, places) =
-            take_messages(fields.take_required("messages", "an array of messages")?)?;
+            take_messages(fields.take_required("messages", "an array of messages")?, is_counted)?;
         check_results(&mut messages, |i| format!("{}.tool_use_id", places[i]))?;
         if let Some(turns) = take_thoughts_kept(fields.take_value("context_management"))? {
             keep_thoughts(&mut messages, turns);
@@ -82,7 +83,9 @@ impl MessagesRequest {
         let (mut reasoning, thoughts) = take_thinking(fields.take_value("thinking"))?;
         let (format, effort) = take_output_config(fields.take_value("output_config"))?;
         // Whoever wants no thoughts wants no effort in them. Beside a budget both count: a model without efforts refuses one.
-        if let (Some(effort), Reasoning::Default | Reasoning::Budget(_)) = (effort, &reasoning) {
+        if let (Some(effort), Reasoning::Default | Reasoning::Unasked | Reasoning::Budget(_)) =
+            (effort, &reasoning)
+        {
             reasoning = Reasoning::effort(effort).within(reasoning.tokens_max());
         }
         table.check(&mut fields, "")?;
@@ -113,11 +116,12 @@ impl MessagesRequest {
     /// What is asked of the tokenizer to count the prompt. `leaves_out_hosted_tools` is as in [`RequestContext`].
     pub fn into_count(self, leaves_out_hosted_tools: bool) -> Result<TokensRequest, BadParam> {
         self.hosted.left_out(leaves_out_hosted_tools)?;
+        let opens_answer = self.messages.last().is_none_or(|last| last.role != "assistant");
         let chat = ChatPrompt {
             messages: self.messages,
             tools: self.tools,
             reasoning: self.reasoning,
-            opens_answer: true,
+            opens_answer,
         };
         Ok(TokensRequest {
             model: self.model,
@@ -235,8 +239,7 @@ fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<(ToolChoice, boo
 
 /// What to think, and whether to show it.
 fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, Thoughts), BadParam> {
-    // A model that thinks by itself does so: not every one can be told not to.
-    let Some(thinking) = thinking else { return Ok((Reasoning::Default, Thoughts::Hidden)) };
+    let Some(thinking) = thinking else { return Ok((Reasoning::Unasked, Thoughts::Hidden)) };
     let mut fields = Fields::new(thinking, "thinking")?;
     let kind: String = fields.take_required("type", "a string")?;
     let budget = token_bound("thinking.budget_tokens", fields.take_value("budget_tokens"))?;

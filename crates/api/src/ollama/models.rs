@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::table::OLLAMA_VERSION;
 use crate::tokens::Capabilities;
 use crate::view::{ClusterView, InstanceState, ModelView};
 
@@ -182,8 +183,17 @@ pub struct OllamaPull {
 /// The answer of `/api/version`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct OllamaVersion {
-    /// The version of this program.
+    /// The version of Ollama whose API is spoken.
     pub version: String,
+    /// The version of this program.
+    pub exo: String,
+}
+
+impl OllamaVersion {
+    /// For this version of the program.
+    pub fn new(exo: String) -> Self {
+        Self { version: OLLAMA_VERSION.to_owned(), exo }
+    }
 }
 
 /// The time so many seconds after 1970, as this dialect writes it.

@@ -232,7 +232,9 @@ impl NamedModel {
         let streams = fields.take("stream", "true or false")?.unwrap_or(true);
         OLLAMA_NAMED.check(&mut fields, "")?;
         fields.finish()?;
-        let model = model.or(older).ok_or_else(|| BadParam::missing("model"))?;
+        // Its own client writes both, and the older one is empty.
+        let mut named = model.into_iter().chain(older);
+        let model = named.find(|name| !name.is_empty()).ok_or_else(|| BadParam::missing("model"))?;
         Ok(Self { model, streams })
     }
 }

@@ -9,7 +9,7 @@ use super::format::take_format;
 use super::tools::{take_calls, take_tools};
 use crate::fields::{BadParam, Fields, short};
 use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, Tools};
-use crate::request::{MESSAGES_MAX, RequestContext, check_count, check_results, token_bound};
+use crate::request::{MESSAGES_MAX, RequestContext, check_count, check_results, join_parts, token_bound};
 use crate::table;
 
 /// Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask for
@@ -51,7 +51,7 @@ pub struct ChatRequest {
     /// Whether an answer may have several calls. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_tool_calls: Option<bool>,
-    /// How much to think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`.
+    /// How much to think: `none`, `minimal`, `low`, `medium`, which asks for nothing, `high`, `xhigh`, `max`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
     /// Extension: most tokens of the model's thinking. Its thought is closed then, and the answer begins.
@@ -85,7 +85,8 @@ impl ChatRequest {
                 "max_completion_tokens",
                 fields.take_value("max_completion_tokens"),
             )?,
-            max_tokens: token_bound("max_tokens", fields.take_value("max_tokens"))?,
+            // LM Studio's and llama.cpp's word for no bound.
+            max_tokens: token_bound("max_tokens", fields.take_value("max_tokens").filter(|max| *max != -1))?,
             logprobs: fields.take("logprobs", "true or false")?,
             top_logprobs: fields.take("top_logprobs", "a whole number between 0 and 20")?,
             format: take_format(&mut fields)?,
@@ -175,19 +176,37 @@ pub fn part_name(part: RequestPart) -> String {
     }
 }
 
-/// What both fields say of the thinking.
+/// What the fields say of the thinking.
 fn take_reasoning(fields: &mut Fields) -> Result<Reasoning, BadParam> {
     const BUDGET: &str = "thinking_budget_tokens";
     let asked = reasoning(fields.take("reasoning_effort", "a string")?)?;
+    let asked = match take_enable_thinking(fields)? {
+        Some(false) if matches!(asked, Reasoning::Effort { .. }) => {
+            let message = "`chat_template_kwargs.enable_thinking` is false and `reasoning_effort` asks for thoughts: send one of them";
+            return Err(BadParam::invalid("chat_template_kwargs.enable_thinking", message));
+        }
+        Some(false) => Reasoning::Off,
+        _ => asked,
+    };
     Ok(asked.within(token_bound(BUDGET, fields.take_value(BUDGET))?))
 }
 
+/// What other servers' clients say in the variables of a template. Only whether to think is read.
+fn take_enable_thinking(fields: &mut Fields) -> Result<Option<bool>, BadParam> {
+    let Some(variables) = fields.take_value("chat_template_kwargs") else { return Ok(None) };
+    let mut variables = Fields::new(variables, "chat_template_kwargs")?;
+    let thinks = variables.take("enable_thinking", "true or false")?;
+    variables.finish()?;
+    Ok(thinks)
+}
+
+/// The dialect's usual effort is what the model does by itself.
 pub(super) fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
-    const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
-    match effort {
-        None => Ok(Reasoning::Default),
-        Some(word) if word == "none" => Ok(Reasoning::Off),
-        Some(word) if EFFORTS.contains(&word.as_str()) => Ok(Reasoning::effort(word)),
+    const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+    match effort.as_deref() {
+        None | Some("medium") => Ok(Reasoning::Default),
+        Some("none") => Ok(Reasoning::Off),
+        Some(word) if EFFORTS.contains(&word) => Ok(Reasoning::effort(word)),
         Some(other) => {
             let message = format!("`{other:.40}` is no effort: {} are", EFFORTS.join(", "));
             Err(BadParam::invalid("reasoning_effort", message))
@@ -273,7 +292,9 @@ fn parse_content(content: Value, path: &str) -> Result<String, BadParam> {
     match content {
         Value::String(text) => Ok(text),
         Value::Array(parts) => {
-            parts.into_iter().enumerate().map(|(i, part)| parse_part(part, &format!("{path}[{i}]"))).collect()
+            let part = |(i, part)| parse_part(part, &format!("{path}[{i}]"));
+            let parts = parts.into_iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?;
+            Ok(join_parts(parts))
         }
         other => {
             let message =

@@ -73,8 +73,6 @@ pub enum EventBody {
     ArgumentsDelta { item_id: String, output_index: usize, delta: String },
     #[serde(rename = "response.function_call_arguments.done")]
     ArgumentsDone { item_id: String, output_index: usize, name: String, arguments: String },
-    #[serde(rename = "error")]
-    Error { code: String, message: String, param: Option<String> },
 }
 
 impl EventBody {
@@ -96,7 +94,6 @@ impl EventBody {
             Self::ReasoningDone { .. } => "response.reasoning_text.done",
             Self::ArgumentsDelta { .. } => "response.function_call_arguments.delta",
             Self::ArgumentsDone { .. } => "response.function_call_arguments.done",
-            Self::Error { .. } => "error",
         }
     }
 }

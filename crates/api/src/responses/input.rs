@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::fields::{BadParam, Fields, short};
 use crate::generate::ChatMessage;
-use crate::request::{MESSAGES_MAX, check_count};
+use crate::request::{MESSAGES_MAX, check_count, join_parts};
 use crate::table::RESPONSES;
 use crate::tools::{CALLS_MAX, arguments_of, tool_call};
 
@@ -176,5 +176,5 @@ fn texts(content: Value, path: &str, place: &str, kinds: &[&str]) -> Result<Stri
         fields.finish()?;
         Ok(text)
     };
-    parts.into_iter().enumerate().map(part).collect()
+    Ok(join_parts(parts.into_iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?))
 }

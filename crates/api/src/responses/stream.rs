@@ -72,18 +72,17 @@ impl ResponseStream {
         out
     }
 
-    /// The end of an answer that failed.
-    pub fn fail(&mut self, code: &str, message: &str, param: Option<String>) -> Vec<ResponseEvent> {
+    /// The end of an answer that failed. Clients take no event before the first: one that failed before it began begins with it.
+    pub fn fail(&mut self, code: &str, message: &str) -> Vec<ResponseEvent> {
         let mut out = Vec::new();
-        let (code, message) = (code.to_owned(), message.to_owned());
-        if !self.has_begun {
-            self.emit(EventBody::Error { code, message, param }, &mut out);
-            return out;
-        }
-        self.response.status = ResponseStatus::Failed;
-        self.response.error = Some(ResponseError { code, message });
         self.is_open = false;
         self.forget_the_large();
+        if !self.has_begun {
+            self.emit(EventBody::Created { response: self.whole() }, &mut out);
+        }
+        let (code, message) = (code.to_owned(), message.to_owned());
+        self.response.status = ResponseStatus::Failed;
+        self.response.error = Some(ResponseError { code, message });
         self.emit(EventBody::Failed { response: self.whole() }, &mut out);
         out
     }

@@ -19,6 +19,10 @@ pub const OLLAMA_EMBEDDINGS: Table =
 pub const OLLAMA_NAMED: Table =
     Table { endpoint: "POST /api/show` and `POST /api/pull", fields: [NAMED_FIELDS, &[]] };
 
+/// The version of Ollama whose API is spoken here: the one that brought `logprobs`, the latest of the fields that are honoured.
+/// Clients refuse servers that name an older one than they need.
+pub const OLLAMA_VERSION: &str = "0.12.11";
+
 const TEXT_ONLY: &str = "models here read and write text";
 const PLACED: &str = "where and how a model computes is decided when it is placed";
 
@@ -165,4 +169,9 @@ const NAMED_FIELDS: &[Field] = &[
     field("stream", Honoured, "of `/api/pull`; its answer is one line in both"),
     field("verbose", Refused(&["false"]), "of `/api/show`: no tables of tokens are shown"),
     field("insecure", Hint, "nothing is fetched: `exo pull` does that"),
+    field("system", Refused(&[r#""""#]), "of `/api/show`: models are shown as they are"),
+    field("template", Refused(&[r#""""#]), "the same"),
+    field("options", Hint, "of `/api/show`: the same"),
+    field("username", Refused(&[r#""""#]), "of `/api/pull`: nothing is fetched"),
+    field("password", Refused(&[r#""""#]), "the same"),
 ];

@@ -11,7 +11,11 @@ const CACHED: &str = "what was read before is found by itself";
 const RESPONSES_FIELDS: &[Field] = &[
     field("model", Honoured, "name or id of a model"),
     field("input", Honoured, "a string, or up to 16,384 items"),
-    field("input[].type", Honoured, "message, function_call, function_call_output, reasoning"),
+    field(
+        "input[].type",
+        Honoured,
+        "message, function_call, function_call_output, reasoning; item_reference, of a response that this node keeps",
+    ),
     field("input[].role", Honoured, "user, assistant, system, developer"),
     field("input[].content", Honoured, "a string or parts; of a thought, its text"),
     field("input[].content[].type", Honoured, "input_text, output_text; of a thought, reasoning_text"),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exo_api::{
-    ChatMessage, GenerateError, GenerateRequest, Prompt, RequestPart, TokensAnswer, TokensQuestion,
-    TokensRequest, ToolCall, Tools,
+    ChatMessage, GenerateError, GenerateRequest, Prompt, TokensAnswer, TokensQuestion, TokensRequest,
+    ToolCall, Tools,
 };
 
 use tokio::sync::AcquireError;
@@ -96,9 +96,7 @@ pub(super) fn check_prompt_text(bytes: usize, bytes_max: usize) -> Result<(), Ge
     if bytes <= bytes_max {
         return Ok(());
     }
-    let message =
-        format!("the prompt has {bytes} bytes of text; this machine's memory is enough for {bytes_max}");
-    Err(GenerateError::Invalid { part: RequestPart::Prompt, message })
+    Err(GenerateError::PromptTooLarge { bytes, bytes_max })
 }
 
 /// The text that a template may show: of messages, their thoughts and calls, and of tools.

@@ -63,6 +63,7 @@ async fn embed(app: &App, dialect: Dialect, request: EmbedRequest) -> Result<Emb
     let made = tokio::select! {
         biased;
         () = tracked.cancelled.cancelled() => Err(ApiError::cancelled()),
+        () = app.closing.cancelled() => Err(ApiError::shutting_down(None)),
         made = app.facade.embed(request) => made.map_err(|error| ApiError::of(dialect, error)),
     };
     match &made {

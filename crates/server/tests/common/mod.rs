@@ -74,6 +74,14 @@ impl Drop for Alive {
     }
 }
 
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "a bug while an answer is ended");
+    }
+}
+
 type Item = Result<GenerateEvent, GenerateError>;
 
 fn delta(index: u16, text: &str, probabilities: bool) -> Item {
@@ -225,6 +233,15 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
             };
             then(vec![started()], Box::pin(stream::unfold(0, move |i| async move { Some(tick(i).await) })))
         }
+        // A thought that never ends.
+        "ponders" => {
+            let tick = |()| async {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                let thought = Delta { reasoning: "hm".into(), ..Delta::default() };
+                Some((Ok(GenerateEvent::Delta(thought)), ()))
+            };
+            then(vec![started()], Box::pin(stream::unfold((), tick)))
+        }
         // Faster than any reader that pauses.
         "flood" => {
             let tick = |()| async {
@@ -239,6 +256,15 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
             Some((queued("placing"), ()))
         })),
         "breaks" => then(vec![started(), delta(0, "The", false)], after(0, Err(failed()))),
+        // A panic outside of what the node is asked.
+        "panics-when-dropped" => {
+            let panics = PanicsWhenDropped;
+            let broken = after(0, Err(failed())).map(move |item| {
+                let _ = &panics;
+                item
+            });
+            then(vec![started(), delta(0, "The", false)], Box::pin(broken))
+        }
         "panics" => panic!("a bug while starting"),
         "panics-later" => {
             then(vec![started()], Box::pin(stream::once(async { panic!("a bug while running") })))
@@ -260,6 +286,9 @@ impl Facade for Fake {
         Box::pin(async move {
             self.live.fetch_add(1, Ordering::SeqCst);
             let alive = Alive(self.live.clone());
+            if request.model == "looks-and-refuses" {
+                tokio::time::sleep(Duration::from_millis(400)).await;
+            }
             let events = script(&request)?;
             let mut tokens = std::collections::BTreeMap::new();
             let counted = events.map(move |mut item| {

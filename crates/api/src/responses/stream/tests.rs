@@ -117,14 +117,14 @@ fn what_was_cut_says_so() {
 }
 
 #[test]
-fn a_failure_is_an_error_before_the_answer_and_a_failed_answer_after_it() {
+fn a_failure_is_a_failed_answer_before_it_begins_and_after() {
     let names = |events: Vec<ResponseEvent>| events.iter().map(|event| event.body.name()).collect::<Vec<_>>();
     let mut stream = start();
-    assert_eq!(names(stream.fail("stage_lost", "gone", None)), ["error"]);
+    assert_eq!(names(stream.fail("stage_lost", "gone")), ["response.created", "response.failed"]);
     let mut stream = start();
     stream.push(GenerateEvent::Started { prompt_tokens: 1 });
     stream.push(GenerateEvent::Delta(Delta { text: "The".to_owned(), ..Delta::default() }));
-    let failed = stream.fail("stage_lost", "gone", None);
+    let failed = stream.fail("stage_lost", "gone");
     let value = json_of(&failed[0]);
     assert_eq!(
         (value["type"].as_str(), &value["response"]["error"]["code"]),
