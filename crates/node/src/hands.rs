@@ -18,7 +18,7 @@ use exo_transport::{Endpoint, MemberSet};
 
 use crate::background;
 use crate::draft::Draft;
-use crate::events::{Event, EventSender};
+use crate::events::{DeviceEvent, Event, EventSender};
 use crate::library::Library;
 
 pub use devices::Devices;
@@ -104,7 +104,12 @@ impl Hands {
         match event {
             Event::Engine(event) => self.engines.event(event, &mut self.devices),
             Event::Opened(opened) => self.engines.opened(opened, &mut self.devices),
-            Event::Device(event) => self.devices.event(event, &self.engines),
+            Event::Device(event) => {
+                if matches!(event, DeviceEvent::SampleDue) {
+                    self.devices.lost_packets = self.endpoint.lost_packets();
+                }
+                self.devices.event(event, &self.engines)
+            }
             Event::Incoming(channel) => self.links.incoming(channel, &self.library).into_iter().collect(),
             Event::Dialled { dial, channel } => self.links.opened(channel, Some(dial)).into_iter().collect(),
             Event::JoinIncoming(channel) => {

@@ -89,15 +89,15 @@ impl Meters {
         links.entry(node).or_default().clone()
     }
 
-    /// Bytes to and from every member.
-    pub fn traffic(&self) -> BTreeMap<NodeId, Traffic> {
+    /// Bytes to and from every member, with the packets that its connections lost, where they tell.
+    pub fn traffic(&self, lost_packets: &BTreeMap<NodeId, u64>) -> BTreeMap<NodeId, Traffic> {
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let traffic = |meter: &LinkMeter| Traffic {
+        let traffic = |node: &NodeId, meter: &LinkMeter| Traffic {
             sent_bytes: meter.sent.load(Ordering::Relaxed),
             received_bytes: meter.received.load(Ordering::Relaxed),
-            lost_packets: None,
+            lost_packets: lost_packets.get(node).copied(),
         };
-        links.iter().map(|(node, meter)| (*node, traffic(meter))).collect()
+        links.iter().map(|(node, meter)| (*node, traffic(node, meter))).collect()
     }
 
     /// Requests by model.

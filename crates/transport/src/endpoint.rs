@@ -1,5 +1,6 @@
 //! One port, two transports: the real network's side of [`Transport`].
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket};
 use std::sync::Arc;
@@ -185,6 +186,11 @@ impl Endpoint {
             _ = closed.wait_for(|closed| *closed) => None,
             incoming = next => incoming,
         }
+    }
+
+    /// Packets to each peer that were lost on the way, where its connections tell: those over QUIC do.
+    pub fn lost_packets(&self) -> BTreeMap<NodeId, u64> {
+        self.0.shared.live.lost_packets()
     }
 
     /// Breaks every live connection with `peer`. It may connect again while it is a member.

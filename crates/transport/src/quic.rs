@@ -125,8 +125,10 @@ fn proven_peer(connection: &Connection) -> Option<NodeId> {
 
 /// On the list of live connections first, then checked: a removal in between finds it there.
 fn register(shared: &Shared, peer: NodeId, connection: &Connection) -> Option<Registration> {
-    let handle = connection.clone();
-    let registration = shared.live.register(peer, move || handle.close(CODE_REMOVED, b"disconnected"));
+    let (handle, counted) = (connection.clone(), connection.clone());
+    let lost = move || counted.stats().path.lost_packets;
+    let kill = move || handle.close(CODE_REMOVED, b"disconnected");
+    let registration = shared.live.register(peer, kill, Some(Box::new(lost)));
     if !shared.members.contains(peer) || shared.is_closed() {
         connection.close(CODE_REMOVED, b"not a member");
         return None;

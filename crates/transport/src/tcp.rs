@@ -180,11 +180,12 @@ fn register(
 ) -> Option<Proven> {
     let wire = Arc::new(Wire(Mutex::new(stream)));
     let weak = Arc::downgrade(&wire);
-    let registration = shared.live.register(peer, move || {
+    let kill = move || {
         if let Some(wire) = weak.upgrade() {
             wire.shut();
         }
-    });
+    };
+    let registration = shared.live.register(peer, kill, None);
     if !shared.members.contains(peer) || shared.is_closed() {
         return None;
     }

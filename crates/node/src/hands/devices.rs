@@ -1,7 +1,7 @@
 //! The devices of this node: devices that workers lose are verified and used again, or put in quarantine, with the processor in
 //! their place. Cards that come and go. What all of it comes to is sampled for the machine.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
 use exo_stdx::{unix_ms, unix_s};
-use exo_types::{DeviceId, DeviceState, NodeFacts, Time};
+use exo_types::{DeviceId, DeviceState, NodeFacts, NodeId, Time};
 use tokio::sync::{broadcast, watch};
 
 use super::Engines;
@@ -45,6 +45,8 @@ pub struct Devices {
     events: EventSender,
     notices: broadcast::Sender<Notice>,
     meters: Arc<Meters>,
+    /// To each member, as its connections have counted them.
+    pub lost_packets: BTreeMap<NodeId, u64>,
 }
 
 impl Devices {
@@ -69,6 +71,7 @@ impl Devices {
             events,
             notices,
             meters: Arc::default(),
+            lost_packets: BTreeMap::new(),
         }
     }
 
@@ -164,7 +167,11 @@ impl Devices {
             transfers,
             transferred_bytes,
         };
-        SampledMeasures { vitals, requests: self.meters.requests(), traffic: self.meters.traffic() }
+        SampledMeasures {
+            vitals,
+            requests: self.meters.requests(),
+            traffic: self.meters.traffic(&self.lost_packets),
+        }
     }
 
     /// Until it is verified nothing is loaded on it; shards lost at the same time are one loss.
