@@ -6,6 +6,9 @@ use utoipa::ToSchema;
 /// The longest silence, in seconds: a week.
 pub const SILENCE_S_MAX: u64 = 7 * 24 * 3600;
 
+/// Rules of alerts about strangers; their ids begin so.
+pub(crate) const NOT_FOR_VIEWERS: [&str; 2] = ["join_waiting", "other_cluster"];
+
 /// How much an alert matters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -58,6 +61,27 @@ pub struct AlertView {
     pub what_to_do: String,
     /// Section of the runbook.
     pub runbook: String,
+}
+
+impl AlertView {
+    /// As they are listed: what lasts, the newest first, and behind it what is over, the last first.
+    pub fn order(a: &Self, b: &Self) -> std::cmp::Ordering {
+        let key = |alert: &Self| {
+            let over = alert.resolved_unix_s.map(std::cmp::Reverse);
+            (over.is_some(), over, std::cmp::Reverse(alert.since_unix_s))
+        };
+        key(a).cmp(&key(b)).then_with(|| a.id.cmp(&b.id))
+    }
+
+    /// Whether it is the same alert: one of an id may be over and another have begun.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.id == other.id && self.since_unix_s == other.since_unix_s
+    }
+
+    /// Whether somebody who may only look at the cluster is told: not who asks to join, with the words that let them in, nor who is near.
+    pub fn is_for_viewers(&self) -> bool {
+        !NOT_FOR_VIEWERS.contains(&self.rule.as_str())
+    }
 }
 
 /// Silences an alert for a while.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::alerts::AlertView;
+use crate::alerts::{AlertView, NOT_FOR_VIEWERS};
 use crate::plan::PredictionView;
 use crate::view::{
     ClusterView, DeviceView, EpochView, InstanceView, JoinRequestView, JoinWindowView, JournalView, LinkView,
@@ -82,6 +82,9 @@ pub enum Change {
         join_window: JoinWindowView,
         /// The end of the event log.
         journal: JournalView,
+        /// Nodes nearby that have a cluster of their own.
+        #[serde(default)]
+        other_clusters: Vec<OtherClusterView>,
     },
     /// A node came or changed.
     Node {
@@ -131,15 +134,17 @@ pub enum Change {
         /// All of them.
         join_requests: Vec<JoinRequestView>,
     },
-    /// Nodes nearby that have a cluster of their own.
-    OtherClusters {
-        /// The first few.
-        other_clusters: Vec<OtherClusterView>,
+    /// An alert began, changed or is over.
+    Alert {
+        /// All of it.
+        alert: Box<AlertView>,
     },
-    /// What is wrong in the cluster, and what was.
-    Alerts {
-        /// All of them.
-        alerts: Vec<AlertView>,
+    /// An alert that was over is not shown any more.
+    AlertGone {
+        /// Its id.
+        id: String,
+        /// When it began: one of the same id may last.
+        since_unix_s: u64,
     },
     /// What went wrong on the node that answers.
     Warnings {
@@ -177,17 +182,28 @@ pub struct InstanceLoad {
 }
 
 impl Change {
-    /// Whether somebody who may only look at the cluster is told: not who asks to join, nor what went wrong here.
-    pub fn is_for_viewers(&self) -> bool {
-        !matches!(self, Self::JoinRequests { .. } | Self::Warnings { .. })
+    /// What of it somebody is told who may only look at the cluster: nothing of who asks to join, of strangers nearby, nor of what went
+    /// wrong here.
+    pub fn for_viewers(self) -> Option<Self> {
+        match self {
+            Self::JoinRequests { .. } | Self::Warnings { .. } => None,
+            Self::Alert { ref alert } if !alert.is_for_viewers() => None,
+            Self::AlertGone { ref id, .. } if NOT_FOR_VIEWERS.iter().any(|rule| id.starts_with(rule)) => None,
+            Self::Header { cluster, self_node, epoch, join_window, journal, .. } => {
+                let other_clusters = Vec::new();
+                Some(Self::Header { cluster, self_node, epoch, join_window, journal, other_clusters })
+            }
+            other => Some(other),
+        }
     }
 
     /// Brings `view` to where it is after this change. What is of something that the view does not have changes nothing.
     pub fn apply(self, view: &mut ClusterView) {
         match self {
-            Self::Header { cluster, self_node, epoch, join_window, journal } => {
+            Self::Header { cluster, self_node, epoch, join_window, journal, other_clusters } => {
                 (view.cluster, view.self_node, view.epoch) = (cluster, self_node, epoch);
                 (view.join_window, view.journal) = (join_window, journal);
+                view.other_clusters = other_clusters;
             }
             Self::Node { node } => {
                 put(&mut view.nodes, *node, |a, b| a.id == b.id);
@@ -210,8 +226,13 @@ impl Change {
                 }
             }
             Self::JoinRequests { join_requests } => view.join_requests = join_requests,
-            Self::OtherClusters { other_clusters } => view.other_clusters = other_clusters,
-            Self::Alerts { alerts } => view.alerts = alerts,
+            Self::Alert { alert } => {
+                put(&mut view.alerts, *alert, AlertView::is_same);
+                view.alerts.sort_by(AlertView::order);
+            }
+            Self::AlertGone { id, since_unix_s } => {
+                view.alerts.retain(|alert| alert.id != id || alert.since_unix_s != since_unix_s);
+            }
             Self::Warnings { warnings } => view.warnings = warnings,
         }
     }
@@ -277,12 +298,7 @@ pub fn changes(shown: &ClusterView, now: &ClusterView, wanted: Wanted) -> Vec<Ch
     if shown.join_requests != now.join_requests {
         out.push(Change::JoinRequests { join_requests: now.join_requests.clone() });
     }
-    if shown.other_clusters != now.other_clusters {
-        out.push(Change::OtherClusters { other_clusters: now.other_clusters.clone() });
-    }
-    if shown.alerts != now.alerts {
-        out.push(Change::Alerts { alerts: now.alerts.clone() });
-    }
+    alerts(shown, now, wanted, &mut out);
     if shown.warnings != now.warnings {
         out.push(Change::Warnings { warnings: now.warnings.clone() });
     }
@@ -305,6 +321,7 @@ fn header(shown: &ClusterView, now: &ClusterView, out: &mut Vec<Change>) {
         epoch: view.epoch.clone(),
         join_window: view.join_window,
         journal: view.journal.clone(),
+        other_clusters: view.other_clusters.clone(),
     };
     let now = of(now);
     if now != of(shown) {
@@ -457,6 +474,27 @@ fn load_moved(old: &InstanceView, new: &InstanceView) -> bool {
         || old.stages.iter().zip(&new.stages).any(|(a, b)| far(a.time_share, b.time_share))
 }
 
+fn alerts(shown: &ClusterView, now: &ClusterView, wanted: Wanted, out: &mut Vec<Change>) {
+    if shown.alerts == now.alerts {
+        return;
+    }
+    let by_name = |view| by(view, |alert: &AlertView| (alert.id.as_str(), alert.since_unix_s));
+    let (old_alerts, new_alerts) = (by_name(&shown.alerts), by_name(&now.alerts));
+    let gone = old_alerts.keys().filter(|name| !new_alerts.contains_key(*name));
+    out.extend(gone.map(|(id, since)| Change::AlertGone { id: (*id).to_owned(), since_unix_s: *since }));
+    for alert in &now.alerts {
+        let old = old_alerts.get(&(alert.id.as_str(), alert.since_unix_s)).copied();
+        // The numbers in its text are gauges.
+        let only_text = |old: &AlertView| {
+            let (text, subject) = (alert.text.clone(), alert.subject.clone());
+            AlertView { text, subject, ..old.clone() } == *alert
+        };
+        if old.is_none_or(|old| old != alert && (wanted.gauges || !only_text(old))) {
+            out.push(Change::Alert { alert: Box::new(alert.clone()) });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -475,7 +513,10 @@ mod tests {
         };
         let instance = serde_json::json!({
             "id": "i1", "model_id": "m", "model": "demo", "state": {"kind": "ready"}, "placement": "p", "context_tokens": 64,
-            "slots": 1, "kv": "f16", "stages": [], "load": serde_json::to_value(LoadView::default()).unwrap_or_default()
+            "slots": 1, "kv": "f16", "stages": [{
+                "node": "id-a", "node_name": "a", "device": "cpu", "layers": {"start": 0, "end": 4}, "embedding": true, "head": true,
+                "weight_bytes": 1, "weight_bytes_held": 1, "kv_bytes": 1, "time_share": 0.25
+            }], "load": serde_json::to_value(LoadView::default()).unwrap_or_default()
         });
         let link = |from: &str, to: &str| {
             serde_json::json!({
@@ -542,11 +583,114 @@ mod tests {
             "what_to_do": "look", "runbook": "node_lost"
         });
         let alert: AlertView = serde_json::from_value(alert).expect("an alert");
-        assert_eq!(kinds(ALL, |now| now.alerts.push(alert)), ["\"alerts\""]);
+        assert_eq!(kinds(ALL, |now| now.alerts.push(alert)), ["\"alert\""]);
         let running = LoadView { running: 1, ..LoadView::default() };
         assert_eq!(kinds(ALL, |now| now.instances[0].load = Some(running)), ["\"load\""]);
         assert_eq!(kinds(ALL, |now| now.nodes[0].devices[0].memory_free_bytes = 1 << 30), ["\"gauges\""]);
         assert_eq!(kinds(ALL, |now| now.links[1].rtt_samples = 9), ["\"link\""]);
+    }
+
+    fn alert(id: &str, since_unix_s: u64, resolved_unix_s: Option<u64>) -> AlertView {
+        AlertView {
+            id: id.to_owned(),
+            rule: "disk_low".to_owned(),
+            severity: crate::Severity::Warning,
+            since_unix_s,
+            resolved_unix_s,
+            silenced_until_unix_s: None,
+            node: None,
+            device: None,
+            instance: None,
+            subject: "a".to_owned(),
+            text: "9 GiB".to_owned(),
+            what_to_do: "make room".to_owned(),
+            runbook: String::new(),
+        }
+    }
+
+    /// One change after the other, of every kind, and what a number is that is not known any more.
+    fn steps() -> Vec<fn(&mut ClusterView)> {
+        vec![
+            |now| now.journal.entries = 2,
+            |now| now.nodes[1].status = crate::NodeStatus::Lost,
+            |now| {
+                let mut node = now.nodes[1].clone();
+                (node.id, node.name) = ("id-0".into(), "0".into());
+                now.nodes.insert(0, node);
+            },
+            |now| {
+                now.nodes[1].process_bytes = Some(1 << 30);
+                now.nodes[1].devices[0].memory_free_bytes = 1 << 30;
+            },
+            |now| {
+                now.nodes[1].process_bytes = None;
+                now.nodes[1].devices[0].sensors.temperature_c = None;
+            },
+            |now| now.nodes.truncate(2),
+            |now| now.links[1].rtt_ms = Some(9.0),
+            |now| now.links.truncate(1),
+            |now| now.instances[0].state = crate::InstanceState::Loading { progress: 0.5 },
+            |now| {
+                let mut other = now.instances[0].clone();
+                other.id = "i2".into();
+                now.instances.push(other);
+            },
+            |now| {
+                let instance = &mut now.instances[0];
+                instance.load = Some(LoadView { running: 2, ..LoadView::default() });
+                (instance.measured_tokens_per_s, instance.predicted_tokens_per_s) = (Some(20.0), Some(30.0));
+                instance.stages[0].time_share = Some(0.5);
+            },
+            |now| {
+                let instance = &mut now.instances[0];
+                instance.load = None;
+                (instance.measured_tokens_per_s, instance.predicted_tokens_per_s) = (None, None);
+                instance.stages[0].time_share = None;
+            },
+            |now| now.instances.truncate(1),
+            |now| {
+                now.alerts = vec![alert("disk", 9, None), alert("heat", 8, None), alert("disk", 5, Some(7))]
+            },
+            |now| {
+                now.alerts[0].resolved_unix_s = Some(10);
+                now.alerts.sort_by(AlertView::order);
+            },
+            |now| now.alerts.truncate(2),
+            |now| now.warnings.push(WarningView { at_unix_s: 1, text: "disk".into() }),
+            |now| {
+                let (node, name, address) = ("id-s".into(), "s".into(), "192.0.2.9:1".into());
+                now.join_requests.push(JoinRequestView {
+                    node,
+                    name,
+                    address,
+                    check_words: "one two".into(),
+                });
+            },
+        ]
+    }
+
+    /// The page has a reader of its own: it is held against these steps (`deltas.test.ts`).
+    #[test]
+    fn the_page_is_tested_with_the_changes_that_are_told() {
+        let before = view();
+        let (mut shown, mut now) = (before.clone(), before.clone());
+        let mut told = Vec::new();
+        for step in steps() {
+            step(&mut now);
+            let changes = changes(&shown, &now, ALL);
+            assert!(!changes.is_empty());
+            changes.iter().cloned().for_each(|change| change.apply(&mut shown));
+            assert_eq!(shown, now);
+            told.push(changes);
+        }
+        let json = serde_json::json!({ "before": before, "steps": told, "after": now });
+        let text = serde_json::to_string_pretty(&json).expect("views serialise") + "\n";
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dashboard/src/api/deltas.json");
+        if std::env::var_os("EXO_WRITE_DELTAS").is_some() {
+            std::fs::write(path, &text).expect("the file is written");
+        }
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(kept == text, "dashboard/src/api/deltas.json differs: run this test with EXO_WRITE_DELTAS=1");
     }
 
     #[test]
@@ -565,6 +709,29 @@ mod tests {
         let measured = |now: &mut ClusterView| now.links[0].rtt_samples = 6;
         assert_eq!(kinds(Wanted::default(), measured), [""; 0]);
         assert_eq!(kinds(Wanted::default(), |now| now.links[0].rtt_ms = Some(5.0)), ["\"link\""]);
+    }
+
+    #[test]
+    fn of_many_alerts_the_one_that_changed_is_told_and_its_numbers_with_the_gauges() {
+        let mut shown = view();
+        shown.alerts = std::iter::once(alert("disk", 900, None))
+            .chain((0..100).rev().map(|n| alert("disk", n, Some(n + 1))))
+            .collect();
+        let check = |shown: &ClusterView, now: &ClusterView, wanted| {
+            let told = changes(shown, now, wanted);
+            let mut applied = shown.clone();
+            told.iter().cloned().for_each(|change| change.apply(&mut applied));
+            (told.len(), applied == *now)
+        };
+        let mut now = shown.clone();
+        now.alerts[0].text = "8 GiB".to_owned();
+        assert_eq!(check(&shown, &now, Wanted::default()), (0, false));
+        assert_eq!(check(&shown, &now, ALL), (1, true));
+        now = shown.clone();
+        now.alerts[0].resolved_unix_s = Some(901);
+        now.alerts.sort_by(AlertView::order);
+        now.alerts.pop();
+        assert_eq!(check(&shown, &now, Wanted::default()), (2, true), "one is over, one is forgotten");
     }
 
     #[test]

@@ -90,6 +90,12 @@ pub struct Parts {
 }
 
 impl NodeDownloads {
+    /// Lists them as often as it is called.
+    pub fn lister(&self) -> impl Fn() -> Vec<PullView> + Send + use<> {
+        let shared = self.shared.clone();
+        move || shared.list()
+    }
+
     /// The list as an earlier run of the node left it; what was not paused goes on.
     pub fn new(parts: Parts) -> Self {
         let Parts { library, node, host, view, data_dir, node_id, node_name, is_private, stop } = parts;
@@ -254,6 +260,10 @@ impl NodeDownloads {
 }
 
 impl Shared {
+    fn list(&self) -> Vec<PullView> {
+        self.lock().by_id.values().map(|pull| pull.view()).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Pulls> {
         self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -399,7 +409,7 @@ impl Downloads for NodeDownloads {
     }
 
     fn list(&self) -> Vec<PullView> {
-        self.shared.lock().by_id.values().map(|pull| pull.view()).collect()
+        self.shared.list()
     }
 
     fn watch(&self) -> BoxStream<Vec<PullView>> {

@@ -134,18 +134,26 @@ impl LogCapture {
             after: ask.after,
             limit: ask.limit.min(LOG_LINES_MAX) as usize,
         };
-        let (lines, last) = {
+        let (lines, last, after) = {
             let ring = self.ring();
             // Who has read further than there is has read an earlier run of this node.
             let after = if filter.after > ring.last() { 0 } else { filter.after };
-            (ring.lines(&LogFilter { after, ..filter }), ring.last())
+            (ring.lines(&LogFilter { after, ..filter.clone() }), ring.last(), after)
         };
-        // The last ones count, as with every limit.
         let mut bytes = 0;
         let fits = |line: &LogLine| {
             bytes += line.text.len() + line.target.len() + 64;
             bytes <= ANSWER_BYTES_MAX
         };
+        if after > 0 {
+            // Who follows gets the rest with the next answer.
+            let all = lines.len();
+            let lines: Vec<ToldLine> = lines.into_iter().take_while(fits).map(told).collect();
+            let is_all = lines.len() == all && all < filter.limit;
+            let last = if is_all { last } else { lines.last().map_or(last, |line| line.number) };
+            return ToldLines { last, lines };
+        }
+        // The last ones count, as with every limit.
         let mut lines: Vec<ToldLine> = lines.into_iter().rev().take_while(fits).map(told).collect();
         lines.reverse();
         ToldLines { last, lines }
@@ -312,6 +320,7 @@ fn gather(
     mut cursor: Cursor,
 ) -> LogsView {
     let mut out = LogsView::default();
+    let is_following = !cursor.0.is_empty();
     for (node, told) in answers {
         let (id, name) = (node.id.clone(), node.name.clone());
         match told {
@@ -335,8 +344,16 @@ fn gather(
         }
     }
     out.lines.sort_by_key(|line| line.at_unix_ms);
-    let too_many = out.lines.len().saturating_sub(limit as usize);
-    out.lines.drain(..too_many);
+    let limit = out.lines.len().min(limit as usize);
+    if is_following {
+        // What is too much for one answer comes with the next.
+        for line in out.lines.drain(limit..) {
+            cursor.set(&line.node, cursor.of(&line.node).min(line.number.saturating_sub(1)));
+        }
+    } else {
+        let too_many = out.lines.len() - limit;
+        out.lines.drain(..too_many);
+    }
     out.next = cursor.to_string();
     out
 }
@@ -421,6 +438,8 @@ mod tests {
         };
         // Behind the last line there is nothing, and behind a later one another run's.
         assert_eq!((numbers(3), numbers(5), numbers(6).len()), (vec![4, 5], vec![], 5));
+        let next = capture.answer(&LogAsk { after: 1, limit: 2, ..ALL });
+        assert_eq!((next.lines[0].number, next.lines.len(), next.last), (2, 2, 3), "none is left out");
         for wrong in ["", "a b", &"x".repeat(300)] {
             assert!(
                 matches!(capture.raise(wrong, LogLevel::Trace), Err(AdminError::Invalid { .. })),
@@ -452,16 +471,23 @@ mod tests {
             text: format!("line {number}\nforged"),
         };
         let (a, b, c) = (node("a"), node("b"), node("c"));
-        let answers = vec![
-            (&a, Ok(ToldLines { last: 9, lines: vec![line(8, 10), line(9, 30)] })),
-            (&b, Ok(ToldLines { last: 4, lines: vec![line(4, 20)] })),
-            (&c, Err("it is lost".to_owned())),
-        ];
-        let view = gather(answers, 2, Cursor::parse("cccccccc:7,nonsense,x:y"));
+        let answers = || {
+            vec![
+                (&a, Ok(ToldLines { last: 9, lines: vec![line(8, 10), line(9, 30)] })),
+                (&b, Ok(ToldLines { last: 4, lines: vec![line(4, 20)] })),
+                (&c, Err("it is lost".to_owned())),
+            ]
+        };
+        let view = gather(answers(), 2, Cursor::parse("nonsense,x:y"));
         let shown: Vec<_> = view.lines.iter().map(|line| (line.name.as_str(), line.number)).collect();
         assert_eq!(shown, [("b", 4), ("a", 9)], "the last two, by time");
         assert!(view.lines.iter().all(|l| !l.text.contains('\n') && l.request.is_none() && l.target == "t"));
-        assert_eq!(view.next, "aaaaaaaa:9,bbbbbbbb:4,cccccccc:7");
+        assert_eq!(view.next, "aaaaaaaa:9,bbbbbbbb:4");
         assert_eq!(view.silent[0].reason, "it is lost");
+        // Who follows misses none: what is too much comes with the next answer.
+        let view = gather(answers(), 2, Cursor::parse("aaaaaaaa:7,cccccccc:7"));
+        let shown: Vec<_> = view.lines.iter().map(|line| (line.name.as_str(), line.number)).collect();
+        assert_eq!(shown, [("a", 8), ("b", 4)]);
+        assert_eq!(view.next, "aaaaaaaa:8,bbbbbbbb:4,cccccccc:7");
     }
 }

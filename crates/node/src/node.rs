@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use exo_api::Facade;
+use exo_api::{Facade, PullView};
 use exo_machine::{Effect, NodeMachine, Notice};
+use exo_telemetry::OwnFacts;
 use exo_types::NodeId;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
@@ -20,6 +21,7 @@ use crate::facade::{NodeFacade, PREPARING_MAX, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
 use crate::host::Host;
+use crate::library::Library;
 use crate::meters::Meters;
 use crate::pairing::Invites;
 use crate::run_loop::RunLoop;
@@ -66,6 +68,17 @@ pub(crate) struct Parts {
     pub telemetry: Arc<Telemetry>,
 }
 
+/// What alerts about this node's own disk follow from.
+fn own_facts(
+    library: Arc<Library>,
+    pulls: impl Fn() -> Vec<PullView> + Send + 'static,
+) -> Box<dyn Fn() -> OwnFacts + Send> {
+    Box::new(move || {
+        let (quota_bytes, changed_models) = library.room.disk_facts();
+        OwnFacts { pulls: pulls(), quota_bytes, changed_models }
+    })
+}
+
 impl Node {
     pub(crate) fn run(parts: Parts) -> Self {
         let Parts {
@@ -105,6 +118,7 @@ impl Node {
             is_private: config.is_private,
             stop: stopped.clone(),
         });
+        let own = own_facts(hands.library.clone(), downloads.lister());
         let facade = NodeFacade {
             node: events.clone(),
             draft,
@@ -124,7 +138,7 @@ impl Node {
             downloads,
             checks: Arc::default(),
         };
-        let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx, telemetry);
+        let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx, telemetry, own);
         let run_loop = tokio::spawn(async move {
             run_loop.run(first, inbox, stopped).await;
             let _ = end.send(true);

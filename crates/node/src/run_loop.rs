@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_machine::{Answer, Effect, Input, NodeMachine, Notice, ReplyId, SequenceEvent, StreamId};
+use exo_telemetry::OwnFacts;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::clock::Clock;
@@ -32,6 +33,8 @@ pub struct RunLoop {
     notices: broadcast::Sender<Notice>,
     view: watch::Sender<exo_api::ClusterView>,
     telemetry: Arc<Telemetry>,
+    /// What only this node knows of its disk.
+    own: Box<dyn Fn() -> OwnFacts + Send>,
     is_view_stale: bool,
     is_stopped: bool,
 }
@@ -45,6 +48,7 @@ impl RunLoop {
         notices: broadcast::Sender<Notice>,
         view: watch::Sender<exo_api::ClusterView>,
         telemetry: Arc<Telemetry>,
+        own: Box<dyn Fn() -> OwnFacts + Send>,
     ) -> Self {
         Self {
             machine,
@@ -58,6 +62,7 @@ impl RunLoop {
             notices,
             view,
             telemetry,
+            own,
             is_view_stale: true,
             is_stopped: false,
         }
@@ -121,7 +126,8 @@ impl RunLoop {
     /// Shows the machine's view, with the alerts that follow from it and from what was measured.
     fn show(&mut self) {
         let mut view = self.machine.view();
-        view.alerts = self.telemetry.observe(self.clock.now(), &view, || self.machine.telemetry());
+        let told = || self.machine.telemetry();
+        view.alerts = self.telemetry.observe(self.clock.now(), &view, told, &self.own);
         self.view.send_replace(view);
     }
 

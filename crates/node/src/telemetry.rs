@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exo_api::{AdminError, AlertView, ClusterView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView};
 use exo_machine::Now;
-use exo_telemetry::{Alerts, Seen, Series, SilenceError, Subject};
+use exo_telemetry::{Alerts, OwnFacts, Seen, Series, SilenceError, Subject};
 use exo_types::Time;
 
 use crate::files::DataDir;
@@ -44,6 +44,7 @@ impl Telemetry {
         now: Now,
         view: &ClusterView,
         told: impl FnOnce() -> TelemetryView,
+        own: impl FnOnce() -> OwnFacts,
     ) -> Vec<AlertView> {
         let time_s = seconds(now);
         let mut inner = self.inner();
@@ -51,7 +52,8 @@ impl Telemetry {
             inner.taken_s = Some(time_s);
             let told = told();
             inner.series.observe(time_s, now.unix_s, &told);
-            inner.alerts.observe(Seen { time_s, unix_s: now.unix_s, view, told: &told });
+            let own = own();
+            inner.alerts.observe(Seen { time_s, unix_s: now.unix_s, view, told: &told, own: &own });
             inner.told = told;
             inner.views = inner.alerts.views();
         }
@@ -144,10 +146,15 @@ mod tests {
         let mut taken = 0;
         for ms in (0..5000).step_by(10) {
             let now = Now { time: Time::from_millis(ms), unix_s: 9 };
-            telemetry.observe(now, &view, || {
-                taken += 1;
-                TelemetryView::default()
-            });
+            telemetry.observe(
+                now,
+                &view,
+                || {
+                    taken += 1;
+                    TelemetryView::default()
+                },
+                OwnFacts::default,
+            );
         }
         assert_eq!(taken, 5);
     }

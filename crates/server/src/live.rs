@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use exo_api::live::{Wanted, changes};
-use exo_api::{Change, ClusterView, DeltaEvent, EndEvent, EndReason, Facade, SnapshotEvent};
+use exo_api::{AlertView, Change, ClusterView, DeltaEvent, EndEvent, EndReason, Facade, SnapshotEvent};
 use exo_stdx::unix_ms;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::watch;
@@ -29,6 +29,8 @@ const BYTES_PER_S: f64 = 40e3;
 const GAUGES_EVERY: Duration = Duration::from_secs(2);
 /// Between two looks at links that were only measured again.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// Between two signs of life: a reader knows within three seconds that the node is gone, and need not ask.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// For how long events are made when nobody reads them: as long as a reader takes to come again.
 const STAY: Duration = Duration::from_secs(30);
 /// Events that are handed to a connection at once.
@@ -93,7 +95,12 @@ impl Live {
         keep_alive_every: Duration,
     ) -> Self {
         let shared = Shared { state: Mutex::default(), last: watch::Sender::new(0), bytes_max };
-        Self { shared: Arc::new(shared), tasks, stopping, keep_alive_every }
+        Self {
+            shared: Arc::new(shared),
+            tasks,
+            stopping,
+            keep_alive_every: keep_alive_every.min(ALIVE_EVERY),
+        }
     }
 
     /// The events from `after` on, the id of an event that the reader has, if that is remembered; else from a snapshot on. Ends when
@@ -165,8 +172,14 @@ impl Shared {
         let mut read_last = Instant::now();
         loop {
             let look = tokio::time::sleep_until(pace.next_look(Instant::now()));
+            // Each view that is taken is a copy of all of it: none is taken that cannot be told yet.
+            let due = pace.due;
+            let next = async {
+                tokio::time::sleep_until(due).await;
+                views.next().await
+            };
             tokio::select! {
-                view = views.next() => match view {
+                view = next => match view {
                     Some(view) => {
                         latest = Some(view);
                         pace.is_new = true;
@@ -220,12 +233,9 @@ impl Shared {
         }
         let changes = event.changes.clone();
         let whole = encode("delta", run, number, &event);
-        event.changes.retain(Change::is_for_viewers);
-        let for_viewers = if event.changes.len() == changes.len() {
-            whole.clone()
-        } else {
-            encode("delta", run, number, &event)
-        };
+        event.changes = event.changes.into_iter().filter_map(Change::for_viewers).collect();
+        let for_viewers =
+            if event.changes == changes { whole.clone() } else { encode("delta", run, number, &event) };
         let bytes = whole.len();
         self.state().push(Kept { number, whole, for_viewers }, changes, self.bytes_max);
         self.last.send_replace(number);
@@ -396,7 +406,9 @@ impl Reader {
         }
         let mut batch = BytesMut::new();
         let mut had = position;
-        for event in state.events.iter().skip_while(|event| event.number <= position) {
+        // Numbers have no gaps.
+        let skipped = state.events.front().map_or(0, |first| (position + 1).saturating_sub(first.number));
+        for event in state.events.iter().skip(usize::try_from(skipped).unwrap_or(usize::MAX)) {
             let bytes = if self.scope == Scope::Owner { &event.whole } else { &event.for_viewers };
             if !batch.is_empty() && batch.len() + bytes.len() > BATCH_BYTES {
                 break;
@@ -430,7 +442,9 @@ impl Reader {
 
 /// What is shown to somebody who may only look at the cluster.
 pub fn for_viewers(cluster: ClusterView) -> ClusterView {
-    ClusterView { join_requests: Vec::new(), other_clusters: Vec::new(), warnings: Vec::new(), ..cluster }
+    let alerts = cluster.alerts.into_iter().filter(AlertView::is_for_viewers).collect();
+    let (join_requests, other_clusters, warnings) = (Vec::new(), Vec::new(), Vec::new());
+    ClusterView { join_requests, other_clusters, warnings, alerts, ..cluster }
 }
 
 /// One event with its id.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::common::{SECRET, Server, quick, start, start_with};
+use crate::common::{SECRET, Server, alert, quick, start, start_with};
 use exo_api::live::{Change, LiveEvent};
 use exo_api::{ClusterView, InstanceState, WarningView};
 use exo_server::{ApiKey, ServerOptions};
@@ -163,10 +163,16 @@ async fn whoever_may_only_look_hears_nothing_of_who_asks_to_join() {
     let options = ServerOptions { api_keys: keys, keys_see_cluster: true, ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     warn(&server, "before");
+    let asks = |id: &str| exo_api::AlertView { id: id.into(), rule: "join_waiting".into(), ..alert() };
+    server.fake.view.send_modify(|view| view.alerts = vec![asks("join_waiting:n"), alert()]);
     let mut reader = Reader::open(&server, "sesame", None).await;
     let first = reader.named("snapshot").await;
     assert_eq!(first.data["cluster"]["warnings"], serde_json::json!([]));
+    assert_eq!(first.data["cluster"]["alerts"], serde_json::json!([alert()]));
+    let cluster = server.send("GET /exo/v1/cluster", &["authorization: Bearer sesame"], "").await.json();
+    assert_eq!(cluster["alerts"], serde_json::json!([alert()]));
     server.fake.view.send_modify(|view| {
+        view.alerts = vec![alert(), asks("join_waiting:m")];
         view.join_requests.push(exo_api::JoinRequestView {
             node: "n".into(),
             name: "stranger".into(),

@@ -191,6 +191,11 @@ impl DiskBudget {
         (error.short_bytes() > 0).then_some(error)
     }
 
+    /// What they may take, where that is bounded.
+    pub fn quota_bytes(&self) -> Option<u64> {
+        self.limits.quota_bytes
+    }
+
     /// What fetched models take on the disk, those included that were never finished.
     pub fn used_bytes(&self) -> u64 {
         let mut walk = Walk { left: FILES_MAX, seen: BTreeSet::new() };

@@ -14,6 +14,6 @@ mod alerts;
 mod logs;
 mod series;
 
-pub use alerts::{Alerts, RULES, Rule, Seen, SilenceError};
+pub use alerts::{Alerts, OwnFacts, RULES, Rule, Seen, SilenceError};
 pub use logs::{LogFilter, LogLine, LogRing};
 pub use series::{POINTS, STEP_S, Series, Subject};

@@ -7,6 +7,8 @@ use exo_types::printable;
 
 /// Characters of one line: longer ones are cut.
 const LINE_CHARS_MAX: usize = 2000;
+/// Of the bytes, so many are for warnings and errors, whatever else comes.
+const WARNINGS_SHARE: usize = 4;
 /// What a line takes beside its texts.
 const LINE_BYTES: usize = size_of::<LogLine>();
 
@@ -48,9 +50,9 @@ pub struct LogFilter {
     pub target: Option<String>,
     /// Of this request.
     pub request: Option<String>,
-    /// Behind this number.
+    /// Behind this number; 0 for all.
     pub after: u64,
-    /// So many, the last ones.
+    /// So many: the last ones, or behind a number the first ones, so that who follows misses none.
     pub limit: usize,
 }
 
@@ -66,16 +68,48 @@ impl LogFilter {
 /// The last lines.
 #[derive(Debug)]
 pub struct LogRing {
-    lines: VecDeque<LogLine>,
-    bytes: usize,
+    /// Below warnings.
+    usual: Lines,
+    /// Warnings and errors, which a night of other lines does not push out.
+    warnings: Lines,
     bytes_max: usize,
     last: u64,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    lines: VecDeque<LogLine>,
+    bytes: usize,
+}
+
+impl Lines {
+    fn push(&mut self, line: LogLine) {
+        self.bytes += line.bytes();
+        self.lines.push_back(line);
+    }
+
+    fn pop(&mut self) -> bool {
+        let oldest = self.lines.pop_front();
+        self.bytes -= oldest.as_ref().map_or(0, LogLine::bytes);
+        oldest.is_some()
+    }
+
+    /// Those that the filter takes, the oldest first.
+    fn wanted(&self, filter: &LogFilter) -> Vec<&LogLine> {
+        let wanted = |line: &&LogLine| filter.takes(line);
+        if filter.after > 0 {
+            return self.lines.iter().filter(wanted).take(filter.limit).collect();
+        }
+        let mut lines: Vec<_> = self.lines.iter().rev().filter(wanted).take(filter.limit).collect();
+        lines.reverse();
+        lines
+    }
 }
 
 impl LogRing {
     /// Holds so many bytes.
     pub fn new(bytes_max: usize) -> Self {
-        Self { lines: VecDeque::new(), bytes: 0, bytes_max, last: 0 }
+        Self { usual: Lines::default(), warnings: Lines::default(), bytes_max, last: 0 }
     }
 
     /// Adds a line; the oldest ones go. What a terminal would obey is taken out of it.
@@ -91,11 +125,14 @@ impl LogRing {
         let mut text = printable(text, LINE_CHARS_MAX);
         text.shrink_to_fit();
         let line = LogLine { number: self.last, at_unix_ms, level, target, request, text };
-        self.bytes += line.bytes();
-        self.lines.push_back(line);
-        while self.bytes > self.bytes_max {
-            let Some(oldest) = self.lines.pop_front() else { break };
-            self.bytes -= oldest.bytes();
+        let lines = if level >= LogLevel::Warn { &mut self.warnings } else { &mut self.usual };
+        lines.push(line);
+        while self.bytes() > self.bytes_max {
+            let is_share_full = self.warnings.bytes > self.bytes_max / WARNINGS_SHARE;
+            let from = if is_share_full { &mut self.warnings } else { &mut self.usual };
+            if !from.pop() {
+                break;
+            }
         }
     }
 
@@ -106,16 +143,17 @@ impl LogRing {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.usual.bytes + self.warnings.bytes
     }
 
     /// The lines that the filter takes, oldest first.
     pub fn lines(&self, filter: &LogFilter) -> Vec<LogLine> {
-        let newest_first = self.lines.iter().rev().take_while(|line| line.number > filter.after);
-        let wanted = newest_first.filter(|line| filter.takes(line)).take(filter.limit);
-        let mut lines: Vec<_> = wanted.cloned().collect();
-        lines.reverse();
-        lines
+        let mut lines = self.usual.wanted(filter);
+        lines.extend(self.warnings.wanted(filter));
+        lines.sort_by_key(|line| line.number);
+        let too_many = lines.len().saturating_sub(filter.limit);
+        let kept = if filter.after > 0 { &lines[..lines.len() - too_many] } else { &lines[too_many..] };
+        kept.iter().map(|line| (*line).clone()).collect()
     }
 }
 
@@ -147,8 +185,32 @@ mod tests {
             assert_eq!(numbers(LogFilter { request: Some(about.to_owned()), ..Default::default() }), [1]);
         }
         assert_eq!(numbers(LogFilter { after: 2, ..Default::default() }), [3]);
-        let last = ring().lines(&LogFilter { limit: 2, ..Default::default() });
-        assert_eq!(last.iter().map(|line| line.number).collect::<Vec<_>>(), [2, 3]);
+        let two = |after| {
+            let lines = ring().lines(&LogFilter { limit: 2, after, ..Default::default() });
+            lines.iter().map(|line| line.number).collect::<Vec<_>>()
+        };
+        assert_eq!((two(0), two(1)), (vec![2, 3], vec![2, 3]));
+        let first = ring().lines(&LogFilter { limit: 1, after: 1, ..Default::default() });
+        assert_eq!(first[0].number, 2, "who follows gets the next, not the last");
+    }
+
+    #[test]
+    fn a_night_of_other_lines_leaves_the_warnings_and_they_leave_the_others() {
+        let mut ring = LogRing::new(100_000);
+        let count = |ring: &LogRing, level| {
+            let lines = ring.lines(&LogFilter { limit: usize::MAX, ..Default::default() });
+            lines.iter().filter(|line| line.level == level).count()
+        };
+        ring.push(1, LogLevel::Warn, "t", None, "the disk is slow");
+        for _ in 0..10_000 {
+            ring.push(1, LogLevel::Debug, "t", None, &"x".repeat(500));
+        }
+        assert_eq!(count(&ring, LogLevel::Warn), 1);
+        for _ in 0..10_000 {
+            ring.push(1, LogLevel::Warn, "t", None, &"x".repeat(500));
+            assert!(ring.bytes() <= 100_000);
+        }
+        assert!(count(&ring, LogLevel::Debug) > 100, "{}", count(&ring, LogLevel::Debug));
     }
 
     #[test]

@@ -54,6 +54,8 @@ export type Ask = {
   deadline_ms?: number;
   /** Instead of the kept token. */
   bearer?: string;
+  /** Goes out even where the page is closed meanwhile. */
+  keepalive?: boolean;
 };
 
 /** The answer's body as JSON; `undefined` for an empty one. */
@@ -74,21 +76,25 @@ export async function open(path: string, options: Ask = {}): Promise<Response> {
   if (bearer) headers.authorization = `Bearer ${bearer}`;
   const init: RequestInit = { method: options.method ?? "GET", headers, credentials: "omit", cache: "no-store" };
   if (options.signal) init.signal = options.signal;
-  if (options.body !== undefined) {
+  if (options.keepalive) init.keepalive = true;
+  // The node takes no POST without JSON: that is how it knows a page of its own from a form of another.
+  const body = options.body ?? (init.method === "POST" || init.method === "PUT" ? {} : undefined);
+  if (body !== undefined) {
     headers["content-type"] = "application/json";
-    init.body = JSON.stringify(options.body);
+    init.body = JSON.stringify(body);
   }
   const response = await fetch(path, init).catch((error: unknown) => {
     throw unreachable(error, options.signal);
   });
   if (response.ok) return response;
   const error = await refusal(response);
-  if (response.status === 401 && !options.bearer && path !== "/exo/v1/session") onUnauthorised();
+  // Not where somebody has signed in since.
+  if (response.status === 401 && !options.bearer && path !== "/exo/v1/session" && bearer === (token.get() ?? inMemory)) onUnauthorised();
   throw error;
 }
 
 function unreachable(error: unknown, signal?: AbortSignal): Error {
-  const name = error instanceof Error ? error.name : "";
+  const name = String((error as { name?: unknown } | null)?.name);
   if (name === "AbortError" || (signal?.aborted && name !== "TimeoutError")) return error as Error;
   const late = name === "TimeoutError";
   return new ApiError(0, late ? "no_answer" : "unreachable", late ? "The node did not answer in time." : "The node cannot be reached.");

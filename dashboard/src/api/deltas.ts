@@ -1,27 +1,16 @@
 // Applies what the event stream says to the view of the cluster. Pure: the view that comes back shares every part that did not change.
+// The other half is `crates/api/src/live.rs`; both are held against the same steps (`deltas.json`).
 
-import type { ClusterView, DeviceView, InstanceView, JoinRequestView, LinkView, LoadView, NodeView, OtherClusterView, SensorsView, WarningView } from "./types";
+import type { AlertView, Change, ClusterView, DeviceView, InstanceView, NodeView } from "./types";
 
-/** One change; see docs/dashboard.md. A kind that is not known here is from a newer node and is passed over. */
-export type Change =
-  | ({ kind: "header" } & Partial<Pick<ClusterView, "cluster" | "self_node" | "epoch" | "join_window" | "journal">>)
-  | { kind: "node"; node: NodeView }
-  | { kind: "node_gone"; id: string }
-  | { kind: "gauges"; node: string; process_bytes?: number | null; devices: Gauges[] }
-  | { kind: "link"; link: LinkView }
-  | { kind: "link_gone"; from: string; to: string }
-  | { kind: "instance"; instance: InstanceView }
-  | { kind: "instance_gone"; id: string }
-  | { kind: "load"; id: string; load?: LoadView | null; measured_tokens_per_s?: number | null; time_shares?: (number | null)[] }
-  | { kind: "join_requests"; join_requests: JoinRequestView[] }
-  | { kind: "other_clusters"; other_clusters: OtherClusterView[] }
-  | { kind: "warnings"; warnings: WarningView[] };
+export type { Change };
 
-export type Gauges = { device: string; memory_free_bytes: number; sensors: SensorsView };
-
+/** The changes of an event, one after the other. A kind that is not known here is from a newer node and is passed over. */
 export function applyAll(view: ClusterView, changes: readonly Change[]): ClusterView {
   return changes.reduce(apply, view);
 }
+
+type Of<K extends Change["kind"]> = Extract<Change, { kind: K }>;
 
 export function apply(view: ClusterView, change: Change): ClusterView {
   switch (change.kind) {
@@ -31,7 +20,7 @@ export function apply(view: ClusterView, change: Change): ClusterView {
     }
     case "node": {
       const nodes = put(view.nodes, change.node, (a) => a.id === change.node.id);
-      return { ...view, nodes: nodes.sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0)) };
+      return { ...view, nodes: nodes.sort((a, b) => ordered(a.name, b.name) || ordered(a.id, b.id)) };
     }
     case "node_gone":
       return { ...view, nodes: view.nodes.filter((a) => a.id !== change.id) };
@@ -49,8 +38,10 @@ export function apply(view: ClusterView, change: Change): ClusterView {
       return { ...view, instances: view.instances.map((a) => (a.id === change.id ? loaded(a, change) : a)) };
     case "join_requests":
       return { ...view, join_requests: change.join_requests };
-    case "other_clusters":
-      return { ...view, other_clusters: change.other_clusters };
+    case "alert":
+      return { ...view, alerts: put(view.alerts ?? [], change.alert, (a) => a.id === change.alert.id && a.since_unix_s === change.alert.since_unix_s).sort(listed) };
+    case "alert_gone":
+      return { ...view, alerts: (view.alerts ?? []).filter((a) => a.id !== change.id || a.since_unix_s !== change.since_unix_s) };
     case "warnings":
       return { ...view, warnings: change.warnings };
     default:
@@ -58,20 +49,30 @@ export function apply(view: ClusterView, change: Change): ClusterView {
   }
 }
 
+/** As the node sorts: by code units, which for its UTF-8 is all but the same. */
+const ordered = (a: string, b: string) => (a < b ? -1 : a > b ? 1 : 0);
+
+/** What lasts, the newest first, and behind it what is over, the last first. */
+function listed(a: AlertView, b: AlertView): number {
+  const over = (alert: AlertView) => alert.resolved_unix_s ?? Infinity;
+  return over(b) - over(a) || b.since_unix_s - a.since_unix_s || ordered(a.id, b.id);
+}
+
 function put<T>(list: readonly T[], item: T, same: (other: T) => boolean): T[] {
   const at = list.findIndex(same);
   return at < 0 ? [...list, item] : list.with(at, item);
 }
 
-function gauged(node: NodeView, change: { process_bytes?: number | null; devices: Gauges[] }): NodeView {
+function gauged(node: NodeView, change: Of<"gauges">): NodeView {
   const devices = node.devices.map((device): DeviceView => {
     const gauges = change.devices.find((g) => g.device === device.id);
     return gauges ? { ...device, memory_free_bytes: gauges.memory_free_bytes, sensors: gauges.sensors } : device;
   });
-  return { ...node, devices, process_bytes: change.process_bytes ?? node.process_bytes ?? null };
+  return { ...node, devices, process_bytes: change.process_bytes ?? null };
 }
 
-function loaded(instance: InstanceView, change: Extract<Change, { kind: "load" }>): InstanceView {
-  const stages = instance.stages.map((stage, at) => ({ ...stage, time_share: change.time_shares?.[at] ?? stage.time_share ?? null }));
-  return { ...instance, stages, load: change.load ?? null, measured_tokens_per_s: change.measured_tokens_per_s ?? null };
+/** All that the node has said, what it does not know any more included. */
+function loaded(instance: InstanceView, { kind: _kind, id: _id, time_shares, ...fields }: Of<"load">): InstanceView {
+  const stages = instance.stages.map((stage, at) => (at < time_shares.length ? { ...stage, time_share: time_shares[at] ?? null } : stage));
+  return { ...instance, stages, load: null, measured_tokens_per_s: null, predicted_tokens_per_s: null, predicted: null, ...fields };
 }

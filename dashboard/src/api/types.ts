@@ -149,6 +149,8 @@ export type Change = {
   /** The end of the event log. */
   journal: JournalView;
   kind: "header";
+  /** Nodes nearby that have a cluster of their own. */
+  other_clusters?: Array<OtherClusterView>;
   /** The node that answers. */
   self_node: string;
 } | {
@@ -192,13 +194,15 @@ export type Change = {
   join_requests: Array<JoinRequestView>;
   kind: "join_requests";
 } | {
-  kind: "other_clusters";
-  /** The first few. */
-  other_clusters: Array<OtherClusterView>;
+  /** All of it. */
+  alert: AlertView;
+  kind: "alert";
 } | {
-  /** All of them. */
-  alerts: Array<AlertView>;
-  kind: "alerts";
+  /** Its id. */
+  id: string;
+  kind: "alert_gone";
+  /** When it began: one of the same id may last. */
+  since_unix_s: number;
 } | {
   kind: "warnings";
   /** The last few. */
@@ -316,7 +320,7 @@ export type ChatRequest = (CommonFields) & ({
   model: string;
   /** Whether an answer may have several calls. Default true. */
   parallel_tool_calls?: boolean | null;
-  /** How much to think: `none`, `minimal`, `low`, `medium`, which asks for nothing, `high`, `xhigh`, `max`. */
+  /** How much to think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`. */
   reasoning_effort?: string | null;
   /** What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by token. */
   response_format?: Record<string, unknown> | null;
@@ -1925,8 +1929,6 @@ export type OllamaNamedRequest = {
   model: unknown;
   /** the older name of `model` */
   name?: unknown;
-  /** of `/api/show`: the same */
-  options?: unknown;
   /** of `/api/pull`; its answer is one line in both */
   stream?: unknown;
 };
@@ -1954,8 +1956,6 @@ export type OllamaShow = {
 /** The answer of `/api/version`. */
 export type OllamaVersion = {
   /** The version of this program. */
-  exo: string;
-  /** The version of Ollama whose API is spoken. */
   version: string;
 };
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use exo_cluster::wire::{HeldModel, limits};
 use exo_machine::{FetchEvent, FetchId, FetchWhat, Holder, Input, Received};
+use exo_store::ModelRecord;
 use exo_types::ModelId;
 use tokio_util::sync::CancellationToken;
 
@@ -78,7 +79,9 @@ impl Fetches {
     pub fn scan(&self) {
         let (library, events) = (self.library.clone(), self.events.clone());
         tokio::task::spawn_blocking(move || {
-            let mut models = held_models(library.store());
+            let records = library.store().list().unwrap_or_default();
+            library.room.looked_at(&records);
+            let mut models = held(records);
             models.retain(|held| !library.room.is_leaving(held.model));
             events.post(Input::Models(models));
         });
@@ -87,7 +90,10 @@ impl Fetches {
 
 /// The models on disk.
 pub fn held_models(store: &exo_store::Store) -> Vec<HeldModel> {
-    let records = store.list().unwrap_or_default();
+    held(store.list().unwrap_or_default())
+}
+
+fn held(records: Vec<ModelRecord>) -> Vec<HeldModel> {
     let held = records.into_iter().filter(|r| r.problem.is_none()).map(|r| HeldModel {
         model: r.id,
         name: r.name,

@@ -56,7 +56,12 @@ struct State {
     busy: BTreeMap<ModelId, usize>,
     /// Models that are about to go.
     leaving: BTreeSet<ModelId>,
+    /// As it was when the models on the disk were last looked at.
+    disk: DiskFacts,
 }
+
+/// What models take of the disk and what they may, where that is bounded, and the names of those whose file is not the one that was added.
+type DiskFacts = (Option<(u64, u64)>, Vec<String>);
 
 /// Room that was found.
 pub struct Taken {
@@ -79,6 +84,20 @@ impl Room {
             turn: tokio::sync::Mutex::default(),
             view: OnceLock::new(),
         }
+    }
+
+    /// Notes what a look at the models on the disk has found. Blocks for a walk over their files where there is a quota.
+    pub fn looked_at(&self, records: &[ModelRecord]) {
+        let quota_bytes = self.budget.quota_bytes().map(|quota| (self.budget.used_bytes(), quota));
+        let is_changed =
+            |record: &&ModelRecord| matches!(record.problem, Some(exo_store::RecordProblem::Changed { .. }));
+        let changed = records.iter().filter(is_changed).map(|record| record.name.clone()).collect();
+        lock(&self.state).disk = (quota_bytes, changed);
+    }
+
+    /// What was found then.
+    pub fn disk_facts(&self) -> DiskFacts {
+        lock(&self.state).disk.clone()
     }
 
     /// Whether a model is about to go: this node does not say any more that it has it.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use exo_api::{
     AlertView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, LoadView, NodeStatus,
-    NodeTelemetryView, NodeView,
+    NodeTelemetryView, NodeView, PullState,
 };
 use exo_types::{DeviceKind, DeviceState, SupportClass, clean_name};
 
@@ -18,6 +18,9 @@ const REASON_CHARS_MAX: usize = 300;
 /// Characters of an id in the id of an alert.
 const SHORT: usize = 12;
 
+/// Without a byte for so long a transfer stands still, in seconds.
+const STALLED_S: u64 = 60;
+
 const MIB: u64 = 1 << 20;
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -28,6 +31,8 @@ pub(super) enum Level {
     Bad,
     /// Neither so bad that an alert begins, nor so good that one ends.
     Between,
+    /// Nothing can be said now, because nothing is done.
+    Idle,
 }
 
 /// What is affected.
@@ -54,7 +59,12 @@ impl Finding {
     /// Tells it from all others, and stays the same while it lasts.
     pub(super) fn id(&self) -> String {
         let Affected { node, device, instance, other } = &self.affected;
-        let short = |id: &String| id.chars().take(SHORT).collect::<String>();
+        // Ids of nodes are long; names of others are kept apart by all of them.
+        let is_id = |text: &str| text.len() > 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let short = |text: &String| {
+            let chars_max = if is_id(text) { SHORT } else { NAME_CHARS_MAX };
+            text.chars().take(chars_max).collect::<String>()
+        };
         let parts = [node.as_ref().map(short), device.clone(), instance.clone(), other.as_ref().map(short)];
         let parts = parts.into_iter().flatten().map(|part| clean_name(&part, NAME_CHARS_MAX));
         std::iter::once(self.rule.id.to_owned()).chain(parts).collect::<Vec<_>>().join(":")
@@ -91,6 +101,7 @@ pub(super) fn findings(seen: &Seen<'_>, memory: &Memory) -> Vec<Finding> {
     for instance in &seen.view.instances {
         out.instance(instance);
     }
+    out.own();
     out.cluster();
     out.out
 }
@@ -117,7 +128,9 @@ impl Findings<'_> {
     fn node(&mut self, node: &NodeView) {
         let name = clean_name(&node.name, NAME_CHARS_MAX);
         let affected = || Affected { node: Some(node.id.clone()), ..Affected::default() };
-        let is_lost = node.status == NodeStatus::Lost && !node.is_self;
+        // One that was never there in this run may still be on its way when this node starts.
+        let is_expected = !self.memory.is_awaited(&node.id, self.seen.time_s);
+        let is_lost = node.status == NodeStatus::Lost && !node.is_self && is_expected;
         let text = format!("{name} is not there");
         self.add("node_lost", bad(is_lost), affected(), name.clone(), text);
         let losses = self.memory.losses(&node.id);
@@ -137,7 +150,9 @@ impl Findings<'_> {
             ..Affected::default()
         };
         let reason = clean_name(&device.state_reason, REASON_CHARS_MAX);
-        let is_lost = matches!(device.state, DeviceState::Lost | DeviceState::Verifying);
+        // A check that follows a quarantine is the way back, not a loss.
+        let is_checked = device.state == DeviceState::Verifying && self.memory.was_lost(&node.id, &device.id);
+        let is_lost = device.state == DeviceState::Lost || is_checked;
         let text = format!("{subject} takes no work and is being looked at: {reason}");
         self.add("device_lost", bad(is_lost), affected(), subject.clone(), text);
         let is_quarantined = device.state == DeviceState::Quarantined;
@@ -244,7 +259,7 @@ impl Findings<'_> {
         self.add("instance_down", bad(down.is_some()), affected(), subject.clone(), text);
         let stalled_s = self.memory.stalled_s(&instance.id, self.seen.time_s);
         let text = format!("{subject} has not loaded anything for {stalled_s} s");
-        self.add("transfer_stalled", bad(stalled_s >= 60), affected(), subject.clone(), text);
+        self.add("transfer_stalled", bad(stalled_s >= STALLED_S), affected(), subject.clone(), text);
         if let Some(load) = &instance.load {
             self.load(instance, &subject, load);
         }
@@ -278,11 +293,43 @@ impl Findings<'_> {
         let predicted = instance.predicted.as_ref().map(|predicted| predicted.total_tokens_per_s.expected);
         if let Some((measured, predicted)) = load.tokens_per_s.zip(predicted.filter(|rate| *rate > 0.0)) {
             let share = measured / predicted;
-            // While nothing runs the number is that of the last answer.
+            // While nothing runs the number is that of the last answer: then time does not pass.
             let level =
-                below(share, 0.75, 0.85).map(|level| if load.running > 0 { level } else { Level::Between });
+                below(share, 0.75, 0.85).map(|level| if load.running > 0 { level } else { Level::Idle });
             let text = format!("{subject} makes {measured:.1} tokens/s where {predicted:.1} were expected");
             self.add("slower_than_predicted", level, affected(), subject.to_owned(), text);
+        }
+    }
+
+    /// What this node knows of its own disk.
+    fn own(&mut self) {
+        let seen = self.seen;
+        let me = seen.view.self_node.clone();
+        let name = self.name_of(&me);
+        let affected =
+            |other: Option<String>| Affected { node: Some(me.clone()), other, ..Affected::default() };
+        for pull in &seen.own.pulls {
+            let what = clean_name(&pull.reference, REASON_CHARS_MAX);
+            let stalled_s = self.memory.stalled_s(&pull.id, seen.time_s);
+            let text = format!("nothing has come of {what} for {stalled_s} s");
+            let subject = format!("{what} on {name}");
+            let other = || affected(Some(pull.id.clone()));
+            self.add("transfer_stalled", bad(stalled_s >= STALLED_S), other(), subject.clone(), text);
+            let why = clean_name(pull.error.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
+            let text = format!("{what} cannot be fetched: {why}");
+            self.add("download_failed", bad(pull.state == PullState::Failed), other(), subject, text);
+        }
+        if let Some((used, quota)) = seen.own.quota_bytes {
+            let share = used as f64 / quota.max(1) as f64;
+            let text =
+                format!("models on {name} take {} of the {} that they may have", gib(used), gib(quota));
+            self.add("quota_full", above(share, 0.95, 0.9), affected(None), name.clone(), text);
+        }
+        for model in &seen.own.changed_models {
+            let model = clean_name(model, NAME_CHARS_MAX);
+            let text = format!("the file of {model} on {name} is not the one that was added");
+            let subject = format!("{model} on {name}");
+            self.add("model_changed", Some(Level::Bad), affected(Some(model.clone())), subject, text);
         }
     }
 

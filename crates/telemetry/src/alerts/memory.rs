@@ -1,8 +1,9 @@
 //! What rules have to remember from one look to the next.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use exo_api::{InstanceState, NodeStatus};
+use exo_api::{InstanceState, NodeStatus, PullState};
+use exo_types::DeviceState;
 
 use super::Seen;
 
@@ -10,6 +11,8 @@ use super::Seen;
 pub(super) const CHANGES_S: u64 = 600;
 /// Changes that are remembered of one thing.
 const CHANGES_MAX: usize = 32;
+/// After a start, members are on their way for so long, in seconds.
+const AWAITED_S: u64 = 20;
 /// Shares of stages are measured over so long, in seconds.
 const SHARES_S: u64 = 30;
 /// Of these, seconds of computing below which a share says nothing.
@@ -55,10 +58,16 @@ type Busy = BTreeMap<u32, (f64, String, String)>;
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     statuses: BTreeMap<String, NodeStatus>,
+    /// When the first look was.
+    began_s: Option<u64>,
+    /// Members that were there at some time.
+    met: BTreeSet<String>,
+    /// By node and device: the last state that was none of being checked.
+    devices: BTreeMap<(String, String), DeviceState>,
     losses: BTreeMap<String, Changes>,
     coordinator: Option<String>,
     coordinators: Changes,
-    /// By instance: how far it was loaded, and since when.
+    /// By instance or download: how far it was, and since when.
     progress: BTreeMap<String, (f64, u64)>,
     /// By the ends of a link: its usual round trip in milliseconds.
     baselines: BTreeMap<(String, String), f64>,
@@ -69,7 +78,9 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn observe(&mut self, seen: &Seen<'_>) {
+        self.began_s.get_or_insert(seen.time_s);
         self.see_losses(seen);
+        self.see_devices(seen);
         self.see_coordinator(seen);
         self.see_progress(seen);
         self.see_links(seen);
@@ -87,9 +98,21 @@ impl Memory {
         self.coordinators.0.len()
     }
 
-    /// How long the loading of an instance has stood still, in seconds.
-    pub(super) fn stalled_s(&self, instance: &str, now_s: u64) -> u64 {
-        self.progress.get(instance).map_or(0, |(_, since_s)| now_s.saturating_sub(*since_s))
+    /// Whether a member has not been seen yet, and may still come by itself.
+    pub(super) fn is_awaited(&self, node: &str, now_s: u64) -> bool {
+        let began_s = self.began_s.unwrap_or(now_s);
+        !self.met.contains(node) && now_s.saturating_sub(began_s) < AWAITED_S
+    }
+
+    /// Whether a device that is being checked was lost before, not in quarantine.
+    pub(super) fn was_lost(&self, node: &str, device: &str) -> bool {
+        let before = self.devices.get(&(node.to_owned(), device.to_owned()));
+        before.is_some_and(|state| *state != DeviceState::Quarantined)
+    }
+
+    /// How long the loading of an instance, or a download, has stood still, in seconds.
+    pub(super) fn stalled_s(&self, what: &str, now_s: u64) -> u64 {
+        self.progress.get(what).map_or(0, |(_, since_s)| now_s.saturating_sub(*since_s))
     }
 
     /// The usual round trip of a link, in milliseconds.
@@ -104,6 +127,9 @@ impl Memory {
 
     fn see_losses(&mut self, seen: &Seen<'_>) {
         for node in &seen.view.nodes {
+            if node.status != NodeStatus::Lost && !self.met.contains(&node.id) {
+                self.met.insert(node.id.clone());
+            }
             let before = self.statuses.insert(node.id.clone(), node.status);
             if node.status == NodeStatus::Lost && before.is_some_and(|before| before != NodeStatus::Lost) {
                 self.losses.entry(node.id.clone()).or_default().push(seen.time_s);
@@ -111,10 +137,23 @@ impl Memory {
         }
         let is_member = |id: &String| seen.view.nodes.iter().any(|node| node.id == *id);
         self.statuses.retain(|id, _| is_member(id));
+        self.met.retain(is_member);
         self.losses.retain(|id, changes| {
             changes.forget(seen.time_s);
             is_member(id) && !changes.0.is_empty()
         });
+    }
+
+    fn see_devices(&mut self, seen: &Seen<'_>) {
+        let mut before = std::mem::take(&mut self.devices);
+        for (node, device) in
+            seen.view.nodes.iter().flat_map(|node| node.devices.iter().map(move |d| (node, d)))
+        {
+            let key = (node.id.clone(), device.id.clone());
+            let known = before.remove(&key);
+            let state = if device.state == DeviceState::Verifying { known } else { Some(device.state) };
+            self.devices.extend(state.map(|state| (key, state)));
+        }
     }
 
     fn see_coordinator(&mut self, seen: &Seen<'_>) {
@@ -132,7 +171,13 @@ impl Memory {
             InstanceState::Loading { progress } if progress < 1.0 => Some((instance.id.clone(), progress)),
             _ => None,
         };
-        let now: BTreeMap<String, f64> = seen.view.instances.iter().filter_map(loading).collect();
+        let mut now: BTreeMap<String, f64> = seen.view.instances.iter().filter_map(loading).collect();
+        let under_way = seen
+            .own
+            .pulls
+            .iter()
+            .filter(|pull| matches!(pull.state, PullState::Resolving | PullState::Fetching));
+        now.extend(under_way.map(|pull| (pull.id.clone(), pull.verified_bytes as f64)));
         self.progress.retain(|id, _| now.contains_key(id));
         for (id, progress) in now {
             let known = self.progress.entry(id).or_insert((progress, seen.time_s));

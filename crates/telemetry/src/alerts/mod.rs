@@ -14,7 +14,7 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exo_api::{AlertView, ClusterView, SILENCE_S_MAX, TelemetryView};
+use exo_api::{AlertView, ClusterView, PullView, SILENCE_S_MAX, TelemetryView};
 
 use findings::{Finding, Level, findings};
 use memory::Memory;
@@ -28,6 +28,10 @@ const RESOLVED_MAX: usize = 500;
 const TRACKED_MAX: usize = 2000;
 /// Silences at once, at most.
 const SILENCES_MAX: usize = 256;
+/// Between two changes of an alert's text, in seconds: its numbers change with every look, and each change is told to all who read along.
+const TEXT_EVERY_S: u64 = 30;
+/// After so many seconds in which nothing could be judged, a thing counts as good.
+const IDLE_S_MAX: u64 = 300;
 
 /// What rules look at.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +44,19 @@ pub struct Seen<'a> {
     pub view: &'a ClusterView,
     /// Measurements of its nodes.
     pub told: &'a TelemetryView,
+    /// What only the node that looks knows.
+    pub own: &'a OwnFacts,
+}
+
+/// What a node knows of its own disk, and tells nobody.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct OwnFacts {
+    /// Its downloads.
+    pub pulls: Vec<PullView>,
+    /// What models take of the disk, and what they may, where that is bounded.
+    pub quota_bytes: Option<(u64, u64)>,
+    /// Names of models whose file is not the one that was added.
+    pub changed_models: Vec<String>,
 }
 
 /// A silence cannot be had.
@@ -56,9 +73,21 @@ pub enum SilenceError {
 struct Tracked {
     bad_since_s: Option<u64>,
     good_since_s: Option<u64>,
+    /// Since when it cannot be judged.
+    idle_since_s: Option<u64>,
+    /// When its text was written.
+    text_at_s: u64,
     /// Once it is an alert.
     active: Option<AlertView>,
     is_found: bool,
+}
+
+/// Until when something is silenced.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    until_s: u64,
+    /// The same by the system's clock, as it was then.
+    until_unix_s: u64,
 }
 
 /// All alerts of a cluster, as one node sees them.
@@ -67,16 +96,35 @@ pub struct Alerts {
     tracked: BTreeMap<String, Tracked>,
     /// The oldest first.
     resolved: VecDeque<AlertView>,
-    /// By alert or rule: until when.
-    silences: BTreeMap<String, u64>,
+    /// By alert or rule.
+    silences: BTreeMap<String, Silence>,
     memory: Memory,
     now_s: u64,
+    /// Between the look before and this one.
+    passed_s: u64,
     unix_s: u64,
+}
+
+impl Tracked {
+    /// Nothing can be said of it: its time does not pass, and after a while it is as if nothing had been bad.
+    fn idle(&mut self, now_s: u64, passed_s: u64) {
+        let since_s = *self.idle_since_s.get_or_insert(now_s);
+        if now_s - since_s >= IDLE_S_MAX {
+            if self.active.is_none() {
+                self.bad_since_s = None;
+            }
+            return;
+        }
+        self.is_found = true;
+        self.bad_since_s = self.bad_since_s.map(|since_s| (since_s + passed_s).min(now_s));
+        self.good_since_s = self.good_since_s.map(|since_s| (since_s + passed_s).min(now_s));
+    }
 }
 
 impl Alerts {
     /// Looks at everything once.
     pub fn observe(&mut self, seen: Seen<'_>) {
+        self.passed_s = seen.time_s.saturating_sub(self.now_s);
         (self.now_s, self.unix_s) = (seen.time_s.max(self.now_s), seen.unix_s);
         self.memory.observe(&seen);
         self.tracked.values_mut().for_each(|tracked| tracked.is_found = false);
@@ -85,7 +133,7 @@ impl Alerts {
         }
         self.settle();
         let now_s = self.now_s;
-        self.silences.retain(|_, until_s| *until_s > now_s);
+        self.silences.retain(|_, silence| silence.until_s > now_s);
         while self.resolved.len() > RESOLVED_MAX
             || self
                 .resolved
@@ -102,8 +150,13 @@ impl Alerts {
         if self.tracked.len() >= TRACKED_MAX && !self.tracked.contains_key(&id) {
             return;
         }
-        let (now_s, unix_s) = (self.now_s, self.unix_s);
+        let (now_s, unix_s, passed_s) = (self.now_s, self.unix_s, self.passed_s);
         let tracked = self.tracked.entry(id.clone()).or_default();
+        if finding.level == Level::Idle {
+            tracked.idle(now_s, passed_s);
+            return;
+        }
+        tracked.idle_since_s = None;
         // A rule may say of one thing twice; the worse counts.
         let is_first = !std::mem::replace(&mut tracked.is_found, true);
         tracked.good_since_s = None;
@@ -115,10 +168,15 @@ impl Alerts {
         }
         let since_s = *tracked.bad_since_s.get_or_insert(now_s);
         match &mut tracked.active {
-            Some(alert) => (alert.text, alert.subject) = (finding.text, finding.subject),
-            None if now_s - since_s >= finding.rule.raise_after_s => {
-                tracked.active = Some(finding.view(id, unix_s));
+            Some(alert) if now_s - tracked.text_at_s >= TEXT_EVERY_S => {
+                (alert.text, alert.subject) = (finding.text, finding.subject);
+                tracked.text_at_s = now_s;
             }
+            None if now_s.saturating_sub(since_s) >= finding.rule.raise_after_s => {
+                tracked.active = Some(finding.view(id, unix_s));
+                tracked.text_at_s = now_s;
+            }
+            Some(_) => {}
             None => {}
         }
     }
@@ -144,31 +202,36 @@ impl Alerts {
 
     /// Alerts that last, the newest first, and behind them those that are over.
     pub fn views(&self) -> Vec<AlertView> {
-        let mut active: Vec<_> =
-            self.tracked.values().filter_map(|tracked| tracked.active.as_ref()).collect();
-        active.sort_by(|a, b| b.since_unix_s.cmp(&a.since_unix_s).then_with(|| a.id.cmp(&b.id)));
-        let all = active.into_iter().chain(self.resolved.iter().rev());
-        all.map(|alert| AlertView { silenced_until_unix_s: self.silenced_until(alert), ..alert.clone() })
-            .collect()
+        let active = self.tracked.values().filter_map(|tracked| tracked.active.as_ref());
+        let all = active.chain(&self.resolved);
+        let silenced = |alert: &AlertView| AlertView {
+            silenced_until_unix_s: self.silenced_until(alert),
+            ..alert.clone()
+        };
+        let mut all: Vec<_> = all.map(silenced).collect();
+        all.sort_by(AlertView::order);
+        all
     }
 
     fn silenced_until(&self, alert: &AlertView) -> Option<u64> {
-        let until = [&alert.id, &alert.rule].into_iter().filter_map(|name| self.silences.get(name)).max()?;
-        Some(self.unix_s + until.saturating_sub(self.now_s))
+        let silences = [&alert.id, &alert.rule].into_iter().filter_map(|name| self.silences.get(name));
+        silences.max_by_key(|silence| silence.until_s).map(|silence| silence.until_unix_s)
     }
 
     /// What is silenced, until when by the system's clock.
     pub fn silences(&self) -> BTreeMap<String, u64> {
-        let until = |until_s: u64| self.unix_s + until_s.saturating_sub(self.now_s);
-        self.silences.iter().map(|(name, until_s)| (name.clone(), until(*until_s))).collect()
+        self.silences.iter().map(|(name, silence)| (name.clone(), silence.until_unix_s)).collect()
     }
 
     /// Takes up the silences of an earlier run: as many as there may be, none for longer than one may be.
     pub fn take_up(&mut self, time_s: u64, unix_s: u64, silences: BTreeMap<String, u64>) {
         (self.now_s, self.unix_s) = (time_s, unix_s);
         let left = silences.into_iter().filter(|(_, until)| *until > unix_s).take(SILENCES_MAX);
-        self.silences =
-            left.map(|(name, until)| (name, time_s + (until - unix_s).min(SILENCE_S_MAX))).collect();
+        let silence = |until: u64| {
+            let for_s = (until - unix_s).min(SILENCE_S_MAX);
+            Silence { until_s: time_s + for_s, until_unix_s: unix_s + for_s }
+        };
+        self.silences = left.map(|(name, until)| (name, silence(until))).collect();
     }
 
     /// Silences an alert, or all of a rule, for so many seconds; 0 ends a silence.
@@ -190,7 +253,8 @@ impl Alerts {
         if self.silences.len() >= SILENCES_MAX && !self.silences.contains_key(name) {
             return Err(SilenceError::TooMuch(format!("there are {SILENCES_MAX} silences already")));
         }
-        self.silences.insert(name.to_owned(), self.now_s + for_s);
+        let silence = Silence { until_s: self.now_s + for_s, until_unix_s: self.unix_s + for_s };
+        self.silences.insert(name.to_owned(), silence);
         Ok(())
     }
 }

@@ -145,6 +145,24 @@ pub const RULES: &[Rule] = &[
         "look at the network and the disk of the node that loads; it goes on by itself when they do",
     ),
     rule(
+        "download_failed",
+        Warning,
+        (0, 5),
+        "`exo pulls` says what would help; \"try again\" on the page goes on where it stopped",
+    ),
+    rule(
+        "quota_full",
+        Warning,
+        (0, 30),
+        "`exo models remove` a model there, or let models take more with the setting `disk_quota_mib`",
+    ),
+    rule(
+        "model_changed",
+        Warning,
+        (0, 5),
+        "`exo models remove` it and `exo models add` the file anew, or put the old file back",
+    ),
+    rule(
         "instance_down",
         Critical,
         (3, 5),

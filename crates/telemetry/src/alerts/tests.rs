@@ -3,14 +3,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_api::plan::{PredictionView, RangeView};
 use exo_api::{
     ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, NodeStatus, OtherClusterView,
-    StageTelemetryView, TelemetryView,
+    PullState, PullView, StageTelemetryView, TelemetryView,
 };
 use exo_types::{DeviceState, SupportClass};
 
 use super::testing::cluster;
 use super::*;
 
-type World = (ClusterView, TelemetryView);
+type World = (ClusterView, TelemetryView, OwnFacts);
+
+fn world() -> World {
+    let (view, told) = cluster();
+    (view, told, OwnFacts::default())
+}
 
 /// Alerts over a cluster whose seconds pass one by one.
 struct Bench {
@@ -21,13 +26,13 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        Self { alerts: Alerts::default(), world: cluster(), second: 0 }
+        Self { alerts: Alerts::default(), world: world(), second: 0 }
     }
 
     fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
-            let (view, told) = &self.world;
-            self.alerts.observe(Seen { time_s: self.second, unix_s: 1000 + self.second, view, told });
+            let (view, told, own) = &self.world;
+            self.alerts.observe(Seen { time_s: self.second, unix_s: 1000 + self.second, view, told, own });
             self.second += 1;
         }
     }
@@ -40,6 +45,38 @@ impl Bench {
 
 /// A rule, for how many seconds its cause has to last, and what that is, second by second.
 type Cause = (&'static str, u64, fn(&mut World, u64));
+
+fn pull(state: PullState) -> PullView {
+    PullView {
+        id: "p1".to_owned(),
+        reference: "hf.co/a/b".to_owned(),
+        state,
+        node: "a".to_owned(),
+        node_name: "node a".to_owned(),
+        source: "hub".to_owned(),
+        label: None,
+        reason: None,
+        commit: None,
+        licence: None,
+        terms: None,
+        file: None,
+        files: 1,
+        verified_bytes: 5,
+        total_bytes: Some(9),
+        ranges: 0,
+        bytes_per_s: None,
+        seconds_left: None,
+        model: None,
+        path: None,
+        was_here: false,
+        is_verified: None,
+        removed: Vec::new(),
+        replaced: None,
+        error: None,
+        hint: None,
+        started_unix_s: 0,
+    }
+}
 
 /// What makes each rule's alert.
 fn causes() -> Vec<Cause> {
@@ -105,6 +142,9 @@ fn causes() -> Vec<Cause> {
             w.0.other_clusters = vec![OtherClusterView { node, name, address }];
         }),
         ("transfer_stalled", 62, |w, _| w.0.instances[0].state = InstanceState::Loading { progress: 0.4 }),
+        ("download_failed", 9, |w, _| w.2.pulls = vec![pull(PullState::Failed)]),
+        ("quota_full", 9, |w, _| w.2.quota_bytes = Some((99, 100))),
+        ("model_changed", 9, |w, _| w.2.changed_models = vec!["m".to_owned()]),
         ("instance_down", 9, |w, _| {
             w.0.instances[0].state = InstanceState::Waiting { reason: "no room".to_owned() };
         }),
@@ -132,7 +172,7 @@ fn every_rule_has_a_cause_that_makes_its_alert_in_time_and_no_other_and_ends_wit
         let alert = bench.alerts.views().into_iter().find(|alert| alert.rule == rule).unwrap();
         assert!(!alert.text.is_empty() && !alert.what_to_do.is_empty() && !alert.subject.is_empty());
         assert!(!alert.text.contains('\x1b') && !alert.id.contains('\x1b'), "{alert:?}");
-        bench.world = cluster();
+        bench.world = world();
         bench.pass(CHANGES_AND_CLEAR_S);
         assert_eq!(bench.active(), [""; 0], "{rule} is over");
         let resolved = bench.alerts.views().into_iter().find(|alert| alert.rule == rule).unwrap();
@@ -146,9 +186,10 @@ const CHANGES_AND_CLEAR_S: u64 = 700;
 #[test]
 fn an_alert_that_is_over_is_shown_for_a_day() {
     let mut bench = Bench::new();
+    bench.pass(1);
     bench.world.0.nodes[1].status = NodeStatus::Lost;
     bench.pass(3);
-    bench.world = cluster();
+    bench.world = world();
     bench.pass(6);
     let day = 24 * 3600;
     bench.pass(day - 10);
@@ -212,6 +253,7 @@ fn values_that_wander_about_a_limit_for_a_day_make_one_alert_and_no_more() {
 #[test]
 fn a_silence_lasts_as_long_as_it_was_asked_for() {
     let mut bench = Bench::new();
+    bench.pass(1);
     bench.world.0.nodes[1].status = NodeStatus::Lost;
     bench.pass(2);
     assert_eq!(bench.active(), [""; 0], "not at once");
@@ -222,7 +264,7 @@ fn a_silence_lasts_as_long_as_it_was_asked_for() {
     bench.alerts.silence(&id, 60).unwrap();
     bench.pass(30);
     let until = bench.alerts.views()[0].silenced_until_unix_s;
-    assert_eq!(until, Some(1062));
+    assert_eq!(until, Some(1063));
     bench.pass(40);
     assert_eq!(bench.alerts.views()[0].silenced_until_unix_s, None);
     bench.alerts.silence("node_lost", 60).unwrap();
@@ -252,6 +294,90 @@ fn silences_go_on_in_the_next_run_and_never_for_longer_than_a_week() {
     flooded.take_up(0, 0, many);
     assert_eq!(flooded.silences().len(), SILENCES_MAX);
     assert!(flooded.silences().values().all(|until| *until == SILENCE_S_MAX));
+}
+
+#[test]
+fn answers_with_pauses_between_them_show_that_an_instance_is_slow_and_an_idle_one_is_not() {
+    let slow = causes().into_iter().find(|cause| cause.0 == "slower_than_predicted").unwrap().2;
+    let mut bench = Bench::new();
+    let run = |bench: &mut Bench, seconds: u64, running: u32| {
+        slow(&mut bench.world, 0);
+        bench.world.0.instances[0].load.as_mut().unwrap().running = running;
+        bench.pass(seconds);
+    };
+    // Answers of 25 s with pauses of a minute: a minute of computing is the third.
+    for round in 0..3 {
+        assert_eq!(bench.active(), [""; 0], "{round}");
+        run(&mut bench, 25, 1);
+        run(&mut bench, 60, 0);
+    }
+    assert_eq!(bench.active(), ["slower_than_predicted"]);
+    run(&mut bench, 2 * IDLE_S_MAX, 0);
+    assert_eq!(bench.active(), [""; 0], "nobody asks");
+    // Two answers an hour apart are no minute of it.
+    run(&mut bench, 40, 1);
+    run(&mut bench, 3600, 0);
+    run(&mut bench, 40, 1);
+    assert_eq!(bench.active(), [""; 0]);
+}
+
+#[test]
+fn members_that_are_on_their_way_and_devices_out_of_quarantine_are_not_lost() {
+    let mut bench = Bench::new();
+    bench.world.0.nodes[1].status = NodeStatus::Lost;
+    bench.pass(19);
+    assert_eq!(bench.active(), [""; 0], "it may still come");
+    bench.pass(10);
+    assert_eq!(bench.active(), ["node_lost"]);
+
+    let mut bench = Bench::new();
+    let set = |bench: &mut Bench, state| bench.world.0.nodes[1].devices[0].state = state;
+    set(&mut bench, DeviceState::Quarantined);
+    bench.pass(20);
+    set(&mut bench, DeviceState::Verifying);
+    bench.pass(20);
+    assert_eq!(bench.active(), [""; 0]);
+    set(&mut bench, DeviceState::Lost);
+    bench.pass(2);
+    set(&mut bench, DeviceState::Verifying);
+    bench.pass(20);
+    assert_eq!(bench.active(), ["device_lost"]);
+}
+
+#[test]
+fn a_download_that_stands_still_is_a_stalled_transfer() {
+    let mut bench = Bench::new();
+    bench.world.2.pulls = vec![pull(PullState::Fetching)];
+    for _ in 0..3 {
+        bench.pass(50);
+        bench.world.2.pulls[0].verified_bytes += 1;
+    }
+    assert_eq!(bench.active(), [""; 0]);
+    bench.pass(62);
+    assert_eq!(bench.active(), ["transfer_stalled"]);
+    bench.world.2.pulls[0].state = PullState::Paused;
+    bench.pass(10);
+    assert_eq!(bench.active(), [""; 0], "somebody wants it to wait");
+}
+
+#[test]
+fn the_text_of_an_alert_changes_twice_a_minute_and_its_silence_not_at_all() {
+    let mut bench = Bench::new();
+    bench.world.2.pulls = vec![pull(PullState::Fetching)];
+    bench.pass(62);
+    bench.alerts.silence("transfer_stalled", 3600).unwrap();
+    let mut texts = BTreeSet::new();
+    for second in 0..120 {
+        bench.pass(1);
+        let (view, told, own) = &bench.world;
+        // The two clocks do not tick together.
+        let (time_s, unix_s) = (bench.second, 1000 + bench.second + second % 2);
+        bench.second += 1;
+        bench.alerts.observe(Seen { time_s, unix_s, view, told, own });
+        let [alert] = &bench.alerts.views()[..] else { panic!("one alert") };
+        texts.insert((alert.text.clone(), alert.silenced_until_unix_s));
+    }
+    assert!((8..=9).contains(&texts.len()), "{texts:?}");
 }
 
 #[test]
