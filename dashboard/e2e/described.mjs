@@ -100,6 +100,78 @@ const scenarios = {
     assert.ok(calls.some(({ method, path }) => method === "DELETE" && path.startsWith("/v1/requests/")), "stop reaches the node");
   },
 
+  async "kept: an answer is found again when the page is loaded anew before its head, and goes on where it was stopped"(browser, complaints) {
+    const page = await open(browser, {}, complaints);
+    await page.goto(login);
+    await page.waitForSelector("nav");
+    await go(page, "chat");
+    await control({ head_ms: 3000, tokens_per_s: 20 });
+    await page.getByLabel("Message", { exact: true }).fill("raw one two three four five six seven eight nine ten. The end of it.");
+    await page.keyboard.press("Enter");
+    await until("its ticket is kept", async () => (await kept(page)).some(({ role, ticket }) => role === "assistant" && ticket));
+    await page.reload();
+    await page.waitForSelector("text=The end of it.");
+
+    // A stop that the node does not hear at once is said again, also by the page that comes after it.
+    await control({ head_ms: 0, tokens_per_s: 5 });
+    await page.getByLabel("Message", { exact: true }).fill("long 5");
+    await page.keyboard.press("Enter");
+    await page.getByRole("button", { name: "Stop" }).waitFor();
+    await until("the node has it", async () => (await kept(page)).some(({ state, ticket }) => state === "streaming" && ticket));
+    await control({ refusing: true });
+    await page.getByRole("button", { name: "Stop" }).click();
+    await page.waitForSelector("text=You stopped it here.");
+    await control({ refusing: false });
+    await page.reload();
+    await until("the stop has come", async () => {
+      const { calls } = await (await control({})).json();
+      return calls.some(({ method, path }) => method === "DELETE" && path.startsWith("/v1/requests/"));
+    });
+    await until("it is not said for ever", () => page.evaluate(() => JSON.parse(localStorage.getItem("exo-stops") ?? "[]").length === 0));
+  },
+
+  async "tabs: a second tab shows the answer of the first, and stops it"(browser, complaints) {
+    const page = await open(browser, {}, complaints);
+    await page.goto(login);
+    await page.waitForSelector("nav");
+    await go(page, "chat");
+    await page.getByLabel("Message", { exact: true }).fill("raw Hi.");
+    await page.keyboard.press("Enter");
+    await page.getByRole("button", { name: "Numbers" }).waitFor();
+    const other = await page.context().newPage();
+    await other.goto(page.url());
+    await other.waitForSelector("text=Hi.");
+    await control({ tokens_per_s: 5 });
+    await page.getByLabel("Message", { exact: true }).fill("long 5");
+    await page.keyboard.press("Enter");
+    await other.waitForSelector("text=Another tab reads this answer.");
+    await other.getByRole("button", { name: "Stop" }).click();
+    await page.waitForSelector("text=You stopped it here.");
+    await other.waitForSelector("text=You stopped it here.");
+    // An answer is taken over from a tab that is closed.
+    await page.getByLabel("Message", { exact: true }).fill("long 1");
+    await page.keyboard.press("Enter");
+    await other.waitForSelector("text=Another tab reads this answer.");
+    await control({ tokens_per_s: 100 });
+    await page.close();
+    await other.waitForFunction(() => document.querySelectorAll("article.assistant").length === 3 && !document.body.innerText.includes("Another tab reads"));
+  },
+
+  async "actions: downloads wait and go on, and a device is tried again"(browser, complaints) {
+    const page = await open(browser, {}, complaints);
+    await page.goto(login);
+    await page.waitForSelector("nav");
+    await go(page, "models");
+    await page.getByRole("button", { name: "Pause" }).first().click();
+    await page.getByRole("button", { name: "Go on" }).first().click();
+    await go(page, "devices");
+    await page.getByRole("button", { name: "Try it again" }).first().click();
+    await page.getByText(/is being checked/).first().waitFor();
+    const { calls } = await (await control({})).json();
+    for (const path of [/pulls\/.*\/pause$/, /pulls\/.*\/resume$/, /devices\/.*\/retry$/]) assert.ok(calls.some((call) => call.method === "POST" && path.test(call.path)), `${path}`);
+    assert.equal(await page.locator("[role=alert]").filter({ hasText: "JSON" }).count(), 0);
+  },
+
   async "hostile: answers that attack the page are text"(browser, complaints) {
     const page = await open(browser, {}, complaints);
     await page.goto(login);

@@ -82,7 +82,7 @@ export async function run(scenarios, words) {
         failed += 1;
         console.log(`FAILED ${name}\n  ${error.stack}\n  ${complaints.join("\n  ")}`);
       }
-      await control({ scenario: "home", frozen: false });
+      await control({ scenario: "home", frozen: false, refusing: false, head_ms: 0, tokens_per_s: 100 });
       for (const context of browser.contexts()) await context.close();
     }
   });

@@ -31,39 +31,50 @@ export const tokens = (text) => text.match(/[\s\S]{1,4}/g) ?? [];
 
 const running = new Map();
 
-export function chat(body, response, keep, tokens_per_s) {
-  const last = String(body.messages?.at(-1)?.content ?? "");
+/** A chat, or a completion: that has `prompt` and answers in `text`. With `keep` it outlives its reader, under the name that `keep` has. */
+export function chat(body, response, keep, { tokens_per_s, head_ms = 0 }) {
+  const last = String(body.messages?.at(-1)?.content ?? body.prompt ?? "");
   const id = Array.from({ length: 32 }, () => Math.floor(Math.random() * 16).toString(16)).join("");
   const answer = /long (\d+)/.exec(last) ? ANSWER.repeat(Number(/long (\d+)/.exec(last)[1])) : /raw ([\s\S]+)/.exec(last)?.[1] ?? ANSWER;
-  const parts = [...tokens(THOUGHT).map((reasoning_content) => ({ reasoning_content })), ...tokens(answer).map((content) => ({ content }))];
-  const request = { id, parts, at: 0, model: body.model, secret: "5".repeat(32), began: Date.now(), logprobs: body.logprobs, readers: new Set(), timer: null };
+  const parts = body.prompt ? tokens(answer).map((text) => ({ text })) : [...tokens(THOUGHT).map((reasoning_content) => ({ reasoning_content })), ...tokens(answer).map((content) => ({ content }))];
+  const request = { id, parts, at: 0, isCancelled: false, model: body.model, secret: keep?.secret ?? "5".repeat(32), began: Date.now(), logprobs: body.logprobs, readers: new Set(), timer: null };
   running.set(id, request);
+  if (keep?.id) running.set(keep.id, request);
   request.timer = setInterval(() => step(request), 1000 / tokens_per_s);
-  attach(request, response, 0, keep);
+  // A node that reads a long prompt says nothing for a while.
+  setTimeout(() => attach(request, response, 0, Boolean(keep)), head_ms);
   return id;
 }
 
 /** The rest of a stream, behind `Last-Event-ID`. */
-export function resume(id, ticket, after, response) {
+export function resume(id, secret, after, response) {
   const request = running.get(id);
-  if (!request || ticket !== `${id}.${request.secret}`) return false;
+  if (request?.secret !== secret || !request) return false;
   attach(request, response, after, true);
   return true;
 }
 
-export function cancel(id) {
+/** Ends one, for who has its secret, or for the owner (`null`). Its readers hear it. */
+export function cancel(id, secret) {
   const request = running.get(id);
-  if (request) end(request);
-  return Boolean(request);
+  if (!request || (secret !== null && secret !== request.secret)) return false;
+  if (!request.timer) return true;
+  request.isCancelled = true;
+  for (const reader of request.readers) refuse(reader);
+  end(request);
+  return true;
 }
 
-export const requests = () => [...running.values()].filter((r) => r.timer).map((r) => ({ id: r.id, index: 0, model: r.model, principal: "u1f0", phase: "decode", waits_for: null, interrupted_ms: null, prompt_tokens: 41, tokens: r.at, age_ms: Date.now() - r.began, resumed: 0 }));
+const refuse = (response) => response.end(`event: error\ndata: ${JSON.stringify({ error: { code: "cancelled", message: "The request was cancelled.", type: "invalid_request_error" } })}\n\n`);
+
+export const requests = () => [...new Set(running.values())].filter((r) => r.timer).map((r) => ({ id: r.id, index: 0, model: r.model, principal: "u1f0", phase: "decode", waits_for: null, interrupted_ms: null, prompt_tokens: 41, tokens: r.at, age_ms: Date.now() - r.began, resumed: 0 }));
 
 function attach(request, response, after, keep) {
+  if (response.destroyed) return keep || end(request);
   response.writeHead(200, { "content-type": "text/event-stream", "exo-resume": `${request.id}.${request.secret}`, "x-request-id": request.id });
   response.flushHeaders();
   for (let at = after; at < request.at; at++) write(response, request, at);
-  if (!request.timer) return finish(response, request);
+  if (!request.timer) return request.isCancelled ? refuse(response) : finish(response, request);
   request.readers.add(response);
   response.on("close", () => {
     request.readers.delete(response);
@@ -86,6 +97,7 @@ function end(request) {
 }
 
 function write(response, request, at) {
+  if (request.parts[at].text !== undefined) return send(response, request, { choices: [{ index: 0, text: request.parts[at].text, finish_reason: null }] }, at + 1);
   const delta = at === 0 ? { role: "assistant", ...request.parts[at] } : request.parts[at];
   const token = delta.content ?? delta.reasoning_content;
   const logprobs = request.logprobs ? { content: [{ token, logprob: -((at * 7) % 11) / 6, bytes: [], top_logprobs: [{ token, logprob: -0.1, bytes: [] }, { token: "other", logprob: -2.4, bytes: [] }] }] } : null;

@@ -1,5 +1,6 @@
 // A node that is not there, for work on the page: `npm run stub`, then `npm run dev`. Serves fixtures, changes them a little every second
-// and answers chats. `POST /stub {"scenario": "lost"}` shows another cluster; `{"frozen": true}` makes it swallow everything.
+// and answers chats. `POST /stub {"scenario": "lost"}` shows another cluster; `{"frozen": true}` makes it swallow everything, and
+// `{"refusing": true}` cut every connection. It is as strict as a node: what it lets pass, a node does.
 
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
@@ -18,9 +19,12 @@ const BODY_BYTES_MAX = 64 << 20;
 
 /** Starts a stub; port 0 finds a free one. */
 export function start(port = 5280, { scenario = "home", tokens_per_s = 40, access = "owner" } = {}) {
-  const state = { scenario, tokens_per_s, access, frozen: false, view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), next: 1, calls: [], ticks: 0, timer: null };
+  const state = { scenario, tokens_per_s, access, frozen: false, refusing: false, head_ms: 0, pulls: telemetry.pulls(), view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), next: 1, calls: [], ticks: 0, timer: null };
   const server = createServer((request, response) => void serve(state, request, response).catch((error) => reply(response, 500, refusal("stub", String(error)))));
   ticking(state, 1000);
+  // Signs of life, as a node gives them.
+  const alive = setInterval(() => state.frozen || [...state.readers].forEach((reader) => reader.write(": keep-alive\n")), 1000);
+  server.on("close", () => clearInterval(alive));
   server.on("close", () => clearInterval(state.timer));
   server.listen(port, "127.0.0.1");
   return { server, state, close: () => (server.closeAllConnections(), new Promise((done) => server.close(done))) };
@@ -28,13 +32,15 @@ export function start(port = 5280, { scenario = "home", tokens_per_s = 40, acces
 
 async function serve(state, request, response) {
   const { pathname } = new URL(request.url, "http://stub");
+  if (state.refusing && pathname !== "/stub") return request.socket.destroy();
   const body = await read(request);
   if (pathname === "/stub") return control(state, body, response);
   if (state.frozen) return;
+  if (["POST", "PUT"].includes(request.method) && request.headers["content-type"] !== "application/json") return reply(response, 415, refusal("unsupported_media_type", "a POST needs `Content-Type: application/json`"));
   if (!["GET"].includes(request.method)) state.calls.push({ method: request.method, path: pathname, body });
   if (pathname === "/health") return reply(response, 200, { status: "ok", version: "0.3.0", uptime_s: 4 });
   if (pathname === "/exo/v1/session" && request.method === "POST") return signIn(state, body, response);
-  if (pathname.startsWith("/exo/") || pathname.startsWith("/v1/")) {
+  if (pathname.startsWith("/exo/") || pathname.startsWith("/v1/") || pathname === "/apply-template") {
     const bearer = request.headers.authorization?.replace("Bearer ", "");
     if (!["exs_stub", "key"].includes(bearer)) return reply(response, 401, refusal("session_ended", "The session has ended."));
     return api(state, request, pathname, body, response);
@@ -63,22 +69,52 @@ function api(state, request, path, body, response) {
   if (path === "/exo/v1/fits") return reply(response, 200, telemetry.fits(body));
   if (path === "/exo/v1/hub/search") return reply(response, 200, telemetry.repos());
   if (path === "/exo/v1/found") return reply(response, 200, telemetry.found());
-  if (path === "/exo/v1/pulls" && method === "GET") return reply(response, 200, telemetry.pulls());
+  if (path.startsWith("/exo/v1/pulls")) return pulls(state, method, path, response);
   if (path === "/exo/v1/series") {
     const [kind, subject] = [...searchParams][0];
     return reply(response, 200, telemetry.series(subject, kind));
   }
-  if (path.startsWith("/exo/v1/requests/") && method === "DELETE") return reply(response, cancel(path.split("/").at(-1)) ? 204 : 404, refusal("not_found", "It does not run here."));
+  if (path.startsWith("/exo/v1/requests/") && method === "DELETE") return reply(response, cancel(path.split("/").at(-1), null) ? 204 : 404, refusal("not_found", "It does not run here."));
   if (path === "/v1/models") return reply(response, 200, { object: "list", data: fixtures.models().map(({ name }) => ({ id: name, object: "model", created: 0, owned_by: "exo", context_length: 16384 })) });
-  if (path === "/v1/chat/completions") return chat(body, response, headers["exo-keep"] === "true", state.tokens_per_s);
+  if (path === "/apply-template") return reply(response, 200, { prompt: `${body.messages.map((one) => one.content).join("\n")}\n<think>\n` });
+  if (path === "/v1/chat/completions" || path === "/v1/completions") return chat(body, response, keepOf(headers["exo-keep"]), state);
   if (path.startsWith("/v1/requests/")) {
-    const id = path.split("/").at(-1);
-    if (method === "DELETE") return reply(response, cancel(id) ? 204 : 404, refusal("request_not_found", "There is no such request."));
+    const [id, secret] = [path.split("/").at(-1), headers["exo-resume"]?.split(".").at(-1)];
+    const unknown = refusal("request_not_found", "There is no such request.");
+    if (method === "DELETE") return reply(response, cancel(id, secret) ? 204 : 404, unknown);
     const after = Number(headers["last-event-id"]?.split(":")[1] ?? 0);
-    return resume(id, headers["exo-resume"], after, response) || reply(response, 404, refusal("request_not_found", "There is no such request."));
+    return resume(id, secret, after, response) || reply(response, 404, unknown);
   }
-  if (method === "POST" || method === "DELETE") return reply(response, 204);
-  return reply(response, 404, refusal("not_found", `${path} is not in the stub.`));
+  if (DONE.some(([verb, pattern]) => verb === method && pattern.test(path))) return reply(response, 204);
+  return reply(response, 404, refusal("no_such_route", `there is no ${method} ${path}`));
+}
+
+/** What is done without a trace in the fixtures. */
+const DONE = [
+  ["POST", /^\/exo\/v1\/members\/[^/]+\/devices\/[^/]+\/retry$/],
+  ["POST", /^\/exo\/v1\/members\/[^/]+\/(role|drain)$/],
+  ["DELETE", /^\/exo\/v1\/(members|models)\/.+$/],
+  ["POST", /^\/exo\/v1\/(alerts\/silence|logs\/level|models|model_checks|kept_models|instances\/[^/]+\/replan)$/],
+  ["DELETE", /^\/exo\/v1\/sessions$/],
+];
+
+const tellPulls = (state, response) => response.write(`event: pulls\ndata: ${JSON.stringify(state.pulls)}\n\n`);
+
+function pulls(state, method, path, response) {
+  const [id, verb] = path.split("/").slice(4);
+  if (!id) return reply(response, 200, method === "GET" ? state.pulls : state.pulls[0]);
+  const pull = state.pulls.find((one) => one.id === id);
+  if (!pull) return reply(response, 404, refusal("not_found", `there is no download ${id}`));
+  if (method === "DELETE") state.pulls = state.pulls.filter((one) => one !== pull);
+  else pull.state = verb === "pause" ? "paused" : "fetching";
+  for (const reader of state.readers) tellPulls(state, reader);
+  return method === "DELETE" ? reply(response, 204) : reply(response, 200, pull);
+}
+
+/** Whether an answer is kept, and what its client calls it. */
+function keepOf(header) {
+  const [, id, secret] = /^([0-9a-f]{32})\.([0-9a-f]{32})$/.exec(header ?? "") ?? [];
+  return header === "true" || id ? { id, secret } : null;
 }
 
 function signIn(state, body, response) {
@@ -93,6 +129,7 @@ function events(state, response) {
   state.readers.add(response);
   response.on("close", () => state.readers.delete(response));
   send(state, response, "snapshot", { cluster: state.view });
+  if (state.access === "owner") tellPulls(state, response);
 }
 
 function ticking(state, every_ms) {
@@ -168,7 +205,10 @@ function control(state, body, response) {
   }
   if (body.changes) publish(state, body.changes);
   if (body.frozen !== undefined) state.frozen = body.frozen;
+  if (body.refusing !== undefined) state.refusing = body.refusing;
+  if (body.ends) for (const reader of state.readers) reader.end();
   if (body.tokens_per_s) state.tokens_per_s = body.tokens_per_s;
+  if (body.head_ms !== undefined) state.head_ms = body.head_ms;
   if (body.tick_ms) ticking(state, body.tick_ms);
   if (body.access) state.access = body.access;
   const calls = state.calls.splice(0);

@@ -157,14 +157,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "resume_request",
         Api,
         Stream("ChatChunk"),
-        "The rest of a streamed answer that was asked for with `exo-keep: true`, or whose node is lost, in its own dialect; takes \
-         `exo-resume` and `Last-Event-ID`",
+        "The rest of a streamed answer that was asked for with `exo-keep` (`true`, or `ID.SECRET` that the client has drawn, 32 \
+         hexadecimal digits each), or whose node is lost, in its own dialect; takes `exo-resume` and `Last-Event-ID`",
     ),
     Endpoint {
         method: Method::Delete,
         path: "/v1/requests/{request}",
         operation: "stop_request",
-        summary: "Ends an answer that was asked for with `exo-keep: true`; takes `exo-resume`",
+        summary: "Ends an answer that was asked for with `exo-keep`; takes `exo-resume`",
         access: Api,
         request: None,
         query: &[],

@@ -24,7 +24,7 @@ pub const HEALTH_MAX: Duration = Duration::from_secs(3);
 /// The node promises a sign of life every few seconds of a stream; more silence than this is a fault.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
 
-/// The same for events of the cluster, where a sign of life comes every five seconds.
+/// The same for events of the cluster, where a sign of life comes every second.
 const EVENTS_SILENCE_MAX: Duration = Duration::from_secs(20);
 /// A snapshot of a thousand nodes is smaller.
 const EVENT_BYTES_MAX: usize = 64 << 20;

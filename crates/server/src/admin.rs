@@ -49,13 +49,7 @@ pub async fn events(
     let after = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let owner = app.clone();
     let is_over = move || match caller {
-        Caller::Session { id, .. } => match owner.sessions.touch(id, unix_s()) {
-            Some(save) => {
-                owner.note_use(&Caller::Session { id, save });
-                false
-            }
-            None => true,
-        },
+        Caller::Session { id, .. } => !owner.sessions.lasts(id, unix_s()),
         Caller::Owner | Caller::Key | Caller::Open => false,
     };
     let live = app.live.stream(&app.facade, scope, after, app.sessions.ended(), Box::new(is_over));

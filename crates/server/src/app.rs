@@ -81,7 +81,7 @@ impl App {
     pub fn note_use(&self, caller: &Caller) {
         if let Caller::Session { save: true, .. } = caller {
             let sessions = self.sessions.clone();
-            // Nobody waits for it: what is lost with a power cut is a minute.
+            // Nobody waits for it: what is lost with a power cut is ten minutes.
             tokio::task::spawn_blocking(move || {
                 if let Err(error) = sessions.save() {
                     tracing::warn!(%error, "the sessions of browsers cannot be written");
@@ -234,7 +234,12 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     let is_anthropic = dialect::is_anthropic(request.uri().path(), request.headers());
     let is_ollama = dialect::is_ollama(request.uri().path());
     request.extensions_mut().insert(id);
-    tracing::debug!(%id, method = %request.method(), path = request.uri().path(), "request");
+    let is_look = is_look(&request);
+    if is_look {
+        tracing::trace!(%id, method = %request.method(), path = request.uri().path(), "request");
+    } else {
+        tracing::debug!(%id, method = %request.method(), path = request.uri().path(), "request");
+    }
     let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_panic) => {
@@ -259,8 +264,20 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     dashboard::set_defaults(headers);
-    tracing::debug!(%id, status = response.status().as_u16(), "answered");
+    let status = response.status().as_u16();
+    if is_look {
+        tracing::trace!(%id, status, "answered");
+    } else {
+        tracing::debug!(%id, status, "answered");
+    }
     response
+}
+
+/// Whether a request only looks at the node, as pages and scrapes do every second or two: in the log they would push out all else.
+fn is_look(request: &Request) -> bool {
+    let path = request.uri().path();
+    let of_pages = ["/health", "/metrics", "/exo/v1/"].iter().any(|start| path.starts_with(start));
+    of_pages && request.method() == axum::http::Method::GET
 }
 
 fn ascii(hex: &str) -> HeaderValue {
@@ -339,4 +356,31 @@ async fn health(State(app): State<Arc<App>>) -> Response {
 async fn description() -> Response {
     let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
     (kind, exo_api::openapi::to_json()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_open_pages_ask_every_second_leaves_no_lines_in_the_log_and_what_changes_something_does() {
+        let is_look = |method: &str, path: &str| {
+            let request = Request::builder().method(method).uri(path).body(axum::body::Body::empty());
+            is_look(&request.expect("a request"))
+        };
+        for path in [
+            "/health",
+            "/metrics?scope=cluster",
+            "/exo/v1/requests/recent",
+            "/exo/v1/logs?after=x",
+            "/exo/v1/events",
+        ] {
+            assert!(is_look("GET", path), "{path}");
+        }
+        for (method, path) in
+            [("POST", "/exo/v1/instances"), ("GET", "/v1/models"), ("DELETE", "/exo/v1/sessions")]
+        {
+            assert!(!is_look(method, path), "{method} {path}");
+        }
+    }
 }

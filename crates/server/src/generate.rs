@@ -69,6 +69,9 @@ pub async fn stream(
 ) -> Result<Response, ApiError> {
     request.resumable = ticket.resumable.take();
     let mut source = Source::new(app, dialect, request);
+    if let Some(answer) = ticket.outliving.take() {
+        return sse::outlive(app, source, chunks, ticket, answer).await;
+    }
     let first = sse::open(&mut source, app.options.stream_headers_after).await?;
     Ok(sse::respond(app, source, first, chunks, ticket))
 }

@@ -46,6 +46,8 @@ pub struct Outliving {
 /// One of them.
 pub struct Answer {
     request: RequestId,
+    /// What its client calls it, which has chosen that before it asked.
+    alias: Option<RequestId>,
     principal: Principal,
     proof: [u8; 32],
     bytes_max: usize,
@@ -80,7 +82,13 @@ impl Outliving {
     }
 
     /// Keeps the events of an answer; `None` if there are too many that still run, of this principal or of all.
-    pub fn keep(&self, request: RequestId, principal: Principal, proof: [u8; 32]) -> Option<Arc<Answer>> {
+    pub fn keep(
+        &self,
+        request: RequestId,
+        alias: Option<RequestId>,
+        principal: Principal,
+        proof: [u8; 32],
+    ) -> Option<Arc<Answer>> {
         let mut all = self.all();
         let of = |principal: Principal| all.iter().filter(|answer| answer.principal == principal).count();
         let is_full = all.len() >= ANSWERS_MAX;
@@ -95,6 +103,7 @@ impl Outliving {
         }
         let answer = Arc::new(Answer {
             request,
+            alias,
             principal,
             proof,
             bytes_max: self.answer_bytes_max,
@@ -105,13 +114,15 @@ impl Outliving {
         Some(answer)
     }
 
-    /// The answer to a request, for who has the secret of this hash.
-    pub fn find(&self, request: RequestId, proof: &[u8; 32]) -> Option<Arc<Answer>> {
+    /// The answer to a request of this id or alias, for who has the secret of this hash.
+    pub fn find(&self, name: RequestId, proof: &[u8; 32]) -> Option<Arc<Answer>> {
         let is_meant = |answer: &&Arc<Answer>| {
             // blake3's own comparison takes the same time wherever they differ.
-            answer.request == request && blake3::Hash::from(answer.proof) == blake3::Hash::from(*proof)
+            (answer.request == name || answer.alias == Some(name))
+                && blake3::Hash::from(answer.proof) == blake3::Hash::from(*proof)
         };
-        self.all().iter().find(is_meant).cloned()
+        // The last of those that a client has called the same.
+        self.all().iter().rfind(is_meant).cloned()
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Arc<Answer>>> {
@@ -130,6 +141,11 @@ impl Outliving {
 }
 
 impl Answer {
+    /// The request as the node knows it.
+    pub fn request(&self) -> RequestId {
+        self.request
+    }
+
     /// Keeps an event, and forgets the first ones of a long answer.
     pub fn push(&self, text: String, positions: Option<Positions>) {
         let mut state = self.state();
@@ -242,7 +258,9 @@ impl Reader {
             return (out.into(), true);
         }
         let (mut batch, next) = (BytesMut::new(), self.next);
-        for event in state.events.iter().skip_while(|event| event.number < next) {
+        // Numbers have no gaps.
+        let had = state.events.front().map_or(0, |first| next.saturating_sub(first.number));
+        for event in state.events.iter().skip(usize::try_from(had).unwrap_or(usize::MAX)) {
             if !batch.is_empty() && batch.len() + event.text.len() > BATCH_BYTES {
                 break;
             }
@@ -268,7 +286,7 @@ mod tests {
 
     fn answer(events: u32) -> (Outliving, Arc<Answer>) {
         let all = Outliving::new(usize::MAX);
-        let answer = all.keep(ID, Principal::LOCAL, PROOF).expect("room");
+        let answer = all.keep(ID, None, Principal::LOCAL, PROOF).expect("room");
         answer.push("start;".to_owned(), None);
         for n in 1..=events {
             answer.push(format!("{n};"), Some(at(&format!("0:{n}"))));
@@ -332,7 +350,7 @@ mod tests {
     fn ended_answers_make_place_and_go_after_ten_minutes() {
         let all = Outliving::new(usize::MAX);
         let (anna, ben) = (Principal([1; 16]), Principal([2; 16]));
-        let keep = |n: u128, principal| all.keep(RequestId(n), principal, PROOF);
+        let keep = |n: u128, principal| all.keep(RequestId(n), None, principal, PROOF);
         let annas: Vec<_> = (0..8).map(|n| keep(n, anna).expect("room")).collect();
         assert!(keep(8, anna).is_none(), "she has her share, and all of it runs");
         let bens: Vec<_> = (10..18).map(|n| keep(n, ben).expect("room")).collect();
@@ -350,7 +368,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_made_place_takes_no_memory() {
         let all = Outliving::new(usize::MAX);
-        let keep = |n: u128| all.keep(RequestId(n), Principal::LOCAL, PROOF).expect("room");
+        let keep = |n: u128| all.keep(RequestId(n), None, Principal::LOCAL, PROOF).expect("room");
         let answers: Vec<_> = (0..OF_ONE_MAX as u128).map(keep).collect();
         let first = Arc::downgrade(&answers[0]);
         answers.iter().for_each(|answer| answer.end());
@@ -367,7 +385,7 @@ mod tests {
     #[test]
     fn a_small_machine_keeps_less_of_each() {
         let all = Outliving::new(32 << 20);
-        let answer = all.keep(ID, Principal::LOCAL, PROOF).expect("room");
+        let answer = all.keep(ID, None, Principal::LOCAL, PROOF).expect("room");
         (0..100).for_each(|_| answer.push("x".repeat(64 << 10), None));
         assert!(answer.state().bytes <= 512 << 10);
     }

@@ -23,8 +23,11 @@ use crate::{messages, openai, sse};
 
 /// The header with id and secret.
 const RESUME: &str = "exo-resume";
-/// Asks for an answer that outlives its reader.
+/// Asks for an answer that outlives its reader: `true`, or `ID.SECRET` of the client's choice, with which it finds the answer before it
+/// has seen its head.
 const KEEP: &str = "exo-keep";
+/// Of the id and the secret that a client chooses: 128 bits.
+const CHOSEN_DIGITS: usize = 32;
 /// How far the client's answer was, as browsers send it.
 const LAST_EVENT_ID: &str = "last-event-id";
 /// A longer request has no copy.
@@ -57,6 +60,8 @@ pub struct Origin {
     secret: String,
     /// Whether the answer is to outlive its reader.
     keep: bool,
+    /// What its client calls it.
+    alias: Option<RequestId>,
     resuming: Option<Resuming>,
 }
 
@@ -87,15 +92,17 @@ impl Origin {
     pub fn of(parts: &axum::http::request::Parts) -> Result<Self, ApiError> {
         if let Some(resuming) = parts.extensions.get::<Resuming>().cloned() {
             let Resuming { seed, created, ref secret, .. } = resuming;
-            return Ok(Self { seed, created, secret: secret.clone(), keep: false, resuming: Some(resuming) });
+            let secret = secret.clone();
+            return Ok(Self { seed, created, secret, keep: false, alias: None, resuming: Some(resuming) });
         }
         let draw =
             |e| ApiError::internal(format!("no randomness for a seed and the secret of a request: {e}"));
         let seed = getrandom::u64().map_err(draw)?;
-        let secret =
+        let drawn =
             format!("{:016x}{:016x}", getrandom::u64().map_err(draw)?, getrandom::u64().map_err(draw)?);
-        let keep = parts.headers.get(KEEP).is_some_and(|value| value == "true");
-        Ok(Self { seed, created: exo_stdx::unix_s(), secret, keep, resuming: None })
+        let (keep, chosen) = keep_of(&parts.headers)?;
+        let (alias, secret) = chosen.map_or((None, drawn), |(alias, secret)| (Some(alias), secret));
+        Ok(Self { seed, created: exo_stdx::unix_s(), secret, keep, alias, resuming: None })
     }
 
     /// For the stream of a request that came with that body.
@@ -106,9 +113,9 @@ impl Origin {
         request: &GenerateRequest,
         body: Option<Vec<u8>>,
     ) -> Result<Ticket, ApiError> {
-        // An echo has no position.
-        let keep = self.keep && endpoint == Resumed::Chat;
+        let keep = self.keep;
         let wanted = app.options.resume || self.resuming.is_some() || keep;
+        // An echo has no position.
         let Some(body) = body.filter(|_| wanted && !request.echo) else { return Ok(Ticket::none()) };
         let (id, choices) = (request.request, request.answers());
         let head = RecordHead { endpoint, seed: self.seed, created: self.created };
@@ -131,7 +138,8 @@ impl Origin {
             None => (None, Positions::default()),
         };
         let positions = Some(Positions(vec![0; usize::from(choices)]));
-        let outliving = if keep { app.outliving.keep(id, request.principal, proof) } else { None };
+        let outliving =
+            if keep { app.outliving.keep(id, self.alias, request.principal, proof) } else { None };
         let has_copy = app.options.resume || resumed.is_some();
         let resumable = has_copy.then_some(Resumable { proof, record, resumed });
         // Only where something is kept.
@@ -227,12 +235,30 @@ pub async fn stop(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let id = request_id(&request)?;
-    if app.outliving.find(id, &proof(&secret_of(&headers)?)).is_none() {
-        return Err(not_found(id));
-    }
+    let answer = app.outliving.find(id, &proof(&secret_of(&headers)?)).ok_or_else(|| not_found(id))?;
     // One that has ended already is what was asked for.
-    app.requests.cancel(id);
+    app.requests.cancel(answer.request());
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Whether an answer is to be kept, and the id and secret that its client has chosen.
+fn keep_of(headers: &HeaderMap) -> Result<(bool, Option<(RequestId, String)>), ApiError> {
+    let Some(value) = headers.get(KEEP) else { return Ok((false, None)) };
+    let text = value.to_str().unwrap_or_default();
+    let is_chosen = |part: &str| part.len() == CHOSEN_DIGITS && part.bytes().all(|b| b.is_ascii_hexdigit());
+    match text.split_once('.') {
+        None if text == "true" => Ok((true, None)),
+        None if text == "false" => Ok((false, None)),
+        Some((id, secret)) if is_chosen(id) && is_chosen(secret) => {
+            Ok((true, Some((request_id(id)?, secret.to_owned()))))
+        }
+        _ => {
+            let what = format!(
+                "`{KEEP}` is `true`, `false` or `ID.SECRET`, each of {CHOSEN_DIGITS} hexadecimal digits that the client has drawn"
+            );
+            Err(ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_keep", what))
+        }
+    }
 }
 
 fn secret_of(headers: &HeaderMap) -> Result<String, ApiError> {

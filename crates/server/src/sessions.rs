@@ -23,8 +23,8 @@ pub const CODE_LIFE: Duration = Duration::from_secs(60);
 const CODES_MAX: usize = 32;
 /// Sessions at once. One more takes the place of the one that was idle longest.
 const SESSIONS_MAX: usize = 32;
-/// How exactly the file knows when a session was used: a write for each request would wear disks out.
-const SAVE_EVERY_S: u64 = 60;
+/// How exactly the file knows when a session was used: a write for each request would wear disks out, and sessions last for hours.
+const SAVE_EVERY_S: u64 = 600;
 /// What a token begins with, so that one that has ended is told from a wrong secret.
 pub const TOKEN_PREFIX: &str = "exs_";
 /// A file with more was not written by us.
@@ -148,8 +148,14 @@ impl Sessions {
         self.touch(id, now_unix_s).map(|save| (id, save))
     }
 
-    /// The same for a session that was found before.
-    pub fn touch(&self, id: SessionId, now_unix_s: u64) -> Option<bool> {
+    /// Whether a session that was found before still lasts. That is no use of it: a page that nobody looks at is idle.
+    pub fn lasts(&self, id: SessionId, now_unix_s: u64) -> bool {
+        let mut kept = self.kept();
+        self.drop_idle(&mut kept, now_unix_s);
+        kept.sessions.iter().any(|session| session.is(id))
+    }
+
+    fn touch(&self, id: SessionId, now_unix_s: u64) -> Option<bool> {
         let mut kept = self.kept();
         self.drop_idle(&mut kept, now_unix_s);
         let session = kept.sessions.iter_mut().find(|session| session.is(id))?;
@@ -323,15 +329,24 @@ mod tests {
         assert!(!text.contains(&token[TOKEN_PREFIX.len()..]) && text.contains("used_unix_s"));
         assert_eq!(exo_stdx::mode_open_to_others(&std::fs::metadata(&path).unwrap()), None);
         let after = Sessions::open(Some(path.clone()), HOURS_12);
-        let (id, save) = after.find(&token, 1059).unwrap();
-        assert!(!save, "a minute is exact enough");
-        assert_eq!(after.find(&token, 1061).map(|(_, save)| save), Some(true));
+        let (id, save) = after.find(&token, 1599).unwrap();
+        assert!(!save, "ten minutes are exact enough");
+        assert_eq!(after.find(&token, 1601).map(|(_, save)| save), Some(true));
         after.end(id);
         after.save().unwrap();
         let third = Sessions::open(Some(path.clone()), HOURS_12);
-        assert!(third.find(&token, 1061).is_none() && third.find(&other, 1061).is_some());
+        assert!(third.find(&token, 1601).is_none() && third.find(&other, 1601).is_some());
         std::fs::write(&path, "[{").unwrap();
-        assert!(Sessions::open(Some(path), HOURS_12).find(&other, 1061).is_none());
+        assert!(Sessions::open(Some(path), HOURS_12).find(&other, 1601).is_none());
+    }
+
+    #[test]
+    fn a_stream_that_stays_open_is_no_use_of_its_session() {
+        let sessions = sessions();
+        let token = sessions.begin(1000).unwrap();
+        let (id, _) = sessions.find(&token, 1000).unwrap();
+        assert!((0..12).all(|hour| sessions.lasts(id, 1000 + hour * 3600)));
+        assert!(!sessions.lasts(id, 1000 + 12 * 3600) && sessions.find(&token, 1000).is_none());
     }
 
     #[test]

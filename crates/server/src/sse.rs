@@ -14,11 +14,11 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use exo_api::GenerateEvent;
 use futures_util::{FutureExt, Stream, stream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Duration, Instant};
 
 use crate::app::App;
@@ -66,43 +66,24 @@ pub fn respond(
     chunks: impl Chunks,
     ticket: Ticket,
 ) -> Response {
-    let (keep_alive_every, write_timeout) = (app.options.keep_alive_every, app.options.write_timeout);
-    let (state, content_type) = (State::Running, chunks.content_type());
-    let Ticket { header, positions, after, outliving, .. } = ticket;
-    let is_marked = false;
-    let writer = |sink| Writer {
-        source,
-        chunks,
-        keep_alive_every,
-        write_timeout,
-        state,
-        sink,
-        positions,
-        is_marked,
-        after,
-    };
-    let mut response = match outliving {
-        Some(answer) => {
-            let events = read(app, &answer, &Positions::default());
-            outlive(app, writer(Sink::Kept(answer.clone())), first, answer);
-            events.unwrap_or_else(IntoResponse::into_response)
+    let (content_type, header) = (chunks.content_type(), ticket.header.clone());
+    let (unread, mut texts) = mpsc::unbounded_channel();
+    let sink = Sink::Reader { unread: unread.clone(), backlog: app.backlog() };
+    let mut writer = Writer::new(app, source, chunks, ticket, sink);
+    app.streams.spawn(async move {
+        let panicked = tokio::select! {
+            // The client left. Dropping the source cancels the request.
+            () = unread.closed() => None,
+            panicked = caught(writer.run(first)) => panicked,
+        };
+        if let Some(error) = panicked {
+            writer.fail(error);
         }
-        None => {
-            let (unread, mut texts) = mpsc::unbounded_channel();
-            let mut writer = writer(Sink::Reader { unread: unread.clone(), backlog: app.backlog() });
-            app.streams.spawn(async move {
-                let panicked = tokio::select! {
-                    // The client left. Dropping the source cancels the request.
-                    () = unread.closed() => None,
-                    panicked = caught(writer.run(first)) => panicked,
-                };
-                if let Some(error) = panicked {
-                    writer.fail(error);
-                }
-            });
-            streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx)))
-        }
-    };
+    });
+    with_ticket(streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx))), header)
+}
+
+fn with_ticket(mut response: Response, header: Option<HeaderValue>) -> Response {
     if let Some(header) = header {
         response.headers_mut().insert("exo-resume", header);
     }
@@ -114,17 +95,30 @@ pub fn read(app: &App, answer: &Arc<Answer>, after: &Positions) -> Result<Respon
     Ok(event_stream(answer.read(after, app.options.keep_alive_every)?))
 }
 
-/// Makes an answer whoever reads it, and forgets it after a while.
-fn outlive<C: Chunks>(
+/// Makes an answer whoever reads it, from this moment on, and forgets it a while after its end. What comes back when it is clear what the
+/// status code is, is its first reader: a client that does not wait for it finds the answer all the same, and a refusal as its only event.
+pub async fn outlive(
     app: &Arc<App>,
-    mut writer: Writer<C>,
-    first: Option<GenerateEvent>,
+    source: Source,
+    chunks: impl Chunks,
+    ticket: Ticket,
     answer: Arc<Answer>,
-) {
-    let owner = app.clone();
+) -> Result<Response, ApiError> {
+    let header = ticket.header.clone();
+    let mut writer = Writer::new(app, source, chunks, ticket, Sink::Kept(answer.clone()));
+    let (opened, is_open) = oneshot::channel();
+    let (owner, kept) = (app.clone(), answer.clone());
     app.streams.spawn(async move {
-        let ending = EndWhenDropped(answer.clone());
-        if let Some(error) = caught(writer.run(first)).await {
+        let ending = EndWhenDropped(kept.clone());
+        let stopped = async {
+            owner.stopping.cancelled().await;
+            tokio::time::sleep(owner.options.shutdown_grace).await;
+        };
+        let panicked = tokio::select! {
+            () = stopped => None,
+            panicked = caught(writer.open(owner.options.stream_headers_after, opened)) => panicked,
+        };
+        if let Some(error) = panicked {
             writer.fail(error);
         }
         // The slot is free before the answer is.
@@ -132,9 +126,12 @@ fn outlive<C: Chunks>(
         drop(ending);
         tokio::select! {
             () = owner.stopping.cancelled() => {}
-            () = owner.outliving.forget_later(answer) => {}
+            () = owner.outliving.forget_later(kept) => {}
         }
     });
+    let ending = || ApiError::internal("the node is shutting down");
+    is_open.await.map_err(|_| ending())??;
+    Ok(with_ticket(read(app, &answer, &Positions::default())?, header))
 }
 
 /// Ends an answer even if its writer panics again while it says so: its readers must not wait for ever.
@@ -210,6 +207,38 @@ impl Sink {
 }
 
 impl<C: Chunks> Writer<C> {
+    fn new(app: &App, source: Source, chunks: C, ticket: Ticket, sink: Sink) -> Self {
+        let (keep_alive_every, write_timeout) = (app.options.keep_alive_every, app.options.write_timeout);
+        let Ticket { positions, after, .. } = ticket;
+        let state = State::Running;
+        Self {
+            source,
+            chunks,
+            keep_alive_every,
+            write_timeout,
+            state,
+            sink,
+            positions,
+            is_marked: false,
+            after,
+        }
+    }
+
+    /// Tells what the status code is, as [`open`] finds it, and sends all that follows.
+    async fn open(&mut self, headers_after: Duration, opened: oneshot::Sender<Result<(), ApiError>>) {
+        // Whoever asked may be gone: then nobody hears it here.
+        match open(&mut self.source, headers_after).await {
+            Ok(first) => {
+                drop(opened.send(Ok(())));
+                self.run(first).await;
+            }
+            Err(error) => {
+                self.fail(error.clone());
+                drop(opened.send(Err(error)));
+            }
+        }
+    }
+
     /// Sends `first` and what follows, to the end.
     async fn run(&mut self, first: Option<GenerateEvent>) {
         let begin = match first {

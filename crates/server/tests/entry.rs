@@ -227,6 +227,8 @@ async fn an_idle_session_ends() {
     let answer = server.post("/exo/v1/session", &format!(r#"{{"secret":"{SECRET}"}}"#)).await;
     let with = bearer(&token_of(&answer));
     assert_eq!(server.send("GET /exo/v1/session", &[&with], "").await.status, 200);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // A page that is left open asks nothing: its stream ends with the session.
+    let left_open = server.send("GET /exo/v1/events", &[&with], "").await;
+    assert!(left_open.body.contains("signed_out"), "{}", left_open.body);
     assert_eq!(server.send("GET /exo/v1/session", &[&with], "").await.error(), "401 session_ended");
 }

@@ -113,3 +113,83 @@ async fn an_answer_ends_with_an_error_where_its_writer_panics() {
     assert!(unkept.body.contains(r#""code":"internal_error""#), "{}", unkept.body);
     server.until_live(0).await;
 }
+
+#[tokio::test]
+async fn requests_that_fail_leave_place_for_answers_that_are_kept() {
+    let server = start_with("127.0.0.1:0", ServerOptions { resume: false, ..quick() }).await;
+    for _ in 0..20 {
+        let body = chat_body("unknown", r#","stream":true"#);
+        let refused = server.send(
+            "POST /v1/chat/completions",
+            &["content-type: application/json", "exo-keep: true"],
+            &body,
+        );
+        assert_eq!(refused.await.status, 404);
+    }
+    let (_, ticket) = begin(&server, "good", KEEP, 4).await;
+    let (id, ticket) = parts(&ticket.expect("the answer is kept"));
+    let whole = server.send(&format!("GET /v1/requests/{id}"), &[&ticket], "").await;
+    assert!(whole.body.ends_with("data: [DONE]\n\n"), "{}", whole.body);
+}
+
+const ID: &str = "00112233445566778899aabbccddeeff";
+const SECRET: &str = "ffeeddccbbaa99887766554433221100";
+
+/// Sends a request under an id and a secret of the client's, and leaves before its head comes.
+async fn leave_before_the_head(server: &Server, path: &str, body: &str) {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nexo-keep: {ID}.{SECRET}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all((head + body).as_bytes()).await.unwrap();
+    server.until_live(1).await;
+    drop(stream);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_before_the_head_finds_its_answer_under_the_id_that_it_chose() {
+    let server =
+        start_with("127.0.0.1:0", ServerOptions { stream_headers_after: Duration::from_secs(5), ..quick() })
+            .await;
+    let (path, ticket) = (format!("/v1/requests/{ID}"), format!("exo-resume: {ID}.{SECRET}"));
+    leave_before_the_head(&server, "/v1/chat/completions", &chat_body("loading", r#","stream":true"#)).await;
+    let whole = server.send(&format!("GET {path}"), &[&ticket], "").await;
+    assert!(whole.body.contains("answer.") && whole.body.ends_with("data: [DONE]\n\n"), "{}", whole.body);
+    let guess = format!("exo-resume: {ID}.{ID}");
+    assert_eq!(server.send(&format!("GET {path}"), &[&guess], "").await.error(), "404 request_not_found");
+
+    // A continuation is a completion; it is stopped under the same id.
+    server.until_live(0).await;
+    let body = r#"{"model":"loading","prompt":"Once","stream":true}"#;
+    leave_before_the_head(&server, "/v1/completions", body).await;
+    assert_eq!(server.send(&format!("DELETE {path}"), &[&ticket], "").await.status, 204);
+    server.until_live(0).await;
+    let rest = server.send(&format!("GET {path}"), &[&ticket], "").await;
+    assert!(rest.body.contains(r#""code":"cancelled""#), "{}", rest.body);
+}
+
+#[tokio::test]
+async fn what_a_request_failed_of_before_its_head_is_there_for_who_comes_back() {
+    let server =
+        start_with("127.0.0.1:0", ServerOptions { stream_headers_after: Duration::from_secs(5), ..quick() })
+            .await;
+    leave_before_the_head(&server, "/v1/chat/completions", &chat_body("never-loads", r#","stream":true"#))
+        .await;
+    let ticket = format!("exo-resume: {ID}.{SECRET}");
+    let rest = server.send(&format!("GET /v1/requests/{ID}"), &[&ticket], "").await;
+    assert!(rest.status == 200 && rest.body.contains("still loading at 99 %"), "{}", rest.body);
+}
+
+#[tokio::test]
+async fn an_id_that_a_client_did_not_draw_is_refused() {
+    let server = start().await;
+    let body = chat_body("good", r#","stream":true"#);
+    for wrong in ["1.2", "yes", "ID.SECRET", &format!("{ID}.{}", &SECRET[1..])] {
+        let keep = format!("exo-keep: {wrong}");
+        let refused =
+            server.send("POST /v1/chat/completions", &["content-type: application/json", &keep], &body).await;
+        assert_eq!(refused.error(), "400 invalid_keep", "{wrong}");
+    }
+}

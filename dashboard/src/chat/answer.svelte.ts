@@ -3,15 +3,19 @@
 import { ApiError, ask, open } from "../api/client";
 import { BlockList } from "../markdown/blocks.svelte";
 import { readEvents, type ServerEvent } from "../lib/sse";
-import type { Message, MessageState, Ticket } from "../history/types";
+import { newTicket, type Message, type MessageState, type Ticket } from "../history/types";
+import { rest } from "../lib/wake";
 import { Fold } from "./fold";
 import type { ChatBody } from "./request";
 import { Sentences } from "./sentences";
+import { stops } from "./stops";
 
 export type Phase = "waiting" | "coming" | "reattaching";
 
-/** Waits between attempts to pick an answer up again; about a minute and a half in all, then it is called interrupted. */
-const RETRY_MS = [300, 700, 1500, 3000, 3000, 5000, 5000, 8000, 8000, 10_000, 10_000, 15_000, 20_000];
+/** Waits between attempts to pick an answer up again. */
+const RETRY_MS = [300, 700, 1500, 3000, 5000, 8000, 10_000, 15_000, 20_000];
+/** So long after it was last heard of, an answer is called interrupted: its node keeps it for some minutes behind its end. */
+const GIVE_UP_MS = 3600_000;
 /** A node that has just come back may need a moment to find a copy. */
 const NOT_FOUND_RETRIES = 3;
 
@@ -31,7 +35,7 @@ export class Answer {
   /** Why nothing comes, in the node's words. */
   waits_for = $state("");
   /** What a screen reader hears. */
-  spoken = $state.raw<string[]>([]);
+  spoken = $state.raw<{ number: number; text: string }[]>([]);
 
   private fold = new Fold();
   private pieces: string[] = [];
@@ -79,16 +83,28 @@ export class Answer {
 
   /** Asks for the answer and reads it to its end. */
   async ask(body: ChatBody): Promise<Message> {
-    return this.run(() => open("/v1/chat/completions", { method: "POST", body, headers: { accept: "text/event-stream", "exo-keep": "true" }, signal: this.stopped.signal }));
+    return this.run(() => this.post("/v1/chat/completions", body));
+  }
+
+  /** The answer has its id and its secret before it is asked for: a page that is loaded anew before the node has said anything finds it. */
+  private post(path: string, body: unknown): Promise<Response> {
+    const { id, secret } = (this.ticket ??= newTicket());
+    return open(path, { method: "POST", body, headers: { accept: "text/event-stream", "exo-keep": `${id}.${secret}` }, signal: this.stopped.signal });
   }
 
   /** Goes on behind the text that there is: the model's own template, then that text, as a plain completion. */
   async goOn({ model, messages, stream_options, temperature, top_p, top_k, min_p, max_tokens, seed, stop }: ChatBody): Promise<Message> {
     return this.run(async () => {
       const { prompt } = await ask<{ prompt: string }>("/apply-template", { method: "POST", body: { model, messages } });
-      const body = { model, prompt: prompt + this.joined("pieces"), stream: true, stream_options, temperature, top_p, top_k, min_p, max_tokens, seed, stop };
-      return open("/v1/completions", { method: "POST", body, headers: { accept: "text/event-stream", "exo-keep": "true" }, signal: this.stopped.signal });
+      const body = { model, prompt: prompt + this.thoughtBefore(prompt) + this.joined("pieces"), stream: true, stream_options, temperature, top_p, top_k, min_p, max_tokens, seed, stop };
+      return this.post("/v1/completions", body);
     });
+  }
+
+  /** Where the template opens a thought, what there is of it, and its end: the text goes on behind it, not in it. */
+  private thoughtBefore(prompt: string): string {
+    const opened = /<(\w*think\w*)>\s*$/i.exec(prompt);
+    return opened ? `${this.joined("thoughts").trim()}\n</${opened[1]}>\n\n` : "";
   }
 
   /** Goes on with an answer whose tab was closed. */
@@ -100,8 +116,7 @@ export class Answer {
   stop(): void {
     this.ended = "stopped";
     this.stopped.abort();
-    const ticket = this.ticket;
-    if (ticket) void ask(`/v1/requests/${ticket.id}`, { method: "DELETE", headers: { "exo-resume": `${ticket.id}.${ticket.secret}` } }).catch(() => {});
+    if (this.ticket) stops.add(this.ticket);
   }
 
   private async run(first: (() => Promise<Response>) | null): Promise<Message> {
@@ -111,8 +126,9 @@ export class Answer {
       this.ended ??= this.fold.finish === "length" ? "length" : "done";
     } catch (error) {
       if (this.ended === null) {
-        this.ended = isLost(error) ? "interrupted" : "failed";
-        this.error = error instanceof Error ? error.message : String(error);
+        const isCancelled = error instanceof ApiError && error.code === "cancelled";
+        this.ended = isCancelled ? "stopped" : isLost(error) ? "interrupted" : "failed";
+        this.error = isCancelled ? "" : error instanceof Error ? error.message : String(error);
       }
     } finally {
       clearInterval(saver);
@@ -128,23 +144,31 @@ export class Answer {
   }
 
   private async read(first: (() => Promise<Response>) | null): Promise<void> {
-    let missed = 0;
+    let [missed, since_ms, next] = [0, Date.now(), first];
     for (let attempt = 0; ; attempt++) {
       const before = this.tokens;
+      const isAsked = next !== null;
+      let isOpen = false;
       try {
-        const response = first && attempt === 0 ? await first() : await this.reopen();
-        this.admit(response);
+        const response = await (next ?? (() => this.reopen()))();
+        isOpen = true;
+        this.admit(response, isAsked);
         await readEvents(response.body!, (event) => this.take(event), (comment) => this.hear(comment));
         if (this.fold.done) return;
         throw new ApiError(0, "cut", "The answer was cut off.");
       } catch (error) {
-        if (this.tokens > before) attempt = missed = 0;
-        const notFound = error instanceof ApiError && error.status === 404 && (first === null || this.ticket !== null);
-        const again = this.ticket !== null && (isLost(error) || (notFound && missed++ < NOT_FOUND_RETRIES));
-        if (!again || this.stopped.signal.aborted || attempt >= RETRY_MS.length) throw notFound ? new ApiError(0, "gone", "The node no longer has the rest of it.") : error;
+        if (this.tokens > before) [attempt, missed] = [0, 0];
+        if (isOpen) since_ms = Date.now();
+        const isMissing = !isAsked && !isOpen && error instanceof ApiError && error.status === 404 && missed++ < NOT_FOUND_RETRIES;
+        const again = isLost(error) || isMissing || (error instanceof ApiError && (isOpen ? error.code === "slow_reader" : !isAsked && isNotNow(error)));
+        if (this.stopped.signal.aborted || this.ticket === null || Date.now() - since_ms > GIVE_UP_MS) throw error;
+        if (again) next = null;
+        // It never reached its node: it is sent once more.
+        else if (first && !this.hadHead && !isAsked && isGone(error)) [next, first] = [first, null];
+        else throw !isAsked && isGone(error) ? new ApiError(0, "gone", "The node no longer has the rest of it.") : error;
         this.phase = "reattaching";
         this.rollBack();
-        await pause(RETRY_MS[attempt]!, this.stopped.signal);
+        await rest(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]!, this.stopped.signal);
       }
     }
   }
@@ -156,9 +180,14 @@ export class Answer {
     return open(`/v1/requests/${id}`, { headers, signal: this.stopped.signal });
   }
 
-  private admit(response: Response): void {
+  private hadHead = false;
+
+  private admit(response: Response, isAsked: boolean): void {
     const [id, secret] = (response.headers.get("exo-resume") ?? "").split(".");
     if (id && secret) this.ticket = { id, secret, last: this.ticket?.last ?? null };
+    // The node keeps as many as it can: this one ends with its connection.
+    else if (isAsked) this.ticket = null;
+    this.hadHead = true;
     this.save(this.now);
     if (this.phase === "reattaching") this.phase = this.tokens > 0 ? "coming" : "waiting";
   }
@@ -236,16 +265,14 @@ export class Answer {
     this.hasThought = reasoning.length > 0;
   }
 
+  private said = 0;
+
   private say(sentences: string[]): void {
-    if (sentences.length > 0) this.spoken = [...this.spoken, ...sentences].slice(-4);
+    if (sentences.length > 0) this.spoken = [...this.spoken, ...sentences.map((text) => ({ number: this.said++, text }))].slice(-4);
   }
 }
 
 const isLost = (error: unknown) => error instanceof TypeError || (error instanceof ApiError && error.status === 0);
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-  });
-}
+const isGone = (error: unknown) => error instanceof ApiError && [404, 410].includes(error.status);
+/** The node says that it cannot tell now: it is busy, it ends, or nobody is signed in. */
+const isNotNow = ({ status }: ApiError) => [401, 409, 429].includes(status) || status >= 500;

@@ -3,22 +3,30 @@ import { conversation, message } from "../history/types";
 import { Answer } from "./answer.svelte";
 import { body, fields } from "./request";
 import { Sentences } from "./sentences";
+import { stops } from "./stops";
+import { wake } from "../lib/wake";
 
 const asked = () => message({ conversation: "c", parent: "q", role: "assistant", state: "streaming", model: "m" });
 const chunk = (content: string, id: string) => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\nid: ${id}\n\n`;
 const END = `data: ${JSON.stringify({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }] })}\nid: 0:9\n\ndata: ${JSON.stringify({ choices: [], usage: { prompt_tokens: 4, completion_tokens: 2 }, exo: { request: "r", stages: 2, kernels: ["k"], timings: { queued_ms: 1, ttft_ms: 2 } } })}\n\ndata: [DONE]\n\n`;
 
-type Reply = { status?: number; text: string; cut?: boolean };
-let sent: { path: string; method: string; headers: Record<string, string> }[] = [];
+type Reply = { status?: number; text: string; cut?: boolean; lost?: boolean };
+let sent: { path: string; method: string; headers: Record<string, string>; body: string; keepalive: boolean }[] = [];
+/** What a stop is answered with; nothing is a node that cannot be reached. */
+let stopped: (number | null)[] = [];
 
 /** Answers requests one after the other; one that is cut ends as a lost connection does. */
 function answerWith(...replies: Reply[]) {
   sent = [];
   vi.stubGlobal("fetch", async (path: string, init: RequestInit) => {
-    sent.push({ path, method: init.method!, headers: init.headers as Record<string, string> });
-    if (init.method === "DELETE") return new Response(null, { status: 204 });
+    sent.push({ path, method: init.method!, headers: init.headers as Record<string, string>, body: String(init.body ?? ""), keepalive: init.keepalive ?? false });
+    if (init.method === "DELETE") {
+      const status = stopped.length > 0 ? stopped.shift()! : 204;
+      if (!status) throw new TypeError("refused");
+      return new Response(status === 204 ? null : "{}", { status });
+    }
     const reply = replies.shift();
-    if (!reply) throw new TypeError("refused");
+    if (!reply || reply.lost) throw new TypeError("refused");
     const stream = new ReadableStream<Uint8Array>({
       start(controller) {
         controller.enqueue(new TextEncoder().encode(reply.text));
@@ -31,6 +39,7 @@ function answerWith(...replies: Reply[]) {
   });
 }
 
+beforeEach(() => localStorage.clear());
 beforeEach(() => vi.stubGlobal("requestAnimationFrame", (run: () => void) => setTimeout(run, 1)));
 afterEach(() => vi.unstubAllGlobals());
 
@@ -38,7 +47,7 @@ test("an answer comes token by token, with its numbers", async () => {
   answerWith({ text: chunk("He", "0:1") + chunk("llo.", "0:2") + END });
   const whole = await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
   expect([whole.content, whole.state, whole.ticket, whole.stats?.completion_tokens, whole.stats?.request]).toEqual(["Hello.", "done", null, 2, "r"]);
-  expect(sent[0]!.headers["exo-keep"]).toBe("true");
+  expect(sent[0]!.headers["exo-keep"]).toMatch(/^[0-9a-f]{32}\.[0-9a-f]{32}$/);
 });
 
 test("a lost connection is picked up behind the last id, and nothing comes twice", async () => {
@@ -75,6 +84,106 @@ test("stop ends the computing too, and keeps what there is", async () => {
   const whole = await running;
   expect([whole.content, whole.state]).toEqual(["Hel", "stopped"]);
   expect(sent.find((one) => one.method === "DELETE")).toMatchObject({ path: "/v1/requests/r1", headers: { "exo-resume": "r1.s1" } });
+});
+
+test("an answer whose head never came is found under the id that the page drew, or is asked for once more", async () => {
+  answerWith({ lost: true, text: "" }, { text: chunk("Hello", "0:1") + END });
+  const one = asked();
+  const whole = await new Answer(one, () => {}).ask(body(conversation({ model: "m" }), []));
+  const [id, secret] = sent[0]!.headers["exo-keep"]!.split(".");
+  expect([whole.content, sent[1]!.path, sent[1]!.headers["exo-resume"]]).toEqual(["Hello", `/v1/requests/${id}`, `${id}.${secret}`]);
+  const missing = { status: 404, text: "{}" };
+  answerWith({ lost: true, text: "" }, missing, missing, missing, missing, { text: chunk("Hello", "0:1") + END });
+  const running = new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
+  const hurry = setInterval(wake, 20);
+  expect((await running).content).toBe("Hello");
+  clearInterval(hurry);
+  expect(sent.map(({ method }) => method).join(" ")).toBe("POST GET GET GET GET POST");
+  expect(sent.at(-1)!.headers["exo-keep"]).toBe(sent[0]!.headers["exo-keep"]);
+});
+
+test("a node that is busy, ends or knows nobody is asked again; one that has forgotten is not", async () => {
+  const late = [409, 429, 500, 503, 504, 401].map((status) => ({ status, text: '{"error":{"code":"x","message":"not now"}}' }));
+  answerWith({ text: chunk("He", "0:1"), cut: true }, ...late, { text: chunk("llo", "0:2") + END });
+  const hurry = setInterval(wake, 20);
+  const whole = await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
+  expect([whole.content, whole.state]).toEqual(["Hello", "done"]);
+  answerWith({ text: chunk("He", "0:1"), cut: true }, { status: 410, text: '{"error":{"code":"too_far_behind","message":"x"}}' });
+  const gone = await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
+  clearInterval(hurry);
+  expect([gone.content, gone.state]).toEqual(["He", "interrupted"]);
+});
+
+test("an answer that cannot be reached is looked for as long as its node may have it", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "Date"] });
+  answerWith();
+  const before = { ...asked(), content: "He", ticket: { id: "r1", secret: "s1", last: "0:1" } };
+  const kept: unknown[] = [];
+  const answer = new Answer(before, (now) => kept.push(now.ticket));
+  const running = answer.resume();
+  await vi.advanceTimersByTimeAsync(30 * 60_000);
+  expect([answer.phase, answer.now.ticket?.id]).toEqual(["reattaching", "r1"]);
+  await vi.advanceTimersByTimeAsync(31 * 60_000);
+  expect((await running).state).toBe("interrupted");
+  vi.useRealTimers();
+});
+
+test("a stop is said until the node has heard it, and goes out of a page that closes", async () => {
+  answerWith({ text: chunk("Hel", "0:1") });
+  stopped = [null, 503, 204];
+  const answer = new Answer(asked(), () => {});
+  const running = answer.ask(body(conversation({ model: "m" }), []));
+  await vi.waitFor(() => expect(answer.tokens).toBe(1));
+  answer.stop();
+  expect((await running).state).toBe("stopped");
+  expect(JSON.parse(localStorage.getItem("exo-stops")!)).toMatchObject([{ id: "r1", secret: "s1" }]);
+  const hurry = setInterval(wake, 20);
+  await stops.run();
+  clearInterval(hurry);
+  const told = sent.filter(({ method }) => method === "DELETE");
+  expect([told.length, told.every(({ keepalive }) => keepalive), stops.list]).toEqual([3, true, []]);
+});
+
+test("a stop before the head is one too", async () => {
+  answerWith();
+  vi.stubGlobal("fetch", async (path: string, init: RequestInit) => {
+    sent.push({ path, method: init.method!, headers: init.headers as Record<string, string>, body: "", keepalive: false });
+    if (init.method === "DELETE") return new Response(null, { status: 204 });
+    return new Promise((_, reject) => init.signal!.addEventListener("abort", () => reject(new DOMException("", "AbortError"))));
+  });
+  const answer = new Answer(asked(), () => {});
+  const running = answer.ask(body(conversation({ model: "m" }), []));
+  answer.stop();
+  expect((await running).state).toBe("stopped");
+  await vi.waitFor(() => expect(sent.find(({ method }) => method === "DELETE")?.path).toBe(`/v1/requests/${sent[0]!.headers["exo-keep"]!.split(".")[0]}`));
+});
+
+test("an answer that was stopped elsewhere is stopped, not broken", async () => {
+  answerWith({ text: chunk("Hel", "0:1") + 'event: error\ndata: {"error":{"code":"cancelled","message":"it was cancelled"}}\n\n' });
+  const whole = await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
+  expect([whole.content, whole.state, whole.error]).toEqual(["Hel", "stopped", ""]);
+});
+
+test("an answer goes on behind its thought, and is kept as any other", async () => {
+  answerWith({ text: '{"prompt":"<user>Hi<assistant><think>\\n"}' }, { text: 'data: {"choices":[{"index":0,"text":" world"}]}\nid: 0:1\n\n' + END });
+  vi.stubGlobal("fetch", ((real) => async (path: string, init: RequestInit) => {
+    const response = await real(path, init);
+    return path === "/apply-template" ? new Response('{"prompt":"<user>Hi<assistant><think>\\n"}') : response;
+  })(fetch));
+  const before = { ...asked(), content: "Hello", reasoning: "A greeting." };
+  const whole = await new Answer(before, () => {}).goOn(body(conversation({ model: "m" }), []));
+  expect([whole.content, whole.reasoning]).toEqual(["Hello world", "A greeting."]);
+  const request = sent.find(({ path }) => path === "/v1/completions")!;
+  expect(JSON.parse(request.body).prompt).toBe("<user>Hi<assistant><think>\nA greeting.\n</think>\n\nHello");
+  expect(request.headers["exo-keep"]).toMatch(/^[0-9a-f]{32}\./);
+});
+
+test("sentences have numbers of their own: the fifth does not make the others new", async () => {
+  const text = "One. Two. Three. Four. Five. Six";
+  answerWith({ text: chunk(text, "0:1") + END });
+  const answer = new Answer(asked(), () => {});
+  await answer.ask(body(conversation({ model: "m" }), []));
+  expect(answer.spoken.map(({ number, text }) => `${number} ${text}`)).toEqual(["2 Three.", "3 Four.", "4 Five.", "5 Six"]);
 });
 
 test("what the node says went wrong is said, and what came before is kept", async () => {

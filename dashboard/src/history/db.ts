@@ -6,13 +6,12 @@ const NAME = "exo";
 const VERSION = 1;
 /** A browser that does not even answer is treated like one that refuses. */
 const OPEN_MS = 4000;
-/** Messages in one transaction. */
-const BATCH = 2000;
-
 export interface History {
   readonly isKept: boolean;
   conversations(): Promise<Conversation[]>;
   messages(conversation: string): Promise<Message[]>;
+  message(id: string): Promise<Message | undefined>;
+  /** Keeps all of it or nothing. Messages of a conversation that was removed are not kept: nobody would find them again. */
   put(conversations: Conversation[], messages: Message[]): Promise<void>;
   remove(conversation: string): Promise<void>;
   /** Ids of conversations with a message that says so; the text is in lower case. */
@@ -22,7 +21,9 @@ export interface History {
 /** Opens what there is; never fails. */
 export async function openHistory(): Promise<History> {
   try {
-    return new Kept(await openDatabase());
+    const kept = new Kept(await openDatabase());
+    void kept.sweep().catch(() => {});
+    return kept;
   } catch {
     return new InMemory();
   }
@@ -58,13 +59,44 @@ class Kept implements History {
     return result(this.db.transaction("messages").objectStore("messages").index("conversation").getAll(conversation));
   }
 
+  message(id: string): Promise<Message | undefined> {
+    return result(this.db.transaction("messages").objectStore("messages").get(id));
+  }
+
   async put(conversations: Conversation[], messages: Message[]): Promise<void> {
-    for (let from = 0; from === 0 || from < messages.length; from += BATCH) {
-      const change = this.db.transaction(["conversations", "messages"], "readwrite");
-      if (from === 0) for (const one of conversations) change.objectStore("conversations").put(plain(one));
-      for (const one of messages.slice(from, from + BATCH)) change.objectStore("messages").put(plain(one));
-      await finished(change);
+    const change = this.db.transaction(["conversations", "messages"], "readwrite");
+    const [all, kept] = [change.objectStore("conversations"), change.objectStore("messages")];
+    for (const one of conversations) all.put(one);
+    const ofIt = new Map<string, Message[]>();
+    for (const one of messages) ofIt.get(one.conversation)?.push(one) ?? ofIt.set(one.conversation, [one]);
+    for (const conversation of ofIt.keys()) {
+      const known = all.getKey(conversation);
+      known.onsuccess = () => {
+        if (known.result !== undefined) for (const one of ofIt.get(conversation)!) kept.put(one);
+      };
     }
+    await finished(change);
+  }
+
+  /** Removes messages whose conversation is gone. */
+  async sweep(): Promise<void> {
+    const change = this.db.transaction(["conversations", "messages"], "readwrite");
+    const messages = change.objectStore("messages");
+    const known = change.objectStore("conversations").getAllKeys();
+    known.onsuccess = () => {
+      const ids = new Set(known.result);
+      const each = messages.index("conversation").openKeyCursor(null, "nextunique");
+      each.onsuccess = () => {
+        if (!each.result) return;
+        const { key } = each.result;
+        if (!ids.has(key)) {
+          const orphans = messages.index("conversation").getAllKeys(key);
+          orphans.onsuccess = () => orphans.result.forEach((orphan) => messages.delete(orphan));
+        }
+        each.result.continue();
+      };
+    };
+    await finished(change);
   }
 
   async remove(conversation: string): Promise<void> {
@@ -104,9 +136,13 @@ class InMemory implements History {
     return [...this.all.messages.values()].filter((one) => one.conversation === conversation);
   }
 
+  async message(id: string): Promise<Message | undefined> {
+    return this.all.messages.get(id);
+  }
+
   async put(conversations: Conversation[], messages: Message[]): Promise<void> {
     for (const one of conversations) this.all.conversations.set(one.id, one);
-    for (const one of messages) this.all.messages.set(one.id, one);
+    for (const one of messages) if (this.all.conversations.has(one.conversation)) this.all.messages.set(one.id, one);
   }
 
   async remove(conversation: string): Promise<void> {
@@ -118,9 +154,6 @@ class InMemory implements History {
     return new Set([...this.all.messages.values()].filter((one) => one.content.toLowerCase().includes(text)).map((one) => one.conversation));
   }
 }
-
-/** Without anything that cannot be cloned. */
-const plain = <T>(value: T): T => JSON.parse(JSON.stringify(value)) as T;
 
 function result<T>(request: IDBRequest<T>): Promise<T> {
   return new Promise((resolve, reject) => {

@@ -1,4 +1,4 @@
-import { beforeEach, expect, test } from "vitest";
+import { beforeEach, expect, test, vi } from "vitest";
 import { openHistory } from "./db";
 import { fromJson, MESSAGES_MAX, toJson, toMarkdown } from "./transfer";
 import { ancestry, children, choose, path, titleOf } from "./tree";
@@ -63,6 +63,12 @@ test("a file of a stranger is read field by field", () => {
   expect(messages[0]!.calls).toEqual([{ id: "", name: "", arguments: "" }]);
 });
 
+test("a message that hangs on one of another conversation is a first message: nothing is kept that is not shown", () => {
+  const messages = [{ id: "a", conversation: "c", content: "A" }, { id: "b", conversation: "d", parent: "a", content: "B" }];
+  const read = fromJson(JSON.stringify({ format: "exo-conversations", conversations: [{ id: "c" }, { id: "d" }], messages }));
+  expect(read.messages.map((one) => one.parent)).toEqual(["", ""]);
+});
+
 test("what is no export is refused by a sentence", () => {
   expect(() => fromJson("{")).toThrow("not JSON");
   expect(() => fromJson("[]")).toThrow("no conversations");
@@ -85,6 +91,19 @@ test("conversations are kept, searched and removed", async () => {
   expect(await history.search("needle", new AbortController().signal)).toEqual(new Set(["c"]));
   await history.remove("c");
   expect([(await history.conversations()).map((one) => one.id), await history.messages("c")]).toEqual([["d"], []]);
+});
+
+test("messages without a conversation are not kept, and those of earlier versions go", async () => {
+  const orphan = message({ conversation: "gone", parent: "", role: "user", content: "x" });
+  const history = await openHistory();
+  await history.put([conversation({ id: "c" })], [orphan, message({ conversation: "c", parent: "", role: "user", content: "y" })]);
+  expect([(await history.messages("gone")).length, (await history.messages("c")).length]).toEqual([0, 1]);
+  const raw = await new Promise<IDBDatabase>((resolve) => (indexedDB.open("exo").onsuccess = (event) => resolve((event.target as IDBOpenDBRequest).result)));
+  await new Promise((done) => (raw.transaction("messages", "readwrite").objectStore("messages").put(orphan).onsuccess = done));
+  raw.close();
+  const again = await openHistory();
+  await vi.waitFor(async () => expect(await again.messages("gone")).toEqual([]));
+  expect(await again.messages("c")).toHaveLength(1);
 });
 
 test("a browser that refuses to keep anything still has a conversation", async () => {

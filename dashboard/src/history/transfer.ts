@@ -71,8 +71,10 @@ const readMessage = (renamed: (id: unknown) => string) => (one: Record<string, u
     model: string(one.model, 400),
   });
 
-/** A message that hangs on nothing, or on itself, becomes a first message. */
-function rooted(messages: Message[]): Message[] {
+/** A message that hangs on nothing, on itself or on one of another conversation becomes a first message. */
+function rooted(read: Message[]): Message[] {
+  const conversations = new Map(read.map((one) => [one.id, one.conversation]));
+  const messages = read.map((one) => (conversations.get(one.parent) === one.conversation ? one : { ...one, parent: "" }));
   const tree = new Map(messages.map((one) => [one.id, one]));
   const reached = new Set<string>();
   for (let ends = children(tree, ""); ends.length > 0; ends = ends.flatMap((one) => children(tree, one.id))) {

@@ -41,7 +41,7 @@ export type Stats = {
   request?: string;
 };
 
-/** What gets the rest of an answer: see docs/decisions/0038. */
+/** What gets the rest of an answer, or ends it: see docs/decisions/0038. */
 export type Ticket = { id: string; secret: string; last: string | null };
 
 export type Message = {
@@ -65,6 +65,9 @@ export type Message = {
 
 /** `crypto.randomUUID` is not there over plain HTTP from another machine. */
 export const newId = (): string => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+/** Drawn here, so that an answer can be found again before its node has said anything of it. */
+export const newTicket = (): Ticket => ({ id: newId(), secret: newId(), last: null });
 
 export function message(fields: Pick<Message, "conversation" | "parent" | "role"> & Partial<Message>): Message {
   return { id: newId(), created_ms: Date.now(), content: "", reasoning: "", calls: [], call: null, state: "done", error: "", model: "", ticket: null, stats: null, chances: [], ...fields };

@@ -95,6 +95,55 @@ test("a token costs the same at the end of a long answer", () => {
   expect(cost(18_000)).toBeLessThan(early * 6 + 20);
 });
 
+/** What a reader sees: texts of items, cells and words, whichever blocks they are in. */
+const seen = (blocks: unknown): string => JSON.stringify(blocks).match(/"text":"[^"]*"/g)!.join("").replace(/"text":"|"/g, "").replace(/\s|\\n/g, "");
+
+const LONG: Record<string, (at: number) => string> = {
+  "a numbered list": (at) => `${at + 1}. item **${at}** of it\n`,
+  "a loose list": (at) => `- item ${at} of it\n\n`,
+  "a table": (at) => (at === 0 ? "| a | b |\n|---|---|\n" : "") + `| cell ${at} | ${at} |\n`,
+  "a quote": (at) => `> line ${at} of it\n`,
+  "words without an end": (at) => `word ${at} and more, `,
+  "brackets": () => "[[[[[[[[",
+};
+
+for (const [name, line] of Object.entries(LONG)) {
+  test(`a token costs the same at the end of a long block: ${name}`, () => {
+    const list = new BlockList();
+    let at = 0;
+    const cost = (lines: number) => {
+      const started = performance.now();
+      for (const until = at + lines; at < until; at++) list.append(line(at));
+      return performance.now() - started;
+    };
+    const few = name === "brackets" ? 20 : 100;
+    cost(few);
+    const early = cost(few);
+    cost(few * (name === "brackets" ? 4 : 30));
+    expect(cost(few)).toBeLessThan(early * 5 + 20);
+    list.close();
+    const whole = Array.from({ length: at }, (_, each) => line(each)).join("");
+    if (name !== "brackets") expect(seen(list.settled)).toBe(seen(parse(whole)));
+    expect(seen(BlockList.of(whole).settled)).toBe(seen(list.settled));
+  });
+}
+
+test("a list and a table that were split go on with their numbers and under their head", () => {
+  const list = BlockList.of(Array.from({ length: 500 }, (_, at) => LONG["a numbered list"]!(at)).join("")).settled as { kind: string; start: number; items: unknown[] }[];
+  expect(list.length).toBeGreaterThan(1);
+  expect([list.every(({ kind }) => kind === "list"), list.reduce((sum, { items }) => sum + items.length, 0)]).toEqual([true, 500]);
+  for (const [at, one] of list.entries()) if (at > 0) expect(one.start).toBe(list[at - 1]!.start + list[at - 1]!.items.length);
+  const table = BlockList.of(Array.from({ length: 500 }, (_, at) => LONG["a table"]!(at)).join("") + "\nEnd.").settled as { kind: string; head: unknown[]; rows: unknown[] }[];
+  expect([table.pop()!.kind, table.reduce((sum, { rows }) => sum + rows.length, 0)]).toEqual(["paragraph", 500]);
+  expect(table.map(({ head }) => head.length > 0)).toEqual(table.map((_, at) => at === 0));
+});
+
+test("a megabyte of what is slow to read does not hang the page", () => {
+  const started = performance.now();
+  for (const one of ["[", "> ", "_a_b"]) BlockList.of(one.repeat(100_000 / one.length));
+  expect(performance.now() - started).toBeLessThan(15_000);
+});
+
 test("an open block of code shows what there is of it", () => {
   const list = new BlockList();
   list.append("```py\nx = ");

@@ -52,7 +52,8 @@ const inlineMath: TokenizerAndRendererExtension = {
 const marked = new Marked({ gfm: true });
 marked.use({ extensions: [blockMath, inlineMath] });
 
-export type Lexed = { block: Block; length: number };
+/** `items` are the lengths of a list's items, whose text follows one another. */
+export type Lexed = { block: Block; length: number; items?: number[] };
 
 /** The blocks of a text, with how much of it each takes. What cannot be read is a paragraph of plain text. */
 export function lex(text: string): Lexed[] {
@@ -63,7 +64,8 @@ export function lex(text: string): Lexed[] {
     for (const token of marked.lexer(text)) {
       const last = out.at(-1);
       const block = toBlock(token, 0);
-      if (block) out.push({ block, length: lead + token.raw.length });
+      const items = token.type === "list" ? { items: (token as Tokens.List).items.map(({ raw }) => raw.length) } : {};
+      if (block) out.push({ block, length: lead + token.raw.length, ...items });
       else if (last) last.length += token.raw.length;
       else lead += token.raw.length;
       if (block) lead = 0;

@@ -3,14 +3,15 @@
 import { applyAll, type Change } from "../api/deltas";
 import { ApiError, ask, open } from "../api/client";
 import { readEvents, type ServerEvent } from "../lib/sse";
-import type { ClusterView, InstanceView, NodeView } from "../api/types";
+import { rest, wake } from "../lib/wake";
+import type { ClusterView, InstanceView, NodeView, PullView } from "../api/types";
 import { alerts } from "./alerts.svelte";
+import { downloads } from "./downloads.svelte";
 
-/** Without a byte for so long the node is asked whether it is there. With the tick and the probe's deadline: within 3 s. */
-const SILENCE_MS = 1200;
+/** The node says something every second. Without a byte for so long it is asked whether it is there; with the tick and the probe's deadline: within 3 s. */
+const SILENCE_MS = 1500;
 const TICK_MS = 400;
 const PROBE_MS = 1000;
-/** The node says something at least every 5 s. */
 const DEAD_MS = 8000;
 const RETRY_MS = [250, 500, 1000, 2000];
 
@@ -62,7 +63,7 @@ export class ClusterStore {
       await this.read(signal).catch((error: unknown) => this.failed(error));
       if (signal.aborted) return;
       if (this.heard > began) failures = 0;
-      await pause(RETRY_MS[Math.min(failures, RETRY_MS.length - 1)]!, signal);
+      await rest(RETRY_MS[Math.min(failures, RETRY_MS.length - 1)]!, signal);
     }
   }
 
@@ -80,11 +81,16 @@ export class ClusterStore {
     if (this.last_id) headers["last-event-id"] = this.last_id;
     this.heard = Date.now();
     const watch = setInterval(() => void this.probe(cut), TICK_MS);
+    let isOpen = false;
     try {
       const response = await open("/exo/v1/events", { headers, signal });
+      isOpen = true;
       this.hear();
       await readEvents(response.body!, (event) => this.take(event), () => this.hear());
-      throw new ApiError(0, "ended", "The node ended the stream.");
+    } catch (error) {
+      // A stream ends for many reasons, of which a node that is gone is one: the next attempt tells.
+      const isCut = isOpen && error instanceof TypeError && !signal.aborted;
+      if (!isCut) throw error;
     } finally {
       clearInterval(watch);
       cut.abort();
@@ -104,7 +110,7 @@ export class ClusterStore {
       await ask("/health", { deadline_ms: PROBE_MS });
       this.probed = Date.now();
       this.heard_ms = this.probed;
-      if (this.view && this.connection === "gone") this.connection = "live";
+      if (this.view) this.live();
     } catch (error) {
       // What was heard since is newer than a question without an answer.
       const isSilent = this.heard < now && !cut.signal.aborted;
@@ -117,7 +123,12 @@ export class ClusterStore {
   private hear(): void {
     this.heard = Date.now();
     this.heard_ms = this.heard;
-    if (this.view) this.connection = "live";
+    if (this.view) this.live();
+  }
+
+  private live(): void {
+    if (this.connection === "gone") wake();
+    this.connection = "live";
   }
 
   private failed(error: unknown): void {
@@ -132,6 +143,8 @@ export class ClusterStore {
 
   /** One event of the stream. What cannot be read is an error: the next attempt begins with a snapshot. */
   take(event: ServerEvent): void {
+    // Downloads have no part in the view, nor a place in the order of its changes.
+    if (event.event === "pulls") return downloads.take(JSON.parse(event.data) as PullView[]);
     try {
       const data = JSON.parse(event.data) as { at_unix_ms: number; cluster?: ClusterView; changes?: Change[] };
       if (event.event === "snapshot" && data.cluster) this.replace(data.cluster);
@@ -150,22 +163,13 @@ export class ClusterStore {
     const empty = { nodes: [], links: [], instances: [], join_requests: [], warnings: [] };
     this.view = { ...empty, ...view };
     alerts.take((view as { alerts?: unknown }).alerts);
-    this.connection = "live";
+    this.live();
   }
 
   private change(changes: Change[]): void {
-    for (const change of changes as { kind: string; alerts?: unknown }[]) {
-      if (change.kind === "alerts") alerts.take(change.alerts);
-    }
     this.view = applyAll(this.view!, changes);
+    alerts.take(this.view.alerts);
   }
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
-  });
 }
 
 export const cluster = new ClusterStore();

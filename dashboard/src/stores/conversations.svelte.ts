@@ -1,16 +1,20 @@
 // Conversations of this browser: the list, the one that is open, and its answers that are under way.
 
-import { SvelteMap } from "svelte/reactivity";
+import { SvelteMap, SvelteSet } from "svelte/reactivity";
 import { Answer } from "../chat/answer.svelte";
 import { body } from "../chat/request";
+import { stops } from "../chat/stops";
 import { openHistory, type History } from "../history/db";
 import type { Bundle } from "../history/transfer";
 import { ancestry, choose, path, titleOf, type Tree } from "../history/tree";
-import { conversation, message, newId, type Conversation, type Message } from "../history/types";
+import { conversation, message, newId, newTicket, type Conversation, type Message } from "../history/types";
 import { notices } from "./notices.svelte";
 import { t } from "../text";
 
 const EMPTY: Tree = new Map();
+
+/** What tabs tell each other: a conversation changed, one message of it did, or an answer is to stop. */
+type Word = { conversation: string; message?: string; stop?: boolean };
 
 class ConversationStore {
   list = $state.raw<Conversation[]>([]);
@@ -22,10 +26,16 @@ class ConversationStore {
 
   private history: History | null = null;
   private opening: Promise<History> | null = null;
+  /** Answers that this tab begins. */
+  private readonly own = new SvelteSet<string>();
+  /** Answers of another tab whose end this one waits for. */
+  private readonly awaited = new Set<string>();
+  private readonly removed = new Set<string>();
+  private isFull = false;
   private readonly tabs = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("exo-conversations");
 
   constructor() {
-    if (this.tabs) this.tabs.onmessage = (event: MessageEvent<unknown>) => void this.changedElsewhere(String(event.data));
+    if (this.tabs) this.tabs.onmessage = (event: MessageEvent<Word>) => void this.hear(event.data);
   }
 
   async start(): Promise<void> {
@@ -41,8 +51,8 @@ class ConversationStore {
   }
 
   private async reload(): Promise<void> {
-    const all = await (await this.store()).conversations().catch(() => []);
-    this.list = all.sort((a, b) => b.updated_ms - a.updated_ms);
+    const all = await (await this.store()).conversations().catch(() => this.list);
+    this.list = [...all].sort((a, b) => b.updated_ms - a.updated_ms);
   }
 
   /** Opens one, and picks up answers of it that nobody reads. */
@@ -53,7 +63,7 @@ class ConversationStore {
     const messages = await (await this.store()).messages(id);
     this.current = found;
     this.tree = new Map(messages.map((one) => [one.id, one]));
-    for (const one of messages) if (one.state === "streaming" && !this.running.has(one.id)) void this.pickUp(one);
+    for (const one of messages) void this.pickUp(one);
     return true;
   }
 
@@ -79,11 +89,25 @@ class ConversationStore {
   }
 
   async remove(id: string): Promise<void> {
-    for (const answer of this.running.values()) if (answer.message.conversation === id) answer.stop();
+    this.forget(id);
     await (await this.store()).remove(id);
+    this.tell({ conversation: id });
+  }
+
+  /** What is still under way in a conversation ends with it. */
+  private forget(id: string): void {
+    this.removed.add(id);
+    for (const [key, answer] of this.running) {
+      if (answer.message.conversation !== id) continue;
+      answer.stop();
+      this.running.delete(key);
+    }
     this.list = this.list.filter((one) => one.id !== id);
     if (this.current?.id === id) this.current = null;
-    this.tabs?.postMessage(id);
+  }
+
+  private tell(word: Word): void {
+    this.tabs?.postMessage(word);
   }
 
   async search(text: string, signal: AbortSignal): Promise<Set<string>> {
@@ -101,7 +125,7 @@ class ConversationStore {
   async take({ conversations, messages }: Bundle): Promise<void> {
     await (await this.store()).put(conversations, messages);
     await this.reload();
-    this.tabs?.postMessage("");
+    this.tell({ conversation: "" });
   }
 
   /** Says something behind `parent` and asks for the answer. An edit has the parent of what it edits. */
@@ -127,7 +151,7 @@ class ConversationStore {
 
   /** Another answer to the message `parent`, the last of `branch`. Another conversation may be opened while this one is written down. */
   async answer(parent: string, to = this.current!, branch = ancestry(this.tree, parent)): Promise<void> {
-    const asked = message({ conversation: to.id, parent, role: "assistant", model: to.model, state: "streaming" });
+    const asked = message({ conversation: to.id, parent, role: "assistant", model: to.model, state: "streaming", ticket: newTicket() });
     let request;
     try {
       request = body(to, branch);
@@ -135,16 +159,25 @@ class ConversationStore {
       notices.say("bad", error instanceof Error ? error.message : String(error));
       return;
     }
-    await this.add(to, [asked]);
-    await this.follow(asked, (answer) => answer.ask(request));
+    await this.begin(to, asked, (answer) => answer.ask(request));
   }
 
   /** Goes on behind what there is of an answer: a sibling that begins with it. */
   async goOn(one: Message): Promise<void> {
     const [to, branch] = [this.current!, ancestry(this.tree, one.parent)];
-    const more = message({ ...one, id: newId(), created_ms: Date.now(), state: "streaming", error: "", ticket: null, stats: null, chances: [] });
-    await this.add(to, [more]);
-    await this.follow(more, (answer) => answer.goOn(body(to, branch)));
+    const more = message({ ...one, id: newId(), created_ms: Date.now(), state: "streaming", error: "", ticket: newTicket(), stats: null, chances: [] });
+    await this.begin(to, more, (answer) => answer.goOn(body(to, branch)));
+  }
+
+  /** Its ticket is kept before anything is asked. */
+  private async begin(to: Conversation, one: Message, run: (answer: Answer) => Promise<Message>): Promise<void> {
+    this.own.add(one.id);
+    try {
+      await this.add(to, [one]);
+      await this.follow(one, run);
+    } finally {
+      this.own.delete(one.id);
+    }
   }
 
   choose(one: Message): void {
@@ -156,8 +189,33 @@ class ConversationStore {
     return this.branch.map((one) => this.running.get(one.id)).find((answer) => answer);
   }
 
+  /** An answer on the branch that is shown which another tab reads. */
+  get elsewhere(): Message | undefined {
+    return this.branch.findLast((one) => one.state === "streaming" && !this.running.has(one.id) && !this.own.has(one.id));
+  }
+
+  /** Stops what comes, whichever tab reads it. */
+  stop(): void {
+    const { busy, elsewhere } = this;
+    if (busy) return busy.stop();
+    if (!elsewhere) return;
+    this.tell({ conversation: elsewhere.conversation, message: elsewhere.id, stop: true });
+    // That tab may be asleep.
+    if (elsewhere.ticket) stops.add(elsewhere.ticket);
+  }
+
   /** Goes on with an answer of a tab that is gone. While another tab is at it, this one waits for its end. */
   private async pickUp(one: Message): Promise<void> {
+    if (one.state !== "streaming" || this.running.has(one.id) || this.own.has(one.id) || this.awaited.has(one.id)) return;
+    this.awaited.add(one.id);
+    try {
+      await this.takeOver(one);
+    } finally {
+      this.awaited.delete(one.id);
+    }
+  }
+
+  private async takeOver(one: Message): Promise<void> {
     await this.follow(one, async (answer) => answer.resume(), async () => {
       const kept = (await (await this.store()).messages(one.conversation)).find((other) => other.id === one.id);
       if (!kept || kept.state !== "streaming") return null;
@@ -197,27 +255,43 @@ class ConversationStore {
     await this.put([changed], messages);
   }
 
-  private async put(conversations: Conversation[], messages: Message[]): Promise<void> {
+  private async put(all: Conversation[], messages: Message[]): Promise<void> {
+    const conversations = all.filter((one) => !this.removed.has(one.id));
     const ids = new Set(conversations.map((one) => one.id));
     if (ids.size > 0) this.list = [...conversations, ...this.list.filter((one) => !ids.has(one.id))].sort((a, b) => b.updated_ms - a.updated_ms);
     try {
       await (await this.store()).put(conversations, messages);
-      const changed = conversations[0]?.id ?? messages[0]?.conversation;
-      if (changed) this.tabs?.postMessage(changed);
+      this.isFull = false;
+      // While an answer comes, the others need to read no more than it.
+      if (conversations[0]) this.tell({ conversation: conversations[0].id });
+      else if (messages[0]) this.tell({ conversation: messages[0].conversation, message: messages[0].id });
     } catch {
-      if (this.isKept) notices.say("bad", t.chat.storage_full);
+      if (this.isKept && !this.isFull) notices.say("bad", t.chat.storage_full);
+      this.isFull = true;
     }
   }
 
-  private async changedElsewhere(id: string): Promise<void> {
-    await this.reload();
+  /** What another tab says. */
+  private async hear({ conversation: id, message: key, stop }: Word): Promise<void> {
+    if (stop) return this.running.get(key ?? "")?.stop();
+    if (!key) {
+      await this.reload();
+      const isOpen = this.current?.id === id && this.current.title !== "";
+      const isKept = isOpen || [...this.running.values()].some((answer) => answer.message.conversation === id);
+      if (isKept && !this.list.some((one) => one.id === id)) return this.forget(id);
+    }
     if (!this.current || this.current.id !== id) return;
-    const messages = await (await this.store()).messages(id);
-    const tree = new Map(messages.map((one) => [one.id, one]));
+    const history = await this.store();
+    const changed = key ? [await history.message(key)].filter((one) => one !== undefined) : await history.messages(id);
+    if (this.current.id !== id) return;
+    const tree = new Map(key ? this.tree : []);
+    for (const one of changed) tree.set(one.id, one);
     // What this tab is at is newer here than what the other one knows.
-    for (const [key, answer] of this.running) if (tree.has(key)) tree.set(key, answer.message);
+    for (const [own, answer] of this.running) if (tree.has(own)) tree.set(own, answer.message);
     this.tree = tree;
     this.current = this.list.find((one) => one.id === id) ?? this.current;
+    // Only where one waits for the other: without locks both would read it.
+    if ("locks" in navigator) for (const one of changed) void this.pickUp(one);
   }
 }
 

@@ -1,9 +1,7 @@
-// Downloads of this node. Asked for while their page is open.
+// Downloads of this node, as the event stream tells them to its owner.
 
 import { ApiError, ask } from "../api/client";
 import type { PullView } from "../api/types";
-
-const EVERY_MS = 1500;
 
 class DownloadStore {
   /** `null` until the node has said. */
@@ -12,20 +10,18 @@ class DownloadStore {
   /** Counts those that ended well: then there are new models. */
   done = $derived((this.list ?? []).filter((pull) => pull.state === "done").length);
 
+  take(list: PullView[]): void {
+    this.list = list;
+    this.problem = "";
+  }
+
+  /** Asks at once: after an action, and where the stream has not told them yet. */
   async load(): Promise<void> {
     try {
-      this.list = await ask<PullView[]>("/exo/v1/pulls", { deadline_ms: 5000 });
-      this.problem = "";
+      this.take(await ask<PullView[]>("/exo/v1/pulls", { deadline_ms: 5000 }));
     } catch (error) {
       if (!(error instanceof ApiError && error.status === 404)) this.problem = error instanceof Error ? error.message : String(error);
     }
-  }
-
-  /** Asks again and again until the answer is called. */
-  watch(): () => void {
-    void this.load();
-    const timer = setInterval(() => document.hidden || void this.load(), EVERY_MS);
-    return () => clearInterval(timer);
   }
 }
 

@@ -27,7 +27,10 @@ class Router {
   current = $state<Route>(parse(location.hash));
 
   constructor() {
-    addEventListener("hashchange", () => (this.current = parse(location.hash)));
+    addEventListener("hashchange", () => {
+      // A link that lets somebody in leaves the page where it is.
+      if (!location.hash.startsWith("#code=")) this.current = parse(location.hash);
+    });
   }
 
   /** Another address for what is open already. */

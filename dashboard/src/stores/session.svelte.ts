@@ -1,19 +1,26 @@
 // Who uses the page. A code from `exo open` or a secret is exchanged for a token; the token is kept for this origin.
 
 import { ApiError, ask, isGone, messageOf, token, whenUnauthorised } from "../api/client";
+import { wake } from "../lib/wake";
+import { t } from "../text";
+import { notices } from "./notices.svelte";
 
 export type Access = "owner" | "viewer" | "chat";
 export type SessionView = { access: Access; node: string; name: string; version: string; plain_http?: boolean; token?: string };
 
-/** The code in an address that `exo open` made, taken out of the address bar before anything else happens. */
-export function takeCode(): string | null {
+/** The code in an address that `exo open` made, taken out of the address bar before anything else happens; there is `left` instead. */
+export function takeCode(left = "/"): string | null {
   if (!location.hash.startsWith("#code=")) return null;
   const code = location.hash.slice("#code=".length);
-  history.replaceState(null, "", "/");
+  history.replaceState(null, "", left);
   return code;
 }
 
+/** A session ends when nothing was asked in it for hours; the event stream alone is no use of it. */
+const NOTE_USE_EVERY_MS = 10 * 60_000;
+
 class SessionStore {
+  private noted_ms = Date.now();
   /** `checking` ends by itself: every request has a deadline. */
   state = $state<"checking" | "out" | "in" | "unreachable">("checking");
   view = $state.raw<SessionView | null>(null);
@@ -71,15 +78,32 @@ class SessionStore {
   }
 
   async signOut(everywhere: boolean): Promise<void> {
-    await ask(everywhere ? "/exo/v1/sessions" : "/exo/v1/session", { method: "DELETE" }).catch(() => {});
+    try {
+      // A key is no session: it is only forgotten here.
+      if (this.isOwner) await ask(everywhere ? "/exo/v1/sessions" : "/exo/v1/session", { method: "DELETE" });
+    } catch (error) {
+      const isOut = error instanceof ApiError && error.status === 401;
+      // Who means all browsers must know that they are still in, and needs the token to try it again.
+      if (everywhere && !isOut) return notices.say("bad", t.frame.sign_out_failed(messageOf(error)));
+      if (!isOut) return this.end(t.login.not_told(messageOf(error)));
+    }
     this.end("");
+  }
+
+  /** Somebody is here: the node hears it now and then, also from a page that asks nothing by itself. */
+  noteUse(): void {
+    if (this.state !== "in" || Date.now() - this.noted_ms < NOTE_USE_EVERY_MS) return;
+    this.noted_ms = Date.now();
+    // A session that has ended says so by itself.
+    void ask("/exo/v1/session").catch(() => {});
   }
 
   private async exchange(body: { code: string }): Promise<void> {
     try {
       this.enter(await ask<SessionView>("/exo/v1/session", { method: "POST", body }));
     } catch (error) {
-      this.end(messageOf(error), false);
+      if (this.state === "in") notices.say("bad", messageOf(error));
+      else this.end(messageOf(error), false);
     }
   }
 
@@ -88,6 +112,7 @@ class SessionStore {
     this.view = { ...view, token: undefined };
     this.problem = "";
     this.state = "in";
+    wake();
   }
 
   private end(problem: string, forget = true): void {

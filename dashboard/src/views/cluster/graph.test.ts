@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { link, nodeId, instance, stage } from "../../../stub/fixtures.mjs";
-import { positions } from "./layout";
+import { asCards, positions } from "./layout";
 import { edges, hops, width } from "./links";
 
 const ids = (count: number) => Array.from({ length: count }, (_, at) => nodeId(at + 1));
@@ -31,4 +31,9 @@ test("a request goes from stage to stage and back to the first", () => {
   const placed = instance("i", "m", [stage(1, "a", "cpu", 0, 2), stage(1, "a", "gpu", 2, 4), stage(2, "b", "cpu", 4, 6)]);
   expect(hops(placed as never).map(({ from, to }) => [from, to])).toEqual([[nodeId(1), nodeId(2)], [nodeId(2), nodeId(1)]]);
   expect(hops(undefined)).toEqual([]);
+});
+
+test("cards that would lie on each other are dots", () => {
+  expect([1, 3, 6, 7, 12, 13].map((count) => asCards(count, 360))).toEqual([true, true, true, false, false, false]);
+  expect([12, 13].map((count) => asCards(count, 900))).toEqual([true, false]);
 });

@@ -5,10 +5,16 @@ export type Point = { x: number; y: number };
 /** More nodes than this are drawn as dots on rings. */
 export const CARDS_MAX = 12;
 
+/** A card with its share of the drawing, in pixels: with more of them, cards would lie on each other. */
+const CARD_WIDTH = 58;
+
+/** Whether so many nodes are drawn as cards in a drawing so wide; 0 where that is not known. */
+export const asCards = (count: number, width: number): boolean => count <= (width > 0 ? Math.min(CARDS_MAX, Math.max(3, Math.floor(width / CARD_WIDTH))) : CARDS_MAX);
+
 /** Positions in per cent of the drawing, by id. */
-export function positions(ids: readonly string[]): Map<string, Point> {
+export function positions(ids: readonly string[], width = Infinity): Map<string, Point> {
   const sorted = [...ids].sort();
-  return sorted.length <= CARDS_MAX ? ellipse(sorted) : rings(sorted);
+  return asCards(sorted.length, width) ? ellipse(sorted) : rings(sorted);
 }
 
 function ellipse(ids: string[]): Map<string, Point> {

@@ -1,0 +1,88 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { fixtures } from "../../stub/fixtures.mjs";
+import { ClusterStore } from "./cluster.svelte";
+
+const SNAPSHOT = `id: 1-1\nevent: snapshot\ndata: ${JSON.stringify({ at_unix_ms: Date.now(), cluster: fixtures.home() })}\n\n`;
+
+beforeEach(() => Object.defineProperty(document, "hidden", { configurable: true, value: false }));
+afterEach(() => {
+  vi.useRealTimers();
+  vi.restoreAllMocks();
+  vi.unstubAllGlobals();
+});
+
+type Stream = { say: (text: string) => void; end: () => void; cut: () => void };
+
+/** A node whose event streams are held here; `null` is none. */
+function node(): { streams: Stream[]; probes: number; isThere: boolean } {
+  const all = { streams: [] as Stream[], probes: 0, isThere: true };
+  vi.stubGlobal("fetch", async (path: string, init: RequestInit) => {
+    if (path === "/health") all.probes += 1;
+    if (!all.isThere) throw new TypeError("refused");
+    if (path === "/health") return new Response('{"status":"ok"}');
+    const body = new ReadableStream<Uint8Array>({
+      start(controller) {
+        const say = (text: string) => controller.enqueue(new TextEncoder().encode(text));
+        init.signal?.addEventListener("abort", () => controller.error(new DOMException("", "AbortError")));
+        all.streams.push({ say, end: () => controller.close(), cut: () => controller.error(new TypeError("network error")) });
+        say(SNAPSHOT);
+      },
+    });
+    return new Response(body);
+  });
+  return all;
+}
+
+/** Every state of the connection since then. */
+function watched(store: ClusterStore): string[] {
+  const seen = [store.connection as string];
+  // It ends with the fake timers of its test.
+  setInterval(() => seen.at(-1) !== store.connection && seen.push(store.connection), 10);
+  return seen;
+}
+
+test("a stream that ends for another reason is no node that is gone", async () => {
+  vi.useFakeTimers();
+  const there = node();
+  const store = new ClusterStore();
+  void store.run();
+  await vi.advanceTimersByTimeAsync(50);
+  const seen = watched(store);
+  expect(store.connection).toBe("live");
+  there.streams[0]!.say('event: end\ndata: {"reason":"slow"}\n\n');
+  there.streams[0]!.end();
+  await vi.advanceTimersByTimeAsync(1000);
+  there.streams[1]!.cut();
+  await vi.advanceTimersByTimeAsync(1000);
+  expect([there.streams.length, seen]).toEqual([3, ["live"]]);
+  // It is gone when it does not answer.
+  there.isThere = false;
+  there.streams[2]!.cut();
+  await vi.advanceTimersByTimeAsync(1500);
+  expect(store.connection).toBe("gone");
+  there.isThere = true;
+  await vi.advanceTimersByTimeAsync(3000);
+  expect(store.connection).toBe("live");
+  store.stop();
+});
+
+test("a node that gives signs of life is not asked for them, and one that is silent is gone within 3 s", async () => {
+  vi.useFakeTimers();
+  const there = node();
+  const store = new ClusterStore();
+  void store.run();
+  for (let second = 0; second < 20; second++) {
+    await vi.advanceTimersByTimeAsync(1000);
+    there.streams[0]!.say(": keep-alive\n");
+  }
+  expect([there.probes, store.connection]).toEqual([0, "live"]);
+  vi.spyOn(AbortSignal, "timeout").mockImplementation((ms) => {
+    const late = new AbortController();
+    setTimeout(() => late.abort(new DOMException("", "TimeoutError")), ms);
+    return late.signal;
+  });
+  vi.stubGlobal("fetch", (_: string, init: RequestInit) => new Promise((_, reject) => init.signal!.addEventListener("abort", () => reject(init.signal!.reason))));
+  await vi.advanceTimersByTimeAsync(3000);
+  expect(store.connection).toBe("gone");
+  store.stop();
+});
