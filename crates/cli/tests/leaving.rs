@@ -4,6 +4,8 @@
 //! The model is all zeros with the built-in one's tokens: what it says is drawn evenly from what may come.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::print_stdout, reason = "numbers for whoever reads a failure")]
+#![allow(clippy::disallowed_methods, reason = "a time in which nothing happens")]
 
 use std::io::Read;
 use std::net::TcpStream;

@@ -320,7 +320,7 @@ export type ChatRequest = (CommonFields) & ({
   model: string;
   /** Whether an answer may have several calls. Default true. */
   parallel_tool_calls?: boolean | null;
-  /** How much to think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`. */
+  /** How much to think: `none`, `minimal`, `low`, `medium`, which asks for nothing, `high`, `xhigh`, `max`. */
   reasoning_effort?: string | null;
   /** What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by token. */
   response_format?: Record<string, unknown> | null;
@@ -761,11 +761,6 @@ export type EventBody = {
   name: string;
   output_index: number;
   type: "response.function_call_arguments.done";
-} | {
-  code: string;
-  message: string;
-  param?: string | null;
-  type: "error";
 };
 
 /** Extension `exo`: how the answer was made. Beside the usage, in the whole answer and at the end of a stream. */
@@ -1929,6 +1924,8 @@ export type OllamaNamedRequest = {
   model: unknown;
   /** the older name of `model` */
   name?: unknown;
+  /** of `/api/show`: the same */
+  options?: unknown;
   /** of `/api/pull`; its answer is one line in both */
   stream?: unknown;
 };
@@ -1956,6 +1953,8 @@ export type OllamaShow = {
 /** The answer of `/api/version`. */
 export type OllamaVersion = {
   /** The version of this program. */
+  exo: string;
+  /** The version of Ollama whose API is spoken. */
   version: string;
 };
 
