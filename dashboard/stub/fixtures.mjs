@@ -131,7 +131,10 @@ function cluster(nodes, links, instances, fields = {}) {
 }
 
 const desk = () => node(1, "desk", [
-  device("cpu", "cpu", "AMD Ryzen 9 7950X", 60, { sensors: { temperature_c: 61, power_w: 84, clock_mhz: 4900, utilisation: 0.22 } }),
+  device("cpu", "cpu", "AMD Ryzen 9 7950X", 60, {
+    rates_by_type: [{ dtype: "Q4_K", read_bytes_per_s: 23e9, flops_per_s: 0.41e12, is_stale: false }, { dtype: "BF16", read_bytes_per_s: 44e9, flops_per_s: 0.3e12, is_stale: true }],
+    corrections: { decode: { percent: 87, samples: 9 }, prefill: null },
+    sensors: { temperature_c: 61, power_w: 84, clock_mhz: 4900, utilisation: 0.22 } }),
   device("gpu0", "discrete_gpu", "NVIDIA GeForce RTX 4090", 23, { backend: "cuda/sm_89", sensors: { temperature_c: 66, power_w: 312, clock_mhz: 2610, utilisation: 0.91 } }),
   device("gpu1", "discrete_gpu", "NVIDIA GeForce GTX 1060", 5, { backend: "cuda/sm_61", support: "unsupported", support_reason: "in quarantine for another 5 h: its driver ended 4 times in ten minutes", state: "quarantined", state_reason: "its driver ended 4 times in ten minutes", sensors: { temperature_c: 44, power_w: 9, clock_mhz: 139, utilisation: 0 } }),
 ]);

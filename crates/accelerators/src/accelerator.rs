@@ -232,6 +232,7 @@ impl Accelerator {
             compute_units: self.compute_units.unwrap_or(0),
             read_bytes_per_s: None,
             flops_per_s: None,
+            rates_by_type: Vec::new(),
             corrections: Corrections::default(),
             support: SupportClass::Unsupported,
             support_reason: String::new(),

@@ -38,7 +38,7 @@ pub use choose::{choose, ranking};
 pub use fresh::take_turn;
 pub use message::{Message, Tell};
 pub use outcome::{InProcess, Outcome, Silence, SilenceKind, Surveyor};
-pub use processor::{ProcessorOptions, known_rates, rates};
+pub use processor::{ProcessorOptions, TYPE_BYTES_MIN, known_rates, known_types, measure_types, rates};
 pub use rank::{ChooseError, Seen, is_place, rank};
 pub use ranking::{
     Candidate, LeftOut, NamedFailed, OtherCard, Ranking, Tried, Wanted, chain, open_all, seconds,

@@ -1,13 +1,14 @@
 //! What the processor can do, measured as accelerators are, so that both compare.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa, OpenError};
-use exo_device::{Calibration, CalibrationError, CoreList, Identity, Known, Registry};
+use exo_device::{Calibration, CalibrationError, CoreList, Identity, Known, KnownType, Registry};
 
-use exo_types::ComputeShare;
+use exo_types::{ComputeShare, DType, TypeRates};
 
 use crate::VERSION;
 
@@ -36,7 +37,7 @@ pub struct ProcessorOptions {
 pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
     known_rates(data_dir, options).filter(|_| is_fresh(data_dir)).or_else(|| {
         let _turn = Registry::measuring_turn();
-        let measured = measure(options);
+        let measured = measure(options, DType::Q8_0);
         let measured = measured.inspect_err(|error| {
             tracing::warn!(error = crate::chain(error), "the processor could not be measured");
         });
@@ -53,12 +54,100 @@ pub fn known_rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibr
     Registry::look(data_dir).calibration(&identity(), BACKEND, &driver(options))
 }
 
+/// Types of weights that a shard has fewer bytes of decide nothing.
+pub const TYPE_BYTES_MIN: u64 = 32 << 20;
+
+/// From the registry of a data folder: what the processor does with other types than Q8_0.
+pub fn known_types(data_dir: &Path, options: &ProcessorOptions) -> Vec<TypeRates> {
+    let types = Registry::look(data_dir).types(&identity(), BACKEND, &driver(options));
+    types.into_iter().map(type_rates).collect()
+}
+
+/// Measures those of `wanted` that are not known, or have been for too long, half a second each, and keeps them: all that is known then.
+/// What cannot be measured, or not alone on this machine, stays as it was. Blocks, and waits for its turn among the processes of it.
+pub fn measure_types(data_dir: &Path, options: &ProcessorOptions, wanted: &[DType]) -> Vec<TypeRates> {
+    let mut known = known_types(data_dir, options);
+    let is_known = |known: &[TypeRates], dtype: DType| {
+        dtype == DType::Q8_0 || known.iter().any(|rates| rates.dtype == dtype && !rates.is_stale)
+    };
+    for &dtype in wanted {
+        if is_known(&known, dtype) {
+            continue;
+        }
+        let _turn = match Registry::own_measuring_turn() {
+            Ok(turn) => turn,
+            Err(error) => {
+                tracing::info!(?dtype, %error, "others measure: a type of weights is left for the next load");
+                return known;
+            }
+        };
+        // Another process with this data folder may have measured it meanwhile.
+        known = merged(known, known_types(data_dir, options));
+        if is_known(&known, dtype) {
+            continue;
+        }
+        if let Some(rates) = measure_type(options, dtype) {
+            keep_type(data_dir, options, dtype, rates);
+            known = merged(known, vec![type_rates((dtype, rates))]);
+        }
+    }
+    known
+}
+
+/// The later of each type.
+fn merged(mut known: Vec<TypeRates>, later: Vec<TypeRates>) -> Vec<TypeRates> {
+    known.retain(|rates| later.iter().all(|later| later.dtype != rates.dtype));
+    known.extend(later);
+    known.sort_by_key(|rates| rates.dtype);
+    known
+}
+
+fn keep_type(data_dir: &Path, options: &ProcessorOptions, dtype: DType, rates: KnownType) {
+    let found = BTreeMap::from([(dtype, rates)]);
+    let note = |registry: &mut Registry| {
+        registry.note_types(&identity(), BACKEND, &driver(options), &found, exo_stdx::unix_s());
+    };
+    if let Err(error) = Registry::change(data_dir, note) {
+        tracing::debug!(%error, "what the processor does with types of weights is not kept");
+    }
+}
+
+fn type_rates((dtype, known): (DType, KnownType)) -> TypeRates {
+    TypeRates {
+        dtype,
+        read_bytes_per_s: known.read_bytes_per_s,
+        flops_per_s: known.flops_per_s,
+        is_stale: !is_recent(known.measured_unix_s),
+    }
+}
+
+fn measure_type(options: &ProcessorOptions, dtype: DType) -> Option<KnownType> {
+    match measure(options, dtype) {
+        Ok((Calibration { read_bytes_per_s, flops_per_s }, true)) => {
+            tracing::info!(target: "events::device", ?dtype, read_bytes_per_s, flops_per_s, "a type of weights was measured");
+            Some(KnownType { read_bytes_per_s, flops_per_s, measured_unix_s: exo_stdx::unix_s() })
+        }
+        Ok((_, false)) => {
+            tracing::debug!(?dtype, "no memory for a type of weights to be measured where models have it");
+            None
+        }
+        Err(error) => {
+            let error = crate::chain(&error);
+            tracing::warn!(?dtype, error, "the processor could not be measured with a type of weights");
+            None
+        }
+    }
+}
+
 /// Whether what is known is not older than a day: what a processor has left for models depends on what else the machine does.
 fn is_fresh(data_dir: &Path) -> bool {
     let registry = Registry::look(data_dir);
     let measured = registry.known(&identity(), BACKEND).and_then(|known| known.verified_unix_s);
-    let age_s = measured.and_then(|measured| exo_stdx::unix_s().checked_sub(measured));
-    age_s.is_some_and(|age_s| age_s < FRESH_S)
+    measured.is_some_and(is_recent)
+}
+
+fn is_recent(measured_unix_s: u64) -> bool {
+    exo_stdx::unix_s().checked_sub(measured_unix_s).is_some_and(|age_s| age_s < FRESH_S)
 }
 
 fn identity() -> Identity {
@@ -93,11 +182,11 @@ enum MeasureError {
 }
 
 /// What it can do, and whether with weights where models have them: they stay where they are while memory is short.
-fn measure(options: &ProcessorOptions) -> Result<(Calibration, bool), MeasureError> {
+fn measure(options: &ProcessorOptions, dtype: DType) -> Result<(Calibration, bool), MeasureError> {
     let ProcessorOptions { threads, cores, isa, share, mmap } = options.clone();
     let device: Arc<dyn Device> =
         CpuDevice::open(CpuOptions { threads, cores, isa, share, mmap, ..CpuOptions::default() })?;
-    let rates = exo_device::calibrate(&*device)?;
+    let rates = exo_device::calibrate_type(&*device, dtype)?;
     Ok((rates, device.residence().mapped_because.is_none()))
 }
 

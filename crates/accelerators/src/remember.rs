@@ -75,7 +75,7 @@ fn known(found: &Found, now_unix_s: u64) -> Known {
         flops_per_s: found.told.flops_per_s,
         verified_unix_s: is_verified.then_some(now_unix_s),
         trouble: found.trouble.clone(),
-        quarantine: None,
         trial: found.trial.clone(),
+        ..Known::default()
     }
 }

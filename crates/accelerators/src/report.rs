@@ -214,6 +214,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
             memory_free_bytes: Some(facts.memory_free_bytes),
             read_bytes_per_s: facts.read_bytes_per_s,
             flops_per_s: facts.flops_per_s,
+            rates_by_type: facts.rates_by_type,
             sensors: exo_device::processor_sensors(Path::new("/")),
             ..Told::default()
         },

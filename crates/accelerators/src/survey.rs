@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use exo_backend::{Device, OpKind, Support};
 use exo_device::{Calibration, CardSensors, GraphicsCard, Identity, Quarantine, Registry, Trial};
-use exo_types::{DType, DeviceId, Monitor};
+use exo_types::{DType, DeviceId, Monitor, TypeRates};
 use serde::{Deserialize, Serialize};
 
 use crate::accelerator::OpenAccelerator;
@@ -84,6 +84,9 @@ pub struct Told {
     pub read_bytes_per_s: Option<f64>,
     /// What it computes per second.
     pub flops_per_s: Option<f64>,
+    /// The same two with other types of weights than Q8_0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates_by_type: Vec<TypeRates>,
     /// How warm, hungry, fast and busy it is, as far as it tells.
     #[serde(default, skip_serializing_if = "Monitor::is_empty")]
     pub sensors: Monitor,

@@ -82,5 +82,5 @@ pub use view::{
     InviteView, JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView,
     KvType, LayersView, LinkView, LoadView, MemberRole, MemberView, ModelTools, ModelView, MovingView,
     NodeStatus, NodeView, OtherClusterView, PlaceRequest, RecentRequestView, RequestPhase, RequestView,
-    RoleRequest, SensorsView, StageView, WarningView,
+    RoleRequest, SensorsView, StageView, TypeRatesView, WarningView,
 };

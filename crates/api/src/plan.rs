@@ -1,9 +1,10 @@
 //! A plan that nobody carries out: what is asked, and what `exo plan` shows.
 
+use exo_types::DType;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use crate::view::{PlanObjective, PredictionView, RangeView};
+pub use crate::view::{PlanObjective, PredictionView, RangeView, StagePredictionView};
 use crate::{KvType, LayersView};
 
 /// Asks how a model would be placed, without loading anything.
@@ -104,8 +105,26 @@ pub struct PlanDeviceView {
     pub reason: String,
     /// What the plan would cost with it if it is not used, or without it if it is; `null` where nobody looked or there is none.
     pub otherwise_ms: Option<f64>,
+    /// How fast it is with each type of weights that makes up at least a hundredth of the model: what the plan counts with, before what
+    /// steps have taught.
+    #[serde(default)]
+    pub rates: Vec<PlanRateView>,
     /// The five scores, 0 to 1.
     pub scores: ScoresView,
+}
+
+/// A device's rates with one type of weights.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlanRateView {
+    /// How the weights are stored: `Q4_K`.
+    #[schema(value_type = String, example = "Q4_K")]
+    pub dtype: DType,
+    /// Bytes of them that a token reads per second.
+    pub read_bytes_per_s: f64,
+    /// Operations per second for a prompt.
+    pub flops_per_s: f64,
+    /// Where the first of these comes from: `measured`, `measured long ago`, `stated`, `taken from devices alike`, `taken from Q8_0`, `derived` or `estimated`.
+    pub source: String,
 }
 
 /// Scores of a device, 0 to 1.

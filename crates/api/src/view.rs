@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use exo_types::{
-    Correction, Corrections, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, Monitor,
-    ParseKvDTypeError, SupportClass,
+    Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, Monitor,
+    ParseKvDTypeError, SupportClass, TypeRates,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -245,11 +245,14 @@ pub struct DeviceView {
     pub memory_free_bytes: u64,
     /// Cores or compute units; `null` where nothing tells.
     pub compute_units: Option<u32>,
-    /// Measured read bandwidth.
+    /// Measured: bytes of Q8_0 weights that a token reads per second.
     pub read_bytes_per_s: Option<f64>,
-    /// Measured arithmetic.
+    /// Measured: arithmetic with them for a prompt.
     pub flops_per_s: Option<f64>,
-    /// What its own steps have taught since of these two.
+    /// The same two with other types of weights than Q8_0, as far as they were measured.
+    #[serde(default)]
+    pub rates_by_type: Vec<TypeRatesView>,
+    /// What its own steps have taught since of all of them.
     #[serde(default)]
     pub corrections: CorrectionsView,
     /// How far it can be used.
@@ -267,6 +270,32 @@ pub struct DeviceView {
     /// Its sensors.
     #[serde(default)]
     pub sensors: SensorsView,
+}
+
+/// See [`TypeRates`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TypeRatesView {
+    /// How the weights are stored: `Q4_K`.
+    #[schema(value_type = String, example = "Q4_K")]
+    pub dtype: DType,
+    /// Bytes of them, as files store them, that a token reads per second.
+    pub read_bytes_per_s: f64,
+    /// Operations per second for a prompt.
+    pub flops_per_s: f64,
+    /// Whether that was measured longer than a day ago.
+    pub is_stale: bool,
+}
+
+impl From<TypeRates> for TypeRatesView {
+    fn from(TypeRates { dtype, read_bytes_per_s, flops_per_s, is_stale }: TypeRates) -> Self {
+        Self { dtype, read_bytes_per_s, flops_per_s, is_stale }
+    }
+}
+
+impl From<&TypeRatesView> for TypeRates {
+    fn from(&TypeRatesView { dtype, read_bytes_per_s, flops_per_s, is_stale }: &TypeRatesView) -> Self {
+        Self { dtype, read_bytes_per_s, flops_per_s, is_stale }
+    }
 }
 
 /// See [`Corrections`].
@@ -317,6 +346,7 @@ impl From<&DeviceFacts> for DeviceView {
             compute_units: (facts.compute_units > 0).then_some(facts.compute_units),
             read_bytes_per_s: facts.read_bytes_per_s,
             flops_per_s: facts.flops_per_s,
+            rates_by_type: facts.rates_by_type.iter().map(|&rates| rates.into()).collect(),
             corrections: facts.corrections.into(),
             support: facts.support,
             support_reason: facts.support_reason.clone(),
@@ -536,6 +566,9 @@ pub struct StageView {
     /// Share of a token's time spent here, 0 to 1, measured.
     #[serde(default)]
     pub time_share: Option<f64>,
+    /// What the model of cost expects of it by the measured rates of its device, whatever its steps have taught since.
+    #[serde(default)]
+    pub predicted: Option<StagePredictionView>,
     /// Where its tensors come from when they are not on its disk: the name of a member.
     #[serde(default)]
     pub fetched_from: Option<String>,
@@ -907,7 +940,10 @@ pub struct RangeView {
 /// How fast a placement is expected to be.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PredictionView {
-    /// Milliseconds to the first token of the prompt.
+    /// Tokens of the prompt: 512, or what goes into the context with an answer.
+    #[serde(default)]
+    pub prompt_tokens: u32,
+    /// Milliseconds to the first token of that prompt.
     pub ttft_ms: RangeView,
     /// Tokens per second of one stream, in the middle of the answer.
     pub tokens_per_s: RangeView,
@@ -921,4 +957,13 @@ pub struct PredictionView {
     pub fetch_bytes: u64,
     /// How long that takes at least, in milliseconds.
     pub fetch_ms: f64,
+}
+
+/// What one stage is expected to compute.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct StagePredictionView {
+    /// Milliseconds for a token of one stream.
+    pub token_ms: f64,
+    /// Milliseconds for the prompt of the instance's prediction.
+    pub prompt_ms: f64,
 }

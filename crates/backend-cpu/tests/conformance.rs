@@ -153,8 +153,10 @@ fn more_threads_than_cores_give_the_same_answers() {
 #[test]
 fn a_calibration_measures_something() {
     let device = CpuDevice::open(CpuOptions::default()).unwrap();
-    let measured = exo_device::calibrate(&*device).unwrap();
-    println!("{measured:?}");
-    assert!(measured.read_bytes_per_s > 1e7 && measured.flops_per_s > 1e7, "{measured:?}");
+    for dtype in [DType::Q8_0, DType::Q4_K, DType::Q6_K, DType::BF16] {
+        let measured = exo_device::calibrate_type(&*device, dtype).unwrap();
+        println!("{dtype:?} {measured:?}");
+        assert!(measured.read_bytes_per_s > 1e7 && measured.flops_per_s > 1e7, "{measured:?}");
+    }
     assert_eq!(device.memory().live_allocations, 0);
 }

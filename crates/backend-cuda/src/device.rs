@@ -129,6 +129,7 @@ fn facts(card: &Card, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         compute_units: card.multiprocessors,
         read_bytes_per_s: None,
         flops_per_s: None,
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support,
         support_reason: why.to_owned(),

@@ -177,6 +177,7 @@ fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         compute_units: 0,
         read_bytes_per_s: None,
         flops_per_s: None,
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support,
         support_reason: why.to_owned(),

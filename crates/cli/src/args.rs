@@ -688,8 +688,8 @@ pub struct Place {
     /// Sequences that may run at once
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
-    /// Split over at least this many devices, of different nodes where they can hold it
-    #[arg(long, value_name = "N")]
+    /// Split over at least this many devices, whichever nodes they are of
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
     /// A device that must take part, now and whenever it is placed again; with how many layers, or which
     #[arg(long, value_name = "NODE[/DEVICE][=LAYERS]")]
@@ -765,8 +765,8 @@ pub struct Plan {
     /// Tokens of an answer
     #[arg(long, value_name = "TOKENS")]
     pub answer: Option<u32>,
-    /// Split over at least this many devices
-    #[arg(long, value_name = "N")]
+    /// Split over at least this many devices, whichever nodes they are of
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
     #[command(flatten)]
     pub json: Json,

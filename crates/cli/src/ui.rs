@@ -259,6 +259,16 @@ pub fn figure(value: f64) -> String {
     format!("{:.digits$}", if unit > 1.0 { (value / unit).round() * unit } else { value })
 }
 
+/// Operations per second in the unit people read.
+pub fn flops(rate: f64) -> String {
+    if rate < 1e12 { format!("{:.1} GFLOP/s", rate / 1e9) } else { format!("{:.1} TFLOP/s", rate / 1e12) }
+}
+
+/// What a device does with a type of weights.
+pub fn type_rates(dtype: exo_types::DType, read_bytes_per_s: f64, flops_per_s: f64) -> String {
+    format!("{dtype:?}: {:.1} GB/s, {}", read_bytes_per_s / 1e9, flops(flops_per_s))
+}
+
 /// A duration in the unit people read.
 pub fn duration(duration: std::time::Duration) -> String {
     indicatif::HumanDuration(duration).to_string()

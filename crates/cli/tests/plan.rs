@@ -91,6 +91,12 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
         q8.contains("it fits as Q6_K") && lab(&["--type", "q6_k", "--context", "30000"]).status.success(),
         "{q8}"
     );
+    assert!(refused(&["--nodes", "0"]).contains("0 is not in 1.."), "{}", refused(&["--nodes", "0"]));
+    let untrained = refused(&["--context", "131073"]);
+    assert!(
+        untrained.contains("made for a context of 131072 tokens, and 131073 are asked for"),
+        "{untrained}"
+    );
     let long = refused(&["--context", "131072"]);
     assert!(
         long.contains("--kv q8") && lab(&["--context", "131072", "--kv", "q8"]).status.success(),
@@ -134,6 +140,17 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
     let said = stderr(&other);
     assert!(!other.status.success(), "{}", stdout(&other));
     assert!(said.contains("slots and not 2") && said.contains("tokens and not 64"), "{said}");
+    let many = stderr(&node.exo(&["place", "demo", "--nodes", "2"]));
+    assert!(many.contains("with 1 devices and not at least 2"), "{many}");
+    for command in ["place", "plan"] {
+        let none = node.exo(&[command, "demo", "--nodes", "0"]);
+        assert!(!none.status.success() && stderr(&none).contains("0 is not in 1.."), "{}", stderr(&none));
+        let long = node.exo(&[command, "demo", "--context", "4096"]);
+        assert!(!long.status.success(), "{}", stdout(&long));
+        assert!(stderr(&long).contains("context of 512 tokens, and 4096 are asked for"), "{}", stderr(&long));
+    }
+    let none = node.post("/exo/v1/plan", &json!({"model": "demo", "nodes_min": 0}));
+    assert!(none.status == 400 && none.body.contains("nodes_min must not be 0"), "{}", none.body);
     let anew = node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]);
     assert!(anew.status.success(), "{}", stderr(&anew));
     let said = stdout(&anew);
@@ -195,10 +212,14 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     assert!(other.contains("the objective latency and not the throughput of 4 streams"), "{other}");
     let anew = nodes[0].exo(&[&["place", "demo", "--replace"], &throughput[..]].concat());
     assert!(stdout(&anew).contains("placed for the throughput of 4 streams"), "{}", stderr(&anew));
-    // Other streams, and none named, are another objective as well: what is asked to be replaced is.
-    assert!(refused(&throughput[..2]).contains("and not the throughput of 1 streams"));
-    let one = nodes[0].exo(&[&["place", "demo", "--replace"], &throughput[..2]].concat());
-    assert!(stdout(&one).contains("placed for the throughput of 1 streams"), "{}", stderr(&one));
+    // Other streams are another objective as well, and more than slots cannot be; none named are as many as there are slots.
+    let two = ["--objective", "throughput", "--streams", "2"];
+    assert!(refused(&two).contains("and not the throughput of 2 streams"));
+    let many = refused(&["--objective", "throughput", "--streams", "32", "--slots", "4"]);
+    assert!(many.contains("32 streams do not run in 4 slots"), "{many}");
+    let one = nodes[0].exo(&[&["place", "demo", "--replace"], &two[..]].concat());
+    assert!(stdout(&one).contains("placed for the throughput of 2 streams"), "{}", stderr(&one));
+    assert!(refused(&two[..2]).contains("streams and not the throughput of"));
 }
 
 #[test]
@@ -291,6 +312,58 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
     }
     node.kill();
     assert_eq!(corrections(&calibrated(&data_dir)), json!({"decode": null, "prefill": null}));
+}
+
+/// Of a model as `exo plan --json` shows them, on the only device.
+fn rates(node: &Node, model: &str) -> Value {
+    let output = node.exo(&["plan", model, "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    plan["devices"][0]["rates"].clone()
+}
+
+#[test]
+fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_that_it_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    let mut node = calibrated(&data_dir);
+    // 40 MiB of F16 and some bytes of F32, which no plan mentions.
+    let path = folder.path().join("zeros.gguf");
+    zeros(&path, &Zeros { context: 256, layers: 2, hidden: 1024, ffn: 2048, heads: 8, template: None });
+    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
+    assert_eq!(added.status, 200, "{}", added.body);
+    let types = |node: &Node| node.get("/exo/v1/cluster")["nodes"][0]["devices"][0]["rates_by_type"].clone();
+    assert_eq!(types(&node), json!([]), "nobody has loaded any");
+    let before = rates(&node, "zeros");
+    assert_eq!(before.as_array().map(Vec::len), Some(1), "{before}");
+    assert_eq!((&before[0]["dtype"], &before[0]["source"]), (&"F16".into(), &"taken from Q8_0".into()));
+    let shown = stdout(&node.exo(&["plan", "zeros"]));
+    assert!(shown.contains("(taken from Q8_0: measured when a model with enough of it"), "{shown}");
+
+    let id = node.place("zeros", 1)["id"].as_str().unwrap().to_owned();
+    node.wait_settled(&id);
+    let measured = types(&node);
+    assert_eq!((&measured[0]["dtype"], &measured[0]["is_stale"]), (&"F16".into(), &false.into()));
+    let after = rates(&node, "zeros");
+    assert_eq!(after[0]["source"], "measured", "{after}");
+    assert_eq!(after[0]["read_bytes_per_s"], measured[0]["read_bytes_per_s"], "one number everywhere");
+    for words in [&["status"][..], &["plan", "zeros"], &["devices", "--backend", "cpu", "--threads", "1"]] {
+        let shown = stdout(&node.exo(words));
+        assert!(shown.contains("F16: ") && !shown.contains("taken from"), "{words:?}: {shown}");
+    }
+    let saved = folder.path().join("here.toml");
+    assert!(node.exo(&["plan", "--save-cluster", saved.to_str().unwrap()]).status.success());
+    let described = planned(&node.exo(&["plan", "zeros", "--cluster", saved.to_str().unwrap(), "--json"]));
+    assert_eq!(described["devices"][0]["rates"][0]["source"], "measured", "{described}");
+    // It is kept, and nothing is measured again.
+    node.kill();
+    let node = calibrated(&data_dir);
+    assert_eq!(types(&node), measured);
+}
+
+fn planned(output: &std::process::Output) -> Value {
+    assert!(output.status.success(), "{}", stderr(output));
+    serde_json::from_str(&stdout(output)).unwrap()
 }
 
 /// Every rate of the file so many times as high; how many there are.

@@ -1,6 +1,8 @@
 //! Facts that last: what the log holds. Past tense, decided by the coordinator, never telemetry or tokens.
 
-use exo_types::{Exclusion, InstanceId, KvDType, ModelId, ModelShape, NodeId, Pin, Placement, list};
+use exo_types::{
+    Exclusion, InstanceId, KvDType, ModelId, ModelShape, NodeId, Pin, Placement, WeightTypes, list,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +36,8 @@ pub struct InstanceRequest {
     pub model_name: String,
     /// The model in numbers.
     pub shape: ModelShape,
+    /// Its bytes by type; `None` where whoever placed it had only a part of the file.
+    pub weight_types: Option<Box<WeightTypes>>,
     /// Longest sequence in tokens.
     pub context_tokens: u32,
     /// Sequences that may run at once.
@@ -74,6 +78,7 @@ impl InstanceRequest {
 }
 
 /// One lasting fact.
+#[allow(clippy::large_enum_variant, reason = "few are in memory at a time, and most of them are placements")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// The node that keeps this log was opened to others: what is placed from here on counts as use of its cluster.
@@ -146,8 +151,8 @@ pub enum EventError {
 }
 
 /// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of trust; 6 has drained
-/// nodes, 7 pins and exclusions, 8 what requests loaded.
-const FORMAT: u8 = 8;
+/// nodes, 7 pins and exclusions, 8 what requests loaded, 9 bytes by type of weights and the width of attention.
+const FORMAT: u8 = 9;
 /// In the first byte of what is written, beside the format.
 const HAS_FORMAT: u8 = 0x80;
 /// The last format without such a byte.

@@ -32,6 +32,7 @@ pub(crate) fn shape() -> ModelShape {
         head_packed_bytes: 500,
         tied: false,
         hidden: 2,
+        attention: 2,
         vocab: 100,
         context_tokens_max: 64,
     }
@@ -42,6 +43,7 @@ pub(crate) fn request() -> InstanceRequest {
         model: MODEL,
         model_name: "m".into(),
         shape: shape(),
+        weight_types: None,
         context_tokens: 64,
         slots: 4,
         cache_tokens: 256,
@@ -154,6 +156,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         compute_units: 4,
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),

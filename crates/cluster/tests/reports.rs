@@ -4,7 +4,8 @@
 
 use exo_cluster::wire::{ControlMessage, Measured, NodeReport};
 use exo_types::{
-    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, LogHead, NodeFacts, NodeId, SupportClass,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LogHead, NodeFacts, NodeId,
+    SupportClass, TypeRates,
 };
 
 /// What comes of a report with a device that claims this.
@@ -19,6 +20,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         compute_units: 1,
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -72,4 +74,28 @@ fn rates_are_numbers_above_zero() {
         let refused = told(|device| device.read_bytes_per_s = Some(rate)).unwrap_err();
         assert!(refused.contains("not a positive number"), "{rate}: {refused}");
     }
+}
+
+#[test]
+fn rates_of_types_are_numbers_above_zero_and_each_type_has_one() {
+    let rates = |dtype, read_bytes_per_s, flops_per_s| TypeRates {
+        dtype,
+        read_bytes_per_s,
+        flops_per_s,
+        is_stale: false,
+    };
+    let of = |rates: Vec<TypeRates>| told(|device| device.rates_by_type = rates).map(|_| ());
+    assert_eq!(of(vec![rates(DType::Q4_K, 1e10, 1e11), rates(DType::F16, 2e10, 1e11)]), Ok(()));
+    for absurd in [f64::NAN, 0.0, -1.0, f64::INFINITY, 1e19] {
+        for given in [rates(DType::Q4_K, absurd, 1e11), rates(DType::Q4_K, 1e10, absurd)] {
+            let refused = of(vec![rates(DType::F16, 1e10, 1e11), given]).unwrap_err();
+            assert!(refused.contains("not a positive number"), "{absurd}: {refused}");
+        }
+    }
+    for twice in [[DType::Q4_K, DType::Q4_K], [DType::Q4_K, DType::Q8_0]] {
+        let refused = of(twice.map(|dtype| rates(dtype, 1e10, 1e11)).to_vec()).unwrap_err();
+        assert!(refused.contains("a type of weights has two rates"), "{refused}");
+    }
+    let many = vec![rates(DType::Q4_K, 1e10, 1e11); 15];
+    assert!(of(many).is_err_and(|refused| refused.contains("longer than allowed")));
 }

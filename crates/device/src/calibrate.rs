@@ -13,8 +13,8 @@ use crate::sustained::seconds_per_pass;
 
 /// Inputs of the measured matrix.
 const COLS: usize = 2048;
-/// Outputs: 68 MiB of Q8_0, more than most caches hold.
-const ROWS: usize = 32768;
+/// Of weights that are read once: more than most caches hold.
+const WEIGHT_BYTES: u64 = 68 << 20;
 /// Rows of a prefill chunk.
 const TOKENS: usize = 64;
 /// Outputs of the matrix that measures arithmetic: small enough to run several times.
@@ -31,7 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Measured rates of one device.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Calibration {
-    /// Bytes of Q8_0 weights read per second in a decode step: what decode speed follows from.
+    /// Bytes of weights, as stored, read per second in a decode step: what decode speed follows from.
     pub read_bytes_per_s: f64,
     /// Multiply-adds times two per second in a prefill chunk.
     pub flops_per_s: f64,
@@ -52,14 +52,20 @@ pub enum CalibrationError {
     Run(#[from] RunError),
 }
 
-/// Measures `device` with a Q8_0 matrix: one row against 68 MiB, then a chunk of rows against a smaller one. Takes about
-/// 400 ms on a device that is not much slower than a laptop, and never more than four runs past that.
+/// Measures `device` with a Q8_0 matrix, as [`calibrate_type`] does.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
-    let decode = Bench::new(device, ROWS, 1)?;
+    calibrate_type(device, DType::Q8_0)
+}
+
+/// Measures `device` with a matrix of this type: one row against 68 MiB, then a chunk of rows against a smaller one. Takes about
+/// 400 ms on a device that is not much slower than a laptop, and never more than four runs past that.
+pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, CalibrationError> {
+    let rows = (WEIGHT_BYTES / row_bytes(dtype)) as usize;
+    let decode = Bench::new(device, dtype, rows, 1)?;
     let seconds = decode.run(device, DECODE_WINDOW)?;
     let read_bytes_per_s = decode.weight_bytes as f64 / seconds;
     drop(decode);
-    let prefill = Bench::new(device, ROWS_SMALL, TOKENS)?;
+    let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS)?;
     let seconds = prefill.run(device, PREFILL_WINDOW)?;
     let flops_per_s = (2 * COLS * ROWS_SMALL * TOKENS) as f64 / seconds;
     Ok(Calibration { read_bytes_per_s, flops_per_s })
@@ -73,12 +79,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(device: &dyn Device, rows: usize, tokens: usize) -> Result<Self, CalibrationError> {
-        let bytes = q8_0_matrix(rows * COLS / 32);
+    fn new(device: &dyn Device, dtype: DType, rows: usize, tokens: usize) -> Result<Self, CalibrationError> {
+        let bytes = matrix(row_bytes(dtype) as usize * rows);
         let weight_bytes = bytes.len() as u64;
         let weight = device.weight(&TensorView {
             name: "calibration".to_owned(),
-            dtype: DType::Q8_0,
+            dtype,
             rows: rows as u64,
             cols: COLS as u64,
             range: 0..bytes.len(),
@@ -109,13 +115,34 @@ impl Bench {
     }
 }
 
-/// Blocks of scale 1/64 and quants that go round: a value of every size, none of them subnormal.
-fn q8_0_matrix(blocks: usize) -> Vec<u8> {
-    let scale = half::f16::from_f32(1.0 / 64.0).to_le_bytes();
-    let mut block = [0u8; 34];
-    block[..2].copy_from_slice(&scale);
-    for (i, quant) in block[2..].iter_mut().enumerate() {
-        *quant = (i as u8).wrapping_mul(37);
+/// Bytes of a row of [`COLS`] inputs.
+fn row_bytes(dtype: DType) -> u64 {
+    COLS as u64 / dtype.block_elements() * dtype.block_bytes()
+}
+
+/// Bytes of which any four, any two and any one are an ordinary number, whatever type reads them: none of them subnormal.
+fn matrix(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| 0x28 | (i.wrapping_mul(37) >> 2) as u8 & 7).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_a_matrix_are_ordinary_numbers_of_every_width() {
+        let bytes = matrix(4096);
+        let halves = bytes.windows(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]));
+        assert!(halves.into_iter().all(|h| h.is_normal() && h.to_f32() < 1.0));
+        let floats = bytes.windows(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        assert!(floats.into_iter().all(f32::is_normal));
+        assert!((0..8).all(|low| bytes.contains(&(0x28 | low))), "values of several sizes");
     }
-    block.repeat(blocks)
+
+    #[test]
+    fn every_type_fills_whole_rows() {
+        for dtype in DType::ALL {
+            assert_eq!(dtype.bytes_of(COLS as u64), Some(row_bytes(dtype)), "{dtype:?}");
+        }
+    }
 }

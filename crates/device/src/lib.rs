@@ -30,7 +30,7 @@ use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use architecture::{amd_architecture, nvidia_architecture};
-pub use calibrate::{Calibration, CalibrationError, calibrate};
+pub use calibrate::{Calibration, CalibrationError, calibrate, calibrate_type};
 pub use drivers::{Setting, driver_troubles};
 pub use graphics::{
     GraphicsCard, advice, driver_text, find_card, graphics_cards, graphics_support, identity, maker,
@@ -40,8 +40,8 @@ pub use memory::{Memory, memory};
 pub use power::{battery_percent, mains_power};
 pub use processor::{cores, platform, processor_name};
 pub use registry::{
-    Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial, Turn,
-    calibrated,
+    Identity, Kept, Known, KnownType, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial,
+    Turn, calibrated,
 };
 pub use sensors::{CardSensors, ProcessorMeter, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};
@@ -87,6 +87,7 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         compute_units: cores as u32,
         read_bytes_per_s: None,
         flops_per_s: None,
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support,
         support_reason,

@@ -18,6 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use exo_types::DType;
 use serde::{Deserialize, Serialize};
 
 use self::driver::Driver;
@@ -81,6 +82,9 @@ pub struct Known {
     pub read_bytes_per_s: Option<f64>,
     /// What it computes per second.
     pub flops_per_s: Option<f64>,
+    /// The same two for other types of weights than Q8_0.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_type: BTreeMap<DType, KnownType>,
     /// When it last computed a known sum, in seconds since 1970.
     pub verified_unix_s: Option<u64>,
     /// Why it could not be used when it was last asked.
@@ -91,6 +95,23 @@ pub struct Known {
     /// What came of asking it something whose answer is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
+}
+
+/// What was measured with one type of weights.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KnownType {
+    /// What it reads of them per second.
+    pub read_bytes_per_s: f64,
+    /// What it computes with them per second.
+    pub flops_per_s: f64,
+    /// When, in seconds since 1970.
+    pub measured_unix_s: u64,
+}
+
+impl KnownType {
+    fn is_plausible(&self) -> bool {
+        is_rate(self.read_bytes_per_s) && is_rate(self.flops_per_s)
+    }
 }
 
 /// A card was lost too often, or a driver did not answer. It binds nodes until it is over, the driver has another version, or
@@ -207,6 +228,15 @@ impl Registry {
         file::lock_folder(&std::env::temp_dir(), MEASURING_WAIT_MAX).ok()
     }
 
+    /// The same for what can be measured another time: an error when it is not our turn in time; no turn where the system has none.
+    pub fn own_measuring_turn() -> Result<Option<Turn>, RegistryError> {
+        match file::lock_folder(&std::env::temp_dir(), MEASURING_WAIT_MAX) {
+            Ok(turn) => Ok(Some(turn)),
+            Err(error) if error.is_late() => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Reads it and touches nothing: for a process that only looks. One that cannot be read holds nothing.
     pub fn look(folder: &Path) -> Self {
         file::read(folder).unwrap_or_default()
@@ -225,6 +255,28 @@ impl Registry {
         let known = self.known(card, backend).filter(|known| known.driver == clip(driver))?;
         let (read_bytes_per_s, flops_per_s) = (known.read_bytes_per_s?, known.flops_per_s?);
         Some(Calibration { read_bytes_per_s, flops_per_s })
+    }
+
+    /// The same of other types of weights.
+    pub fn types(&self, card: &Identity, backend: &str, driver: &str) -> BTreeMap<DType, KnownType> {
+        let known = self.known(card, backend).filter(|known| known.driver == clip(driver));
+        known.map(|known| known.by_type.clone()).unwrap_or_default()
+    }
+
+    /// Keeps what was measured with some types of weights beside what is known of the others; the last good value where it is none.
+    pub fn note_types(
+        &mut self,
+        card: &Identity,
+        backend: &str,
+        driver: &str,
+        types: &BTreeMap<DType, KnownType>,
+        now_unix_s: u64,
+    ) {
+        let before = self.known(card, backend).filter(|known| known.driver == clip(driver));
+        let mut known = before.cloned().unwrap_or_default();
+        driver.clone_into(&mut known.driver);
+        known.by_type.extend(types.iter().filter(|(_, rates)| rates.is_plausible()));
+        self.note(card, backend, known, now_unix_s);
     }
 
     /// All that is known of a card through a backend.
@@ -300,6 +352,12 @@ impl Registry {
             known.read_bytes_per_s = known.read_bytes_per_s.or(before.read_bytes_per_s);
             known.flops_per_s = known.flops_per_s.or(before.flops_per_s);
             known.verified_unix_s = known.verified_unix_s.or(before.verified_unix_s);
+        }
+        known.by_type.retain(|_, rates| rates.is_plausible());
+        if let Some(before) = before {
+            before.by_type.iter().for_each(|(dtype, rates)| {
+                known.by_type.entry(*dtype).or_insert(*rates);
+            });
         }
         known.quarantine = known.quarantine.or_else(|| before?.quarantine.clone());
         known.trial = known.trial.or_else(|| before?.trial.clone());

@@ -176,6 +176,7 @@ impl Model {
             head_packed_bytes: norm.1.saturating_add(head.1),
             tied: c.tied,
             hidden: c.hidden,
+            attention: c.heads * c.head_dim,
             vocab: c.vocab,
             context_tokens_max: c.context_tokens_max,
         }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use exo_cluster::EngineId;
 use exo_planner::{ExpectedStep, Phase, PlanDevice, PlanRequest, Workload, expected_step};
 use exo_types::{
-    Correction, Corrections, DeviceFacts, DeviceId, LayerRange, ModelShape, NodeId, ShardPosition, StepFrame,
-    Term,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, LayerRange, ModelShape, NodeId, ShardPosition,
+    StepFrame, Term, TypeRates, WeightTypes,
 };
 
 /// Steps of one token that make a sample.
@@ -70,11 +70,14 @@ struct Learned {
 
 /// The rates that factors are relative to, and what they were measured with.
 #[derive(Clone, PartialEq, Debug)]
-struct Basis(String, String, Option<f64>, Option<f64>);
+struct Basis(String, String, Option<f64>, Option<f64>, Vec<(DType, f64, f64)>);
 
 impl Basis {
     fn of(facts: &DeviceFacts) -> Self {
-        Self(facts.name.clone(), facts.backend.clone(), facts.read_bytes_per_s, facts.flops_per_s)
+        let DeviceFacts { name, backend, read_bytes_per_s, flops_per_s, rates_by_type, .. } = facts;
+        let typed = |rates: &TypeRates| (rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
+        let typed = rates_by_type.iter().map(typed).collect();
+        Self(name.clone(), backend.clone(), *read_bytes_per_s, *flops_per_s, typed)
     }
 }
 
@@ -217,7 +220,7 @@ fn size_of(frame: &StepFrame) -> Option<StepSize> {
 pub(crate) fn expected(
     node: NodeId,
     facts: &DeviceFacts,
-    (shape, layers): (&ModelShape, LayerRange),
+    (shape, types, layers): (&ModelShape, Option<&WeightTypes>, LayerRange),
     (phase, prompt_tokens): (Phase, u32),
 ) -> Option<ExpectedStep> {
     let facts = DeviceFacts { corrections: Corrections::default(), ..facts.clone() };
@@ -225,6 +228,7 @@ pub(crate) fn expected(
     let workload = Workload { prompt_tokens, answer_tokens: 1, streams: 1 };
     let request = PlanRequest {
         workload,
+        weight_types: types.cloned(),
         ..PlanRequest::new(shape.clone(), prompt_tokens.saturating_add(1), vec![device])
     };
     expected_step(&request, layers, phase)

@@ -329,9 +329,6 @@ impl NodeMachine {
             | DataMessage::Rejected { sequence, .. }
             | DataMessage::SequenceEnded { sequence, .. }
             | DataMessage::SequenceFailed { sequence, .. } => self.driver_hears(from, sequence, message),
-            DataMessage::StalePlacement { got, serving } => {
-                tracing::trace!(peer = %from, %got, %serving, "a message of another placement was refused there");
-            }
         }
     }
 

@@ -33,13 +33,23 @@ pub(crate) fn keep_rates(before: &[DeviceFacts], now: &mut [DeviceFacts]) {
         let Some(last) = before.iter().find(|last| last.id == device.id) else { continue };
         keep(last.read_bytes_per_s, &mut device.read_bytes_per_s);
         keep(last.flops_per_s, &mut device.flops_per_s);
+        for rates in &mut device.rates_by_type {
+            let Some(last) = last.rates_by_type.iter().find(|last| last.dtype == rates.dtype) else {
+                continue;
+            };
+            let (mut read, mut flops) = (Some(rates.read_bytes_per_s), Some(rates.flops_per_s));
+            keep(Some(last.read_bytes_per_s), &mut read);
+            keep(Some(last.flops_per_s), &mut flops);
+            (rates.read_bytes_per_s, rates.flops_per_s) =
+                (read.unwrap_or_default(), flops.unwrap_or_default());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use exo_cluster::wire::Bandwidth;
-    use exo_types::{Corrections, DeviceId, DeviceKind, NodeId, SupportClass};
+    use exo_types::{Corrections, DType, DeviceId, DeviceKind, NodeId, SupportClass, TypeRates};
 
     use super::*;
 
@@ -67,6 +77,7 @@ mod tests {
             compute_units: 1,
             read_bytes_per_s: rate,
             flops_per_s: rate,
+            rates_by_type: Vec::new(),
             corrections: Corrections::default(),
             support: SupportClass::Full,
             support_reason: String::new(),
@@ -101,5 +112,24 @@ mod tests {
         ] {
             assert_eq!(told(before, after), (expected, expected), "{before:?} {after:?}");
         }
+    }
+
+    #[test]
+    fn a_rate_of_a_type_that_leaps_keeps_the_last_one_of_its_type() {
+        let with = |rates: &[(DType, f64, f64)]| {
+            let [mut device] = device(Some(1e9));
+            let typed = |&(dtype, read_bytes_per_s, flops_per_s)| TypeRates {
+                dtype,
+                read_bytes_per_s,
+                flops_per_s,
+                is_stale: false,
+            };
+            device.rates_by_type = rates.iter().map(typed).collect();
+            [device]
+        };
+        let before = with(&[(DType::Q4_K, 1e9, 1e10)]);
+        let mut now = with(&[(DType::Q4_K, 2e11, 2e10), (DType::F16, 5e11, 5e12)]);
+        keep_rates(&before, &mut now);
+        assert_eq!(now, with(&[(DType::Q4_K, 1e9, 2e10), (DType::F16, 5e11, 5e12)]));
     }
 }

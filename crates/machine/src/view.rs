@@ -224,9 +224,12 @@ impl ViewInputs<'_> {
         let wanted = self.state.instances().get(&placement.instance).map(|i| &i.request);
         let objective = wanted.map(|wanted| wanted.objective);
         let predicted = wanted.and_then(|wanted| prediction::of(placement, wanted, streams, self.reports));
-        let stages = placement.shards().zip(&reports).map(|((_, shard), report)| {
+        let (predicted, stages_predicted) = predicted.unzip();
+        let stages = placement.shards().zip(&reports).map(|((at, shard), report)| {
             let share = have_all_told.then(|| busy_us(report) as f64 / total as f64);
-            self.stage_view(instance, shard, *report, share)
+            let predicted =
+                stages_predicted.as_ref().and_then(|stages| stages.get(at.stage as usize).copied());
+            api::StageView { predicted, ..self.stage_view(instance, shard, *report, share) }
         });
         api::InstanceView {
             id: placement.instance.to_string(),
@@ -311,6 +314,7 @@ impl ViewInputs<'_> {
             weight_bytes_waiting: report.map_or(0, |r| r.waiting_bytes),
             kv_bytes: request.map_or(0, |r| r.shape.shard_kv_bytes_per_token(shard) * tokens),
             time_share,
+            predicted: None,
             fetched_from: source.map(|n| self.name_of(*n)),
         }
     }

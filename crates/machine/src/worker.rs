@@ -389,10 +389,9 @@ impl NodeMachine {
         let wanted = self.worker.desired().iter().find(|desired| desired.position() == step.0);
         let instance = wanted.map(|desired| desired.placement.instance);
         let placed = instance.and_then(|instance| self.state().instances().get(&instance));
-        if let Some((facts, placed)) = facts.zip(placed)
-            && let Some(expected) =
-                expected(self.me, facts, (&placed.request.shape, spec.layers), (phase, tokens))
-        {
+        let Some((facts, placed)) = facts.zip(placed) else { return };
+        let model = (&placed.request.shape, placed.request.weight_types.as_deref(), spec.layers);
+        if let Some(expected) = expected(self.me, facts, model, (phase, tokens)) {
             self.lessons.learn(&facts.clone(), phase, expected, took);
         }
     }

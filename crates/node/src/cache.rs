@@ -4,6 +4,9 @@ use exo_cluster::wire::limits::CACHE_TOKENS_MAX;
 use exo_engine::PAGE_TOKENS;
 use exo_types::KvDType;
 
+// The planner's advice is about the same pages.
+const _: () = assert!(PAGE_TOKENS == exo_planner::PAGE_TOKENS);
+
 /// The cache of an instance, as asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheRequest {
@@ -45,6 +48,16 @@ pub enum CacheError {
         /// Its pages, in tokens.
         needed_tokens: u32,
     },
+    /// A longer context than the model was made for.
+    #[error(
+        "the model was made for a context of {model_tokens} tokens, and {asked_tokens} are asked for; ask for at most {model_tokens}"
+    )]
+    BeyondModel {
+        /// Asked for.
+        asked_tokens: u32,
+        /// What it was made for.
+        model_tokens: u32,
+    },
     /// More than any instance may have.
     #[error(
         "a cache of {asked_tokens} tokens is more than the {CACHE_TOKENS_MAX} that one instance may hold"
@@ -68,6 +81,14 @@ pub fn cache_pages(asked_tokens: u32, context_tokens: Option<u32>) -> Result<u32
     match context_tokens.filter(|_| held_tokens < needed_tokens) {
         Some(context_tokens) => Err(CacheError::BelowContext { asked_tokens, context_tokens, needed_tokens }),
         None => Ok(held_tokens),
+    }
+}
+
+/// Refuses a context that somebody names and the model was not made for: with a shorter one than they name their texts would end early.
+pub fn check_context(named: Option<u32>, model_tokens: u32) -> Result<(), CacheError> {
+    match named.filter(|named| *named > model_tokens.max(1)) {
+        Some(asked_tokens) => Err(CacheError::BeyondModel { asked_tokens, model_tokens }),
+        None => Ok(()),
     }
 }
 
@@ -129,6 +150,9 @@ mod tests {
         for part in ["a cache of 127 tokens", "context of 100", "at least 128"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let text = check_context(Some(9000), 4096).unwrap_err().to_string();
+        assert!(text.contains("made for a context of 4096 tokens, and 9000 are asked for"), "{text}");
+        assert_eq!((check_context(Some(4096), 4096), check_context(None, 0)), (Ok(()), Ok(())));
         let text = why(shape(4096, false, u32::MAX, None));
         assert!(text.contains("more than the 67108864"), "{text}");
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use exo_accelerators::{Candidate, DeviceAsk, DeviceInfo, Ranking, Wanted, chain, open_all};
 use exo_backend::Device;
 use exo_device::Quarantine;
-use exo_types::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, SupportClass, Time};
+use exo_types::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, SupportClass, Time, TypeRates};
 use tokio::sync::watch;
 
 use crate::device::{ask_for, asks, both};
@@ -34,6 +34,8 @@ pub struct Compute {
     why: Option<(DeviceId, String)>,
     /// Sensors, as this process can read them.
     sensed: Sensed,
+    /// What the processor does with types of weights, where that was measured since it was opened.
+    types: Option<Vec<TypeRates>>,
 }
 
 /// Sensors of the devices of a node.
@@ -129,7 +131,7 @@ impl Compute {
 
     fn open_asked(asks: Vec<DeviceAsk>, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
         let (here, sensed) = (OnceLock::new(), Sensed::default());
-        let compute = Self { here, cards: Vec::new(), is_chosen: false, why: None, sensed };
+        let compute = Self { here, cards: Vec::new(), is_chosen: false, why: None, sensed, types: None };
         let Some(first) = asks.first() else {
             compute.processor(config, host)?;
             return Ok(compute);
@@ -153,7 +155,10 @@ impl Compute {
     /// needed: while it stands in for them all, and for as long as it `is_used` then. Beside those that the node chose it
     /// always does.
     pub fn facts(&self, is_used: bool) -> Vec<DeviceFacts> {
-        let here = self.here.get().map(|(_, facts)| facts.clone());
+        let here = self.here.get().map(|(_, facts)| match &self.types {
+            Some(types) => DeviceFacts { rates_by_type: types.clone(), ..facts.clone() },
+            None => facts.clone(),
+        });
         let here = here.filter(|_| self.has_both() || self.is_left_to_processor() || is_used);
         let mut facts: Vec<_> = self.cards.iter().map(Card::facts_now).chain(here).collect();
         let can_be_used = |facts: &&mut DeviceFacts| facts.support != SupportClass::Unsupported;
@@ -200,6 +205,14 @@ impl Compute {
     /// What this process has read last.
     pub fn last_sensed(&self) -> &Sensed {
         &self.sensed
+    }
+
+    /// Notes what was measured of the processor; whether it is news.
+    pub fn types_measured(&mut self, types: Vec<TypeRates>) -> bool {
+        let before = self.types.as_ref().or_else(|| Some(&self.here.get()?.1.rates_by_type));
+        let is_news = before != Some(&types);
+        self.types = Some(types);
+        is_news
     }
 
     /// Notes what this process has read.

@@ -1,9 +1,8 @@
 //! A model by its description and a type of file, without a file: what each tensor would be, and what the planner needs of them.
 
 use exo_formats::{LayerTensor, ModelConfig, TensorName};
-use exo_planner::WeightTypes;
 use exo_quant::Target;
-use exo_types::{DType, KvDType, LayerShape, ModelShape};
+use exo_types::{DType, KvDType, LayerShape, ModelShape, TypeBytes, WeightTypes};
 
 /// A tensor as a file would store it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +54,7 @@ pub fn shape(config: &ModelConfig, tensors: &[DescribedTensor], kv: KvDType) -> 
         tensors.iter().map(|t| exo_backend_cpu::weight_bytes(t.dtype, t.rows, t.cols)).sum::<u64>()
     };
     let types =
-        |tensors: &[&DescribedTensor]| tensors.iter().map(|t| (t.dtype, t.bytes())).collect::<Vec<_>>();
+        |tensors: &[&DescribedTensor]| tensors.iter().map(|t| (t.dtype, t.bytes())).collect::<TypeBytes>();
     let head_name = if config.tied { TensorName::Embedding } else { TensorName::Head };
     let embedding = of(&|name| name == TensorName::Embedding);
     let head = of(&|name| name == TensorName::OutputNorm || name == head_name);
@@ -82,6 +81,7 @@ pub fn shape(config: &ModelConfig, tensors: &[DescribedTensor], kv: KvDType) -> 
         head_packed_bytes: packed(&head),
         tied: config.tied,
         hidden: config.hidden,
+        attention: config.heads * config.head_dim,
         vocab: config.vocab,
         context_tokens_max: config.context_tokens_max,
     };

@@ -1,11 +1,14 @@
 //! The devices that a node computes on, as configured. Accelerators are opened in a worker's process.
 
+use std::path::PathBuf;
+
 use exo_accelerators::{
-    Backend, Candidate, ChooseError, DeviceAsk, InProcess, Message, ProcessorOptions, Surveyor, Wanted,
+    Backend, Candidate, ChooseError, DeviceAsk, InProcess, Message, ProcessorOptions, Surveyor,
+    TYPE_BYTES_MIN, Wanted,
 };
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions};
-use exo_types::ComputeShare;
+use exo_types::{ComputeShare, DType, TypeBytes, TypeRates};
 
 use crate::open_device::{Failure, Opened, open_asked, shared_free_bytes};
 use crate::worker::{Children, WorkerProgram};
@@ -136,6 +139,7 @@ pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure
         && let Some(rates) = exo_accelerators::rates(&config.data_dir, &processor_options(config))
     {
         (facts.read_bytes_per_s, facts.flops_per_s) = (Some(rates.read_bytes_per_s), Some(rates.flops_per_s));
+        facts.rates_by_type = exo_accelerators::known_types(&config.data_dir, &processor_options(config));
     }
     // Shown wherever the device is: a warning at the start is soon forgotten.
     let rests = (config.compute_share != ComputeShare::FULL)
@@ -143,6 +147,26 @@ pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure
     let remarks = [Some(probed.support_reason).filter(|r| !r.is_empty()), crowding(config), rests];
     facts.support_reason = remarks.into_iter().flatten().collect::<Vec<_>>().join("; ");
     Ok((device, facts))
+}
+
+/// Measures what the processor does with types of weights, when a model has enough of them.
+pub struct TypeMeter {
+    data_dir: PathBuf,
+    options: ProcessorOptions,
+}
+
+impl TypeMeter {
+    /// As the node uses its processor.
+    pub fn of(config: &NodeConfig) -> Self {
+        Self { data_dir: config.data_dir.clone(), options: processor_options(config) }
+    }
+
+    /// Measures those that are not known, about half a second each; all that is known then. Blocks.
+    pub fn measure(self, types: &TypeBytes) -> Vec<TypeRates> {
+        let is_large = |(_, bytes): &&(DType, u64)| *bytes >= TYPE_BYTES_MIN;
+        let wanted: Vec<DType> = types.0.iter().filter(is_large).map(|(dtype, _)| *dtype).collect();
+        exo_accelerators::measure_types(&self.data_dir, &self.options, &wanted)
+    }
 }
 
 /// What a user should know who asked for more threads than there are processors.

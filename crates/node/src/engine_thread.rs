@@ -326,7 +326,6 @@ fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
         StageCommand::Open { spec, cached, .. } => engine.open_cached(spec, &cached),
         StageCommand::Keep { sequence, pages } => engine.keep(sequence, &pages),
         StageCommand::Forget(pages) => engine.forget(&pages),
-        StageCommand::Truncate { sequence, length } => engine.truncate(sequence, length),
         // It was never opened here if that was refused.
         StageCommand::Close(sequence) => match engine.close(sequence) {
             Err(SequenceError::Unknown { .. }) => Ok(()),

@@ -9,7 +9,7 @@ use exo_discovery::Found;
 use exo_formats::Model;
 use exo_machine::{Answer, DialId, Input, Question, SequenceEvent, StartRequest};
 use exo_transport::{Channel, JoinChannel};
-use exo_types::{DeviceId, RequestId};
+use exo_types::{DeviceId, RequestId, TypeRates};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::compute::Sensed;
@@ -69,6 +69,8 @@ pub struct OpenedModel {
     pub model: Result<Arc<Model>, String>,
     /// Whether the small model can guess for it.
     pub draft: Option<Result<(), String>>,
+    /// What the processor does with types of weights, where it loads it.
+    pub types: Option<Vec<TypeRates>>,
 }
 
 impl From<Input> for Event {

@@ -27,6 +27,7 @@ pub use model_shape::ModelNumbers;
 use reference::fit_reference;
 pub use words::{answer as answer_text, pages};
 
+use crate::cache::CacheRequest;
 use crate::details::Details;
 use crate::heads::OutlineFolder;
 use crate::{described, planning};
@@ -53,6 +54,10 @@ pub struct FitsCluster {
     pub links: Vec<LinkFacts>,
     /// Context to plan for; never more than a model's own.
     pub context_tokens: u32,
+    /// Sequences that may run at once, as for whatever is placed.
+    pub slots: u32,
+    /// Tokens of the cache over all of them; `None` for every slot at full context.
+    pub cache_tokens: Option<u32>,
     /// How keys and values are stored.
     pub kv: KvDType,
 }
@@ -78,8 +83,14 @@ pub(crate) struct SizedModel {
 impl FitsCluster {
     fn request(&self, model: &SizedModel, context_tokens: u32) -> PlanRequest {
         let devices = self.devices.clone();
-        let context_tokens = context_tokens.min(model.shape.context_tokens_max.max(1));
+        let Self { slots, cache_tokens, kv, .. } = *self;
+        let cache = CacheRequest { context_tokens, context_named: false, slots, cache_tokens, kv };
+        let too_large = |_| (context_tokens.min(model.shape.context_tokens_max.max(1)), u32::MAX);
+        let (context_tokens, cache_tokens) =
+            cache.shape(model.shape.context_tokens_max).unwrap_or_else(too_large);
         PlanRequest {
+            slots,
+            cache_tokens,
             links: self.links.clone(),
             weight_types: model.weight_types.clone(),
             work_max: WORK_MAX,
@@ -269,7 +280,8 @@ fn longest_context(cluster: &FitsCluster, model: &SizedModel, fits: u32) -> u32 
     longer.extend((made_for > fits).then_some(made_for));
     let count =
         longer.partition_point(|context| exo_planner::plan(&cluster.request(model, *context)).is_ok());
-    count.checked_sub(1).and_then(|last| longer.get(last)).copied().unwrap_or(fits)
+    let longest = count.checked_sub(1).and_then(|last| longer.get(last)).copied().unwrap_or(fits);
+    longest.min(cluster.cache_tokens.unwrap_or(u32::MAX))
 }
 
 /// What would make it fit.
@@ -298,9 +310,11 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
     more.sort();
     changes.extend(more.into_iter().map(|(_, text)| text));
     let (quantisation, bytes) = (&smallest.quantisation, words::gib(smallest.download_bytes));
-    let missing = words::gib(*missing_bytes);
-    let summary =
-        format!("too large: even as {quantisation} it has {bytes}, and {missing} of memory are missing");
+    let missing = match missing_bytes {
+        0 => "no devices hold it in pieces".to_owned(),
+        bytes => format!("{} of memory are missing", words::gib(*bytes)),
+    };
+    let summary = format!("too large: even as {quantisation} it has {bytes}, and {missing}");
     FitView { verdict: FitVerdict::TooLarge, summary, changes, ..view }
 }
 

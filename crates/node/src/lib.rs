@@ -66,7 +66,7 @@ mod window;
 mod words;
 mod worker;
 
-pub use cache::{CacheError, cache_pages};
+pub use cache::{CacheError, cache_pages, check_context};
 pub use config::{DeviceChoice, NodeConfig};
 pub use device::{asking_drivers, choose_devices, open as open_device, processor_options};
 pub use downloads::{found_model_view, found_repo_view, repo_view};

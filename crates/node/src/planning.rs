@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exo_api::plan::{
-    AloneView, PlanDeviceView, PlanObjective, PlanQuery, PlanStageView, PlanView, ScoresView,
+    AloneView, PlanDeviceView, PlanObjective, PlanQuery, PlanRateView, PlanStageView, PlanView, ScoresView,
 };
 use exo_api::{
     ClusterView, InstanceView, LinkView, NodeStatus, PlaceRequest, ReplanDecision, ReplanStageView,
@@ -17,12 +17,11 @@ use exo_cluster::{InstanceRequest, PlaceObjective};
 use exo_formats::{LayerTensor, Model, TensorName};
 use exo_machine::prediction_view;
 use exo_planner::{
-    Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, WeightTypes,
-    Workload,
+    Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, Source, Workload,
 };
 use exo_types::{
-    DType, DeviceFacts, DeviceId, DeviceState, Exclusion, LayerRange, ModelShape, NodeId, Placement, Shard,
-    Stage, SupportClass,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceState, Exclusion, LayerRange, ModelShape, NodeId,
+    Placement, Shard, Stage, SupportClass, TypeBytes, TypeRates, WeightTypes,
 };
 
 /// Why a query cannot be put to the planner.
@@ -52,7 +51,7 @@ pub enum QueryError {
         text: String,
     },
     /// Two wishes that no plan is good at together.
-    #[error("a throughput and at least {stages_min} stages are two objectives: leave one out")]
+    #[error("a throughput and at least {stages_min} devices are two objectives: leave one out")]
     TwoObjectives {
         /// As many as were asked for.
         stages_min: u32,
@@ -60,6 +59,14 @@ pub enum QueryError {
     /// Streams that nothing is computed for.
     #[error("streams are what the objective `throughput` is computed for: name it, or leave them out")]
     Streams,
+    /// More streams than can run.
+    #[error("{streams} streams do not run in {slots} slots: ask for as many slots, or for fewer streams")]
+    FewSlots {
+        /// Streams asked for.
+        streams: u32,
+        /// Sequences that may run at once.
+        slots: u32,
+    },
     /// A number that must not be 0 is.
     #[error("{what} must not be 0")]
     Zero {
@@ -74,7 +81,7 @@ impl QueryError {
         match self {
             Self::NoDevice { .. } | Self::Ambiguous { .. } | Self::Layers { .. } => "pins",
             Self::TwoObjectives { .. } => "objective",
-            Self::Streams => "streams",
+            Self::Streams | Self::FewSlots { .. } => "streams",
             Self::Zero { what } => what,
         }
     }
@@ -94,13 +101,19 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
             None => {}
         }
     }
+    if query.nodes_min == Some(0) {
+        return Err(QueryError::Zero { what: "nodes_min" });
+    }
     request.objective = match (query.objective, query.nodes_min) {
         (PlanObjective::Latency, Some(stages_min)) if stages_min > 1 => Objective::Spread { stages_min },
         (PlanObjective::Latency, _) => Objective::Latency,
         (PlanObjective::Throughput, Some(stages_min)) if stages_min > 1 => {
             return Err(QueryError::TwoObjectives { stages_min });
         }
-        (PlanObjective::Throughput, _) => Objective::Throughput,
+        (PlanObjective::Throughput, _) => {
+            request.workload.streams = streams_of(query.streams, request.slots)?;
+            Objective::Throughput
+        }
     };
     for name in &query.exclude {
         let excluded = named(request, name)?;
@@ -115,6 +128,14 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
     Ok(())
 }
 
+/// The streams of a throughput: as many as there are slots, where nobody says how many.
+fn streams_of(asked: Option<u32>, slots: u32) -> Result<u32, QueryError> {
+    match asked {
+        Some(streams) if streams > slots => Err(QueryError::FewSlots { streams, slots }),
+        asked => Ok(asked.unwrap_or(slots)),
+    }
+}
+
 /// Writes what whoever places a model says of objective and devices into what the log keeps.
 pub(crate) fn constrain(
     place: &PlaceRequest,
@@ -122,12 +143,17 @@ pub(crate) fn constrain(
     wanted: &mut InstanceRequest,
 ) -> Result<(), QueryError> {
     let stages_min = place.nodes_min.unwrap_or(1);
+    if stages_min == 0 {
+        return Err(QueryError::Zero { what: "nodes_min" });
+    }
     wanted.objective = match (place.objective.unwrap_or_default(), place.streams) {
         (PlanObjective::Throughput, _) if stages_min > 1 => {
             return Err(QueryError::TwoObjectives { stages_min });
         }
         (PlanObjective::Throughput, Some(0)) => return Err(QueryError::Zero { what: "streams" }),
-        (PlanObjective::Throughput, streams) => PlaceObjective::Throughput { streams: streams.unwrap_or(1) },
+        (PlanObjective::Throughput, streams) => {
+            PlaceObjective::Throughput { streams: streams_of(streams, wanted.slots)? }
+        }
         (PlanObjective::Latency, Some(_)) => return Err(QueryError::Streams),
         (PlanObjective::Latency, None) if stages_min > 1 => PlaceObjective::Spread { stages_min },
         (PlanObjective::Latency, None) => PlaceObjective::Fit,
@@ -231,6 +257,7 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 compute_units: device.compute_units.unwrap_or(0),
                 read_bytes_per_s: device.read_bytes_per_s,
                 flops_per_s: device.flops_per_s,
+                rates_by_type: device.rates_by_type.iter().map(TypeRates::from).collect(),
                 corrections: device.corrections.into(),
                 support: device.support,
                 support_reason: device.support_reason.clone(),
@@ -288,6 +315,7 @@ pub(crate) fn request_of(wanted: &InstanceRequest, view: &ClusterView) -> PlanRe
         objective,
         workload: Workload { streams, ..Workload::default() },
         pins: wanted.pins.clone(),
+        weight_types: wanted.weight_types.as_deref().cloned(),
         model: wanted.model,
         slots: wanted.slots,
         cache_tokens: wanted.cache_tokens,
@@ -324,7 +352,7 @@ pub(crate) fn differences(
     }
     let stages_min = request.nodes_min.unwrap_or(1);
     if (placed.stages.len() as u32) < stages_min {
-        differences.push(format!("{} stages and not at least {stages_min}", placed.stages.len()));
+        differences.push(format!("{} devices and not at least {stages_min}", placed.stages.len()));
     }
     differences.extend(shown.into_iter().flat_map(|shown| other_wishes(shown, request, wanted, view)));
     differences
@@ -374,19 +402,26 @@ fn other_wishes(
 
 /// How many bytes of each layer and of the head are of which type. `None` where only part of the model is here.
 pub fn weight_types(model: &Model, shape: &ModelShape) -> Option<WeightTypes> {
-    let bytes = |names: &[TensorName]| -> Vec<(DType, u64)> {
-        let mut types: BTreeMap<DType, u64> = BTreeMap::new();
-        for view in names.iter().filter_map(|name| model.tensor(*name).ok()) {
-            *types.entry(view.dtype).or_default() += view.range.len() as u64;
-        }
-        types.into_iter().collect()
+    let types = types_of(model, 0..model.config.layers);
+    types.are_of(shape).then_some(types)
+}
+
+/// The same of what is here of a shard.
+pub(crate) fn types_of_shard(model: &Model, shard: &Shard) -> TypeBytes {
+    let layers = shard.layers.start..shard.layers.end.min(model.config.layers);
+    let WeightTypes { layers, head } = types_of(model, layers);
+    let head = shard.head.then_some(head);
+    layers.into_iter().chain(head).flat_map(|types| types.0).collect()
+}
+
+fn types_of(model: &Model, layers: std::ops::Range<u32>) -> WeightTypes {
+    let bytes = |names: &[TensorName]| -> TypeBytes {
+        let views = names.iter().filter_map(|name| model.tensor(*name).ok());
+        views.map(|view| (view.dtype, view.range.len() as u64)).collect()
     };
     let layer = |i: u32| bytes(&LayerTensor::ALL.map(|tensor| TensorName::Layer(i, tensor)));
     let head = bytes(&[TensorName::OutputNorm, TensorName::Head]);
-    let layers: Vec<Vec<(DType, u64)>> = (0..model.config.layers).map(layer).collect();
-    let sum = |types: &[(DType, u64)]| types.iter().map(|(_, bytes)| bytes).sum::<u64>();
-    let is_all = layers.iter().zip(&shape.layers).all(|(types, layer)| sum(types) == layer.weight_bytes);
-    (is_all && sum(&head) == shape.head_bytes).then_some(WeightTypes { layers, head })
+    WeightTypes { layers: layers.map(layer).collect(), head }
 }
 
 /// Plans, and says it in words of the API.
@@ -453,15 +488,16 @@ pub(crate) fn stages(request: &PlanRequest, plan: &Plan) -> Vec<PlanStageView> {
 }
 
 fn devices(request: &PlanRequest, plan: &Plan) -> Vec<PlanDeviceView> {
-    let described = request.devices.iter().zip(plan.reasons.iter().zip(&plan.scores));
+    let described = request.devices.iter().zip(plan.reasons.iter().zip(&plan.scores)).enumerate();
     let per_mille = |score: u32| f64::from(score) / 1e3;
     described
-        .map(|(device, (reason, score))| PlanDeviceView {
+        .map(|(at, (device, (reason, score)))| PlanDeviceView {
             node: device.node.to_full(),
             node_name: device.node_name.clone(),
             device: device.device.id.to_string(),
             reason: reason.text.clone(),
             otherwise_ms: reason.otherwise_ns.map(ms),
+            rates: rates(request, at),
             scores: ScoresView {
                 compute: per_mille(score.compute),
                 memory: per_mille(score.memory),
@@ -472,6 +508,33 @@ fn devices(request: &PlanRequest, plan: &Plan) -> Vec<PlanDeviceView> {
             },
         })
         .collect()
+}
+
+/// Of each type that counts. What is missing was taken from another type's, which is said.
+fn rates(request: &PlanRequest, device: usize) -> Vec<PlanRateView> {
+    let Some(types) = &request.weight_types else { return Vec::new() };
+    let all: TypeBytes =
+        types.layers.iter().chain([&types.head]).flat_map(|types| types.0.iter().copied()).collect();
+    let mut uncorrected = request.clone();
+    uncorrected.devices[device].rates.corrections = Corrections::default();
+    let rates = exo_planner::rates_of(&uncorrected, device);
+    let counts = |(_, bytes): &&(DType, u64)| *bytes >= all.total() / 100;
+    let view = |&(dtype, _): &(DType, u64)| {
+        let read = rates.read_of(dtype);
+        let known = |dtype: DType| rates.read_by_type.contains_key(&dtype);
+        let source = match read.source {
+            Source::Derived if known(dtype) => "taken from devices alike",
+            Source::Derived if known(DType::Q8_0) => "taken from Q8_0",
+            source => source.text(),
+        };
+        PlanRateView {
+            dtype,
+            read_bytes_per_s: read.value,
+            flops_per_s: rates.flops_of(dtype).value,
+            source: source.to_owned(),
+        }
+    };
+    all.0.iter().filter(counts).map(view).collect()
 }
 
 fn alone(request: &PlanRequest) -> Vec<AloneView> {

@@ -1,15 +1,17 @@
 //! The model of cost: what a plan takes, in whole nanoseconds.
 //!
 //! Rates become whole numbers first and times are rounded down a layer at a time, so every machine computes the same.
-//! Below, `W` are the bytes of a layer's weights as the device holds them, `r` the rate at which it reads their type,
-//! `F` the operations of a row, `f` their rate, `K` the bytes of keys and values a token has in the layer, `k` the rate of
-//! attention, `C` the width of a hidden state, `P` the tokens of the prompt, `D` the depth (tokens already there).
+//! Below, `W` are the bytes of a layer's weights (as files store them where their type has a rate of its own, else as the device holds them), `r` the rate
+//! at which it reads their type,
+//! `F` the operations of a row, `f` their rate (with weights of several types the times of each are added, operations shared as elements are), `K` the bytes of keys and values a token has in the layer, `k` the rate of
+//! attention, `C` the width of a hidden state, `A` that of attention, `P` the tokens of the prompt, `m` its chunks (as large as the scheduler makes them at most, the smaller the more
+//! stages there are, [`chunk_tokens`]; on slow devices it makes smaller ones, which overlap more and read weights more often), `D` the depth (tokens already there).
 //!
 //! | what | formula | source |
 //! |---|---|---|
 //! | a layer, `n` rows at depth `D` | `max(W/r, n·F/f) + n·K·D/k + t_layer` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785 |
 //! | the head, `n` rows | `W_head/r` and at least `n·2·C·V/f` | as a layer without attention |
-//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, (P·F + 2·C·P²)/f) + m·t_layer) / m` | scores and sums of row `t` are `4·C·t` operations; over `P` rows `2·C·P²` |
+//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, (P·F + 2·A·P²)/f) + m·t_layer) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²` |
 //! | a stage | `Σ layers + t_step` (and the head, on the last) | |
 //! | a hop, `n` rows | `t_hop + rtt/2 + 4·C·n/bandwidth` | hidden states travel as f32 |
 //! | the way back | `t_hop + rtt/2` | it carries token ids |
@@ -33,7 +35,17 @@ use exo_types::{DType, LayerRange, NodeId};
 
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
 use crate::memory::{CHUNK_TOKENS, Held};
+use crate::ratios::TypeRatios;
 use crate::{LinkFacts, Objective, PlanRequest, Prediction, Range, Workload};
+
+/// In a pipeline no chunk is smaller: the cost of a step would be most of it.
+const CHUNK_TOKENS_PIPELINED_MIN: u32 = 64;
+
+/// Tokens of a prompt that pass a stage of a pipeline at once: with several stages the less, so that they work at the same time.
+pub fn chunk_tokens(stages: usize, chunk_max: u32) -> u32 {
+    let stages = u32::try_from(stages.max(1)).unwrap_or(u32::MAX);
+    (chunk_max / stages).max(CHUNK_TOKENS_PIPELINED_MIN).min(chunk_max).max(1)
+}
 
 /// Bytes of one element of a hidden state on the wire.
 const WIRE_BYTES: u64 = 4;
@@ -90,21 +102,33 @@ struct DeviceCost {
     node: NodeId,
     held: Held,
     read: u64,
-    read_by_type: BTreeMap<DType, u64>,
     flops: u64,
+    /// By type as [`DType::ALL`] has them: reading, and arithmetic.
+    by_type: [TypeCost; DType::ALL.len()],
     kv: u64,
     layer_ns: u64,
     step_ns: u64,
 }
 
+#[derive(Clone, Copy)]
+struct TypeCost {
+    /// Whether `read` counts bytes as they are stored; else as they are held.
+    is_of_stored: bool,
+    read: u64,
+    flops: u64,
+}
+
 impl<'a> Costs<'a> {
     pub(crate) fn of(request: &'a PlanRequest, case: Case) -> Self {
         let Workload { prompt_tokens, answer_tokens, .. } = request.workload;
-        let context = u64::from(request.context_tokens);
-        let prompt = u64::from(prompt_tokens).min(context).max(1);
+        let (context, asked) = (u64::from(request.context_tokens), u64::from(prompt_tokens));
+        let both = asked + u64::from(answer_tokens);
+        // What is longer than the context is as much shorter in both of its parts.
+        let prompt = if both > context { asked * context / both } else { asked }.max(1);
         let answer = u64::from(answer_tokens).min(context.saturating_sub(prompt)).max(1);
+        let ratios = TypeRatios::of(&request.devices);
         let devices = request.devices.iter().map(|device| {
-            let rates = device.rates.complete(device.device.kind);
+            let rates = ratios.complete(device);
             // Heat slows everything that computes.
             let cool = |rate: u64| {
                 ((u128::from(rate) * u128::from(device.thermal_percent.clamp(1, 100))) / 100) as u64
@@ -114,8 +138,12 @@ impl<'a> Costs<'a> {
                 node: device.node,
                 held: Held::by(device.device.kind),
                 read: rate(rates.read_bytes_per_s),
-                read_by_type: rates.read_by_type.iter().map(|(t, f)| (*t, rate(*f))).collect(),
                 flops: rate(rates.flops_per_s),
+                by_type: DType::ALL.map(|dtype| TypeCost {
+                    is_of_stored: rates.read_by_type.contains_key(&dtype),
+                    read: rate(rates.read_of(dtype)),
+                    flops: rate(rates.flops_of(dtype)),
+                }),
                 kv: rate(rates.kv_bytes_per_s),
                 layer_ns: case.time(rates.layer_s),
                 step_ns: case.time(rates.step_s),
@@ -131,14 +159,19 @@ impl<'a> Costs<'a> {
         self.answer
     }
 
-    /// Chunks of the prompt.
-    pub(crate) fn chunks(&self) -> u64 {
-        self.prompt.div_ceil(CHUNK_TOKENS)
+    /// Tokens of the prompt that are counted.
+    pub(crate) fn prompt(&self) -> u64 {
+        self.prompt
     }
 
-    /// Rows of a chunk.
-    pub(crate) fn chunk_rows(&self) -> u64 {
-        self.prompt.min(CHUNK_TOKENS)
+    /// Chunks of the prompt over so many stages.
+    pub(crate) fn chunks(&self, stages: usize) -> u64 {
+        self.prompt.div_ceil(chunk_tokens(stages, CHUNK_TOKENS).into())
+    }
+
+    /// Rows of one of so many chunks.
+    pub(crate) fn chunk_rows(&self, chunks: u64) -> u64 {
+        self.prompt.div_ceil(chunks.max(1))
     }
 
     fn depth(&self) -> u64 {
@@ -148,19 +181,23 @@ impl<'a> Costs<'a> {
     /// One layer of a step of `rows` sequences in the middle of their answers.
     pub(crate) fn layer_ns(&self, device: usize, layer: usize, rows: u64) -> u64 {
         let (cost, shape) = (&self.devices[device], &self.request.shape.layers[layer]);
-        let compute = per_s(rows.into(), shape.flops_per_token, cost.flops);
+        let operations = u128::from(rows) * u128::from(shape.flops_per_token);
+        let compute = cost.compute_ns(operations, self.layer_types(layer));
         let attend = per_s(u128::from(rows) * u128::from(self.depth()), shape.kv_bytes_per_token, cost.kv);
         let ns = self.read_ns(device, layer).max(compute).saturating_add(attend);
         ns.saturating_add(cost.layer_ns).min(NS_MAX)
     }
 
-    /// One layer of one chunk of the prompt.
-    pub(crate) fn chunk_layer_ns(&self, device: usize, layer: usize) -> u64 {
-        let (cost, shape, chunks) = (&self.devices[device], &self.request.shape.layers[layer], self.chunks());
+    /// One layer of one of so many chunks of the prompt.
+    pub(crate) fn chunk_layer_ns(&self, device: usize, layer: usize, chunks: u64) -> u64 {
+        let (cost, shape) = (&self.devices[device], &self.request.shape.layers[layer]);
         let prompt = u128::from(self.prompt);
         let linear = prompt * u128::from(shape.flops_per_token);
-        let quadratic = 2 * u128::from(self.request.shape.hidden) * prompt * prompt;
-        let compute = per_s(linear.saturating_add(quadratic), 1, cost.flops);
+        let quadratic = 2 * u128::from(self.request.shape.attention) * prompt * prompt;
+        let compute = match self.layer_types(layer) {
+            None => per_s(linear.saturating_add(quadratic), 1, cost.flops),
+            types => cost.compute_ns(linear, types).saturating_add(per_s(quadratic, 1, cost.flops)),
+        };
         let read = self.read_ns(device, layer).saturating_mul(chunks);
         let prompt_ns = compute.max(read).saturating_add(cost.layer_ns.saturating_mul(chunks));
         prompt_ns.div_ceil(chunks).min(NS_MAX)
@@ -173,11 +210,9 @@ impl<'a> Costs<'a> {
             Held::AsStored => shape.head_bytes,
             Held::Packed => shape.head_packed_bytes,
         };
-        let types = self.request.weight_types.as_ref().map(|types| types.head.as_slice());
-        let operations = 2 * u64::from(shape.hidden) * u64::from(shape.vocab);
-        cost.read_ns(held, shape.head_bytes, types)
-            .max(per_s(rows.into(), operations, cost.flops))
-            .min(NS_MAX)
+        let types = self.request.weight_types.as_ref().map(|types| types.head.0.as_slice());
+        let operations = 2 * u128::from(shape.hidden) * u128::from(shape.vocab) * u128::from(rows);
+        cost.read_ns(held, shape.head_bytes, types).max(cost.compute_ns(operations, types)).min(NS_MAX)
     }
 
     /// What every step costs on the device.
@@ -191,8 +226,12 @@ impl<'a> Costs<'a> {
             Held::AsStored => shape.weight_bytes,
             Held::Packed => shape.packed_bytes,
         };
-        let types = self.request.weight_types.as_ref().and_then(|types| types.layers.get(layer));
-        cost.read_ns(held, shape.weight_bytes, types.map(Vec::as_slice))
+        cost.read_ns(held, shape.weight_bytes, self.layer_types(layer))
+    }
+
+    fn layer_types(&self, layer: usize) -> Option<&[(DType, u64)]> {
+        let types = self.request.weight_types.as_ref()?.layers.get(layer)?;
+        Some(types.0.as_slice())
     }
 
     /// From the device of one stage to that of the next, with the hidden states of `rows` rows.
@@ -251,12 +290,35 @@ impl<'a> Costs<'a> {
 }
 
 impl DeviceCost {
+    fn of_type(&self, dtype: DType) -> &TypeCost {
+        // `DType::ALL` is in the order of declaration.
+        &self.by_type[dtype as usize]
+    }
+
     /// Weights of `stored` bytes that take `held` bytes on the device.
     fn read_ns(&self, held: u64, stored: u64, types: Option<&[(DType, u64)]>) -> u64 {
         let Some(types) = types else { return per_s(held.into(), 1, self.read) };
         let of_type = |&(dtype, bytes): &(DType, u64)| {
-            let here = u128::from(bytes) * u128::from(held) / u128::from(stored.max(1));
-            per_s(here, 1, *self.read_by_type.get(&dtype).unwrap_or(&self.read))
+            let cost = self.of_type(dtype);
+            let here = match cost.is_of_stored {
+                true => bytes.into(),
+                false => u128::from(bytes) * u128::from(held) / u128::from(stored.max(1)),
+            };
+            per_s(here, 1, cost.read)
+        };
+        types.iter().map(of_type).fold(0, u64::saturating_add).min(NS_MAX)
+    }
+
+    /// Operations, spread over the types as their elements are.
+    fn compute_ns(&self, operations: u128, types: Option<&[(DType, u64)]>) -> u64 {
+        let Some(types) = types else { return per_s(operations, 1, self.flops) };
+        let elements = |&(dtype, bytes): &(DType, u64)| {
+            u128::from(bytes) * u128::from(dtype.block_elements()) / u128::from(dtype.block_bytes())
+        };
+        let all: u128 = types.iter().map(elements).sum();
+        let of_type = |part: &(DType, u64)| {
+            let share = operations.saturating_mul(elements(part)) / all.max(1);
+            per_s(share, 1, self.of_type(part.0).flops)
         };
         types.iter().map(of_type).fold(0, u64::saturating_add).min(NS_MAX)
     }
@@ -296,6 +358,15 @@ pub struct ExpectedStep {
     pub fixed_ns: u64,
 }
 
+/// What one stage computes, beside the others of its placement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StageTimes {
+    /// For a token of one stream.
+    pub token_ns: u64,
+    /// For a whole prompt.
+    pub prompt_ns: u64,
+}
+
 /// Times of one plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Times {
@@ -324,6 +395,13 @@ impl Costs<'_> {
         layers.map(|layer| self.layer_ns(device, layer, 1)).sum::<u64>() + self.step_ns(device) + head
     }
 
+    /// A stage of the whole prompt, in so many chunks.
+    pub(crate) fn stage_prompt_ns(&self, device: usize, range: LayerRange, chunks: u64) -> u64 {
+        let layers = range.start as usize..range.end as usize;
+        let chunk: u64 = layers.map(|layer| self.chunk_layer_ns(device, layer, chunks)).sum();
+        (chunk + self.step_ns(device)).saturating_mul(chunks)
+    }
+
     /// A step of one stream, or the whole prompt where that is one chunk.
     pub(crate) fn step(&self, device: usize, range: LayerRange, phase: Phase) -> ExpectedStep {
         let layers = range.start as usize..range.end as usize;
@@ -338,7 +416,7 @@ impl Costs<'_> {
                 let read_ns: u64 = layers.clone().map(|layer| self.read_ns(device, layer)).sum();
                 let head_ns =
                     if layers.end == self.request.shape.layers.len() { self.head_ns(device, 1) } else { 0 };
-                let all_ns: u64 = layers.map(|layer| self.chunk_layer_ns(device, layer)).sum();
+                let all_ns: u64 = layers.map(|layer| self.chunk_layer_ns(device, layer, 1)).sum();
                 let rated_ns = (all_ns + cost.step_ns).saturating_sub(fixed_ns);
                 // What waits for weights says nothing of arithmetic.
                 let rated_ns = if rated_ns >= 2 * read_ns { rated_ns } else { 0 };
@@ -352,7 +430,8 @@ impl Costs<'_> {
         let streams = u64::from(self.request.workload.streams.max(1));
         let micro_batches = streams.min(layout.len() as u64);
         let rows = streams.div_ceil(micro_batches);
-        let (chunks, chunk_rows) = (self.chunks(), self.chunk_rows());
+        let chunks = self.chunks(layout.len());
+        let chunk_rows = self.chunk_rows(chunks);
         let stage = |at: usize, layer: &dyn Fn(usize, usize) -> u64| -> u64 {
             let (device, range) = layout[at];
             (range.start as usize..range.end as usize).map(|l| layer(device, l)).sum::<u64>()
@@ -369,12 +448,17 @@ impl Costs<'_> {
             let head = if at == last { self.head_ns(layout[at].0, rows) } else { 0 };
             stage(at, &|d, l| self.layer_ns(d, l, rows)) + head
         };
-        let chunk = |at: usize| stage(at, &|d, l| self.chunk_layer_ns(d, l));
+        let chunk = |at: usize| stage(at, &|d, l| self.chunk_layer_ns(d, l, chunks));
         let wires = layout.windows(2).map(|w| self.wire_ns(w[0].0, w[1].0, chunk_rows));
-        let slowest_chunk = (0..=last).map(chunk).chain(wires).max().unwrap_or(0);
+        // A device that has two stages, as a repair may leave it, computes one after the other.
+        let on_device = |of: &dyn Fn(usize) -> u64, at: usize| -> u64 {
+            (0..=last).filter(|&other| layout[other].0 == layout[at].0).map(of).sum()
+        };
+        let slowest_chunk = (0..=last).map(|at| on_device(&chunk, at)).chain(wires).max().unwrap_or(0);
         let head = self.head_ns(layout[last].0, 1);
         let round_wires = layout.windows(2).map(|w| self.wire_ns(w[0].0, w[1].0, rows));
-        let slowest = (0..=last).map(|at| decode(at, rows)).chain(round_wires).max().unwrap_or(0);
+        let of_round = |at: usize| decode(at, rows);
+        let slowest = (0..=last).map(|at| on_device(&of_round, at)).chain(round_wires).max().unwrap_or(0);
         let round = (0..=last).map(|at| decode(at, rows)).sum::<u64>() + hops(rows);
         let filled = (0..=last).map(chunk).sum::<u64>() + hops(chunk_rows) + head;
         Times {
@@ -407,6 +491,7 @@ pub(crate) fn predict(request: &PlanRequest, layout: &Layout, weight_bytes: &[u6
     let bytes: Vec<(usize, u64)> = layout.iter().zip(weight_bytes).map(|((d, _), b)| (*d, *b)).collect();
     let (fetch_bytes, fetch_ns) = costs.fetch(&bytes);
     Prediction {
+        prompt_tokens: costs.prompt() as u32, // at most the workload's
         ttft_ns: range(|t| t.ttft_ns),
         token_ns: range(|t| t.token_ns),
         hop_ns: range(|t| t.hop_ns),

@@ -42,8 +42,9 @@ pub enum PlanError {
     /// It needs more memory than there is.
     #[error(
         "the model needs {needed_bytes} bytes, the devices have {usable_bytes} usable of {free_bytes} free: \
-         {missing_bytes} bytes are missing ({}); the largest single unit is {largest_unit} with \
+         {} ({}); the largest single unit is {largest_unit} with \
          {largest_unit_bytes} bytes{}",
+        missing(*missing_bytes),
         per_device.iter().map(|d| format!("{}: {} usable of {} free", d.name, d.usable_bytes, d.free_bytes))
             .collect::<Vec<_>>().join(", "),
         remedies.iter().map(|r| format!("; {r}")).collect::<String>()
@@ -56,7 +57,7 @@ pub enum PlanError {
         /// Of that, usable for weights and KV.
         usable_bytes: u64,
         /// Bytes that must be freed or added at least. When the sum would do and only the pieces do not fit, the
-        /// least growth of a single device that would make it fit.
+        /// least growth of a single device that would make it fit; 0 where the devices are too many to search that.
         missing_bytes: u64,
         /// Every usable device.
         per_device: Vec<DeviceMemory>,
@@ -83,6 +84,13 @@ pub enum PlanError {
         /// At most.
         layers_max: u32,
     },
+}
+
+fn missing(bytes: u64) -> String {
+    match bytes {
+        0 => "in sum that is enough, in pieces no devices hold it".to_owned(),
+        bytes => format!("{bytes} bytes are missing"),
+    }
 }
 
 /// The smallest change of one kind that makes an impossible request possible.

@@ -1,21 +1,25 @@
 //! The words: why a device got its part, and why there is no plan.
 
-use exo_types::{LayerRange, Shard, SupportClass};
+use exo_types::{LayerRange, Shard, SupportClass, TypeBytes};
 
 use crate::cost::{Case, Costs, Times};
 use crate::errors::Remedy;
 use crate::fit::fits;
+use crate::inputs::Figure;
 use crate::memory::{Held, Sizes};
+use crate::ratios::rates_of;
 use crate::{
     DeviceMemory, DeviceReason, Objective, Pin, PinLayers, PlanDevice, PlanError, PlanRequest, ShardMemory,
-    Workload, search,
+    search,
 };
 
 /// Up to so many usable devices each is explained by a search with or without it.
 const EXPLAINED_MAX: usize = 16;
 /// Work of one such search at most.
-const EXPLAIN_WORK_MAX: u64 = 20_000_000;
+pub(crate) const EXPLAIN_WORK_MAX: u64 = 20_000_000;
 
+/// Tokens of a page of keys and values: `engine`'s. A cache is made of whole ones.
+pub const PAGE_TOKENS: u32 = 32;
 /// Up to so many devices the missing bytes of a model that fits in sum and not in pieces are searched exactly.
 const EXACT_MISSING_MAX: usize = 8;
 
@@ -73,12 +77,12 @@ enum Otherwise {
     /// Nobody looked: there are too many devices, or it cannot be used.
     NotAsked,
     /// There is no such plan.
-    Impossible {
-        why: String,
-    },
+    Impossible { why: String },
     Plan {
         objective_ns: u64,
         times: Times,
+        /// Nothing is better, or the search for it was cut short.
+        is_proven: bool,
     },
 }
 
@@ -111,6 +115,7 @@ impl Explained<'_> {
         match search::best(&asked, sizes, &others) {
             Some(found) => Otherwise::Plan {
                 objective_ns: found.objective_ns,
+                is_proven: found.lower_bound_ns >= found.objective_ns,
                 times: Costs::of(request, Case::Expected).times(&found.layout),
             },
             None => Otherwise::Impossible { why: why_none(&asked, others.len()) },
@@ -118,8 +123,9 @@ impl Explained<'_> {
     }
 
     /// "a request of 512 + 128 tokens takes 4.1 s instead of 3.2 s"
-    fn instead(&self, request: &PlanRequest, otherwise_ns: u64) -> String {
+    fn instead(&self, request: &PlanRequest, otherwise_ns: u64, is_proven: bool) -> String {
         let (then, now) = (time(otherwise_ns), time(self.objective_ns));
+        let then = if is_proven { then } else { format!("at most {then}") };
         match request.objective {
             Objective::Throughput => {
                 format!(
@@ -128,8 +134,9 @@ impl Explained<'_> {
                 )
             }
             Objective::Latency | Objective::Spread { .. } => {
-                let Workload { prompt_tokens, answer_tokens, .. } = request.workload;
-                format!("a request of {prompt_tokens} + {answer_tokens} tokens takes {then} instead of {now}")
+                let costs = Costs::of(request, Case::Expected);
+                let (prompt, answer) = (costs.prompt(), costs.answer());
+                format!("a request of {prompt} + {answer} tokens takes {then} instead of {now}")
             }
         }
     }
@@ -160,7 +167,7 @@ fn placed(
     let (token_ns, stage_ns) = (costs.times(plan.layout).token_ns, costs.stage_token_ns(index, range));
     let shard = Shard::pipeline(range, request.shape.layer_count());
     let free = size(device.device.memory_free_bytes);
-    let read = device.rates.complete(device.device.kind).read_bytes_per_s;
+    let read = read_rate(request, index, range);
     let learned = device.rates.corrections.text().map_or(String::new(), |text| format!(", {text}"));
     let part = format!(
         "{shard}: {} of {free} free; {} of {} a token at {:.1} GB/s ({}{learned})",
@@ -171,11 +178,27 @@ fn placed(
         read.source.text()
     );
     match other {
-        Otherwise::Plan { objective_ns, .. } => {
-            format!("{part}; without it {}", plan.instead(request, *objective_ns))
+        Otherwise::Plan { objective_ns, is_proven, .. } => {
+            format!("{part}; without it {}", plan.instead(request, *objective_ns, *is_proven))
         }
         Otherwise::Impossible { why } => format!("{part}; without it {why}"),
         Otherwise::NotAsked => part,
+    }
+}
+
+/// At which rate a device reads what a stage has, over all its types, with the least certain source of those that count.
+fn read_rate(request: &PlanRequest, device: usize, range: LayerRange) -> Figure {
+    let rates = rates_of(request, device);
+    let Some(types) = &request.weight_types else { return rates.read_bytes_per_s };
+    let layers = types.layers.get(range.start as usize..range.end as usize).unwrap_or_default();
+    let head = (range.end == request.shape.layer_count()).then_some(&types.head);
+    let all: TypeBytes = layers.iter().chain(head).flat_map(|types| types.0.iter().copied()).collect();
+    let seconds: f64 = all.0.iter().map(|(dtype, bytes)| *bytes as f64 / rates.read_of(*dtype).value).sum();
+    let counting = all.0.iter().filter(|(_, bytes)| *bytes >= all.total() / 100);
+    let sources = counting.map(|(dtype, _)| rates.read_of(*dtype).source);
+    match sources.max_by_key(|source| source.error_percent()).filter(|_| seconds > 0.0) {
+        Some(source) => Figure { value: all.total() as f64 / seconds, source },
+        None => rates.read_bytes_per_s,
     }
 }
 
@@ -192,12 +215,12 @@ fn left_out(
         return format!("no layer: the smallest needs {}, {} are free", size(least), size(free));
     }
     match other {
-        Otherwise::Plan { objective_ns, times } => {
+        Otherwise::Plan { objective_ns, times, is_proven } => {
             let ours = Costs::of(request, Case::Expected).times(plan.layout);
             let change = change((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
-            format!("no layer: adding it {change}; {}", plan.instead(request, *objective_ns))
+            format!("no layer: adding it {change}; {}", plan.instead(request, *objective_ns, *is_proven))
         }
-        Otherwise::Impossible { .. } => "no layer: there is no plan with it".to_owned(),
+        Otherwise::Impossible { .. } => "no layer: no plan with it was found".to_owned(),
         Otherwise::NotAsked => "no layer: the plan is made without it".to_owned(),
     }
 }
@@ -242,7 +265,10 @@ pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[u
     let held = if all_packed { Held::Packed } else { Held::AsStored };
     let needed_bytes = sizes.model_bytes(held);
     let missing_bytes = match needed_bytes.saturating_sub(usable_bytes) {
-        0 => least_growth(request, sizes, usable).map_or(0, |(_, bytes)| bytes),
+        // In sum it is enough; how little more would do in pieces is searched among few devices only.
+        0 if usable.len() <= EXACT_MISSING_MAX => {
+            least_growth(request, sizes, usable).map_or(0, |(_, bytes)| bytes)
+        }
         short => short,
     };
     let (largest_unit, largest_unit_bytes) = sizes.largest_unit(held);
@@ -258,29 +284,53 @@ pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[u
     }
 }
 
-/// The smallest changes, each of which alone makes the model fit. Only where that can be searched exactly.
+/// The smallest changes, each of which alone makes the request possible, pins and number of stages included. Only where that can be
+/// searched exactly.
 fn remedies(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<Remedy> {
     if usable.len() > EXACT_MISSING_MAX {
         return Vec::new();
     }
-    let growth = least_growth(request, sizes, usable)
-        .map(|(device, bytes)| Remedy::Memory { device: name(&request.devices[device]), bytes });
-    growth.into_iter().chain(shorter(request, usable)).collect()
+    let is_planned = |asked: PlanRequest| {
+        let asked = PlanRequest { work_max: asked.work_max.min(EXPLAIN_WORK_MAX), ..asked };
+        search::best(&asked, &Sizes::of(&asked), usable).is_some()
+    };
+    let grown = |&(device, bytes): &(usize, u64)| {
+        let mut asked = request.clone();
+        let free_bytes = &mut asked.devices[device].device.memory_free_bytes;
+        *free_bytes = free_bytes.saturating_add(bytes);
+        is_planned(asked)
+    };
+    let growth = least_growth(request, sizes, usable).filter(grown);
+    let growth =
+        growth.map(|(device, bytes)| Remedy::Memory { device: name(&request.devices[device]), bytes });
+    let shorter = shorter(request, usable).filter(|asked| is_planned(asked.clone()));
+    let shorter = shorter.map(|PlanRequest { context_tokens, cache_tokens, .. }| Remedy::Context {
+        context_tokens,
+        cache_tokens,
+    });
+    growth.into_iter().chain(shorter).collect()
 }
 
-/// The longest context with which the model fits, if a shorter one helps.
-fn shorter(request: &PlanRequest, usable: &[usize]) -> Option<Remedy> {
+/// The request with the longest context with which the model fits, if a shorter one helps. In whole pages, as caches are made.
+fn shorter(request: &PlanRequest, usable: &[usize]) -> Option<PlanRequest> {
     let free: Vec<u64> = request.devices.iter().map(|d| d.device.memory_free_bytes).collect();
-    let with = |context_tokens: u32| {
-        let cache =
-            u64::from(request.cache_tokens) * u64::from(context_tokens) / u64::from(request.context_tokens);
-        PlanRequest { context_tokens, cache_tokens: cache.max(1) as u32, ..request.clone() }
+    let PlanRequest { context_tokens: context, cache_tokens: cache, slots, .. } = *request;
+    let is_full =
+        u64::from(cache) == u64::from(slots) * u64::from(context).next_multiple_of(PAGE_TOKENS.into());
+    let with = |pages: u32| {
+        let context_tokens = pages * PAGE_TOKENS;
+        let cut = match is_full {
+            true => u64::from(slots) * u64::from(context_tokens),
+            false => u64::from(cache) * u64::from(context_tokens) / u64::from(context),
+        };
+        let cache_tokens = (cut as u32 / PAGE_TOKENS * PAGE_TOKENS).max(context_tokens); // below `cache`
+        PlanRequest { context_tokens, cache_tokens, ..request.clone() }
     };
-    let holds = |context_tokens: u32| {
-        let asked = with(context_tokens);
+    let holds = |pages: u32| {
+        let asked = with(pages);
         fits(&asked, &Sizes::of(&asked), usable, &free)
     };
-    let (mut low, mut high) = (0, request.context_tokens - 1);
+    let (mut low, mut high) = (0, (context - 1) / PAGE_TOKENS);
     while low < high {
         let middle = low + (high - low).div_ceil(2);
         if holds(middle) {
@@ -289,7 +339,7 @@ fn shorter(request: &PlanRequest, usable: &[usize]) -> Option<Remedy> {
             high = middle - 1;
         }
     }
-    (low > 0).then(|| Remedy::Context { context_tokens: low, cache_tokens: with(low).cache_tokens })
+    (low > 0).then(|| with(low))
 }
 
 /// The device, and the fewest bytes that, added to it, make the model fit.
@@ -300,7 +350,7 @@ fn least_growth(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> O
     let growth = |&device: &usize| {
         // With this much more the device holds the whole model alone.
         let (mut low, mut high) = (1, solo(device).saturating_sub(free[device]));
-        while usable.len() <= EXACT_MISSING_MAX && low < high {
+        while low < high {
             let middle = low + (high - low) / 2;
             let mut grown = free.clone();
             grown[device] += middle;

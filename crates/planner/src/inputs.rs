@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind};
+use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, TypeRates};
 
 /// A measurement older than this is stale: drivers, clocks and neighbours change in days.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -85,7 +85,7 @@ impl Figure {
         Self { value, source: Source::Stated }
     }
 
-    fn from(value: f64, source: Source) -> Self {
+    pub(crate) fn from(value: f64, source: Source) -> Self {
         Self { value, source }
     }
 
@@ -100,10 +100,12 @@ impl Figure {
 pub struct DeviceRates {
     /// Weights that a decode step reads, bytes per second, for types without a rate of their own.
     pub read_bytes_per_s: Option<Figure>,
-    /// The same, by type.
+    /// The same, by type: bytes as files store them.
     pub read_by_type: BTreeMap<DType, Figure>,
-    /// Multiply-adds times two of a prefill, per second.
+    /// Multiply-adds times two of a prefill, per second, for types without a rate of their own.
     pub flops_per_s: Option<Figure>,
+    /// The same, by type.
+    pub flops_by_type: BTreeMap<DType, Figure>,
     /// Keys and values that attention reads, bytes per second.
     pub kv_bytes_per_s: Option<Figure>,
     /// Time that every layer of a step takes whatever its size, in seconds.
@@ -117,9 +119,20 @@ pub struct DeviceRates {
 impl DeviceRates {
     /// What a node's report says: of every device what its kernels reach.
     pub fn reported(facts: &DeviceFacts) -> Self {
+        let (read, flops) =
+            (facts.read_bytes_per_s.map(Figure::measured), facts.flops_per_s.map(Figure::measured));
+        let typed = |own: Option<Figure>, of: fn(&TypeRates) -> f64| {
+            let own = own.map(|figure| (DType::Q8_0, figure));
+            let age = |rates: &TypeRates| if rates.is_stale { STALE_AFTER * 2 } else { Duration::ZERO };
+            let others = facts.rates_by_type.iter();
+            let others = others.map(|rates| (rates.dtype, Figure::measured_at(of(rates), age(rates), 2)));
+            others.chain(own).collect()
+        };
         Self {
-            read_bytes_per_s: facts.read_bytes_per_s.map(Figure::measured),
-            flops_per_s: facts.flops_per_s.map(Figure::measured),
+            read_by_type: typed(read, |rates| rates.read_bytes_per_s),
+            flops_by_type: typed(flops, |rates| rates.flops_per_s),
+            read_bytes_per_s: read,
+            flops_per_s: flops,
             corrections: facts.corrections,
             ..Self::default()
         }
@@ -154,11 +167,15 @@ impl DeviceRates {
             None => figure,
         };
         let Corrections { decode, prefill } = self.corrections;
-        let of_type = |(t, f): (&DType, &Figure)| Some((*t, corrected(f.plausible()?, decode)));
+        let typed = |figures: &BTreeMap<DType, Figure>, by| -> BTreeMap<DType, Figure> {
+            let of_type = |(t, f): (&DType, &Figure)| Some((*t, corrected(f.plausible()?, by)));
+            figures.iter().filter_map(of_type).collect()
+        };
         CompleteRates {
             read_bytes_per_s: corrected(read, decode),
-            read_by_type: self.read_by_type.iter().filter_map(of_type).collect(),
+            read_by_type: typed(&self.read_by_type, decode),
             flops_per_s: corrected(flops, prefill),
+            flops_by_type: typed(&self.flops_by_type, prefill),
             kv_bytes_per_s: corrected(kv, decode),
             layer_s: given(self.layer_s).unwrap_or(estimated(usual.layer_s)),
             step_s: given(self.step_s).unwrap_or(estimated(usual.step_s)),
@@ -173,9 +190,29 @@ pub struct CompleteRates {
     pub read_bytes_per_s: Figure,
     pub read_by_type: BTreeMap<DType, Figure>,
     pub flops_per_s: Figure,
+    pub flops_by_type: BTreeMap<DType, Figure>,
     pub kv_bytes_per_s: Figure,
     pub layer_s: Figure,
     pub step_s: Figure,
+}
+
+impl CompleteRates {
+    /// At which rate it reads a type: its own, or else the general one, which then follows from another type.
+    pub fn read_of(&self, dtype: DType) -> Figure {
+        of_type(&self.read_by_type, dtype, self.read_bytes_per_s)
+    }
+
+    /// The same of arithmetic.
+    pub fn flops_of(&self, dtype: DType) -> Figure {
+        of_type(&self.flops_by_type, dtype, self.flops_per_s)
+    }
+}
+
+fn of_type(own: &BTreeMap<DType, Figure>, dtype: DType, general: Figure) -> Figure {
+    own.get(&dtype).copied().unwrap_or(match general.source {
+        Source::Measured { .. } if !own.is_empty() => Figure::from(general.value, Source::Derived),
+        _ => general,
+    })
 }
 
 struct Usual {
@@ -235,6 +272,7 @@ mod tests {
                 read_bytes_per_s: Some(Figure::measured(16e9)),
                 flops_per_s: Some(Figure::measured(1e12)),
                 read_by_type: BTreeMap::from([(DType::Q4_K, Figure::measured(8e9))]),
+                flops_by_type: BTreeMap::from([(DType::Q4_K, Figure::measured(5e11))]),
                 corrections,
                 ..DeviceRates::default()
             };
@@ -244,12 +282,13 @@ mod tests {
                 rates.read_by_type[&DType::Q4_K],
                 rates.kv_bytes_per_s,
                 rates.flops_per_s,
+                rates.flops_by_type[&DType::Q4_K],
             ]
             .map(|figure| figure.value)
         };
-        assert_eq!(rates(None, None), [16e9, 8e9, 16e9, 1e12]);
-        assert_eq!(rates(learned(50), None), [8e9, 4e9, 8e9, 1e12]);
-        assert_eq!(rates(None, learned(150)), [16e9, 8e9, 16e9, 1.5e12]);
+        assert_eq!(rates(None, None), [16e9, 8e9, 16e9, 1e12, 5e11]);
+        assert_eq!(rates(learned(50), None), [8e9, 4e9, 8e9, 1e12, 5e11]);
+        assert_eq!(rates(None, learned(150)), [16e9, 8e9, 16e9, 1.5e12, 7.5e11]);
     }
 
     #[test]

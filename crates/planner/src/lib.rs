@@ -29,6 +29,7 @@ mod labels;
 mod memory;
 mod pins;
 mod problem;
+mod ratios;
 mod reach;
 mod request;
 mod score;
@@ -37,14 +38,16 @@ mod validate;
 
 use exo_types::{LayerRange, Shard, Stage};
 
-pub use cost::{ExpectedStep, Phase};
+pub use cost::{ExpectedStep, Phase, StageTimes, chunk_tokens};
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
-pub use exo_types::{Pin, PinLayers};
+pub use exo_types::{Pin, PinLayers, WeightTypes};
+pub use explain::PAGE_TOKENS;
 pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
-pub use memory::workspace_bytes;
+pub use memory::{CHUNK_TOKENS, workspace_bytes};
+pub use ratios::rates_of;
 pub use request::{
     DeviceReason, DeviceScore, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, Proof, Range,
-    ShardMemory, WORK_MAX, WeightTypes, Workload, rate, rtt,
+    ShardMemory, WORK_MAX, Workload, rate, rtt,
 };
 pub use validate::validate;
 
@@ -76,6 +79,26 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
 /// What the cost model says of a placement, whoever made it: `None` if a device of it is not in the request, or its
 /// stages do not tile the model.
 pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u64)> {
+    let layout = layout_of(request, stages)?;
+    let sizes = Sizes::of(request);
+    let weights: Vec<u64> = memory_of(request, &sizes, &layout).iter().map(|m| m.weight_bytes).collect();
+    let objective_ns = Costs::of(request, Case::Expected).objective_ns(&layout);
+    Some((cost::predict(request, &layout, &weights), objective_ns))
+}
+
+/// What each stage of a placement is expected to compute, whoever made it; `None` as [`predict`].
+pub fn stage_times(request: &PlanRequest, stages: &[Stage]) -> Option<Vec<StageTimes>> {
+    let layout = layout_of(request, stages)?;
+    let costs = Costs::of(request, Case::Expected);
+    let times = |&(device, range): &(usize, LayerRange)| StageTimes {
+        token_ns: costs.stage_token_ns(device, range),
+        prompt_ns: costs.stage_prompt_ns(device, range, costs.chunks(layout.len())),
+    };
+    Some(layout.iter().map(times).collect())
+}
+
+/// The stages by index of device, if they tile the model.
+fn layout_of(request: &PlanRequest, stages: &[Stage]) -> Option<Vec<(usize, LayerRange)>> {
     check(request).ok()?;
     let layers = request.shape.layer_count();
     let mut next = 0;
@@ -91,13 +114,7 @@ pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u
         next = end;
         layout.push((device, stage.layers));
     }
-    if next != layers {
-        return None;
-    }
-    let sizes = Sizes::of(request);
-    let weights: Vec<u64> = memory_of(request, &sizes, &layout).iter().map(|m| m.weight_bytes).collect();
-    let objective_ns = Costs::of(request, Case::Expected).objective_ns(&layout);
-    Some((cost::predict(request, &layout, &weights), objective_ns))
+    (next == layers).then_some(layout)
 }
 
 /// What the model of cost says of one step of one stream on the first device of `request`: of a token at the depth of its workload's
@@ -105,7 +122,7 @@ pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u
 pub fn expected_step(request: &PlanRequest, layers: LayerRange, phase: Phase) -> Option<ExpectedStep> {
     check(request).ok()?;
     let fits = layers.start < layers.end && layers.end <= request.shape.layer_count();
-    let is_one = phase == Phase::Decode || u64::from(request.workload.prompt_tokens) <= memory::CHUNK_TOKENS;
+    let is_one = phase == Phase::Decode || request.workload.prompt_tokens <= CHUNK_TOKENS;
     (fits && is_one && !request.devices.is_empty())
         .then(|| Costs::of(request, Case::Expected).step(0, layers, phase))
 }
@@ -144,23 +161,44 @@ fn stages_min(request: &PlanRequest) -> u32 {
 /// Why the search found nothing: too few devices that can hold a layer, the pins, or memory.
 fn no_plan(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanError {
     let with = |objective, pins| {
-        let asked = PlanRequest { objective, pins, ..request.clone() };
+        // Many are asked, and somebody waits.
+        let work_max = request.work_max.min(explain::EXPLAIN_WORK_MAX);
+        let asked = PlanRequest { objective, pins, work_max, ..request.clone() };
         search::best(&asked, sizes, usable).map(|outcome| outcome.layout.len() as u32)
     };
     let pins = request.pins.clone();
     let wanted = stages_min(request);
-    let fewer =
-        |stages_min: &u32| with(Objective::Spread { stages_min: *stages_min }, pins.clone()).is_some();
-    if let Some(possible) = (1..wanted).rev().find(fewer) {
-        let why = "the other devices cannot hold a layer".to_owned();
-        return PlanError::TooFewStages { wanted, possible, why };
+    let holds = |stages_min: u32| with(Objective::Spread { stages_min }, pins.clone()).is_some();
+    let without = |left_out: usize| {
+        let others = pins.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, pin)| pin.clone());
+        with(request.objective, others.collect()).is_some()
+    };
+    if let Some(pin) = (0..pins.len()).find(|&at| without(at)).map(|at| &pins[at]) {
+        let why = "without this pin there is a plan, and with it none; leave it out, or ask for other layers";
+        return PlanError::Pin { device: pins::name(request, pin), why: why.to_owned() };
     }
-    if let Some(pin) = request.pins.first()
-        && with(Objective::Latency, Vec::new()).is_some()
+    // Whoever makes do with fewer has more plans: the most that are possible are found by halving.
+    let (mut possible, mut too_many) = (0, wanted);
+    while possible + 1 < too_many {
+        let middle = possible + (too_many - possible) / 2;
+        if holds(middle) {
+            possible = middle;
+        } else {
+            too_many = middle;
+        }
+    }
+    if possible > 0 {
+        let why = match pins.is_empty() {
+            true => "the other devices cannot hold a layer",
+            false => "the other devices cannot hold a layer, or the pins leave none for them",
+        };
+        return PlanError::TooFewStages { wanted, possible, why: why.to_owned() };
+    }
+    if let Some(pin) = pins.first()
+        && with(request.objective, Vec::new()).is_some()
     {
-        let why = "the model fits without the pins and not with them; leave one out, or ask for other layers"
-            .to_owned();
-        return PlanError::Pin { device: pins::name(request, pin), why };
+        let why = "without the pins there is a plan, and with any of them left out there is none; ask for other layers";
+        return PlanError::Pin { device: pins::name(request, pin), why: why.to_owned() };
     }
     explain::does_not_fit(request, sizes, usable)
 }

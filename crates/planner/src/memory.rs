@@ -5,7 +5,7 @@ use exo_types::{DeviceKind, LayerRange, ModelShape, Shard};
 use crate::{PlanRequest, ShardMemory};
 
 /// Tokens of a prompt that pass a stage at once.
-pub(crate) const CHUNK_TOKENS: u64 = 512;
+pub const CHUNK_TOKENS: u32 = 512;
 /// Buffers of a layer, in rows of the hidden width: the residual stream, its norm, queries, keys, values,
 /// attention output, and gate and up of a feed-forward about four times as wide.
 const ROWS_OF_HIDDEN: u64 = 14;
@@ -15,7 +15,7 @@ const FIXED_BYTES: u64 = 64 << 20;
 /// Bytes of a stage beside weights and KV: the buffers of one prefill chunk in f32, one row of logits for every
 /// slot where the head is, and 64 MiB for everything else.
 pub fn workspace_bytes(shape: &ModelShape, slots: u32, head: bool) -> u64 {
-    let chunk = CHUNK_TOKENS * ROWS_OF_HIDDEN * u64::from(shape.hidden) * 4;
+    let chunk = u64::from(CHUNK_TOKENS) * ROWS_OF_HIDDEN * u64::from(shape.hidden) * 4;
     let logits = if head { u64::from(slots) * u64::from(shape.vocab) * 4 } else { 0 };
     FIXED_BYTES.saturating_add(chunk).saturating_add(logits)
 }

@@ -25,8 +25,8 @@ pub(crate) fn ticks(ns: u64) -> i64 {
 /// What a step is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// A prompt and its answer, on one stream.
-    Request,
+    /// A prompt in so many chunks and its answer, on one stream.
+    Request { chunks: u64 },
     /// A step of so many rows.
     Rows(u64),
 }
@@ -61,8 +61,8 @@ impl DeviceTable {
         let (mut sum, mut slow) = (vec![0i64], vec![0i64]);
         for layer in 0..layers {
             let (sum_ns, slow_ns) = match phase {
-                Phase::Request => {
-                    let chunk = costs.chunk_layer_ns(device, layer);
+                Phase::Request { chunks } => {
+                    let chunk = costs.chunk_layer_ns(device, layer, chunks);
                     (chunk.saturating_add(answer.saturating_mul(costs.layer_ns(device, layer, 1))), chunk)
                 }
                 Phase::Rows(rows) => {
@@ -75,7 +75,7 @@ impl DeviceTable {
         }
         let step = costs.step_ns(device);
         let (steps, head_sum, head_slow) = match phase {
-            Phase::Request => (answer + 1, (answer + 1).saturating_mul(costs.head_ns(device, 1)), 0),
+            Phase::Request { .. } => (answer + 1, (answer + 1).saturating_mul(costs.head_ns(device, 1)), 0),
             Phase::Rows(rows) => (1, costs.head_ns(device, rows), costs.head_ns(device, rows) as i64),
         };
         let pin = request.pins.iter().find(|p| p.node == facts.node && p.device == facts.device.id);
@@ -190,15 +190,15 @@ impl Problem {
         let arc = |from: usize, to: usize| {
             let answer = costs.answer();
             match phase {
-                Phase::Request => Arc {
-                    sum: ticks(
-                        costs
-                            .hop_ns(from, to, costs.chunk_rows())
-                            .saturating_add(answer.saturating_mul(costs.hop_ns(from, to, 1))),
-                    ),
-                    slow: costs.wire_ns(from, to, costs.chunk_rows()) as i64,
-                    back: ticks((answer + 1).saturating_mul(costs.back_ns(from, to))),
-                },
+                Phase::Request { chunks } => {
+                    let rows = costs.chunk_rows(chunks);
+                    let tokens = answer.saturating_mul(costs.hop_ns(from, to, 1));
+                    Arc {
+                        sum: ticks(costs.hop_ns(from, to, rows).saturating_add(tokens)),
+                        slow: costs.wire_ns(from, to, rows) as i64,
+                        back: ticks((answer + 1).saturating_mul(costs.back_ns(from, to))),
+                    }
+                }
                 Phase::Rows(rows) => Arc {
                     sum: ticks(costs.hop_ns(from, to, rows)),
                     slow: costs.wire_ns(from, to, rows) as i64,

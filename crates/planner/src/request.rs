@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_types::{DType, DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Pin, Stage};
+use exo_types::{DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes};
 
 use crate::inputs::{DeviceRates, Figure};
 
@@ -63,15 +63,6 @@ impl PlanRequest {
             explain: true,
         }
     }
-}
-
-/// Bytes of weights by type.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WeightTypes {
-    /// Of each layer, stored bytes.
-    pub layers: Vec<Vec<(DType, u64)>>,
-    /// Of the output head, stored bytes.
-    pub head: Vec<(DType, u64)>,
 }
 
 /// The requests that a plan is made for.
@@ -263,7 +254,9 @@ pub struct Range {
 /// How fast a plan will be. Nanoseconds, so that every machine computes the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Prediction {
-    /// Time to the first token of the workload's prompt.
+    /// Tokens of the prompt that is counted: the workload's, as far as they and the answer go into the context.
+    pub prompt_tokens: u32,
+    /// Time to the first token of that prompt.
     pub ttft_ns: Range,
     /// Time of a token of one stream, in the middle of the workload's answer.
     pub token_ns: Range,

@@ -2,8 +2,9 @@
 //!
 //! Each objective is asked of [`least_sum`] as a few questions about sums under a limit on the slowest stage:
 //!
-//! - *latency* costs `sum + (chunks - 1) · slowest`. With one chunk that is one question. With more, whoever wants to beat the
-//!   plan found must have a slowest stage below its own: the range below is halved until its bounds exclude it.
+//! - *latency* costs `sum + (chunks - 1) · slowest`, for all numbers of stages with as many chunks. With one chunk that is one
+//!   question. With more, whoever wants to beat the plan found must have a slowest stage below its own: the range below is halved
+//!   until its bounds exclude it.
 //! - *throughput* costs `max(micro-batches · slowest, sum)`, for each number of stages. The least cost is found by halving:
 //!   a cost is possible if there is a plan with its sum at most that and its slowest stage at most that by the micro-batches.
 //!
@@ -23,6 +24,9 @@ use crate::{Objective, PlanRequest, fit, score};
 
 /// Devices that one search considers: sets of them are bits of one number.
 pub(crate) const CANDIDATES_MAX: usize = 128;
+/// Sets of more devices are not searched to the end by any budget: for latency, which is asked once for each number of chunks, a part of it
+/// finds what all of it does.
+const SEARCHED_WHOLE_MAX: usize = 32;
 /// Labels a level of the first, greedy search.
 const GREEDY_WIDTH: usize = 4;
 
@@ -90,7 +94,10 @@ fn whole_cluster_bound(request: &PlanRequest, costs: &Costs<'_>, sizes: &Sizes<'
         Objective::Throughput => (Phase::Rows(1), costs.least_hop_ns(1)),
         Objective::Latency | Objective::Spread { .. } => {
             let token = costs.answer().saturating_mul(costs.least_hop_ns(1));
-            (Phase::Request, costs.least_hop_ns(costs.chunk_rows()).saturating_add(token))
+            // More chunks are smaller ones, and those behind the first are not counted here.
+            let chunks = costs.chunks(usize::MAX);
+            let hop_ns = costs.least_hop_ns(costs.chunk_rows(chunks)).saturating_add(token);
+            (Phase::Request { chunks }, hop_ns)
         }
     };
     let tables = tables(costs, sizes, request, usable, phase);
@@ -119,6 +126,15 @@ struct Open {
     sum_min: i64,
 }
 
+impl Open {
+    const ALL: Self = Self { over: -1, slow_max: i64::MAX, sum_min: 0 };
+
+    /// What the chunks behind the first cost at least.
+    fn least_slow(&self, behind: i64) -> i64 {
+        (self.over + 1).saturating_mul(behind)
+    }
+}
+
 impl Search<'_> {
     fn stage_counts(&self) -> RangeInclusive<usize> {
         let least = match self.request.objective {
@@ -136,42 +152,74 @@ impl Search<'_> {
         self.best.as_ref().map_or(i64::MAX, |(cost, _)| *cost)
     }
 
-    fn is_spent(&self) -> bool {
-        self.work >= self.request.work_max
-    }
-
     fn take(&mut self, cost: i64, layout: &[(usize, LayerRange)]) {
         if cost < self.cost_below() {
             self.best = Some((cost, layout.iter().map(|(d, range)| (self.candidates[*d], *range)).collect()));
         }
     }
 
+    /// One after the other for the numbers of stages that read a prompt in as many chunks.
     fn latency(&mut self, stages: RangeInclusive<usize>) {
-        let problem = self.problem(Phase::Request);
-        let behind = (self.costs.chunks() - 1) as i64 * TICKS;
-        let ask = |search: &mut Self, open: &Open, width_max: usize| -> (Least, i64) {
-            let least_slow = (open.over + 1).saturating_mul(behind);
-            let sum_below = search.cost_below().saturating_sub(least_slow);
-            let limits = Limits { slow_max: open.slow_max, sum_below, stages: stages.clone(), width_max };
-            let least = least_sum(&problem, limits, &mut search.work, search.request.work_max);
-            let Some((sum, layout)) = &least.found else { return (least, 0) };
-            let slowest = problem.slowest(layout);
-            search.take(sum.saturating_add(slowest.saturating_mul(behind)), layout);
-            (least, slowest)
-        };
-        let all = || Open { over: -1, slow_max: i64::MAX, sum_min: 0 };
-        ask(self, &all(), GREEDY_WIDTH);
-        let mut open = vec![all()];
+        let mut groups: Vec<(u64, RangeInclusive<usize>)> = Vec::new();
+        for count in stages {
+            let chunks = self.costs.chunks(count);
+            match groups.last_mut() {
+                Some((same, range)) if *same == chunks => *range = *range.start()..=count,
+                _ => groups.push((chunks, count..=count)),
+            }
+        }
+        let problem = |search: &Self, chunks| search.problem(Phase::Request { chunks });
+        let is_large = self.candidates.len() > SEARCHED_WHOLE_MAX;
+        let work_max = if is_large { self.request.work_max / 4 } else { self.request.work_max };
+        // A good plan of any group makes short work of the others.
+        for (chunks, stages) in &groups {
+            let (problem, behind) = (problem(self, *chunks), (chunks - 1) as i64 * TICKS);
+            self.least_latency(&problem, behind, stages, &Open::ALL, GREEDY_WIDTH, work_max);
+        }
+        for (done, (chunks, stages)) in groups.iter().enumerate() {
+            let left = work_max.saturating_sub(self.work) / (groups.len() - done) as u64;
+            self.halve_latency(&problem(self, *chunks), *chunks, stages, self.work + left);
+        }
+    }
+
+    /// The least sum in a range of the slowest stage, with the slowest of what was found.
+    fn least_latency(
+        &mut self,
+        problem: &Problem,
+        behind: i64,
+        stages: &RangeInclusive<usize>,
+        open: &Open,
+        width_max: usize,
+        work_max: u64,
+    ) -> (Least, i64) {
+        let sum_below = self.cost_below().saturating_sub(open.least_slow(behind));
+        let limits = Limits { slow_max: open.slow_max, sum_below, stages: stages.clone(), width_max };
+        let least = least_sum(problem, limits, &mut self.work, work_max);
+        let Some((sum, layout)) = &least.found else { return (least, 0) };
+        let slowest = problem.slowest(layout);
+        self.take(sum.saturating_add(slowest.saturating_mul(behind)), layout);
+        (least, slowest)
+    }
+
+    fn halve_latency(
+        &mut self,
+        problem: &Problem,
+        chunks: u64,
+        stages: &RangeInclusive<usize>,
+        work_max: u64,
+    ) {
+        let behind = (chunks - 1) as i64 * TICKS;
+        let mut open = vec![Open::ALL];
         while let Some(range) = open.pop() {
-            let least_slow = (range.over + 1).saturating_mul(behind);
+            let least_slow = range.least_slow(behind);
             if range.sum_min.saturating_add(least_slow) >= self.cost_below() {
                 continue;
             }
-            if self.is_spent() {
+            if self.work >= work_max {
                 self.lower = self.lower.min(range.sum_min.saturating_add(least_slow));
                 continue;
             }
-            let (least, slowest) = ask(self, &range, usize::MAX);
+            let (least, slowest) = self.least_latency(problem, behind, stages, &range, usize::MAX, work_max);
             let found_sum = least.found.as_ref().map_or(i64::MAX, |(sum, _)| *sum);
             if least.lower < found_sum {
                 // Some of this range was not looked at.

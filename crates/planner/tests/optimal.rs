@@ -46,6 +46,7 @@ fn device(index: usize, kind: DeviceKind, free_bytes: u64, read: Option<f64>) ->
         compute_units: 4,
         read_bytes_per_s: read,
         flops_per_s: read.map(|r| r * 8.0),
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -62,6 +63,7 @@ fn shape(layers: Vec<LayerShape>, ends: u64, tied: bool) -> ModelShape {
         head_packed_bytes: ends + ends / 8 + 128,
         tied,
         hidden: 64,
+        attention: 64,
         vocab: 1000,
         context_tokens_max: 4096,
     }
@@ -248,7 +250,12 @@ fn large_model(layers: usize) -> ModelShape {
         flops_per_token: 1_700_000_000,
         kv_bytes_per_token: 4096,
     };
-    ModelShape { hidden: 8192, vocab: 128_256, ..shape(vec![layer; layers], 560 * MIB, false) }
+    ModelShape {
+        hidden: 8192,
+        attention: 8192,
+        vocab: 128_256,
+        ..shape(vec![layer; layers], 560 * MIB, false)
+    }
 }
 
 /// A cluster of unlike machines: every device another speed, another memory, links of three kinds.

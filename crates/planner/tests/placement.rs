@@ -7,8 +7,8 @@ use exo_planner::{
     Remedy, plan, rtt, validate, workspace_bytes,
 };
 use exo_types::{
-    Corrections, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard,
-    SupportClass,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard,
+    SupportClass, TypeBytes, TypeRates, WeightTypes,
 };
 use proptest::prelude::*;
 
@@ -31,6 +31,7 @@ fn model(layers: u32) -> ModelShape {
         head_packed_bytes: (1 << 20) + 64,
         tied: true,
         hidden: 64,
+        attention: 64,
         vocab: 1000,
         context_tokens_max: 4096,
     }
@@ -51,6 +52,7 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
         compute_units: 4,
         read_bytes_per_s: speed.map(|s| s * 1e9),
         flops_per_s: speed.map(|s| s * 1e11),
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -242,12 +244,12 @@ fn every_reason_is_true() {
         plan.reasons.iter().map(line).collect::<String>()
     };
     insta::assert_snapshot!(text(&ours), @r"
-    a: layers 12..32 + head: 20.1 GiB of 20.1 GiB free; 430 ms of 1.72 s a token at 50.0 GB/s (measured); without it a request of 512 + 128 tokens takes 28.17 s instead of 3.45 s
-    b: layers 0..12 + embedding: 12.1 GiB of 20.1 GiB free; 1.29 s of 1.72 s a token at 10.0 GB/s (measured); without it a request of 512 + 128 tokens takes 24.73 s instead of 3.45 s
+    a: layers 12..32 + head: 20.1 GiB of 20.1 GiB free; 430 ms of 1.72 s a token at 50.0 GB/s (measured); without it a request of 1 + 1 tokens takes 28.17 s instead of 3.45 s
+    b: layers 0..12 + embedding: 12.1 GiB of 20.1 GiB free; 1.29 s of 1.72 s a token at 10.0 GB/s (measured); without it a request of 1 + 1 tokens takes 24.73 s instead of 3.45 s
     c: excluded: leaving
     d: no layer: the smallest needs 1.1 GiB, 67.8 MiB are free
-    e: no layer: adding it costs 2.57 ms a token between stages and 966 ms of computing; a request of 512 + 128 tokens takes 5.38 s instead of 3.45 s
-    f: no layer: adding it costs 198 ms a token between stages and saves 86.68 ms of computing; a request of 512 + 128 tokens takes 3.67 s instead of 3.45 s
+    e: no layer: adding it costs 2.57 ms a token between stages and 966 ms of computing; a request of 1 + 1 tokens takes 5.38 s instead of 3.45 s
+    f: no layer: adding it costs 198 ms a token between stages and saves 86.68 ms of computing; a request of 1 + 1 tokens takes 3.67 s instead of 3.45 s
     ");
     for (index, reason) in ours.reasons.iter().enumerate() {
         let Some(otherwise_ns) = reason.otherwise_ns else { continue };
@@ -516,6 +518,7 @@ fn shapes() -> impl Strategy<Value = ModelShape> {
         head_packed_bytes: ends * (UNIT + UNIT / 8) + 128,
         tied,
         hidden: 64,
+        attention: 64,
         vocab: 1000,
         context_tokens_max: 64,
     })
@@ -582,4 +585,79 @@ proptest! {
             prop_assert!(fits_after);
         }
     }
+}
+
+/// A model of one type on one device as its node reports it, which reads Q8_0 at 10 GB/s and Q4_K at 5.
+fn of_type(dtype: DType, typed: &[TypeRates]) -> Plan {
+    let facts = DeviceFacts { rates_by_type: typed.to_vec(), ..device("a", 5.0, Some(10.0)).device };
+    let device = PlanDevice::reported(NodeId([1; 32]), "a".to_owned(), facts, None);
+    let shape = model(4);
+    let of = |bytes| TypeBytes(vec![(dtype, bytes)]);
+    let types = WeightTypes { layers: vec![of(shape.layers[0].weight_bytes); 4], head: of(shape.head_bytes) };
+    assert!(types.are_of(&shape));
+    plan(&PlanRequest { weight_types: Some(types), ..PlanRequest::new(shape, 1024, vec![device]) })
+        .expect("it fits")
+}
+
+#[test]
+fn a_model_is_predicted_by_the_rates_of_its_own_types() {
+    let q4_k =
+        |is_stale| TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 2e11, is_stale };
+    let predicted = |dtype, typed: &[TypeRates]| of_type(dtype, typed).predicted;
+    let q8_0 = predicted(DType::Q8_0, &[q4_k(false)]);
+    let own = predicted(DType::Q4_K, &[q4_k(false)]);
+    let ratio = |a: u64, b: u64| a as f64 / b as f64;
+    let twice = ratio(own.token_ns.expected, q8_0.token_ns.expected);
+    assert!((1.99..2.01).contains(&twice), "it reads at half the rate: {twice}");
+    // A prompt of 512 is arithmetic: 1 TFLOP/s with Q8_0, a fifth of it with Q4_K.
+    let five = ratio(own.ttft_ns.expected, q8_0.ttft_ns.expected);
+    assert!((4.5..5.1).contains(&five), "{five}");
+    // Of what was not measured the rate is that of Q8_0, and less certain; so is what was measured long ago.
+    let missing = predicted(DType::Q4_K, &[]);
+    assert_eq!(missing.token_ns.expected, q8_0.token_ns.expected);
+    let width = |p: &exo_planner::Prediction| ratio(p.token_ns.high, p.token_ns.low);
+    let old = predicted(DType::Q4_K, &[q4_k(true)]);
+    assert!(width(&own) < width(&old) && width(&old) < width(&missing), "{own:?} {old:?} {missing:?}");
+}
+
+#[test]
+fn two_equal_devices_stay_equal_when_one_of_them_has_measured_a_type() {
+    let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 2e11, is_stale: false };
+    let of = |name: &str, typed: Vec<TypeRates>| {
+        let facts = DeviceFacts { rates_by_type: typed, ..device(name, 5.0, Some(10.0)).device };
+        PlanDevice::reported(device(name, 4.0, None).node, name.to_owned(), facts, None)
+    };
+    let shape = model(4);
+    let bytes = |bytes| TypeBytes(vec![(DType::Q4_K, bytes)]);
+    let types =
+        WeightTypes { layers: vec![bytes(shape.layers[0].weight_bytes); 4], head: bytes(shape.head_bytes) };
+    let request = PlanRequest {
+        weight_types: Some(types),
+        ..PlanRequest::new(shape, 1024, vec![of("a", vec![q4_k]), of("b", Vec::new())])
+    };
+    let on = |at: usize| {
+        let PlanDevice { node, device, .. } = &request.devices[at];
+        let stage = exo_types::Stage::solo(*node, device.id.clone(), Shard::whole(4));
+        exo_planner::predict(&request, &[stage]).expect("it tiles").0.token_ns
+    };
+    let (measured, other) = (on(0), on(1));
+    assert_eq!(measured.expected, other.expected);
+    assert!(other.low < measured.low && measured.high < other.high, "less certain: {measured:?} {other:?}");
+    let text = plan(&request).expect("it fits").reasons[0].text.clone();
+    assert!(text.contains("at 5.0 GB/s (measured"), "the rate of the type, not of Q8_0: {text}");
+}
+
+#[test]
+fn a_prompt_passes_a_pipeline_in_chunks_that_overlap() {
+    // 512 tokens are one chunk over one stage, 2 over two, 4 over four; a short context shortens prompt and answer alike.
+    let ttft = |devices: &str, context: u32| {
+        let mut request = read(devices, 4, &[]);
+        (request.context_tokens, request.cache_tokens) = (context, 1);
+        plan(&request).expect("it fits").predicted
+    };
+    let (one, two) = (ttft("a=4@100", 4096), ttft("a=2@100 b=2@100", 4096));
+    assert_eq!(one.prompt_tokens, 512);
+    let ratio = two.ttft_ns.expected as f64 / one.ttft_ns.expected as f64;
+    assert!((0.74..0.85).contains(&ratio), "(2 + 1) / 4 of the time, and hops: {ratio}");
+    assert_eq!(ttft("a=4@100", 320).prompt_tokens, 256);
 }

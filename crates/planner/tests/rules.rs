@@ -92,6 +92,7 @@ fn shape(model: &str) -> ModelShape {
         head_packed_bytes: head,
         tied: false,
         hidden,
+        attention: hidden,
         vocab,
         context_tokens_max: 131_072,
     }
@@ -115,6 +116,7 @@ fn request(cluster: &Cluster, machines: &BTreeMap<String, Machine>) -> PlanReque
                 compute_units: 0,
                 read_bytes_per_s: Some(machine.read),
                 flops_per_s: Some(machine.flops),
+                rates_by_type: Vec::new(),
                 corrections: Corrections::default(),
                 support: SupportClass::Full,
                 support_reason: String::new(),

@@ -123,14 +123,6 @@ impl Engine {
     fn command(&mut self, command: &StageCommand) -> Result<(), Misuse> {
         match command {
             StageCommand::Open { spec, cached, .. } => self.open(spec, cached),
-            StageCommand::Truncate { sequence, length } => {
-                let open = self.opened(*sequence)?;
-                if *length > open.len {
-                    return misuse(format!("{sequence} of {} positions is cut to {length}", open.len));
-                }
-                open.truncate(*length);
-                Ok(())
-            }
             StageCommand::Keep { sequence, pages } => self.keep(*sequence, pages),
             StageCommand::Forget(keys) => keys.iter().try_for_each(|key| match self.kept.remove(key) {
                 Some(_) => Ok(()),

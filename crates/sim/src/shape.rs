@@ -71,6 +71,7 @@ pub fn model_shape() -> ModelShape {
         head_packed_bytes: LAYER_BYTES / 2,
         tied: false,
         hidden: HIDDEN,
+        attention: HIDDEN,
         vocab: VOCAB,
         context_tokens_max: CONTEXT_TOKENS,
     }
@@ -83,6 +84,7 @@ pub fn instance_request(stages_min: u32, holders: Vec<NodeId>) -> InstanceReques
         model: MODEL,
         model_name: MODEL_NAME.to_owned(),
         shape: model_shape(),
+        weight_types: None,
         context_tokens: CONTEXT_TOKENS,
         slots: SLOTS,
         cache_tokens: CACHE_TOKENS,
@@ -107,6 +109,7 @@ pub fn device(used_bytes: u64) -> DeviceFacts {
         compute_units: 4,
         read_bytes_per_s: Some(20e9),
         flops_per_s: Some(1e12),
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DEVICES_MAX, NodeId, list};
+use crate::{DEVICES_MAX, DType, NodeId, TYPES_MAX, list};
 
 /// A device within its node, stable across restarts: `cpu`, later `cuda:GPU-…`, `vulkan:0000:01:00.0`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -70,12 +70,28 @@ pub struct DeviceFacts {
     pub read_bytes_per_s: Option<f64>,
     /// Measured: multiply-adds times two of a prefill chunk, per second.
     pub flops_per_s: Option<f64>,
-    /// What its own steps have taught since of these two.
+    /// The same two with other types of weights, as far as they were measured.
+    #[serde(deserialize_with = "list::<_, _, TYPES_MAX>")]
+    pub rates_by_type: Vec<TypeRates>,
+    /// What its own steps have taught since of all of them.
     pub corrections: Corrections,
     /// How far it can be used.
     pub support: SupportClass,
     /// Why not fully, or what would make it better. Empty when there is nothing to say.
     pub support_reason: String,
+}
+
+/// What a device does with weights of one type.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TypeRates {
+    /// The type; not Q8_0, whose rates are the device's own.
+    pub dtype: DType,
+    /// Measured: bytes of such weights, as files store them, that a decode step reads per second.
+    pub read_bytes_per_s: f64,
+    /// Measured: multiply-adds times two of a prefill chunk with such weights, per second.
+    pub flops_per_s: f64,
+    /// Whether that was longer than a day ago when the node looked.
+    pub is_stale: bool,
 }
 
 /// How fast a device computes real steps, beside what its measured rates say.

@@ -26,7 +26,8 @@ mod text;
 mod time;
 
 pub use device::{
-    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, NodeFacts, SupportClass,
+    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, NodeFacts,
+    SupportClass, TypeRates,
 };
 pub use dtype::DType;
 pub use ids::{
@@ -34,12 +35,12 @@ pub use ids::{
     Term,
 };
 pub use kv::{KvDType, ParseKvDTypeError};
-pub use list::{DEVICES_MAX, LAYERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX, TOP_MAX, list};
+pub use list::{DEVICES_MAX, LAYERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX, TOP_MAX, TYPES_MAX, list};
 pub use log::LogHead;
 pub use pin::{Exclusion, Pin, PinLayers};
 pub use prompt::{Pooling, PromptQuery, PromptReport, SharedReport, TokenScore};
 pub use sampling::{Constraint, GRAMMAR_BYTES_MAX, SampledToken, SamplingParams, SamplingParamsError};
-pub use shape::{LayerShape, ModelShape};
+pub use shape::{LayerShape, ModelShape, TypeBytes, WeightTypes};
 pub use shard::{CacheShape, LayerRange, PlacedShard, Placement, Shard, ShardPosition, ShardSpec, Stage};
 pub use share::{ComputeShare, ParseShareError};
 pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSequence, WireDType};

@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 
+use crate::DType;
+
 /// Layers of a model.
 pub const LAYERS_MAX: usize = 4096;
 /// Stages of one instance.
@@ -13,6 +15,8 @@ pub const STAGES_MAX: usize = 256;
 pub const SHARDS_MAX: usize = 256;
 /// Devices of one node.
 pub const DEVICES_MAX: usize = 64;
+/// Types of weights.
+pub const TYPES_MAX: usize = DType::ALL.len();
 /// Sequences one instance runs at once, and sequences of one step.
 pub const SEQUENCES_MAX: usize = 1024;
 /// Candidates reported per sampled token.

@@ -1,8 +1,10 @@
 //! What a planner needs to know of a model: bytes and arithmetic per unit, no tensors.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{LAYERS_MAX, LayerRange, Shard, list};
+use crate::{DType, LAYERS_MAX, LayerRange, Shard, TYPES_MAX, list};
 
 /// One transformer layer in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -35,10 +37,55 @@ pub struct ModelShape {
     pub tied: bool,
     /// Width C of the hidden state.
     pub hidden: u32,
+    /// Width of attention: heads times the size of one. Of many models it is not that of the hidden state.
+    pub attention: u32,
     /// Tokens in the vocabulary.
     pub vocab: u32,
     /// Longest context the model was made for.
     pub context_tokens_max: u32,
+}
+
+/// Bytes of weights by type, as stored.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WeightTypes {
+    /// Of each layer.
+    #[serde(deserialize_with = "list::<_, _, LAYERS_MAX>")]
+    pub layers: Vec<TypeBytes>,
+    /// Of final norm and output head.
+    pub head: TypeBytes,
+}
+
+/// Stored bytes of each type, no type twice.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct TypeBytes(#[serde(deserialize_with = "list::<_, _, TYPES_MAX>")] pub Vec<(DType, u64)>);
+
+impl TypeBytes {
+    /// All of them; more than fits counts as the most that does.
+    pub fn total(&self) -> u64 {
+        self.0.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+}
+
+impl FromIterator<(DType, u64)> for TypeBytes {
+    /// Adds up what is of the same type.
+    fn from_iter<I: IntoIterator<Item = (DType, u64)>>(tensors: I) -> Self {
+        let mut types: BTreeMap<DType, u64> = BTreeMap::new();
+        for (dtype, bytes) in tensors {
+            let sum = types.entry(dtype).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        Self(types.into_iter().collect())
+    }
+}
+
+impl WeightTypes {
+    /// Whether they are what `shape` consists of.
+    pub fn are_of(&self, shape: &ModelShape) -> bool {
+        let is_whole = |(types, layer): (&TypeBytes, &LayerShape)| types.total() == layer.weight_bytes;
+        self.layers.len() == shape.layers.len()
+            && self.layers.iter().zip(&shape.layers).all(is_whole)
+            && self.head.total() == shape.head_bytes
+    }
 }
 
 impl ModelShape {
@@ -101,6 +148,7 @@ mod tests {
             head_packed_bytes: 112,
             tied: true,
             hidden: 8,
+            attention: 8,
             vocab: 16,
             context_tokens_max: 64,
         };

@@ -566,9 +566,9 @@ export type DeviceView = {
   backend: string;
   /** Cores or compute units; `null` where nothing tells. */
   compute_units?: number | null;
-  /** What its own steps have taught since of these two. */
+  /** What its own steps have taught since of all of them. */
   corrections?: CorrectionsView;
-  /** Measured arithmetic. */
+  /** Measured: arithmetic with them for a prompt. */
   flops_per_s?: number | null;
   /** Its name within the node: `cpu`. */
   id: string;
@@ -580,7 +580,9 @@ export type DeviceView = {
   memory_total_bytes: number;
   /** Marketing name. */
   name: string;
-  /** Measured read bandwidth. */
+  /** The same two with other types of weights than Q8_0, as far as they were measured. */
+  rates_by_type?: Array<TypeRatesView>;
+  /** Measured: bytes of Q8_0 weights that a token reads per second. */
   read_bytes_per_s?: number | null;
   /** Its sensors. */
   sensors?: SensorsView;
@@ -2055,6 +2057,8 @@ export type PlanDeviceView = {
   node_name: string;
   /** What the plan would cost with it if it is not used, or without it if it is; `null` where nobody looked or there is none. */
   otherwise_ms?: number | null;
+  /** How fast it is with each type of weights that makes up at least a hundredth of the model: what the plan counts with, before what steps have taught. */
+  rates?: Array<PlanRateView>;
   /** Why it got what it got. */
   reason: string;
   /** The five scores, 0 to 1. */
@@ -2089,6 +2093,18 @@ export type PlanQuery = {
   slots?: number | null;
   /** Sequences that run at once: what `throughput` is computed for. */
   streams?: number | null;
+};
+
+/** A device's rates with one type of weights. */
+export type PlanRateView = {
+  /** How the weights are stored: `Q4_K`. */
+  dtype: string;
+  /** Operations per second for a prompt. */
+  flops_per_s: number;
+  /** Bytes of them that a token reads per second. */
+  read_bytes_per_s: number;
+  /** Where the first of these comes from: `measured`, `measured long ago`, `stated`, `taken from devices alike`, `taken from Q8_0`, `derived` or `estimated`. */
+  source: string;
 };
 
 /** One stage of a plan. */
@@ -2141,13 +2157,15 @@ export type PredictionView = {
   fetch_ms: number;
   /** Of a token's time, milliseconds between stages. */
   hop_ms: RangeView;
+  /** Tokens of the prompt: 512, or what goes into the context with an answer. */
+  prompt_tokens?: number;
   /** Streams of `total_tokens_per_s`. */
   streams: number;
   /** Tokens per second of one stream, in the middle of the answer. */
   tokens_per_s: RangeView;
   /** Tokens per second over all of them. */
   total_tokens_per_s: RangeView;
-  /** Milliseconds to the first token of the prompt. */
+  /** Milliseconds to the first token of that prompt. */
   ttft_ms: RangeView;
 };
 
@@ -2743,6 +2761,14 @@ export type SnapshotEvent = {
   cluster: ClusterView;
 };
 
+/** What one stage is expected to compute. */
+export type StagePredictionView = {
+  /** Milliseconds for the prompt of the instance's prediction. */
+  prompt_ms: number;
+  /** Milliseconds for a token of one stream. */
+  token_ms: number;
+};
+
 /** Measurements of one shard. */
 export type StageTelemetryView = {
   /** Seconds that it has computed since it was loaded. */
@@ -2791,6 +2817,7 @@ export type StageView = {
   node: string;
   /** The node's name. */
   node_name: string;
+  predicted?: StagePredictionView | null;
   /** Share of a token's time spent here, 0 to 1, measured. */
   time_share?: number | null;
   /** Bytes of tensors it is to hold. */
@@ -2940,6 +2967,18 @@ export type TopLogprob = {
   logprob: number;
   /** Its text. */
   token: string;
+};
+
+/** See [`TypeRates`]. */
+export type TypeRatesView = {
+  /** How the weights are stored: `Q4_K`. */
+  dtype: string;
+  /** Operations per second for a prompt. */
+  flops_per_s: number;
+  /** Whether that was measured longer than a day ago. */
+  is_stale: boolean;
+  /** Bytes of them, as files store them, that a token reads per second. */
+  read_bytes_per_s: number;
 };
 
 /** Asks what updates would fetch. */

@@ -113,6 +113,12 @@ test("a device says what its memory holds, that it is slowed down, and why a sen
   for (const word of ["workspace", "this driver does not tell it", "not used", "built-in graphics", "Why it is not used:"]) expect(shown.textContent).toContain(word);
 });
 
+test("a device shows its rates by type of weights and what its steps have taught", () => {
+  const text = draw(Devices, "home").textContent!;
+  for (const word of ["With Q4_K", "410 GFLOP/s", "With BF16", "(measured long ago)", "Corrected by its steps", "reading to 87 %"]) expect(text).toContain(word);
+  expect(text).not.toContain("arithmetic to");
+});
+
 test("silences end by the node's clock", () => {
   draw(Alerts, "home");
   const hour_s = 3600;

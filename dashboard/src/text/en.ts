@@ -181,6 +181,12 @@ export const en = {
     compute: "Computes",
     units: "Units",
     flops: (tera: string) => `${tera} TFLOP/s`,
+    giga_flops: (giga: string) => `${giga} GFLOP/s`,
+    with_type: (dtype: string) => `With ${dtype}`,
+    type_rates: (reads: string, computes: string, isStale: boolean) => `${reads}, ${computes}${isStale ? " (measured long ago)" : ""}`,
+    corrected: "Corrected by its steps",
+    correction: (decode: number | null, prefill: number | null) =>
+      [decode === null ? "" : `reading to ${decode} %`, prefill === null ? "" : `arithmetic to ${prefill} %`].filter((text) => text !== "").join(", "),
     busy: "Busy",
     temperature: "Temperature",
     power: "Power",

@@ -14,6 +14,7 @@ use exo_accelerators::{
 use exo_backend::OpKind;
 use exo_device::{Registry, RegistryError, Released};
 use exo_node::{Host, NodeConfig, SystemHost, asking_drivers, processor_options};
+use exo_types::TypeRates;
 
 use crate::args::Devices;
 use crate::config::Config;
@@ -44,7 +45,8 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
     let header = ["device", "backend", "memory", "reads, multiplies", "support", "why"];
     ui::table(&header, rows.iter().map(cells).collect());
-    what.iter().chain(&warm).chain(&costs).for_each(ui::paragraph);
+    let typed: Vec<String> = rows.iter().flat_map(type_lines).collect();
+    what.iter().chain(&typed).chain(&warm).chain(&costs).for_each(ui::paragraph);
     outcomes.iter().flat_map(|outcome| phases(outcome, &rows)).for_each(ui::paragraph);
     ui::paragraph(format!("graphics processors: asked, checked and ready in {:.2} s", took.as_secs_f64()));
     Ok(())
@@ -82,6 +84,7 @@ fn look(
     drop(turn);
     processor.read_bytes_per_s = rates.map(|rates| rates.read_bytes_per_s);
     processor.flops_per_s = rates.map(|rates| rates.flops_per_s);
+    processor.rates_by_type = exo_accelerators::known_types(data_dir, &options);
     let mut cards = exo_device::graphics_cards(Path::new("/"));
     exo_device::name_cards(Path::new("/"), &mut cards);
     let mut rows = report::join(processor, &cards, &outcomes);
@@ -123,10 +126,7 @@ fn cells(row: &Row) -> Vec<String> {
     };
     let free = row.told.memory_free_bytes.map_or("not told".to_owned(), ui::bytes);
     let reads = row.told.read_bytes_per_s.map(|rate| format!("{:.1} GB/s", rate / 1e9));
-    let multiplies = row.told.flops_per_s.map(|rate| match rate < 1e12 {
-        true => format!("{:.1} GFLOP/s", rate / 1e9),
-        false => format!("{:.1} TFLOP/s", rate / 1e12),
-    });
+    let multiplies = row.told.flops_per_s.map(ui::flops);
     vec![
         lines(&[Some(row.name.clone()), row.pci_address.clone()]),
         row.backends.join(" "),
@@ -223,6 +223,16 @@ fn ability_line(row: &Row) -> Option<String> {
         OpKind::ALL.into_iter().map(|op| format!("{op:?}")).filter(|op| !ops.contains(op)).collect();
     parts.push(if lacks.is_empty() { "every op".to_owned() } else { format!("no {}", lacks.join(" ")) });
     Some(format!("{}: {}", row.name, parts.join("; ")))
+}
+
+/// What it does with types of weights other than that of the table, which is Q8_0.
+fn type_lines(row: &Row) -> Vec<String> {
+    let line = |rates: &TypeRates| {
+        let text = ui::type_rates(rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
+        let when = if rates.is_stale { " (measured long ago)" } else { "" };
+        format!("{}: {text}{when}", row.name)
+    };
+    row.told.rates_by_type.iter().map(line).collect()
 }
 
 fn step_line(name: &str, cost: StepCost) -> String {

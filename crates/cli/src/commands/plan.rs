@@ -5,7 +5,7 @@ pub mod cluster_file;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use exo_api::plan::{AloneView, PlanObjective, PredictionView, RangeView};
+use exo_api::plan::{AloneView, PlanObjective, PlanRateView, PredictionView, RangeView};
 use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
 use exo_node::planning;
 use exo_planner::{PlanError, PlanRequest, WeightTypes};
@@ -77,13 +77,16 @@ fn described(config: &Config, args: &Plan, path: &Path) -> anyhow::Result<PlanVi
         cluster_file::read(&text).with_context(|| format!("{} describes no cluster", path.display()))?;
     let kv = config.flag::<KvType>("kv")?.map_or(config.parse("kv")?, KvDType::from);
     let (name, shape, weight_types) = model(config, args, args.stored, kv)?;
+    exo_node::check_context(args.context, shape.context_tokens_max)?;
     let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
     let context_tokens = context_tokens.min(shape.context_tokens_max.max(1));
     let slots = args.slots.unwrap_or(config.parse("slots")?);
     let cache_tokens = match config.flag::<u32>("cache_tokens")? {
         Some(asked) => exo_node::cache_pages(asked, args.context)?,
         None => {
-            context_tokens.checked_mul(slots).context("the slots have more tokens than can be counted")?
+            let each = context_tokens.checked_next_multiple_of(exo_planner::PAGE_TOKENS);
+            let all = each.and_then(|each| each.checked_mul(slots));
+            all.context("the slots have more tokens than can be counted")?
         }
     };
     let mut request = PlanRequest {
@@ -166,11 +169,24 @@ fn show(plan: &PlanView) {
         gap => format!("a plan may be faster by {gap:.1} % at most, by these numbers"),
     });
     for device in &plan.devices {
-        let (node, device, score) =
-            (&device.node_name, &device.device, (device.scores.total * 100.0, &device.reason));
+        let (node, device, score, rates) =
+            (&device.node_name, &device.device, (device.scores.total * 100.0, &device.reason), &device.rates);
         ui::line(format!("{node} {device} (score {:.0}): {}", score.0, score.1));
+        rates.iter().map(|rate| format!("{node} {device}: {}", rate_text(device, rate))).for_each(ui::line);
     }
     plan.alone.iter().map(alone_text).for_each(ui::line);
+}
+
+/// "Q4_K: 9.1 GB/s, 80 GFLOP/s (measured)"
+fn rate_text(device: &str, rate: &PlanRateView) -> String {
+    let note = match rate.source.as_str() {
+        // Other devices are measured with Q8_0 alone.
+        "taken from Q8_0" if device == "cpu" => {
+            "taken from Q8_0: measured when a model with enough of it is loaded there"
+        }
+        source => source,
+    };
+    format!("{} ({note})", ui::type_rates(rate.dtype, rate.read_bytes_per_s, rate.flops_per_s))
 }
 
 fn alone_text(alone: &AloneView) -> String {

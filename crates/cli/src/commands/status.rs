@@ -142,7 +142,11 @@ fn remarks(device: &DeviceView) -> Vec<String> {
     let SensorsView { temperature_c, power_w, clock_mhz, utilisation } = device.sensors;
     let sensors = ui::sensors(Monitor { temperature_c, power_w, clock_mhz, utilisation });
     let learned = exo_types::Corrections::from(device.corrections).text();
-    let texts = [state, reason, learned, sensors].into_iter().flatten();
+    let rates = device.rates_by_type.iter().map(|rates| {
+        let when = if rates.is_stale { " (measured long ago)" } else { "" };
+        format!("{}{when}", ui::type_rates(rates.dtype, rates.read_bytes_per_s, rates.flops_per_s))
+    });
+    let texts = [state, reason].into_iter().flatten().chain(rates).chain(learned).chain(sensors);
     texts.map(|text| format!("{}: {text}", device.id)).collect()
 }
 
@@ -223,7 +227,8 @@ pub fn speed_text(instance: &InstanceView) -> Option<String> {
         format!("{} tokens/s ({} to {})", ui::figure(r.expected), ui::figure(r.low), ui::figure(r.high))
     };
     let one = range(predicted.tokens_per_s);
-    let first = format!("first token of a prompt of 512 after {} ms", ui::figure(predicted.ttft_ms.expected));
+    let (prompt, ttft) = (predicted.prompt_tokens, ui::figure(predicted.ttft_ms.expected));
+    let first = format!("first token of a prompt of {prompt} after {ttft} ms");
     let running = instance.load.as_ref().map_or(0, |load| load.running);
     let beside = match (running, instance.measured_tokens_per_s) {
         (_, None) => "none measured yet".to_owned(),
@@ -409,6 +414,7 @@ mod tests {
                 weight_bytes_waiting,
                 kv_bytes: 0,
                 time_share: None,
+                predicted: None,
                 fetched_from: None,
             })
         };

@@ -32,6 +32,7 @@ impl Coordinator {
             PlaceObjective::Fit | PlaceObjective::Spread { .. } => Workload::default(),
         };
         PlanRequest {
+            weight_types: wanted.weight_types.as_deref().cloned(),
             model: wanted.model,
             slots: wanted.slots,
             cache_tokens: wanted.cache_tokens,

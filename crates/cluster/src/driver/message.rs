@@ -61,7 +61,6 @@ impl Driver {
                     self.setback(now, failure.kind, failure.message, out);
                 }
             }
-            // `StalePlacement` names no sequence: it may be about another one's submission. Submitting again covers it.
             other => {
                 tracing::trace!(%from, sequence = %self.sequence(), ?other, "a message that is not for this driver's submission")
             }

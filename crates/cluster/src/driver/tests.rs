@@ -289,7 +289,6 @@ fn a_late_refusal_of_an_older_or_another_submission_does_not_count() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
     say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here"));
-    say(&mut d, 10, 1, DataMessage::StalePlacement { got: placement_id(1, 2), serving: placement_id(1, 3) });
     assert_eq!(d.phase(), DriverPhase::Submitted(InstanceId(1)));
 }
 

@@ -27,8 +27,6 @@ const CHUNK_TOKENS_UNMEASURED: u32 = 32;
 const CHUNK_TOKENS_UNMEASURED_ALONE: u32 = 128;
 /// However slow the device, a prompt moves on by this much: less would read all weights for nothing.
 const CHUNK_TOKENS_MIN: u32 = 8;
-/// Where stages share a chunk's time, it is not cut smaller than this: below, reading the weights dominates.
-const CHUNK_TOKENS_PIPELINED_MIN: u32 = 64;
 
 impl Scheduler {
     /// Admits and sends until the pipeline is full or nobody is ready.
@@ -169,7 +167,7 @@ impl Scheduler {
             (self.config.prompt_share_alone, CHUNK_TOKENS_UNMEASURED_ALONE)
         };
         let chunk_max = self.config.chunk_tokens_max.max(1);
-        let max = (chunk_max / stages).max(CHUNK_TOKENS_PIPELINED_MIN).min(chunk_max);
+        let max = exo_planner::chunk_tokens(self.placement.stages.len(), chunk_max);
         let tokens = self.pace.prompt_tokens_within(share / stages).unwrap_or(unmeasured);
         (tokens.max(CHUNK_TOKENS_MIN).min(max) as usize).min(limits::STEP_TOKENS_MAX - limits::SEQUENCES_MAX)
     }

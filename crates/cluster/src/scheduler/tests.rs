@@ -113,7 +113,6 @@ fn show_step(step: &StepMessage) -> String {
         }
         StageCommand::Keep { sequence, pages } => format!("keep {} {}", sequence.request.0, pages.len()),
         StageCommand::Forget(pages) => format!("forget {}", pages.len()),
-        StageCommand::Truncate { sequence, .. } => format!("truncate {}", sequence.request.0),
         StageCommand::Close(sequence) => format!("close {}", sequence.request.0),
     };
     let part = |s: &exo_types::StepSequence| {

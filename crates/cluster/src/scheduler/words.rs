@@ -82,7 +82,7 @@ impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
             queue_len_max: 64,
-            chunk_tokens_max: 512,
+            chunk_tokens_max: exo_planner::CHUNK_TOKENS,
             prompt_share: Duration::from_millis(200),
             prompt_share_alone: Duration::from_secs(1),
             speculation: Speculation::Lookup,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence, Time};
 
 use super::{Broken, Computing, Open, StageGeometry, StageMachine, StageOutput};
-use crate::wire::{DataMessage, StageCommand, StagePages, StepMessage};
+use crate::wire::{StageCommand, StagePages, StepMessage};
 
 impl StageMachine {
     pub(super) fn arrive(
@@ -22,9 +22,7 @@ impl StageMachine {
         }
         let (got, serving) = (message.frame.placement, self.placement.id);
         if got != serving {
-            tracing::trace!(%got, %serving, step = message.frame.step, "a step of another placement");
-            let message = DataMessage::StalePlacement { got, serving };
-            out.push(StageOutput::Send { to: from, message });
+            tracing::trace!(%from, %got, %serving, step = message.frame.step, "a step of another placement");
             return Ok(());
         }
         if !self.follows(from, &message, out) {
@@ -132,13 +130,6 @@ impl StageMachine {
                 let unknown = keys.iter().find(|key| self.kept.remove(key).is_none());
                 unknown.map_or(Ok(()), |&key| Err(Broken::Page { step, what: "forgets unkept", key }))
             }
-            StageCommand::Truncate { sequence, length } => match self.open.get_mut(sequence) {
-                Some(open) if *length <= open.length => {
-                    open.length = *length;
-                    Ok(())
-                }
-                _ => wrong("truncates beyond the end", *sequence),
-            },
             StageCommand::Close(sequence) => match self.open.remove(sequence) {
                 Some(_) => Ok(()),
                 None => wrong("closes unknown", *sequence),

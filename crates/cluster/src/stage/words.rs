@@ -120,7 +120,7 @@ pub enum StageOutput {
     Send {
         /// To whom.
         to: NodeId,
-        /// What: `Step`, `Tokens`, `StepFailed`, `StalePlacement`, or a report to the scheduler.
+        /// What: `Step`, `Tokens`, `StepFailed`, or a report to the scheduler.
         message: DataMessage,
     },
 }

@@ -259,6 +259,7 @@ impl DesiredShard {
 }
 
 /// What members ask the coordinator to do.
+#[allow(clippy::large_enum_variant, reason = "one is in memory at a time, and most of them place something")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ControlAsk {
     /// Place a model, or answer with the instance that serves it already.

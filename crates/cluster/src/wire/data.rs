@@ -146,13 +146,6 @@ pub enum DataMessage {
         /// Which link was not open and how long they waited, for people.
         message: String,
     },
-    /// To the sender of a step for a placement that is not served here.
-    StalePlacement {
-        /// What the sender named.
-        got: PlacementId,
-        /// What is served.
-        serving: PlacementId,
-    },
 }
 
 /// About as many bytes as a sequence takes in a message that opens or submits it: its lists and its grammar; everything else of it is
@@ -228,13 +221,6 @@ pub enum StageCommand {
         /// Pages it begins with, in order of position: kept ones of its own principal.
         #[serde(deserialize_with = "list::<_, _, PAGES_MAX>")]
         cached: Vec<PageKey>,
-    },
-    /// Forget positions from `length` on.
-    Truncate {
-        /// The sequence.
-        sequence: SequenceId,
-        /// Positions kept.
-        length: u32,
     },
     /// Keep full pages of a sequence beyond its end, for others to begin with.
     Keep {

@@ -1,6 +1,6 @@
 use exo_types::{
-    Attempt, DeviceId, Exclusion, FailureKind, LayerRange, PageKey, Pin, PinLayers, Principal, PromptReport,
-    SampledToken, StepFrame, StepSequence, Term, TokenScore, WireDType,
+    Attempt, DType, DeviceId, Exclusion, FailureKind, LayerRange, PageKey, Pin, PinLayers, Principal,
+    PromptReport, SampledToken, StepFrame, StepSequence, Term, TokenScore, TypeBytes, WeightTypes, WireDType,
 };
 use proptest::prelude::*;
 
@@ -28,7 +28,6 @@ fn step(tokens: usize) -> StepMessage {
         StageCommand::Close(sequence),
         StageCommand::Forget(vec![PageKey(2)]),
         StageCommand::Open { spec: spec(1, node(9), 4), attempt: Attempt(2), cached: vec![PageKey(3)] },
-        StageCommand::Truncate { sequence, length: 1 },
     ];
     let rows = (0..tokens * 8).map(|b| b as u8).collect();
     StepMessage {
@@ -362,6 +361,30 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     narrow.cache_tokens = narrow.context_tokens - 1;
     let ask = ControlAsk::Place(narrow);
     assert!(refused(ControlMessage::Request { request: 1, ask }).contains("does not hold one sequence"));
+}
+
+#[test]
+fn bytes_by_type_that_are_not_those_of_the_model_are_refused() {
+    let of = |change: &dyn Fn(&mut WeightTypes)| {
+        let mut request = request();
+        let typed = |bytes| TypeBytes(vec![(DType::Q4_K, bytes)]);
+        let layers = request.shape.layers.iter().map(|layer| typed(layer.weight_bytes)).collect();
+        let mut types = WeightTypes { layers, head: typed(request.shape.head_bytes) };
+        change(&mut types);
+        request.weight_types = Some(Box::new(types));
+        let message = ControlMessage::Request { request: 1, ask: ControlAsk::Place(request) };
+        ControlMessage::decode(&message.encode()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(of(&|_| ()), Ok(()));
+    let refused = |change: &dyn Fn(&mut WeightTypes)| of(change).unwrap_err();
+    assert!(refused(&|types| types.layers[0].0[0].1 += 1).contains("not those of the model"));
+    assert!(
+        refused(&|types| types.layers[0].0.push((DType::F32, u64::MAX))).contains("not those of the model")
+    );
+    assert!(refused(&|types| drop(types.layers.pop())).contains("not those of the model"));
+    assert!(refused(&|types| types.head.0.clear()).contains("not those of the model"));
+    assert!(refused(&|types| types.head.0.push((DType::Q4_K, 0))).contains("a type of weights twice"));
+    assert!(refused(&|types| types.head.0 = vec![(DType::Q4_K, 0); 15]).contains("longer than allowed"));
 }
 
 #[test]

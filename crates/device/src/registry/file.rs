@@ -160,8 +160,9 @@ fn check(devices: &BTreeMap<String, Device>) -> Result<(), Damage> {
             return Err(Damage::OtherKey { key: key.clone(), is: device.identity.key() });
         }
         for known in device.backends.values() {
-            let rates = [known.read_bytes_per_s, known.flops_per_s];
-            if let Some(rate) = rates.into_iter().flatten().find(|rate| !is_rate(*rate)) {
+            let rates = [known.read_bytes_per_s, known.flops_per_s].into_iter().flatten();
+            let typed = known.by_type.values().flat_map(|of| [of.read_bytes_per_s, of.flops_per_s]);
+            if let Some(rate) = rates.chain(typed).find(|rate| !is_rate(*rate)) {
                 return Err(Damage::Rate { key: key.clone(), rate });
             }
             let reason = known.quarantine.as_ref().map_or("", |quarantine| &quarantine.reason);

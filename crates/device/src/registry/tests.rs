@@ -22,6 +22,7 @@ fn measured(driver: &str) -> Known {
         trouble: None,
         quarantine: None,
         trial: None,
+        by_type: BTreeMap::new(),
     }
 }
 
@@ -67,6 +68,45 @@ fn a_failure_keeps_what_was_measured_with_the_same_driver() {
     assert_eq!(registry.known(&here, "vulkan").unwrap().verified_unix_s, Some(7));
     registry.note(&here, "vulkan", failed("2"), 9);
     assert!(registry.calibration(&here, "vulkan", "2").is_none());
+}
+
+#[test]
+fn rates_of_types_are_kept_beside_the_others_for_their_driver_and_no_absurd_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = card(None, None);
+    let rates = |read_bytes_per_s| KnownType { read_bytes_per_s, flops_per_s: 1e11, measured_unix_s: 5 };
+    let note = |types: &[(DType, f64)]| {
+        let types = types.iter().map(|(dtype, read)| (*dtype, rates(*read))).collect();
+        changed(folder.path(), |registry| registry.note_types(&here, "cpu", "1", &types, 9))
+    };
+    changed(folder.path(), |registry| registry.note(&here, "cpu", measured("1"), 7));
+    note(&[(DType::Q4_K, 8e9)]);
+    let registry = note(&[(DType::F16, 2e10), (DType::Q4_K, f64::NAN), (DType::F32, 0.0)]);
+    let known = BTreeMap::from([(DType::Q4_K, rates(8e9)), (DType::F16, rates(2e10))]);
+    assert_eq!(registry.types(&here, "cpu", "1"), known);
+    assert!(registry.calibration(&here, "cpu", "1").is_some(), "what Q8_0 reaches stays");
+    // Measuring Q8_0 anew, as every day, forgets none of them; another number of threads does.
+    let registry = changed(folder.path(), |registry| registry.note(&here, "cpu", measured("1"), 10));
+    assert_eq!(registry.types(&here, "cpu", "1"), known);
+    assert!(registry.types(&here, "cpu", "2").is_empty());
+    let registry = changed(folder.path(), |registry| registry.note(&here, "cpu", measured("2"), 11));
+    assert!(registry.types(&here, "cpu", "2").is_empty());
+}
+
+/// Written by exo before it measured types.
+#[test]
+fn an_older_file_is_read_and_one_with_an_absurd_rate_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = card(None, None);
+    changed(folder.path(), |registry| registry.note(&here, "cpu", measured("1"), 7));
+    let path = folder.path().join("gpu_registry.json");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("by_type"), "nothing is written of what is not known: {text}");
+    assert!(Registry::look(folder.path()).calibration(&here, "cpu", "1").is_some());
+    let typed = r#""by_type": {"Q4_K": {"read_bytes_per_s": -1.0, "flops_per_s": 1.0, "measured_unix_s": 1}}, "driver""#;
+    fs::write(&path, text.replace("\"driver\"", typed)).unwrap();
+    let ((), warning) = Registry::change(folder.path(), |_| ()).unwrap();
+    assert!(warning.as_deref().is_some_and(|text| text.contains("a rate of -1 per second")), "{warning:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use exo_types::{
     DeviceKind, Epoch, LayerShape, PlacementId, Principal, RequestId, SequenceId, StepSequence, SupportClass,
+    TypeBytes,
 };
 
 use super::*;
@@ -15,6 +16,7 @@ fn facts(read: f64) -> DeviceFacts {
         compute_units: 2,
         read_bytes_per_s: Some(read),
         flops_per_s: Some(1e11),
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -153,11 +155,13 @@ fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
         head_packed_bytes: 1000,
         tied: false,
         hidden: 64,
+        attention: 64,
         vocab: 8,
         context_tokens_max: 4096,
     };
+    let layers = LayerRange { start: 0, end: 2 };
     let of = |facts: &DeviceFacts, phase, tokens| {
-        expected(NodeId([1; 32]), facts, (&shape, LayerRange { start: 0, end: 2 }), (phase, tokens)).unwrap()
+        expected(NodeId([1; 32]), facts, (&shape, None, layers), (phase, tokens)).unwrap()
     };
     let decode = of(&facts(1e10), Phase::Decode, 1000);
     // Two layers of 1 ms, and keys and values of 1 MB each.
@@ -168,4 +172,17 @@ fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
     let prompt = of(&facts(1e10), Phase::Prefill, 512);
     assert!((204_000_000..210_000_000).contains(&prompt.rated_ns), "{prompt:?}");
     assert_eq!(of(&facts(1e10), Phase::Prefill, 1).rated_ns, 0, "it waits for weights");
+
+    // A type with rates of its own is expected by them.
+    let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 5e10, is_stale: false };
+    let typed = DeviceFacts { rates_by_type: vec![q4_k], ..facts(1e10) };
+    let layer = TypeBytes(vec![(DType::Q4_K, 10_000_000)]);
+    let types = WeightTypes { layers: vec![layer; 4], head: TypeBytes(vec![(DType::F32, 1000)]) };
+    let step =
+        expected(NodeId([1; 32]), &typed, (&shape, Some(&types), layers), (Phase::Decode, 1000)).unwrap();
+    assert_eq!(step, ExpectedStep { rated_ns: 4_200_000, fixed_ns: 60_000 });
+    let mut lessons = Lessons::default();
+    (0..9).for_each(|_| lessons.learn(&facts(1e10), Phase::Decode, EXPECTED, Duration::from_micros(2100)));
+    assert!(lessons.of(&facts(1e10)).decode.is_some());
+    assert_eq!(lessons.of(&typed), Corrections::default(), "the factor was one of other rates");
 }

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use exo_api::plan::{PredictionView, RangeView};
+use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
 use exo_cluster::wire::NodeReport;
 use exo_cluster::{InstanceRequest, link_facts};
-use exo_planner::{PlanDevice, PlanRequest, Prediction, Range, Workload, rate};
-use exo_types::{NodeId, Placement};
+use exo_planner::{PlanDevice, PlanRequest, Prediction, Range, StageTimes, Workload, rate};
+use exo_types::{Corrections, NodeId, Placement};
 
-/// For so many streams. `None` while a device of the placement is not reported.
+/// For so many streams, and of each stage. `None` while a device of the placement is not reported.
 pub(super) fn of(
     placement: &Placement,
     wanted: &InstanceRequest,
     streams: u32,
     reports: &BTreeMap<NodeId, NodeReport>,
-) -> Option<PredictionView> {
+) -> Option<(PredictionView, Vec<StagePredictionView>)> {
     let nodes: Vec<NodeId> = placement.shards().map(|(_, shard)| shard.node).collect();
     let mut devices = Vec::new();
     for (&node, report) in reports.iter().filter(|(node, _)| nodes.contains(node)) {
@@ -24,13 +24,24 @@ pub(super) fn of(
     }
     let request = PlanRequest {
         workload: Workload { streams: streams.max(1), ..Workload::default() },
+        weight_types: wanted.weight_types.as_deref().cloned(),
         slots: placement.slots,
         cache_tokens: placement.cache_tokens,
         links: link_facts(reports, |node| nodes.contains(&node)),
         ..PlanRequest::new(wanted.shape.clone(), placement.context_tokens, devices)
     };
     let (predicted, _) = exo_planner::predict(&request, &placement.stages)?;
-    Some(view(&predicted))
+    let stage = |StageTimes { token_ns, prompt_ns }| StagePredictionView {
+        token_ms: token_ns as f64 / 1e6,
+        prompt_ms: prompt_ns as f64 / 1e6,
+    };
+    // A stage is slow beside what its device was measured to do, not beside what its slowness has taught.
+    let mut measured = request;
+    for device in &mut measured.devices {
+        device.rates.corrections = Corrections::default();
+    }
+    let stages = exo_planner::stage_times(&measured, &placement.stages)?.into_iter().map(stage).collect();
+    Some((view(&predicted), stages))
 }
 
 /// A prediction in words of the API.
@@ -45,6 +56,7 @@ pub fn view(predicted: &Prediction) -> PredictionView {
         high: rate(tokens, range.low),
     };
     PredictionView {
+        prompt_tokens: predicted.prompt_tokens,
         ttft_ms: times(predicted.ttft_ns),
         tokens_per_s: rates(1, predicted.token_ns),
         hop_ms: times(predicted.hop_ns),

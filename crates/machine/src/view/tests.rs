@@ -110,6 +110,7 @@ fn request() -> InstanceRequest {
         head_packed_bytes: 300,
         tied: false,
         hidden: 2,
+        attention: 2,
         vocab: 100,
         context_tokens_max: 64,
     };
@@ -117,6 +118,7 @@ fn request() -> InstanceRequest {
         model: ModelId([9; 32]),
         model_name: "m".to_owned(),
         shape,
+        weight_types: None,
         context_tokens: 64,
         slots: 4,
         cache_tokens: 256,
@@ -176,6 +178,7 @@ fn device(id: DeviceId) -> DeviceFacts {
         compute_units: 4,
         read_bytes_per_s: None,
         flops_per_s: None,
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -252,10 +255,21 @@ fn what_is_predicted_follows_from_the_reports_of_all_its_stages() {
         super::prediction::of(&placement(), &request(), 1, &reports)
     };
     assert_eq!(of(&[report(1)]), None, "a stage is on a device that nobody reports");
-    let slow = of(&[report(1), report(2)]).unwrap();
+    let (slow, stages) = of(&[report(1), report(2)]).unwrap();
     let mut faster = report(2);
     faster.facts.devices.iter_mut().for_each(|d| d.read_bytes_per_s = Some(50e9));
-    let fast = of(&[report(1), faster]).unwrap();
+    let (fast, of_faster) = of(&[report(1), faster]).unwrap();
+    assert_eq!((stages.len(), stages[0]), (2, of_faster[0]));
+    let mut learned = report(2);
+    let half = exo_types::Correction { percent: 50, samples: 9 };
+    learned.facts.devices.iter_mut().for_each(|d| d.corrections.decode = Some(half));
+    let (corrected, of_learned) = of(&[report(1), learned]).unwrap();
+    assert!(corrected.tokens_per_s.expected < slow.tokens_per_s.expected);
+    assert_eq!(of_learned, stages, "slowness that was learned of is slowness still");
+    assert!(
+        of_faster[1].token_ms < stages[1].token_ms && stages[1].prompt_ms > 0.0,
+        "{stages:?} {of_faster:?}"
+    );
     assert!(slow.tokens_per_s.low < slow.tokens_per_s.expected, "{slow:?}");
     assert!(
         slow.hop_ms.expected > 0.0 && slow.tokens_per_s.expected < fast.tokens_per_s.expected,

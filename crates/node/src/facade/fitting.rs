@@ -8,6 +8,7 @@ use exo_api::fits::{FitsQuery, FitsView};
 use exo_hub::Cancel;
 
 use super::{Missing, NodeFacade, unavailable};
+use crate::config::NodeConfig;
 use crate::fits::{self, FitsCluster, KnownModel, ReferenceError};
 use crate::planning;
 use exo_accelerators::chain;
@@ -24,7 +25,8 @@ impl NodeFacade {
             return Err(invalid("context_tokens", "a context has at least one token".to_owned()));
         }
         let (devices, links) = planning::devices_of(&self.view.borrow());
-        let cluster = FitsCluster { devices, links, context_tokens, kv: self.config.kv };
+        let NodeConfig { slots, cache_tokens, kv, .. } = self.config;
+        let cluster = FitsCluster { devices, links, context_tokens, slots, cache_tokens, kv };
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
         let settings = self.downloads.settings();
         let known = match &query.reference {

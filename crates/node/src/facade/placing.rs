@@ -7,7 +7,7 @@ use exo_machine::Resolved;
 use exo_types::{InstanceId, KvDType, NodeId};
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
-use crate::cache::{CacheError, CacheRequest};
+use crate::cache::{CacheError, CacheRequest, check_context};
 use crate::config::NodeConfig;
 use crate::library::OpenModel;
 use crate::planning;
@@ -27,6 +27,7 @@ impl NodeFacade {
         let cache = self.cache_of(request.context_tokens, request.slots, request.cache_tokens, request.kv);
         let param = cache_param(&request);
         let invalid = |e: CacheError| AdminError::Invalid { param: param.to_owned(), message: e.to_string() };
+        check_context(request.context_tokens, open.model.config.context_tokens_max).map_err(invalid)?;
         let mut wanted =
             instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
         planning::constrain(&request, &self.view.borrow(), &mut wanted)
@@ -121,6 +122,8 @@ impl NodeFacade {
         let open = open.map_err(|message| AdminError::Failed { message })?;
         let cache = self.cache_of(query.context_tokens, query.slots, query.cache_tokens, query.kv);
         let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
+        check_context(query.context_tokens, open.model.config.context_tokens_max)
+            .map_err(|e| invalid("context_tokens", e.to_string()))?;
         let wanted = instance_request(&resolved, &open, cache, query.nodes_min.unwrap_or(1));
         let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
         let mut request = planning::request_of(&wanted, &self.view.borrow());
@@ -206,10 +209,12 @@ pub(super) fn instance_request(
     };
     let holders = resolved.holder_nodes.clone();
     let (context_tokens, cache_tokens) = cache.shape(open.model.config.context_tokens_max)?;
+    let shape = open.model.shape_packed(cache.kv, &exo_backend_cpu::weight_bytes);
     Ok(InstanceRequest {
         model: resolved.id,
         model_name: resolved.name.clone(),
-        shape: open.model.shape_packed(cache.kv, &exo_backend_cpu::weight_bytes),
+        weight_types: planning::weight_types(&open.model, &shape).map(Box::new),
+        shape,
         context_tokens,
         slots: cache.slots,
         cache_tokens,

@@ -24,13 +24,21 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
             compute_units: 8,
             read_bytes_per_s: Some(rate.parse::<f64>().unwrap() * 1e9),
             flops_per_s: Some(1e12),
+            rates_by_type: Vec::new(),
             corrections: Corrections::default(),
             support: SupportClass::Full,
             support_reason: String::new(),
         };
         PlanDevice::reported(NodeId([index as u8 + 1; 32]), name.to_owned(), facts, None)
     });
-    FitsCluster { devices: devices.collect(), links: Vec::new(), context_tokens, kv: KvDType::default() }
+    FitsCluster {
+        devices: devices.collect(),
+        links: Vec::new(),
+        context_tokens,
+        slots: 1,
+        cache_tokens: None,
+        kv: KvDType::default(),
+    }
 }
 
 fn verdicts(view: &FitsView) -> BTreeMap<&str, FitVerdict> {
@@ -78,6 +86,18 @@ fn a_context_that_is_too_long_is_the_smallest_change() {
     let view = fit_known(&cluster("laptop=7@100", 40_960), find_known("qwen3-8b").unwrap());
     assert_eq!(view.verdict, FitVerdict::TooLarge);
     assert!(view.changes[0].starts_with("shorter texts: "), "{:?}", view.changes);
+}
+
+/// What is recommended is then placed with the node's slots and cache.
+#[test]
+fn every_slot_has_its_cache() {
+    let mut laptop = cluster("laptop=6@100", 8192);
+    let known = find_known("llama-3.1-8b").unwrap();
+    assert!(fit_known(&laptop, known).best.is_some());
+    laptop.slots = 4;
+    assert_eq!(fit_known(&laptop, known).verdict, FitVerdict::TooLarge, "3 GiB of cache more");
+    laptop.cache_tokens = Some(8192);
+    assert!(fit_known(&laptop, known).best.is_some(), "the cache is bounded");
 }
 
 /// Rates by type are what a node may report; the catalogue is planned with those too.

@@ -10,13 +10,14 @@ use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
 use exo_stdx::{unix_ms, unix_s};
-use exo_types::{DeviceId, DeviceState, NodeFacts, NodeId, Time};
+use exo_types::{DeviceId, DeviceState, NodeFacts, NodeId, Time, TypeRates};
 use tokio::sync::{broadcast, watch};
 
 use super::Engines;
 use crate::NodeConfig;
 use crate::clock::Clock;
 use crate::compute::{Check, Compute, Loss, Seat};
+use crate::device::TypeMeter;
 use crate::events::{DeviceEvent, Event, EventSender};
 use crate::host::Host;
 use crate::meters::Meters;
@@ -97,6 +98,18 @@ impl Devices {
     /// Where a shard on `device` goes.
     pub fn seat(&self, device: &DeviceId) -> Option<Seat> {
         self.compute.seat(device)
+    }
+
+    /// What measures types of weights on `device` before they are loaded; `None` where that is no processor of this process, or
+    /// whoever embeds the node knows its rates.
+    pub fn type_meter(&self, device: &DeviceId) -> Option<TypeMeter> {
+        let is_here = matches!(self.compute.seat(device), Some(Seat::Here(_))) && *device == DeviceId::cpu();
+        (is_here && self.host.processor().read_bytes_per_s.is_none()).then(|| TypeMeter::of(&self.config))
+    }
+
+    /// Types of weights were measured, or known; whether that is news.
+    pub fn types_measured(&mut self, types: Vec<TypeRates>) -> bool {
+        self.compute.types_measured(types)
     }
 
     /// Follows whether `device` can be loaded; `None` if it always can.

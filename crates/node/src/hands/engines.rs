@@ -19,6 +19,7 @@ use crate::engine_host::EngineHost;
 use crate::engine_thread::{EngineEvent, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost};
 use crate::events::{Event, EventSender, OpenedModel};
 use crate::library::Library;
+use crate::planning;
 use crate::worker::{LoadShard, WorkerHost, WorkerMemory};
 
 /// For a lost device to be verified: more than that takes.
@@ -61,6 +62,9 @@ impl Engines {
         let token = CancellationToken::new();
         let (library, events, model) = (self.library.clone(), self.events.clone(), spec.model);
         let draft = self.draft.clone().filter(|_| spec.embedding);
+        // Beside another shard it would be measured with a part of the processor, and take that from what runs.
+        let is_alone = self.engines.is_empty();
+        let (meter, shard) = (devices.type_meter(&spec.device).filter(|_| is_alone), spec.shard());
         let stand = devices.follow(&spec.device);
         let work = async move {
             if let Some(mut stand) = stand {
@@ -74,14 +78,14 @@ impl Engines {
                 let mut opened = store.open_model(model).map_err(|e| chain(&e))?;
                 let draft = draft.map(|draft| draft.check_model(model, &opened));
                 opened.take_tokenizer();
-                Ok::<_, String>((Arc::new(opened), draft))
+                let types = meter.map(|meter| meter.measure(&planning::types_of_shard(&opened, &shard)));
+                Ok::<_, String>((Arc::new(opened), draft, types))
             };
             let opened = tokio::task::spawn_blocking(open).await;
-            let (model, draft) = match opened.unwrap_or_else(|error| Err(error.to_string())) {
-                Ok((model, draft)) => (Ok(model), draft),
-                Err(reason) => (Err(reason), None),
-            };
-            OpenedModel { engine, model, draft }
+            match opened.unwrap_or_else(|error| Err(error.to_string())) {
+                Ok((model, draft, types)) => OpenedModel { engine, model: Ok(model), draft, types },
+                Err(reason) => OpenedModel { engine, model: Err(reason), draft: None, types: None },
+            }
         };
         let opening = token.clone();
         tokio::spawn(async move {
@@ -96,20 +100,23 @@ impl Engines {
     }
 
     pub fn opened(&mut self, opened: OpenedModel, devices: &mut Devices) -> Vec<Input> {
-        let OpenedModel { engine, model, draft } = opened;
+        let OpenedModel { engine, model, draft, types } = opened;
         let events = self.events_of();
-        let Some(entry) = self.engines.get_mut(&engine) else { return Vec::new() };
+        let measured = types.is_some_and(|types| devices.types_measured(types));
+        let mut inputs: Vec<Input> = measured.then(|| devices.sampled(self)).into_iter().collect();
+        let Some(entry) = self.engines.get_mut(&engine) else { return inputs };
         let host = model.and_then(|model| start(engine, &entry.spec, model, devices, events));
         match host {
             Ok(host) => {
                 entry.draft = draft;
                 entry.stand = Stand::Running(host);
-                Vec::new()
+                inputs
             }
             Err(reason) => {
                 self.engines.remove(&engine);
                 let event = exo_machine::EngineEvent::LoadFailed { reason, is_refusal: false };
-                vec![Input::Engine { engine, event }]
+                inputs.push(Input::Engine { engine, event });
+                inputs
             }
         }
     }

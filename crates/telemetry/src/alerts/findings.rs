@@ -263,15 +263,15 @@ impl Findings<'_> {
         if let Some(load) = &instance.load {
             self.load(instance, &subject, load);
         }
-        if let Some(longest) = self.memory.longest_stage(&instance.id) {
-            let (of, share) = (longest.stages, longest.share * 100.0);
+        if let Some(slowest) = self.memory.slowest_stage(&instance.id) {
+            let (of, share, expected) = (slowest.stages, slowest.share * 100.0, slowest.expected * 100.0);
             let place =
-                format!("{}/{}", self.name_of(&longest.node), clean_name(&longest.device, NAME_CHARS_MAX));
+                format!("{}/{}", self.name_of(&slowest.node), clean_name(&slowest.device, NAME_CHARS_MAX));
             let text = format!(
-                "stage {} of {subject} on {place} takes {share:.0} % of the time of {of}",
-                longest.stage
+                "stage {} of {subject} on {place} takes {share:.0} % of the time of {of}, and should take {expected:.0} %",
+                slowest.stage
             );
-            let level = above(longest.share * of as f64, 1.5, 1.35);
+            let level = above(slowest.excess, 1.5, 1.35);
             self.add("stage_slow", level, affected(), subject, text);
         }
     }

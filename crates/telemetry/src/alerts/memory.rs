@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use exo_api::plan::StagePredictionView;
 use exo_api::{InstanceState, NodeStatus, PullState};
 use exo_types::DeviceState;
 
@@ -48,8 +49,16 @@ pub(super) struct Share {
     pub(super) node: String,
     pub(super) device: String,
     pub(super) share: f64,
+    /// The share that the model of cost expects.
+    pub(super) expected: f64,
+    /// Beside the others and what is expected of each, 1 for a stage that is as slow as they are: its part of all slowness, times the
+    /// number of stages.
+    pub(super) excess: f64,
     pub(super) stages: usize,
 }
+
+/// What is expected of each stage: a share of the time. A split into unlike parts is no fault of the larger one's device.
+type Expected = BTreeMap<u32, f64>;
 
 /// Seconds that each stage of an instance had computed, with its node and device.
 type Busy = BTreeMap<u32, (f64, String, String)>;
@@ -120,8 +129,8 @@ impl Memory {
         self.baselines.get(&(from.to_owned(), to.to_owned())).copied()
     }
 
-    /// The stage of an instance that computed longest of late, if it computed at all and there are others.
-    pub(super) fn longest_stage(&self, instance: &str) -> Option<&Share> {
+    /// The stage of an instance that was slowest of late beside what is expected of it, if it computed at all and there are others.
+    pub(super) fn slowest_stage(&self, instance: &str) -> Option<&Share> {
         self.shares.get(instance)
     }
 
@@ -221,7 +230,7 @@ impl Memory {
             if seen.time_s.saturating_sub(*since_s) < SHARES_S {
                 continue;
             }
-            match longest(before, &busy) {
+            match slowest(before, &busy, &expected(seen, &instance)) {
                 Some(share) => self.shares.insert(instance.clone(), share),
                 None => self.shares.remove(&instance),
             };
@@ -230,19 +239,42 @@ impl Memory {
     }
 }
 
-/// The stage that computed longest between the two, if all did.
-fn longest(before: &Busy, now: &Busy) -> Option<Share> {
+/// What tokens, and what prompts, take of each stage, as far as that is predicted; an even share else.
+fn expected(seen: &Seen<'_>, instance: &str) -> Vec<Expected> {
+    let found = seen.view.instances.iter().find(|one| one.id == instance);
+    let predicted: Option<Vec<_>> =
+        found.and_then(|one| one.stages.iter().map(|stage| stage.predicted).collect());
+    let Some(predicted) = predicted.filter(|stages| !stages.is_empty()) else { return Vec::new() };
+    let of = |ms: fn(&StagePredictionView) -> f64| -> Option<Expected> {
+        let total: f64 = predicted.iter().map(ms).sum();
+        let share = |(stage, times)| (stage, ms(times) / total);
+        let shares: Expected = (0..).zip(&predicted).map(share).collect();
+        shares.values().all(|share| share.is_finite() && *share > 0.0).then_some(shares)
+    };
+    [of(|times| times.token_ms), of(|times| times.prompt_ms)].into_iter().flatten().collect()
+}
+
+/// The stage that was slowest between the two, beside what is expected of it, if all computed.
+fn slowest(before: &Busy, now: &Busy, expected: &[Expected]) -> Option<Share> {
     let computed = |stage: &u32| Some(now.get(stage)?.0 - before.get(stage)?.0).filter(|s| *s >= 0.0);
-    let spent: Option<Vec<(u32, f64)>> = now.keys().map(|stage| Some((*stage, computed(stage)?))).collect();
+    let spent: Option<BTreeMap<u32, f64>> =
+        now.keys().map(|stage| Some((*stage, computed(stage)?))).collect();
     let spent = spent.filter(|spent| spent.len() > 1)?;
-    let total: f64 = spent.iter().map(|(_, seconds)| seconds).sum();
-    let (stage, most) = spent.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let total: f64 = spent.values().sum();
+    let (stages, even) = (spent.len(), 1.0 / spent.len() as f64);
+    let known: Vec<&Expected> = expected.iter().filter(|of| of.keys().eq(spent.keys())).collect();
+    let all_even: Expected = spent.keys().map(|stage| (*stage, even)).collect();
+    let known = if known.is_empty() { vec![&all_even] } else { known };
+    // What runs is tokens and prompts in some mixture: a stage is slow if it is by both.
+    let judged = |stage: &u32, of: &Expected| {
+        let slowness = |stage: &u32| spent[stage] / of[stage];
+        let all: f64 = spent.keys().map(slowness).sum();
+        (slowness(stage) / all.max(f64::MIN_POSITIVE) * stages as f64, of[stage])
+    };
+    let least = |stage: &u32| known.iter().map(|of| judged(stage, of)).min_by(|a, b| a.0.total_cmp(&b.0));
+    let judged = spent.keys().filter_map(|stage| Some((*stage, least(stage)?)));
+    let (stage, (excess, expected)) = judged.max_by(|a, b| a.1.0.total_cmp(&b.1.0))?;
     let (_, node, device) = now.get(&stage)?;
-    (total >= BUSY_MIN_S).then(|| Share {
-        stage,
-        node: node.clone(),
-        device: device.clone(),
-        share: most / total,
-        stages: spent.len(),
-    })
+    let (node, device, share) = (node.clone(), device.clone(), spent[&stage] / total);
+    (total >= BUSY_MIN_S).then_some(Share { stage, node, device, share, expected, excess, stages })
 }

@@ -75,6 +75,7 @@ fn shown(id: &str) -> NodeView {
             compute_units: None,
             read_bytes_per_s: None,
             flops_per_s: None,
+            rates_by_type: Vec::new(),
             corrections: Default::default(),
             support: SupportClass::Full,
             support_reason: String::new(),

@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use exo_api::plan::{PredictionView, RangeView};
+use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
 use exo_api::{
     ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, NodeStatus, OtherClusterView,
-    PullState, PullView, StageTelemetryView, TelemetryView,
+    PullState, PullView, StageTelemetryView, StageView, TelemetryView,
 };
 use exo_types::{DeviceState, SupportClass};
 
@@ -97,24 +97,13 @@ fn causes() -> Vec<Cause> {
             (load.pages_used, load.waiting) = (99, 1);
         }),
         ("queue_full", 9, |w, _| w.0.instances[0].load.as_mut().unwrap().waiting = 10),
-        ("stage_slow", 40, |w, second| {
-            let stage = |stage: u32, busy_s: f64| StageTelemetryView {
-                instance: "i1".to_owned(),
-                model: "m".to_owned(),
-                stage,
-                device: "cuda:0".to_owned(),
-                layers: LayersView { start: 0, end: 1 },
-                busy_s,
-                weight_bytes: 1,
-            };
-            w.1.nodes[0].stages = vec![stage(0, second as f64 * 0.1)];
-            w.1.nodes[1].stages = vec![stage(1, second as f64 * 0.9)];
-        }),
+        ("stage_slow", 40, |w, second| compute(w, second, [0.1, 0.9])),
         ("slower_than_predicted", 62, |w, _| {
             let range = |expected| RangeView { low: expected, expected, high: expected };
             let instance = &mut w.0.instances[0];
             instance.load.as_mut().unwrap().tokens_per_s = Some(70.0);
             instance.predicted = Some(PredictionView {
+                prompt_tokens: 512,
                 ttft_ms: range(1.0),
                 tokens_per_s: range(100.0),
                 hop_ms: range(0.0),
@@ -178,6 +167,62 @@ fn every_rule_has_a_cause_that_makes_its_alert_in_time_and_no_other_and_ends_wit
         let resolved = bench.alerts.views().into_iter().find(|alert| alert.rule == rule).unwrap();
         assert!(resolved.resolved_unix_s.is_some(), "{resolved:?}");
     }
+}
+
+/// Two stages have computed for these parts of so many seconds.
+fn compute(world: &mut World, seconds: u64, shares: [f64; 2]) {
+    for (at, share) in shares.into_iter().enumerate() {
+        world.1.nodes[at].stages = vec![StageTelemetryView {
+            instance: "i1".to_owned(),
+            model: "m".to_owned(),
+            stage: at as u32,
+            device: "cuda:0".to_owned(),
+            layers: LayersView { start: 0, end: 1 },
+            busy_s: seconds as f64 * share,
+            weight_bytes: 1,
+        }];
+    }
+}
+
+/// What the alert about a slow stage says where its plan expects so many milliseconds of each, for a token and for a prompt.
+fn slow_stage(shares: [f64; 2], expected: [(f64, f64); 2]) -> Option<String> {
+    let mut bench = Bench::new();
+    let stage = |(token_ms, prompt_ms)| StageView {
+        node: "a".to_owned(),
+        node_name: "node a".to_owned(),
+        device: "cuda:0".to_owned(),
+        layers: LayersView { start: 0, end: 1 },
+        embedding: false,
+        head: false,
+        weight_bytes: 1,
+        weight_bytes_held: 1,
+        weight_bytes_waiting: 0,
+        kv_bytes: 1,
+        time_share: None,
+        predicted: Some(StagePredictionView { token_ms, prompt_ms }),
+        fetched_from: None,
+    };
+    bench.world.0.instances[0].stages = expected.map(stage).to_vec();
+    for second in 0..60 {
+        compute(&mut bench.world, second, shares);
+        bench.pass(1);
+    }
+    let alerts = bench.alerts.views();
+    alerts.into_iter().find(|alert| alert.rule == "stage_slow").map(|alert| alert.text)
+}
+
+#[test]
+fn a_stage_is_slow_beside_what_its_plan_expects_and_not_because_it_is_large() {
+    // The planner gave nine tenths to the second, and that is what it takes.
+    assert_eq!(slow_stage([0.1, 0.9], [(1.0, 1.0), (9.0, 9.0)]), None);
+    // Prompts explain it, tokens would not.
+    assert_eq!(slow_stage([0.1, 0.9], [(5.0, 1.0), (5.0, 9.0)]), None);
+    // The small one takes as long as the large one.
+    let text = slow_stage([0.5, 0.5], [(1.0, 1.0), (9.0, 8.0)]).unwrap();
+    assert!(text.starts_with("stage 0 of m (i1)"), "{text}");
+    assert!(text.ends_with("takes 50 % of the time of 2, and should take 11 %"), "{text}");
+    // Without a prediction that says anything, an even share.
+    assert!(slow_stage([0.1, 0.9], [(0.0, f64::NAN), (0.0, f64::NAN)]).is_some());
 }
 
 /// For what is counted over ten minutes, and the longest wait behind it.

@@ -104,6 +104,7 @@ mod tests {
             weight_bytes_waiting: 0,
             kv_bytes: 0,
             time_share: None,
+            predicted: None,
             fetched_from: None,
         };
         InstanceView {

@@ -9,7 +9,8 @@
 //! read_gb_s = 800            # weights that decode reads; left out: estimated
 //! read_gb_s_by_type = { Q4_K = 700 }
 //! tflops = 60                # of prefill; left out: derived from the rate of reading
-//! source = "measured"        # left out: "stated", as a data sheet does, with a wider range
+//! tflops_by_type = { Q4_K = 50 }
+//! source = "measured"        # left out: "stated", as a data sheet does, with a wider range; or "measured_long_ago"
 //!
 //! [[link]]
 //! from = "desktop"
@@ -21,13 +22,17 @@
 //! A link counts for both directions unless the other one has its own.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use exo_api::{ClusterView, CorrectionView, CorrectionsView};
+use exo_api::{ClusterView, CorrectionView, CorrectionsView, TypeRatesView};
+use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
 use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, NodeId, SupportClass};
 use serde::{Deserialize, Serialize};
 
+/// Older than what is not stale.
+const LONG_AGO: Duration = Duration::from_secs(48 * 3600);
 const GIB: f64 = (1u64 << 30) as f64;
 
 #[derive(Default, Serialize, Deserialize)]
@@ -45,6 +50,8 @@ enum Source {
     #[default]
     Stated,
     Measured,
+    /// Longer than a day ago.
+    MeasuredLongAgo,
 }
 
 impl Source {
@@ -52,6 +59,7 @@ impl Source {
         match self {
             Self::Stated => Figure::stated(value),
             Self::Measured => Figure::measured(value),
+            Self::MeasuredLongAgo => Figure::measured_at(value, LONG_AGO, 2),
         }
     }
 }
@@ -73,6 +81,8 @@ struct Device {
     kv_gb_s: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tflops: Option<f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    tflops_by_type: BTreeMap<DType, f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     layer_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,6 +139,25 @@ pub fn read(text: &str) -> anyhow::Result<(Vec<PlanDevice>, Vec<LinkFacts>)> {
     Ok((devices, links))
 }
 
+/// A number that counts: one that no device or link has would be taken for a missing one.
+fn figure(
+    what: &str,
+    of: &str,
+    number: Option<f64>,
+    unit: f64,
+    source: Source,
+) -> anyhow::Result<Option<Figure>> {
+    let Some(value) = above_zero(what, of, number, unit)? else { return Ok(None) };
+    let figure = source.figure(value).plausible();
+    let Some(figure) = figure else {
+        bail!(
+            "{what} of {of} is {}: nothing is so fast, or so slow; look at its unit",
+            number.unwrap_or(value)
+        )
+    };
+    Ok(Some(figure))
+}
+
 /// A number above 0, in a unit.
 fn above_zero(what: &str, of: &str, number: Option<f64>, unit: f64) -> anyhow::Result<Option<f64>> {
     match number {
@@ -142,19 +171,22 @@ fn above_zero(what: &str, of: &str, number: Option<f64>, unit: f64) -> anyhow::R
 fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
     let name = format!("{} {}", device.node, device.device);
     ensure!(!device.node.is_empty() && !device.device.is_empty(), "a device or its node has no name");
-    let figure = |what, number, unit| {
-        above_zero(what, &name, number, unit).map(|number| number.map(|n| device.source.figure(n)))
-    };
+    let figure = |what, number, unit| figure(what, &name, number, unit, device.source);
     let memory = above_zero("memory_gib", &name, Some(device.memory_gib), GIB)?.unwrap_or_default() as u64;
+    ensure!(memory > 0, "memory_gib of {name} is {}: that is less than a byte", device.memory_gib);
     ensure!((1..=100).contains(&device.thermal_percent), "thermal_percent of {name} is not from 1 to 100");
-    let mut read_by_type = BTreeMap::new();
-    for (&dtype, &rate) in &device.read_gb_s_by_type {
-        read_by_type.extend(figure("read_gb_s_by_type", Some(rate), 1e9)?.map(|figure| (dtype, figure)));
-    }
+    let typed = |what, rates: &BTreeMap<DType, f64>, unit| -> anyhow::Result<BTreeMap<DType, Figure>> {
+        let mut figures = BTreeMap::new();
+        for (&dtype, &rate) in rates {
+            figures.extend(figure(what, Some(rate), unit)?.map(|figure| (dtype, figure)));
+        }
+        Ok(figures)
+    };
     let rates = DeviceRates {
         read_bytes_per_s: figure("read_gb_s", device.read_gb_s, 1e9)?,
-        read_by_type,
+        read_by_type: typed("read_gb_s_by_type", &device.read_gb_s_by_type, 1e9)?,
         flops_per_s: figure("tflops", device.tflops, 1e12)?,
+        flops_by_type: typed("tflops_by_type", &device.tflops_by_type, 1e12)?,
         kv_bytes_per_s: figure("kv_gb_s", device.kv_gb_s, 1e9)?,
         layer_s: figure("layer_us", device.layer_us, 1e-6)?,
         step_s: figure("step_us", device.step_us, 1e-6)?,
@@ -170,6 +202,7 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         compute_units: 0,
         read_bytes_per_s: rates.read_bytes_per_s.map(|f| f.value),
         flops_per_s: rates.flops_per_s.map(|f| f.value),
+        rates_by_type: Vec::new(),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -185,9 +218,7 @@ fn plan_link(link: &Link, devices: &[Device]) -> anyhow::Result<LinkFacts> {
         ensure!(devices.iter().any(|d| d.node == *end), "{name}: no device is of a node `{end}`");
     }
     ensure!(link.from != link.to, "{name} leads nowhere");
-    let figure = |what, number, unit| {
-        above_zero(what, &name, number, unit).map(|number| number.map(|n| link.source.figure(n)))
-    };
+    let figure = |what, number, unit| figure(what, &name, number, unit, link.source);
     Ok(LinkFacts {
         from: node_id(&link.from),
         to: node_id(&link.to),
@@ -201,6 +232,10 @@ fn node_id(name: &str) -> NodeId {
     NodeId(*blake3::hash(name.as_bytes()).as_bytes())
 }
 
+fn q8_0((read_bytes_per_s, flops_per_s): (f64, f64)) -> TypeRatesView {
+    TypeRatesView { dtype: DType::Q8_0, read_bytes_per_s, flops_per_s, is_stale: false }
+}
+
 /// The running cluster as such a file. Nodes of one name get their ids behind it.
 pub fn write(view: &ClusterView) -> anyhow::Result<String> {
     let name = |id: &str| -> String {
@@ -212,35 +247,57 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
     let corrected = |rate: f64, by: Option<CorrectionView>| {
         rate * by.map_or(1.0, |learned| f64::from(learned.percent) / 100.0)
     };
+    // As a plan on the running cluster counts them.
+    let (devices, links) = planning::devices_of(view);
+    let is_usable = |node: &str, device: &str| {
+        let is_this = |d: &&PlanDevice| d.node.to_full() == node && d.device.id.0 == device;
+        devices.iter().find(is_this).is_some_and(|d| d.excluded.is_none())
+    };
+    let is_stale = |figure: Figure| {
+        figure.source.error_percent() >= Figure::measured_at(1.0, LONG_AGO, 2).source.error_percent()
+    };
     let mut cluster = Cluster::default();
     for node in &view.nodes {
-        for device in node.devices.iter().filter(|d| d.memory_free_bytes > 0) {
+        for device in node.devices.iter().filter(|d| d.memory_free_bytes > 0 && is_usable(&node.id, &d.id)) {
             let CorrectionsView { decode, prefill } = device.corrections;
+            // Q8_0 among them: the general rate then stands for what was not measured.
+            let q8_0 = device.read_bytes_per_s.zip(device.flops_per_s).map(q8_0);
+            let typed = |rate: &dyn Fn(&TypeRatesView) -> f64| -> BTreeMap<DType, f64> {
+                device.rates_by_type.iter().chain(&q8_0).map(|rates| (rates.dtype, rate(rates))).collect()
+            };
             cluster.device.push(Device {
                 node: name(&node.id),
                 device: device.id.clone(),
                 kind: device.kind,
                 memory_gib: device.memory_free_bytes as f64 / GIB,
                 read_gb_s: device.read_bytes_per_s.map(|rate| corrected(rate, decode) / 1e9),
-                read_gb_s_by_type: BTreeMap::new(),
+                read_gb_s_by_type: typed(&|rates| corrected(rates.read_bytes_per_s, decode) / 1e9),
                 kv_gb_s: None,
                 tflops: device.flops_per_s.map(|rate| corrected(rate, prefill) / 1e12),
+                tflops_by_type: typed(&|rates| corrected(rates.flops_per_s, prefill) / 1e12),
                 layer_us: None,
                 step_us: None,
                 thermal_percent: 100,
-                source: Source::Measured,
+                source: match device.rates_by_type.iter().any(|rates| rates.is_stale) {
+                    true => Source::MeasuredLongAgo,
+                    false => Source::Measured,
+                },
             });
         }
     }
     let is_known = |id: &str| cluster.device.iter().any(|d| d.node == name(id));
-    let links = view.links.iter().filter(|l| l.from != l.to && is_known(&l.from) && is_known(&l.to));
+    let links = links.iter().map(|l| (l.from.to_full(), l.to.to_full(), l));
+    let links = links.filter(|(from, to, _)| from != to && is_known(from) && is_known(to));
     cluster.link = links
-        .map(|l| Link {
-            from: name(&l.from),
-            to: name(&l.to),
-            rtt_ms: l.rtt_ms.filter(|ms| *ms > 0.0),
-            mbit_s: l.bytes_per_s.map(|rate| rate * 8.0 / 1e6),
-            source: Source::Measured,
+        .map(|(from, to, l)| Link {
+            from: name(&from),
+            to: name(&to),
+            rtt_ms: l.rtt_s.filter(|rtt| rtt.value > 0.0).map(|rtt| rtt.value * 1e3),
+            mbit_s: l.bytes_per_s.map(|rate| rate.value * 8.0 / 1e6),
+            source: match [l.rtt_s, l.bytes_per_s].into_iter().flatten().any(is_stale) {
+                true => Source::MeasuredLongAgo,
+                false => Source::Measured,
+            },
         })
         .collect();
     Ok(toml::to_string(&cluster)?)
@@ -294,6 +351,13 @@ mod tests {
             with("[[link]]\nfrom = \"laptop\"\nto = \"laptop\"\n"),
             "the link from laptop to laptop leads nowhere"
         );
+        assert_eq!(
+            refused("[[device]]\nnode = \"a\"\nmemory_gib = 1\nread_gb_s = 8e11\n"),
+            "read_gb_s of a cpu is 800000000000: nothing is so fast, or so slow; look at its unit"
+        );
+        assert!(refused("[[device]]\nnode = \"a\"\nmemory_gib = 1e-12\n").contains("less than a byte"));
+        let far = with("[[link]]\nfrom = \"laptop\"\nto = \"desktop\"\nmbit_s = 1e300\n");
+        assert!(far.contains("mbit_s of the link from laptop to desktop"), "{far}");
         assert!(
             refused("[[device]]\nnode = \"a\"\nmemory_gib = 1\ncolour = 3\n")
                 .contains("unknown field `colour`")

@@ -180,7 +180,6 @@ impl World {
                     keys.iter().for_each(|key| assert!(self.kept.remove(key).is_some()));
                 }
                 StageCommand::Close(sequence) => assert!(self.cached.remove(sequence).is_some()),
-                StageCommand::Truncate { .. } => panic!("nobody asks for it"),
             }
         }
         let rows = step.frame.token_count() as f64;

@@ -1,6 +1,6 @@
 //! Bounds of the control channel and of the log's events.
 
-use exo_types::{Correction, Corrections, DeviceFacts, Monitor, NodeFacts};
+use exo_types::{Correction, Corrections, DType, DeviceFacts, Monitor, NodeFacts, TYPES_MAX, TypeRates};
 
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, SHARDS_MAX};
 use super::super::{
@@ -108,6 +108,7 @@ impl Check for DeviceFacts {
         ensure(memory <= MEMORY_BYTES_MAX, "a device claims more than 2^48 bytes of memory")?;
         rate(self.read_bytes_per_s)?;
         rate(self.flops_per_s)?;
+        rates_by_type(&self.rates_by_type)?;
         let Corrections { decode, prefill } = self.corrections;
         let is_bounded = |learned: Correction| Correction::PERCENT.contains(&learned.percent);
         ensure(
@@ -115,6 +116,18 @@ impl Check for DeviceFacts {
             "a rate is corrected to less than 50 or more than 200 per cent",
         )
     }
+}
+
+/// Each type once, and Q8_0 not at all: its rates stand beside the list.
+fn rates_by_type(rates: &[TypeRates]) -> Result<(), CheckError> {
+    at_most("types of weights with rates", rates.len(), TYPES_MAX)?;
+    for (at, TypeRates { dtype, read_bytes_per_s, flops_per_s, .. }) in rates.iter().enumerate() {
+        let is_twice = *dtype == DType::Q8_0 || rates[..at].iter().any(|other| other.dtype == *dtype);
+        ensure(!is_twice, "a type of weights has two rates")?;
+        rate(Some(*read_bytes_per_s))?;
+        rate(Some(*flops_per_s))?;
+    }
+    Ok(())
 }
 
 /// Rates feed the planner's divisions: positive and finite, or not there.

@@ -37,7 +37,6 @@ impl Check for DataMessage {
             Self::Cancel { .. }
             | Self::Accepted { .. }
             | Self::Started { .. }
-            | Self::StalePlacement { .. }
             | Self::SequenceEnded { .. } => Ok(()),
         }
     }
@@ -93,7 +92,7 @@ impl Check for StageCommand {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Open { spec, .. } => spec.check(),
-            Self::Keep { .. } | Self::Forget(_) | Self::Truncate { .. } | Self::Close(_) => Ok(()),
+            Self::Keep { .. } | Self::Forget(_) | Self::Close(_) => Ok(()),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Bounds of models and placements, wherever they come from: a peer, the log, a snapshot.
 
-use exo_types::{DeviceId, LayerRange, LayerShape, ModelShape, Pin, PinLayers, Placement};
+use exo_types::{
+    DType, DeviceId, LayerRange, LayerShape, ModelShape, Pin, PinLayers, Placement, TYPES_MAX, TypeBytes,
+    WeightTypes,
+};
 
 use super::super::limits::{
     CACHE_TOKENS_MAX, CONTEXT_TOKENS_MAX, LAYERS_MAX, MEMBERS_MAX, PINS_MAX, SEQUENCES_MAX, SHARDS_MAX,
@@ -35,8 +38,20 @@ impl Check for InstanceRequest {
         at_most("exclusions", self.excluded.len(), PINS_MAX)?;
         self.pins.iter().try_for_each(Check::check)?;
         self.excluded.iter().filter_map(|e| e.device.as_ref()).try_for_each(device_id)?;
-        self.shape.check()
+        self.shape.check()?;
+        self.weight_types.as_ref().map_or(Ok(()), |types| weight_types(types, &self.shape))
     }
+}
+
+/// What the planner adds up by type is what it adds up without.
+fn weight_types(types: &WeightTypes, shape: &ModelShape) -> Result<(), CheckError> {
+    for TypeBytes(bytes) in types.layers.iter().chain([&types.head]) {
+        at_most("types of weights in a layer", bytes.len(), TYPES_MAX)?;
+        let is_twice =
+            |(at, (dtype, _)): (usize, &(DType, u64))| bytes[..at].iter().any(|(other, _)| other == dtype);
+        ensure(!bytes.iter().enumerate().any(is_twice), "a layer has a type of weights twice")?;
+    }
+    ensure(types.are_of(shape), "the bytes by type are not those of the model")
 }
 
 impl Check for Pin {
