@@ -110,15 +110,8 @@ pub async fn outlive(
     let (owner, kept) = (app.clone(), answer.clone());
     app.streams.spawn(async move {
         let ending = EndWhenDropped(kept.clone());
-        let stopped = async {
-            owner.stopping.cancelled().await;
-            tokio::time::sleep(owner.options.shutdown_grace).await;
-        };
-        let panicked = tokio::select! {
-            () = stopped => None,
-            panicked = caught(writer.open(owner.options.stream_headers_after, opened)) => panicked,
-        };
-        if let Some(error) = panicked {
+        // When the server has waited long enough for answers, their sources end them, with a word to whoever reads.
+        if let Some(error) = caught(writer.open(owner.options.stream_headers_after, opened)).await {
             writer.fail(error);
         }
         // The slot is free before the answer is.
