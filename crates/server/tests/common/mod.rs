@@ -201,6 +201,14 @@ fn written(request: &GenerateRequest) -> Option<Vec<Item>> {
     })
 }
 
+/// The same again and again, without an end.
+fn every(ms: u64, item: fn() -> Item) -> GenerateStream {
+    Box::pin(stream::unfold((), move |()| async move {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        Some((item(), ()))
+    }))
+}
+
 fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
     if let Some(items) = written(request) {
         return Ok(Box::pin(stream::iter(items)));
@@ -226,35 +234,16 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
                 GenerateError::Unavailable { reason: "still loading at 99 %".into(), retry_after_s: 9 };
             then(vec![queued("loading 99 %")], after(300, Err(late)))
         }
-        "endless" => {
-            let tick = |i: u64| async move {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                (delta(0, "x", false), i + 1)
-            };
-            then(vec![started()], Box::pin(stream::unfold(0, move |i| async move { Some(tick(i).await) })))
-        }
+        "endless" => then(vec![started()], every(10, || delta(0, "x", false))),
         // A thought that never ends.
-        "ponders" => {
-            let tick = |()| async {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                let thought = Delta { reasoning: "hm".into(), ..Delta::default() };
-                Some((Ok(GenerateEvent::Delta(thought)), ()))
-            };
-            then(vec![started()], Box::pin(stream::unfold((), tick)))
-        }
+        "ponders" => then(
+            vec![started()],
+            every(10, || Ok(GenerateEvent::Delta(Delta { reasoning: "hm".into(), ..Delta::default() }))),
+        ),
         // Faster than any reader that pauses.
-        "flood" => {
-            let tick = |()| async {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                Some((delta(0, &"x".repeat(16 << 10), false), ()))
-            };
-            then(vec![started()], Box::pin(stream::unfold((), tick)))
-        }
+        "flood" => then(vec![started()], every(1, || delta(0, &"x".repeat(16 << 10), false))),
         "silent" => Box::pin(stream::pending()),
-        "babbling" => Box::pin(stream::unfold((), |()| async {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            Some((queued("placing"), ()))
-        })),
+        "babbling" => every(20, || queued("placing")),
         "breaks" => then(vec![started(), delta(0, "The", false)], after(0, Err(failed()))),
         // A panic outside of what the node is asked.
         "panics-when-dropped" => {
