@@ -84,7 +84,7 @@ struct Tracked {
 
 /// Until when something is silenced.
 #[derive(Clone, Copy, Debug)]
-struct Silence {
+struct SilencedUntil {
     until_s: u64,
     /// The same by the system's clock, as it was then.
     until_unix_s: u64,
@@ -97,7 +97,7 @@ pub struct Alerts {
     /// The oldest first.
     resolved: VecDeque<AlertView>,
     /// By alert or rule.
-    silences: BTreeMap<String, Silence>,
+    silences: BTreeMap<String, SilencedUntil>,
     memory: Memory,
     now_s: u64,
     /// Between the look before and this one.
@@ -229,7 +229,7 @@ impl Alerts {
         let left = silences.into_iter().filter(|(_, until)| *until > unix_s).take(SILENCES_MAX);
         let silence = |until: u64| {
             let for_s = (until - unix_s).min(SILENCE_S_MAX);
-            Silence { until_s: time_s + for_s, until_unix_s: unix_s + for_s }
+            SilencedUntil { until_s: time_s + for_s, until_unix_s: unix_s + for_s }
         };
         self.silences = left.map(|(name, until)| (name, silence(until))).collect();
     }
@@ -253,7 +253,7 @@ impl Alerts {
         if self.silences.len() >= SILENCES_MAX && !self.silences.contains_key(name) {
             return Err(SilenceError::TooMuch(format!("there are {SILENCES_MAX} silences already")));
         }
-        let silence = Silence { until_s: self.now_s + for_s, until_unix_s: self.unix_s + for_s };
+        let silence = SilencedUntil { until_s: self.now_s + for_s, until_unix_s: self.unix_s + for_s };
         self.silences.insert(name.to_owned(), silence);
         Ok(())
     }
