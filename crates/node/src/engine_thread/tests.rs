@@ -2,6 +2,8 @@
 
 mod faulty;
 
+use std::collections::VecDeque;
+
 use exo_cluster::wire::{DataMessage, StepMessage};
 use exo_cluster::{StageInput, StageMachine, StageOutput};
 use exo_constraint::{Body, Layout, Schema, Strictness, Thought};
@@ -254,7 +256,7 @@ fn message(frame: StepFrame, commands: Vec<StageCommand>) -> StepMessage {
     }
 }
 
-/// What a stage on `device` sends, given steps that arrive together: a line for each message.
+/// What a stage on `device` sends, given steps one after the other: a line for each message.
 fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence>)>) -> Vec<String> {
     let (request, me) = (request(device), NodeId([1; 32]));
     let stage = Stage::solo(me, DeviceId::cpu(), request.shard);
@@ -272,12 +274,12 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
     let host = ThreadHost::start(request, Arc::new(move |event| drop(tell.send(event))));
     let (mut machine, mut inputs) = (None, Vec::new());
     let (mut lines, mut open_steps) = (Vec::new(), steps.len());
-    // Step 0 opens the pipeline; the others come when it is back.
+    // Step 0 opens the pipeline.
     for (step, (commands, sequences)) in (0..).zip(std::iter::once((vec![], vec![])).chain(steps)) {
         let message = message(frame(step, sequences), commands);
         inputs.push(StageInput::Step { from: me, message });
     }
-    let mut later = inputs.split_off(1);
+    let mut later = VecDeque::from(inputs.split_off(1));
     while open_steps > 0 {
         match events.recv_timeout(STEP_MAX).unwrap() {
             EngineEvent::Ready { loaded, .. } => {
@@ -293,10 +295,14 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
         let batch = std::mem::take(&mut inputs);
         let mut outputs: Vec<_> = batch.into_iter().flat_map(|i| machine.handle(Time::ZERO, i)).collect();
         let is_open = |o: &StageOutput| matches!(o, StageOutput::Send { message: DataMessage::Tokens(told), .. } if told.step == 0);
-        if outputs.iter().any(is_open) {
-            outputs.retain(|o| !is_open(o));
-            outputs.extend(later.drain(..).flat_map(|input| machine.handle(Time::ZERO, input)));
+        // As from a scheduler: each comes when the one before is back.
+        let is_back = |o: &StageOutput| matches!(o, StageOutput::Send { to, message: DataMessage::Tokens(_) } if *to == me);
+        if outputs.iter().any(is_back)
+            && let Some(next) = later.pop_front()
+        {
+            outputs.extend(machine.handle(Time::ZERO, next));
         }
+        outputs.retain(|o| !is_open(o));
         for output in outputs {
             match output {
                 StageOutput::Compute { commands, frame, rows } => {
