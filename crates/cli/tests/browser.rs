@@ -57,13 +57,14 @@ fn link(node: &Node) -> String {
 }
 
 /// What is looked at on described clusters (`dashboard/e2e/described.mjs`): a test for each row, so that each has time on a slow machine.
-const DESCRIBED: [&[&str]; 6] = [
+const DESCRIBED: [&[&str]; 7] = [
     &["enter", "gone", "size", "keyboard"],
     &["chat", "hostile", "door", "find", "retry"],
     &["axe-light-empty", "axe-light-home"],
     &["axe-light-lost", "axe-light-hostile"],
     &["hundred", "axe-light-hundred"],
     &["axe-dark-home", "axe-small-home"],
+    &["kept", "tabs", "actions"],
 ];
 
 /// Runs one row of [`DESCRIBED`], which a test is named after.
@@ -207,6 +208,11 @@ fn a_hundred_nodes_are_shown_and_pass_axe() {
 #[test]
 fn every_route_passes_axe_in_the_dark_and_on_a_telephone() {
     described("every_route_passes_axe_in_the_dark_and_on_a_telephone", 5);
+}
+
+#[test]
+fn kept_answers_two_tabs_and_actions_are_there() {
+    described("kept_answers_two_tabs_and_actions_are_there", 6);
 }
 
 #[test]

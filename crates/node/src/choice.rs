@@ -214,15 +214,15 @@ impl Choice {
     }
 }
 
-/// The control tokens that stop strings name: they are no text otherwise, and would never be found. Those that end answers anyway stay so.
+/// The control tokens that are stop strings: they are no text otherwise, and would never be found. Those that end answers anyway stay so,
+/// and those within longer stop strings: what is seen of them and does not stop would be text of the answer.
 fn stop_signs(running: &Running) -> impl Iterator<Item = (u32, String)> {
     let open = &running.open;
     let parts = running.request.stop.iter().filter_map(|stop| open.tokenizer.split_control(stop).ok());
-    let control = |part| match part {
-        TextPart::Control(id) if !open.end_ids.contains(&id) => Some((id, open.tokenizer.token_text(id)?)),
+    parts.filter_map(|parts| match parts.as_slice() {
+        [TextPart::Control(id)] if !open.end_ids.contains(id) => Some((*id, open.tokenizer.token_text(*id)?)),
         _ => None,
-    };
-    parts.flatten().filter_map(control)
+    })
 }
 
 /// The control tokens among the signs of thoughts, answers and calls.

@@ -50,12 +50,15 @@ impl TurnRules {
         let call = json!({"role": "assistant", "content": "", "tool_calls": [{"id": "pr0be1aaa", "type": "function",
             "function": {"name": "probe_tool", "arguments": {"probe_key": "probe value"}}}]});
         let result = json!({"role": "tool", "name": "probe_tool", "tool_call_id": "pr0be1aaa", "content": "probe six"});
+        let both = json!({"role": "tool", "name": "probe_tool", "tool_call_id": "pr0be1aaa", "content": "probe six\n\nprobe five"});
         Self {
             system: takes(&[first.clone(), user.clone()], None),
             systems: takes(&[first.clone(), later.clone(), user.clone()], None)
                 && takes(&[first, user.clone(), answer, later, next.clone()], None),
             neighbours: takes(&[user.clone(), next.clone()], None),
-            text_behind_result: takes(&[user, call, result, next], Some(tools)),
+            // Where results are printed nowhere, neither would be what is joined to them.
+            text_behind_result: takes(&[user.clone(), call.clone(), result, next], Some(tools.clone()))
+                || !takes(&[user, call, both], Some(tools)),
         }
     }
 
@@ -63,9 +66,12 @@ impl TurnRules {
     pub fn joined(self, messages: &[ChatMessage]) -> Vec<ChatMessage> {
         let mut joined: Vec<ChatMessage> = Vec::with_capacity(messages.len());
         let mut system = String::new();
+        let systems = messages.iter().filter(|message| message.role == "system").count();
+        let is_usual = systems == 1 && messages.first().is_some_and(|first| first.role == "system");
         for message in messages {
             let is_system = message.role == "system";
-            if is_system && (!self.systems || !self.system) {
+            let is_taken = self.system && (self.systems || is_usual);
+            if is_system && !is_taken {
                 add(&mut system, &message.content);
                 continue;
             }
@@ -73,7 +79,7 @@ impl TurnRules {
                 Some(last) if !self.text_behind_result && last.role == "tool" && message.role == "user" => {
                     add(&mut last.content, &message.content);
                 }
-                Some(last) if !self.neighbours && is_same(last, message) => {
+                Some(last) if !self.neighbours && !is_system && is_same(last, message) => {
                     add(&mut last.content, &message.content);
                 }
                 _ => joined.push(message.clone()),
@@ -200,6 +206,29 @@ mod tests {
         ];
         let (_, text) = rendered(ALTERNATE, &conversation);
         assert_eq!(text, "[Go.]{\"name\": \"f\", \"arguments\": {}}<Gone.\n\nMind the time.>");
+    }
+
+    /// As Zephyr's: what is no system, user or assistant is passed over.
+    const NO_RESULTS: &str = "{%- for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}{{ m.role }}: {{ m.content }}\n{% endif %}{% endfor %}";
+
+    #[test]
+    fn what_a_user_says_is_not_lost_with_a_result_that_is_printed_nowhere() {
+        let conversation = [
+            said("user", "Go."),
+            said("assistant", "Going."),
+            ChatMessage { tool_call_id: Some("call_1".to_owned()), ..said("tool", "Gone.") },
+            said("user", "Mind the time."),
+        ];
+        let (_, text) = rendered(NO_RESULTS, &conversation);
+        assert_eq!(text, "user: Go.\nassistant: Going.\nuser: Mind the time.\n");
+    }
+
+    #[test]
+    fn the_only_turn_of_the_system_at_the_start_is_given_as_it_came() {
+        let empty = ChatMessage { name: Some("n".to_owned()), ..said("system", "") };
+        let template = ChatTemplate::new(FIRST_ONLY, None, None).unwrap();
+        let given = TurnRules::find(&template).joined(&[empty.clone(), said("user", "Go.")]);
+        assert_eq!(given[0], empty, "an empty one keeps a template from its own");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Answers that outlive their readers: a page is closed or reloaded, and finds its answer again.
 //!
-//! A client asks for it with `exo-keep: true`. Then the events of the answer go into a bounded buffer of this node instead of to a
-//! connection, and whoever shows the secret from the head of the answer reads them, from the start or behind the last that it has had.
+//! A client asks for it with `exo-keep: true`, or with an id and a secret that it has drawn (`exo-keep: ID.SECRET`). Then the events of the answer go into a bounded buffer of this node instead of to a
+//! connection, and whoever shows the secret reads them, from the start or behind the last that it has had.
 //! They are gone ten minutes after the end.
 //!
 //! Start reading at [`Outliving::keep`].

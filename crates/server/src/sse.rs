@@ -83,7 +83,8 @@ pub fn respond(
     with_ticket(streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx))), header)
 }
 
-fn with_ticket(mut response: Response, header: Option<HeaderValue>) -> Response {
+/// With what a client shows to go on with the answer elsewhere.
+pub fn with_ticket(mut response: Response, header: Option<HeaderValue>) -> Response {
     if let Some(header) = header {
         response.headers_mut().insert("exo-resume", header);
     }

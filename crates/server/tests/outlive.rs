@@ -157,6 +157,11 @@ async fn a_client_that_leaves_before_the_head_finds_its_answer_under_the_id_that
     leave_before_the_head(&server, "/v1/chat/completions", &chat_body("loading", r#","stream":true"#)).await;
     let whole = server.send(&format!("GET {path}"), &[&ticket], "").await;
     assert!(whole.body.contains("answer.") && whole.body.ends_with("data: [DONE]\n\n"), "{}", whole.body);
+    let told = whole.header("exo-resume").unwrap();
+    assert!(
+        told.ends_with(SECRET) && !told.starts_with(ID),
+        "copies on other members are under the node's own id: {told}"
+    );
     let guess = format!("exo-resume: {ID}.{ID}");
     assert_eq!(server.send(&format!("GET {path}"), &[&guess], "").await.error(), "404 request_not_found");
 
@@ -168,6 +173,19 @@ async fn a_client_that_leaves_before_the_head_finds_its_answer_under_the_id_that
     server.until_live(0).await;
     let rest = server.send(&format!("GET {path}"), &[&ticket], "").await;
     assert!(rest.body.contains(r#""code":"cancelled""#), "{}", rest.body);
+}
+
+#[tokio::test]
+async fn a_question_that_comes_twice_under_one_id_is_computed_once() {
+    let server = start().await;
+    let body = chat_body("endless", r#","stream":true"#);
+    leave_before_the_head(&server, "/v1/chat/completions", &body).await;
+    leave_before_the_head(&server, "/v1/chat/completions", &body).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.until_live(1).await;
+    let (path, ticket) = (format!("/v1/requests/{ID}"), format!("exo-resume: {ID}.{SECRET}"));
+    assert_eq!(server.send(&format!("DELETE {path}"), &[&ticket], "").await.status, 204);
+    server.until_live(0).await;
 }
 
 #[tokio::test]

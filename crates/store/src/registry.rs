@@ -201,7 +201,9 @@ fn move_aside(path: &Path, why: &str) -> Result<PathBuf, StoreError> {
         .map(|i| path.with_extension(format!("json.{why}-{i}")))
         .find(|candidate| !candidate.exists())
         .unwrap_or_else(|| path.with_extension(format!("json.{why}")));
-    fs::rename(path, &moved_to).map_err(|e| failed("move aside", path, 0, e))?;
+    // It stays where it is until the new one takes its place: a disk that is full now must not lose it.
+    let kept = fs::hard_link(path, &moved_to).or_else(|_| fs::copy(path, &moved_to).map(drop));
+    kept.map_err(|e| failed("move aside", path, 0, e))?;
     Ok(moved_to)
 }
 

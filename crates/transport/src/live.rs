@@ -32,7 +32,7 @@ struct Entry {
 impl Entries {
     fn is_gone(&mut self, entry: &Entry) {
         let Some(lost) = &entry.lost else { return };
-        if self.lost_before.len() >= PEERS_MAX {
+        if self.lost_before.len() >= PEERS_MAX && !self.lost_before.contains_key(&entry.peer) {
             self.lost_before.pop_first();
         }
         *self.lost_before.entry(entry.peer).or_default() += lost();

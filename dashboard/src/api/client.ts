@@ -89,7 +89,7 @@ export async function open(path: string, options: Ask = {}): Promise<Response> {
   if (response.ok) return response;
   const error = await refusal(response);
   // Not where somebody has signed in since.
-  if (response.status === 401 && !options.bearer && path !== "/exo/v1/session" && bearer === (token.get() ?? inMemory)) onUnauthorised();
+  if (response.status === 401 && bearer && !options.bearer && path !== "/exo/v1/session" && bearer === (token.get() ?? inMemory)) onUnauthorised();
   throw error;
 }
 

@@ -15,6 +15,8 @@ export type Phase = "waiting" | "coming" | "reattaching";
 /** Waits between attempts to pick an answer up again. */
 const RETRY_MS = [300, 700, 1500, 3000, 5000, 8000, 10_000, 15_000, 20_000];
 /** So long after it was last heard of, an answer is called interrupted: its node keeps it for some minutes behind its end. */
+/** How an answer ends for this reader that goes on: it was too slow, or its node ends and another one has the copy. */
+const GOES_ON_ELSEWHERE = ["slow_reader", "shutting_down"];
 const GIVE_UP_MS = 3600_000;
 /** A node that has just come back may need a moment to find a copy. */
 const NOT_FOUND_RETRIES = 3;
@@ -160,7 +162,7 @@ export class Answer {
         if (this.tokens > before) [attempt, missed] = [0, 0];
         if (isOpen) since_ms = Date.now();
         const isMissing = !isAsked && !isOpen && error instanceof ApiError && error.status === 404 && missed++ < NOT_FOUND_RETRIES;
-        const again = isLost(error) || isMissing || (error instanceof ApiError && (isOpen ? error.code === "slow_reader" : !isAsked && isNotNow(error)));
+        const again = isLost(error) || isMissing || (error instanceof ApiError && (isOpen ? GOES_ON_ELSEWHERE.includes(error.code) : !isAsked && isNotNow(error)));
         if (this.stopped.signal.aborted || this.ticket === null || Date.now() - since_ms > GIVE_UP_MS) throw error;
         if (again) next = null;
         // It never reached its node: it is sent once more.

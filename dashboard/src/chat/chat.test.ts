@@ -114,6 +114,15 @@ test("a node that is busy, ends or knows nobody is asked again; one that has for
   expect([gone.content, gone.state]).toEqual(["He", "interrupted"]);
 });
 
+test("an answer whose node says that it ends goes on where its copy is", async () => {
+  const ending = `data: ${JSON.stringify({ error: { code: "shutting_down", message: "the node is shutting down" } })}\n\n`;
+  answerWith({ text: chunk("He", "0:1") + ending }, { text: chunk("llo", "0:2") + END });
+  const hurry = setInterval(wake, 20);
+  const whole = await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
+  clearInterval(hurry);
+  expect([whole.content, whole.state]).toEqual(["Hello", "done"]);
+});
+
 test("an answer that cannot be reached is looked for as long as its node may have it", async () => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "Date"] });
   answerWith();

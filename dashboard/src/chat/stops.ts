@@ -18,6 +18,9 @@ class Stops {
   private memory: Stop[] = [];
   private running: Promise<void> | null = null;
 
+  /** Ended by a stop that is new: it does not wait behind older ones. */
+  private nap = new AbortController();
+
   get list(): Stop[] {
     try {
       return (JSON.parse(localStorage.getItem(KEY) ?? "[]") as Stop[]).filter((one) => typeof one.id === "string" && typeof one.secret === "string");
@@ -38,6 +41,7 @@ class Stops {
   /** Ends an answer at its node, however often that has to be said. */
   add({ id, secret }: Ticket): void {
     this.set([...this.list.filter((one) => one.id !== id), { id, secret, at_ms: Date.now() }]);
+    this.nap.abort();
     void this.run();
   }
 
@@ -49,11 +53,12 @@ class Stops {
 
   private async tell(): Promise<void> {
     for (let round = 0; ; round++) {
+      this.nap = new AbortController();
       for (const one of this.list) {
         if (await this.isSettled(one)) this.set(this.list.filter((other) => other.id !== one.id));
       }
       if (this.list.length === 0) return;
-      await rest(RETRY_MS[Math.min(round, RETRY_MS.length - 1)]!);
+      await rest(RETRY_MS[Math.min(round, RETRY_MS.length - 1)]!, this.nap.signal);
     }
   }
 

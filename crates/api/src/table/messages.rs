@@ -101,7 +101,7 @@ const PROMPT_FIELDS: &[Field] = &[
     field(
         "thinking",
         Honoured,
-        "left out: a model that thinks does, and `usage` counts it; the answer shows nothing of it",
+        "left out: none where the model can be told so; else it thinks, `usage` counts it, and the answer shows nothing of it",
     ),
     field(
         "thinking.type",

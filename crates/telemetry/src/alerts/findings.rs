@@ -20,6 +20,8 @@ const SHORT: usize = 12;
 
 /// Without a byte for so long a transfer stands still, in seconds.
 const STALLED_S: u64 = 60;
+/// A download is counted in whole chunks of 4 MiB, several of which are under way: a slow line brings none for minutes.
+const PULL_STALLED_S: u64 = 300;
 
 const MIB: u64 = 1 << 20;
 const GIB: f64 = (1u64 << 30) as f64;
@@ -314,7 +316,7 @@ impl Findings<'_> {
             let text = format!("nothing has come of {what} for {stalled_s} s");
             let subject = format!("{what} on {name}");
             let other = || affected(Some(pull.id.clone()));
-            self.add("transfer_stalled", bad(stalled_s >= STALLED_S), other(), subject.clone(), text);
+            self.add("transfer_stalled", bad(stalled_s >= PULL_STALLED_S), other(), subject.clone(), text);
             let why = clean_name(pull.error.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
             let text = format!("{what} cannot be fetched: {why}");
             self.add("download_failed", bad(pull.state == PullState::Failed), other(), subject, text);

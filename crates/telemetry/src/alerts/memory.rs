@@ -185,7 +185,9 @@ impl Memory {
             .own
             .pulls
             .iter()
-            .filter(|pull| matches!(pull.state, PullState::Resolving | PullState::Fetching));
+            .filter(|pull| matches!(pull.state, PullState::Resolving | PullState::Fetching))
+            // What is there whole is being read through.
+            .filter(|pull| pull.total_bytes.is_none_or(|total| pull.verified_bytes < total));
         now.extend(under_way.map(|pull| (pull.id.clone(), pull.verified_bytes as f64)));
         self.progress.retain(|id, _| now.contains_key(id));
         for (id, progress) in now {

@@ -401,11 +401,17 @@ fn a_download_that_stands_still_is_a_stalled_transfer() {
     let mut bench = Bench::new();
     bench.world.2.pulls = vec![pull(PullState::Fetching)];
     for _ in 0..3 {
-        bench.pass(50);
+        bench.pass(250);
         bench.world.2.pulls[0].verified_bytes += 1;
     }
-    assert_eq!(bench.active(), [""; 0]);
-    bench.pass(62);
+    assert_eq!(bench.active(), [""; 0], "a slow line brings a whole chunk in minutes");
+    bench.pass(302);
+    assert_eq!(bench.active(), ["transfer_stalled"]);
+    bench.world.2.pulls[0].verified_bytes = bench.world.2.pulls[0].total_bytes.unwrap();
+    bench.pass(400);
+    assert_eq!(bench.active(), [""; 0], "what is there whole is read through");
+    bench.world.2.pulls[0].verified_bytes -= 1;
+    bench.pass(302);
     assert_eq!(bench.active(), ["transfer_stalled"]);
     bench.world.2.pulls[0].state = PullState::Paused;
     bench.pass(10);
@@ -416,7 +422,7 @@ fn a_download_that_stands_still_is_a_stalled_transfer() {
 fn the_text_of_an_alert_changes_twice_a_minute_and_its_silence_not_at_all() {
     let mut bench = Bench::new();
     bench.world.2.pulls = vec![pull(PullState::Fetching)];
-    bench.pass(62);
+    bench.pass(302);
     bench.alerts.silence("transfer_stalled", 3600).unwrap();
     let mut texts = BTreeSet::new();
     for second in 0..120 {
