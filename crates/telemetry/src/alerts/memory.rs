@@ -13,7 +13,7 @@ pub(super) const CHANGES_S: u64 = 600;
 /// Changes that are remembered of one thing.
 const CHANGES_MAX: usize = 32;
 /// After a start, members are on their way for so long, in seconds.
-const AWAITED_S: u64 = 20;
+const AWAITED_S: u64 = 5;
 /// Shares of stages are measured over so long, in seconds.
 const SHARES_S: u64 = 30;
 /// Of these, seconds of computing below which a share says nothing.
