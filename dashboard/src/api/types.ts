@@ -503,7 +503,7 @@ export type CountTokensRequest = {
   output_config?: unknown;
   /** a string or text blocks */
   system?: unknown;
-  /** left out: a model that thinks does, and `usage` counts it; the answer shows nothing of it */
+  /** left out: none where the model can be told so; else it thinks, `usage` counts it, and the answer shows nothing of it */
   thinking?: unknown;
   tool_choice?: unknown;
   /** at most 512; where the model's template has a form for calls that is recognised */
@@ -1430,7 +1430,7 @@ export type MessagesRequest = {
   system?: unknown;
   /** 0 to 2, default 1; 0 is greedy */
   temperature?: unknown;
-  /** left out: a model that thinks does, and `usage` counts it; the answer shows nothing of it */
+  /** left out: none where the model can be told so; else it thinks, `usage` counts it, and the answer shows nothing of it */
   thinking?: unknown;
   tool_choice?: unknown;
   /** at most 512; where the model's template has a form for calls that is recognised */
