@@ -243,7 +243,9 @@ fn what_cannot_be_updated_says_why_and_what_would_help() {
     // A hub that does not answer.
     let (is_good, text) = command(&node, "http://127.0.0.1:1", &["update"]);
     assert!(
-        !is_good && text.contains("127.0.0.1:1") && text.contains("check the line, HF_ENDPOINT and the proxy"),
+        !is_good
+            && text.contains("127.0.0.1:1")
+            && text.contains("check the line, HF_ENDPOINT and the proxy"),
         "{text}"
     );
     // The type that was fetched is not there any more.
