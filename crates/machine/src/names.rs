@@ -38,10 +38,12 @@ impl Names {
         let plain =
             |(node, member): (&NodeId, &Member)| (*node, self.told.get(node).unwrap_or(&member.name).clone());
         let plain: BTreeMap<_, _> = members.iter().map(plain).collect();
+        let ids: Vec<(NodeId, String)> = members.keys().map(|node| (*node, node.to_full())).collect();
         let looks_like_another = |node: NodeId, name: &str| {
-            let of_another = |end: &str| members.keys().any(|m| *m != node && m.to_full().starts_with(end));
-            name.contains(['/', '='])
-                || name.rsplit_once('-').is_some_and(|(_, end)| end.len() >= ID_CHARS[1] && of_another(end))
+            let is_of_another =
+                |end: &str| ids.iter().any(|(other, id)| *other != node && id.starts_with(end));
+            let end = name.rsplit_once('-').map(|(_, end)| end).filter(|end| end.len() >= ID_CHARS[1]);
+            name.contains(['/', '=']) || end.is_some_and(is_of_another)
         };
         // How much of the id stands behind each name.
         let level =
