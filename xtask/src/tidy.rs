@@ -2,10 +2,12 @@
 //!
 //! Long functions: the count per file in `xtask/long-functions.txt` may only fall. Dead files: a `.rs` file that
 //! no module tree names. Links: a relative link in a Markdown page must lead somewhere. Decisions: each page has a number of its
-//! own. How many lines there are: see [`count`]. Names of our own: see [`names`]. Platform code: see [`platform`]. Crates that touch nothing: see [`pure`]. The lockfile of the fuzz targets: see [`lockfile`]. Claims of the threat model:
-//! see [`threats`].
+//! own. How many lines there are: see [`count`]. Modules: see [`layout`]. Names of our own: see
+//! [`names`]. Platform code: see [`platform`]. Crates that touch nothing: see [`pure`]. The lockfile of the
+//! fuzz targets: see [`lockfile`]. Claims of the threat model: see [`threats`].
 
 mod count;
+mod layout;
 mod lockfile;
 mod names;
 mod platform;
@@ -34,6 +36,7 @@ pub fn run(bless: bool) -> anyhow::Result<()> {
     complaints.extend(broken_links(&files)?);
     complaints.extend(long_functions(&files, bless)?);
     complaints.extend(names::invented(&files, bless)?);
+    complaints.extend(layout::untidy(&files));
     complaints.extend(platform::scattered(&files)?);
     complaints.extend(pure::impure(&files)?);
     complaints.extend(shared_numbers(&files));
@@ -63,12 +66,7 @@ fn dead_files(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
         if matches!(stem, "lib" | "main") || parent.ends_with("src/bin") || parent.ends_with("examples") {
             continue;
         }
-        let (name, homes) = if stem == "mod" {
-            let folder = parent.file_name().and_then(|s| s.to_str()).unwrap_or_default();
-            (folder, homes_of(parent.parent().unwrap_or(parent)))
-        } else {
-            (stem, homes_of(parent))
-        };
+        let (name, homes) = (stem, homes_of(parent));
         let named = homes.iter().filter(|h| h.is_file()).any(|home| {
             std::fs::read_to_string(home).is_ok_and(|text| {
                 text.contains(&format!("mod {name};")) || text.contains(&format!("mod {name} {{"))

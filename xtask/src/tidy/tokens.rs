@@ -124,18 +124,18 @@ pub fn test_files<'a, 'b>(sources: impl Iterator<Item = (&'a Path, &'b TestCode)
     let is_test = |path: &&Path| {
         path.components().any(|part| part.as_os_str() == "tests")
             || path.file_name().is_some_and(|name| name == "tests.rs")
-            // The module's own file, `mod.rs` in its folder, and whatever lies in that folder.
+            // The module's own file and whatever lies in its folder.
             || marked.iter().any(|file| *path == file || path.starts_with(file.with_extension("")))
     };
     files.into_iter().filter(is_test).collect()
 }
 
-/// Where the module that `from` declares is written, if it is not a `mod.rs`.
+/// Where the module that `from` declares is written.
 fn module_file(from: &Path, (name, path): &(String, Option<String>)) -> PathBuf {
     let folder = from.parent().unwrap_or(Path::new(""));
     match path {
         Some(path) => folder.join(path),
-        None if ["lib.rs", "mod.rs", "main.rs"].iter().any(|home| from.ends_with(home)) => {
+        None if ["lib.rs", "main.rs"].iter().any(|home| from.ends_with(home)) => {
             folder.join(format!("{name}.rs"))
         }
         None => from.with_extension("").join(format!("{name}.rs")),

@@ -13,11 +13,11 @@ use crate::test::{self, Outcome};
 
 const KERNELS: &str = "crates/backend-cuda/kernels";
 /// The compiler of kernels to PTX. Its CUDA version decides which drivers know the PTX.
-const NVRTC: &str = include_str!("nvrtc.txt");
+const NVRTC: &str = include_str!("cuda/nvrtc.txt");
 /// The assembler that a driver has built in, by itself: optional.
-const PTXAS: &str = include_str!("ptxas.txt");
+const PTXAS: &str = include_str!("cuda/ptxas.txt");
 /// Runs the compiler's library.
-const COMPILE: &str = include_str!("compile.py");
+const COMPILE: &str = include_str!("cuda/compile.py");
 /// Cards whose registers and memory the table shows: the oldest and two newer.
 const SHOWN: [&str; 3] = ["sm_61", "sm_80", "sm_90"];
 /// What clang compiles the kernels for: RDNA 3 and 2, and CDNA 2.
