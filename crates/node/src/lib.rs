@@ -35,6 +35,7 @@ mod draft;
 mod engine_host;
 mod engine_thread;
 mod events;
+mod exchange_error;
 mod facade;
 mod files;
 pub mod fits;

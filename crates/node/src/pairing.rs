@@ -14,6 +14,8 @@ use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
 use spake2::{Ed25519Group, Identity, Password, Spake2};
 
+use crate::exchange_error::{ExchangeError, NoCode, NoRandom, NotACode, read};
+
 /// How long the digits of an invitation count.
 pub const CODE_LASTS: Duration = Duration::from_secs(300);
 /// Wrong codes after which an invitation is void.
@@ -43,7 +45,7 @@ pub(crate) struct Proof {
 }
 
 /// What a person is given.
-pub(crate) fn normal(code: &str) -> Result<Code, String> {
+pub(crate) fn normal(code: &str) -> Result<Code, NotACode> {
     let code = code.trim();
     let digits: String = code.chars().filter(char::is_ascii_digit).collect();
     let is_code = code.chars().all(|c| c.is_ascii_digit() || c == '-' || c == ' ');
@@ -55,9 +57,7 @@ pub(crate) fn normal(code: &str) -> Result<Code, String> {
     if bytes.is_ok_and(|bytes| bytes.len() == TOKEN_BYTES) {
         return Ok(Code(token));
     }
-    Err(format!(
-        "a code has {DIGITS} digits, such as 123-456-789; a token is what `exo invite --uses N` shows"
-    ))
+    Err(NotACode { digits: DIGITS })
 }
 
 /// Which token a code is; none for digits.
@@ -102,9 +102,9 @@ impl Invites {
     }
 
     /// Nine digits for one node. Those given out before are void.
-    pub(crate) fn give_digits(&self) -> Result<String, String> {
+    pub(crate) fn give_digits(&self) -> Result<String, NoCode> {
         let mut bytes = [0; 8];
-        getrandom::fill(&mut bytes).map_err(|e| format!("the system gives no random numbers: {e}"))?;
+        getrandom::fill(&mut bytes).map_err(NoRandom)?;
         let digits = format!("{:09}", u64::from_le_bytes(bytes) % 1_000_000_000);
         let mut invites = self.open();
         invites.retain(|invite| invite.tries.is_none());
@@ -119,15 +119,13 @@ impl Invites {
     }
 
     /// A token for so many nodes.
-    pub(crate) fn give_token(&self, uses: u32, lasting: Duration) -> Result<String, String> {
+    pub(crate) fn give_token(&self, uses: u32, lasting: Duration) -> Result<String, NoCode> {
         let mut bytes = [0; TOKEN_BYTES];
-        getrandom::fill(&mut bytes).map_err(|e| format!("the system gives no random numbers: {e}"))?;
+        getrandom::fill(&mut bytes).map_err(NoRandom)?;
         let token = BASE32_NOPAD.encode(&bytes);
         let mut invites = self.open();
         if invites.iter().filter(|invite| invite.tries.is_none()).count() >= TOKENS_MAX {
-            return Err(format!(
-                "{TOKENS_MAX} tokens are open already; they end when this node does, or with their time"
-            ));
+            return Err(NoCode::TooManyTokens { max: TOKENS_MAX });
         }
         let until = Instant::now() + lasting;
         let code = Code(token.clone());
@@ -136,13 +134,11 @@ impl Invites {
     }
 
     /// The code that `node` must know. Counts as a try until it is proven.
-    fn begin(&self, node: NodeId, token: Option<[u8; 8]>) -> Result<Code, String> {
+    fn begin(&self, node: NodeId, token: Option<[u8; 8]>) -> Result<Code, ExchangeError> {
         let mut invites = self.open();
         let is_meant = |invite: &&mut Invite| token_id(&invite.code) == token && invite.takes(node);
         let Some(invite) = invites.iter_mut().find(is_meant) else {
-            return Err(
-                "it has no invitation open, or not any more; `exo invite` there gives a new code".to_owned()
-            );
+            return Err(ExchangeError::NotInvited);
         };
         if let Some(tries) = &mut invite.tries {
             *tries -= 1;
@@ -151,16 +147,14 @@ impl Invites {
     }
 
     /// `node` knew it: this was no wrong try. Of several that prove it at once no more come in than it is for.
-    fn proven(&self, node: NodeId, code: &Code) -> Result<(), String> {
-        let used_up =
-            || "its invitation was used up meanwhile; `exo invite` there gives a new code".to_owned();
+    fn proven(&self, node: NodeId, code: &Code) -> Result<(), ExchangeError> {
         let mut invites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let invite = invites.iter_mut().find(|invite| invite.code == *code).ok_or_else(used_up)?;
+        let invite = invites.iter_mut().find(|invite| invite.code == *code).ok_or(ExchangeError::UsedUp)?;
         if let Some(tries) = &mut invite.tries {
             *tries += 1;
         }
         if !invite.known_to.contains(&node) {
-            invite.uses = invite.uses.checked_sub(1).ok_or_else(used_up)?;
+            invite.uses = invite.uses.checked_sub(1).ok_or(ExchangeError::UsedUp)?;
             invite.known_to.push(node);
         }
         Ok(())
@@ -173,20 +167,19 @@ impl Invites {
         me: NodeId,
         opening: &Opening,
         kind: u8,
-    ) -> Result<(), String> {
+    ) -> Result<(), ExchangeError> {
         let peer = channel.peer;
         let code = self.begin(peer, opening.token)?;
         let (joiner, inviter) = (Identity::new(&peer.0), Identity::new(&me.0));
         let (state, message) =
             Spake2::<Ed25519Group>::start_b(&Password::new(code.0.as_bytes()), &joiner, &inviter);
-        let secret =
-            state.finish(bounded(&opening.message)?).map_err(|_| "a message of pairing that is none")?;
+        let secret = state.finish(bounded(&opening.message)?).map_err(|_| ExchangeError::NoPoint)?;
         let key = confirm_key(&secret, channel);
         let mac = mac(&key, "inviter", peer, me);
         send(channel, kind, &Proof { message, mac: mac.into() }).await?;
         let theirs: Proof = receive(channel, kind).await?;
         if self::mac(&key, "joiner", peer, me) != blake3::Hash::from_bytes(theirs.mac) {
-            return Err(wrong());
+            return Err(ExchangeError::WrongCode { tries: TRIES });
         }
         self.proven(peer, &code)
     }
@@ -213,26 +206,22 @@ impl Given {
         me: NodeId,
         theirs: &Proof,
         kind: u8,
-    ) -> Result<(), String> {
+    ) -> Result<(), ExchangeError> {
         let peer = channel.peer;
         let message = bounded(&theirs.message)?;
-        let secret = self.state.finish(message).map_err(|_| "a message of pairing that is none")?;
+        let secret = self.state.finish(message).map_err(|_| ExchangeError::NoPoint)?;
         let key = confirm_key(&secret, channel);
         if mac(&key, "inviter", me, peer) != blake3::Hash::from_bytes(theirs.mac) {
-            return Err(wrong());
+            return Err(ExchangeError::WrongCode { tries: TRIES });
         }
         let mac = mac(&key, "joiner", me, peer).into();
         send(channel, kind, &Proof { message: Vec::new(), mac }).await
     }
 }
 
-fn wrong() -> String {
-    format!("the code is wrong, or another machine sits in between; after {TRIES} wrong ones a code is void")
-}
-
-fn bounded(message: &[u8]) -> Result<&[u8], String> {
+fn bounded(message: &[u8]) -> Result<&[u8], ExchangeError> {
     if message.len() > MESSAGE_BYTES_MAX {
-        return Err(format!("a message of pairing of {} bytes", message.len()));
+        return Err(ExchangeError::TooLong { bytes: message.len(), max: MESSAGE_BYTES_MAX });
     }
     Ok(message)
 }
@@ -250,17 +239,21 @@ pub(crate) async fn send(
     channel: &mut JoinChannel,
     kind: u8,
     message: &impl Serialize,
-) -> Result<(), String> {
-    let bytes = postcard::to_allocvec(message).map_err(|e| e.to_string())?;
-    channel.send(kind, &bytes).await.map_err(|e| e.to_string())
+) -> Result<(), ExchangeError> {
+    let bytes = postcard::to_allocvec(message)
+        .map_err(|source| ExchangeError::Unreadable { what: "a message of this node's", source })?;
+    Ok(channel.send(kind, &bytes).await?)
 }
 
-async fn receive<T: for<'a> Deserialize<'a>>(channel: &mut JoinChannel, kind: u8) -> Result<T, String> {
-    let (came, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
-    if came != kind {
-        return Err(format!("a message of kind {came} where {kind} is next"));
+pub(crate) async fn receive<T: for<'a> Deserialize<'a>>(
+    channel: &mut JoinChannel,
+    kind: u8,
+) -> Result<T, ExchangeError> {
+    let (got, bytes) = channel.recv().await?;
+    if got != kind {
+        return Err(ExchangeError::Kind { got, wanted: kind });
     }
-    postcard::from_bytes(&bytes).map_err(|e| format!("a message of pairing that is none: {e}"))
+    read("a message of the exchange", &bytes)
 }
 
 #[cfg(test)]
@@ -281,7 +274,7 @@ mod tests {
         let token = invites.give_token(2, Duration::from_secs(9)).unwrap();
         assert_eq!(normal(&token).map(|code| token_id(&code).is_some()), Ok(true));
         for text in ["", "12345678", "1234567890", "123-456-78x", "aaaa", &token[1..], &format!("{token}a")] {
-            assert!(normal(text).is_err_and(|error| error.contains("9 digits")), "{text}");
+            assert!(normal(text).is_err_and(|error| error.to_string().contains("9 digits")), "{text}");
         }
     }
 
@@ -290,12 +283,12 @@ mod tests {
         let invites = Invites::default();
         let shown = invites.give_digits().unwrap();
         let code = normal(&shown).unwrap();
-        assert_eq!(invites.begin(node(1), None), Ok(code.clone()));
-        assert_eq!(invites.begin(node(2), None), Ok(code.clone()), "an exchange beside it");
-        assert_eq!(invites.proven(node(1), &code), Ok(()));
+        assert_eq!(invites.begin(node(1), None).unwrap(), code);
+        assert_eq!(invites.begin(node(2), None).unwrap(), code, "an exchange beside it");
+        invites.proven(node(1), &code).unwrap();
         assert!(invites.proven(node(2), &code).is_err(), "only one of both comes in");
         assert!(invites.begin(node(2), None).is_err(), "it is used up");
-        assert_eq!(invites.begin(node(1), None), Ok(code), "but not for who asks again");
+        assert_eq!(invites.begin(node(1), None).unwrap(), code, "but not for who asks again");
 
         invites.give_digits().unwrap();
         for _ in 0..TRIES {
@@ -311,10 +304,10 @@ mod tests {
         let first = normal(&invites.give_digits().unwrap()).unwrap();
         let second = normal(&invites.give_digits().unwrap()).unwrap();
         assert_ne!(first, second);
-        assert_eq!(invites.begin(node(1), None), Ok(second));
+        assert_eq!(invites.begin(node(1), None).unwrap(), second);
         for n in [1, 2] {
-            assert_eq!(invites.begin(node(n), token_id(&token)), Ok(token.clone()));
-            assert_eq!(invites.proven(node(n), &token), Ok(()));
+            assert_eq!(invites.begin(node(n), token_id(&token)).unwrap(), token);
+            invites.proven(node(n), &token).unwrap();
         }
         assert!(invites.begin(node(3), token_id(&token)).is_err());
         let over = normal(&invites.give_token(2, Duration::ZERO).unwrap()).unwrap();
@@ -336,6 +329,8 @@ mod tests {
         for _ in 0..TOKENS_MAX {
             invites.give_token(1, Duration::from_secs(60)).unwrap();
         }
-        assert!(invites.give_token(1, Duration::from_secs(60)).unwrap_err().contains("16 tokens"));
+        assert!(
+            invites.give_token(1, Duration::from_secs(60)).unwrap_err().to_string().contains("16 tokens")
+        );
     }
 }

@@ -8,14 +8,15 @@ use exo_transport::JoinChannel;
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::pairing::send;
+use crate::exchange_error::{ExchangeError, NoRandom, read};
+use crate::pairing::{receive, send};
 
 /// One message: a commitment, then a number from each side.
 #[derive(Serialize, Deserialize)]
 struct Drawn([u8; 32]);
 
 /// The side that joins.
-pub(crate) async fn draw(channel: &mut JoinChannel, me: NodeId, kind: u8) -> Result<String, String> {
+pub(crate) async fn draw(channel: &mut JoinChannel, me: NodeId, kind: u8) -> Result<String, ExchangeError> {
     let own = random()?;
     send(channel, kind, &Drawn(commitment(&own, me, channel.peer))).await?;
     let Drawn(theirs) = receive(channel, kind).await?;
@@ -29,20 +30,20 @@ pub(crate) async fn answer(
     me: NodeId,
     first: &[u8],
     kind: u8,
-) -> Result<String, String> {
-    let Drawn(committed) = read(first)?;
+) -> Result<String, ExchangeError> {
+    let Drawn(committed) = read("a number for the words", first)?;
     let own = random()?;
     send(channel, kind, &Drawn(own)).await?;
     let Drawn(theirs) = receive(channel, kind).await?;
     if commitment(&theirs, channel.peer, me) != committed {
-        return Err("another number than it had committed to".to_owned());
+        return Err(ExchangeError::OtherNumber);
     }
     Ok(words(channel, (channel.peer, theirs), (me, own)))
 }
 
-fn random() -> Result<[u8; 32], String> {
+fn random() -> Result<[u8; 32], NoRandom> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|e| format!("the system gives no random numbers: {e}"))?;
+    getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -57,16 +58,4 @@ fn words(
 ) -> String {
     let all = [&channel.exporter()[..], &joiner.0, &other.0, &joiners, &others].concat();
     exo_identity::check_words(&blake3::derive_key("exo check words v2 numbers", &all)).join(" ")
-}
-
-async fn receive(channel: &mut JoinChannel, kind: u8) -> Result<Drawn, String> {
-    let (came, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
-    if came != kind {
-        return Err(format!("a message of kind {came} where {kind} is next"));
-    }
-    read(&bytes)
-}
-
-fn read(bytes: &[u8]) -> Result<Drawn, String> {
-    postcard::from_bytes(bytes).map_err(|e| format!("a number that is none: {e}"))
 }

@@ -12,6 +12,7 @@ use exo_trust::Act;
 use exo_types::NodeId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
+use crate::exchange_error::NoCode;
 use crate::pairing;
 
 /// For a join by code: longer than the machine takes.
@@ -63,7 +64,7 @@ impl NodeFacade {
         if self.config.is_private {
             return Err(AdminError::Conflict { message: NO_PORT.to_owned() });
         }
-        let failed = |message| AdminError::Conflict { message };
+        let failed = |error: NoCode| AdminError::Conflict { message: error.to_string() };
         let (code, lasting, uses) = match request {
             InviteRequest { uses: None, hours: None } => {
                 (self.invites.give_digits().map_err(failed)?, pairing::CODE_LASTS, 1)
@@ -96,7 +97,7 @@ impl NodeFacade {
 
     pub(super) async fn join_by_code(&self, request: JoinRequest) -> Result<JoinedView, AdminError> {
         let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
-        let code = pairing::normal(&request.code).map_err(|message| invalid("code", message))?;
+        let code = pairing::normal(&request.code).map_err(|error| invalid("code", error.to_string()))?;
         let with = request.node.map(|node| node.parse::<NodeId>()).transpose();
         let with = with.map_err(|error| invalid("node", error.to_string()))?;
         let mut addresses = Vec::new();

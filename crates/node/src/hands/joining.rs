@@ -17,9 +17,9 @@ use exo_transport::{Endpoint, JoinChannel, NodeKey};
 use exo_types::NodeId;
 use tokio::sync::oneshot;
 
+use crate::exchange_error::{ExchangeError, read};
 use crate::pairing::{self, Given, Invites};
 use crate::words;
-use exo_accelerators::chain;
 
 /// For one exchange, from the dial to the answer; also for the lookup of a host name.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
@@ -97,8 +97,8 @@ impl JoinHands {
             Host { me: self.key.node_id(), invites: self.invites.clone(), inputs: self.inputs.clone() };
         tokio::spawn(async move {
             let peer = channel.peer;
-            if let Err(reason) = serve(channel, exchange, &host, answer).await {
-                tracing::debug!(%peer, exchange = exchange.0, reason, "a join exchange failed");
+            if let Err(error) = serve(channel, exchange, &host, answer).await {
+                tracing::debug!(%peer, exchange = exchange.0, %error, "a join exchange failed");
             }
         });
     }
@@ -180,38 +180,41 @@ async fn serve(
     exchange: ExchangeId,
     host: &Host,
     answer: oneshot::Receiver<JoinAnswer>,
-) -> Result<(), String> {
-    let (mut kind, mut bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+) -> Result<(), ExchangeError> {
+    let (mut kind, mut bytes) = channel.recv().await?;
     let has_code = kind == KIND_OPENING;
     if has_code {
-        let opening = postcard::from_bytes(&bytes).map_err(|e| format!("an opening that is none: {e}"))?;
-        if let Err(reason) = host.invites.check(&mut channel, host.me, &opening, KIND_PROOF).await {
-            tracing::info!(peer = %channel.peer, reason, "a code was not proven");
-            pairing::send(&mut channel, KIND_ANSWER, &JoinAnswer::Refused { reason }).await?;
-            return channel.finish().await.map_err(|e| e.to_string());
+        let opening = read("an opening", &bytes)?;
+        if let Err(error) = host.invites.check(&mut channel, host.me, &opening, KIND_PROOF).await {
+            tracing::info!(peer = %channel.peer, %error, "a code was not proven");
+            let refused = JoinAnswer::Refused { reason: error.to_string() };
+            pairing::send(&mut channel, KIND_ANSWER, &refused).await?;
+            return Ok(channel.finish().await?);
         }
-        (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+        (kind, bytes) = channel.recv().await?;
     }
     let mut words = String::new();
     if kind == KIND_DRAWN {
         words = words::answer(&mut channel, host.me, &bytes, KIND_DRAWN).await?;
-        (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+        (kind, bytes) = channel.recv().await?;
     }
     if kind != KIND_ASK {
-        return Err(format!("a question of kind {kind}"));
+        return Err(ExchangeError::Kind { got: kind, wanted: KIND_ASK });
     }
-    let ask = postcard::from_bytes::<JoinAsk>(&bytes).map_err(|e| format!("a question that is none: {e}"))?;
+    let ask: JoinAsk = read("a question", &bytes)?;
     if ask.what == Wanted::Membership && words.is_empty() {
-        return Err("a question to become a member without words".to_owned());
+        return Err(ExchangeError::NoWords);
     }
     let (node, remote) = (channel.peer, channel.remote);
     let is_near = surroundings().await.is_near(remote.ip());
     let asked = JoinEvent::Asked { exchange, node, remote, is_near, has_code, words, ask };
     (host.inputs)(Input::Joining(asked));
-    let answer = tokio::time::timeout(EXCHANGE_MAX, answer).await.map_err(|_| "no answer in time")?;
-    let answer = answer.map_err(|_| "this node ends")?;
+    let answer = tokio::time::timeout(EXCHANGE_MAX, answer)
+        .await
+        .map_err(|_| ExchangeError::NoAnswer { seconds: EXCHANGE_MAX.as_secs() })?;
+    let answer = answer.map_err(|_| ExchangeError::Ending)?;
     pairing::send(&mut channel, KIND_ANSWER, &answer).await?;
-    channel.finish().await.map_err(|e| e.to_string())
+    Ok(channel.finish().await?)
 }
 
 /// Asks `with` where it first proves its key.
@@ -224,16 +227,16 @@ async fn ask_at(
     match reach(endpoint, with, &addresses, proof_within).await {
         Ok((address, channel)) => {
             let answer = tokio::time::timeout(EXCHANGE_MAX, exchange(channel, ask)).await;
-            let answer = answer.unwrap_or_else(|_| Err(late(address, EXCHANGE_MAX)));
+            let answer = answer.unwrap_or_else(|_| Err(late(address)));
             let (words, answer) = match answer {
                 Ok((_, words, answer)) => (words, Ok(answer)),
-                Err(reason) => (String::new(), Err(reason)),
+                Err(error) => (String::new(), Err(error.to_string())),
             };
             JoinEvent::Answered { with, address, words, answer }
         }
-        Err(reason) => {
-            let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-            JoinEvent::Answered { with, address: nowhere, words: String::new(), answer: Err(reason) }
+        Err(error) => {
+            let (address, answer) = (SocketAddr::from(([0, 0, 0, 0], 0)), Err(error.to_string()));
+            JoinEvent::Answered { with, address, words: String::new(), answer }
         }
     }
 }
@@ -245,31 +248,31 @@ async fn reach(
     with: NodeId,
     addresses: &[SocketAddr],
     within: Duration,
-) -> Result<(SocketAddr, JoinChannel), String> {
+) -> Result<(SocketAddr, JoinChannel), ExchangeError> {
     let until = tokio::time::Instant::now() + within;
     let mut dials = tokio::task::JoinSet::new();
     for (&address, number) in addresses.iter().zip(0..) {
         let endpoint = endpoint.clone();
         dials.spawn(async move {
             tokio::time::sleep(DIAL_AGAIN * number).await;
-            (address, endpoint.dial_join(address, within).await.map_err(|e| chain(&e)))
+            (address, endpoint.dial_join(address, within).await)
         });
     }
-    let mut reason = "no address on a network that both are on".to_owned();
+    let mut failed = ExchangeError::NoAddress;
     loop {
         match tokio::time::timeout_at(until, dials.join_next()).await {
             Ok(Some(Ok((address, Ok(channel))))) if channel.peer == with => return Ok((address, channel)),
-            Ok(Some(Ok((_, Ok(channel))))) => reason = format!("{} answers there instead", channel.peer),
-            Ok(Some(Ok((_, Err(error))))) => reason = error,
-            Ok(Some(Err(error))) => reason = error.to_string(),
-            Ok(None) => return Err(reason),
-            Err(_) => return Err(format!("it proved its key nowhere within {} s", within.as_secs())),
+            Ok(Some(Ok((_, Ok(channel))))) => failed = ExchangeError::AnotherNode(channel.peer),
+            Ok(Some(Ok((_, Err(error))))) => failed = error.into(),
+            Ok(Some(Err(error))) => failed = error.into(),
+            Ok(None) => return Err(failed),
+            Err(_) => return Err(ExchangeError::NotProven { seconds: within.as_secs() }),
         }
     }
 }
 
-fn late(address: SocketAddr, within: Duration) -> String {
-    format!("no answer from {address} within {} s", within.as_secs())
+fn late(address: SocketAddr) -> ExchangeError {
+    ExchangeError::Late { address, seconds: EXCHANGE_MAX.as_secs() }
 }
 
 /// Asks who is at `host:port`.
@@ -278,9 +281,9 @@ async fn probe(endpoint: &Endpoint, text: String, ask: &Ask) -> JoinEvent {
     let address = lookup.ok().and_then(Result::ok).and_then(|mut addresses| addresses.next());
     let answer = match address {
         Some(address) => ask_once(endpoint, address, ask).await,
-        None => Err("the name leads to no address".to_owned()),
+        None => Err(ExchangeError::UnknownName),
     };
-    let answer = answer.inspect_err(|reason| tracing::trace!(text, reason, "a probe failed")).ok();
+    let answer = answer.inspect_err(|error| tracing::trace!(text, %error, "a probe failed")).ok();
     JoinEvent::Probed { text, address, answer }
 }
 
@@ -289,17 +292,20 @@ async fn ask_once(
     endpoint: &Endpoint,
     address: SocketAddr,
     ask: &Ask,
-) -> Result<(NodeId, JoinAnswer), String> {
+) -> Result<(NodeId, JoinAnswer), ExchangeError> {
     let asked = async {
-        let channel = endpoint.dial_join(address, EXCHANGE_MAX).await.map_err(|e| chain(&e))?;
+        let channel = endpoint.dial_join(address, EXCHANGE_MAX).await?;
         exchange(channel, ask).await
     };
-    let asked = tokio::time::timeout(EXCHANGE_MAX, asked).await.map_err(|_| late(address, EXCHANGE_MAX))?;
+    let asked = tokio::time::timeout(EXCHANGE_MAX, asked).await.map_err(|_| late(address))?;
     asked.map(|(node, _, answer)| (node, answer))
 }
 
 /// The question over an open channel; who proved its key, the words that both sides have, and the answer.
-async fn exchange(mut channel: JoinChannel, question: &Ask) -> Result<(NodeId, String, JoinAnswer), String> {
+async fn exchange(
+    mut channel: JoinChannel,
+    question: &Ask,
+) -> Result<(NodeId, String, JoinAnswer), ExchangeError> {
     let refused = match &question.code {
         Some(code) => prove(&mut channel, question.me, code).await?,
         None => None,
@@ -312,7 +318,7 @@ async fn exchange(mut channel: JoinChannel, question: &Ask) -> Result<(NodeId, S
                 words = words::draw(&mut channel, question.me, KIND_DRAWN).await?;
             }
             pairing::send(&mut channel, KIND_ASK, &question.ask).await?;
-            answer_of(channel.recv().await.map_err(|e| e.to_string())?)?
+            answer_of(channel.recv().await?)?
         }
     };
     let peer = channel.peer;
@@ -322,23 +328,27 @@ async fn exchange(mut channel: JoinChannel, question: &Ask) -> Result<(NodeId, S
 }
 
 /// Proves the code to the other side, and has it proven; or the answer, if there is no invitation.
-async fn prove(channel: &mut JoinChannel, me: NodeId, code: &Code) -> Result<Option<JoinAnswer>, String> {
+async fn prove(
+    channel: &mut JoinChannel,
+    me: NodeId,
+    code: &Code,
+) -> Result<Option<JoinAnswer>, ExchangeError> {
     let (given, opening) = Given::begin(me, channel.peer, code);
     pairing::send(channel, KIND_OPENING, &opening).await?;
-    let (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+    let (kind, bytes) = channel.recv().await?;
     if kind != KIND_PROOF {
         return answer_of((kind, bytes)).map(Some);
     }
-    let proof = postcard::from_bytes(&bytes).map_err(|e| format!("a proof that is none: {e}"))?;
+    let proof = read("a proof", &bytes)?;
     given.finish(channel, me, &proof, KIND_PROOF).await?;
     Ok(None)
 }
 
-fn answer_of((kind, bytes): (u8, Vec<u8>)) -> Result<JoinAnswer, String> {
+fn answer_of((kind, bytes): (u8, Vec<u8>)) -> Result<JoinAnswer, ExchangeError> {
     if kind != KIND_ANSWER {
-        return Err(format!("an answer of kind {kind}"));
+        return Err(ExchangeError::Kind { got: kind, wanted: KIND_ANSWER });
     }
-    postcard::from_bytes(&bytes).map_err(|e| format!("an answer that is none: {e}"))
+    read("an answer", &bytes)
 }
 
 #[cfg(test)]
