@@ -137,7 +137,7 @@ pub trait Facade: Send + Sync + 'static {
     /// Whether the node works. Must not wait for anything.
     fn health(&self) -> HealthView;
 
-    /// Begins a clean shutdown and returns.
+    /// Asks whoever holds the node to end it, and returns.
     fn shutdown(&self);
 }
 

@@ -59,10 +59,12 @@ pub async fn start(
     api_listen: SocketAddr,
     stop: &mut StopSignal,
 ) -> anyhow::Result<Option<Running>> {
-    tokio::select! {
-        running = open(config, stay, api_listen) => running.map(Some),
-        () = stop.wait() => Ok(None),
-    }
+    let running = tokio::select! {
+        running = open(config, stay, api_listen) => running?,
+        () = stop.wait() => return Ok(None),
+    };
+    stop.also_when(running.node.end_asked());
+    Ok(Some(running))
 }
 
 /// Opens the API's port, starts the node, serves.
@@ -130,6 +132,7 @@ pub async fn probe_driver(settings: &NodeConfig) -> anyhow::Result<()> {
 impl Running {
     /// Says goodbye to the cluster and closes everything, within a bound.
     pub async fn stop(self) {
+        self.node.say_leaving().await;
         let _ = self.stop.send(true);
         let all = async {
             let _ = self.server.await;

@@ -1,4 +1,4 @@
-//! When it is time to stop: Ctrl-C, a polite kill, or the end of standard input.
+//! When it is time to stop: Ctrl-C, a polite kill, the end of standard input, or a client of the API that asks for it.
 
 use anyhow::Context;
 use tokio::sync::watch;
@@ -18,13 +18,20 @@ pub struct StopSignal {
     signals: StopSignals,
     /// Becomes true at the end of standard input; `None` where that means nothing.
     stdin_ended: Option<watch::Receiver<bool>>,
+    /// Becomes true when a client of this process's node asks for its end.
+    asked: Option<watch::Receiver<bool>>,
 }
 
 impl StopSignal {
     /// Starts to listen.
     pub fn new() -> anyhow::Result<Self> {
         let stdin_ended = if stops_with_stdin() { Some(watch_stdin()?) } else { None };
-        Ok(Self { signals: StopSignals::new()?, stdin_ended })
+        Ok(Self { signals: StopSignals::new()?, stdin_ended, asked: None })
+    }
+
+    /// The node that this process runs may be asked to end, too.
+    pub fn also_when(&mut self, asked: watch::Receiver<bool>) {
+        self.asked = Some(asked);
     }
 
     /// Waits until it is time to stop.
@@ -32,11 +39,15 @@ impl StopSignal {
         self.why().await;
     }
 
-    /// The same, with the reason.
+    /// The same, with the reason. Each client's ask counts once: the next wait is for something else.
     pub async fn why(&mut self) -> Stop {
         tokio::select! {
             is_interrupt = self.signals.wait() => if is_interrupt { Stop::Interrupt } else { Stop::Terminate },
-            () = ended(self.stdin_ended.as_mut()) => Stop::Parent,
+            () = becomes_true(self.stdin_ended.as_mut()) => Stop::Parent,
+            () = becomes_true(self.asked.as_mut()) => {
+                self.asked = None;
+                Stop::Asked
+            }
         }
     }
 }
@@ -50,6 +61,8 @@ pub enum Stop {
     Terminate,
     /// The parent is gone.
     Parent,
+    /// A client of the API asked for it.
+    Asked,
 }
 
 /// One thread reads to the end: a read cannot be taken back.
@@ -64,10 +77,14 @@ fn watch_stdin() -> anyhow::Result<watch::Receiver<bool>> {
     Ok(told)
 }
 
-/// Never, where there is nothing to end.
-async fn ended(stdin: Option<&mut watch::Receiver<bool>>) {
-    match stdin {
-        Some(stdin) => drop(stdin.wait_for(|ended| *ended).await),
-        None => std::future::pending().await,
+/// Never, where there is nothing to wait for.
+async fn becomes_true(what: Option<&mut watch::Receiver<bool>>) {
+    // Without its sender it stays as it is.
+    let is_true = match what {
+        Some(what) => what.wait_for(|is| *is).await.is_ok(),
+        None => false,
+    };
+    if !is_true {
+        std::future::pending::<()>().await;
     }
 }

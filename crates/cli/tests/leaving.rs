@@ -383,15 +383,15 @@ fn a_node_that_is_told_to_end_says_so_in_every_dialect() {
     }
 }
 
-#[test]
-fn what_a_node_that_ends_says_of_an_answer_comes_true_at_another_member() {
+/// `end` ends the client's node in mid-answer; the other goes on with what it was asked.
+fn goes_on_elsewhere(group: &str, end: impl FnOnce(&mut Node)) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("zeros.gguf");
     zeros(
         &path,
         &Zeros { context: CONTEXT, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: Some(TEMPLATE) },
     );
-    let mut nodes = cluster("ends-here", &["one", "two"]);
+    let mut nodes = cluster(group, &["one", "two"]);
     assert_eq!(nodes[0].post("/exo/v1/models", &json!({"path": path})).status, 200);
     let placed = nodes[0].post("/exo/v1/instances", &json!({"model": "zeros", "pins": ["one"]}));
     assert_eq!(placed.status, 200, "{}", placed.body);
@@ -402,7 +402,7 @@ fn what_a_node_that_ends_says_of_an_answer_comes_true_at_another_member() {
     let body = json!({"model": "zeros", "prompt": "Once", "max_tokens": 3500, "ignore_eos": true, "seed": 3, "stream": true});
     let stream = nodes[1].send("POST", "/v1/completions", Some(body.to_string()));
     wait_for("the answer at work", SOON, || (load(&nodes[1], "running") == 1).then_some(()));
-    assert!(nodes[1].signal("-TERM").success());
+    end(&mut nodes[1]);
     let text = rest(stream);
     let told = text.lines().find(|line| line.contains("shutting_down")).unwrap_or_else(|| panic!("{text}"));
     let ticket = text.lines().find_map(|line| line.strip_prefix("exo-resume: ")).unwrap().trim();
@@ -422,4 +422,29 @@ fn what_a_node_that_ends_says_of_an_answer_comes_true_at_another_member() {
     // A token that is part of a sign, or is no text, makes no event of its own.
     assert!((had + 1..=had + 8).contains(&next.parse::<u32>().unwrap()), "{had} and then {rest}");
     assert!(rest.contains("[DONE]"), "{rest}");
+}
+
+#[test]
+fn what_a_node_that_ends_says_of_an_answer_comes_true_at_another_member() {
+    goes_on_elsewhere("ends-here", |node| assert!(node.signal("-TERM").success()));
+}
+
+#[test]
+fn it_comes_true_too_where_a_second_interrupt_or_a_client_of_the_api_ends_the_node() {
+    goes_on_elsewhere("twice-interrupted", |node| {
+        assert!(
+            std::process::Command::new("kill")
+                .args(["-INT", &node.pid().to_string()])
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert!(node.signal("-INT").success());
+    });
+    goes_on_elsewhere("asked-to-end", |node| {
+        let asked = node.post("/exo/v1/shutdown", &json!({}));
+        assert_eq!(asked.status, 204, "{}", asked.body);
+        let ended = node.ended_within(SOON);
+        assert!(ended.success(), "{ended}");
+    });
 }

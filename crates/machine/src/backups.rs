@@ -177,9 +177,9 @@ impl NodeMachine {
         }
     }
 
-    /// Whether this node is about to end.
-    pub(crate) fn backups_leave(&mut self, is_leaving: bool) {
-        self.backups.is_leaving = is_leaving;
+    /// This node is about to end: what its clients asked is not over with their streams.
+    pub(crate) fn backups_leave(&mut self) {
+        self.backups.is_leaving = true;
     }
 
     /// A control link of a member ended or began: what it keeps alive it says again.

@@ -321,6 +321,8 @@ pub enum Answer {
     Invited(Result<String, AdminError>),
     /// To `Models` and `ModelsAfterScan`.
     Models(Vec<ModelHolders>),
+    /// To `Leaving`.
+    Leaving,
     /// To `Requests`, the oldest first.
     Requests(Vec<exo_api::RequestView>),
     /// To `Claim`.

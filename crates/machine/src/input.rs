@@ -537,6 +537,8 @@ pub enum Question {
     Models,
     /// The same, after another look at this node's disk: a person has changed it.
     ModelsAfterScan,
+    /// This node is about to end: from now on copies of what its clients asked stay with their keepers.
+    Leaving,
     /// Requests of this node's clients.
     Requests,
     /// Go on with a request of a node that is lost.

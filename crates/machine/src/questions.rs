@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use exo_api::AdminError;
 use exo_cluster::InstanceView;
-use exo_cluster::wire::{ControlAsk, Drain};
 use exo_trust::Act;
 use exo_types::{ModelId, NodeId};
 
@@ -25,14 +24,7 @@ impl NodeMachine {
     pub(crate) fn question(&mut self, reply: ReplyId, question: Question) {
         let answer = match question {
             Question::Resolve { model } => Answer::Resolved(self.resolve(&model).map(Box::new)),
-            Question::Coordinator(ask) => {
-                if let ControlAsk::Drain { node, drain } = &*ask
-                    && *node == self.me
-                {
-                    self.backups_leave(*drain == Drain::Leaving);
-                }
-                return self.ask(Asker::Client(reply), *ask);
-            }
+            Question::Coordinator(ask) => return self.ask(Asker::Client(reply), *ask),
             Question::Act(act) => return self.change_members(ActAsker::Client(reply), act),
             Question::Join(wanted) => {
                 return self
@@ -50,6 +42,10 @@ impl NodeMachine {
                 return self.scan_models();
             }
             Question::Claim { request, proof } => return self.claim(reply, request, proof),
+            Question::Leaving => {
+                self.backups_leave();
+                Answer::Leaving
+            }
             Question::Requests => Answer::Requests(self.request_views()),
             Question::CheckWords => {
                 let words = self.joining.words().iter().map(|(node, words)| (*node, words.clone()));

@@ -55,7 +55,8 @@ pub struct NodeFacade {
     pub draft: Option<Arc<Draft>>,
     pub view: watch::Receiver<ClusterView>,
     pub config: NodeConfig,
-    pub stop: watch::Sender<bool>,
+    pub stop: watch::Receiver<bool>,
+    pub ask_end: watch::Sender<bool>,
     pub started: Instant,
     /// Where other nodes reach this one.
     pub listen: SocketAddr,
@@ -80,7 +81,7 @@ pub struct NodeFacade {
 }
 
 /// The machine's answer; `None` when the node is ending.
-async fn ask_node(node: &EventSender, question: Question, within: Duration) -> Option<Answer> {
+pub(crate) async fn ask_node(node: &EventSender, question: Question, within: Duration) -> Option<Answer> {
     let (answer, answered) = oneshot::channel();
     node.post(Event::Asked { question, answer });
     tokio::time::timeout(within, answered).await.ok()?.ok()
@@ -362,13 +363,14 @@ impl Facade for NodeFacade {
     }
 
     fn health(&self) -> HealthView {
-        let status = if *self.stop.borrow() { HealthStatus::Stopping } else { HealthStatus::Ok };
+        let is_ending = *self.stop.borrow() || *self.ask_end.borrow();
+        let status = if is_ending { HealthStatus::Stopping } else { HealthStatus::Ok };
         let version = env!("CARGO_PKG_VERSION").to_owned();
         HealthView { status, version, uptime_s: self.started.elapsed().as_secs() }
     }
 
     fn shutdown(&self) {
-        self.stop.send_replace(true);
+        self.ask_end.send_replace(true);
     }
 }
 

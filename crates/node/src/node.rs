@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exo_api::{Facade, PullView};
-use exo_machine::{Effect, NodeMachine, Notice};
+use exo_machine::{Effect, NodeMachine, Notice, Question};
 use exo_telemetry::OwnFacts;
 use exo_types::NodeId;
 use tokio::sync::{Semaphore, broadcast, watch};
@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::downloads::{self, NodeDownloads};
 use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
-use crate::facade::{NodeFacade, PREPARING_MAX, prompt_bytes_max};
+use crate::facade::{NodeFacade, PREPARING_MAX, ask_node, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
 use crate::host::Host;
@@ -26,6 +26,9 @@ use crate::meters::Meters;
 use crate::pairing::Invites;
 use crate::run_loop::RunLoop;
 use crate::telemetry::Telemetry;
+
+/// For the machine to hear that its node is about to end.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
 
 /// A running node. Dropping it stops it without goodbyes; [`Node::shutdown`] is the polite way.
 pub struct Node {
@@ -38,6 +41,8 @@ pub struct Node {
     facade: Arc<NodeFacade>,
     notices: broadcast::Sender<Notice>,
     stop: watch::Sender<bool>,
+    end_asked: watch::Receiver<bool>,
+    events: EventSender,
     ended: watch::Receiver<bool>,
     run_loop: JoinHandle<()>,
 }
@@ -102,6 +107,7 @@ impl Node {
         let (name, data_dir) = (config.name.clone(), config.data_dir.clone());
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
+        let (ask_end, end_asked) = watch::channel(false);
         let (view_tx, view) = watch::channel(exo_machine::empty_view(id));
         let draft = hands.draft.clone();
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
@@ -125,7 +131,8 @@ impl Node {
             library: hands.library.clone(),
             view,
             config,
-            stop: stop.clone(),
+            stop: stopped.clone(),
+            ask_end,
             started: Instant::now(),
             listen,
             invites,
@@ -144,9 +151,23 @@ impl Node {
             let _ = end.send(true);
         });
         crate::cards::watch(PathBuf::from("/"), data_dir.clone(), cards, events.clone(), ended.clone());
-        Devices::keep_sampling(events, ended.clone());
+        Devices::keep_sampling(events.clone(), ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
-        Self { id, name, listen, data_dir, secret, draft, facade, notices, stop, ended, run_loop }
+        Self {
+            id,
+            name,
+            listen,
+            data_dir,
+            secret,
+            draft,
+            facade,
+            notices,
+            stop,
+            end_asked,
+            events,
+            ended,
+            run_loop,
+        }
     }
 
     /// Its key.
@@ -194,6 +215,18 @@ impl Node {
         let mut ended = self.ended.clone();
         // An error means that the loop is gone, which is what is waited for.
         let _ = ended.wait_for(|e| *e).await;
+    }
+
+    /// Becomes true when a client asks, by the API, that the node end. Whoever holds it then does as at any other end.
+    pub fn end_asked(&self) -> watch::Receiver<bool> {
+        self.end_asked.clone()
+    }
+
+    /// Before the clients' streams are ended: what they asked stays with other members, who can go on with it.
+    pub async fn say_leaving(&self) {
+        if ask_node(&self.events, Question::Leaving, LEAVING_MAX).await.is_none() {
+            tracing::warn!("the node is busy: requests of its clients may not go on elsewhere");
+        }
     }
 
     /// Says goodbye to the cluster and stops.

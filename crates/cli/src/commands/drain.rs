@@ -90,29 +90,25 @@ pub async fn before_end(client: &Client, stop: &mut StopSignal) {
     }
 }
 
-/// This node's id, if there is another one, and whether it has layers that that may take.
-async fn goes_on_without(client: &Client) -> Option<(String, bool)> {
+/// This node's id, if it has layers that another one may take.
+async fn goes_on_without(client: &Client) -> Option<String> {
     let view: ClusterView = client.get("/exo/v1/cluster").await.ok()?;
     let own = view.nodes.iter().find(|node| node.is_self)?.id.clone();
     let is_other = |node: &NodeView| !node.is_self && node.status == NodeStatus::Alive;
     let has_layers = !matches!(left(&view, &own), Left::Nothing | Left::Unready);
-    view.nodes.iter().any(is_other).then_some((own, has_layers))
+    (has_layers && view.nodes.iter().any(is_other)).then_some(own)
 }
 
 async fn leave(client: &Client) {
     let mut asked = None::<Instant>;
-    while let Some((own, has_layers)) = goes_on_without(client).await {
-        if asked.is_none() && has_layers {
+    while let Some(own) = goes_on_without(client).await {
+        if asked.is_none() {
             ui::line("moving its layers of models to other nodes; Ctrl-C again ends at once");
         }
-        // Again and again: the coordinator may be the next to end, and it tells nobody. Without layers once: then copies of what its
-        // clients ask stay with other members when it ends.
+        // Again and again: the coordinator may be the next to end, and it tells nobody.
         if asked.is_none_or(|at| at.elapsed() > ASK_EVERY) {
             asked = Some(Instant::now());
             let _ = tokio::time::timeout(ASK_EVERY, ask(client, &own, Drain::Leaving)).await;
-        }
-        if !has_layers {
-            return;
         }
         let Ok(view) = client.get::<ClusterView>("/exo/v1/cluster").await else { return };
         match left(&view, &own) {

@@ -138,7 +138,7 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
             answer = session.ask(line.as_deref().unwrap_or_default()) => Some(answer),
             why = stop.why() => match why {
                 Stop::Interrupt => None,
-                Stop::Terminate | Stop::Parent => return Ok(ExitCode::from(INTERRUPTED)),
+                Stop::Terminate | Stop::Parent | Stop::Asked => return Ok(ExitCode::from(INTERRUPTED)),
             },
         };
         match answer {

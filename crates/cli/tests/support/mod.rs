@@ -244,7 +244,12 @@ impl Node {
     pub fn signal(&mut self, name: &str) -> std::process::ExitStatus {
         let pid = self.pid().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
-        wait_for("the node's end", SOON, || self.process.0.try_wait().unwrap())
+        self.ended_within(SOON)
+    }
+
+    /// Waits for its end and gives the exit status.
+    pub fn ended_within(&mut self, within: Duration) -> std::process::ExitStatus {
+        wait_for("the node's end", within, || self.process.0.try_wait().unwrap())
     }
 
     /// `exo` with this node's data folder.
