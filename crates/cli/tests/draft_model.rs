@@ -44,6 +44,11 @@ fn a_model_that_drafts_for_itself_is_right_and_changes_nothing() {
         wait_for("the draft model's line", SOON, || {
             with.log().contains("draft      demo guesses ahead for 4 sequences").then_some(())
         });
+        let refused = finish(
+            &mut exo(&["models", "remove", "demo", "--data-dir", with.data_dir.to_str().unwrap()]),
+            SOON,
+        );
+        assert!(stderr(&refused).contains("`demo` guesses ahead for this node"), "{}", stderr(&refused));
         let (guessed, plain) = (complete(&with, more.clone()), complete(&without, more));
         assert_eq!(guessed["choices"], plain["choices"]);
         let details = &guessed["usage"]["completion_tokens_details"];

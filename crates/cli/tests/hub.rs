@@ -141,6 +141,55 @@ fn a_model_is_pulled_listed_with_its_source_and_run_and_the_hub_is_asked_once() 
 }
 
 #[test]
+fn a_model_that_exo_does_not_run_is_refused_by_its_head_before_it_is_fetched() {
+    let world = World::new();
+    let mut bytes = demo_model();
+    const KEY: &[u8] = b"general.architecture";
+    // Behind the key: the kind of value (4 bytes), its length (8), the text.
+    let at = bytes.windows(KEY.len()).position(|w| w == KEY).unwrap() + KEY.len() + 12;
+    bytes[at..at + 5].copy_from_slice(b"zzzzz");
+    bytes.resize(300 << 20, 0);
+    world.hub.put("org/strange", Repository::new(&[("strange-Q8_0.gguf", bytes)]));
+    let text = world.refused(&["pull", "hf.co/org/strange"]);
+    assert!(text.contains("cannot read what") && text.contains("`zzzzz`; supported are"), "{text}");
+    assert!(world.hub.sent_bytes() <= 8 << 20, "{} bytes were read", world.hub.sent_bytes());
+    assert_eq!(promised(&world.data_dir()), 0);
+}
+
+/// A hub that is gone for a while, as for a machine whose line is.
+#[test]
+fn a_download_of_a_node_waits_for_a_line_that_is_away_and_goes_on_by_itself() {
+    let mut world = World::new();
+    large_and_slow(&world, 24, 2 << 20);
+    let node = node_of(&world);
+    let id = node.post("/exo/v1/pulls", &serde_json::json!({"reference": "hf.co/org/large"})).json()["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let some = || (pull_of(&node, &id)?["verified_bytes"].as_u64()? >= 4 * CHUNK).then_some(());
+    wait_for("chunks", LONG, some);
+    let port = world.hub.endpoint().rsplit(':').next().unwrap().parse().unwrap();
+    let gone = std::mem::replace(&mut world.hub, MockHub::start().unwrap());
+    drop(gone);
+    let waiting = wait_for("a line that is away", 2 * LONG, || {
+        let pull = pull_of(&node, &id)?;
+        assert_ne!(pull["state"], "failed", "{pull}");
+        pull["error"].as_str().is_some_and(|e| e.contains("waits for the line")).then_some(pull)
+    });
+    assert!(world.run(&["pulls"]).contains("waits for the line"), "{waiting}");
+    let before = waiting["verified_bytes"].as_u64().unwrap();
+    world.hub = MockHub::start_on(port).unwrap();
+    large_and_slow(&world, 24, 64 << 20);
+    let more = || {
+        let pull = pull_of(&node, &id)?;
+        let is_on = pull["verified_bytes"].as_u64()? > before && pull["error"].is_null();
+        is_on.then_some(())
+    };
+    wait_for("more", LONG, more);
+    assert!(world.hub.sent_bytes() <= 24 * CHUNK - before + CHUNK, "what was there did not come again");
+}
+
+#[test]
 fn a_name_of_ollamas_registry_runs_on_a_machine_that_has_nothing() {
     let world = World::new();
     let licence = Layer::new("application/vnd.ollama.image.license", b"MIT License");

@@ -8,7 +8,7 @@
 //!
 //! | state | ends by |
 //! |---|---|
-//! | waiting, submitted, queued, without a token so far | `queue_deadline` after the request |
+//! | waiting, submitted, queued, without a token so far | `queue_deadline` after the request, or after loading last moved on |
 //! | the same after an interruption, once it has run | `pause_max` after the first interruption since the last token |
 //! | running, without a token of the answer | `idle_deadline` and more for its prompt after the last sign of progress |
 //! | running, behind a token | the same is an interruption; the third without a token between ends it |
@@ -31,8 +31,8 @@ use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId
 
 use self::interrupt::{Interruption, LostSeat, lost_seat};
 pub use self::words::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
-use crate::InstanceView;
 use crate::wire::{Busy, DataMessage, EndReason, SequenceTimes, Submission};
+use crate::{InstanceView, StageView};
 
 /// The scheduler's word that a sequence ended may overtake the last stage's tokens; not by more than this.
 pub(crate) const LAST_TOKENS_WITHIN: Duration = Duration::from_secs(10);
@@ -45,6 +45,10 @@ pub struct Driver {
     config: DriverConfig,
     start: DriverStart,
     started_at: Time,
+    /// When loading last moved on, at first the start.
+    loading_at: Time,
+    /// The newest placement of the model, and how far its shards are: how many steps each, and bytes within them.
+    loading: Option<(PlacementId, u64, u64)>,
     /// Instances of the model, as last heard.
     candidates: Vec<InstanceView>,
     /// Nodes to which a data link is open.
@@ -102,6 +106,8 @@ impl Driver {
             config,
             start,
             started_at,
+            loading_at: now,
+            loading: None,
             candidates,
             links,
             submit_at,
@@ -253,7 +259,7 @@ impl Driver {
                 }
                 interruption => {
                     let gone = interruption.as_ref().and_then(|i| self.gone_too_long(now, i));
-                    let is_late = age > config.queue_deadline;
+                    let is_late = now.since(self.loading_at) > config.queue_deadline;
                     gone.or_else(|| is_late.then(|| self.not_started(age)).and_then(late))
                 }
             };
@@ -300,6 +306,7 @@ impl Driver {
         let views = views.into_iter().filter(|v| v.model() == self.start.model).collect();
         let before = std::mem::replace(&mut self.candidates, views);
         self.note_gone(now);
+        self.note_loading(now);
         // Whoever refused knew of a later placement than the driver: that one is not to wait.
         let was_ready =
             |view: &InstanceView| before.iter().any(|b| b.placement.id == view.placement.id && b.is_ready());
@@ -320,6 +327,25 @@ impl Driver {
             None if let Some(reason) = self.given_up() => self.fail(FailureKind::InstanceGone, reason, out),
             None if now >= self.submit_at => self.submit(now, out),
             None => {}
+        }
+    }
+
+    /// Bytes that come put the deadline off: a model may take an hour to arrive. So does a wait that the hub asks for.
+    fn note_loading(&mut self, now: Time) {
+        let progress = |view: &InstanceView| {
+            let add = |(steps, bytes): (u64, u64), stage: &StageView| {
+                let (step, more) = stage.status.progress();
+                (steps + u64::from(step), bytes.saturating_add(more))
+            };
+            let (steps, bytes) = view.stages.iter().fold((0, 0), add);
+            (view.placement.id, steps, bytes)
+        };
+        let loading = self.candidates.iter().filter(|view| !view.is_ready()).map(progress).max();
+        let mut stages = self.candidates.iter().flat_map(|view| &view.stages);
+        if loading > self.loading {
+            (self.loading, self.loading_at) = (loading, now);
+        } else if stages.any(|stage| stage.status.waits_for_hub()) {
+            self.loading_at = now;
         }
     }
 

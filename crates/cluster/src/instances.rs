@@ -13,12 +13,14 @@ pub enum StageStatus {
     Unknown,
     /// Waiting for memory, a manifest or a retry.
     Waiting,
-    /// Weights are being fetched from another member.
+    /// Weights are being fetched, from another member or a hub.
     Fetching {
         /// Bytes here already.
         done_bytes: u64,
         /// Bytes in all; 0 while unknown.
         total_bytes: u64,
+        /// Seconds that the hub asks to wait; 0 while bytes may come.
+        hub_wait_s: u32,
     },
     /// Weights are being read into the device.
     Loading {
@@ -54,6 +56,11 @@ impl StageStatus {
         }
     }
 
+    /// Whether nothing can come now, because a hub asks to wait: no reason to give a device up. The worker bounds that wait.
+    pub(crate) fn waits_for_hub(&self) -> bool {
+        matches!(self, Self::Fetching { hub_wait_s: 1.., .. })
+    }
+
     /// Whether it could compute.
     pub fn is_loaded(&self) -> bool {
         matches!(self, Self::Loaded | Self::Serving)
@@ -63,6 +70,9 @@ impl StageStatus {
 /// For people, behind "stage 1 on NAME …: ".
 impl fmt::Display for StageStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Fetching { hub_wait_s: seconds @ 1.., .. } = self {
+            return write!(f, "the hub asks to wait {seconds} s before it gives more of its weights");
+        }
         f.write_str(match self {
             Self::Unknown => "its node has not reported it",
             Self::Waiting => "it waits for memory, a manifest or a retry",

@@ -53,15 +53,15 @@ impl Worker {
                 self.advance(now, engine, &Phase::FetchingManifest, Phase::ManifestHeld);
             }
             WorkerInput::Stored(engine) => {
-                let fetching = Phase::FetchingChunks { done_bytes: 0, total_bytes: 0 };
+                let fetching = Phase::FetchingChunks { done_bytes: 0, total_bytes: 0, hub_wait_s: 0 };
                 self.advance(now, engine, &fetching, Phase::Stored);
             }
             WorkerInput::Ready(engine) => {
                 let loading = Phase::Loading { done_bytes: 0, total_bytes: 0 };
                 self.advance(now, engine, &loading, Phase::Ready);
             }
-            WorkerInput::Progress { engine, done_bytes, total_bytes } => {
-                self.progress(now, engine, done_bytes, total_bytes);
+            WorkerInput::Progress { engine, done_bytes, total_bytes, hub_wait_s } => {
+                self.progress(now, engine, (done_bytes, total_bytes), hub_wait_s);
             }
             WorkerInput::Failed { engine, reason } => self.failed(now, engine, reason),
             WorkerInput::Refused { engine, reason } => self.refused(now, engine, reason),
@@ -137,7 +137,7 @@ impl Worker {
         let (engine, phase) = match action {
             Action::FetchManifest { engine, .. } => (*engine, Phase::FetchingManifest),
             Action::FetchChunks { engine, .. } => {
-                (*engine, Phase::FetchingChunks { done_bytes: 0, total_bytes: 0 })
+                (*engine, Phase::FetchingChunks { done_bytes: 0, total_bytes: 0, hub_wait_s: 0 })
             }
             Action::LoadShard { engine, .. } => (*engine, Phase::Loading { done_bytes: 0, total_bytes: 0 }),
             Action::UnloadShard { engine } | Action::Cancel { engine } => (*engine, Phase::Unloading),
@@ -167,13 +167,16 @@ impl Worker {
         entry.since = now;
     }
 
-    /// Only bytes that grow put the deadline off.
-    fn progress(&mut self, now: Time, engine: EngineId, done: u64, total: u64) {
+    /// Only bytes that grow put the deadline off, and a wait that the hub asks for.
+    fn progress(&mut self, now: Time, engine: EngineId, (done, total): (u64, u64), wait_s: u32) {
         let Some(entry) = self.entry(engine) else { return };
-        if let Phase::FetchingChunks { done_bytes, total_bytes }
+        if let Phase::FetchingChunks { hub_wait_s, .. } = &mut entry.phase {
+            *hub_wait_s = wait_s;
+        }
+        if let Phase::FetchingChunks { done_bytes, total_bytes, .. }
         | Phase::Loading { done_bytes, total_bytes } = &mut entry.phase
         {
-            if done > *done_bytes {
+            if done > *done_bytes || wait_s > 0 {
                 entry.since = now;
             }
             *done_bytes = done;
@@ -261,9 +264,11 @@ fn note_failure(entry: &mut ActualShard, now: Time, config: &WorkerConfig, reaso
 
 fn report(entry: &ActualShard) -> StageReport {
     let status = match (&entry.phase, &entry.failure) {
-        (Phase::FetchingManifest, _) => StageStatus::Fetching { done_bytes: 0, total_bytes: 0 },
-        (&Phase::FetchingChunks { done_bytes, total_bytes }, _) => {
-            StageStatus::Fetching { done_bytes, total_bytes }
+        (Phase::FetchingManifest, _) => {
+            StageStatus::Fetching { done_bytes: 0, total_bytes: 0, hub_wait_s: 0 }
+        }
+        (&Phase::FetchingChunks { done_bytes, total_bytes, hub_wait_s }, _) => {
+            StageStatus::Fetching { done_bytes, total_bytes, hub_wait_s }
         }
         (&Phase::Loading { done_bytes, total_bytes }, _) => StageStatus::Loading { done_bytes, total_bytes },
         (Phase::Ready, _) => StageStatus::Loaded,

@@ -58,7 +58,11 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
 
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let first = ip.segments()[0];
-    let is_translated = first == 0x64 && ip.segments()[1] == 0xff9b; // an IPv4 address in disguise
+    // NAT64: an IPv4 address in disguise, and all that there is on a line without IPv4.
+    if let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = ip.segments() {
+        return is_public_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
+    }
+    let is_translated = first == 0x64 && ip.segments()[1] == 0xff9b; // of a network of its own
     let is_global = first & 0xe000 == 0x2000 && !(first == 0x2001 && ip.segments()[1] == 0xdb8);
     let is_6to4 = first == 0x2002;
     if is_6to4 || is_translated {
@@ -81,7 +85,7 @@ mod tests {
 
     #[test]
     fn private_addresses_are_told_from_public_ones_in_every_spelling() {
-        for public in ["1.1.1.1", "151.101.1.1", "2606:4700::1111", "::ffff:1.1.1.1"] {
+        for public in ["1.1.1.1", "151.101.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"] {
             assert!(is_public(public.parse().unwrap()), "{public}");
         }
         for private in [
@@ -99,6 +103,7 @@ mod tests {
             "fd00::1",
             "::ffff:10.0.0.1",
             "64:ff9b::a00:1",
+            "64:ff9b:1::101:101",
             "2002:a00:1::",
             "ff02::1",
             "2001:db8::1",

@@ -1,30 +1,46 @@
-//! A wish to end, and the waits that it ends.
+//! A wish to end or a deadline, and the waits that they end.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Set once, from any thread; every wait in this crate looks at it.
+/// Set once, from any thread, or by its time; every wait in this crate looks at it.
 #[derive(Debug, Default)]
 pub struct Cancel {
     wished: Mutex<bool>,
     changed: Condvar,
+    /// When it ends by itself.
+    until: Option<Instant>,
 }
 
 impl Cancel {
+    /// Ends by itself after so long.
+    pub fn within(time: Duration) -> Self {
+        Self { until: Some(Instant::now() + time), ..Self::default() }
+    }
+
+    /// Until it ends by itself.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
+    fn is_late(&self) -> bool {
+        self.time_left().is_some_and(|left| left.is_zero())
+    }
+
     /// Ends what is under way. Verified bytes stay.
     pub fn cancel(&self) {
         *self.lock() = true;
         self.changed.notify_all();
     }
 
-    /// Whether somebody wished to end.
+    /// Whether somebody wished to end, or its time is over.
     pub fn is_cancelled(&self) -> bool {
-        *self.lock()
+        *self.lock() || self.is_late()
     }
 
-    /// Waits so long, or until somebody wishes to end; whether it was the latter.
+    /// Waits so long, or until it ends; whether it was the latter.
     pub(crate) fn wait(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
+        let until = Instant::now() + self.time_left().map_or(time, |left| left.min(time));
         let mut wished = self.lock();
         while !*wished {
             let left = until.saturating_duration_since(Instant::now());
@@ -33,10 +49,23 @@ impl Cancel {
             }
             wished = self.changed.wait_timeout(wished, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        *wished
+        *wished || self.is_late()
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
         self.wished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_ends_waits_as_a_wish_does() {
+        let cancel = Cancel::within(Duration::from_millis(30));
+        assert!(!cancel.is_cancelled());
+        assert!(cancel.wait(Duration::from_secs(3600)) && cancel.is_cancelled());
+        assert!(!Cancel::default().wait(Duration::from_millis(1)));
     }
 }

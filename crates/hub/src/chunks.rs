@@ -2,15 +2,20 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use crate::download::{RANGES_START, control};
-use crate::plan::PlannedFile;
+use crate::plan::{PlannedFile, RepoCommit};
 use crate::pull::uri_at;
 use crate::ranges::{Fetch, Limit, StoreChunk};
 use crate::work::Work;
 use crate::{Cancel, Client, HubError, names};
 
 const RANGES_MAX: usize = 8;
+/// Who asks for chunks has others to ask, and comes again: a hub that is not reached is no reason for minutes of silence.
+const TRIES_MAX: u32 = 3;
+/// A longer wait that the hub asks for is for the caller to know.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A file of a repository at a commit, and what it must be.
 #[derive(Clone, Debug)]
@@ -71,11 +76,13 @@ impl CommitFile {
         (start, end): (u64, u64),
         cancel: &Cancel,
     ) -> Result<Vec<u8>, HubError> {
-        client.part(&self.file, Some(&self.commit), (start, end), cancel)
+        let at = RepoCommit { repo: &self.repo, commit: &self.commit };
+        client.part(&self.file, Some(at), (start, end), cancel)
     }
 
     /// Brings the chunks of `wanted` and gives each to `store`, in any order and from several threads: with ranges, stalls, limits
-    /// and addresses that expire as in a download of the whole file. What `store` has taken does not come again. Blocks.
+    /// and addresses that expire as in a download of the whole file. What `store` has taken does not come again; `in_flight` hears now
+    /// and then how much has come of the rest. Blocks.
     pub fn fetch_chunks(
         &self,
         client: &Client,
@@ -83,6 +90,7 @@ impl CommitFile {
         wanted: &[u32],
         cancel: &Cancel,
         store: &StoreChunk<'_>,
+        in_flight: &mut dyn FnMut(u64),
     ) -> Result<(), HubError> {
         let count = u32::try_from(self.file.size.div_ceil(u64::from(chunk_bytes.max(1)))).unwrap_or(u32::MAX);
         let mut is_wanted = vec![false; count as usize];
@@ -106,9 +114,10 @@ impl CommitFile {
             work: &work,
             limit: &Limit::new(None),
             cancel,
-            located: Mutex::default(),
             etag: Mutex::default(),
             wrong: AtomicU32::new(0),
+            tries_max: TRIES_MAX,
+            wait_max: WAIT_MAX,
         };
         std::thread::scope(|scope| {
             for fetcher in 0..fetchers_max {
@@ -116,7 +125,9 @@ impl CommitFile {
                 scope.spawn(move || fetch.run(fetcher));
             }
             // Whoever stores them synchronises them: what is written counts.
-            control(&work, cancel, &|| work.is_over() || hold_written(&work), &mut |_, _| {});
+            control(&work, cancel, &|| work.is_over() || hold_written(&work), &mut |_, _| {
+                in_flight(work.in_flight_bytes());
+            });
             work.end(None);
         });
         match work.take_failure() {
@@ -169,8 +180,8 @@ mod tests {
         let client = Client::new(Settings::of("http://127.0.0.1:1").unwrap());
         let file = CommitFile::new(&client, "org/repo", "0a", "m.gguf", 10, None).unwrap();
         let store = |_: u32, _: u64, _: &[u8]| Ok(());
-        let fetched = file.fetch_chunks(&client, 4, &[3], &Cancel::default(), &store);
+        let fetched = file.fetch_chunks(&client, 4, &[3], &Cancel::default(), &store, &mut |_| {});
         assert!(matches!(fetched, Err(HubError::TooLarge { .. })));
-        file.fetch_chunks(&client, 4, &[], &Cancel::default(), &store).unwrap();
+        file.fetch_chunks(&client, 4, &[], &Cancel::default(), &store, &mut |_| {}).unwrap();
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,14 +14,19 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 use ureq::{Agent, Body};
 
 use crate::answers;
+use crate::body::{BodyError, Bounds};
 use crate::errors::quoted;
-use crate::{Cancel, HubError, Settings, address, redirect, retry};
+use crate::{Cancel, HubError, Settings, address, body, redirect, retry};
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 const FIRST_BYTE_MAX: Duration = Duration::from_secs(20);
 /// A page of a list, a description, an index of shards.
 const JSON_BYTES_MAX: u64 = 16 << 20;
-const ERROR_BYTES_MAX: u64 = 4096;
+const ERROR_BYTES_MAX: u64 = 64 << 10;
+/// Silences that make the time of a whole document: 60 s by default. What an error says of itself has two.
+const DOCUMENT_STALLS: u32 = 12;
+/// Files whose signed addresses are remembered.
+const LOCATED_MAX: usize = 256;
 const HEADER_BYTES_MAX: usize = 64 << 10;
 
 /// A hub, and the connections to it. Share it between threads.
@@ -37,6 +41,8 @@ pub struct Client {
     seen: Arc<SeenHosts>,
     /// By scheme, host and port.
     registry_tokens: Mutex<BTreeMap<(String, String, u16), String>>,
+    /// The signed addresses that the hub redirected to, by that of the file, until they expire.
+    located: Mutex<BTreeMap<String, Uri>>,
 }
 
 impl fmt::Debug for Client {
@@ -72,7 +78,8 @@ impl Client {
         };
         let (direct, open) = (agent(None, false), agent(settings.proxy.clone(), false));
         let guarded = agent(settings.proxy.clone(), true);
-        Self { settings, direct, open, guarded, seen, registry_tokens: Mutex::default() }
+        let (registry_tokens, located) = (Mutex::default(), Mutex::default());
+        Self { settings, direct, open, guarded, seen, registry_tokens, located }
     }
 
     /// The settings it was made with.
@@ -100,6 +107,26 @@ impl Client {
         range: Option<(u64, u64)>,
         accept: Option<&str>,
     ) -> Result<Answer, Failure> {
+        self.get_redirected(uri, None, range, accept)
+    }
+
+    /// A range of a file, at the address that the hub redirected to the last time, if any: the rules for redirects hold for it too.
+    pub(crate) fn get_located(
+        &self,
+        file: &Uri,
+        located: Option<&Uri>,
+        range: (u64, u64),
+    ) -> Result<Answer, Failure> {
+        self.get_redirected(file, located, Some(range), None)
+    }
+
+    fn get_redirected(
+        &self,
+        uri: &Uri,
+        located: Option<&Uri>,
+        range: Option<(u64, u64)>,
+        accept: Option<&str>,
+    ) -> Result<Answer, Failure> {
         if let Some(why) = self.settings.offline {
             return Err(Failure::Final(HubError::Offline {
                 what: crate::address::without_query(&uri.to_string()),
@@ -107,8 +134,8 @@ impl Client {
             }));
         }
         let first = uri.clone();
-        let (mut at, mut hub_headers) = (uri.clone(), HeaderMap::new());
-        for hop in 0..=redirect::HOPS_MAX {
+        let (mut at, mut hub_headers) = (located.unwrap_or(uri).clone(), HeaderMap::new());
+        for hop in usize::from(located.is_some())..=redirect::HOPS_MAX {
             let response = self.request(&at, &first, hop, range, accept).map_err(Failure::Connection)?;
             let location = answers::header(response.headers(), "location").map(str::to_owned);
             let Some(location) = location.filter(|_| response.status().is_redirection()) else {
@@ -171,6 +198,24 @@ impl Client {
         }
     }
 
+    /// Where the bytes of a file were the last time.
+    pub(crate) fn located(&self, file: &Uri) -> Option<Uri> {
+        self.located.lock().unwrap_or_else(PoisonError::into_inner).get(&file.to_string()).cloned()
+    }
+
+    pub(crate) fn keep_located(&self, file: &Uri, at: &Uri) {
+        let mut located = self.located.lock().unwrap_or_else(PoisonError::into_inner);
+        if located.len() >= LOCATED_MAX {
+            located.clear(); // each costs one more question
+        }
+        located.insert(file.to_string(), at.clone());
+    }
+
+    /// It is no good any more.
+    pub(crate) fn forget_located(&self, file: &Uri) {
+        self.located.lock().unwrap_or_else(PoisonError::into_inner).remove(&file.to_string());
+    }
+
     /// Whether a host is one of the internet. One that was never resolved here, because a proxy did, counts as such.
     pub(crate) fn is_public(&self, uri: &Uri) -> bool {
         if address::is_loopback(uri) {
@@ -182,8 +227,14 @@ impl Client {
         }
     }
 
-    /// A small document of the hub. Waits and asks again as [`retry`] says.
-    pub(crate) fn document(&self, uri: &Uri, attempt: &str, cancel: &Cancel) -> Result<Document, HubError> {
+    /// A small document of the hub, of a repository if it is of one. Waits and asks again as [`retry`] says.
+    pub(crate) fn document(
+        &self,
+        uri: &Uri,
+        attempt: &str,
+        repo: Option<&str>,
+        cancel: &Cancel,
+    ) -> Result<Document, HubError> {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
             tries += 1;
@@ -199,53 +250,81 @@ impl Client {
                 Err(Failure::Connection(error)) => return Err(unreachable(uri, attempt, tries, error)),
             };
             match answer.status {
-                200 => return read_document(answer, attempt),
+                200 => return self.read_document(answer, attempt, cancel),
                 429 => {
                     let asked = retry::retry_after(&answer.headers).max(Duration::from_millis(100));
                     waited = waited.saturating_add(asked);
-                    check_wait(&answer.uri, waited)?;
+                    check_wait(&answer.uri, waited, wait_max(cancel))?;
                     pause(cancel, asked)?;
                 }
                 500..600 if tries < 5 => pause(cancel, retry::backoff(tries))?,
-                _ => return Err(self.refusal(answer, attempt)),
+                _ => return Err(self.refusal(answer, attempt, repo)),
             }
         }
     }
 
-    /// What an answer that is no success means.
-    pub(crate) fn refusal(&self, mut answer: Answer, attempt: &str) -> HubError {
+    /// What an answer that is no success means. Only a repository has a page to accept: addresses and registries have none.
+    pub(crate) fn refusal(&self, mut answer: Answer, attempt: &str, repo: Option<&str>) -> HubError {
         let host = address::host(&answer.uri);
         let code = answers::header(&answer.headers, "x-error-code").unwrap_or_default().to_owned();
         let message = answers::header(&answer.headers, "x-error-message").map(str::to_owned);
         let body = || {
-            let mut bytes = Vec::new();
-            let _ = answer.body.as_reader().take(ERROR_BYTES_MAX).read_to_end(&mut bytes);
+            let stall = self.settings.stall;
+            let bounds = Bounds { bytes_max: ERROR_BYTES_MAX, time_max: stall.saturating_mul(2), stall };
+            let bytes = body::read(&mut answer.body, &bounds, &Cancel::default()).ok()?;
             let value: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
             Some(value.get("error")?.as_str()?.to_owned())
         };
         let said = message.or_else(body).map(|m| format!(": {}", quoted(&m))).unwrap_or_default();
-        let repo = || attempt.rsplit(' ').next().unwrap_or_default().to_owned();
+        let Some(repo) = repo else {
+            return HubError::Status { host, attempt: attempt.to_owned(), status: answer.status, said };
+        };
         match (answer.status, code.as_str()) {
             (_, "GatedRepo") => {
-                HubError::Gated { repo: repo(), advice: self.gate_advice(&repo(), "its page") }
+                HubError::Gated { repo: repo.to_owned(), advice: self.gate_advice(repo, "its page") }
             }
             (401 | 403, _) => HubError::Gated {
-                repo: repo(),
+                repo: repo.to_owned(),
                 advice: format!(
                     "{host} answered {}{said}; it is gated, private or not there; {}",
                     answer.status,
-                    self.gate_advice(&repo(), "its page, if it asks for consent,")
+                    self.gate_advice(repo, "its page, if it asks for consent,")
                 ),
             },
             (404, "RevisionNotFound") => {
-                HubError::NotFound { host, what: format!("such revision of {}{said}", repo()) }
+                HubError::NotFound { host, what: format!("such revision of {repo}{said}") }
             }
-            (404, "EntryNotFound") => {
-                HubError::NotFound { host, what: format!("such file in {}{said}", repo()) }
-            }
-            (404, _) => HubError::NotFound { host, what: format!("{}{said}", repo()) },
+            (404, "EntryNotFound") => HubError::NotFound { host, what: format!("such file in {repo}{said}") },
+            (404, _) => HubError::NotFound { host, what: format!("{repo}{said}") },
             (status, _) => HubError::Status { host, attempt: attempt.to_owned(), status, said },
         }
+    }
+
+    /// The whole answer, if it is small and comes in time.
+    pub(crate) fn read_document(
+        &self,
+        mut answer: Answer,
+        attempt: &str,
+        cancel: &Cancel,
+    ) -> Result<Document, HubError> {
+        let host = address::host(&answer.uri);
+        let wrong =
+            |problem: String| HubError::Answer { host: host.clone(), attempt: attempt.to_owned(), problem };
+        if answers::is_encoded(&answer.headers) {
+            return Err(wrong("it is compressed, which was not asked for".to_owned()));
+        }
+        let (stall, bytes_max) = (self.settings.stall, JSON_BYTES_MAX);
+        let bounds = Bounds { bytes_max, time_max: stall.saturating_mul(DOCUMENT_STALLS), stall };
+        let bytes = body::read(&mut answer.body, &bounds, cancel).map_err(|error| match error {
+            BodyError::Cancelled => HubError::Cancelled,
+            BodyError::Broken(problem) => wrong(problem),
+            BodyError::TooLarge => HubError::TooLarge {
+                what: format!("the answer of {host} to the attempt to {attempt}, in bytes"),
+                found: bytes_max + 1,
+                max: bytes_max,
+            },
+        })?;
+        Ok(Document { bytes, headers: answer.headers, uri: answer.uri })
     }
 
     fn gate_advice(&self, repo: &str, page: &str) -> String {
@@ -289,32 +368,17 @@ impl Document {
     }
 }
 
-pub(crate) fn read_document(mut answer: Answer, attempt: &str) -> Result<Document, HubError> {
-    let wrong = |uri: &Uri, problem: String| HubError::Answer {
-        host: address::host(uri),
-        attempt: attempt.to_owned(),
-        problem,
-    };
-    if answers::is_encoded(&answer.headers) {
-        return Err(wrong(&answer.uri, "it is compressed, which was not asked for".to_owned()));
-    }
-    let mut bytes = Vec::new();
-    let read = answer.body.as_reader().take(JSON_BYTES_MAX + 1).read_to_end(&mut bytes);
-    read.map_err(|e| wrong(&answer.uri, format!("it broke off after {} bytes: {e}", bytes.len())))?;
-    if bytes.len() as u64 > JSON_BYTES_MAX {
-        let what =
-            format!("the answer of {} to the attempt to {attempt}, in bytes", address::host(&answer.uri));
-        return Err(HubError::TooLarge { what, found: bytes.len() as u64, max: JSON_BYTES_MAX });
-    }
-    Ok(Document { bytes, headers: answer.headers, uri: answer.uri })
+/// The longest wait that a hub may ask for: no longer than there is time.
+pub(crate) fn wait_max(cancel: &Cancel) -> Duration {
+    cancel.time_left().map_or(retry::RETRY_AFTER_MAX, |left| left.min(retry::RETRY_AFTER_MAX))
 }
 
-/// Fails if a hub asks to wait longer, in all, than anyone wants to.
-pub(crate) fn check_wait(uri: &Uri, in_all: Duration) -> Result<(), HubError> {
-    if in_all <= retry::RETRY_AFTER_MAX {
+/// Fails if a hub asks to wait longer, in all, than that.
+pub(crate) fn check_wait(uri: &Uri, in_all: Duration, wait_max: Duration) -> Result<(), HubError> {
+    if in_all <= wait_max {
         return Ok(());
     }
-    let (asked_s, max_s) = (in_all.as_secs(), retry::RETRY_AFTER_MAX.as_secs());
+    let (asked_s, max_s) = (in_all.as_secs(), wait_max.as_secs());
     Err(HubError::Limited { host: address::host(uri), asked_s, max_s })
 }
 
@@ -397,11 +461,17 @@ impl Resolver for GuardedResolver {
             return Ok(addresses);
         }
         self.seen.note(host, &addresses);
-        if self.refuses_private && addresses.iter().any(|a| !address::is_public(a.ip())) {
+        if !self.refuses_private {
+            return Ok(addresses);
+        }
+        // Private ones among public ones are left out: some networks add theirs.
+        let mut public = self.empty();
+        addresses.iter().filter(|a| address::is_public(a.ip())).for_each(|a| public.push(*a));
+        if public.is_empty() {
             let reason =
                 format!("{} resolves to a private address, and a public host led here", quoted(host));
             return Err(ureq::Error::Other(reason.into()));
         }
-        Ok(addresses)
+        Ok(public)
     }
 }

@@ -15,7 +15,7 @@ use crate::disk::{beside, create_folder};
 use crate::plan::PlannedFile;
 use crate::ranges::{Fetch, Limit};
 use crate::work::Work;
-use crate::{Cancel, Client, HubError, address};
+use crate::{Cancel, Client, HubError, address, retry};
 
 /// How many ranges a file starts with.
 pub(crate) const RANGES_START: usize = 4;
@@ -106,7 +106,7 @@ fn transfer(
     work.set_fetchers(RANGES_START);
     // First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks counts.
     let store = |index: u32, start: u64, bytes: &[u8]| {
-        exo_stdx::write_all_at(out, bytes, start).map_err(HubError::disk("write", &job.file.below))?;
+        exo_stdx::write_all_at(out, bytes, start).map_err(HubError::disk("write", &job.path))?;
         let hash = blake3::hash(bytes);
         map.lock().unwrap_or_else(PoisonError::into_inner).add(index, hash.as_bytes())
     };
@@ -119,9 +119,10 @@ fn transfer(
         work: &work,
         limit: job.limit,
         cancel: job.cancel,
-        located: Mutex::default(),
         etag: Mutex::default(),
         wrong: AtomicU32::new(0),
+        tries_max: retry::TRIES_MAX,
+        wait_max: retry::RETRY_AFTER_MAX,
     };
     std::thread::scope(|scope| {
         for fetcher in 0..fetchers_max {
@@ -144,7 +145,7 @@ fn transfer(
 
 /// Synchronises what was written, again and again while fetchers go on, and counts it then.
 fn sync(job: &Job<'_>, out: &File, map: &Mutex<ChunkMap>, work: &Work) {
-    let failed = || HubError::disk("write", &job.file.below);
+    let failed = || HubError::disk("write", &job.path);
     while !work.is_over() {
         let written = work.unsynced();
         if written.is_empty() {

@@ -219,12 +219,19 @@ impl HubError {
             Self::Status { status: 500.., .. } => {
                 "the hub has a fault of its own: try again later, or name a mirror in HF_ENDPOINT"
             }
+            Self::Status { status: 401 | 403, .. } => {
+                "exo signs in to hubs alone: an address or a registry must be open to anybody"
+            }
+            Self::Status { status: 404, .. } => "look whether the address is right, and still good",
             Self::NotFound { .. } => "`exo search` finds repositories, `exo show` lists what one has",
             Self::NoModel { .. } | Self::VariantGone { .. } => "`exo show` lists what the repository has",
             Self::Moved { .. } => "`exo update` shows what it would bring now",
             Self::Renamed { .. } => "`exo pull` fetches it by its new name; what is here stays as it is",
             Self::NoRevisions { .. } => {
                 "to have it fetched again, `exo models remove` the one that is here first"
+            }
+            Self::Disk { source, .. } if is_full(source) => {
+                "`exo prune` deletes what was never finished, `exo models remove` a model; `--data-dir` names another disk"
             }
             Self::Digest { .. } => "try again; if it happens again, the hub or a mirror has a damaged file",
             Self::Answer { .. } | Self::Redirect { .. } => {
@@ -234,13 +241,47 @@ impl HubError {
         })
     }
 
+    /// Whether nothing answered, as where the line is away for a while. A host that answers is not that, whatever it says.
+    pub fn is_line_away(&self) -> bool {
+        let Self::Unreachable { source, .. } = self else { return false };
+        crate::retry::is_passing(source) && !matches!(**source, ureq::Error::StatusCode(_))
+    }
+
     pub(crate) fn disk(attempt: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Disk { attempt, path, source }
     }
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// A stranger's words for an error: one bounded line.
 pub(crate) fn quoted(text: &str) -> String {
     exo_types::printable(text, 120)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_says_what_makes_room_and_only_silence_is_a_line_that_is_away() {
+        let disk =
+            |kind: io::ErrorKind| HubError::disk("write", std::path::Path::new("/d/m.gguf"))(kind.into());
+        assert!(disk(io::ErrorKind::StorageFull).hint().is_some_and(|hint| hint.contains("exo prune")));
+        assert_eq!(disk(io::ErrorKind::PermissionDenied).hint(), None);
+        let unreachable = |source: ureq::Error| HubError::Unreachable {
+            host: "h".to_owned(),
+            attempt: "fetch".to_owned(),
+            tries: 9,
+            source: Box::new(source),
+        };
+        assert!(unreachable(ureq::Error::Io(io::ErrorKind::ConnectionRefused.into())).is_line_away());
+        assert!(unreachable(ureq::Error::HostNotFound).is_line_away());
+        assert!(!unreachable(ureq::Error::StatusCode(503)).is_line_away());
+        assert!(!unreachable(ureq::Error::InvalidProxyUrl).is_line_away());
+        assert!(!HubError::Cancelled.is_line_away());
+    }
 }

@@ -17,6 +17,7 @@
 
 mod address;
 mod answers;
+mod body;
 mod cancel;
 mod chunk_map;
 mod chunks;
@@ -51,8 +52,8 @@ pub use errors::HubError;
 pub use licence::Licence;
 pub use login::forget_token;
 pub use origin::{Origin, OriginFile};
-pub use plan::{Plan, PlannedFile};
-pub use pull::{Fetched, Progress, PullOptions, fetch, forget_partial, resolve};
+pub use plan::{Plan, PlannedFile, RepoCommit};
+pub use pull::{Fetched, Kept, Progress, PullOptions, fetch, forget_partial, resolve};
 pub use reference::{HubReference, Reference, RegistryReference};
 pub use repository::{Found, RepoFile, Snapshot};
 pub use select::{Choice, Memory, Variant, variants};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{HubError, HubReference, Licence};
+use crate::{HubError, Licence};
 
 const BYTES_MAX: u64 = 4 << 20;
 const FILES_MAX: usize = 4000;
@@ -103,9 +103,14 @@ impl Origin {
     }
 
     /// Models of this repository that are whole on this disk, with what to open. For when the hub cannot be asked.
-    pub(crate) fn on_disk(root: &Path, reference: &HubReference) -> Vec<(Self, PathBuf)> {
+    pub(crate) fn on_disk(root: &Path, repo: &str) -> Vec<(Self, PathBuf)> {
+        Self::below(&root.join(crate::names::relative(repo)))
+    }
+
+    /// The same for a folder whose folders are commits.
+    pub(crate) fn below(repo: &Path) -> Vec<(Self, PathBuf)> {
         let mut found = Vec::new();
-        for commit in entries(&root.join(crate::names::relative(&reference.repo))) {
+        for commit in entries(repo) {
             let origins =
                 entries(&commit).into_iter().filter(|p| p.to_string_lossy().ends_with(".origin.json"));
             found.extend(origins.filter_map(|path| {

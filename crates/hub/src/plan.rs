@@ -23,6 +23,15 @@ pub struct PlannedFile {
     pub(crate) below: PathBuf,
 }
 
+/// A repository of a hub at a commit.
+#[derive(Clone, Copy, Debug)]
+pub struct RepoCommit<'a> {
+    /// `org/repo`
+    pub repo: &'a str,
+    /// The commit.
+    pub commit: &'a str,
+}
+
 /// A model that is to be fetched.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -50,6 +59,11 @@ impl PlannedFile {
 }
 
 impl Plan {
+    /// Where its files are, unless they are of an address or a registry.
+    pub fn repo_commit(&self) -> Option<RepoCommit<'_>> {
+        Some(RepoCommit { repo: &self.repo, commit: self.commit.as_deref()? })
+    }
+
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, f| sum.saturating_add(f.size))

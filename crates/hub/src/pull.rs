@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ureq::http::Uri;
 
@@ -77,7 +78,7 @@ pub fn resolve(
 
 /// The model that a reference means, if it is whole on this disk: the newest commit first where several are.
 pub(crate) fn on_disk(root: &Path, hub: &HubReference) -> Option<Fetched> {
-    let mut found = Origin::on_disk(root, hub);
+    let mut found = Origin::on_disk(root, &hub.repo);
     found.retain(|(origin, _)| {
         let commit = origin.commit.as_deref().unwrap_or_default();
         let is_label = hub.quantisation.as_ref().is_none_or(|q| q.eq_ignore_ascii_case(&origin.label));
@@ -88,6 +89,14 @@ pub(crate) fn on_disk(root: &Path, hub: &HubReference) -> Option<Fetched> {
             && is_commit
             && hub.file.as_ref().is_none_or(|f| origin.files.iter().any(|file| file.path == *f))
     });
+    found.sort_by_key(|(_, path)| fs::metadata(path).and_then(|m| m.modified()).ok());
+    found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
+}
+
+/// The newest model below the folder of registries, or of addresses, that was fetched for this reference.
+fn by_reference(folder: &Path, reference: &str) -> Option<Fetched> {
+    let all = folders_in(folder).into_iter().flat_map(|repo| Origin::below(&repo));
+    let mut found: Vec<_> = all.filter(|(origin, _)| origin.reference == reference).collect();
     found.sort_by_key(|(_, path)| fs::metadata(path).and_then(|m| m.modified()).ok());
     found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
 }
@@ -104,7 +113,9 @@ impl PullOptions {
     pub fn on_disk(&self, reference: &Reference) -> Option<Fetched> {
         match reference {
             Reference::Hub(hub) => on_disk(&self.root, hub),
-            _ => None,
+            Reference::Registry(_) => by_reference(&self.root.join("registries"), &reference.to_string()),
+            Reference::Url(url) => by_reference(&self.root.join("addresses"), &address::without_query(url)),
+            Reference::Path(_) => None,
         }
     }
 }
@@ -131,7 +142,7 @@ pub(crate) fn plan_of(
     if let Some(index) = select::index_of(&choice.variant) {
         let attempt = format!("read the index of {}", hub.repo);
         let uri = file_uri(client, snapshot, &index.path)?;
-        let bytes = client.document(&uri, &attempt, cancel)?.bytes;
+        let bytes = client.document(&uri, &attempt, Some(&hub.repo), cancel)?.bytes;
         let kept = select::keep_shards(&mut choice.variant, &bytes);
         kept.map_err(|problem| HubError::Answer { host: address::host(&uri), attempt, problem })?;
     }
@@ -221,7 +232,7 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
                 attempt,
                 problem: "it knows no ranges, so a download could not go on where it ended".to_owned(),
             },
-            _ => client.refusal(answer, &attempt),
+            _ => client.refusal(answer, &attempt, None),
         });
     }
     let range = answers::header(&answer.headers, "content-range").and_then(answers::content_range);
@@ -269,6 +280,14 @@ impl Plan {
 
     pub(crate) fn held_bytes(&self, file: &PlannedFile, folder: &Path) -> u64 {
         download::held_bytes(file, &self.repo, self.commit.as_deref(), &folder.join(&file.below))
+    }
+}
+
+impl Plan {
+    /// Whether the host of its files answers at all now: what is asked before a download goes on whose line was away.
+    pub fn is_answered(&self, client: &Client) -> bool {
+        let Some(file) = self.files.iter().find(|file| file.size > 0) else { return true };
+        !matches!(client.get(&file.uri, Some((0, 1))), Err(Failure::Connection(error)) if crate::retry::is_passing(&error))
     }
 }
 
@@ -328,24 +347,72 @@ fn lock(folder: &Path) -> Result<File, HubError> {
     }
 }
 
-/// Deletes downloads that were never finished, those under way and those to the folders `kept` excepted. Returns how many files and
-/// bytes on disk that were.
-pub fn forget_partial(root: &Path, kept: &[PathBuf]) -> Result<(usize, u64), HubError> {
+/// What stays when downloads are forgotten that were never finished.
+#[derive(Clone, Default, Debug)]
+pub struct Kept {
+    /// Folders of downloads that wait to go on.
+    pub waiting: Vec<PathBuf>,
+    /// Files and folders of models that are known.
+    pub known: Vec<PathBuf>,
+}
+
+/// A model that is whole and not known yet is about to be.
+const ADDING_MAX: Duration = Duration::from_secs(3600);
+
+/// Deletes what was never finished: the files of a model that is not whole, those that came whole included; beside a model that is
+/// whole what is partial; and a model that came whole and could not be made known. Of what another process fetches nothing. Returns how
+/// many files and bytes on disk that were.
+pub fn forget_partial(root: &Path, kept: &Kept) -> Result<(usize, u64), HubError> {
+    let known: Vec<PathBuf> = kept.known.iter().map(|path| resolved(path)).collect();
     let (mut files, mut bytes) = (0, 0);
-    for folder in partial_folders(root).into_iter().filter(|folder| !kept.contains(folder)) {
+    for folder in partial_folders(root).into_iter().filter(|folder| !kept.waiting.contains(folder)) {
         let Ok(_lock) = lock(&folder) else { continue };
+        let is_known = known.iter().any(|path| path.starts_with(resolved(&folder)));
+        let is_wanted = is_known || is_new(&disk::beside(&folder, "origin.json"));
         let below = files_below(&folder, 4);
-        let ending = |path: &Path, ending: &str| {
-            path.file_name().is_some_and(|n| n.to_string_lossy().ends_with(ending))
-        };
-        let parts: Vec<&PathBuf> = below.iter().filter(|p| ending(p, ".part")).collect();
+        let (parts, whole): (Vec<&PathBuf>, Vec<&PathBuf>) = below
+            .iter()
+            .filter(|path| !ends_with(path, ".part.map"))
+            .partition(|path| ends_with(path, ".part"));
         files += parts.len();
         bytes += parts.iter().map(|part| allocated(part)).sum::<u64>();
-        for path in parts.into_iter().chain(below.iter().filter(|p| ending(p, ".part.map"))) {
-            fs::remove_file(path).map_err(HubError::disk("delete", path))?;
+        if is_wanted {
+            for path in below.iter().filter(|p| ends_with(p, ".part") || ends_with(p, ".part.map")) {
+                fs::remove_file(path).map_err(HubError::disk("delete", path))?;
+            }
+            continue;
         }
+        files += whole.len();
+        bytes += whole.iter().filter_map(|path| fs::metadata(path).ok()).map(|m| m.len()).sum::<u64>();
+        tracing::info!(folder = %folder.display(), "a download that was never finished goes");
+        fs::remove_dir_all(&folder).map_err(HubError::disk("delete", &folder))?;
+        for ending in ["origin.json", "lock"] {
+            let _ = fs::remove_file(disk::beside(&folder, ending));
+        }
+        // Of commit, repository and organisation what is empty now.
+        folder
+            .ancestors()
+            .skip(1)
+            .take_while(|above| *above != root)
+            .take(3)
+            .for_each(|above| _ = fs::remove_dir(above));
     }
     Ok((files, bytes))
+}
+
+fn ends_with(path: &Path, ending: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(ending))
+}
+
+/// Whether a file is there and was written lately.
+fn is_new(path: &Path) -> bool {
+    let modified = fs::metadata(path).and_then(|about| about.modified());
+    modified.is_ok_and(|at| at.elapsed().map_or(true, |age| age < ADDING_MAX))
+}
+
+/// Without links, so that two names of one place are the same.
+fn resolved(path: &Path) -> PathBuf {
+    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// A partial file is sparse: what its map promises is what it takes.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ureq::http::Uri;
 
 use crate::answers::{self, header};
+use crate::body::Pace;
 use crate::client::{Answer, Failure};
 use crate::plan::PlannedFile;
 use crate::work::Work;
@@ -15,9 +16,6 @@ use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
-/// A range slower than this, over [`SLOW_TIME`], is asked for again.
-const SLOW_BYTES_PER_S: u64 = 1024;
-const SLOW_TIME: Duration = Duration::from_secs(15);
 const READ_BYTES: usize = 64 << 10;
 
 /// Takes a chunk that came: its index, where it starts, its bytes.
@@ -33,10 +31,12 @@ pub(crate) struct Fetch<'a> {
     pub(crate) work: &'a Work,
     pub(crate) limit: &'a Limit,
     pub(crate) cancel: &'a Cancel,
-    /// The signed address that the hub redirected to, until it expires.
-    pub(crate) located: Mutex<Option<Uri>>,
     pub(crate) etag: Mutex<Option<String>>,
     pub(crate) wrong: AtomicU32,
+    /// Attempts without a single byte between them.
+    pub(crate) tries_max: u32,
+    /// The longest wait that the hub may ask for, in all.
+    pub(crate) wait_max: Duration,
 }
 
 /// Why a range did not come.
@@ -67,6 +67,7 @@ impl Fetch<'_> {
             if self.work.claim(fetcher).is_none() {
                 if self.work.claimed(fetcher).is_none() {
                     partial.clear(); // another one may have the chunk now
+                    self.work.clear_in_flight(fetcher);
                 }
                 self.work.wait(Duration::from_millis(50));
                 continue;
@@ -90,7 +91,7 @@ impl Fetch<'_> {
         *tries += 1;
         match trouble {
             Trouble::Final(error) => return Err(error),
-            Trouble::Passing(error) if *tries >= retry::TRIES_MAX || !retry::is_passing(&error) => {
+            Trouble::Passing(error) if *tries >= self.tries_max || !retry::is_passing(&error) => {
                 return Err(client::unreachable(&self.file.uri, &attempt, *tries, error));
             }
             Trouble::Passing(error) => {
@@ -103,7 +104,7 @@ impl Fetch<'_> {
             Trouble::Expired(answer) => {
                 self.forget_location();
                 if *tries >= retry::TRIES_MAX {
-                    return Err(self.client.refusal(*answer, &attempt));
+                    return Err(self.client.refusal(*answer, &attempt, self.hub_repo()));
                 }
                 if *tries == 1 {
                     return Ok(());
@@ -111,7 +112,7 @@ impl Fetch<'_> {
             }
             Trouble::Limited(answer) => {
                 let in_all = self.work.hold_off(retry::retry_after(&answer.headers));
-                return client::check_wait(&answer.uri, in_all);
+                return client::check_wait(&answer.uri, in_all, self.wait_max);
             }
             Trouble::Wrong(problem, uri) => {
                 self.forget_location();
@@ -131,7 +132,8 @@ impl Fetch<'_> {
         let mut body = answer.body.into_reader();
         while let Some((next, _)) = self.work.claimed(fetcher) {
             let (from, to) = self.work.range(next);
-            self.read_chunk(&mut body, partial, (to - from) as usize)?;
+            self.read_chunk(fetcher, &mut body, partial, (to - from) as usize)?;
+            self.work.clear_in_flight(fetcher);
             (self.store)(next, from, partial)?;
             self.work.write(fetcher, next);
             partial.clear();
@@ -144,11 +146,17 @@ impl Fetch<'_> {
     }
 
     /// Reads on until the chunk is whole. What came before a failure stays in `partial`.
-    fn read_chunk(&self, body: &mut impl Read, partial: &mut Vec<u8>, len: usize) -> Result<(), Trouble> {
+    fn read_chunk(
+        &self,
+        fetcher: usize,
+        body: &mut impl Read,
+        partial: &mut Vec<u8>,
+        len: usize,
+    ) -> Result<(), Trouble> {
         let broken = |text: String| {
             Trouble::Passing(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text)))
         };
-        let (mut since, mut at_since) = (Instant::now(), partial.len());
+        let mut pace = Pace::begin(self.client.settings().stall);
         while partial.len() < len {
             let at = partial.len();
             partial.resize(len.min(at + READ_BYTES), 0);
@@ -158,18 +166,15 @@ impl Fetch<'_> {
                 Ok(0) => {
                     return Err(broken(format!("the answer ended {} bytes before the chunk did", len - at)));
                 }
-                Ok(n) => self.work.receive(n as u64),
+                Ok(n) => self.work.receive(fetcher, n as u64),
                 Err(error) => return Err(broken(error.to_string())),
             }
             if self.work.is_over() || self.limit.take((partial.len() - at) as u64, self.cancel) {
                 return Err(HubError::Cancelled.into());
             }
-            if since.elapsed() >= SLOW_TIME {
-                let rate = (partial.len() - at_since) as u64 / SLOW_TIME.as_secs();
-                if rate < SLOW_BYTES_PER_S && !self.limit.is_set() {
-                    return Err(broken(format!("the answer came with {rate} bytes a second")));
-                }
-                (since, at_since) = (Instant::now(), partial.len());
+            if let Some(rate) = pace.slow_after((partial.len() - at) as u64).filter(|_| !self.limit.is_set())
+            {
+                return Err(broken(format!("the answer came with {rate} bytes a second")));
             }
         }
         Ok(())
@@ -177,12 +182,14 @@ impl Fetch<'_> {
 
     /// Asks for the bytes from `start` to `stop`, and takes only an answer that is exactly those.
     fn open(&self, start: u64, stop: u64) -> Result<Answer, Trouble> {
-        let located = self.located.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let uri = located.as_ref().unwrap_or(&self.file.uri);
-        let answer = self.client.get(uri, Some((start, stop))).map_err(|failure| match failure {
-            Failure::Connection(error) => Trouble::Passing(error),
-            Failure::Final(error) => Trouble::Final(error),
-        })?;
+        let located = self.client.located(&self.file.uri);
+        let answer =
+            self.client.get_located(&self.file.uri, located.as_ref(), (start, stop)).map_err(|failure| {
+                match failure {
+                    Failure::Connection(error) => Trouble::Passing(error),
+                    Failure::Final(error) => Trouble::Final(error),
+                }
+            })?;
         let is_elsewhere = address::origin(&answer.uri) != address::origin(&self.file.uri);
         match answer.status {
             206 | 200 => {}
@@ -192,11 +199,14 @@ impl Fetch<'_> {
             }
             400 | 401 | 403 | 404 | 410 if is_elsewhere => return Err(Trouble::Expired(Box::new(answer))),
             408 | 500..600 => return Err(Trouble::Passing(ureq::Error::StatusCode(answer.status))),
-            _ => return Err(Trouble::Final(self.client.refusal(answer, &self.attempt()))),
+            _ => {
+                let refusal = self.client.refusal(answer, &self.attempt(), self.hub_repo());
+                return Err(Trouble::Final(refusal));
+            }
         }
         self.check(&answer, start, stop).map_err(|problem| Trouble::Wrong(problem, answer.uri.clone()))?;
         if is_elsewhere {
-            *self.located.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer.uri.clone());
+            self.client.keep_located(&self.file.uri, &answer.uri);
         }
         Ok(answer)
     }
@@ -256,7 +266,12 @@ impl Fetch<'_> {
     }
 
     fn forget_location(&self) {
-        *self.located.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.client.forget_located(&self.file.uri);
+    }
+
+    /// The repository whose page may have to be accepted.
+    fn hub_repo(&self) -> Option<&str> {
+        self.commit.map(|_| self.repo)
     }
 
     fn attempt(&self) -> String {

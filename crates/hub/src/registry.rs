@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use ureq::http::Uri;
 
 use crate::client::{Answer, Failure, unreachable};
@@ -74,6 +75,11 @@ pub(crate) fn resolve(
     };
     let uri = at(format!("/manifests/{}", reference.tag))?;
     let bytes = client.manifest(&uri, &attempt, &reference.to_string(), cancel)?;
+    check_digest(&bytes, &reference.tag).map_err(|problem| HubError::Answer {
+        host: address::host(&uri),
+        attempt: attempt.clone(),
+        problem,
+    })?;
     let wrong = |problem| HubError::Answer { host: address::host(&uri), attempt: attempt.clone(), problem };
     let layers = parse_manifest(&bytes).map_err(wrong)?;
     let none = |reason: &str| HubError::NoModel { repo: reference.to_string(), reason: reason.to_owned() };
@@ -140,6 +146,16 @@ pub(crate) fn resolve(
         files,
         folder,
     })
+}
+
+/// What is named by a digest is that, whoever sends it.
+fn check_digest(manifest: &[u8], tag: &str) -> Result<(), String> {
+    let Some(expected) = tag.strip_prefix("sha256:") else { return Ok(()) };
+    let found: String = Sha256::digest(manifest).iter().map(|b| format!("{b:02x}")).collect();
+    match found.eq_ignore_ascii_case(expected) {
+        true => Ok(()),
+        false => Err(format!("its SHA-256 is {found}, and {expected} was asked for")),
+    }
 }
 
 fn base(client: &Client, reference: &RegistryReference) -> Result<String, HubError> {
@@ -247,7 +263,7 @@ impl Client {
             };
             let host = address::host(&answer.uri);
             match answer.status {
-                200 => return Ok(crate::client::read_document(answer, attempt)?.bytes),
+                200 => return Ok(self.read_document(answer, attempt, cancel)?.bytes),
                 401 if tries < 3 && self.answer_challenge(&answer, cancel)? => {}
                 401 | 403 => {
                     return Err(HubError::NotFound {
@@ -259,11 +275,15 @@ impl Client {
                 429 => {
                     let asked =
                         retry::retry_after(&answer.headers).max(std::time::Duration::from_millis(100));
-                    crate::client::check_wait(&answer.uri, asked.saturating_mul(tries))?;
+                    crate::client::check_wait(
+                        &answer.uri,
+                        asked.saturating_mul(tries),
+                        crate::client::wait_max(cancel),
+                    )?;
                     crate::client::pause(cancel, asked)?;
                 }
                 500..600 if tries < TRIES_MAX => crate::client::pause(cancel, retry::backoff(tries))?,
-                _ => return Err(self.refusal(answer, attempt)),
+                _ => return Err(self.refusal(answer, attempt, None)),
             }
         }
     }
@@ -287,7 +307,7 @@ impl Client {
             attempt: attempt.clone(),
             problem: "where it gives out tokens is no address".to_owned(),
         })?;
-        let token = self.document(&uri, &attempt, cancel)?.parsed(&attempt, parse_token)?;
+        let token = self.document(&uri, &attempt, None, cancel)?.parsed(&attempt, parse_token)?;
         self.keep_registry_token(&answer.uri, token);
         Ok(true)
     }

@@ -69,7 +69,7 @@ impl Client {
         let attempt = format!("describe {repo}");
         let revision = reference.revision().replace('/', "%2F");
         let uri = self.hub_uri(&format!("/api/models/{repo}/revision/{revision}"))?;
-        let info = self.document(&uri, &attempt, cancel)?.parsed(&attempt, parse_info)?;
+        let info = self.document(&uri, &attempt, Some(repo), cancel)?.parsed(&attempt, parse_info)?;
         let (files, left_out) = self.files(repo, &info.commit, cancel)?;
         Ok(Snapshot {
             repo: repo.clone(),
@@ -88,22 +88,18 @@ impl Client {
             self.hub_uri(&format!("/api/models/{repo}/tree/{commit}?recursive=true&expand=false"))?;
         let (mut files, mut left_out, mut seen) = (Vec::new(), 0, BTreeSet::new());
         for _ in 0..PAGES_MAX {
-            let document = self.document(&uri, &attempt, cancel)?;
+            let document = self.document(&uri, &attempt, Some(repo), cancel)?;
             for file in document.parsed(&attempt, parse_page)? {
-                if !names::is_fetchable(&file.path) {
-                    left_out += 1;
-                } else if let Some(reason) = names::refusal(&file.path) {
-                    return Err(HubError::Name {
-                        repo: repo.to_owned(),
-                        path: quoted(&file.path),
-                        reason: reason.to_owned(),
-                    });
-                } else if !seen.insert(file.path.to_lowercase()) {
-                    // Two names that differ in case are one file on many disks.
-                    let reason = "another file has the same name but for capitals".to_owned();
-                    return Err(HubError::Name { repo: repo.to_owned(), path: quoted(&file.path), reason });
-                } else {
+                let refusal = names::refusal(&file.path);
+                // Two names that differ in case are one file on many disks.
+                if refusal.is_none() && seen.insert(file.path.to_lowercase()) {
                     files.push(file);
+                    continue;
+                }
+                left_out += 1;
+                if names::is_fetchable(&file.path) {
+                    let reason = refusal.unwrap_or("another file has the same name but for capitals");
+                    tracing::debug!(repo, path = quoted(&file.path), reason, "a file is never asked for");
                 }
             }
             let count = files.len() + left_out;
@@ -150,7 +146,7 @@ impl Client {
             "/api/models?search={}&sort=downloads&direction=-1&limit={FOUND_MAX}",
             encoded(text)
         ))?;
-        self.document(&uri, &attempt, cancel)?.parsed(&attempt, parse_found)
+        self.document(&uri, &attempt, None, cancel)?.parsed(&attempt, parse_found)
     }
 }
 

@@ -146,12 +146,21 @@ impl Plan {
         self.commit.clone().unwrap_or_else(|| folder.to_string_lossy().into_owned())
     }
 
-    /// How much of it is below `root`, or in the folder of an older commit.
-    pub fn have(&self, root: &Path, older: Option<(&Origin, &Path)>) -> HaveSize {
+    /// Models of the same repository on this disk, each with its folder: what has not changed since is there.
+    pub fn copies(&self, root: &Path) -> Vec<(Origin, PathBuf)> {
+        if self.commit.is_none() {
+            return Vec::new();
+        }
+        let found = Origin::on_disk(root, &self.repo);
+        found.into_iter().filter_map(|(_, path)| Origin::with_folder(&path)).collect()
+    }
+
+    /// How much of it is below `root`, or in the folders of other commits.
+    pub fn have(&self, root: &Path, copies: &[(Origin, PathBuf)]) -> HaveSize {
         let folder = self.folder(root);
         let mut have = HaveSize::default();
         for file in &self.files {
-            let is_same = older.is_some_and(|older| same_file(file, older).is_some());
+            let is_same = copies.iter().any(|copy| same_file(file, copy).is_some());
             let held = if is_same { file.size } else { self.held_bytes(file, &folder) };
             have.missing_bytes = have.missing_bytes.saturating_add(file.size.saturating_sub(held));
             have.chunks += file.size.div_ceil(CHUNK_BYTES);
@@ -163,11 +172,12 @@ impl Plan {
 
     /// Gives files that have not changed a second name in the folder of this plan. On a disk without hard links they are fetched again.
     /// Returns these names.
-    pub fn link_unchanged(&self, root: &Path, older: (&Origin, &Path)) -> Vec<PathBuf> {
+    pub fn link_unchanged(&self, root: &Path, copies: &[(Origin, PathBuf)]) -> Vec<PathBuf> {
         let (folder, mut linked) = (self.folder(root), Vec::new());
         for file in &self.files {
             let to = folder.join(&file.below);
-            let Some(from) = same_file(file, older).filter(|_| !to.exists()) else { continue };
+            let from = copies.iter().find_map(|copy| same_file(file, copy));
+            let Some(from) = from.filter(|_| !to.exists()) else { continue };
             let made = to.parent().map_or(Ok(()), fs::create_dir_all);
             match made.and_then(|()| fs::hard_link(&from, &to)) {
                 Ok(()) => linked.push(to),
@@ -181,7 +191,7 @@ impl Plan {
 }
 
 /// Where the same bytes lie in the folder of an older commit.
-fn same_file(file: &PlannedFile, (origin, folder): (&Origin, &Path)) -> Option<PathBuf> {
+fn same_file(file: &PlannedFile, (origin, folder): &(Origin, PathBuf)) -> Option<PathBuf> {
     let is_same = |before: &&OriginFile| {
         before.sha256.is_some() && before.sha256 == file.sha256 && before.size == file.size
     };

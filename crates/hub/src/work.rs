@@ -37,6 +37,8 @@ struct State {
     unsynced: Vec<u32>,
     /// Bytes that came over the network, kept or not.
     received_bytes: u64,
+    /// Of the chunk that each fetcher is bringing, what has come.
+    in_flight: Vec<u64>,
     fetchers: usize,
     not_before: Option<Instant>,
     held_off: Duration,
@@ -67,6 +69,7 @@ impl Work {
             held_bytes,
             unsynced: Vec::new(),
             received_bytes: 0,
+            in_flight: vec![0; fetchers_max],
             fetchers: fetchers_max,
             not_before: None,
             held_off: Duration::ZERO,
@@ -183,8 +186,20 @@ impl Work {
         !state.is_over && fetcher < state.fetchers
     }
 
-    pub(crate) fn receive(&self, bytes: u64) {
-        self.lock().received_bytes += bytes;
+    pub(crate) fn receive(&self, fetcher: usize, bytes: u64) {
+        let mut state = self.lock();
+        state.received_bytes += bytes;
+        state.in_flight[fetcher] += bytes;
+    }
+
+    /// What came of a fetcher's chunk is no chunk in flight any more: it is whole, or another fetcher brings it.
+    pub(crate) fn clear_in_flight(&self, fetcher: usize) {
+        self.lock().in_flight[fetcher] = 0;
+    }
+
+    /// What has come of chunks that are not whole.
+    pub(crate) fn in_flight_bytes(&self) -> u64 {
+        self.lock().in_flight.iter().sum()
     }
 
     /// Nobody asks before this long has passed. How long that is in all since a chunk last came.

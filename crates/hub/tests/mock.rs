@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_hub::{
-    Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings, Token, fetch,
-    resolve,
+    Cancel, Client, Fetched, HubError, Kept, Plan, PlannedFile, Progress, PullOptions, Reference, Settings,
+    Token, fetch, resolve,
 };
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 
@@ -293,12 +293,51 @@ fn redirects_in_a_loop_end_and_the_api_cannot_lie_about_its_kind() {
 }
 
 #[test]
-fn a_repository_with_names_that_lead_elsewhere_is_refused() {
-    for path in ["../../x.gguf", "a/..\\x.gguf", "C:x.gguf", "m-Q8_0.GGUF"] {
-        let bench = Bench::new(&[("m-Q8_0.gguf", bytes(10)), (path, bytes(10))]);
-        let text = chain(&bench.pull("hf.co/org/repo:Q8_0").unwrap_err());
-        assert!(text.contains("in `org/repo` cannot be fetched"), "{text}");
+fn files_with_names_that_lead_elsewhere_are_never_asked_for_and_cost_nothing_else() {
+    for path in
+        ["../../x.gguf", "a/..\\x.gguf", "C:x.gguf", ".ipynb_checkpoints/README-checkpoint.md", "license"]
+    {
+        let licence = ("LICENSE", b"do as you like".to_vec());
+        let bench = Bench::new(&[licence, ("m-Q8_0.gguf", bytes(10)), (path, bytes(10))]);
+        let fetched = bench.pull("hf.co/org/repo:Q8_0").unwrap();
+        assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(10), "{path}");
+        let asked = |s: &&exo_mock_hub::Seen| s.target.contains("/resolve/");
+        assert_eq!(bench.hub.seen().iter().filter(asked).count(), 2, "{path}: the model and a licence");
     }
+    let bench = Bench::new(&[("a:m-Q8_0.gguf", bytes(10))]);
+    let text = chain(&bench.pull("hf.co/org/repo:Q8_0").unwrap_err());
+    assert!(text.contains("`org/repo` has no model to take"), "{text}");
+}
+
+/// A commit in which another file changed.
+fn other_commit(bench: &Bench, files: &[(&str, Vec<u8>)]) {
+    let mut repository = Repository::new(files);
+    repository.commit = "f".repeat(40);
+    bench.hub.put("org/repo", repository);
+}
+
+#[test]
+fn what_another_commit_on_this_disk_has_is_not_fetched_again() {
+    let bench = one_file(3 * CHUNK);
+    bench.pull("hf.co/org/repo").unwrap();
+    let sent = bench.hub.sent_bytes();
+    other_commit(&bench, &[("m-Q8_0.gguf", bytes(3 * CHUNK)), ("README.md", b"new".to_vec())]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (root, copies) = (bench.folder.path(), plan.copies(bench.folder.path()));
+    assert_eq!(plan.have(root, &copies).missing_bytes, 0);
+    assert_eq!(plan.link_unchanged(root, &copies).len(), 1);
+    let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(3 * CHUNK));
+    assert_eq!(bench.hub.sent_bytes(), sent, "the weights are those of the commit before");
+    // Another file of that name and size is another.
+    let mut other = bytes(3 * CHUNK);
+    other[7] ^= 1;
+    let mut repository = Repository::new(&[("m-Q8_0.gguf", other)]);
+    repository.commit = "e".repeat(40);
+    bench.hub.put("org/repo", repository);
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    assert_eq!(plan.have(root, &plan.copies(root)).missing_bytes, 3 * CHUNK as u64);
 }
 
 #[test]
@@ -320,6 +359,89 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
     let with_token = |host: Host| seen.iter().filter(|s| s.host == host && s.authorization.is_some()).count();
     assert!(with_token(Host::Hub) > 0 && seen.iter().any(|s| s.host == Host::Cdn));
     assert_eq!(with_token(Host::Cdn), 0);
+}
+
+/// Of the plan of a reference the first file.
+fn first(plan: &Plan) -> &PlannedFile {
+    plan.files.first().unwrap()
+}
+
+#[test]
+fn the_page_to_accept_is_that_of_the_repository_whatever_was_attempted_and_an_address_has_none() {
+    let bench = one_file(100);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let mut gated = Repository::new(&[("m-Q8_0.gguf", bytes(100))]);
+    gated.is_gated = true;
+    bench.hub.put("org/repo", gated);
+    let page = format!("`org/repo` is gated: accept its page at {}/org/repo;", bench.hub.endpoint());
+    let of_head = client.part(first(&plan), plan.repo_commit(), (0, 8), &Cancel::default()).unwrap_err();
+    let of_fetch = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap_err();
+    for error in [of_head, of_fetch] {
+        assert!(error.to_string().starts_with(&page), "{error}");
+    }
+    let url = format!("{}/org/repo/resolve/main/m-Q8_0.gguf", bench.hub.endpoint());
+    let error = bench.plan(&client, &url).unwrap_err();
+    assert!(matches!(error, HubError::Status { status: 401, .. }), "{error}");
+    assert!(!error.to_string().contains("accept") && error.hint().unwrap().contains("open to anybody"));
+}
+
+#[test]
+fn a_body_that_drips_is_given_up_and_a_wish_to_end_is_heard_between_two_bytes() {
+    let bench = one_file(64 << 10);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { drip_every: Some(Duration::from_millis(100)), ..Faults::default() });
+    let begun = Instant::now();
+    let text = chain(&bench.plan(&client, "hf.co/org/repo").unwrap_err());
+    assert!(text.contains("bytes a second and was given up after"), "{text}");
+    let of_head = || client.part(first(&plan), plan.repo_commit(), (0, 32 << 10), &Cancel::default());
+    let text = chain(&of_head().unwrap_err());
+    assert!(text.contains("bytes a second and was given up after"), "{text}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    let (begun, cancel) = (Instant::now(), Cancel::within(Duration::from_millis(300)));
+    let result = client.part(first(&plan), plan.repo_commit(), (0, 32 << 10), &cancel);
+    assert!(matches!(result, Err(HubError::Cancelled)), "{result:?}");
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    // A document that comes faster than that, and never ends.
+    bench.hub.set_faults(Faults {
+        drip_every: Some(Duration::from_micros(100)),
+        long_document: 10 << 20,
+        ..Faults::default()
+    });
+    let text = chain(&bench.plan(&client, "hf.co/org/repo").unwrap_err());
+    assert!(text.contains("it was not whole within 6 s"), "{text}");
+}
+
+#[test]
+fn parts_of_a_file_are_asked_for_where_it_was_the_last_time_until_that_expires() {
+    let bench = one_file(64 << 10);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let read = |at: u64| {
+        let part = client.part(first(&plan), plan.repo_commit(), (at, at + 9), &Cancel::default()).unwrap();
+        assert_eq!(part, bytes(64 << 10)[at as usize..at as usize + 9]);
+    };
+    let asked =
+        || bench.hub.seen().iter().filter(|s| s.host == Host::Hub && s.target.contains("/resolve/")).count();
+    (0..50).for_each(read);
+    assert_eq!(asked(), 1);
+    bench.hub.set_faults(Faults { signature_uses: Some(55), ..Faults::default() });
+    (0..50).for_each(read);
+    assert_eq!(asked(), 2);
+}
+
+#[test]
+fn a_wait_that_there_is_no_time_for_is_said_at_once() {
+    let bench = one_file(100);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { limited: Some((1, "300".to_owned())), ..Faults::default() });
+    let begun = Instant::now();
+    let soon = Cancel::within(Duration::from_secs(20));
+    let error = client.part(first(&plan), plan.repo_commit(), (0, 8), &soon).unwrap_err();
+    assert!(matches!(error, HubError::Limited { asked_s: 300, .. }), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
 #[test]
@@ -362,6 +484,7 @@ fn offline_nothing_is_asked_and_what_is_here_is_found() {
     assert!(text.contains("exo is offline (EXO_OFFLINE is set)"), "{text}");
     assert_eq!(bench.hub.seen().len(), requests);
     let find = |text: &str| bench.options().on_disk(&text.parse::<Reference>().unwrap()).map(|f| f.path);
+    assert_eq!(find("tiny:1b"), None);
     assert_eq!(find("hf.co/org/repo"), Some(here.path.clone()));
     assert_eq!(find(&format!("hf.co/org/repo:q8_0@{COMMIT}")), Some(here.path));
     assert_eq!(find("hf.co/org/repo:Q4_0"), None);
@@ -396,15 +519,59 @@ fn a_rate_limit_holds_over_all_ranges_and_partial_downloads_are_forgotten_on_req
         }
     });
     assert!(result.is_err() && begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
-    let kept = [plan.folder(bench.folder.path())];
+    let kept = Kept { waiting: vec![plan.folder(bench.folder.path())], ..Kept::default() };
     assert_eq!(
         exo_hub::forget_partial(bench.folder.path(), &kept).unwrap(),
         (0, 0),
         "one that waits is kept"
     );
-    let (files, freed) = exo_hub::forget_partial(bench.folder.path(), &[]).unwrap();
+    let (files, freed) = exo_hub::forget_partial(bench.folder.path(), &Kept::default()).unwrap();
     assert!(files == 1 && freed >= 4 * CHUNK as u64, "{files} {freed} {result:?}");
     assert!(!files_below(bench.folder.path()).iter().any(|f| f.contains(".part")));
+}
+
+/// Parts of a split model; the last one never comes whole.
+fn two_of_three_parts(bench: &Bench) {
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let options = PullOptions { rate_max: Some(16 << 20), ranges_max: 1, ..bench.options() };
+    let cancel = Cancel::default();
+    let result = fetch(&client, &plan, &options, &cancel, &mut |p| {
+        if p.file.contains("00003") && p.done_bytes > 4 * CHUNK as u64 {
+            cancel.cancel();
+        }
+    });
+    assert!(matches!(result, Err(HubError::Cancelled)), "{result:?}");
+}
+
+#[test]
+fn parts_that_came_whole_of_a_model_that_never_did_are_forgotten_with_it() {
+    let part = |n: u32, len: usize| (format!("m-Q8_0-{n:05}-of-00003.gguf"), bytes(len));
+    let parts = [part(1, 2 * CHUNK), part(2, 2 * CHUNK), part(3, 8 * CHUNK)];
+    let files: Vec<(&str, Vec<u8>)> =
+        parts.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+    let bench = Bench::new(&files);
+    let root = bench.folder.path();
+    two_of_three_parts(&bench);
+    let (files, freed) = exo_hub::forget_partial(root, &Kept::default()).unwrap();
+    assert_eq!(files, 3);
+    assert!(freed > 4 * CHUNK as u64, "{freed}");
+    assert_eq!(files_below(root), Vec::<String>::new());
+    // One that is known is not touched, and neither is one that is whole and about to be known.
+    two_of_three_parts(&bench);
+    let known = files_below(root).into_iter().find(|f| f.ends_with("00001-of-00003.gguf")).unwrap();
+    let kept = Kept { known: vec![known.clone().into()], ..Kept::default() };
+    assert_eq!(exo_hub::forget_partial(root, &kept).unwrap().0, 1, "the part");
+    assert!(Path::new(&known).is_file());
+    let whole = bench.pull("hf.co/org/repo").unwrap().path;
+    assert_eq!(exo_hub::forget_partial(root, &Kept::default()).unwrap(), (0, 0));
+    assert!(whole.is_file());
+    // What came whole and is in no list after an hour could not be opened.
+    let origin = files_below(root).into_iter().find(|f| f.ends_with(".origin.json")).unwrap();
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(7200);
+    std::fs::File::options().append(true).open(origin).unwrap().set_modified(long_ago).unwrap();
+    assert_eq!(exo_hub::forget_partial(root, &Kept::default()).unwrap(), (3, 12 * CHUNK as u64));
+    assert_eq!(files_below(root), Vec::<String>::new());
 }
 
 #[test]
@@ -414,6 +581,7 @@ fn a_file_at_an_address_comes_without_a_digest_and_that_is_known() {
     let fetched = bench.pull(&url).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(CHUNK + 3));
     assert!(!exo_hub::Origin::beside(&fetched.path).unwrap().is_verified());
+    assert_eq!(bench.options().on_disk(&url.parse().unwrap()).unwrap().path, fetched.path);
 }
 
 #[test]

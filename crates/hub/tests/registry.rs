@@ -77,6 +77,9 @@ fn a_model_of_ollamas_registry_comes_by_its_digest_with_its_licence() {
     assert!(std::fs::read_to_string(licence).unwrap().contains("Version 2.0"));
     let sent = bench.hub.sent_bytes();
     assert!(bench.pull("ollama://library/tiny:1b").unwrap().was_here);
+    let here = bench.options().on_disk(&"tiny:1b".parse().unwrap()).unwrap();
+    assert_eq!(here.path, fetched.path, "without a line it is found by its name");
+    assert!(bench.options().on_disk(&"tiny:2b".parse().unwrap()).is_none());
     // The licence is read again; of the weights nothing.
     assert!(bench.hub.sent_bytes() - sent < 100);
     assert_eq!(
@@ -113,6 +116,28 @@ fn bytes_that_are_not_those_of_the_digest_are_deleted() {
 }
 
 #[test]
+fn a_manifest_that_is_named_by_its_digest_must_have_it() {
+    let bench = Bench::new(10);
+    let manifest = |bytes: &[u8]| {
+        let digest = exo_mock_hub::sha256(bytes);
+        format!(
+            r#"{{"layers":[{{"mediaType":"{MODEL}","digest":"sha256:{digest}","size":{}}}]}}"#,
+            bytes.len()
+        )
+    };
+    let (right, wrong) = (manifest(&weights(10)), manifest(b"another model"));
+    let digest = exo_mock_hub::sha256(right.as_bytes());
+    let name = bench.oci(&format!("library/tiny@sha256:{digest}"));
+    bench.hub.put_manifest("library/tiny", &format!("sha256:{digest}"), wrong.as_bytes());
+    let text = bench.refused(&name);
+    let found = exo_mock_hub::sha256(wrong.as_bytes());
+    assert!(text.contains(&format!("its SHA-256 is {found}, and {digest} was asked for")), "{text}");
+    assert_eq!(bench.hub.sent_bytes(), 0);
+    bench.hub.put_manifest("library/tiny", &format!("sha256:{digest}"), right.as_bytes());
+    assert_eq!(std::fs::read(bench.pull(&name).unwrap().path).unwrap(), weights(10));
+}
+
+#[test]
 fn what_a_registry_cannot_give_is_said_before_a_byte_is_fetched() {
     let bench = Bench::new(10);
     assert!(bench.refused("gone:1b").contains("has no gone:1b"), "{}", bench.refused("gone:1b"));
@@ -138,7 +163,11 @@ fn what_a_registry_cannot_give_is_said_before_a_byte_is_fetched() {
         format!(r#"{{"layers":[{{"mediaType":"{MODEL}","digest":"sha256:{}","size":4}}]}}"#, "a".repeat(64))
             .as_bytes(),
     );
-    assert!(bench.refused("lost:1b").contains("has no "), "{}", bench.refused("lost:1b"));
+    assert!(
+        bench.refused("lost:1b").contains("answered 404 to the attempt to fetch"),
+        "{}",
+        bench.refused("lost:1b")
+    );
     // A challenge that leads in circles, or nowhere.
     let nowhere = Some("ftp://x/token".to_owned());
     bench.hub.set_faults(Faults {

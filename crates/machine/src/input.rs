@@ -305,6 +305,8 @@ pub enum FetchEvent {
         done_bytes: u64,
         /// Bytes in all.
         total_bytes: u64,
+        /// Seconds that the hub asks to wait; 0 while bytes may come.
+        hub_wait_s: u32,
     },
     /// What was asked for is on disk.
     Done,

@@ -113,7 +113,7 @@ pub(crate) fn load_progress(instance: &InstanceView) -> f64 {
         let all = stage.memory_bytes.max(1) as f64;
         let share = match &stage.status {
             StageStatus::Loaded | StageStatus::Serving => 1.0,
-            StageStatus::Fetching { done_bytes, total_bytes } if *total_bytes > 0 => {
+            StageStatus::Fetching { done_bytes, total_bytes, .. } if *total_bytes > 0 => {
                 0.9 * *done_bytes as f64 / *total_bytes as f64
             }
             StageStatus::Loading { done_bytes, total_bytes } if *total_bytes > 0 => {
@@ -369,6 +369,7 @@ fn state_view(instance: &InstanceView) -> api::InstanceState {
         InstanceState::Loading => {
             let failed = instance.stages.iter().find_map(|s| match &s.status {
                 StageStatus::Failed { reason, .. } => Some(reason.clone()),
+                waits @ StageStatus::Fetching { hub_wait_s: 1.., .. } => Some(waits.to_string()),
                 _ => None,
             });
             match failed {

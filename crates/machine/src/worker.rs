@@ -131,8 +131,9 @@ impl NodeMachine {
         let (engine, model, what) = (*engine, *model, *what);
         self.view_changed();
         let input = match event {
-            FetchEvent::Progress { done_bytes, total_bytes } => {
-                return self.feed_worker(WorkerInput::Progress { engine, done_bytes, total_bytes });
+            FetchEvent::Progress { done_bytes, total_bytes, hub_wait_s } => {
+                let input = WorkerInput::Progress { engine, done_bytes, total_bytes, hub_wait_s };
+                return self.feed_worker(input);
             }
             FetchEvent::Done => match what {
                 FetchWhat::Manifest => WorkerInput::ManifestHeld(engine),
@@ -181,7 +182,7 @@ impl NodeMachine {
         match event {
             EngineEvent::Progress { done_bytes, total_bytes } => {
                 self.view_changed();
-                self.feed_worker(WorkerInput::Progress { engine, done_bytes, total_bytes });
+                self.feed_worker(WorkerInput::Progress { engine, done_bytes, total_bytes, hub_wait_s: 0 });
             }
             EngineEvent::Loaded(facts) => self.engine_loaded(engine, *facts),
             EngineEvent::LoadFailed { reason, is_refusal } => {

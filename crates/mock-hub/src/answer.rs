@@ -1,7 +1,7 @@
 //! Writing answers.
 
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What is written at once where the line has a speed.
@@ -31,15 +31,28 @@ pub(crate) fn head(out: &mut impl Write, status: &str, headers: Headers<'_>, len
     out.write_all(text.as_bytes())
 }
 
-/// Bytes at no more than this speed, counted as they go.
+/// Bytes one by one, so long apart.
+pub(crate) fn drip(out: &mut impl Write, bytes: &[u8], every: Duration) -> io::Result<()> {
+    for byte in bytes {
+        out.write_all(&[*byte])?;
+        wait_until(Instant::now() + every);
+    }
+    Ok(())
+}
+
+/// Bytes at no more than this speed, counted as they go, until the hub is gone.
 pub(crate) fn write_slowly(
     out: &mut impl Write,
     bytes: &[u8],
     bytes_per_s: Option<u64>,
     count: &AtomicU64,
+    is_gone: &AtomicBool,
 ) -> io::Result<()> {
     let (begun, mut sent) = (Instant::now(), 0);
     for piece in bytes.chunks(PIECE_BYTES) {
+        if is_gone.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         out.write_all(piece)?;
         sent += piece.len();
         count.fetch_add(piece.len() as u64, Ordering::Relaxed);

@@ -66,6 +66,11 @@ fn document(state: &State, out: &mut impl Write, headers: Headers<'_>, value: &V
     if faults.long_document > text.len() {
         text.push_str(&" ".repeat(faults.long_document - text.len()));
     }
+    if let Some(every) = faults.drip_every {
+        answer::head(out, "200 OK", &headers, text.len() as u64)?;
+        answer::drip(out, text.as_bytes(), every)?;
+        return Ok(true);
+    }
     answer::write(out, "200 OK", &headers, text.as_bytes())
 }
 

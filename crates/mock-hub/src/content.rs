@@ -68,10 +68,14 @@ pub(crate) fn answer(
         &headers,
         bytes.len() as u64,
     )?;
+    if let Some(every) = faults.drip_every {
+        answer::drip(out, &bytes, every)?;
+        return Ok(true);
+    }
     let is_nth = |every: u64| every > 0 && number.is_multiple_of(every);
     let sent =
         if is_nth(faults.break_every) || is_nth(faults.stall_every) { bytes.len() / 2 } else { bytes.len() };
-    answer::write_slowly(out, &bytes[..sent], faults.bytes_per_s, &state.sent_bytes)?;
+    answer::write_slowly(out, &bytes[..sent], faults.bytes_per_s, &state.sent_bytes, &state.stop)?;
     if is_nth(faults.stall_every) {
         answer::wait_until(Instant::now() + STALL);
     }

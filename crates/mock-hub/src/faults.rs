@@ -1,5 +1,7 @@
 //! What can go wrong with a hub, a mirror or a line, each by a switch.
 
+use std::time::Duration;
+
 /// All off by default.
 #[derive(Clone, Default, Debug)]
 pub struct Faults {
@@ -43,6 +45,8 @@ pub struct Faults {
     pub registry_token_uses: Option<u64>,
     /// Where the registry says that tokens are given out, instead of at itself.
     pub registry_realm: Option<String>,
+    /// Documents and bytes come one by one, so long apart.
+    pub drip_every: Option<Duration>,
     /// So many bytes a second on each connection.
     pub bytes_per_s: Option<u64>,
 }

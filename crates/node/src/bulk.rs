@@ -100,6 +100,17 @@ pub enum From {
     Hub,
 }
 
+/// How a fetch of chunks goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FetchProgress {
+    /// A chunk of so many bytes is on the disk.
+    Stored(u64),
+    /// So many bytes have come of chunks that are not whole: on a slow line all that moves for minutes.
+    InFlight(u64),
+    /// The hub asked to wait, for so long still.
+    HubWaits(Duration),
+}
+
 /// A burst: so many frames, the first of which only open the path.
 pub(crate) const BURST_FRAMES: usize = 16;
 const BURST_OPENING: usize = 4;
@@ -151,6 +162,18 @@ pub enum FetchError {
         /// Why, with its causes.
         reason: String,
     },
+}
+
+impl FetchError {
+    /// Notes that another source is asked now. Who sends something else than asked for has a damaged disk, or lies.
+    pub fn report(&self) {
+        match self {
+            Self::Wrong { holder, reason } => {
+                tracing::warn!(target: "events::model", peer = %holder, reason, "sent something else than asked for");
+            }
+            error => tracing::debug!(error = chain(error), "a member gives no chunks"),
+        }
+    }
 }
 
 /// A connection to one holder.
@@ -245,14 +268,14 @@ impl Fetcher {
         postcard::from_bytes(&bytes).map_err(wrong)
     }
 
-    /// Fetches chunks in order into `partial`; `progress` is told the bytes of each. Every chunk is verified
+    /// Fetches chunks in order into `partial`; `progress` is told of each. Every chunk is verified
     /// against the manifest before it is written, as far as that knows it.
     pub async fn chunks(
         &mut self,
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
         from: From,
-        progress: &mut (dyn FnMut(u64) + Send),
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
         let model = partial.id();
         let mut asked = VecDeque::new();
@@ -280,7 +303,7 @@ impl Fetcher {
                 }
             }
             keep(self.holder, partial.clone(), chunk, bytes).await?;
-            progress(len);
+            progress(FetchProgress::Stored(len));
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use exo_accelerators::chain;
 use exo_transport::Channel;
 
 use crate::bulk::{
@@ -94,7 +95,10 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, St
         }
         Ask::Relay { model, chunk } => match store.read_chunk(*model, *chunk) {
             Ok(bytes) => Ok(bytes),
-            Err(_) => library.hub().relay(&*store.manifest(*model).map_err(|e| e.to_string())?, *chunk),
+            Err(_) => {
+                let manifest = store.manifest(*model).map_err(|e| e.to_string())?;
+                library.hub().relay(&manifest, *chunk).map_err(|e| chain(&e))
+            }
         },
     }
 }

@@ -21,10 +21,11 @@ use exo_api::{
     HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
     UpdateQuery, UpdateView,
 };
-use exo_hub::{Cancel, Client, HubError, Memory, Reference, RegistryReference, Settings};
+use exo_hub::{Cancel, Client, HubError, Kept, Memory, Reference, RegistryReference, Settings};
 use exo_stdx::unix_s;
 use tokio::sync::{Semaphore, watch};
 
+pub use self::register::check_opens;
 pub use self::views::{found_model_view, found_repo_view, repo_view};
 use crate::events::EventSender;
 use crate::host::Host;
@@ -394,6 +395,12 @@ impl Pulls {
     }
 }
 
+/// Folders of the downloads that the node of this data folder goes on with when it starts again.
+pub fn waiting_downloads(data_dir: &Path) -> Vec<PathBuf> {
+    let root = data_dir.join("hub");
+    saved::read(&root).into_iter().filter_map(|saved| Some(root.join(saved.folder?))).collect()
+}
+
 /// `https://HOST/…` to `HOST`.
 fn host_of(address: &str) -> String {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
@@ -486,9 +493,15 @@ impl Downloads for NodeDownloads {
         Box::pin(async move {
             let root = self.shared.root.clone();
             let saved = self.shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect::<Vec<_>>();
-            let kept: Vec<PathBuf> = saved.into_iter().filter_map(|s| Some(root.join(s.folder?))).collect();
-            let work = tokio::task::spawn_blocking(move || exo_hub::forget_partial(&root, &kept));
-            let pruned = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
+            let waiting = saved.into_iter().filter_map(|s| Some(root.join(s.folder?))).collect();
+            let store = self.shared.library.store().clone();
+            let work = tokio::task::spawn_blocking(move || {
+                // A list that cannot be read is not an empty one.
+                let known = store.list().map_err(|e| AdminError::Disk { message: chain(&e) })?;
+                let kept = Kept { waiting, known: known.into_iter().map(|record| record.path).collect() };
+                Ok(exo_hub::forget_partial(&root, &kept))
+            });
+            let pruned = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })??;
             let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
             Ok(PrunedView { files: files as u64, bytes })
         })

@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use exo_formats::Model;
-use exo_hub::{Cancel, Client, Plan, PlannedFile};
+use exo_formats::{ConfigError, Model, OpenError};
+use exo_hub::{Cancel, Client, Plan, PlannedFile, RepoCommit};
 
 use crate::reference_error::ReferenceError;
 
@@ -101,7 +101,7 @@ impl<'a> HeadReader<'a> {
                 Ok(model) if model.files.iter().all(|f| f.head_bytes <= wanted || !is_gguf(&f.name)) => {
                     return Ok(model);
                 }
-                Err(source) if !is_more => {
+                Err(source) if !is_more || is_unknown_architecture(&source) => {
                     return Err(ReferenceError::Open {
                         reference: plan.reference.clone(),
                         source: Box::new(source),
@@ -121,7 +121,7 @@ impl<'a> HeadReader<'a> {
     pub fn read_to(&mut self, plan: &Plan, file: &PlannedFile, end: u64) -> Result<Vec<u8>, ReferenceError> {
         let start = self.read_bytes(&file.name);
         let end = end.min(file.size).max(start);
-        let bytes = self.read(file, plan.commit.as_deref(), (start, end))?;
+        let bytes = self.read(file, plan.repo_commit(), (start, end))?;
         self.write(plan, file, start, &bytes)?;
         self.read.insert(file.name.clone(), end);
         Ok(bytes)
@@ -151,7 +151,7 @@ impl<'a> HeadReader<'a> {
     fn read(
         &mut self,
         file: &PlannedFile,
-        commit: Option<&str>,
+        at: Option<RepoCommit<'_>>,
         (start, end): (u64, u64),
     ) -> Result<Vec<u8>, ReferenceError> {
         let bytes = end.saturating_sub(start);
@@ -159,7 +159,7 @@ impl<'a> HeadReader<'a> {
             .left
             .checked_sub(bytes)
             .ok_or_else(|| ReferenceError::TooLarge { file: file.name.clone(), bytes_max: self.bytes_max })?;
-        Ok(self.client.part(file, commit, (start, end), self.cancel)?)
+        Ok(self.client.part(file, at, (start, end), self.cancel)?)
     }
 
     /// Into a file of the right length, which is a hole elsewhere.
@@ -176,6 +176,11 @@ impl<'a> HeadReader<'a> {
         };
         write().map_err(|source| ReferenceError::Disk { folder: root.display().to_string(), source })
     }
+}
+
+/// What is behind a head that was not read whole changes nothing of this.
+fn is_unknown_architecture(error: &OpenError) -> bool {
+    matches!(error, OpenError::Config { source: ConfigError::UnknownArchitecture { .. }, .. })
 }
 
 fn is_gguf(name: &str) -> bool {

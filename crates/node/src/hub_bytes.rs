@@ -14,11 +14,19 @@ use exo_store::{ChunkError, ChunkRef, Manifest, PartialModel};
 use exo_types::ModelId;
 use tokio::sync::mpsc;
 
+use crate::bulk::FetchProgress;
 use crate::host::Host;
 use exo_accelerators::chain;
 
 /// Chunks that are fetched for other members at once.
 const RELAYS_MAX: usize = 8;
+/// For one of them: the member waits for 30 s, and then gives this one up.
+const RELAY_MAX: Duration = Duration::from_secs(25);
+/// After the hub has failed, until it is asked again where members fetch meanwhile; doubled with each failure in a row.
+const HUB_AGAIN: Duration = Duration::from_secs(20);
+const HUB_AGAIN_MAX: Duration = Duration::from_secs(600);
+/// The longest that the hub may ask to wait, in all, before that is an error.
+const HUB_WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// A command's token is for the model that it named: for placing it now and again, not for as long as the node runs.
 pub const TOKEN_MAX: Duration = Duration::from_secs(12 * 3600);
@@ -42,6 +50,108 @@ struct State {
     /// Chunks on their way here.
     coming: BTreeMap<ModelId, BTreeSet<ChunkRef>>,
     relays: usize,
+    /// The client for what members ask for of models that no command here named: one, so that its connections and addresses last.
+    without_token: Option<(Arc<Client>, Instant)>,
+    hub: HubTries,
+}
+
+/// Why chunks did not come from the hub.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubBytesError {
+    /// The hub.
+    #[error("{}", said(.0))]
+    Hub(HubError),
+    /// It has asked to wait.
+    #[error("the hub asks to wait {seconds} s before the next request (429)")]
+    Waits {
+        /// Until it may be asked again.
+        seconds: u64,
+    },
+    /// For a member: it waits no longer.
+    #[error("the hub did not give the chunk within {seconds} s")]
+    Late {
+        /// The bound.
+        seconds: u64,
+    },
+    /// For a member: others come first.
+    #[error("{RELAYS_MAX} chunks are being fetched for others already")]
+    Busy,
+    /// The model has no such chunk.
+    #[error("there is no such chunk")]
+    NoChunk,
+    /// A thread of this process ended.
+    #[error("the transfer broke off")]
+    Broken(#[from] tokio::task::JoinError),
+}
+
+impl From<HubError> for HubBytesError {
+    fn from(error: HubError) -> Self {
+        Self::Hub(error)
+    }
+}
+
+/// An error of the hub with what would help.
+fn said(error: &HubError) -> String {
+    match error.hint() {
+        Some(hint) => format!("{} ({hint})", chain(error)),
+        None => chain(error),
+    }
+}
+
+/// What is remembered of how the hub answered this node: of each model, and of the wait that it asked for.
+#[derive(Default)]
+struct HubTries {
+    failures: BTreeMap<ModelId, HubFailure>,
+    /// Since when it asks to wait, and until when.
+    waits: Option<(Instant, Instant)>,
+}
+
+struct HubFailure {
+    at: Instant,
+    /// In a row.
+    count: u32,
+    reason: String,
+}
+
+impl HubTries {
+    /// Models that are remembered.
+    const MAX: usize = 64;
+
+    fn is_to_be_asked(&self, model: ModelId, now: Instant) -> bool {
+        let again = |failure: &HubFailure| {
+            HUB_AGAIN.saturating_mul(1 << failure.count.saturating_sub(1).min(8)).min(HUB_AGAIN_MAX)
+        };
+        let failure = self.failures.get(&model);
+        failure.is_none_or(|failure| now.duration_since(failure.at) >= again(failure))
+    }
+
+    fn succeeded(&mut self, model: ModelId) {
+        self.failures.remove(&model);
+        self.waits = None;
+    }
+
+    fn failed(&mut self, model: ModelId, at: Instant, reason: String) {
+        let count = self.failures.get(&model).map_or(1, |before| before.count.saturating_add(1));
+        if self.failures.len() >= Self::MAX {
+            self.failures.clear();
+        }
+        self.failures.insert(model, HubFailure { at, count, reason });
+    }
+
+    fn note_wait(&mut self, now: Instant, error: &HubError) {
+        let HubError::Limited { asked_s, .. } = error else { return };
+        let since = self.waits.map_or(now, |(since, _)| since);
+        // Far in the future is as good as that.
+        let until = now + Duration::from_secs((*asked_s).min(1 << 20));
+        self.waits = Some((since, until));
+    }
+
+    fn wait_left(&self, now: Instant) -> Option<Duration> {
+        let (since, until) = self.waits?;
+        let is_bearable = until.duration_since(since) <= HUB_WAIT_MAX;
+        (now < until && is_bearable).then(|| until - now)
+    }
 }
 
 impl HubBytes {
@@ -63,6 +173,7 @@ impl HubBytes {
         let mut state = self.lock();
         state.clients.remove(&model);
         state.named.remove(&model);
+        state.hub.failures.remove(&model);
     }
 
     /// Lets go of tokens that nobody needed for long.
@@ -82,15 +193,20 @@ impl HubBytes {
         self.lock().coming.get(&model).map(|all| all.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// Fetches chunks into `partial`; `progress` is told the bytes of each. Meanwhile they are among those that are [coming](Self::coming).
+    /// Fetches chunks into `partial`. Meanwhile they are among those that are [coming](Self::coming). Whether the hub answers is
+    /// remembered for the next fetch: [`Self::is_to_be_asked`], [`Self::hub_wait`].
     pub async fn fetch(
         self: &Arc<Self>,
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
-        progress: &mut (dyn FnMut(u64) + Send),
-    ) -> Result<(), String> {
-        let client = self.client(partial.id()).map_err(|e| chain(&e))?;
-        let _coming = Coming::begin(self, partial.id(), chunks);
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
+    ) -> Result<(), HubBytesError> {
+        let id = partial.id();
+        if let Some(wait) = self.hub_wait(Instant::now()) {
+            return Err(HubBytesError::Waits { seconds: wait.as_secs() });
+        }
+        let client = self.client(id)?;
+        let _coming = Coming::begin(self, id, chunks);
         let cancel = CancelOnDrop(Arc::new(Cancel::default()));
         let (told, mut heard) = mpsc::unbounded_channel();
         let (wish, partial, chunks) = (cancel.0.clone(), partial.clone(), chunks.to_vec());
@@ -98,29 +214,65 @@ impl HubBytes {
             let mut files: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             chunks.iter().for_each(|chunk| files.entry(chunk.file).or_default().push(chunk.index));
             files.into_iter().try_for_each(|(file, wanted)| {
-                fetch_file(&client, &partial, file, &wanted, &wish, &|bytes| _ = told.send(bytes))
+                fetch_file(&client, &partial, file, &wanted, &wish, &|news| _ = told.send(news))
             })
         });
-        while let Some(bytes) = heard.recv().await {
-            progress(bytes);
+        while let Some(news) = heard.recv().await {
+            progress(news);
         }
-        let fetched = work.await.map_err(|e| format!("the transfer broke off: {e}"))?;
-        fetched.map_err(|error| match error.hint() {
-            Some(hint) => format!("{} ({hint})", chain(&error)),
-            None => chain(&error),
-        })
+        let fetched = work.await?;
+        self.note(id, Instant::now(), &fetched);
+        Ok(fetched?)
     }
 
     /// A chunk for another member. It stays on no disk here. Only for a model that a command here named it is asked for with a token: else
-    /// a member could read whatever that token opens. Blocks.
-    pub fn relay(&self, manifest: &Manifest, chunk: ChunkRef) -> Result<Vec<u8>, String> {
-        let len = manifest.chunk_len(chunk).ok_or("there is no such chunk")?;
-        let client = self.client_of_others(manifest.root()).map_err(|e| chain(&e))?;
-        let file = commit_file(&client, manifest, chunk.file).map_err(|e| chain(&e))?;
-        let _turn = Relay::begin(self).ok_or("too many chunks are being fetched for others")?;
+    /// a member could read whatever that token opens. Gives up before the member does. Blocks.
+    pub fn relay(&self, manifest: &Manifest, chunk: ChunkRef) -> Result<Vec<u8>, HubBytesError> {
+        let len = manifest.chunk_len(chunk).ok_or(HubBytesError::NoChunk)?;
+        if let Some(wait) = self.hub_wait(Instant::now()) {
+            return Err(HubBytesError::Waits { seconds: wait.as_secs() });
+        }
+        let client = self.client_of_others(manifest.root())?;
+        let file = commit_file(&client, manifest, chunk.file)?;
+        let _turn = Relay::begin(self).ok_or(HubBytesError::Busy)?;
         let start = u64::from(chunk.index) * u64::from(manifest.chunk_bytes);
-        let bytes = file.part(&client, (start, start + len), &Cancel::default());
-        bytes.map_err(|e| chain(&e))
+        let bytes = file.part(&client, (start, start + len), &Cancel::within(RELAY_MAX));
+        if let Err(error @ HubError::Limited { .. }) = &bytes {
+            self.lock().hub.note_wait(Instant::now(), error);
+        }
+        match bytes {
+            Err(HubError::Cancelled) => Err(HubBytesError::Late { seconds: RELAY_MAX.as_secs() }),
+            bytes => Ok(bytes?),
+        }
+    }
+
+    /// Whether this node asks the hub for this model itself: after failures members are asked first, longer and longer.
+    pub fn is_to_be_asked(&self, model: ModelId, now: Instant) -> bool {
+        self.lock().hub.is_to_be_asked(model, now)
+    }
+
+    /// What was wrong the last time, for people.
+    pub fn last_failure(&self, model: ModelId) -> Option<String> {
+        self.lock().hub.failures.get(&model).map(|failure| failure.reason.clone())
+    }
+
+    /// How long the hub is not to be asked, as it said; `None` too if that is longer than anyone waits.
+    pub fn hub_wait(&self, now: Instant) -> Option<Duration> {
+        self.lock().hub.wait_left(now)
+    }
+
+    fn note(&self, model: ModelId, now: Instant, fetched: &Result<(), HubError>) {
+        let hub = &mut self.lock().hub;
+        match fetched {
+            Ok(()) => hub.succeeded(model),
+            Err(HubError::Cancelled) => {}
+            Err(error) => {
+                let reason = said(error);
+                tracing::debug!(%model, reason, "the hub gives no chunks; members are asked to fetch them");
+                hub.note_wait(now, error);
+                hub.failed(model, now, reason);
+            }
+        }
     }
 
     fn client(&self, model: ModelId) -> Result<Arc<Client>, HubError> {
@@ -151,7 +303,15 @@ impl HubBytes {
         if self.lock().named.contains(&model) {
             return self.client(model);
         }
-        Ok(Arc::new(Client::new(Settings { token: None, ..self.settings()? })))
+        let now = Instant::now();
+        if let Some((client, made_at)) = &self.lock().without_token
+            && now.duration_since(*made_at) < SETTINGS_MAX
+        {
+            return Ok(client.clone());
+        }
+        let client = Arc::new(Client::new(Settings { token: None, ..self.settings()? }));
+        self.lock().without_token = Some((client.clone(), now));
+        Ok(client)
     }
 
     /// As the environment says.
@@ -182,14 +342,14 @@ fn fetch_file(
     file: u32,
     wanted: &[u32],
     cancel: &Cancel,
-    told: &(dyn Fn(u64) + Sync),
+    told: &(dyn Fn(FetchProgress) + Sync),
 ) -> Result<(), HubError> {
     let manifest = partial.manifest();
     let at = commit_file(client, manifest, file)?;
     let store =
         |index: u32, _start: u64, bytes: &[u8]| match partial.write_chunk(ChunkRef { file, index }, bytes) {
             Ok(()) => {
-                told(bytes.len() as u64);
+                told(FetchProgress::Stored(bytes.len() as u64));
                 Ok(())
             }
             Err(error @ ChunkError::Mismatch { .. }) => Err(HubError::Answer {
@@ -203,7 +363,8 @@ fn fetch_file(
                 source: std::io::Error::other(error),
             }),
         };
-    at.fetch_chunks(client, manifest.chunk_bytes, wanted, cancel, &store)
+    let mut in_flight = |bytes| told(FetchProgress::InFlight(bytes));
+    at.fetch_chunks(client, manifest.chunk_bytes, wanted, cancel, &store, &mut in_flight)
 }
 
 /// Ends the work of a thread with the task that waits for it.
@@ -264,6 +425,59 @@ impl Drop for Relay<'_> {
 mod tests {
     use super::*;
     use crate::host::SystemHost;
+
+    #[test]
+    fn a_hub_that_failed_is_asked_again_later_and_later_for_that_model_until_it_answers() {
+        let (mut hub, start, model) = (HubTries::default(), Instant::now(), ModelId([1; 32]));
+        assert!(hub.is_to_be_asked(model, start));
+        hub.failed(model, start, "503".to_owned());
+        assert!(
+            !hub.is_to_be_asked(model, start + HUB_AGAIN / 2) && hub.is_to_be_asked(model, start + HUB_AGAIN)
+        );
+        assert!(hub.is_to_be_asked(ModelId([2; 32]), start));
+        hub.failed(model, start, "401".to_owned());
+        assert!(
+            !hub.is_to_be_asked(model, start + HUB_AGAIN) && hub.is_to_be_asked(model, start + 2 * HUB_AGAIN)
+        );
+        (0..50).for_each(|_| hub.failed(model, start, "401".to_owned()));
+        assert!(hub.is_to_be_asked(model, start + HUB_AGAIN_MAX));
+        assert_eq!(hub.failures[&model].reason, "401");
+        hub.succeeded(model);
+        assert!(hub.is_to_be_asked(model, start));
+    }
+
+    #[test]
+    fn a_wait_that_the_hub_asked_for_outlives_the_fetch_and_ends_at_ten_minutes_in_all() {
+        let (mut hub, start) = (HubTries::default(), Instant::now());
+        let limited = |asked_s| HubError::Limited { host: "h".to_owned(), asked_s, max_s: 20 };
+        let at = |s: u64| start + Duration::from_secs(s);
+        hub.note_wait(start, &limited(300));
+        assert_eq!(hub.wait_left(at(100)), Some(Duration::from_secs(200)));
+        assert_eq!(hub.wait_left(at(300)), None);
+        hub.note_wait(at(300), &limited(300));
+        assert_eq!(hub.wait_left(at(400)), Some(Duration::from_secs(200)));
+        hub.note_wait(at(600), &limited(30));
+        assert_eq!(hub.wait_left(at(610)), None, "that is an error from here on");
+        hub.succeeded(ModelId([1; 32]));
+        hub.note_wait(at(700), &limited(30));
+        assert!(hub.wait_left(at(710)).is_some());
+        hub.succeeded(ModelId([1; 32]));
+        hub.note_wait(start, &limited(u64::MAX));
+        assert_eq!(hub.wait_left(at(1)), None);
+    }
+
+    #[test]
+    fn what_members_ask_for_is_asked_with_one_client_and_no_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let hub = HubBytes::new(Arc::new(SystemHost), folder.path().into());
+        let (one, two) = (ModelId([1; 32]), ModelId([2; 32]));
+        let settings = Settings::of("https://hub.example").unwrap().aimed(None, Some("hf_x")).unwrap();
+        hub.use_settings(two, settings);
+        let client = hub.client_of_others(one).unwrap();
+        assert!(Arc::ptr_eq(&client, &hub.client_of_others(ModelId([3; 32])).unwrap()));
+        assert!(client.settings().token.is_none());
+        assert!(hub.client_of_others(two).unwrap().settings().token.is_some(), "a command named it");
+    }
 
     #[test]
     fn a_token_goes_with_its_model_and_when_nobody_needed_it_for_long() {

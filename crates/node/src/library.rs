@@ -16,7 +16,7 @@ use exo_tokenizer::{ChatTemplate, Tokenizer};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId, Shard};
 
-use crate::bulk::{FetchError, Fetcher, From};
+use crate::bulk::{FetchError, FetchProgress, Fetcher, From};
 use crate::details::{Details, SharedDetails};
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
@@ -110,6 +110,42 @@ pub struct NotStored {
     pub reason: String,
     /// Whether the disk has no room for them: it will hardly have it the next time.
     pub is_refusal: bool,
+}
+
+/// How far a shard is on this disk. `done_bytes` never become fewer, neither within a fetch nor, but for what was in flight, from one to
+/// the next: what counts as progress at the coordinator would else be none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardProgress {
+    /// Bytes of its chunks that are here, those in flight included.
+    pub done_bytes: u64,
+    /// Bytes of all its chunks.
+    pub total_bytes: u64,
+    /// How long the hub asks to wait; zero while it does not.
+    pub hub_wait: Duration,
+    stored_bytes: u64,
+}
+
+impl ShardProgress {
+    fn new(total_bytes: u64, missing_bytes: u64) -> Self {
+        let stored_bytes = total_bytes.saturating_sub(missing_bytes);
+        Self { done_bytes: stored_bytes, total_bytes, hub_wait: Duration::ZERO, stored_bytes }
+    }
+
+    fn note(&mut self, news: FetchProgress) {
+        self.hub_wait = Duration::ZERO;
+        let here = match news {
+            FetchProgress::Stored(bytes) => {
+                self.stored_bytes = self.stored_bytes.saturating_add(bytes);
+                self.stored_bytes
+            }
+            FetchProgress::InFlight(bytes) => self.stored_bytes.saturating_add(bytes),
+            FetchProgress::HubWaits(left) => {
+                self.hub_wait = left;
+                self.stored_bytes
+            }
+        };
+        self.done_bytes = here.clamp(self.done_bytes, self.total_bytes.max(self.done_bytes));
+    }
 }
 
 impl std::convert::From<String> for NotStored {
@@ -250,13 +286,14 @@ impl Library {
         self.fetch(&partial, &missing, holders, &mut |_| {}, &|_, _| {}).await
     }
 
-    /// Has the tensors of a shard on disk, fetching exactly what is missing. `progress` gets (done, total) bytes.
+    /// Has the tensors of a shard on disk, fetching exactly what is missing. `progress` hears how far the shard is, what was on the disk
+    /// before included.
     pub async fn ensure_shard(
         &self,
         id: ModelId,
         shard: &Shard,
         holders: &[Holder],
-        progress: &mut (dyn FnMut(u64, u64) + Send),
+        progress: &mut (dyn FnMut(ShardProgress) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), NotStored> {
         room::note(&self.store, vec![id]).await;
@@ -266,11 +303,11 @@ impl Library {
             tokio::task::spawn_blocking(move || opened.open_model()).await.map_err(|e| e.to_string())?;
         let ranges = model.map_err(|e| chain(&e))?.byte_ranges(shard);
         let missing = partial.missing(&ranges);
-        let total = missing.len() as u64 * u64::from(partial.manifest().chunk_bytes);
-        let mut done = 0;
-        let mut progress = |bytes| {
-            done += bytes;
-            progress(done.min(total), total);
+        let mut so_far = ShardProgress::new(partial.bytes_touched_by(&ranges), partial.bytes_of(&missing));
+        progress(so_far);
+        let mut progress = |news| {
+            so_far.note(news);
+            progress(so_far);
         };
         self.fetch_into_room(&partial, &missing, holders, &mut progress, received).await?;
         let flushed =
@@ -316,7 +353,7 @@ impl Library {
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
         holders: &[Holder],
-        progress: &mut (dyn FnMut(u64) + Send),
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), NotStored> {
         let needed_bytes = chunks.iter().filter_map(|chunk| partial.manifest().chunk_len(*chunk)).sum();
@@ -325,9 +362,11 @@ impl Library {
             let reason = format!("{error} ({})", error.hint());
             NotStored { reason, is_refusal: true }
         })?;
-        let progress = &mut |bytes| {
-            room.claim.arrived(bytes);
-            progress(bytes);
+        let progress = &mut |news| {
+            if let FetchProgress::Stored(bytes) = news {
+                room.claim.arrived(bytes);
+            }
+            progress(news);
         };
         Ok(self.fetch(partial, chunks, holders, progress, received).await?)
     }
@@ -338,7 +377,7 @@ impl Library {
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
         holders: &[Holder],
-        progress: &mut (dyn FnMut(u64) + Send),
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), String> {
         if chunks.is_empty() {
@@ -378,6 +417,7 @@ struct Errors(Vec<String>);
 
 impl Errors {
     fn add(&mut self, error: &FetchError) {
+        error.report();
         self.0.push(chain(error));
     }
 
@@ -418,4 +458,28 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
 pub fn modified_unix_s(path: &Path) -> u64 {
     let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
     modified.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_counts_what_was_here_and_what_is_in_flight_and_never_runs_backwards() {
+        // Twelve of twenty came in an earlier attempt.
+        let mut so_far = ShardProgress::new(20, 8);
+        let mut after = |news| {
+            so_far.note(news);
+            (so_far.done_bytes, so_far.total_bytes)
+        };
+        assert_eq!(after(FetchProgress::InFlight(0)), (12, 20));
+        assert_eq!(after(FetchProgress::InFlight(3)), (15, 20), "on a slow line all that moves");
+        assert_eq!(after(FetchProgress::InFlight(0)), (15, 20), "the chunk is whole, and not stored yet");
+        assert_eq!(after(FetchProgress::Stored(4)), (16, 20));
+        assert_eq!(after(FetchProgress::InFlight(2)), (18, 20));
+        assert_eq!(after(FetchProgress::HubWaits(Duration::from_secs(9))), (18, 20));
+        assert_eq!(so_far.hub_wait.as_secs(), 9);
+        so_far.note(FetchProgress::Stored(90));
+        assert_eq!((so_far.done_bytes, so_far.hub_wait), (20, Duration::ZERO));
+    }
 }

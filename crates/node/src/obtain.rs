@@ -14,7 +14,7 @@ use exo_store::{ChunkRef, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
 
-use crate::bulk::{FetchError, Fetcher, From, PeerChunks};
+use crate::bulk::{FetchError, FetchProgress, Fetcher, From, PeerChunks};
 use crate::hub_bytes::HubBytes;
 use exo_accelerators::chain;
 
@@ -22,8 +22,10 @@ use exo_accelerators::chain;
 const BATCH_CHUNKS: usize = 64;
 /// For what a member is fetching to come nearer: its own client notices a stall within five seconds.
 const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(20);
-/// After the hub has failed, until it is asked again.
-const HUB_AGAIN: Duration = Duration::from_secs(20);
+/// After a member has failed, until it is asked again.
+const PEER_AGAIN: Duration = Duration::from_secs(20);
+/// Between two looks while the hub asks to wait.
+const WAIT_LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Hears from whom how many bytes came, and how long that took.
@@ -38,23 +40,37 @@ pub struct Obtaining<'a> {
     peers: Vec<Peer<'a>>,
 }
 
-/// When this node asks the hub itself. After a failure members fetch for it, until the hub has had some time: a failure may pass, and a
-/// member's line is another's.
+/// What is left to members that are fetching it, and for how long.
 #[derive(Default)]
-struct HubTries {
-    failed_at: Option<Instant>,
-    /// What was wrong the last time.
-    failure: String,
+struct LeftToOthers {
+    /// How many chunks were missing, and since when no more of them came.
+    since: Option<(usize, Instant)>,
+    /// Chunks that did not come in that time: they are left to nobody any more.
+    waited_out: BTreeSet<ChunkRef>,
 }
 
-impl HubTries {
-    fn is_to_be_asked(&self, now: Instant) -> bool {
-        self.failed_at.is_none_or(|at| now.duration_since(at) >= HUB_AGAIN)
-    }
-
-    fn failed(&mut self, now: Instant, failure: String) {
-        tracing::debug!(failure, "the hub gives no chunks; members are asked to fetch them");
-        (self.failed_at, self.failure) = (Some(now), failure);
+impl LeftToOthers {
+    /// What is to be asked of the hub now; nothing while the rest is left to others.
+    fn batch(
+        &mut self,
+        now: Instant,
+        missing: &[ChunkRef],
+        is_left: impl Fn(&ChunkRef) -> bool,
+    ) -> Vec<ChunkRef> {
+        let is_late = |(count, since): (usize, Instant)| {
+            count == missing.len() && now.duration_since(since) > LEFT_TO_OTHERS_MAX
+        };
+        if self.since.is_some_and(is_late) {
+            self.waited_out.extend(missing.iter().filter(|chunk| is_left(chunk)));
+        }
+        let is_ours = |chunk: &&ChunkRef| !is_left(chunk) || self.waited_out.contains(*chunk);
+        let batch: Vec<ChunkRef> = missing.iter().filter(is_ours).take(BATCH_CHUNKS).copied().collect();
+        self.since = match self.since {
+            _ if !batch.is_empty() => None,
+            Some((count, since)) if count == missing.len() => Some((count, since)),
+            _ => Some((missing.len(), now)),
+        };
+        batch
     }
 }
 
@@ -62,8 +78,15 @@ impl HubTries {
 struct Peer<'a> {
     holder: &'a Holder,
     fetcher: Option<Fetcher>,
-    /// Why it is not asked any more.
-    failure: Option<String>,
+    /// Since when it is not asked, and why.
+    failure: Option<(Instant, String)>,
+}
+
+impl Peer<'_> {
+    /// What was wrong with a member may pass, as its line may.
+    fn is_asked(&self, now: Instant) -> bool {
+        self.failure.as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= PEER_AGAIN)
+    }
 }
 
 impl<'a> Obtaining<'a> {
@@ -83,43 +106,48 @@ impl<'a> Obtaining<'a> {
     pub async fn run(
         mut self,
         chunks: &[ChunkRef],
-        progress: &mut (dyn FnMut(u64) + Send),
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), String> {
-        let mut left_since: Option<(usize, Instant)> = None;
-        let mut is_waited_out = false;
-        let mut hub = HubTries::default();
+        let mut others = LeftToOthers::default();
+        let id = self.partial.id();
         loop {
             let coming = self.take_from_peers(chunks, progress).await?;
             let missing = self.missing(chunks);
             if missing.is_empty() {
                 return Ok(());
             }
-            let own: BTreeSet<ChunkRef> = self.hub.coming(self.partial.id()).into_iter().collect();
-            let is_left = |chunk: &&ChunkRef| coming.contains(chunk) || own.contains(chunk);
-            is_waited_out |= left_since
-                .is_some_and(|(count, since)| count == missing.len() && since.elapsed() > LEFT_TO_OTHERS_MAX);
-            let batch: Vec<ChunkRef> =
-                missing.iter().filter(|c| is_waited_out || !is_left(c)).take(BATCH_CHUNKS).copied().collect();
+            let own: BTreeSet<ChunkRef> = self.hub.coming(id).into_iter().collect();
+            let is_left = |chunk: &ChunkRef| coming.contains(chunk) || own.contains(chunk);
+            let batch = others.batch(Instant::now(), &missing, is_left);
             if batch.is_empty() {
-                match left_since {
-                    Some((count, _)) if count == missing.len() => {}
-                    _ => left_since = Some((missing.len(), Instant::now())),
-                }
                 tokio::time::sleep(LOOK_EVERY).await;
                 continue;
             }
-            left_since = None;
-            if hub.is_to_be_asked(Instant::now()) {
+            let mut failure = String::new();
+            if self.hub.is_to_be_asked(id, Instant::now()) || !self.has_peers() {
                 match self.hub.fetch(self.partial, &batch, progress).await {
                     Ok(()) => continue,
-                    Err(reason) => hub.failed(Instant::now(), reason),
+                    Err(error) => failure = chain(&error),
                 }
             }
-            let relayed = self.through_peers(&batch, progress).await;
-            relayed.map_err(|of_peers| {
-                format!("model {} could not be fetched: {}{of_peers}", self.partial.id(), hub.failure)
-            })?;
+            let Err(of_peers) = self.through_peers(&batch, progress).await else { continue };
+            // Who waits as the hub asks goes on looking at what members have.
+            if let Some(left) = self.hub.hub_wait(Instant::now()) {
+                progress(FetchProgress::HubWaits(left));
+                tokio::time::sleep(left.min(WAIT_LOOK_EVERY)).await;
+                continue;
+            }
+            if failure.is_empty() {
+                failure = self.hub.last_failure(id).unwrap_or_default();
+            }
+            return Err(format!("model {id} could not be fetched: {failure}{of_peers}"));
         }
+    }
+
+    /// Whether a member may still be asked to fetch for this node.
+    fn has_peers(&self) -> bool {
+        let now = Instant::now();
+        self.peers.iter().any(|peer| peer.is_asked(now))
     }
 
     fn missing(&self, chunks: &[ChunkRef]) -> Vec<ChunkRef> {
@@ -130,7 +158,7 @@ impl<'a> Obtaining<'a> {
     async fn take_from_peers(
         &mut self,
         chunks: &[ChunkRef],
-        progress: &mut (dyn FnMut(u64) + Send),
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<BTreeSet<ChunkRef>, String> {
         let mut coming = BTreeSet::new();
         for index in 0..self.peers.len() {
@@ -151,9 +179,9 @@ impl<'a> Obtaining<'a> {
         &mut self,
         index: usize,
         missing: &[ChunkRef],
-        progress: &mut (dyn FnMut(u64) + Send),
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<BTreeSet<ChunkRef>, FetchError> {
-        if self.peers[index].failure.is_some() {
+        if !self.peers[index].is_asked(Instant::now()) {
             return Ok(BTreeSet::new());
         }
         let PeerChunks { held, coming } = match self.list_of(index).await {
@@ -184,7 +212,7 @@ impl<'a> Obtaining<'a> {
         index: usize,
         chunks: &[ChunkRef],
         from: From,
-        progress: &mut (dyn FnMut(u64) + Send),
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
         if chunks.is_empty() {
             return Ok(());
@@ -212,19 +240,19 @@ impl<'a> Obtaining<'a> {
 
     fn give_up(&mut self, index: usize, error: &FetchError) {
         let peer = &mut self.peers[index];
-        tracing::debug!(peer = %peer.holder.node, error = chain(error), "a member gives no chunks");
+        error.report();
         peer.fetcher = None;
-        peer.failure = Some(chain(error));
+        peer.failure = Some((Instant::now(), chain(error)));
     }
 
     /// Has members fetch from the hub what this node cannot; the error has what each said.
     async fn through_peers(
         &mut self,
         chunks: &[ChunkRef],
-        progress: &mut (dyn FnMut(u64) + Send),
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), String> {
         for index in 0..self.peers.len() {
-            if self.peers[index].failure.is_some() {
+            if !self.peers[index].is_asked(Instant::now()) {
                 continue;
             }
             self.peers[index].fetcher = None; // it has hung up if the hub was tried for a minute
@@ -235,8 +263,8 @@ impl<'a> Obtaining<'a> {
                 Err(error) => self.give_up(index, &error),
             }
         }
-        let failures = self.peers.iter().filter_map(|peer| peer.failure.as_deref());
-        Err(failures.map(|failure| format!("; {failure}")).collect())
+        let failures = self.peers.iter().filter_map(|peer| peer.failure.as_ref());
+        Err(failures.map(|(_, failure)| format!("; {failure}")).collect())
     }
 }
 
@@ -245,14 +273,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hub_that_failed_is_asked_again_after_some_time_and_not_before() {
-        let (mut hub, start) = (HubTries::default(), Instant::now());
-        assert!(hub.is_to_be_asked(start));
-        hub.failed(start, "503".to_owned());
-        assert!(!hub.is_to_be_asked(start) && !hub.is_to_be_asked(start + HUB_AGAIN / 2));
-        assert!(hub.is_to_be_asked(start + HUB_AGAIN));
-        hub.failed(start + HUB_AGAIN, "401".to_owned());
-        assert!(!hub.is_to_be_asked(start + HUB_AGAIN));
-        assert_eq!(hub.failure, "401");
+    fn what_others_do_not_bring_in_time_is_fetched_and_nothing_else_of_what_they_fetch() {
+        let chunk = |index| ChunkRef { file: 0, index };
+        let all: Vec<ChunkRef> = (0..10).map(chunk).collect();
+        let (mut others, start) = (LeftToOthers::default(), Instant::now());
+        let later = start + LEFT_TO_OTHERS_MAX + Duration::from_secs(1);
+        assert_eq!(others.batch(start, &all[..4], |c| c.index < 3), [chunk(3)]);
+        // All that is missing is being fetched by others, who stand still.
+        let left = |c: &ChunkRef| c.index < 3;
+        assert!(others.batch(start, &all[..3], left).is_empty());
+        assert!(others.batch(start + LEFT_TO_OTHERS_MAX / 2, &all[..3], left).is_empty());
+        assert_eq!(others.batch(later, &all[..3], left), all[..3]);
+        // What they fetch next is left to them again.
+        let next = |c: &ChunkRef| c.index < 8;
+        assert_eq!(others.batch(later, &all[2..], next), [chunk(2), chunk(8), chunk(9)]);
+        assert!(others.batch(later, &all[3..8], next).is_empty());
+        // And each one that comes puts the deadline off.
+        assert!(others.batch(later + LEFT_TO_OTHERS_MAX, &all[4..8], next).is_empty());
+        assert!(others.batch(later + 2 * LEFT_TO_OTHERS_MAX, &all[4..8], next).is_empty());
     }
 }

@@ -126,7 +126,7 @@ impl World {
             return self.input_at(self.now + Duration::from_secs(2), node, Input::Fetched { fetch, event });
         }
         if bytes > 1 << 20 {
-            let event = FetchEvent::Progress { done_bytes: bytes / 2, total_bytes: bytes };
+            let event = FetchEvent::Progress { done_bytes: bytes / 2, total_bytes: bytes, hub_wait_s: 0 };
             self.input_at(self.now + took / 2, node, Input::Fetched { fetch, event });
         }
         if let FetchWhat::Shard(shard) = what

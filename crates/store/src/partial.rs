@@ -116,14 +116,29 @@ impl PartialModel {
 
     /// Chunks that `ranges` touch and that are not held, ascending.
     pub fn missing(&self, ranges: &[FileRange]) -> Vec<ChunkRef> {
+        let wanted = self.touched_by(ranges);
+        let state = self.state();
+        wanted.into_iter().filter(|chunk| !state.held.has(*chunk)).collect()
+    }
+
+    /// Bytes of these chunks.
+    pub fn bytes_of<'a>(&self, chunks: impl IntoIterator<Item = &'a ChunkRef>) -> u64 {
+        chunks.into_iter().filter_map(|chunk| self.manifest.chunk_len(*chunk)).sum()
+    }
+
+    /// Bytes of the chunks that `ranges` touch, held or not.
+    pub fn bytes_touched_by(&self, ranges: &[FileRange]) -> u64 {
+        self.bytes_of(&self.touched_by(ranges))
+    }
+
+    fn touched_by(&self, ranges: &[FileRange]) -> BTreeSet<ChunkRef> {
         let mut wanted = BTreeSet::new();
         for range in ranges {
             let Some(file) = self.manifest.files.get(range.file) else { continue };
             let indices = touched(range.start, range.end.min(file.size), self.manifest.chunk_bytes);
             wanted.extend(indices.map(|index| ChunkRef { file: range.file as u32, index }));
         }
-        let state = self.state();
-        wanted.into_iter().filter(|chunk| !state.held.has(*chunk)).collect()
+        wanted
     }
 
     /// Whether the chunk is held.

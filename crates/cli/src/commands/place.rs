@@ -75,12 +75,17 @@ pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceVie
             }
             InstanceState::Loading { progress } => {
                 bar.set_position((progress * 1000.0) as u64);
-                if *progress > moved.1 {
+                // Less than before is another device that begins: the coordinator bounds how often.
+                if *progress != moved.1 {
                     moved = (Instant::now(), *progress);
                 }
             }
             InstanceState::Degraded { reason } | InstanceState::Waiting { reason } => {
                 bar.set_message(reason.clone());
+                // As where the hub asks to wait, and says for how long still.
+                if trouble.as_ref() != Some(reason) {
+                    moved.0 = Instant::now();
+                }
                 trouble = Some(reason.clone());
             }
             InstanceState::Placing => bar.set_message("placing"),

@@ -3,13 +3,13 @@
 //! A node that runs fetches, and goes on if the command is killed; without one the command fetches by itself. What is fetched lies in
 //! the data folder, below `hub`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use exo_api::{ClusterView, HubToken, NodeStatus, PrunedView, PullRequest, VariantView};
-use exo_hub::{Cancel, Fetched, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
+use exo_hub::{Cancel, Fetched, Kept, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
 use exo_node::{found_repo_view, repo_view};
 use exo_store::{DiskBudget, Store};
 use serde_json::json;
@@ -227,11 +227,30 @@ fn fetch_here(
     spinner.set_message(format!("asking for {reference}"));
     let plan = exo_hub::resolve(&client, reference, memory().as_ref(), cancel);
     spinner.finish_and_clear();
-    let plan = plan?;
+    let plan = match plan {
+        Err(error) if error.is_line_away() => match options.on_disk(reference) {
+            Some(here) => {
+                let label = here.origin.label();
+                ui::note(&format!("{error}: {label} is taken from this disk, and may have become older"));
+                return Ok(here);
+            }
+            None => return Err(error.into()),
+        },
+        plan => plan?,
+    };
     if !plan.is_here(&options.root) {
         announce(&plan);
     }
     // Without a node nobody knows what the cluster has: nothing is deleted.
+    let copies = plan.copies(&options.root);
+    let needed_bytes = plan.have(&options.root, &copies).missing_bytes;
+    if plan.missing_bytes(&options.root) == plan.bytes() {
+        let data_dir = options.root.parent().unwrap_or(&options.root);
+        exo_node::check_opens(data_dir, &client, &plan, needed_bytes, cancel)?;
+    }
+    let room = budget.take(needed_bytes)?;
+    plan.link_unchanged(&options.root, &copies);
+    drop(room); // where this disk has no hard links more is fetched
     let _room = budget.take(plan.missing_bytes(&options.root))?;
     let bar = ui::bar(
         plan.bytes(),
@@ -348,8 +367,19 @@ pub async fn prune(config: &Config) -> anyhow::Result<()> {
     let PrunedView { files, bytes } = match Client::running(&config.data_dir()).await {
         Some(client) => client.post("/exo/v1/hub/prune", &json!({})).await?,
         None => {
-            let root: PathBuf = options(config).root;
-            let work = tokio::task::spawn_blocking(move || exo_hub::forget_partial(&root, &[]));
+            let (data_dir, root) = (config.data_dir(), options(config).root);
+            let work = tokio::task::spawn_blocking(move || -> anyhow::Result<(usize, u64)> {
+                let (store, _) = Store::open(&data_dir).context("cannot open the list of models")?;
+                let known = store.list()?.into_iter().map(|record| record.path).collect();
+                let waiting = exo_node::waiting_downloads(&data_dir);
+                if !waiting.is_empty() {
+                    ui::note(&format!(
+                        "{} downloads wait for the node and stay; `exo pulls cancel` takes one from its list",
+                        waiting.len()
+                    ));
+                }
+                Ok(exo_hub::forget_partial(&root, &Kept { waiting, known })?)
+            });
             let (files, bytes) = work.await.context("deleting broke off")??;
             PrunedView { files: files as u64, bytes }
         }

@@ -80,6 +80,8 @@ fn state_text(pull: &PullView) -> String {
         PullState::Failed => "failed",
     };
     match &pull.error {
+        // That of a download which is not over says what it waits for.
+        Some(error) if pull.state.is_under_way() => error.clone(),
         Some(error) => format!("{state}: {error}"),
         None => state.to_owned(),
     }

@@ -192,6 +192,9 @@ impl Coordinator {
                 (*best, moving.moved_at) = (status.progress(), now);
             }
         }
+        if statuses.iter().any(|(_, status)| status.waits_for_hub()) {
+            moving.moved_at = now;
+        }
         let refused = statuses.iter().find_map(|(at, status)| match status {
             StageStatus::Failed { reason, failed_loads } if *failed_loads >= loads_max => {
                 Some(Step::Avoid { stage: at.stage, reason: reason.clone(), time: AVOID_REFUSED })
@@ -281,7 +284,7 @@ impl Coordinator {
             total_bytes = total_bytes.saturating_add(bytes);
             let done = match status {
                 // Fetching is most of the way, where it is needed.
-                StageStatus::Fetching { done_bytes, total_bytes } if *total_bytes > 0 => {
+                StageStatus::Fetching { done_bytes, total_bytes, .. } if *total_bytes > 0 => {
                     (u128::from(bytes) * u128::from(*done_bytes) / u128::from(*total_bytes) * 9 / 10) as u64
                 }
                 StageStatus::Loading { done_bytes, total_bytes } if *total_bytes > 0 => {

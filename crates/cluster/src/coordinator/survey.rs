@@ -224,6 +224,9 @@ impl Coordinator {
                 watch.moved_at = now;
             }
         }
+        if statuses.iter().any(StageStatus::waits_for_hub) {
+            watch.moved_at = now;
+        }
         if first_unready(statuses).is_none() {
             watch.state = InstanceState::Ready;
             (watch.replacements, watch.has_served) = (0, true);

@@ -98,6 +98,29 @@ fn a_request_is_submitted_once_the_model_is_ready_and_ends_with_its_last_token()
 }
 
 #[test]
+fn weights_that_come_put_the_deadline_off_until_they_stand_still() {
+    let mut d = driver();
+    let loading = |done_bytes, hub_wait_s| {
+        let mut view = view(1, InstanceState::Loading);
+        view.stages[1].status = StageStatus::Fetching { done_bytes, total_bytes: 900, hub_wait_s };
+        DriverInput::Instances(vec![view])
+    };
+    for (seconds, done_bytes, hub_wait_s) in
+        [(0, 1, 0), (110, 2, 0), (220, 3, 0), (330, 3, 300), (440, 3, 190)]
+    {
+        assert!(feed(&mut d, seconds * 1000, loading(done_bytes, hub_wait_s)).is_empty());
+        assert!(feed(&mut d, seconds * 1000 + 1, DriverInput::Tick).is_empty(), "{seconds}");
+    }
+    feed(&mut d, 500_000, loading(3, 0));
+    assert!(feed(&mut d, 560_000, DriverInput::Tick).is_empty());
+    let out = feed(&mut d, 560_001, DriverInput::Tick);
+    assert!(
+        out.last().is_some_and(|l| l.contains("not started after 560 s: instance i1 is Loading")),
+        "{out:?}"
+    );
+}
+
+#[test]
 fn guesses_are_counted_once_by_whether_they_were_right() {
     let mut d = running();
     let guessed = |position, tokens: &[u32], drafts| {

@@ -14,7 +14,7 @@ use crate::wire::{DataMessage, EndReason, TokenResult};
 /// Deadlines of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverConfig {
-    /// From the start until the sequence runs: placing, loading and queueing.
+    /// From the start, or from when loading last moved on, until the sequence runs: placing, loading and queueing.
     pub queue_deadline: Duration,
     /// Between two tokens. Longer than the scheduler's deadline for a full step, so that the cause is told.
     pub idle_deadline: Duration,

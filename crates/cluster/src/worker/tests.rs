@@ -227,7 +227,7 @@ fn a_late_answer_changes_nothing() {
         WorkerInput::ManifestHeld(late),
         WorkerInput::Stored(late),
         WorkerInput::Ready(late),
-        WorkerInput::Progress { engine: late, done_bytes: 7, total_bytes: 9 },
+        WorkerInput::Progress { engine: late, done_bytes: 7, total_bytes: 9, hub_wait_s: 0 },
         WorkerInput::Failed { engine: late, reason: "late".into() },
         WorkerInput::Refused { engine: late, reason: "late".into() },
         WorkerInput::Unloaded(late),
@@ -308,12 +308,28 @@ fn an_action_without_progress_is_cancelled_and_one_with_progress_is_not() {
     let (mut w, s, engine) = (worker(), shard(1, 1, 60), EngineId(1));
     feed(&mut w, 0, wish(1, 1, &[s]));
     feed(&mut w, 0, WorkerInput::ManifestHeld(engine));
-    feed(&mut w, 50_000, WorkerInput::Progress { engine, done_bytes: 1, total_bytes: 9 });
-    feed(&mut w, 100_000, WorkerInput::Progress { engine, done_bytes: 1, total_bytes: 9 });
+    feed(&mut w, 50_000, WorkerInput::Progress { engine, done_bytes: 1, total_bytes: 9, hub_wait_s: 0 });
+    feed(&mut w, 100_000, WorkerInput::Progress { engine, done_bytes: 1, total_bytes: 9, hub_wait_s: 0 });
     assert!(feed(&mut w, 110_000, WorkerInput::Tick).is_empty());
     assert_eq!(feed(&mut w, 110_001, WorkerInput::Tick), ["cancel 1"], "the same byte is no progress");
     assert!(feed(&mut w, 111_001, WorkerInput::Tick).is_empty(), "not before it has stopped");
     assert_eq!(feed(&mut w, 112_000, WorkerInput::Unloaded(engine)), ["manifest 2"]);
+}
+
+#[test]
+fn a_wait_that_the_hub_asks_for_puts_the_deadline_off_and_is_reported() {
+    let (mut w, s, engine) = (worker(), shard(1, 1, 60), EngineId(1));
+    feed(&mut w, 0, wish(1, 1, &[s]));
+    feed(&mut w, 0, WorkerInput::ManifestHeld(engine));
+    let progress = |hub_wait_s| WorkerInput::Progress { engine, done_bytes: 1, total_bytes: 9, hub_wait_s };
+    for (ms, left) in [(50_000, 300), (100_000, 250), (150_000, 200)] {
+        feed(&mut w, ms, progress(left));
+        assert!(feed(&mut w, ms + 1000, WorkerInput::Tick).is_empty());
+    }
+    let waits = StageStatus::Fetching { done_bytes: 1, total_bytes: 9, hub_wait_s: 200 };
+    assert_eq!(w.reports()[0].status, waits);
+    feed(&mut w, 151_000, progress(0));
+    assert_eq!(feed(&mut w, 210_001, WorkerInput::Tick), ["cancel 1"]);
 }
 
 #[test]
@@ -332,7 +348,7 @@ fn phase() -> impl Strategy<Value = Phase> {
         Just(Phase::Absent),
         Just(Phase::FetchingManifest),
         Just(Phase::ManifestHeld),
-        Just(Phase::FetchingChunks { done_bytes: 0, total_bytes: 0 }),
+        Just(Phase::FetchingChunks { done_bytes: 0, total_bytes: 0, hub_wait_s: 0 }),
         Just(Phase::Stored),
         Just(Phase::Loading { done_bytes: 0, total_bytes: 0 }),
         Just(Phase::Ready),

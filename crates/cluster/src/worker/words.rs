@@ -48,6 +48,8 @@ pub enum Phase {
         done_bytes: u64,
         /// Bytes in all; 0 while unknown.
         total_bytes: u64,
+        /// Seconds that the hub asks to wait; 0 while bytes may come.
+        hub_wait_s: u32,
     },
     /// All its bytes are on disk.
     Stored,
@@ -150,6 +152,8 @@ pub enum WorkerInput {
         done_bytes: u64,
         /// Bytes in all.
         total_bytes: u64,
+        /// Seconds that the hub asks to wait: as good as progress. 0 while bytes may come.
+        hub_wait_s: u32,
     },
     /// All bytes are on disk.
     Stored(EngineId),

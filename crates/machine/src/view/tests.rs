@@ -348,9 +348,17 @@ fn a_stage_of_an_earlier_placement_counts_for_nothing() {
 }
 
 #[test]
+fn a_wait_that_the_hub_asked_for_is_what_an_instance_shows() {
+    let waits = StageStatus::Fetching { done_bytes: 50, total_bytes: 100, hub_wait_s: 240 };
+    let view = state_view(&instance(InstanceState::Loading, [waits, StageStatus::Loaded]));
+    let api::InstanceState::Degraded { reason } = view else { panic!("{view:?}") };
+    assert!(reason.contains("the hub asks to wait 240 s"), "{reason}");
+}
+
+#[test]
 fn fetching_is_nine_tenths_of_loading_and_large_stages_count_for_more() {
-    let half = StageStatus::Fetching { done_bytes: 50, total_bytes: 100 };
-    let unknown = StageStatus::Fetching { done_bytes: 0, total_bytes: 0 };
+    let half = StageStatus::Fetching { done_bytes: 50, total_bytes: 100, hub_wait_s: 0 };
+    let unknown = StageStatus::Fetching { done_bytes: 0, total_bytes: 0, hub_wait_s: 0 };
     let almost = StageStatus::Loading { done_bytes: 100, total_bytes: 100 };
     let progress = |statuses| load_progress(&instance(InstanceState::Loading, statuses));
     assert_eq!(progress([half.clone(), unknown]), 0.45 * 0.75);

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::Shared;
 use super::rate::Rate;
-use super::register::register;
+use super::register::{check_opens, register};
 use super::saved::SavedPull;
 use super::updates::Older;
 use crate::hub_bytes::TOKEN_MAX;
@@ -23,6 +23,12 @@ use exo_accelerators::chain;
 /// After a start, for members to be met and to say what they have; and between two looks.
 const REPORTS_MAX: Duration = Duration::from_secs(30);
 const REPORTS_EVERY: Duration = Duration::from_millis(200);
+
+/// From an attempt that nothing answered to the next look: doubled up to the second.
+const LINE_AGAIN_MIN: Duration = Duration::from_secs(1);
+const LINE_AGAIN_MAX: Duration = Duration::from_secs(30);
+/// A line that is away for longer is no line: somebody has to look.
+const LINE_AWAY_MAX: Duration = Duration::from_secs(12 * 3600);
 
 /// What somebody wants a download to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +155,18 @@ impl Pull {
         shared.changed();
     }
 
+    fn show_line_away(&self, shared: &Shared, error: &str) {
+        self.show(shared, |view| {
+            view.state = PullState::Queued; // its turn is another's meanwhile
+            view.error = Some(format!("waits for the line, and goes on by itself: {error}"));
+        });
+    }
+
+    /// Whether a hub has said what the files are, now or to an earlier run of the node.
+    fn was_answered(&self) -> bool {
+        self.pinned.is_some() || self.lock().plan.is_some()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -206,7 +224,17 @@ impl Pull {
         }
         let client = Client::new(settings.clone());
         let older = self.older(shared)?;
-        let plan = self.plan(shared, &client, older.as_ref(), cancel)?;
+        let plan = match self.plan(shared, &client, older.as_ref(), cancel) {
+            // Without a line what is here of yesterday is what there is.
+            Err(error) if error.is_line_away() && !is_update => match options.on_disk(&self.reference) {
+                Some(here) => {
+                    tracing::warn!(reference = %self.reference, error = chain(&error), "taken from this disk as it is: nobody knows whether there is a newer one");
+                    return Ok(Brought::Files(here));
+                }
+                None => return Err(error.into()),
+            },
+            plan => plan?,
+        };
         self.show(shared, |view| view.state = PullState::Fetching);
         if self.request.layers_only && !plan.is_here(&options.root) {
             let (known, is_new) = register(&shared.library, &shared.data_dir, &client, &plan, cancel)?;
@@ -217,10 +245,15 @@ impl Pull {
             })?;
             return Ok(Brought::Known { known, is_new });
         }
-        let unchanged = older.as_ref().and_then(Older::files);
-        let needed_bytes = plan.have(&options.root, unchanged).missing_bytes;
+        let mut copies = plan.copies(&options.root);
+        copies.extend(older.as_ref().and_then(Older::files));
+        let needed_bytes = plan.have(&options.root, &copies).missing_bytes;
+        // Another attempt has read it already.
+        if plan.missing_bytes(&options.root) == plan.bytes() {
+            check_opens(&shared.data_dir, &client, &plan, needed_bytes, cancel)?;
+        }
         let mut room = self.take_room(shared, needed_bytes, cancel)?;
-        let linked = unchanged.map(|older| plan.link_unchanged(&options.root, older)).unwrap_or_default();
+        let linked = plan.link_unchanged(&options.root, &copies);
         let missing_bytes = plan.missing_bytes(&options.root);
         if missing_bytes > needed_bytes {
             drop(room); // this disk has no hard links
@@ -268,6 +301,9 @@ impl Pull {
             let mut state = self.lock();
             state.rate.note(Instant::now(), progress.done_bytes);
             let view = &mut state.view;
+            if progress.done_bytes > here {
+                (view.error, view.hint) = (None, None); // the line is back
+            }
             view.verified_bytes = progress.done_bytes.max(here);
             view.ranges = u32::try_from(progress.ranges).unwrap_or(u32::MAX);
             view.file = Some(progress.file.clone());
@@ -341,7 +377,9 @@ pub async fn drive(shared: Arc<Shared>, pull: Arc<Pull>, mut stop: watch::Receiv
         match wanted {
             Wish::End => break,
             Wish::Pause | Wish::Run if is_done => {}
-            Wish::Pause => pull.show(&shared, |view| view.state = PullState::Paused),
+            Wish::Pause => pull.show(&shared, |view| {
+                (view.state, view.error, view.hint) = (PullState::Paused, None, None);
+            }),
             Wish::Run => {
                 if !run(&shared, &pull, &mut wish, &mut stop).await {
                     continue;
@@ -358,7 +396,8 @@ pub async fn drive(shared: Arc<Shared>, pull: Arc<Pull>, mut stop: watch::Receiv
     let _ = pull.ended.send(true);
 }
 
-/// One attempt, in its turn. False if the wish has changed meanwhile, which is then carried out.
+/// Attempts, until one ends for another reason than a line that is away. False if the wish has changed meanwhile, which is then
+/// carried out.
 async fn run(
     shared: &Arc<Shared>,
     pull: &Arc<Pull>,
@@ -368,10 +407,93 @@ async fn run(
     pull.show(shared, |view| {
         (view.state, view.error, view.hint) = (PullState::Queued, None, None);
     });
+    let mut away = LineAway::default();
+    loop {
+        let (failed, is_line_away) = match attempt(shared, pull, wish, stop).await {
+            Attempt::Over { is_settled } => return is_settled,
+            Attempt::Failed(failed) => (failed, false),
+            Attempt::LineAway(failed) => (failed, true),
+        };
+        let verified_bytes = pull.view().verified_bytes;
+        let wait = is_line_away.then(|| away.note(Instant::now(), verified_bytes)).flatten();
+        if let Some(wait) = wait {
+            pull.show_line_away(shared, &failed.0);
+            tokio::select! {
+                () = until_answered(shared, pull, wait) => continue,
+                _ = wish.changed() => return false,
+                _ = stop.wait_for(|stop| *stop) => return true,
+            }
+        }
+        tracing::warn!(reference = %pull.reference, error = %failed.0, "a download failed");
+        pull.show(shared, |view| {
+            (view.state, view.error, view.hint) = (PullState::Failed, Some(failed.0), failed.1);
+        });
+        return true;
+    }
+}
+
+/// Waits, and then until the host answers at all: an attempt reads what is here again, and needs a turn.
+async fn until_answered(shared: &Arc<Shared>, pull: &Arc<Pull>, wait: Duration) {
+    loop {
+        tokio::time::sleep(wait).await;
+        let (pull, shared) = (pull.clone(), shared.clone());
+        let look = move || {
+            let plan = pull.lock().plan.clone();
+            match (plan, pull.settings(&shared)) {
+                (Some(plan), Ok(settings)) => plan.is_answered(&Client::new(settings)),
+                _ => true,
+            }
+        };
+        if tokio::task::spawn_blocking(look).await.unwrap_or(true) {
+            return;
+        }
+    }
+}
+
+/// How long a line has been away.
+#[derive(Default)]
+struct LineAway {
+    /// Since when, and how many bytes were verified then.
+    since: Option<(Instant, u64)>,
+    /// Attempts since then.
+    count: u32,
+}
+
+impl LineAway {
+    /// After another attempt without an answer: how long to wait; `None` if it has been away for too long.
+    fn note(&mut self, now: Instant, verified_bytes: u64) -> Option<Duration> {
+        let (since, before) = *self.since.get_or_insert((now, verified_bytes));
+        if verified_bytes > before {
+            (self.since, self.count) = (Some((now, verified_bytes)), 0);
+        } else if now.duration_since(since) > LINE_AWAY_MAX {
+            return None;
+        }
+        self.count = self.count.saturating_add(1);
+        Some((LINE_AGAIN_MIN * (1 << self.count.min(8))).min(LINE_AGAIN_MAX))
+    }
+}
+
+/// What became of an attempt.
+enum Attempt {
+    /// It is done, or was ended; whether no new wish is to be carried out.
+    Over { is_settled: bool },
+    /// With what would help.
+    Failed((String, Option<String>)),
+    /// Nothing answered any more. It goes on when something does.
+    LineAway((String, Option<String>)),
+}
+
+/// One attempt, in its turn.
+async fn attempt(
+    shared: &Arc<Shared>,
+    pull: &Arc<Pull>,
+    wish: &mut watch::Receiver<Wish>,
+    stop: &mut watch::Receiver<bool>,
+) -> Attempt {
     let _turn = tokio::select! {
         turn = shared.turns.acquire() => turn,
-        _ = wish.changed() => return false,
-        _ = stop.wait_for(|stop| *stop) => return true,
+        _ = wish.changed() => return Attempt::Over { is_settled: false },
+        _ = stop.wait_for(|stop| *stop) => return Attempt::Over { is_settled: true },
     };
     let cancel = Arc::new(Cancel::default());
     let (to_fetch, wanted, its_shared) = (pull.clone(), cancel.clone(), shared.clone());
@@ -384,26 +506,28 @@ async fn run(
             _ = stop.wait_for(|stop| *stop), if !cancel.is_cancelled() => cancel.cancel(),
         }
     };
-    let failed = match fetched {
+    let over = Attempt::Over { is_settled: !is_wish_new };
+    match fetched {
         Ok(Ok(brought)) => {
             let added = match brought {
                 Brought::Files(fetched) => shared.add(pull, fetched).await,
                 Brought::Known { known, is_new } => shared.add_known(pull, known, is_new).await,
             };
-            match added {
-                Ok(()) => return !is_wish_new,
-                Err(message) => (message, None),
+            added.map_or_else(|message| Attempt::Failed((message, None)), |()| over)
+        }
+        Ok(Err(ReferenceError::Hub(HubError::Cancelled))) => over,
+        Ok(Err(_)) if is_wish_new => over,
+        Ok(Err(error)) => {
+            let failed = (chain(&error), error.hint().map(str::to_owned));
+            let is_away = matches!(&error, ReferenceError::Hub(error) if error.is_line_away());
+            // A host that never answered may be a wrong one.
+            match is_away && pull.was_answered() {
+                true => Attempt::LineAway(failed),
+                false => Attempt::Failed(failed),
             }
         }
-        Ok(Err(ReferenceError::Hub(HubError::Cancelled))) => return !is_wish_new,
-        Ok(Err(error)) => (chain(&error), error.hint().map(str::to_owned)),
-        Err(error) => (format!("the download broke off: {error}"), None),
-    };
-    tracing::warn!(reference = %pull.reference, error = %failed.0, "a download failed");
-    pull.show(shared, |view| {
-        (view.state, view.error, view.hint) = (PullState::Failed, Some(failed.0), failed.1);
-    });
-    !is_wish_new
+        Err(error) => Attempt::Failed((format!("the download broke off: {error}"), None)),
+    }
 }
 
 impl Shared {
@@ -422,10 +546,14 @@ impl Shared {
     /// Makes what came known to the node.
     async fn add(self: &Arc<Self>, pull: &Pull, fetched: Fetched) -> Result<(), String> {
         pull.show(self, |view| {
-            view.state = PullState::Adding;
+            (view.state, view.error, view.hint) = (PullState::Adding, None, None);
             view.verified_bytes = view.total_bytes.unwrap_or(view.verified_bytes);
         });
-        let record = crate::adding::add_without_name(&self.library, fetched.path.clone(), None).await?;
+        let added = crate::adding::add_without_name(&self.library, fetched.path.clone(), None).await;
+        let record = added.map_err(|message| {
+            let path = fetched.path.display();
+            format!("{message}; what was fetched is at {path}, and `exo prune` deletes it after an hour")
+        })?;
         crate::library::room::note(self.library.store(), vec![record.id]).await;
         let (record, replaced) = self.name(pull, record.id).await?;
         crate::library::room::list_again(&self.node).await;
@@ -450,7 +578,9 @@ impl Shared {
         known: ModelRecord,
         is_new: bool,
     ) -> Result<(), String> {
-        pull.show(self, |view| view.state = PullState::Adding);
+        pull.show(self, |view| {
+            (view.state, view.error, view.hint) = (PullState::Adding, None, None);
+        });
         if let Err(message) = self.library.open(known.id, &[]).await {
             if is_new {
                 let _ = self.library.store().forget(known.id);
@@ -498,5 +628,22 @@ impl Shared {
         let store = self.library.store().clone();
         let removed = tokio::task::spawn_blocking(move || store.record(older).is_err()).await;
         Ok((record, Some(ReplacedModelView { name, removed: removed.map_err(|e| e.to_string())? })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_away_is_looked_for_each_half_minute_for_hours_and_bytes_begin_that_anew() {
+        let (mut away, start) = (LineAway::default(), Instant::now());
+        let at = |s: u64| start + Duration::from_secs(s);
+        let waits: Vec<u64> = (0..7).map(|n| away.note(at(n), 5).unwrap().as_secs()).collect();
+        assert_eq!(waits, [2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(away.note(at(12 * 3600), 5).unwrap().as_secs(), 30);
+        assert_eq!(away.note(at(12 * 3600 + 1), 6).unwrap().as_secs(), 2, "something came");
+        assert!(away.note(at(20 * 3600), 6).is_some());
+        assert_eq!(away.note(at(25 * 3600), 6), None);
     }
 }

@@ -71,6 +71,34 @@ pub fn register(
     Ok((record, is_new))
 }
 
+/// What is smaller is fetched without a look at its heads, and the most that is read for that look.
+const CHECKED_BYTES_MIN: u64 = 256 << 20;
+const CHECK_BYTES_MAX: u64 = 128 << 20;
+
+/// Whether exo opens the model of a plan, by the heads of its files: before tens of gigabytes come that nothing runs. Where that
+/// cannot be found out it is not refused. Blocks.
+pub fn check_opens(
+    data_dir: &Path,
+    client: &Client,
+    plan: &Plan,
+    missing_bytes: u64,
+    cancel: &Cancel,
+) -> Result<(), ReferenceError> {
+    if missing_bytes < CHECKED_BYTES_MIN {
+        return Ok(());
+    }
+    let outline = OutlineFolder::new(data_dir)?;
+    match HeadReader::new(client, cancel, outline.path(), FIRST_BYTES.1, CHECK_BYTES_MAX).open(plan) {
+        Err(error @ (ReferenceError::Open { .. } | ReferenceError::Hub(HubError::Cancelled))) => Err(error),
+        Err(error) => {
+            let error = exo_accelerators::chain(&error);
+            tracing::info!(reference = plan.reference, error, "the head says nothing; all is fetched");
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
 fn read_head(path: &Path, bytes: u64, plan: &Plan) -> Result<Vec<u8>, ReferenceError> {
     use std::io::Read;
     let mut head = Vec::new();

@@ -75,8 +75,8 @@ impl Older {
     }
 
     /// What it is, and the folder of its files, where it has one.
-    pub fn files(&self) -> Option<(&Origin, &Path)> {
-        Some((&self.origin, self.folder.as_deref()?))
+    pub fn files(&self) -> Option<(Origin, PathBuf)> {
+        Some((self.origin.clone(), self.folder.clone()?))
     }
 }
 
@@ -251,7 +251,7 @@ fn is_older(record: &ModelRecord, all: &[ModelRecord]) -> bool {
 fn ask(root: &Path, older: &Older, settings: Settings, cancel: &Cancel) -> Result<Found, HubError> {
     let client = Client::new(settings);
     let plan = exo_hub::resolve_again(&client, &older.origin, None, cancel)?;
-    let (mut changes, have) = (older.origin.changes(&plan), plan.have(root, older.files()));
+    let (mut changes, have) = (older.origin.changes(&plan), plan.have(root, older.files().as_slice()));
     if older.folder.is_none() {
         // Of files beside the weights not all are known there.
         let is_weights = |path: &str| path.ends_with(".gguf") || path.ends_with(".safetensors");

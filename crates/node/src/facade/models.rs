@@ -143,6 +143,9 @@ impl NodeFacade {
             let message = format!("`{wanted}` is placed as {}; unload it first", instance.instance());
             return Err(AdminError::Conflict { message });
         }
+        if let Some(reason) = self.library.room.why_needed(resolved.id) {
+            return Err(AdminError::Conflict { message: format!("`{wanted}` {reason}") });
+        }
         let library = self.library.clone();
         let removed = tokio::task::spawn_blocking(move || match library.store().record(resolved.id) {
             Ok(_) => {

@@ -10,7 +10,7 @@ use exo_types::ModelId;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::EventSender;
-use crate::library::{Library, NotStored};
+use crate::library::{Library, NotStored, ShardProgress};
 use crate::meters::{Meters, TransferMeter};
 
 /// The fetches under way.
@@ -35,12 +35,14 @@ impl Fetches {
         tokio::spawn(async move {
             let _running = TransferMeter::begin(&meters);
             let work = async {
-                let mut before = 0;
-                let mut progress = |done_bytes: u64, total_bytes| {
-                    meters
-                        .transfers
-                        .received(done_bytes.saturating_sub(std::mem::replace(&mut before, done_bytes)));
-                    let event = FetchEvent::Progress { done_bytes, total_bytes };
+                // What was on the disk before did not come.
+                let mut before = None;
+                let mut progress = |so_far: ShardProgress| {
+                    let ShardProgress { done_bytes, total_bytes, hub_wait, .. } = so_far;
+                    let already = before.replace(done_bytes).unwrap_or(done_bytes);
+                    meters.transfers.received(done_bytes.saturating_sub(already));
+                    let hub_wait_s = u32::try_from(hub_wait.as_secs()).unwrap_or(u32::MAX);
+                    let event = FetchEvent::Progress { done_bytes, total_bytes, hub_wait_s };
                     events.post(Input::Fetched { fetch, event });
                 };
                 let received = |from, (bytes, took)| {

@@ -110,6 +110,15 @@ impl Room {
         let _ = self.draft.set(model);
     }
 
+    /// Why a model that is placed nowhere must stay all the same, and what would help.
+    pub fn why_needed(&self, model: ModelId) -> Option<&'static str> {
+        if self.draft.get() == Some(&model) {
+            return Some("guesses ahead for this node (`--draft`); start the node without it first");
+        }
+        let is_busy = lock(&self.state).busy.contains_key(&model);
+        is_busy.then_some("is being fetched; end that first, `exo pulls` lists downloads")
+    }
+
     /// What this node sees of the cluster from now on.
     pub fn sees(&self, view: watch::Receiver<ClusterView>) {
         let _ = self.view.set(view);

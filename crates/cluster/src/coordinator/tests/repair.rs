@@ -145,12 +145,35 @@ fn a_model_that_fits_only_over_a_pair_that_does_not_talk_is_refused_with_their_n
 }
 
 #[test]
+fn a_fetch_that_goes_on_behind_what_it_had_and_one_that_the_hub_has_wait_are_not_given_up() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    let first = layout(&bench);
+    let fetching =
+        |done_bytes, hub_wait_s| StageStatus::Fetching { done_bytes, total_bytes: 900, hub_wait_s };
+    bench.all_report(&fetching(500, 0));
+    bench.all_report(&StageStatus::Failed { reason: "the line broke".into(), failed_loads: 0 });
+    bench.advance(100);
+    bench.all_report(&fetching(501, 0));
+    bench.advance(100);
+    assert_eq!(layout(&bench), first, "what was there before counts");
+    for _ in 0..6 {
+        bench.all_report(&fetching(501, 300));
+        bench.advance(100);
+    }
+    assert_eq!(layout(&bench), first, "the hub has them wait");
+    bench.all_report(&fetching(501, 0));
+    bench.advance(121);
+    assert_ne!(layout(&bench), first);
+}
+
+#[test]
 fn loading_without_progress_goes_elsewhere_and_is_given_up_where_there_is_nothing_else() {
     let mut bench = Bench::new(2);
     bench.place(2);
-    bench.all_report(&StageStatus::Fetching { done_bytes: 5, total_bytes: 9 });
+    bench.all_report(&StageStatus::Fetching { done_bytes: 5, total_bytes: 9, hub_wait_s: 0 });
     bench.advance(119);
-    bench.all_report(&StageStatus::Fetching { done_bytes: 6, total_bytes: 9 });
+    bench.all_report(&StageStatus::Fetching { done_bytes: 6, total_bytes: 9, hub_wait_s: 0 });
     bench.advance(120);
     assert_eq!(bench.state(), Some(InstanceState::Loading), "a byte is progress");
     bench.all_report(&StageStatus::Failed { reason: "no holder".into(), failed_loads: 2 });
