@@ -170,6 +170,14 @@ fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() 
     for node in &nodes {
         assert!(!node.log().contains(&token), "the token is in a log");
     }
+    // A request has it placed again, and its node checks it.
+    let unloaded = nodes[0].exo(&["unload", "tiny-Q8_0"]);
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    answers_as_the_whole_model(&nodes[1]);
+    let is_checked = |check: &Value| check["model"] == "tiny-Q8_0" && check["state"] == "matches";
+    wait_for("the check behind a request", LONG, || {
+        nodes[1].get("/exo/v1/model_checks").as_array().unwrap().iter().any(is_checked).then_some(())
+    });
 }
 
 #[test]

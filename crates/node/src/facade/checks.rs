@@ -1,6 +1,7 @@
-//! Checks of models of a hub against its digests: begun by a person, or when a model that was placed here is ready.
+//! Checks of models of a hub against its digests: begun by a person, or when a model is ready that a command or a request of this
+//! node had placed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,11 +22,19 @@ const READY_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Checks under way and over.
 #[derive(Default)]
-pub struct Checks(Mutex<BTreeMap<ModelId, ModelCheckView>>);
+pub struct Checks {
+    all: Mutex<BTreeMap<ModelId, ModelCheckView>>,
+    /// Models that are checked once they are ready.
+    awaited: Mutex<BTreeSet<ModelId>>,
+}
 
 impl Checks {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, ModelCheckView>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn awaited(&self) -> MutexGuard<'_, BTreeSet<ModelId>> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -48,19 +57,29 @@ impl NodeFacade {
         Ok(self.checker().begin(resolved))
     }
 
-    /// Checks a model of a hub once this instance of it is ready.
-    pub(super) fn check_when_ready(&self, model: ModelId, instance: String) {
+    /// A request is about to have this model placed: the node of the request checks it then.
+    pub(super) fn check_when_placed(&self, model: ModelId) {
+        let id = model.to_full();
+        if !self.view.borrow().instances.iter().any(|instance| instance.model_id == id) {
+            self.check_when_ready(model);
+        }
+    }
+
+    /// Checks a model of a hub once an instance of it is ready.
+    pub(super) fn check_when_ready(&self, model: ModelId) {
         let is_of_hub = self.library.store().record(model).is_ok_and(|record| record.is_of_hub);
-        if !is_of_hub {
+        if !is_of_hub || !self.checks.awaited().insert(model) {
             return;
         }
-        let mut checker = self.checker();
+        let (mut checker, id) = (self.checker(), model.to_full());
         tokio::spawn(async move {
             let is_ready = |view: &ClusterView| {
-                view.instances.iter().any(|i| i.id == instance && matches!(i.state, InstanceState::Ready))
+                view.instances.iter().any(|i| i.model_id == id && matches!(i.state, InstanceState::Ready))
             };
             let ready = tokio::time::timeout(READY_MAX, checker.view.wait_for(is_ready)).await;
-            if !ready.is_ok_and(|seen| seen.is_ok()) {
+            let is_ready = ready.is_ok_and(|seen| seen.is_ok());
+            checker.checks.awaited().remove(&model);
+            if !is_ready {
                 return;
             }
             let question = Question::Resolve { model: model.to_full() };

@@ -37,7 +37,7 @@ impl NodeFacade {
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
             ControlReply::Placed { view, mut reasons, holders } => {
                 let instance = self.wait_for_view(view.instance()).await?;
-                self.check_when_ready(resolved.id, instance.id.clone());
+                self.check_when_ready(resolved.id);
                 reasons.extend(self.sole_holder(holders));
                 Ok(InstanceView { reasons, ..instance })
             }

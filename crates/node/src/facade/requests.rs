@@ -65,6 +65,7 @@ impl NodeFacade {
             place,
             backup,
         };
+        self.check_when_placed(model);
         self.node.post(Event::Started { request: Box::new(start), events: tx });
         let node = self.node.clone();
         Ok(stream(Running { request, name, open, prepared, events, node, arrived }))
