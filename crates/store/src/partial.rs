@@ -36,6 +36,8 @@ pub struct PartialModel {
     folder: PathBuf,
     path: PathBuf,
     state: Mutex<State>,
+    /// One at a time synchronises, and nobody else waits for the disk meanwhile.
+    flushing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -82,7 +84,8 @@ impl PartialModel {
             _ => None,
         };
         let state = Mutex::new(State { held, unsynced: Vec::new(), checked, unseen: 0 });
-        Ok(Self { id, manifest, folder: folder.to_owned(), path, state })
+        let flushing = Mutex::default();
+        Ok(Self { id, manifest, folder: folder.to_owned(), path, state, flushing })
     }
 
     /// The model.
@@ -168,12 +171,15 @@ impl PartialModel {
         let written =
             file.and_then(|file| exo_stdx::write_all_at(&file, bytes, self.manifest.chunk_start(chunk)));
         written.map_err(|e| failed("write", &path, found_bytes, e))?;
-        let mut state = self.state();
-        if state.held.add(chunk, len) {
-            state.unsynced.push(chunk);
-        }
-        if state.unsynced.len() >= UNSYNCED_MAX || self.is_complete_in(&state) {
-            self.flush_state(&mut state)?;
+        let is_due = {
+            let mut state = self.state();
+            if state.held.add(chunk, len) {
+                state.unsynced.push(chunk);
+            }
+            state.unsynced.len() >= UNSYNCED_MAX || self.is_complete_in(&state)
+        };
+        if is_due {
+            self.flush()?;
         }
         Ok(())
     }
@@ -270,7 +276,21 @@ impl PartialModel {
 
     /// Makes what was written durable. Also happens every few chunks and on drop.
     pub fn flush(&self) -> Result<(), StoreError> {
-        self.flush_state(&mut self.state())
+        let _turn = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let unsynced = std::mem::take(&mut self.state().unsynced);
+        if unsynced.is_empty() {
+            return Ok(());
+        }
+        // First the bytes, then the map that promises them. A disk may take seconds for either: without the state's lock.
+        let synced = self.sync_files(&unsynced).and_then(|()| self.write_map());
+        if synced.is_err() {
+            // Some systems report a full disk only here. What is not safe is not held.
+            let mut state = self.state();
+            for chunk in unsynced {
+                state.held.remove(chunk, self.manifest.chunk_len(chunk).unwrap_or(0));
+            }
+        }
+        synced
     }
 
     /// Opens the model. Tensors whose chunks are missing read as zeros.
@@ -297,22 +317,6 @@ impl PartialModel {
         self.folder.join(FILES).join(name)
     }
 
-    /// First the bytes, then the map that promises them.
-    fn flush_state(&self, state: &mut State) -> Result<(), StoreError> {
-        if state.unsynced.is_empty() {
-            return Ok(());
-        }
-        let unsynced = std::mem::take(&mut state.unsynced);
-        let synced = self.sync_files(&unsynced).and_then(|()| self.write_map(&state.held));
-        if synced.is_err() {
-            // Some systems report a full disk only here. What is not safe is not held.
-            for chunk in unsynced {
-                state.held.remove(chunk, self.manifest.chunk_len(chunk).unwrap_or(0));
-            }
-        }
-        synced
-    }
-
     fn sync_files(&self, chunks: &[ChunkRef]) -> Result<(), StoreError> {
         let files: BTreeSet<u32> = chunks.iter().map(|c| c.file).collect();
         for path in files.into_iter().map(|file| self.file_path(file)) {
@@ -323,8 +327,17 @@ impl PartialModel {
         Ok(())
     }
 
-    fn write_map(&self, held: &HeldMap) -> Result<(), StoreError> {
-        crate::disk::write_atomic(&self.folder.join(HELD), &held.encode(self.id))
+    /// What came while others were synchronised is not promised yet.
+    fn write_map(&self) -> Result<(), StoreError> {
+        let promised = {
+            let state = self.state();
+            let mut held = state.held.clone();
+            for chunk in &state.unsynced {
+                held.remove(*chunk, self.manifest.chunk_len(*chunk).unwrap_or(0));
+            }
+            held.encode(self.id)
+        };
+        crate::disk::write_atomic(&self.folder.join(HELD), &promised)
     }
 }
 

@@ -132,3 +132,32 @@ fn a_folder_that_cannot_be_written_says_so() {
         PartialModel::open(&scene.folder.path().join("copy"), scene.manifest.root(), scene.manifest.clone());
     assert!(error.unwrap_err().to_string().starts_with("cannot create the folder"));
 }
+
+#[test]
+fn who_asks_what_is_here_does_not_wait_for_the_disk_and_the_map_promises_only_what_is_safe() {
+    let scene = Scene::new();
+    let copy = scene.copy();
+    let chunks: Vec<ChunkRef> =
+        (0..scene.manifest.chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+    assert!(chunks.len() > UNSYNCED_MAX, "{}", chunks.len());
+    std::thread::scope(|scope| {
+        // Another thread synchronises, on a disk that stands.
+        let turn = copy.flushing.lock().unwrap();
+        let writer = scope.spawn(|| scene.fetch(&copy, &chunks[..UNSYNCED_MAX]));
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !copy.has_chunk(chunks[UNSYNCED_MAX - 1]) && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert!(copy.has_chunk(chunks[0]), "they are here");
+        assert!(!copy.folder.join(HELD).exists() && !writer.is_finished(), "and none is promised");
+        drop(turn);
+    });
+    assert_eq!(copy.held_bytes(), copy.bytes_of(&chunks[..UNSYNCED_MAX]));
+    let promised = fs::read(copy.folder.join(HELD)).unwrap();
+    assert_eq!(promised, copy.held());
+    // What came behind them stays unpromised while it is not synchronised.
+    scene.fetch(&copy, &chunks[UNSYNCED_MAX..UNSYNCED_MAX + 1]);
+    copy.write_map().unwrap();
+    assert_eq!(fs::read(copy.folder.join(HELD)).unwrap(), promised);
+    assert_ne!(copy.held(), promised);
+}
