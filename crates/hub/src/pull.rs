@@ -249,8 +249,15 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
             reason: reason.to_owned(),
         });
     }
-    let id =
-        blake3::hash(url.split(['?', '#']).next().unwrap_or_default().as_bytes()).to_hex()[..16].to_owned();
+    // What is signed stands in the query and changes; what the file is, the host says. Where it does not, all of the address counts.
+    let version =
+        ["etag", "last-modified"].into_iter().find_map(|name| answers::header(&answer.headers, name));
+    let whole = url.split('#').next().unwrap_or_default();
+    let identity = match version {
+        Some(version) => format!("{}\n{version}", whole.split('?').next().unwrap_or_default()),
+        None => whole.to_owned(),
+    };
+    let id = blake3::hash(identity.as_bytes()).to_hex()[..16].to_owned();
     let below = names::relative(&name);
     let variant = Variant {
         label: name.clone(),

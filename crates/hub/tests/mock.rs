@@ -585,6 +585,26 @@ fn a_file_at_an_address_comes_without_a_digest_and_that_is_known() {
 }
 
 #[test]
+fn a_file_that_changed_at_its_address_is_another_and_nothing_of_both_is_put_together() {
+    let bench = one_file(3 * CHUNK);
+    let url = |query: &str| format!("{}/org/repo/resolve/main/m-Q8_0.gguf{query}", bench.hub.endpoint());
+    let client = Client::new(bench.settings());
+    let (plan, cancel) = (bench.plan(&client, &url("")).unwrap(), Cancel::default());
+    let options = PullOptions { rate_max: Some(8 << 20), ..bench.options() };
+    let result = fetch(&client, &plan, &options, &cancel, &mut |p| {
+        if p.done_bytes >= CHUNK as u64 {
+            cancel.cancel();
+        }
+    });
+    assert!(result.is_err());
+    let other: Vec<u8> = bytes(3 * CHUNK).into_iter().map(|b| b ^ 1).collect();
+    bench.hub.put("org/repo", Repository::new(&[("m-Q8_0.gguf", other.clone())]));
+    let fetched = bench.pull(&url("?signature=2")).unwrap();
+    assert!(std::fs::read(&fetched.path).unwrap() == other);
+    assert!(bench.pull(&url("?signature=3")).unwrap().was_here, "the same file under another signature");
+}
+
+#[test]
 fn a_search_lists_what_a_reference_can_name() {
     let bench = one_file(10);
     bench.hub.put("a/Qwen-GGUF", Repository::new(&[]));
