@@ -6,20 +6,22 @@ use std::sync::Arc;
 use exo_store::ModelRecord;
 use exo_types::ModelId;
 
-use crate::library::Library;
-use exo_accelerators::chain;
+use crate::library::{Library, LibraryError};
 
 /// Hashes a file or folder, opens it, and gives it its name.
-pub async fn add(library: &Arc<Library>, path: PathBuf, name: Option<String>) -> Result<ModelRecord, String> {
+pub async fn add(
+    library: &Arc<Library>,
+    path: PathBuf,
+    name: Option<String>,
+) -> Result<ModelRecord, LibraryError> {
     let record = add_without_name(library, path, name).await?;
     takes_name(library, record.id).await
 }
 
 /// Gives a model that was opened its name, which another commit of it may have had.
-pub async fn takes_name(library: &Library, id: ModelId) -> Result<ModelRecord, String> {
+pub async fn takes_name(library: &Library, id: ModelId) -> Result<ModelRecord, LibraryError> {
     let store = library.store().clone();
-    let named = tokio::task::spawn_blocking(move || store.takes_name(id).map_err(|e| chain(&e)));
-    named.await.map_err(|e| e.to_string())?
+    Ok(tokio::task::spawn_blocking(move || store.takes_name(id)).await??)
 }
 
 /// Hashes a file or folder, and opens it, so that a model that cannot run is refused here and not at its first request.
@@ -27,25 +29,25 @@ pub async fn add_without_name(
     library: &Arc<Library>,
     path: PathBuf,
     name: Option<String>,
-) -> Result<ModelRecord, String> {
+) -> Result<ModelRecord, LibraryError> {
     let adding = library.clone();
     let added = tokio::task::spawn_blocking(move || {
-        let listed = adding.store().list().map_err(|e| chain(&e))?;
+        let listed = adding.store().list()?;
         let added = match &name {
             Some(name) => adding.store().add_path_as(&path, name, &mut |_, _| {}),
             None => adding.store().add_path(&path, &mut |_, _| {}),
         };
-        let record = added.map_err(|e| chain(&e))?;
+        let record = added?;
         let is_new = listed.iter().all(|known| known.id != record.id);
-        Ok::<_, String>((record, is_new))
+        Ok::<_, LibraryError>((record, is_new))
     });
-    let (record, is_new) = added.await.map_err(|e| e.to_string())??;
-    if let Err(message) = library.open(record.id, &[]).await {
+    let (record, is_new) = added.await??;
+    if let Err(error) = library.open(record.id, &[]).await {
         // One that was listed before stays: it may be the disk that fails.
         if is_new {
             let _ = library.store().forget(record.id);
         }
-        return Err(message);
+        return Err(error);
     }
     // This node may never be asked for it: its vocabulary is read again when it is.
     library.release(record.id);

@@ -342,7 +342,7 @@ impl Fetcher {
         self.ask(&Ask::Details(model)).await?;
         self.reader.set_limits(DETAILS_LIMITS);
         let bytes = self.answer().await?;
-        SharedDetails::read(&bytes).map_err(|reason| FetchError::Wrong { holder, reason })
+        SharedDetails::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
     }
 
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {

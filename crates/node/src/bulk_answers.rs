@@ -45,7 +45,7 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, eve
             continue;
         }
         if let Ask::Details(model) = ask {
-            let told = library.tell_of(model).await;
+            let told = library.tell_of(model).await.map_err(|error| chain(&error));
             let told = told.and_then(|told| serde_json::to_vec(&told).map_err(|error| error.to_string()));
             let sent = match told {
                 Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,

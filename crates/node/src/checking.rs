@@ -11,7 +11,7 @@ use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
 
 use crate::bulk::{DIGEST_CHUNKS_MAX, FetchError, Fetcher};
-use crate::library::Library;
+use crate::library::{Library, LibraryError};
 use exo_accelerators::chain;
 
 /// What a check found.
@@ -68,13 +68,12 @@ impl Peer<'_> {
 
 impl Library {
     /// Compares a model of a hub with the digests that the hub named. What was found is kept with this node's copy.
-    pub async fn check(&self, id: ModelId, holders: &[Holder]) -> Result<CheckOutcome, String> {
+    pub async fn check(&self, id: ModelId, holders: &[Holder]) -> Result<CheckOutcome, LibraryError> {
         self.ensure_manifest(id, holders).await?;
         let store = self.store().clone();
-        let partial =
-            tokio::task::spawn_blocking(move || store.partial(id)).await.map_err(|e| e.to_string())?;
-        let partial = partial.map_err(|e| chain(&e))?.filter(|partial| partial.manifest().hub.is_some());
-        let partial = partial.ok_or("each chunk of it is checked as it comes, by the model's identity")?;
+        let partial = tokio::task::spawn_blocking(move || store.partial(id)).await??;
+        let partial = partial.filter(|partial| partial.manifest().hub.is_some());
+        let partial = partial.ok_or(LibraryError::NotOfHub)?;
         let unseen = partial.unseen();
         let mut peers = self.peers_with_chunks(&partial, holders).await;
         let outcome = self.check_files(&partial, &mut peers).await?;
@@ -83,8 +82,7 @@ impl Library {
             CheckOutcome::Differs { .. } => false,
             CheckOutcome::Missing { .. } => return Ok(outcome),
         };
-        let kept = tokio::task::spawn_blocking(move || partial.note_check(matches, unseen)).await;
-        kept.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?;
+        tokio::task::spawn_blocking(move || partial.note_check(matches, unseen)).await??;
         Ok(outcome)
     }
 
@@ -110,7 +108,7 @@ impl Library {
         &self,
         partial: &Arc<PartialModel>,
         peers: &mut Vec<Peer<'_>>,
-    ) -> Result<CheckOutcome, String> {
+    ) -> Result<CheckOutcome, LibraryError> {
         let manifest = partial.manifest().clone();
         let digests = manifest.hub.iter().flat_map(|hub| &hub.files).map(|file| file.sha256);
         let mut bytes = 0u64;
@@ -135,7 +133,7 @@ async fn digest_of(
     peers: &mut Vec<Peer<'_>>,
     manifest: &Manifest,
     file: u32,
-) -> Result<Result<[u8; 32], u64>, String> {
+) -> Result<Result<[u8; 32], u64>, LibraryError> {
     let count = manifest.chunk_count(file);
     let (mut state, mut at) = (Sha256State::default(), 0);
     loop {
@@ -149,7 +147,7 @@ async fn digest_of(
         let digested = if own > 0 {
             let partial = partial.clone();
             let work = tokio::task::spawn_blocking(move || partial.digest(first, own, state));
-            (own, work.await.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?)
+            (own, work.await??)
         } else {
             let Some((index, length)) = best.map(|peer| (peer, run(&|chunk| peers[peer].held.has(chunk))))
             else {
@@ -178,7 +176,7 @@ async fn digest_of(
             {
                 state = next;
             }
-            _ => return Err("a member gave a state of another part of the file".to_owned()),
+            _ => return Err(LibraryError::OtherState),
         }
     }
 }

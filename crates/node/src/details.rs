@@ -69,8 +69,8 @@ pub struct SharedDetails {
 
 impl SharedDetails {
     /// Of another's words what may be shown.
-    pub fn read(bytes: &[u8]) -> Result<Self, String> {
-        let mut told: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    pub fn read(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut told: Self = serde_json::from_slice(bytes)?;
         let Details { architecture, format, dtypes, tools, .. } = &mut told.details;
         for name in [architecture, format] {
             *name = clean_name(name, NAME_CHARS_MAX);

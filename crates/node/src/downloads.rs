@@ -499,7 +499,7 @@ impl Downloads for NodeDownloads {
                 // A list that cannot be read is not an empty one.
                 let known = store.list().map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 let kept = Kept { waiting, known: known.into_iter().map(|record| record.path).collect() };
-                Ok(exo_hub::forget_partial(&root, &kept))
+                Ok::<_, AdminError>(exo_hub::forget_partial(&root, &kept))
             });
             let pruned = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })??;
             let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;

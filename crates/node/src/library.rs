@@ -1,5 +1,6 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
+mod errors;
 pub(crate) mod room;
 
 use std::collections::{HashMap, HashSet};
@@ -23,6 +24,8 @@ use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
 use crate::turn_rules::TurnRules;
 use exo_accelerators::chain;
+
+pub use errors::LibraryError;
 use room::Room;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
@@ -103,15 +106,6 @@ pub struct Library {
     asking: Mutex<HashSet<String>>,
 }
 
-/// Why bytes of a model did not come to this disk.
-#[derive(Debug)]
-pub struct NotStored {
-    /// For people.
-    pub reason: String,
-    /// Whether the disk has no room for them: it will hardly have it the next time.
-    pub is_refusal: bool,
-}
-
 /// How far a shard is on this disk. `done_bytes` never become fewer, neither within a fetch nor, but for what was in flight, from one to
 /// the next: what counts as progress at the coordinator would else be none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,12 +142,6 @@ impl ShardProgress {
     }
 }
 
-impl std::convert::From<String> for NotStored {
-    fn from(reason: String) -> Self {
-        Self { reason, is_refusal: false }
-    }
-}
-
 impl Library {
     /// A library over a store.
     pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Room) -> Self {
@@ -179,22 +167,20 @@ impl Library {
     }
 
     /// The description of a model alone, read anew: for planning, which needs no tokenizer.
-    pub async fn describe(&self, id: ModelId, holders: &[Holder]) -> Result<Model, String> {
+    pub async fn describe(&self, id: ModelId, holders: &[Holder]) -> Result<Model, LibraryError> {
         self.ensure_manifest(id, holders).await?;
         let store = self.store.clone();
-        let read = move || store.open_model(id).map_err(|error| chain(&error));
-        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
+        Ok(tokio::task::spawn_blocking(move || store.open_model(id)).await??)
     }
 
     /// Opens the description of a model, from disk or from the headers a holder sends.
-    pub async fn open(&self, id: ModelId, holders: &[Holder]) -> Result<Arc<OpenModel>, String> {
+    pub async fn open(&self, id: ModelId, holders: &[Holder]) -> Result<Arc<OpenModel>, LibraryError> {
         if let Some(open) = self.cached(id) {
             return Ok(open);
         }
         self.ensure_manifest(id, holders).await?;
         let store = self.store.clone();
-        let opened = tokio::task::spawn_blocking(move || open_model(&store, id)).await;
-        let open = Arc::new(opened.map_err(|e| e.to_string())??);
+        let open = Arc::new(tokio::task::spawn_blocking(move || open_model(&store, id)).await??);
         let mut cache = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.len() >= OPEN_MAX {
             cache.clear();
@@ -204,13 +190,13 @@ impl Library {
     }
 
     /// What lists show of a model on this node's disk. Read once.
-    pub async fn details(&self, id: ModelId) -> Result<Details, String> {
+    pub async fn details(&self, id: ModelId) -> Result<Details, LibraryError> {
         if let Some(details) = self.details.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
             return Ok(details.clone());
         }
         let store = self.store.clone();
-        let read = move || store.open_model(id).map(|model| Details::of(&model)).map_err(|e| chain(&e));
-        let details = tokio::task::spawn_blocking(read).await.map_err(|e| e.to_string())??;
+        let read = move || store.open_model(id).map(|model| Details::of(&model));
+        let details = tokio::task::spawn_blocking(read).await??;
         self.details.lock().unwrap_or_else(PoisonError::into_inner).insert(id, details.clone());
         Ok(details)
     }
@@ -248,10 +234,10 @@ impl Library {
     }
 
     /// What members are told of a model that is whole here.
-    pub async fn tell_of(&self, id: ModelId) -> Result<SharedDetails, String> {
-        let record = self.store.record(id).map_err(|error| chain(&error))?;
+    pub async fn tell_of(&self, id: ModelId) -> Result<SharedDetails, LibraryError> {
+        let record = self.store.record(id)?;
         if !record.complete {
-            return Err(format!("{id} is not whole here"));
+            return Err(LibraryError::NotWhole { id });
         }
         let added_unix_s = modified_unix_s(&record.path);
         Ok(SharedDetails { details: self.details(id).await?, added_unix_s })
@@ -275,7 +261,7 @@ impl Library {
     }
 
     /// Has manifest and headers on disk, fetching them if need be.
-    pub async fn ensure_manifest(&self, id: ModelId, holders: &[Holder]) -> Result<(), String> {
+    pub async fn ensure_manifest(&self, id: ModelId, holders: &[Holder]) -> Result<(), LibraryError> {
         let partial = match self.local(id).await? {
             Local::Complete => return Ok(()),
             Local::Partial(partial) => partial,
@@ -295,13 +281,11 @@ impl Library {
         holders: &[Holder],
         progress: &mut (dyn FnMut(ShardProgress) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
-    ) -> Result<(), NotStored> {
+    ) -> Result<(), LibraryError> {
         room::note(&self.store, vec![id]).await;
         let Local::Partial(partial) = self.local(id).await? else { return Ok(()) };
         let opened = partial.clone();
-        let model =
-            tokio::task::spawn_blocking(move || opened.open_model()).await.map_err(|e| e.to_string())?;
-        let ranges = model.map_err(|e| chain(&e))?.byte_ranges(shard);
+        let ranges = tokio::task::spawn_blocking(move || opened.open_model()).await??.byte_ranges(shard);
         let missing = partial.missing(&ranges);
         let mut so_far = ShardProgress::new(partial.bytes_touched_by(&ranges), partial.bytes_of(&missing));
         progress(so_far);
@@ -310,25 +294,27 @@ impl Library {
             progress(so_far);
         };
         self.fetch_into_room(&partial, &missing, holders, &mut progress, received).await?;
-        let flushed =
-            tokio::task::spawn_blocking(move || partial.flush()).await.map_err(|e| e.to_string())?;
-        Ok(flushed.map_err(|e| chain(&e))?)
+        Ok(tokio::task::spawn_blocking(move || partial.flush()).await??)
     }
 
-    async fn local(&self, id: ModelId) -> Result<Local, String> {
+    async fn local(&self, id: ModelId) -> Result<Local, LibraryError> {
         let store = self.store.clone();
         let found = tokio::task::spawn_blocking(move || match store.record(id) {
             Ok(record) if record.complete && record.problem.is_none() => Ok(Local::Complete),
             Ok(_) => match store.manifest(id) {
-                Ok(manifest) => store.prepare(&manifest).map(Local::Partial).map_err(|e| chain(&e)),
+                Ok(manifest) => store.prepare(&manifest).map(Local::Partial),
                 Err(_) => Ok(Local::Absent),
             },
             Err(_) => Ok(Local::Absent),
         });
-        found.await.map_err(|e| e.to_string())?
+        Ok(found.await??)
     }
 
-    async fn fetch_manifest(&self, id: ModelId, holders: &[Holder]) -> Result<Arc<PartialModel>, String> {
+    async fn fetch_manifest(
+        &self,
+        id: ModelId,
+        holders: &[Holder],
+    ) -> Result<Arc<PartialModel>, LibraryError> {
         let mut errors = Errors::default();
         for holder in holders {
             let fetched = async {
@@ -338,13 +324,12 @@ impl Library {
             match fetched.await {
                 Ok(manifest) => {
                     let store = self.store.clone();
-                    let prepared = tokio::task::spawn_blocking(move || store.prepare(&manifest)).await;
-                    return prepared.map_err(|e| e.to_string())?.map_err(|e| chain(&e));
+                    return Ok(tokio::task::spawn_blocking(move || store.prepare(&manifest)).await??);
                 }
                 Err(error) => errors.add(&error),
             }
         }
-        Err(errors.text(id))
+        Err(errors.all(id))
     }
 
     /// Takes room for chunks on the disk and fetches them.
@@ -355,20 +340,17 @@ impl Library {
         holders: &[Holder],
         progress: &mut (dyn FnMut(FetchProgress) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
-    ) -> Result<(), NotStored> {
+    ) -> Result<(), LibraryError> {
         let needed_bytes = chunks.iter().filter_map(|chunk| partial.manifest().chunk_len(*chunk)).sum();
         let room = self.make_room(Some(partial.id()), needed_bytes, &|| true).await;
-        let room = room.map_err(|error| {
-            let reason = format!("{error} ({})", error.hint());
-            NotStored { reason, is_refusal: true }
-        })?;
+        let room = room.map_err(|error| LibraryError::NoRoom { error })?;
         let progress = &mut |news| {
             if let FetchProgress::Stored(bytes) = news {
                 room.claim.arrived(bytes);
             }
             progress(news);
         };
-        Ok(self.fetch(partial, chunks, holders, progress, received).await?)
+        self.fetch(partial, chunks, holders, progress, received).await
     }
 
     /// Fetches chunks from the holders in turn; what one could not give, the next is asked for.
@@ -379,7 +361,7 @@ impl Library {
         holders: &[Holder],
         progress: &mut (dyn FnMut(FetchProgress) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
-    ) -> Result<(), String> {
+    ) -> Result<(), LibraryError> {
         if chunks.is_empty() {
             return Ok(());
         }
@@ -398,11 +380,11 @@ impl Library {
             };
             match fetched.await {
                 Ok(()) => return Ok(()),
-                Err(error @ FetchError::Disk { .. }) => return Err(chain(&error)),
+                Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
                 Err(error) => errors.add(&error),
             }
         }
-        Err(errors.text(partial.id()))
+        Err(errors.all(partial.id()))
     }
 }
 
@@ -421,17 +403,17 @@ impl Errors {
         self.0.push(chain(error));
     }
 
-    fn text(&self, id: ModelId) -> String {
+    fn all(&self, id: ModelId) -> LibraryError {
         if self.0.is_empty() {
-            return format!("no member that is reachable has model {id}");
+            return LibraryError::NoHolder { id };
         }
-        format!("model {id} could not be fetched: {}", self.0.join("; "))
+        LibraryError::NotFetched { id, reasons: self.0.join("; ") }
     }
 }
 
-fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
-    let mut model = store.open_model(id).map_err(|e| chain(&e))?;
-    let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(|e| chain(&e))?;
+fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, LibraryError> {
+    let mut model = store.open_model(id)?;
+    let tokenizer = Tokenizer::from_source(&model.take_tokenizer())?;
     let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
     let (bos, eos) = (text(tokenizer.bos().or(model.config.bos)), text(tokenizer.eos()));
     let template = model

@@ -16,6 +16,7 @@ use exo_types::NodeId;
 
 use crate::bulk::{FetchError, FetchProgress, Fetcher, From, PeerChunks};
 use crate::hub_bytes::HubBytes;
+use crate::library::LibraryError;
 use exo_accelerators::chain;
 
 /// Chunks that are asked of the hub between two looks at what members have.
@@ -107,7 +108,7 @@ impl<'a> Obtaining<'a> {
         mut self,
         chunks: &[ChunkRef],
         progress: &mut (dyn FnMut(FetchProgress) + Send),
-    ) -> Result<(), String> {
+    ) -> Result<(), LibraryError> {
         let mut others = LeftToOthers::default();
         let id = self.partial.id();
         loop {
@@ -130,7 +131,7 @@ impl<'a> Obtaining<'a> {
                     Err(error) => failure = chain(&error),
                 }
             }
-            let Err(of_peers) = self.through_peers(&batch, progress).await else { continue };
+            let Some(of_peers) = self.through_peers(&batch, progress).await? else { continue };
             // Who waits as the hub asks goes on looking at what members have.
             if let Some(left) = self.hub.hub_wait(Instant::now()) {
                 progress(FetchProgress::HubWaits(left));
@@ -140,7 +141,7 @@ impl<'a> Obtaining<'a> {
             if failure.is_empty() {
                 failure = self.hub.last_failure(id).unwrap_or_default();
             }
-            return Err(format!("model {id} could not be fetched: {failure}{of_peers}"));
+            return Err(LibraryError::NotFetched { id, reasons: format!("{failure}{of_peers}") });
         }
     }
 
@@ -159,7 +160,7 @@ impl<'a> Obtaining<'a> {
         &mut self,
         chunks: &[ChunkRef],
         progress: &mut (dyn FnMut(FetchProgress) + Send),
-    ) -> Result<BTreeSet<ChunkRef>, String> {
+    ) -> Result<BTreeSet<ChunkRef>, LibraryError> {
         let mut coming = BTreeSet::new();
         for index in 0..self.peers.len() {
             let missing = self.missing(chunks);
@@ -168,7 +169,7 @@ impl<'a> Obtaining<'a> {
             }
             match self.take_from(index, &missing, progress).await {
                 Ok(found) => coming.extend(found),
-                Err(error @ FetchError::Disk { .. }) => return Err(chain(&error)),
+                Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
                 Err(error) => self.give_up(index, &error),
             }
         }
@@ -245,12 +246,12 @@ impl<'a> Obtaining<'a> {
         peer.failure = Some((Instant::now(), chain(error)));
     }
 
-    /// Has members fetch from the hub what this node cannot; the error has what each said.
+    /// Has members fetch from the hub what this node cannot. Without one that does: what each said.
     async fn through_peers(
         &mut self,
         chunks: &[ChunkRef],
         progress: &mut (dyn FnMut(FetchProgress) + Send),
-    ) -> Result<(), String> {
+    ) -> Result<Option<String>, LibraryError> {
         for index in 0..self.peers.len() {
             if !self.peers[index].is_asked(Instant::now()) {
                 continue;
@@ -258,13 +259,13 @@ impl<'a> Obtaining<'a> {
             self.peers[index].fetcher = None; // it has hung up if the hub was tried for a minute
             let missing = self.missing(chunks);
             match self.fetch(index, &missing, From::Hub, progress).await {
-                Ok(()) => return Ok(()),
-                Err(error @ FetchError::Disk { .. }) => return Err(format!("; {}", chain(&error))),
+                Ok(()) => return Ok(None),
+                Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
                 Err(error) => self.give_up(index, &error),
             }
         }
         let failures = self.peers.iter().filter_map(|peer| peer.failure.as_ref());
-        Err(failures.map(|(_, failure)| format!("; {failure}")).collect())
+        Ok(Some(failures.map(|(_, failure)| format!("; {failure}")).collect()))
     }
 }
 

@@ -16,6 +16,7 @@ use super::register::{check_opens, register};
 use super::saved::SavedPull;
 use super::updates::Older;
 use crate::hub_bytes::TOKEN_MAX;
+use crate::library::LibraryError;
 use crate::library::room::Taken;
 use crate::reference_error::ReferenceError;
 use exo_accelerators::chain;
@@ -513,7 +514,7 @@ async fn attempt(
                 Brought::Files(fetched) => shared.add(pull, fetched).await,
                 Brought::Known { known, is_new } => shared.add_known(pull, known, is_new).await,
             };
-            added.map_or_else(|message| Attempt::Failed((message, None)), |()| over)
+            added.map_or_else(|error| Attempt::Failed((chain(&error), None)), |()| over)
         }
         Ok(Err(ReferenceError::Hub(HubError::Cancelled))) => over,
         Ok(Err(_)) if is_wish_new => over,
@@ -544,15 +545,15 @@ impl Shared {
     }
 
     /// Makes what came known to the node.
-    async fn add(self: &Arc<Self>, pull: &Pull, fetched: Fetched) -> Result<(), String> {
+    async fn add(self: &Arc<Self>, pull: &Pull, fetched: Fetched) -> Result<(), LibraryError> {
         pull.show(self, |view| {
             (view.state, view.error, view.hint) = (PullState::Adding, None, None);
             view.verified_bytes = view.total_bytes.unwrap_or(view.verified_bytes);
         });
         let added = crate::adding::add_without_name(&self.library, fetched.path.clone(), None).await;
-        let record = added.map_err(|message| {
-            let path = fetched.path.display();
-            format!("{message}; what was fetched is at {path}, and `exo prune` deletes it after an hour")
+        let record = added.map_err(|error| LibraryError::Unusable {
+            error: Box::new(error),
+            path: fetched.path.display().to_string(),
         })?;
         crate::library::room::note(self.library.store(), vec![record.id]).await;
         let (record, replaced) = self.name(pull, record.id).await?;
@@ -577,15 +578,15 @@ impl Shared {
         pull: &Pull,
         known: ModelRecord,
         is_new: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), LibraryError> {
         pull.show(self, |view| {
             (view.state, view.error, view.hint) = (PullState::Adding, None, None);
         });
-        if let Err(message) = self.library.open(known.id, &[]).await {
+        if let Err(error) = self.library.open(known.id, &[]).await {
             if is_new {
                 let _ = self.library.store().forget(known.id);
             }
-            return Err(message);
+            return Err(error);
         }
         self.library.release(known.id);
         crate::library::room::note(self.library.store(), vec![known.id]).await;
@@ -608,26 +609,27 @@ impl Shared {
         &self,
         pull: &Pull,
         newer: ModelId,
-    ) -> Result<(ModelRecord, Option<ReplacedModelView>), String> {
+    ) -> Result<(ModelRecord, Option<ReplacedModelView>), LibraryError> {
         let Some(older) = &pull.request.update_of else {
             return Ok((crate::adding::takes_name(&self.library, newer).await?, None));
         };
-        let older: ModelId = older.parse().map_err(|e| chain(&e))?;
+        let older: ModelId =
+            older.parse().map_err(|_| LibraryError::NoId(exo_types::printable(older, 80)))?;
         let store = self.library.store().clone();
         let replaced = tokio::task::spawn_blocking(move || {
-            let replaced = store.replace(older, newer).map_err(|e| chain(&e))?;
-            Ok::<_, String>((store.record(newer).map_err(|e| chain(&e))?, replaced))
+            let replaced = store.replace(older, newer)?;
+            Ok::<_, LibraryError>((store.record(newer)?, replaced))
         });
-        let (record, replaced) = replaced.await.map_err(|e| e.to_string())??;
+        let (record, replaced) = replaced.await??;
         let name = match replaced {
-            Replaced::Gone => return Err(chain(&ReferenceError::Superseded)),
+            Replaced::Gone => return Err(LibraryError::Superseded),
             Replaced::Stays => return Ok((record, None)),
             Replaced::Goes { name } => name,
         };
         self.library.remove_replaced().await;
         let store = self.library.store().clone();
         let removed = tokio::task::spawn_blocking(move || store.record(older).is_err()).await;
-        Ok((record, Some(ReplacedModelView { name, removed: removed.map_err(|e| e.to_string())? })))
+        Ok((record, Some(ReplacedModelView { name, removed: removed? })))
     }
 }
 

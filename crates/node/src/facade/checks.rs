@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use super::{ANSWER_MAX, NodeFacade, ask_node};
 use crate::checking::CheckOutcome;
 use crate::events::EventSender;
-use crate::library::Library;
+use crate::library::{Library, LibraryError};
+use exo_accelerators::chain;
 
 /// Results that are kept; the oldest name goes first.
 const KEPT_MAX: usize = 64;
@@ -127,7 +128,7 @@ impl Checker {
         shown
     }
 
-    fn over(&self, began: ModelCheckView, outcome: Result<CheckOutcome, String>) -> ModelCheckView {
+    fn over(&self, began: ModelCheckView, outcome: Result<CheckOutcome, LibraryError>) -> ModelCheckView {
         match outcome {
             Ok(CheckOutcome::Matches { bytes, nodes }) => {
                 let view = self.view.borrow();
@@ -149,7 +150,7 @@ impl Checker {
                 let message = format!("no machine that is there has {file} from byte {start} on");
                 ModelCheckView { state: CheckState::Incomplete, message: Some(message), ..began }
             }
-            Err(message) => ModelCheckView { state: CheckState::Failed, message: Some(message), ..began },
+            Err(error) => ModelCheckView { state: CheckState::Failed, message: Some(chain(&error)), ..began },
         }
     }
 }

@@ -61,7 +61,7 @@ impl NodeFacade {
         let Ok(model) = tokio::time::timeout(FITS_MAX, described).await else {
             return Err(unavailable("no node that has the model has described it in time"));
         };
-        let model = model.map_err(|message| AdminError::Failed { message })?;
+        let model = model?;
         let is_whole = !resolved.holder_nodes.is_empty();
         Ok(Some(KnownModel { name: resolved.name, model, is_whole }))
     }

@@ -13,7 +13,7 @@ use exo_types::ModelId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use crate::bulk::{FetchError, Fetcher};
-use crate::library::{Library, modified_unix_s};
+use crate::library::{Library, LibraryError, modified_unix_s};
 use exo_accelerators::chain;
 
 /// For one member to say what it has.
@@ -111,7 +111,9 @@ impl NodeFacade {
 
     pub(super) async fn add(&self, path: String, name: Option<String>) -> Result<ModelView, AdminError> {
         let added = crate::adding::add(&self.library, PathBuf::from(path), name).await;
-        let record = added.map_err(|message| AdminError::Invalid { param: "path".to_owned(), message })?;
+        let invalid =
+            |error: LibraryError| AdminError::Invalid { param: "path".to_owned(), message: chain(&error) };
+        let record = added.map_err(invalid)?;
         let models = self.list_models(Question::ModelsAfterScan).await?;
         let id = record.id.to_full();
         let found = models.into_iter().find(|m| m.id == id);

@@ -21,7 +21,7 @@ impl NodeFacade {
     pub(super) async fn place_model(&self, request: PlaceRequest) -> Result<InstanceView, AdminError> {
         let resolved = self.resolve(&request.model).await.map_err(|m| m.for_admin(&request.model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await;
-        let open = open.map_err(|message| AdminError::Failed { message })?;
+        let open = open?;
         self.check_draft(&resolved, &open)
             .map_err(|message| AdminError::Invalid { param: "model".to_owned(), message })?;
         let cache = self.cache_of(request.context_tokens, request.slots, request.cache_tokens, request.kv);
@@ -119,7 +119,7 @@ impl NodeFacade {
     pub(super) async fn plan_model(&self, query: PlanQuery) -> Result<PlanView, AdminError> {
         let resolved = self.resolve(&query.model).await.map_err(|m| m.for_admin(&query.model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await;
-        let open = open.map_err(|message| AdminError::Failed { message })?;
+        let open = open?;
         let cache = self.cache_of(query.context_tokens, query.slots, query.cache_tokens, query.kv);
         let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
         check_context(query.context_tokens, open.model.config.context_tokens_max)

@@ -15,8 +15,9 @@ use super::placing::instance_request;
 use super::prompts::{check_prompt_text, prompt_bytes, text_bytes};
 use crate::events::Event;
 use crate::generate::{Prepared, Running, prepare, scores_prompt, stream};
-use crate::library::OpenModel;
+use crate::library::{LibraryError, OpenModel};
 use crate::meters::RequestWatch;
+use exo_accelerators::chain;
 
 impl NodeFacade {
     /// Runs a request, and counts how it ends.
@@ -75,7 +76,10 @@ impl NodeFacade {
     pub(super) async fn open(&self, model: &str) -> Result<(Resolved, Arc<OpenModel>), GenerateError> {
         let resolved = self.resolve(model).await.map_err(|m| m.for_request(model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await;
-        let failed = |reason| GenerateError::LoadFailed { model: model.to_owned(), reason };
+        let failed = |error: LibraryError| GenerateError::LoadFailed {
+            model: model.to_owned(),
+            reason: chain(&error),
+        };
         Ok((resolved, open.map_err(failed)?))
     }
 

@@ -10,8 +10,9 @@ use exo_types::ModelId;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::EventSender;
-use crate::library::{Library, NotStored, ShardProgress};
+use crate::library::{Library, LibraryError, ShardProgress};
 use crate::meters::{Meters, TransferMeter};
+use exo_accelerators::chain;
 
 /// The fetches under way.
 pub struct Fetches {
@@ -50,7 +51,7 @@ impl Fetches {
                     events.post(Input::Received { from, received });
                 };
                 match what {
-                    FetchWhat::Manifest => Ok(library.ensure_manifest(model, &holders).await?),
+                    FetchWhat::Manifest => library.ensure_manifest(model, &holders).await,
                     FetchWhat::Shard(shard) => {
                         library.ensure_shard(model, &shard, &holders, &mut progress, &received).await
                     }
@@ -61,7 +62,11 @@ impl Fetches {
                 done = work => {
                     let event = match done {
                         Ok(()) => FetchEvent::Done,
-                        Err(NotStored { reason, is_refusal }) => FetchEvent::Failed { reason, is_refusal },
+                        Err(error) => {
+                            // It will hardly have room the next time.
+                            let is_refusal = matches!(error, LibraryError::NoRoom { .. });
+                            FetchEvent::Failed { reason: chain(&error), is_refusal }
+                        }
                     };
                     events.post(Input::Fetched { fetch, event });
                     // Its entry goes with the next fetch.

@@ -1,0 +1,52 @@
+//! Why a model could not be opened, fetched, added or checked.
+
+use exo_accelerators::chain;
+use exo_api::AdminError;
+use exo_store::{ChunkError, NoRoom, StoreError};
+use exo_tokenizer::TokenizerError;
+use exo_types::ModelId;
+
+use crate::bulk::FetchError;
+
+/// What the library could not do with a model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LibraryError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Chunk(#[from] ChunkError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// What a member sent could not be kept.
+    #[error(transparent)]
+    Kept(Box<FetchError>),
+    #[error("{error} ({})", error.hint())]
+    NoRoom { error: NoRoom },
+    #[error("{id} is not whole here")]
+    NotWhole { id: ModelId },
+    #[error("no member that is reachable has model {id}")]
+    NoHolder { id: ModelId },
+    /// Each source has its reason.
+    #[error("model {id} could not be fetched: {reasons}")]
+    NotFetched { id: ModelId, reasons: String },
+    #[error("each chunk of it is checked as it comes, by the model's identity")]
+    NotOfHub,
+    #[error("a member gave a state of another part of the file")]
+    OtherState,
+    #[error("the model that this updates is not here any more, or another commit has taken its place")]
+    Superseded,
+    #[error("{0} is no id of a model")]
+    NoId(String),
+    /// It was fetched, and exo cannot use it.
+    #[error("{}; what was fetched is at {path}, and `exo prune` deletes it after an hour", chain(.error))]
+    Unusable { error: Box<LibraryError>, path: String },
+    #[error("a task of this node broke off")]
+    BrokenOff(#[from] tokio::task::JoinError),
+}
+
+impl From<LibraryError> for AdminError {
+    fn from(error: LibraryError) -> Self {
+        Self::Failed { message: chain(&error) }
+    }
+}
