@@ -99,11 +99,23 @@ pub(crate) fn delete_copy(hub: &Path, folder: &Path, copy: &Local, entries: &[En
     Ok(())
 }
 
+/// Whether other models of the list lie in this folder of a hub's models, too.
+pub(crate) fn is_shared(hub: &Path, folder: &Path, copy: &Local, entries: &[Entry]) -> bool {
+    let mut others =
+        entries.iter().filter_map(|entry| entry.local.as_ref()).filter(|other| other.path != copy.path);
+    others.any(|other| hub_folder(hub, &other.path).is_some_and(|its| its == folder))
+}
+
+/// Where the origin of the model in a folder is recorded.
+pub(crate) fn record_of(folder: &Path) -> PathBuf {
+    folder.with_file_name(origin_name(folder))
+}
+
 /// Deletes the folder of a model with the record of its origin.
 fn delete_hub_folder(folder: &Path) -> std::io::Result<()> {
     fs::remove_dir_all(folder)?;
     // Without its folder the record of its origin says nothing.
-    let _ = fs::remove_file(folder.with_file_name(origin_name(folder)));
+    let _ = fs::remove_file(record_of(folder));
     Ok(())
 }
 

@@ -360,9 +360,24 @@ impl Store {
         let hub = self.layout.hub();
         let folder_of = |local: &Local| commits::hub_folder(&hub, &local.path);
         let Some(before) = before else { return Ok(()) };
-        let (folder, now) = (folder_of(&before), now.local.as_ref().and_then(folder_of));
-        let Some(folder) = folder.filter(|folder| now.is_some_and(|now| now != *folder)) else {
-            return Ok(());
+        let (folder, now) = (folder_of(&before), now.local.as_ref().map(|local| (local, folder_of(local))));
+        let folder = match (folder, now) {
+            (Some(folder), Some((_, Some(now)))) if now != folder => folder,
+            (Some(folder), Some((own, None))) => {
+                if !commits::is_shared(&hub, &folder, &before, &self.entries()?) {
+                    // In no list any more: without its record it is what `exo prune` deletes.
+                    let _ = fs::remove_file(commits::record_of(&folder));
+                }
+                let (own, folder) = (own.path.display(), folder.display());
+                tracing::warn!(%own, %folder, "the same bytes are here twice: the user's own file counts, and `exo prune` deletes the copy of the hub");
+                return Ok(());
+            }
+            (None, Some((copy, Some(_)))) => {
+                let (own, copy) = (before.path.display(), copy.path.display());
+                tracing::warn!(%own, %copy, "the same bytes are here twice: the copy of the hub counts, and the user's own file is not used any more");
+                return Ok(());
+            }
+            _ => return Ok(()),
         };
         if let Err(error) = commits::delete_copy(&hub, &folder, &before, &self.entries()?) {
             tracing::warn!(path = %folder.display(), %error, "an older copy of the same bytes cannot be deleted");

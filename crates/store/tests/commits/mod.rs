@@ -121,3 +121,17 @@ fn what_comes_from_a_peer_takes_no_name_from_a_model_of_this_machine() {
     assert_eq!(store.find("m").unwrap().id, own);
     assert_eq!(store.record(id).unwrap().name, "m@bbbbbbb");
 }
+
+#[test]
+fn a_copy_of_the_hub_beside_the_user_s_own_file_counts_as_never_finished() {
+    let home = Home::new();
+    let store = home.store();
+    let copy = fetched(&home, OLD, "m.gguf", DType::F16);
+    let record = copy.parent().unwrap().with_file_name("Q8_0.origin.json");
+    let id = pull(&store, &copy).id;
+    let own = home.folder.path().join("own.gguf");
+    fs::copy(&copy, &own).unwrap();
+    assert_eq!(pull(&store, &own).id, id);
+    assert!(copy.exists() && !record.exists(), "whoever looks for what is in no list finds it");
+    assert_eq!(store.record(id).unwrap().path.file_name(), own.file_name());
+}
