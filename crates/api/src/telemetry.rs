@@ -89,6 +89,8 @@ pub struct DeviceTelemetryView {
     pub device: String,
     /// Its sensors.
     pub sensors: SensorsView,
+    /// At which temperature it slows itself down, in degrees Celsius.
+    pub limit_c: Option<f32>,
     /// Whether it is slowed down for heat or power.
     pub throttled: Option<bool>,
     /// What its memory holds.

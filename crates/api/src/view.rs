@@ -222,7 +222,7 @@ pub struct SensorsView {
 
 impl From<Monitor> for SensorsView {
     fn from(monitor: Monitor) -> Self {
-        let Monitor { temperature_c, power_w, clock_mhz, utilisation } = monitor;
+        let Monitor { temperature_c, power_w, clock_mhz, utilisation, .. } = monitor;
         Self { temperature_c, power_w, clock_mhz, utilisation }
     }
 }

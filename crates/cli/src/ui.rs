@@ -276,12 +276,13 @@ pub fn duration(duration: std::time::Duration) -> String {
 
 /// Sensor readings in the units people read; `None` if there are none.
 pub fn sensors(monitor: Monitor) -> Option<String> {
-    let Monitor { temperature_c, power_w, clock_mhz, utilisation } = monitor;
+    let Monitor { temperature_c, power_w, clock_mhz, utilisation, limit_c: _, throttled } = monitor;
     let readings = [
         temperature_c.map(|degrees| format!("{degrees:.0} °C")),
         power_w.map(|watts| format!("{watts:.0} W")),
         clock_mhz.map(|mhz| format!("{mhz:.0} MHz")),
         utilisation.map(|share| format!("{:.0} % busy", share * 100.0)),
+        throttled.filter(|is| *is).map(|_| "slowed down for heat or power".to_owned()),
     ];
     let told: Vec<String> = readings.into_iter().flatten().collect();
     (!told.is_empty()).then(|| told.join(", "))

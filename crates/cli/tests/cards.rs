@@ -246,6 +246,17 @@ fn a_card_in_use_tells_how_warm_it_is() {
     assert_eq!(sensors, told);
     let status = stdout(&node.exo(&["status"]));
     assert!(status.contains("cuda-0: 61 °C, 153 W, 1980 MHz, 50 % busy"), "{status}");
+    // The rules for heat are for each device, and go by its own limit.
+    let of_card = |alert: &Value| alert["device"] == "cuda-0" && alert["resolved_unix_s"].is_null();
+    let alerts = wait_for("both alerts of heat", SOON, || {
+        let alerts = node.get("/exo/v1/alerts");
+        let of_card: Vec<Value> = alerts.as_array()?.iter().filter(|a| of_card(a)).cloned().collect();
+        (of_card.len() == 2).then_some(of_card)
+    });
+    let text = |rule: &str| alerts.iter().find(|alert| alert["rule"] == rule).unwrap()["text"].clone();
+    let hot = text("device_hot").to_string();
+    assert!(hot.contains("is at 61 °C, and slows itself down at 62 °C"), "{hot}");
+    assert!(text("device_throttled").to_string().contains("slowed down for heat or power"));
     assert!(!std::fs::read_to_string(format!("/proc/{}/maps", node.pid())).unwrap().contains("nvidia-ml"));
 }
 

@@ -5,6 +5,7 @@ mod no_nvml;
 #[cfg(any(target_os = "linux", windows))]
 mod nvml;
 mod processor_meter;
+mod throttling;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -87,21 +88,21 @@ pub fn processor_sensors(root: &Path) -> Monitor {
         let name = fs::read_to_string(folder.join("name")).unwrap_or_default();
         PROCESSOR_HWMON.contains(&name.trim())
     };
-    let warmest = |folder: PathBuf| {
-        let spots = (1..=MONITORED_SPOTS_MAX).filter_map(|n| number(&folder.join(format!("temp{n}_input"))));
-        spots.reduce(f32::max)
+    let folders: Vec<PathBuf> = folders.filter(is_processor).collect();
+    let spots = |folder: &PathBuf, what: &str| {
+        let all = (1..=MONITORED_SPOTS_MAX).map(|n| number(&folder.join(format!("temp{n}_{what}"))));
+        all.flatten().filter(|milli| *milli > 0.0).collect::<Vec<_>>()
     };
+    let read = |what: &str| folders.iter().flat_map(|folder| spots(folder, what)).collect::<Vec<_>>();
     let cores = children(&root.join("sys/devices/system/cpu"), "cpu").into_iter();
     let khz: Vec<f32> = cores.filter_map(|core| number(&core.join("cpufreq/scaling_cur_freq"))).collect();
     Monitor {
-        temperature_c: folders
-            .filter(is_processor)
-            .filter_map(warmest)
-            .reduce(f32::max)
-            .map(|milli| milli / 1e3),
+        temperature_c: read("input").into_iter().reduce(f32::max).map(|milli| milli / 1e3),
         power_w: None,
         clock_mhz: (!khz.is_empty()).then(|| khz.iter().sum::<f32>() / khz.len() as f32 / 1e3),
         utilisation: None,
+        limit_c: read("crit").into_iter().reduce(f32::min).map(|milli| milli / 1e3),
+        throttled: None,
     }
 }
 
@@ -129,6 +130,8 @@ fn sysfs_sensors(root: &Path, pci_address: &str) -> Monitor {
         power_w: monitored("power1_average").or_else(|| monitored("power1_input")).map(|micro| micro / 1e6),
         clock_mhz: monitored("freq1_input").map(|hertz| hertz / 1e6).or_else(intel),
         utilisation: number(&card.join("gpu_busy_percent")).map(|percent| percent / 100.0),
+        limit_c: monitored("temp1_crit").filter(|milli| *milli > 0.0).map(|milli| milli / 1e3),
+        throttled: throttling::of_card(&card),
     }
 }
 
@@ -155,6 +158,7 @@ mod tests {
     fn amdgpu_tells_everything() {
         let told = check(&[
             ("hwmon/hwmon4/temp1_input", "61000"),
+            ("hwmon/hwmon4/temp1_crit", "100000"),
             ("hwmon/hwmon4/power1_average", "153000000"),
             ("hwmon/hwmon4/freq1_input", "2105000000"),
             ("gpu_busy_percent", "97"),
@@ -164,6 +168,8 @@ mod tests {
             power_w: Some(153.0),
             clock_mhz: Some(2105.0),
             utilisation: Some(0.97),
+            limit_c: Some(100.0),
+            throttled: None,
         };
         assert_eq!(told, all);
         assert_eq!(check(&[("hwmon/hwmon4/power1_input", "9000000")]).power_w, Some(9.0));
@@ -203,10 +209,17 @@ mod tests {
         write("class/hwmon/hwmon1/name", "coretemp\n");
         write("class/hwmon/hwmon1/temp1_input", "41000\n");
         write("class/hwmon/hwmon1/temp2_input", "55000\n");
+        write("class/hwmon/hwmon1/temp1_crit", "100000\n");
+        write("class/hwmon/hwmon1/temp2_crit", "95000\n");
         for (core, khz) in [("cpu0", "2000000"), ("cpu1", "3000000"), ("cpuidle", "9000000")] {
             write(&format!("devices/system/cpu/{core}/cpufreq/scaling_cur_freq"), khz);
         }
-        let told = Monitor { temperature_c: Some(55.0), clock_mhz: Some(2500.0), ..Monitor::default() };
+        let told = Monitor {
+            temperature_c: Some(55.0),
+            clock_mhz: Some(2500.0),
+            limit_c: Some(95.0),
+            ..Monitor::default()
+        };
         assert_eq!(processor_sensors(root.path()), told);
     }
 }

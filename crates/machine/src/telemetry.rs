@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_api as api;
 use exo_cluster::SchedulerStats;
 use exo_cluster::wire::{Histogram, LoadReport, Measured, ModelTotals, NodeReport, StageReport};
-use exo_types::{DeviceFacts, DeviceKind, NodeId, PlacementId, Time};
+use exo_types::{DeviceFacts, DeviceKind, Monitor, NodeId, PlacementId, Time};
 
 use crate::NodeMachine;
 
@@ -83,11 +83,15 @@ impl NodeMachine {
     fn device_telemetry(&self, report: &NodeReport) -> Vec<api::DeviceTelemetryView> {
         let view = |facts: &DeviceFacts| {
             let told = report.devices.iter().find(|device| device.device == facts.id);
-            let sensors: api::SensorsView = told.map(|device| device.monitor).unwrap_or_default().into();
-            let throttled = told.and_then(|device| device.throttled);
-            let memory = self.memory(report, facts);
-            let missing = missing(facts.kind, &sensors, throttled);
-            api::DeviceTelemetryView { device: facts.id.to_string(), sensors, throttled, memory, missing }
+            let monitor = told.map(|device| device.monitor).unwrap_or_default();
+            api::DeviceTelemetryView {
+                device: facts.id.to_string(),
+                sensors: monitor.into(),
+                limit_c: monitor.limit_c,
+                throttled: monitor.throttled,
+                memory: self.memory(report, facts),
+                missing: missing(facts.kind, &monitor),
+            }
         };
         report.facts.devices.iter().map(view).collect()
     }
@@ -210,17 +214,17 @@ pub(crate) fn load_view(load: &LoadReport) -> api::LoadView {
 }
 
 /// What a device does not tell, and why.
-fn missing(kind: DeviceKind, sensors: &api::SensorsView, throttled: Option<bool>) -> Vec<api::MissingView> {
+fn missing(kind: DeviceKind, monitor: &Monitor) -> Vec<api::MissingView> {
     let reason = match kind {
         DeviceKind::Cpu => "not reported by this system",
         _ => "not reported by this driver",
     };
     let told = [
-        ("temperature_c", sensors.temperature_c.is_some()),
-        ("power_w", sensors.power_w.is_some()),
-        ("clock_mhz", sensors.clock_mhz.is_some()),
-        ("utilisation", sensors.utilisation.is_some()),
-        ("throttled", throttled.is_some()),
+        ("temperature_c", monitor.temperature_c.is_some()),
+        ("power_w", monitor.power_w.is_some()),
+        ("clock_mhz", monitor.clock_mhz.is_some()),
+        ("utilisation", monitor.utilisation.is_some()),
+        ("throttled", monitor.throttled.is_some()),
     ];
     let untold = told.into_iter().filter(|(_, is_told)| !is_told);
     untold.map(|(what, _)| api::MissingView { what: what.to_owned(), reason: reason.to_owned() }).collect()

@@ -47,11 +47,10 @@ struct Looker {
 impl Looker {
     fn look(&mut self) -> Vec<DeviceEvent> {
         let sense = |address: &String| (address.clone(), exo_device::sensors(&self.root, address));
-        let (utilisation, processor_throttled) = self.meter.read(&self.root);
+        let (utilisation, throttled) = self.meter.read(&self.root);
         let processor = exo_device::processor_sensors(Path::new(&self.root));
         let sensed = Sensed {
-            processor: Monitor { utilisation, ..processor },
-            processor_throttled,
+            processor: Monitor { utilisation, throttled, ..processor },
             memory: exo_device::memory(&self.root),
             disk_free_bytes: exo_stdx::free_bytes(&self.data_dir),
             battery_percent: exo_device::battery_percent(&self.root),

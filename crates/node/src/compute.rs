@@ -42,8 +42,6 @@ pub struct Compute {
 #[derive(Clone, Default, Debug)]
 pub struct Sensed {
     pub processor: Monitor,
-    /// Whether the processor is slowed down for heat or power.
-    pub processor_throttled: Option<bool>,
     /// Memory of the machine.
     pub memory: Option<exo_device::Memory>,
     /// Free on the disk of the data folder.
@@ -195,11 +193,6 @@ impl Compute {
         let address = card.identity.pci_address.as_ref();
         let sensed = address.and_then(|address| self.sensed.cards.get(address)).copied();
         workers.unwrap_or_default().or(sensed.unwrap_or_default())
-    }
-
-    /// Whether a device is slowed down for heat or power, where that is told.
-    pub fn throttled(&self, device: &DeviceId) -> Option<bool> {
-        self.sensed.processor_throttled.filter(|_| *device == DeviceId::cpu())
     }
 
     /// What this process has read last.

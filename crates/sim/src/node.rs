@@ -233,7 +233,6 @@ impl Node {
                 state: DeviceState::Usable,
                 reason: String::new(),
                 monitor: Monitor::default(),
-                throttled: None,
             }],
             card_events: Vec::new(),
             process_bytes: Some(1 << 26),

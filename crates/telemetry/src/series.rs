@@ -199,6 +199,7 @@ mod tests {
         let device = DeviceTelemetryView {
             device: "cpu".to_owned(),
             sensors,
+            limit_c: None,
             throttled: None,
             memory: MemoryView { free_bytes: 7, ..MemoryView::default() },
             missing: Vec::new(),

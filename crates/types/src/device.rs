@@ -154,6 +154,10 @@ pub struct Monitor {
     pub clock_mhz: Option<f32>,
     /// Part of the time it was busy, 0 to 1.
     pub utilisation: Option<f32>,
+    /// At which temperature it slows itself down, in degrees Celsius.
+    pub limit_c: Option<f32>,
+    /// Whether it is slowed down for heat, or because its power supply asks for that.
+    pub throttled: Option<bool>,
 }
 
 impl Monitor {
@@ -169,6 +173,8 @@ impl Monitor {
             power_w: self.power_w.or(other.power_w),
             clock_mhz: self.clock_mhz.or(other.clock_mhz),
             utilisation: self.utilisation.or(other.utilisation),
+            limit_c: self.limit_c.or(other.limit_c),
+            throttled: self.throttled.or(other.throttled),
         }
     }
 }

@@ -550,6 +550,8 @@ export type DeviceGauges = {
 export type DeviceTelemetryView = {
   /** Its name within the node. */
   device: string;
+  /** At which temperature it slows itself down, in degrees Celsius. */
+  limit_c?: number | null;
   /** What its memory holds. */
   memory: MemoryView;
   /** What it does not tell. */

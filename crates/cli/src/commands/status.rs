@@ -140,7 +140,8 @@ fn remarks(device: &DeviceView) -> Vec<String> {
     };
     let reason = Some(device.support_reason.clone()).filter(|reason| !reason.is_empty());
     let SensorsView { temperature_c, power_w, clock_mhz, utilisation } = device.sensors;
-    let sensors = ui::sensors(Monitor { temperature_c, power_w, clock_mhz, utilisation });
+    let sensors =
+        ui::sensors(Monitor { temperature_c, power_w, clock_mhz, utilisation, ..Monitor::default() });
     let learned = exo_types::Corrections::from(device.corrections).text();
     let rates = device.rates_by_type.iter().map(|rates| {
         let when = if rates.is_stale { " (measured long ago)" } else { "" };

@@ -672,7 +672,7 @@ fn with_bus(bus: &Path, program: &str) -> Command {
     unshare
 }
 
-/// The folder of a library that plays NVIDIA's management library, in which each card tells the same.
+/// The folder of a library that plays NVIDIA's management library, in which each card tells the same: it is near its limit, and slowed down.
 pub fn nvml(folder: &Path) -> PathBuf {
     let library = folder.join("libnvidia-ml.so.1");
     let text = "#include <stdio.h>\nint nvmlInit_v2(void) { return 0; }\nint nvmlShutdown(void) { return 0; }\n\
@@ -681,6 +681,8 @@ pub fn nvml(folder: &Path) -> PathBuf {
                 int nvmlDeviceGetPowerUsage(void *card, unsigned *out) { *out = 153000; return 0; }\n\
                 int nvmlDeviceGetClockInfo(void *card, int of, unsigned *out) { *out = 1979 + of; return 0; }\n\
                 int nvmlDeviceGetUtilizationRates(void *card, unsigned out[2]) { out[0] = 50; out[1] = 7; return 0; }\n\
+                int nvmlDeviceGetTemperatureThreshold(void *card, int of, unsigned *out) { *out = of == 3 ? 62 : 90; return 0; }\n\
+                int nvmlDeviceGetCurrentClocksThrottleReasons(void *card, unsigned long long *out) { *out = 0x24; return 0; }\n\
                 int nvmlDeviceGetUUID(void *card, char *out, unsigned len) { return snprintf(out, len, \"GPU-7\") < 0; }\n";
     assert!(shared_library(&library, text), "cc: install Debian's gcc");
     folder.to_owned()

@@ -104,8 +104,6 @@ pub struct DeviceReport {
     pub reason: String,
     /// Its sensors.
     pub monitor: Monitor,
-    /// Whether it is slowed down for heat or power, where that is told.
-    pub throttled: Option<bool>,
 }
 
 /// A graphics card appeared, vanished or has another driver.

@@ -108,7 +108,6 @@ fn full_report() -> NodeReport {
         state: exo_types::DeviceState::Usable,
         reason: String::new(),
         monitor: Default::default(),
-        throttled: None,
     }];
     full.card_events = vec![CardEvent { at_unix_s: 1, text: "t".into() }];
     let histogram = Histogram { counts: vec![1], sum_us: 1 };

@@ -52,6 +52,7 @@ pub(super) fn sensors(pci_address: &str, accelerators: &[Accelerator]) -> Monito
         power_w: real("Total Power(W)"),
         clock_mhz: real("Core Clock(MHz)"),
         utilisation: real("Device Utilization %").map(|percent| percent / 100.0),
+        ..Monitor::default()
     }
 }
 
@@ -252,6 +253,7 @@ mod tests {
             power_w: Some(24.0),
             clock_mhz: Some(1300.0),
             utilisation: Some(0.07),
+            ..Monitor::default()
         };
         assert_eq!((sensors("0000:03:00.0", &both), free), (all, Some(7 << 30)));
         assert_eq!(memory_free_bytes("0000:03:00.0", None, &both), None);

@@ -1,10 +1,17 @@
 //! NVIDIA's management library, opened at run time.
 
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor, TemperatureThreshold};
 
 use exo_types::Monitor;
 
 use crate::{GraphicsCard, nvidia_architecture};
+
+/// What counts as slowed down. A card under load is at the power it may draw (`SW_POWER_CAP`): that is no fault.
+const SLOWED: ThrottleReasons = ThrottleReasons::SW_THERMAL_SLOWDOWN
+    .union(ThrottleReasons::HW_SLOWDOWN)
+    .union(ThrottleReasons::HW_THERMAL_SLOWDOWN)
+    .union(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN);
 
 /// The library, open.
 #[derive(Debug)]
@@ -41,11 +48,17 @@ impl Nvml {
     /// What the card at `pci_address` tells.
     pub fn sensors(&self, pci_address: &str) -> Monitor {
         let Ok(card) = self.0.device_by_pci_bus_id(pci_address) else { return Monitor::default() };
+        let limits = [TemperatureThreshold::GpuMax, TemperatureThreshold::Slowdown].into_iter();
+        // Where a limit is not known some drivers say 0.
+        let limit =
+            limits.filter_map(|limit| card.temperature_threshold(limit).ok()).find(|limit| *limit > 0);
         Monitor {
             temperature_c: card.temperature(TemperatureSensor::Gpu).ok().map(|degrees| degrees as f32),
             power_w: card.power_usage().ok().map(|milliwatts| milliwatts as f32 / 1e3),
             clock_mhz: card.clock_info(Clock::SM).ok().map(|mhz| mhz as f32),
             utilisation: card.utilization_rates().ok().map(|rates| rates.gpu as f32 / 100.0),
+            limit_c: limit.map(|degrees| degrees as f32),
+            throttled: card.current_throttle_reasons().ok().map(|reasons| reasons.intersects(SLOWED)),
         }
     }
 }

@@ -1,12 +1,10 @@
-use exo_types::Monitor;
-
 use super::*;
 
 #[test]
 fn what_a_device_does_not_tell_is_named_with_its_reason() {
-    let sensors: api::SensorsView = Monitor { temperature_c: Some(50.0), ..Monitor::default() }.into();
+    let monitor = Monitor { temperature_c: Some(50.0), throttled: Some(false), ..Monitor::default() };
     let names = |kind| {
-        let missing = missing(kind, &sensors, Some(false));
+        let missing = missing(kind, &monitor);
         missing.into_iter().map(|m| (m.what, m.reason)).collect::<Vec<_>>()
     };
     let of_card = names(DeviceKind::DiscreteGpu);

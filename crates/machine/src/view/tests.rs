@@ -381,8 +381,7 @@ fn devices_show_state_and_sensors_of_the_same_report() {
     let mut cluster = cluster();
     let monitor = Monitor { temperature_c: Some(60.0), ..Monitor::default() };
     let reason = "it hangs".to_owned();
-    let lost =
-        DeviceReport { device: DeviceId::cpu(), state: DeviceState::Lost, reason, monitor, throttled: None };
+    let lost = DeviceReport { device: DeviceId::cpu(), state: DeviceState::Lost, reason, monitor };
     cluster.reports.get_mut(&node(1)).unwrap().devices = vec![lost];
     let view = cluster.view();
     let [attic, desk] = [0, 1].map(|i| &view.nodes[i].devices[0]);

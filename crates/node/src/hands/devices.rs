@@ -151,8 +151,7 @@ impl Devices {
             let (state, reason) = self.compute.state(device);
             let workers = engines.hosts_on(device).find_map(|host| host.worker()?.monitor());
             let monitor = self.compute.monitor(device, workers);
-            let throttled = self.compute.throttled(device);
-            DeviceReport { device: device.clone(), state, reason, monitor, throttled }
+            DeviceReport { device: device.clone(), state, reason, monitor }
         };
         let reports = devices.iter().map(|device| report(&device.id)).collect();
         let memory_bytes = self.compute.memory(&self.config, self.host.as_ref());

@@ -84,7 +84,14 @@ fn device() -> DeviceTelemetryView {
         utilisation: Some(0.5),
     };
     let (device, memory) = ("cuda:0".to_owned(), MemoryView::default());
-    DeviceTelemetryView { device, sensors, throttled: Some(false), memory, missing: Vec::new() }
+    DeviceTelemetryView {
+        device,
+        sensors,
+        limit_c: None,
+        throttled: Some(false),
+        memory,
+        missing: Vec::new(),
+    }
 }
 
 fn requests() -> ModelRequestsView {

@@ -205,8 +205,14 @@ impl Findings<'_> {
             ..Affected::default()
         };
         if let Some(celsius) = device.sensors.temperature_c {
-            let text = format!("{subject} is at {celsius:.0} °C");
-            let level = above(f64::from(celsius), 90.0, 85.0);
+            let (bad, good, limit) = match device.limit_c.map(f64::from) {
+                Some(limit) => {
+                    (limit - 3.0, limit - 8.0, format!(", and slows itself down at {limit:.0} °C"))
+                }
+                None => (90.0, 85.0, String::new()),
+            };
+            let text = format!("{subject} is at {celsius:.0} °C{limit}");
+            let level = above(f64::from(celsius), bad, good);
             self.add("device_hot", level, affected(), subject.clone(), text);
         }
         // A phone or a laptop is slowed down on its battery, too.

@@ -31,6 +31,7 @@ pub fn node(id: &str) -> NodeTelemetryView {
         devices: vec![DeviceTelemetryView {
             device: "cuda:0".to_owned(),
             sensors: SensorsView { temperature_c: Some(60.0), ..SensorsView::default() },
+            limit_c: None,
             throttled: Some(false),
             memory: MemoryView::default(),
             missing: Vec::new(),

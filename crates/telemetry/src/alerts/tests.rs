@@ -443,6 +443,24 @@ fn the_text_of_an_alert_changes_twice_a_minute_and_its_silence_not_at_all() {
 }
 
 #[test]
+fn a_device_is_hot_by_its_own_limit_where_it_tells_one() {
+    let mut bench = Bench::new();
+    let mut is_hot = |celsius: f32, limit_c: Option<f32>| {
+        let device = &mut bench.world.1.nodes[1].devices[0];
+        (device.sensors.temperature_c, device.limit_c) = (Some(celsius), limit_c);
+        bench.pass(70);
+        bench.active() == ["device_hot"]
+    };
+    assert!(is_hot(85.0, Some(87.0)), "a card that holds at its limit");
+    assert!(is_hot(80.0, Some(87.0)), "it is not over yet");
+    assert!(!is_hot(78.0, Some(87.0)));
+    assert!(!is_hot(95.0, Some(105.0)), "a processor that is made for it");
+    assert!(!is_hot(85.0, None));
+    assert!(is_hot(91.0, None));
+    assert!(!is_hot(91.0, Some(f32::NAN)), "what is no number is no limit");
+}
+
+#[test]
 fn what_is_no_number_is_no_alert_and_floods_are_bounded() {
     let mut bench = Bench::new();
     bench.world.1.nodes[1].devices[0].sensors.temperature_c = Some(f32::NAN);

@@ -82,8 +82,8 @@ impl Check for DeviceReport {
     fn check(&self) -> Result<(), CheckError> {
         device_id(&self.device)?;
         text("bytes of a reason", &self.reason)?;
-        let Monitor { temperature_c, power_w, clock_mhz, utilisation } = self.monitor;
-        let readings = [temperature_c, power_w, clock_mhz, utilisation];
+        let Monitor { temperature_c, power_w, clock_mhz, utilisation, limit_c, throttled: _ } = self.monitor;
+        let readings = [temperature_c, power_w, clock_mhz, utilisation, limit_c];
         let is_finite = readings.into_iter().flatten().all(f32::is_finite);
         ensure(is_finite, "a sensor reading is not a number")
     }

@@ -341,7 +341,7 @@ fn samples(node: usize) -> Samples {
             mains_power: None,
         },
         memory_bytes: vec![(id.clone(), total)],
-        devices: vec![DeviceReport { device: id, state, reason, monitor, throttled: None }],
+        devices: vec![DeviceReport { device: id, state, reason, monitor }],
         card_events: Vec::new(),
         process_bytes: None,
         measured: SampledMeasures::default(),
