@@ -110,12 +110,20 @@ pub enum Reasoning {
     Unasked,
     /// None.
     Off,
+    /// Thoughts, also of a model that has none unless it is told to.
+    On {
+        /// Most tokens of a thought, at least 1, where they are bounded.
+        tokens_max: Option<u32>,
+    },
     /// So much, in the API's words.
     Effort {
         /// `low`, `medium`, …
         word: String,
         /// Most tokens of a thought, at least 1, where they are bounded, too.
         tokens_max: Option<u32>,
+        /// Whether thoughts are asked for with it. Else it is a bound on what there is: in a dialect whose clients ask for thoughts if
+        /// they want any.
+        is_asked: bool,
     },
     /// What the model does by itself, and no more than so many tokens, at least 1.
     Budget(u32),
@@ -124,14 +132,22 @@ pub enum Reasoning {
 impl Reasoning {
     /// An effort.
     pub fn effort(word: impl Into<String>) -> Self {
-        Self::Effort { word: word.into(), tokens_max: None }
+        Self::Effort { word: word.into(), tokens_max: None, is_asked: true }
+    }
+
+    /// An effort beside which no thoughts are asked for.
+    pub fn effort_unasked(word: impl Into<String>) -> Self {
+        Self::Effort { word: word.into(), tokens_max: None, is_asked: false }
     }
 
     /// The same within so many tokens. Whoever wants no thoughts wants none of them.
     pub fn within(self, tokens: Option<u32>) -> Self {
         match (self, tokens) {
             (Self::Default, Some(tokens)) => Self::Budget(tokens),
-            (Self::Effort { word, .. }, tokens) => Self::Effort { word, tokens_max: tokens },
+            (Self::On { .. }, tokens) => Self::On { tokens_max: tokens },
+            (Self::Effort { word, is_asked, .. }, tokens) => {
+                Self::Effort { word, tokens_max: tokens, is_asked }
+            }
             (asked, _) => asked,
         }
     }
@@ -140,7 +156,7 @@ impl Reasoning {
     pub fn tokens_max(&self) -> Option<u32> {
         match self {
             Self::Budget(tokens) => Some(*tokens),
-            Self::Effort { tokens_max, .. } => *tokens_max,
+            Self::On { tokens_max } | Self::Effort { tokens_max, .. } => *tokens_max,
             Self::Default | Self::Unasked | Self::Off => None,
         }
     }
@@ -330,6 +346,8 @@ pub struct CallDelta {
 /// One token with its probability.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TokenPiece {
+    /// Whether it is a part of the text: control tokens are not.
+    pub is_text: bool,
     /// Its id.
     pub id: u32,
     /// Its text; incomplete characters appear as U+FFFD.

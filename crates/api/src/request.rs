@@ -221,9 +221,13 @@ pub fn check_count(name: &str, what: &str, count: usize, max: usize) -> Result<(
     Err(BadParam::invalid(name, format!("`{name}` holds {count} {what}, {max} at most are taken")))
 }
 
-/// Every result answers a call before it; gives results the names of their tools. `param` says where the id of a message's call
-/// stands in the request.
-pub fn check_results(messages: &mut [ChatMessage], param: impl Fn(usize) -> String) -> Result<(), BadParam> {
+/// Every result answers a call before it; gives results the names of their tools. `result_id` says where in the request the id stands
+/// that a message answers, `calls` where a message's calls are.
+pub fn check_results(
+    messages: &mut [ChatMessage],
+    result_id: impl Fn(usize) -> String,
+    calls: impl Fn(usize) -> String,
+) -> Result<(), BadParam> {
     let (mut called, mut answered) = (BTreeMap::new(), BTreeSet::new());
     for (i, message) in messages.iter_mut().enumerate() {
         for call in &message.tool_calls {
@@ -232,13 +236,13 @@ pub fn check_results(messages: &mut [ChatMessage], param: impl Fn(usize) -> Stri
         let Some(id) = &message.tool_call_id else { continue };
         let Some(name) = called.get(id) else {
             let message = format!("no message before it has a call `{id:.64}`");
-            return Err(BadParam::invalid(param(i), message));
+            return Err(BadParam::invalid(result_id(i), message));
         };
         message.name.get_or_insert_with(|| name.clone());
         answered.insert(id.clone());
     }
     say_cut_calls(messages, &answered).map_err(|(i, name)| {
-        BadParam::invalid(param(i), format!("the arguments of its call of `{name:.64}` were cut"))
+        BadParam::invalid(calls(i), format!("the arguments of its call of `{name:.64}` were cut"))
     })
 }
 

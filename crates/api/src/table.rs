@@ -229,7 +229,7 @@ const CHAT_FIELDS: &[Field] = &[
     field(
         "reasoning_effort",
         Honoured,
-        "`none`, `medium`, which is what the model does by itself, and efforts where it has them; an effort asks nothing of one that does not reason",
+        "`none`, `medium`, which is what the model does by itself, and efforts where it has them; where it has none, `minimal` and `low` bound a thought to 128 and 1,024 tokens, and higher ones are a bound that holds anyway; an effort asks nothing of a model that does not reason",
     ),
     field(
         "thinking_budget_tokens",
@@ -244,7 +244,7 @@ const CHAT_FIELDS: &[Field] = &[
     field(
         "chat_template_kwargs.enable_thinking",
         Honoured,
-        "false is as `reasoning_effort`: `none`, true asks for nothing",
+        "false is as `reasoning_effort`: `none`; true asks a model to think that does so only when it is told to",
     ),
     field("guided_json", Refused(&[]), "send `response_format`"),
     field("guided_regex", Refused(&[]), "send `grammar`: `{\"regex\": …}`"),

@@ -186,6 +186,7 @@ fn a_call_that_was_cut_comes_back_as_the_text_that_it_is() {
     let body = json!({"model": "tools", "messages": [go, cut("call_1"), result]});
     let refused = node.post("/v1/chat/completions", &body);
     assert!(refused.status == 400 && refused.body.contains("were cut"), "{}", refused.body);
+    assert_eq!(refused.json()["error"]["param"], "messages[1].tool_calls", "{}", refused.body);
     let garbage = json!({"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "type": "function",
         "function": {"name": "get_weather", "arguments": "Rome"}}]});
     let refused =

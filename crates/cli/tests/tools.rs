@@ -367,8 +367,16 @@ fn a_thought_is_no_text_and_is_counted_and_turned_off_where_that_is_possible() {
     let off = ask(json!({"reasoning_effort": "none"})).json();
     let message = &off["choices"][0]["message"];
     assert!(message.get("reasoning_content").is_none() && message["content"] != "", "{off}");
-    let effort = ask(json!({"reasoning_effort": "high"}));
-    assert_eq!((effort.status, effort.json()["error"]["param"].as_str()), (400, Some("reasoning_effort")));
+    // It knows no efforts: the higher ones are a bound that holds anyway, the lower ones bound the thought.
+    assert_eq!(ask(json!({"reasoning_effort": "high"})).json()["choices"], thought["choices"]);
+    let low = ask(json!({"reasoning_effort": "minimal", "max_tokens": 200})).json();
+    let counted = &low["usage"]["completion_tokens_details"]["reasoning_tokens"];
+    assert!(counted.as_u64().is_some_and(|tokens| (100..=140).contains(&tokens)), "{low}");
+    // In Messages thoughts are asked for; an effort alone asks for none.
+    let body = json!({"model": "thinks", "max_tokens": 8, "temperature": 0, "output_config": {"effort": "low"},
+        "messages": [{"role": "user", "content": "What is 47 + 38?"}]});
+    let unasked = node.post("/v1/messages", &body).json();
+    assert_eq!(unasked["content"][0]["text"], off["choices"][0]["message"]["content"], "{unasked}");
     let hint = ask(json!({"model": "demo", "reasoning_effort": "high"}));
     assert_eq!(hint.status, 200, "an effort asks nothing of a model that does not think: {}", hint.body);
     // A format begins behind the thought; where there is none, at once.

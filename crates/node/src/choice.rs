@@ -204,7 +204,8 @@ impl Choice {
             TopToken { id, text, bytes, logprob }
         };
         let (text, bytes) = self.text_and_bytes(id);
-        TokenPiece { id, text, bytes, logprob, top: top.iter().map(likely).collect() }
+        let is_text = !self.tokenizer.is_special(id);
+        TokenPiece { id, text, bytes, logprob, is_text, top: top.iter().map(likely).collect() }
     }
 
     fn text_and_bytes(&self, id: u32) -> (String, Vec<u8>) {

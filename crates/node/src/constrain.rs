@@ -64,7 +64,7 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
         }
         None => format_body(&request.format)?,
     };
-    let thought_tokens_max = thought.and_then(|_| request.reasoning.tokens_max());
+    let thought_tokens_max = thought.and_then(|thought| tokens_max(&request.reasoning, thought));
     // A thought that has to end needs a grammar, whatever the answer is, and so do the signs of channels.
     let (part, body) = match (body, thought_tokens_max) {
         (None, budget) if budget.is_some() || has_channels && !request.ignore_eos => {
@@ -99,28 +99,39 @@ fn bound(unenforced: &mut Vec<String>) {
 fn is_off(reasoning: &Reasoning, thought: &ThoughtFormat) -> bool {
     match reasoning {
         Reasoning::Off => true,
-        Reasoning::Unasked => thought.can_be_off,
-        Reasoning::Default | Reasoning::Effort { .. } | Reasoning::Budget(_) => false,
+        Reasoning::Unasked | Reasoning::Effort { is_asked: false, .. } => thought.can_be_off,
+        Reasoning::Default | Reasoning::Budget(_) => thought.must_be_asked,
+        Reasoning::On { .. } | Reasoning::Effort { .. } => false,
     }
 }
 
 /// Efforts that templates know.
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
+/// What the lower efforts are of a model that knows none: tokens of a thought at most, as LiteLLM has it. The higher ones are a bound
+/// that holds anyway.
+const EFFORT_TOKENS_MAX: [(&str, u32); 2] = [("minimal", 128), ("low", 1024)];
+
+/// Most tokens of a thought of such a model.
+fn tokens_max(reasoning: &Reasoning, thought: &ThoughtFormat) -> Option<u32> {
+    let by_effort = match reasoning {
+        Reasoning::Effort { word, .. } if !thought.has_efforts => {
+            EFFORT_TOKENS_MAX.iter().find(|(effort, _)| effort == word).map(|(_, tokens)| *tokens)
+        }
+        _ => None,
+    };
+    reasoning.tokens_max().into_iter().chain(by_effort).min()
+}
 
 /// The variables that the template is told of the thinking that was asked for.
 pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<String, Value>, GenerateError> {
     let Some(thought) = open.thought() else { return Ok(Map::new()) };
     let refused = |part, message: &str| Err(invalid(part, message.to_owned()));
     match reasoning {
-        Reasoning::Default | Reasoning::Budget(_) => Ok(Map::new()),
-        Reasoning::Unasked if !thought.can_be_off => Ok(Map::new()),
-        Reasoning::Unasked | Reasoning::Off if thought.can_be_off => {
-            Ok(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]))
-        }
-        Reasoning::Unasked | Reasoning::Off => refused(
+        Reasoning::Off if !thought.can_be_off => refused(
             RequestPart::Thinking,
             "this model's template has no way to tell it not to think: leave it out",
         ),
+        reasoning if is_off(reasoning, thought) => Ok(thought.told(false)),
         Reasoning::Effort { word, .. } if thought.has_efforts && EFFORTS.contains(&word.as_str()) => {
             Ok(calls::effort_var(word))
         }
@@ -128,10 +139,8 @@ pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<Stri
             RequestPart::Effort,
             "this model's template knows the efforts low, medium and high: ask for one of these",
         ),
-        Reasoning::Effort { .. } => refused(
-            RequestPart::Effort,
-            "this model thinks and knows no efforts: leave it out, or ask for no thinking",
-        ),
+        _ if thought.must_be_asked => Ok(thought.told(true)),
+        _ => Ok(Map::new()),
     }
 }
 

@@ -66,6 +66,8 @@ impl TurnRules {
     pub fn joined(self, messages: &[ChatMessage]) -> Vec<ChatMessage> {
         let mut joined: Vec<ChatMessage> = Vec::with_capacity(messages.len());
         let mut system = String::new();
+        // Whether the last one has several speakers, who are named in its text.
+        let mut is_of_several = false;
         let systems = messages.iter().filter(|message| message.role == "system").count();
         let is_usual = systems == 1 && messages.first().is_some_and(|first| first.role == "system");
         for message in messages {
@@ -79,10 +81,18 @@ impl TurnRules {
                 Some(last) if !self.text_behind_result && last.role == "tool" && message.role == "user" => {
                     add(&mut last.content, &message.content);
                 }
-                Some(last) if !self.neighbours && !is_system && is_same(last, message) => {
-                    add(&mut last.content, &message.content);
+                Some(last) if !self.neighbours && !is_system && are_texts(last, message) => {
+                    if !is_of_several && last.name != message.name {
+                        last.content = named(last.name.take().as_deref(), &last.content);
+                        is_of_several = true;
+                    }
+                    let speaker = message.name.as_deref().filter(|_| is_of_several);
+                    add(&mut last.content, &named(speaker, &message.content));
                 }
-                _ => joined.push(message.clone()),
+                _ => {
+                    joined.push(message.clone());
+                    is_of_several = false;
+                }
             }
         }
         if system.is_empty() {
@@ -106,14 +116,15 @@ impl TurnRules {
     }
 }
 
-/// Whether both are texts of the same speaker and nothing else.
-fn is_same(last: &ChatMessage, message: &ChatMessage) -> bool {
+/// Whether both are texts of the same role and nothing else.
+fn are_texts(last: &ChatMessage, message: &ChatMessage) -> bool {
     let is_text = |message: &ChatMessage| message.tool_calls.is_empty() && message.tool_call_id.is_none();
-    last.role == message.role
-        && last.name == message.name
-        && is_text(last)
-        && is_text(message)
-        && message.reasoning_content.is_none()
+    last.role == message.role && is_text(last) && is_text(message) && message.reasoning_content.is_none()
+}
+
+/// A text with its speaker in front, where that has a name.
+fn named(speaker: Option<&str>, text: &str) -> String {
+    speaker.map_or_else(|| text.to_owned(), |speaker| format!("{speaker}: {text}"))
 }
 
 fn add(text: &mut String, more: &str) {
@@ -189,6 +200,27 @@ mod tests {
         let (rules, text) = rendered(ALL, &conversation);
         assert_eq!(text, "system: Be kind.\nsystem: Be brief.\nuser: Here is a file.\nuser: Read it.\n");
         assert!(rules.system && rules.systems && rules.neighbours && rules.text_behind_result, "{rules:?}");
+    }
+
+    #[test]
+    fn neighbours_with_different_names_are_joined_with_their_names_in_the_text() {
+        let by = |name: &str, content: &str| ChatMessage {
+            name: Some(name.to_owned()).filter(|name| !name.is_empty()),
+            ..said("user", content)
+        };
+        let joined = |messages: &[ChatMessage]| rendered(ALTERNATE, messages).1;
+        assert_eq!(
+            joined(&[by("Ann", "Hi."), by("Ben", "Ho."), by("Ben", "Ha."), by("", "Hm.")]),
+            "[Ann: Hi.\n\nBen: Ho.\n\nBen: Ha.\n\nHm.]"
+        );
+        assert_eq!(joined(&[by("", "Hm."), by("Ann", "Hi.")]), "[Hm.\n\nAnn: Hi.]");
+        assert_eq!(
+            joined(&[by("Ann", "Hi."), by("Ann", "Ho.")]),
+            "[Hi.\n\nHo.]",
+            "one speaker is the turn's"
+        );
+        let turns = [by("Ann", "Hi."), by("Ben", "Ho."), said("assistant", "So."), by("Ben", "Go.")];
+        assert_eq!(joined(&turns), "[Ann: Hi.\n\nBen: Ho.] So.[Go.]");
     }
 
     #[test]

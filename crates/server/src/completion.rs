@@ -1,7 +1,7 @@
 //! `/v1/completions`: events to chunks and answers.
 
 use exo_api::openai::Completion;
-use exo_api::openai::completion_response::{CompletionChoice, CompletionLogprobs};
+use exo_api::openai::completion_response::{CompletionChoice, CompletionLogprobs, TextOffset};
 use exo_api::{Delta, GenerateEvent, Summary};
 
 use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, push_done, usage};
@@ -76,12 +76,12 @@ impl Whole for CompletionWhole {
 struct Parts {
     head: Head,
     logprobs: bool,
-    offsets: Vec<u64>,
+    offsets: Vec<TextOffset>,
 }
 
 impl Parts {
     fn new(head: Head, logprobs: bool) -> Self {
-        Self { offsets: vec![0; usize::from(head.choices)], head, logprobs }
+        Self { offsets: vec![TextOffset::default(); usize::from(head.choices)], head, logprobs }
     }
 
     fn answer(&self, choices: Vec<CompletionChoice>) -> Completion {
@@ -127,7 +127,7 @@ impl Parts {
         if let (Some(logprobs), Some(offset)) =
             (&mut logprobs, self.offsets.get_mut(usize::from(delta.index)))
         {
-            *offset = delta.tokens.into_iter().fold(*offset, |at, piece| logprobs.push(piece, at));
+            delta.tokens.into_iter().for_each(|piece| logprobs.push(piece, offset));
         }
         CompletionChoice { text: delta.text, index: delta.index, logprobs, finish_reason: None }
     }

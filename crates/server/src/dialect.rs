@@ -58,7 +58,8 @@ impl Dialect {
 pub fn is_anthropic(path: &str, headers: &HeaderMap) -> bool {
     let is_messages =
         path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    is_messages || path.starts_with("/v1/models") && headers.contains_key(ANTHROPIC_VERSION)
+    let is_shared = ["/v1/models", "/v1/requests/"].iter().any(|shared| path.starts_with(shared));
+    is_messages || is_shared && headers.contains_key(ANTHROPIC_VERSION)
 }
 
 /// Whether a path is one of Ollama's clients, whatever becomes of the request.

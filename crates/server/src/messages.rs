@@ -66,15 +66,20 @@ impl Chunks for MessageChunks {
     }
 
     fn keep_alive(&self, waiting_for: Option<&str>, out: &mut String) {
-        if let Some(reason) = waiting_for {
-            push_comment(out, reason);
-        }
-        push_event(out, MessageEvent::Ping.name(), &MessageEvent::Ping);
+        keep_alive(waiting_for, out);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
         push_event(out, "error", &error_body(error, &self.request_id));
     }
+}
+
+/// Appends a sign of life, and why the answer waits.
+pub fn keep_alive(waiting_for: Option<&str>, out: &mut String) {
+    if let Some(reason) = waiting_for {
+        push_comment(out, reason);
+    }
+    push_event(out, MessageEvent::Ping.name(), &MessageEvent::Ping);
 }
 
 /// An error in the dialect's shape.

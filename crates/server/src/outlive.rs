@@ -18,9 +18,8 @@ use futures_util::{Stream, stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::encode::{push_comment, push_event};
 use crate::errors::ApiError;
-use crate::resume::Positions;
+use crate::resume::{Positions, Resumed};
 
 /// Answers at once. Beyond them those that ended longest ago go, and where all still run, one more ends with its reader as usual.
 const ANSWERS_MAX: usize = 16;
@@ -45,6 +44,8 @@ pub struct Outliving {
 
 /// One of them.
 pub struct Answer {
+    /// In whose words its readers hear what goes wrong.
+    endpoint: Resumed,
     request: RequestId,
     /// What its client calls it, which has chosen that before it asked.
     alias: Option<RequestId>,
@@ -62,8 +63,8 @@ struct State {
     bytes: usize,
     /// The number of the next event.
     next: u64,
-    /// Why there is nothing yet.
-    waits_for: String,
+    /// Why there is nothing yet, where the node says so.
+    waits_for: Option<String>,
     ended: Option<Instant>,
 }
 
@@ -84,6 +85,7 @@ impl Outliving {
     /// Keeps the events of an answer; `None` if there are too many that still run, of this principal or of all.
     pub fn keep(
         &self,
+        endpoint: Resumed,
         request: RequestId,
         alias: Option<RequestId>,
         principal: Principal,
@@ -102,6 +104,7 @@ impl Outliving {
             all.retain(|answer| !Arc::ptr_eq(answer, &oldest));
         }
         let answer = Arc::new(Answer {
+            endpoint,
             request,
             alias,
             principal,
@@ -141,6 +144,11 @@ impl Outliving {
 }
 
 impl Answer {
+    /// The endpoint that it was asked of.
+    pub fn endpoint(&self) -> Resumed {
+        self.endpoint
+    }
+
     /// The request as the node knows it.
     pub fn request(&self) -> RequestId {
         self.request
@@ -164,7 +172,7 @@ impl Answer {
 
     /// Says why nothing comes.
     pub fn waits_for(&self, reason: Option<&str>) {
-        reason.unwrap_or("keep-alive").clone_into(&mut self.state().waits_for);
+        self.state().waits_for = reason.map(str::to_owned);
     }
 
     /// Nothing comes any more.
@@ -237,7 +245,7 @@ impl Reader {
                 _ = self.news.changed() => {}
                 () = tokio::time::sleep_until(silent) => {
                     let mut out = String::new();
-                    push_comment(&mut out, &self.answer.state().waits_for);
+                    self.answer.endpoint.keep_alive(self.answer.state().waits_for.as_deref(), &mut out);
                     return Some(out.into());
                 }
             }
@@ -254,7 +262,7 @@ impl Reader {
             let message = "the client did not take its answer; read it again from the last event that came";
             let error = ApiError::invalid(StatusCode::REQUEST_TIMEOUT, "slow_reader", message);
             let mut out = String::new();
-            push_event(&mut out, "error", &error.body());
+            answer.endpoint.fail(&error, answer.request, &mut out);
             return (out.into(), true);
         }
         let (mut batch, next) = (BytesMut::new(), self.next);
@@ -279,6 +287,7 @@ mod tests {
 
     const ID: RequestId = RequestId(7);
     const PROOF: [u8; 32] = [1; 32];
+    const CHAT: Resumed = Resumed::Chat;
 
     fn at(text: &str) -> Positions {
         Positions::parse(text).expect("positions")
@@ -286,7 +295,7 @@ mod tests {
 
     fn answer(events: u32) -> (Outliving, Arc<Answer>) {
         let all = Outliving::new(usize::MAX);
-        let answer = all.keep(ID, None, Principal::LOCAL, PROOF).expect("room");
+        let answer = all.keep(CHAT, ID, None, Principal::LOCAL, PROOF).expect("room");
         answer.push("start;".to_owned(), None);
         for n in 1..=events {
             answer.push(format!("{n};"), Some(at(&format!("0:{n}"))));
@@ -346,11 +355,30 @@ mod tests {
         assert_eq!(rest(&answer, "0:99").await.len(), 64 << 10);
     }
 
+    #[tokio::test]
+    async fn readers_of_messages_hear_their_own_dialect() {
+        let all = Outliving::new(usize::MAX);
+        let answer = all.keep(Resumed::Messages, ID, None, Principal::LOCAL, PROOF).expect("room");
+        answer.push("start;".to_owned(), None);
+        let mut slow =
+            Box::pin(answer.read(&Positions::default(), Duration::from_millis(5)).expect("a stream"));
+        assert_eq!(slow.next().await.expect("events"), "start;");
+        let alive = slow.next().await.expect("a sign of life");
+        assert_eq!(alive, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+        for n in 1..=100 {
+            answer.push("x".repeat(64 << 10), Some(at(&format!("0:{n}"))));
+        }
+        let told = slow.next().await.expect("an error");
+        let told = String::from_utf8_lossy(&told);
+        assert!(told.starts_with("event: error\ndata: {\"type\":\"error\","), "{told}");
+        assert!(told.contains("slow_reader") && told.contains(&ID.to_string()), "{told}");
+    }
+
     #[test]
     fn ended_answers_make_place_and_go_after_ten_minutes() {
         let all = Outliving::new(usize::MAX);
         let (anna, ben) = (Principal([1; 16]), Principal([2; 16]));
-        let keep = |n: u128, principal| all.keep(RequestId(n), None, principal, PROOF);
+        let keep = |n: u128, principal| all.keep(CHAT, RequestId(n), None, principal, PROOF);
         let annas: Vec<_> = (0..8).map(|n| keep(n, anna).expect("room")).collect();
         assert!(keep(8, anna).is_none(), "she has her share, and all of it runs");
         let bens: Vec<_> = (10..18).map(|n| keep(n, ben).expect("room")).collect();
@@ -368,7 +396,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_made_place_takes_no_memory() {
         let all = Outliving::new(usize::MAX);
-        let keep = |n: u128| all.keep(RequestId(n), None, Principal::LOCAL, PROOF).expect("room");
+        let keep = |n: u128| all.keep(CHAT, RequestId(n), None, Principal::LOCAL, PROOF).expect("room");
         let answers: Vec<_> = (0..OF_ONE_MAX as u128).map(keep).collect();
         let first = Arc::downgrade(&answers[0]);
         answers.iter().for_each(|answer| answer.end());
@@ -385,7 +413,7 @@ mod tests {
     #[test]
     fn a_small_machine_keeps_less_of_each() {
         let all = Outliving::new(32 << 20);
-        let answer = all.keep(ID, None, Principal::LOCAL, PROOF).expect("room");
+        let answer = all.keep(CHAT, ID, None, Principal::LOCAL, PROOF).expect("room");
         (0..100).for_each(|_| answer.push("x".repeat(64 << 10), None));
         assert!(answer.state().bytes <= 512 << 10);
     }

@@ -34,9 +34,16 @@ pub async fn create(
     let mut asked = match body {
         Body::Whole(asked) => *asked,
         Body::Refers(body) => {
-            let body = with_items(&app, principal, body, &mut lease)?;
-            let parsed = tokio::task::spawn_blocking(move || ResponsesRequest::parse(body)).await;
-            parsed.map_err(|_| ApiError::internal("reading the request broke off"))??
+            // Responses that are kept may be megabytes, too.
+            let owner = app.clone();
+            let read = move || {
+                let body = with_items(&owner, principal, body, &mut lease)?;
+                Ok::<_, ApiError>((ResponsesRequest::parse(body)?, lease))
+            };
+            let done = tokio::task::spawn_blocking(read).await;
+            let (asked, held) = done.map_err(|_| ApiError::internal("reading the request broke off"))??;
+            lease = held;
+            asked
         }
     };
     let previous = previous(&app, principal, &asked, &mut lease)?;

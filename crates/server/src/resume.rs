@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::app::App;
+use crate::encode::{push_comment, push_event};
 use crate::errors::{ApiError, Path};
 use crate::outlive::Answer;
 use crate::{messages, openai, sse};
@@ -87,6 +88,32 @@ pub struct Ticket {
     pub(crate) outliving: Option<Arc<Answer>>,
 }
 
+impl Resumed {
+    /// Appends the event that ends an answer which failed, as its clients read it.
+    pub fn fail(self, error: &ApiError, request: RequestId, out: &mut String) {
+        match self {
+            Self::Messages => push_event(out, "error", &messages::error_body(error, &request.to_string())),
+            Self::Chat | Self::Completion => push_event(out, "error", &error.body()),
+        }
+    }
+
+    /// Appends a sign of life, and why the answer waits.
+    pub fn keep_alive(self, waiting_for: Option<&str>, out: &mut String) {
+        match self {
+            Self::Messages => messages::keep_alive(waiting_for, out),
+            Self::Chat | Self::Completion => push_comment(out, waiting_for.unwrap_or("keep-alive")),
+        }
+    }
+
+    /// The answer that says what is wrong, as its clients read it.
+    fn refuse(self, error: ApiError, request: RequestId) -> Response {
+        match self {
+            Self::Messages => error.respond(&messages::error_body(&error, &request.to_string())),
+            Self::Chat | Self::Completion => error.into_response(),
+        }
+    }
+}
+
 impl Origin {
     /// Of a request with these parts.
     pub fn of(parts: &axum::http::request::Parts) -> Result<Self, ApiError> {
@@ -144,7 +171,7 @@ impl Origin {
             app.requests.cancel(before.request());
         }
         let outliving =
-            if keep { app.outliving.keep(id, self.alias, request.principal, proof) } else { None };
+            if keep { app.outliving.keep(endpoint, id, self.alias, request.principal, proof) } else { None };
         let has_copy = app.options.resume || resumed.is_some();
         let resumable = has_copy.then_some(Resumable { proof, record, resumed });
         // Only where something is kept.
@@ -296,7 +323,10 @@ pub async fn resume(
     if let Some(answer) = app.outliving.find(id, &proof(&secret)) {
         // Copies on other members are under the id that the node gave it, which its client may not have heard.
         let header = HeaderValue::from_str(&format!("{}.{secret}", answer.request())).ok();
-        return Ok(sse::with_ticket(sse::read(&app, &answer, &after)?, header));
+        return Ok(match sse::read(&app, &answer, &after) {
+            Ok(events) => sse::with_ticket(events, header),
+            Err(error) => answer.endpoint().refuse(error, answer.request()),
+        });
     }
     let claimed =
         app.admin(app.facade.claim(id, proof(&secret))).await.map_err(|error| match error.code {
@@ -311,12 +341,13 @@ pub async fn resume(
     let resuming = Resuming { seed, created, secret, model, choices, after };
     let mut again = Request::new(Body::from(body));
     again.extensions_mut().insert(resuming);
-    let (state, id, principal) = (State(app), Extension(id), Extension(principal));
-    match endpoint {
-        Resumed::Chat => openai::chat(state, id, principal, again).await,
-        Resumed::Completion => openai::completion(state, id, principal, again).await,
-        Resumed::Messages => messages::messages(state, id, principal, again).await,
-    }
+    let (state, name, principal) = (State(app), Extension(id), Extension(principal));
+    let answer = match endpoint {
+        Resumed::Chat => openai::chat(state, name, principal, again).await,
+        Resumed::Completion => openai::completion(state, name, principal, again).await,
+        Resumed::Messages => messages::messages(state, name, principal, again).await,
+    };
+    Ok(answer.unwrap_or_else(|error| endpoint.refuse(error, id)))
 }
 
 /// The id in the name of a request or of its answer, as in `chatcmpl-ID`.

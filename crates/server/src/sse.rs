@@ -108,12 +108,14 @@ pub async fn outlive(
     let header = ticket.header.clone();
     let mut writer = Writer::new(app, source, chunks, ticket, Sink::Kept(answer.clone()));
     let (opened, is_open) = oneshot::channel();
+    let mut opened = Some(opened);
     let (owner, kept) = (app.clone(), answer.clone());
     app.streams.spawn(async move {
         let ending = EndWhenDropped(kept.clone());
         // When the server has waited long enough for answers, their sources end them, with a word to whoever reads.
-        if let Some(error) = caught(writer.open(owner.options.stream_headers_after, opened)).await {
-            writer.fail(error);
+        if let Some(error) = caught(writer.open(owner.options.stream_headers_after, &mut opened)).await {
+            writer.fail(error.clone());
+            tell(&mut opened, Err(error));
         }
         // The slot is free before the answer is.
         drop(writer);
@@ -126,6 +128,13 @@ pub async fn outlive(
     let ending = || ApiError::internal("the node is shutting down");
     is_open.await.map_err(|_| ending())??;
     Ok(with_ticket(read(app, &answer, &Positions::default())?, header))
+}
+
+/// Says what the status code is, once. Whoever asked may be gone: then no one hears it here.
+fn tell(opened: &mut Option<oneshot::Sender<Result<(), ApiError>>>, status: Result<(), ApiError>) {
+    if let Some(opened) = opened.take() {
+        drop(opened.send(status));
+    }
 }
 
 /// Ends an answer even if its writer panics again while it says so: its readers must not wait for ever.
@@ -219,16 +228,19 @@ impl<C: Chunks> Writer<C> {
     }
 
     /// Tells what the status code is, as [`open`] finds it, and sends all that follows.
-    async fn open(&mut self, headers_after: Duration, opened: oneshot::Sender<Result<(), ApiError>>) {
-        // Whoever asked may be gone: then nobody hears it here.
+    async fn open(
+        &mut self,
+        headers_after: Duration,
+        opened: &mut Option<oneshot::Sender<Result<(), ApiError>>>,
+    ) {
         match open(&mut self.source, headers_after).await {
             Ok(first) => {
-                drop(opened.send(Ok(())));
+                tell(opened, Ok(()));
                 self.run(first).await;
             }
             Err(error) => {
                 self.fail(error.clone());
-                drop(opened.send(Err(error)));
+                tell(opened, Err(error));
             }
         }
     }

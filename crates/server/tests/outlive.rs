@@ -115,6 +115,33 @@ async fn an_answer_ends_with_an_error_where_its_writer_panics() {
 }
 
 #[tokio::test]
+async fn a_panic_before_the_head_is_an_error_of_the_dialect_and_no_end_of_the_node() {
+    let server = start().await;
+    let headers = ["content-type: application/json", "exo-keep: true"];
+    let model = "panics-before-its-head";
+    let chat = chat_body(model, r#","stream":true"#);
+    let chat = server.send("POST /v1/chat/completions", &headers, &chat).await;
+    assert_eq!(chat.error(), "500 internal_error", "{}", chat.body);
+    let messages = format!(
+        r#"{{"model":"{model}","max_tokens":9,"stream":true,"messages":[{{"role":"user","content":"Hi"}}]}}"#
+    );
+    let messages = server.send("POST /v1/messages", &headers, &messages).await;
+    assert!(messages.status == 500 && messages.body.contains("a panic while answering"), "{}", messages.body);
+    assert!(messages.body.contains(r#"{"type":"error","error":{"type":"api_error""#), "{}", messages.body);
+    server.until_live(0).await;
+}
+
+#[tokio::test]
+async fn who_reads_an_answer_of_messages_on_hears_errors_in_its_shape() {
+    let server = start().await;
+    let version = "anthropic-version: 2023-06-01";
+    let (path, ticket) = (format!("GET /v1/requests/{ID}"), format!("exo-resume: {ID}.{SECRET}"));
+    let unknown = server.send(&path, &[&ticket, version], "").await;
+    assert!(unknown.status == 404 && unknown.body.starts_with(r#"{"type":"error""#), "{}", unknown.body);
+    assert_eq!(server.send(&path, &[&ticket], "").await.error(), "404 request_not_found");
+}
+
+#[tokio::test]
 async fn requests_that_fail_leave_place_for_answers_that_are_kept() {
     let server = start_with("127.0.0.1:0", ServerOptions { resume: false, ..quick() }).await;
     for _ in 0..20 {

@@ -136,8 +136,17 @@ fn thoughts_are_found_and_whether_they_can_be_off() {
     );
     let found = found.expect("there are thoughts");
     assert!(!found.is_opened && found.can_be_off && found.close == "</think>");
+    assert!(!found.must_be_asked && found.told(false)["enable_thinking"] == false);
     let opened = thinks("{{ messages[0].content }}<think>\n").expect("there are thoughts");
-    assert!(opened.is_opened && !opened.can_be_off);
+    assert!(opened.is_opened && !opened.can_be_off && !opened.must_be_asked);
+    // As DeepSeek's and Granite's: they think when they are told to.
+    let asked = thinks(
+        "{{ messages[0].content }}<|a|>{% if thinking is defined and thinking %}<think>{% else %}</think>{% endif %}",
+    );
+    let asked = asked.expect("there are thoughts");
+    assert!(
+        asked.is_opened && asked.can_be_off && asked.must_be_asked && asked.told(true)["thinking"] == true
+    );
     assert_eq!(thinks("{{ messages[0].content }}"), None);
 }
 

@@ -74,20 +74,21 @@ impl MessagesRequest {
         let is_counted = table.endpoint == MESSAGES_COUNT.endpoint;
         let (mut messages, places) =
             take_messages(fields.take_required("messages", "an array of messages")?, is_counted)?;
-        check_results(&mut messages, |i| format!("{}.tool_use_id", places[i]))?;
+        // Inputs of calls are objects here: none is cut.
+        check_results(&mut messages, |i| format!("{}.tool_use_id", places[i]), |i| places[i].clone())?;
         if let Some(turns) = take_thoughts_kept(fields.take_value("context_management"))? {
             keep_thoughts(&mut messages, turns);
         }
         messages.splice(0..0, system);
         let (tools, hosted) = take_tools(&mut fields)?;
-        let (mut reasoning, thoughts) = take_thinking(fields.take_value("thinking"))?;
+        let (reasoning, thoughts) = take_thinking(fields.take_value("thinking"))?;
         let (format, effort) = take_output_config(fields.take_value("output_config"))?;
-        // Whoever wants no thoughts wants no effort in them. Beside a budget both count: a model without efforts refuses one.
-        if let (Some(effort), Reasoning::Default | Reasoning::Unasked | Reasoning::Budget(_)) =
-            (effort, &reasoning)
-        {
-            reasoning = Reasoning::effort(effort).within(reasoning.tokens_max());
-        }
+        // Whoever wants no thoughts wants no effort in them. Beside a budget both count.
+        let reasoning = match (effort, reasoning) {
+            (Some(effort), Reasoning::Unasked) => Reasoning::effort_unasked(effort),
+            (Some(effort), Reasoning::On { tokens_max }) => Reasoning::effort(effort).within(tokens_max),
+            (_, reasoning) => reasoning,
+        };
         table.check(&mut fields, "")?;
         fields.finish()?;
         let (max_tokens, stop, sampling) = (None, Vec::new(), SamplingFields::default());
@@ -244,7 +245,7 @@ fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, Thoughts), BadPa
     let kind: String = fields.take_required("type", "a string")?;
     let budget = token_bound("thinking.budget_tokens", fields.take_value("budget_tokens"))?;
     let reasoning = match kind.as_str() {
-        "enabled" | "adaptive" => Reasoning::Default.within(budget),
+        "enabled" | "adaptive" => Reasoning::On { tokens_max: budget },
         "disabled" => Reasoning::Off,
         other => {
             let message = format!(

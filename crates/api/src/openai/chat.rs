@@ -186,6 +186,11 @@ fn take_reasoning(fields: &mut Fields) -> Result<Reasoning, BadParam> {
             return Err(BadParam::invalid("chat_template_kwargs.enable_thinking", message));
         }
         Some(false) => Reasoning::Off,
+        Some(true) if asked == Reasoning::Off => {
+            let message = "`chat_template_kwargs.enable_thinking` is true and `reasoning_effort` is `none`: send one of them";
+            return Err(BadParam::invalid("chat_template_kwargs.enable_thinking", message));
+        }
+        Some(true) if asked == Reasoning::Default => Reasoning::On { tokens_max: None },
         _ => asked,
     };
     Ok(asked.within(token_bound(BUDGET, fields.take_value(BUDGET))?))
@@ -221,7 +226,8 @@ pub(super) fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, Bad
     check_count("messages", "messages", values.len(), MESSAGES_MAX)?;
     let message = |(i, value)| parse_message(value, &format!("messages[{i}]"));
     let mut messages = values.into_iter().enumerate().map(message).collect::<Result<Vec<_>, _>>()?;
-    check_results(&mut messages, |i| format!("messages[{i}].tool_call_id"))?;
+    let field = |name: &'static str| move |i| format!("messages[{i}].{name}");
+    check_results(&mut messages, field("tool_call_id"), field("tool_calls"))?;
     Ok(messages)
 }
 

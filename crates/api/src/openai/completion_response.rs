@@ -57,16 +57,45 @@ pub struct CompletionLogprobs {
     pub text_offset: Vec<u64>,
 }
 
+/// How far the text of an answer has come, token by token.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TextOffset {
+    chars: u64,
+    /// Bytes of a character whose rest has not come.
+    partial: Vec<u8>,
+}
+
+impl TextOffset {
+    /// Where the token begins that `piece` is; behind it come the others. The parts of a character begin where it does.
+    fn advance(&mut self, piece: &TokenPiece) -> u64 {
+        let begins = self.chars;
+        if piece.is_text {
+            self.partial.extend_from_slice(&piece.bytes);
+        }
+        loop {
+            let (whole, wrong) = match std::str::from_utf8(&self.partial) {
+                Ok(text) => (text.len(), None),
+                Err(error) => (error.valid_up_to(), error.error_len()),
+            };
+            let text = String::from_utf8_lossy(&self.partial[..whole]);
+            self.chars += text.chars().count() as u64 + u64::from(wrong.is_some());
+            self.partial.drain(..whole + wrong.unwrap_or(0));
+            if wrong.is_none() {
+                return begins;
+            }
+        }
+    }
+}
+
 impl CompletionLogprobs {
-    /// Appends `piece`, which begins at character `offset`; returns where the next one begins.
-    pub fn push(&mut self, piece: TokenPiece, offset: u64) -> u64 {
-        let chars = piece.text.chars().count() as u64;
+    /// Appends `piece`, which begins where `offset` is.
+    pub fn push(&mut self, piece: TokenPiece, offset: &mut TextOffset) {
+        let begins = offset.advance(&piece);
         self.tokens.push(shown(&piece.text, &piece.bytes));
         self.token_logprobs.push(piece.logprob.map(finite_logprob));
         let top = piece.top.iter().map(|t| (shown(&t.text, &t.bytes), finite_logprob(t.logprob)));
         self.top_logprobs.push(piece.logprob.map(|_| top.collect()));
-        self.text_offset.push(offset);
-        offset + chars
+        self.text_offset.push(begins);
     }
 
     /// Appends all of `other`.
@@ -92,6 +121,25 @@ mod tests {
     use crate::generate::TopToken;
 
     #[test]
+    fn a_character_in_three_tokens_counts_once_and_a_control_token_not_at_all() {
+        let (mut logprobs, mut offset) = (CompletionLogprobs::default(), TextOffset::default());
+        let mut push = |bytes: &[u8], is_text| {
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            let piece =
+                TokenPiece { id: 1, text, bytes: bytes.to_vec(), logprob: Some(-0.5), is_text, top: vec![] };
+            logprobs.push(piece, &mut offset);
+        };
+        let crab = "🦀".as_bytes();
+        for part in ["a né".as_bytes(), &crab[..1], &crab[1..3], &crab[3..], b"b"] {
+            push(part, true);
+        }
+        push(b"<|im_end|>", false);
+        push(b"\xffc", true);
+        push(b"d", true);
+        assert_eq!(logprobs.text_offset, [0, 4, 4, 4, 5, 6, 6, 8]);
+    }
+
+    #[test]
     fn halves_of_a_character_stay_apart_and_minus_infinity_stays_a_number() {
         let half =
             |byte: u8, logprob| TopToken { id: 0, text: "\u{fffd}".into(), bytes: vec![byte], logprob };
@@ -101,9 +149,10 @@ mod tests {
             text: "né".into(),
             bytes: "né".into(),
             logprob: Some(-0.5),
+            is_text: true,
             top: vec![half(0xe2, -1.0), half(0xc3, f32::NEG_INFINITY)],
         };
-        assert_eq!(logprobs.push(piece, 3), 5);
+        logprobs.push(piece, &mut TextOffset::default());
         let keys: Vec<_> = logprobs.top_logprobs[0].iter().flatten().collect();
         assert_eq!(keys, [(&"bytes:\\xc3".to_owned(), &-9999.0), (&"bytes:\\xe2".to_owned(), &-1.0)]);
     }

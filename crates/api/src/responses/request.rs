@@ -128,11 +128,12 @@ impl ResponsesRequest {
         all.append(&mut self.input);
         check_count("input", "messages with those before it", all.len(), MESSAGES_MAX)?;
         let places = &self.places;
-        let place = |i: usize| {
+        let place = |i: usize, field: &str| {
             let place = i.checked_sub(before).and_then(|i| places.get(i));
-            place.map_or_else(|| "previous_response_id".to_owned(), |place| format!("{place}.call_id"))
+            place.map_or_else(|| "previous_response_id".to_owned(), |place| format!("{place}{field}"))
         };
-        check_results(&mut all, place)?;
+        // Several calls are one message, whose place is that of the first item.
+        check_results(&mut all, |i| place(i, ".call_id"), |i| place(i, ""))?;
         Ok(all)
     }
 

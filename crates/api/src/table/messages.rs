@@ -106,7 +106,7 @@ const PROMPT_FIELDS: &[Field] = &[
     field(
         "thinking.type",
         Honoured,
-        "`enabled` and `adaptive`: what the model does by itself; `disabled`: none, or refused where the model always thinks",
+        "`enabled` and `adaptive`: thoughts, also of a model that has them only when it is told to; `disabled`: none, or refused where the model always thinks",
     ),
     field(
         "thinking.budget_tokens",
@@ -118,7 +118,7 @@ const PROMPT_FIELDS: &[Field] = &[
     field(
         "output_config.effort",
         Honoured,
-        "`high` is what the model does by itself; others where it has them, or where it does not think",
+        "`high` is what the model does by itself; others as `reasoning_effort` in chat; alone it asks for no thoughts",
     ),
     field("output_config.format", Honoured, "kept to while the answer is made, never checked after it"),
     field("output_config.format.type", Honoured, "only `json_schema`"),

@@ -81,7 +81,7 @@ const RESPONSES_FIELDS: &[Field] = &[
     field(
         "reasoning.effort",
         Honoured,
-        "`medium` is what the model does by itself; others where it has them, or where it does not think",
+        "`medium` is what the model does by itself; others as `reasoning_effort` in chat",
     ),
     field(
         "reasoning.max_tokens",

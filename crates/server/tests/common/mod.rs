@@ -91,6 +91,7 @@ fn delta(index: u16, text: &str, probabilities: bool) -> Item {
         text: text.into(),
         bytes: text.into(),
         logprob: Some(-0.25),
+        is_text: true,
         top: vec![top(text, -0.25), top("?", -2.0)],
     };
     let tokens = if probabilities { vec![piece] } else { Vec::new() };
@@ -245,14 +246,17 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
         "silent" => Box::pin(stream::pending()),
         "babbling" => every(20, || queued("placing")),
         "breaks" => then(vec![started(), delta(0, "The", false)], after(0, Err(failed()))),
-        // A panic outside of what the node is asked.
-        "panics-when-dropped" => {
+        // Panics outside of what the node is asked, behind the head and in front of it.
+        "panics-when-dropped" | "panics-before-its-head" => {
             let panics = PanicsWhenDropped;
             let broken = after(0, Err(failed())).map(move |item| {
                 let _ = &panics;
                 item
             });
-            then(vec![started(), delta(0, "The", false)], Box::pin(broken))
+            match request.model.as_str() {
+                "panics-when-dropped" => then(vec![started(), delta(0, "The", false)], Box::pin(broken)),
+                _ => Box::pin(broken),
+            }
         }
         "panics" => panic!("a bug while starting"),
         "panics-later" => {

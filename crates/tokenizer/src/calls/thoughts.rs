@@ -12,10 +12,14 @@ pub struct ThoughtFormat {
     pub open: String,
     /// `</think>`, and whatever stands between a thought and what comes next.
     pub close: String,
-    /// The prompt ends inside a thought.
+    /// A prompt for an answer with a thought ends inside it.
     pub is_opened: bool,
-    /// The template can be told to have none (`enable_thinking`).
+    /// The template can be told to have none.
     pub can_be_off: bool,
+    /// There are none unless the template is told to have them.
+    pub must_be_asked: bool,
+    /// The variable that tells it.
+    switch: &'static str,
     /// The template can be told how much of it (`reasoning_effort`).
     pub has_efforts: bool,
     /// What stands in front of an answer, where answers stand in a channel of their own; else nothing.
@@ -29,6 +33,8 @@ pub(super) const THOUGHTS: [(&str, &str); 3] =
     [("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>")];
 /// Fields that templates read thoughts from.
 const FIELDS: [&str; 2] = ["reasoning_content", "thinking"];
+/// Variables that tell templates whether to think.
+const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 const ANSWER: &str = "probe answer";
 const THOUGHT: &str = "probe thought";
 
@@ -45,13 +51,20 @@ impl ThoughtFormat {
                 || template.source().contains(open)
                 || usual.trim_end().ends_with(open)
         })?;
-        let off = prompt(template, Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]));
         let is_opened = |text: &str| text.trim_end().ends_with(open);
+        let told = |switch, is_on| prompt(template, switch_var(switch, is_on));
+        let switched = |switch| Some((switch, told(switch, true)?, told(switch, false)?));
+        let switches = SWITCHES.into_iter().filter_map(switched);
+        let found = switches.into_iter().find(|(_, on, off)| on != off && !is_opened(off));
+        let must_be_asked = found.as_ref().is_some_and(|(_, _, off)| *off == usual);
+        let with_thoughts = found.as_ref().filter(|_| must_be_asked).map_or(&usual, |(_, on, _)| on);
         Some(Self {
             open: open.to_owned(),
             close: close.to_owned(),
-            is_opened: is_opened(&usual),
-            can_be_off: off.is_some_and(|off| off != usual && !is_opened(&off)),
+            is_opened: is_opened(with_thoughts),
+            can_be_off: found.is_some(),
+            must_be_asked,
+            switch: found.as_ref().map_or(SWITCHES[0], |(switch, ..)| switch),
             has_efforts: false,
             answer_open: String::new(),
             field: FIELDS[0],
@@ -83,11 +96,24 @@ impl ThoughtFormat {
             close: close.to_owned(),
             is_opened: false,
             can_be_off: false,
+            must_be_asked: false,
+            switch: SWITCHES[0],
             has_efforts: effort("low") != effort("high"),
             answer_open,
             field,
         })
     }
+}
+
+impl ThoughtFormat {
+    /// What tells the template whether to think.
+    pub fn told(&self, is_on: bool) -> Map<String, Value> {
+        switch_var(self.switch, is_on)
+    }
+}
+
+fn switch_var(switch: &str, is_on: bool) -> Map<String, Value> {
+    Map::from_iter([(switch.to_owned(), Value::Bool(is_on))])
 }
 
 /// What tells a template how much to think.

@@ -148,6 +148,7 @@ fn probabilities_come_with_text_and_not_with_every_end() {
         text: text.to_owned(),
         bytes: text.as_bytes().to_vec(),
         logprob: Some(-1.0),
+        is_text: true,
         top: Vec::new(),
     };
     let say = |text: &str, tokens: &[&str]| {
