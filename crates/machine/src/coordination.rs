@@ -19,8 +19,8 @@ use crate::plausible;
 use crate::trust::ActAsker;
 use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, WriteFailure};
 
-/// Reports go out on change and at least this often.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Reports go out on change and with each sample, or a little later.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_millis(900);
 /// Files may vanish or change behind our back.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long the coordinator has for an answer. Longer than the planner has for a plan.
@@ -321,7 +321,6 @@ impl NodeMachine {
             tracing::warn!(peer = %from, claimed = %report.facts.node, "a report in another node's name");
             return;
         }
-        self.view_changed();
         self.note_reported(from, &report);
         self.names.tell(from, &report.facts.name, self.trust.log().view().members());
         report.facts.name = self.names.of(from); // as the coordinator's reasons have it, too
@@ -335,6 +334,10 @@ impl NodeMachine {
             plausible::keep_links(&before.links, &mut report.links);
             plausible::keep_rates(&before.facts.devices, &mut report.facts.devices);
         }
+        match self.reports.get(&from) {
+            Some(before) if is_alike(before, &report) => self.view_wavered(),
+            _ => self.view_changed(),
+        }
         let before = self.reports.insert(from, report.clone());
         self.log_reported(from, before.as_ref(), report.log);
         if self.is_leading() {
@@ -342,7 +345,8 @@ impl NodeMachine {
         }
     }
 
-    pub(crate) fn report_if_due(&mut self) {
+    /// Reports if it is so long since the last time.
+    pub(crate) fn report_if_due(&mut self, every: Duration) {
         let now = self.now.time;
         if now.since(self.models_at) >= LOOK_EVERY {
             self.scan_models();
@@ -353,7 +357,7 @@ impl NodeMachine {
             self.pull_at = None;
             self.pull_log_from(node);
         }
-        if now.since(self.report_at) >= REPORT_EVERY {
+        if now.since(self.report_at) >= every {
             self.report_now();
             self.measure_if_due();
         }
@@ -377,7 +381,7 @@ impl NodeMachine {
         self.report_at = self.now.time;
         let report = self.own_report();
         self.send_to_members(&Arc::new(ControlMessage::Report(Box::new(report.clone()))));
-        self.tell_trust_known_to_all();
+        self.tell_trust_known_if_due();
         self.report(self.me, report);
     }
 
@@ -618,6 +622,35 @@ impl NodeMachine {
             self.writes.snapshot(self.now.time, head, state, &mut self.out);
         }
     }
+}
+
+/// Whether two reports of a member differ only in what wavers: measurements, memory, rates, load.
+fn is_alike(before: &NodeReport, now: &NodeReport) -> bool {
+    let devices = |report: &NodeReport| {
+        let facts = report.facts.devices.iter();
+        let facts = facts.map(|device| (device.id.clone(), device.support, device.support_reason.clone()));
+        let states = report.devices.iter().map(|device| {
+            (device.device.clone(), device.state, device.reason.clone(), device.monitor.throttled)
+        });
+        (facts.collect::<Vec<_>>(), states.collect::<Vec<_>>())
+    };
+    let stages = |report: &NodeReport| {
+        let stages = report.stages.iter();
+        stages.map(|stage| (stage.engine, stage.serves, stage.status.clone())).collect::<Vec<_>>()
+    };
+    let peers = |report: &NodeReport| report.links.iter().map(|link| link.peer).collect::<Vec<_>>();
+    let about = |report: &NodeReport| {
+        let facts = &report.facts;
+        (facts.name.clone(), facts.version.clone(), facts.mains_power, report.desired)
+    };
+    about(before) == about(now)
+        && devices(before) == devices(now)
+        && stages(before) == stages(now)
+        && peers(before) == peers(now)
+        && before.models == now.models
+        && before.unreached == now.unreached
+        && before.troubles == now.troubles
+        && before.card_events == now.card_events
 }
 
 /// Whether a shard of the member has computed since its last report.

@@ -159,7 +159,10 @@ pub enum Effect {
     /// Tell the person who watches the node.
     Notice(Notice),
     /// The view has changed; [`crate::NodeMachine::view`] has the new one.
-    Publish,
+    Publish {
+        /// More has changed than what is measured again and again.
+        is_news: bool,
+    },
     /// End the process: everything that has to be said has been sent.
     Stop,
 }

@@ -390,8 +390,12 @@ impl Joining {
 
     /// Whether no one was found, is sought, or is being let in.
     pub fn is_quiet(&self) -> bool {
-        let seeks = self.attempt.is_some() || self.grant.is_some() || !self.peers.is_empty();
-        !seeks && self.strangers.is_empty() && self.admissions.is_empty()
+        !self.is_under_way() && self.peers.is_empty() && self.strangers.is_empty()
+    }
+
+    /// Whether somebody is being joined or let in.
+    pub fn is_under_way(&self) -> bool {
+        self.attempt.is_some() || self.grant.is_some() || !self.admissions.is_empty()
     }
 
     fn remember(

@@ -43,8 +43,14 @@ use incarnations::Incarnations;
 const PATIENCE: Duration = Duration::from_millis(1200);
 /// How long a link may stand without being open.
 pub(crate) const OFFER_MAX: Duration = Duration::from_secs(3);
-/// Each open link is asked for a sign of life this often; all at once, so that the processor wakes once.
+/// Each open link is asked for a sign of life this often; all at once, so that the processor wakes once, and with whatever else wakes it.
 const PING_EVERY: Duration = Duration::from_secs(1);
+/// At the latest.
+const PING_WITHIN: Duration = Duration::from_millis(1100);
+/// A ping may come so much before its time.
+const EARLY: Duration = Duration::from_millis(100);
+/// Control links on which messages come are asked in one of so many rounds only.
+const ROUNDS_SPARED: u32 = 4;
 /// No sign of life for this long and a link is dead, whatever the transport says.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(6);
 /// No sign of life for this long and a link is replaced by one that the peer offers instead.
@@ -122,8 +128,9 @@ pub struct Links {
     links: BTreeMap<LinkId, Link>,
     held: Held,
     open_data: Arc<BTreeSet<NodeId>>,
-    /// When all open links are pinged.
-    ping_at: Time,
+    /// When all open links were last pinged; `None` while none is open.
+    pinged: Option<Time>,
+    ping_rounds: u32,
     /// When something is due.
     deadline: Time,
     /// The same, as it was when time was last looked at: a call so much later means that this node was held up.
@@ -251,7 +258,8 @@ impl Links {
             links: BTreeMap::new(),
             held: Held::default(),
             open_data: Arc::default(),
-            ping_at: NEVER,
+            pinged: None,
+            ping_rounds: 0,
             deadline: NEVER,
             due: NEVER,
         }
@@ -364,12 +372,31 @@ impl Links {
         }
         self.close_overdue(now, out);
         self.give_up_dials(now);
-        if now >= self.ping_at {
-            self.ping_at = NEVER; // settle() sets it again if a link is open
-            let open = self.links.iter().filter(|(_, link)| link.state == LinkState::Open);
-            out.extend(open.map(|(id, _)| send(*id, Outgoing::Ping)));
+        if self.pinged.is_some_and(|pinged| now >= pinged + PING_WITHIN) {
+            self.ping(now, out);
         }
         self.settle(now, out);
+    }
+
+    /// This node is awake: pings that are due soon go now.
+    pub fn ping_early(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
+        self.begin(now);
+        if self.pinged.is_some_and(|pinged| now >= pinged + PING_EVERY - EARLY) {
+            self.ping(now, out);
+            self.settle(now, out);
+        }
+    }
+
+    fn ping(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
+        (self.pinged, self.ping_rounds) = (None, self.ping_rounds.wrapping_add(1)); // settle() sets it again if a link is open
+        // What comes on a link is a sign of life, and round trips of control links are of no use.
+        let is_spared = |link: &Link| {
+            link.purpose == Purpose::Control
+                && now.since(link.heard) < PING_EVERY
+                && !self.ping_rounds.is_multiple_of(ROUNDS_SPARED)
+        };
+        let open = self.links.iter().filter(|(_, link)| link.state == LinkState::Open && !is_spared(link));
+        out.extend(open.map(|(id, _)| send(*id, Outgoing::Ping)));
     }
 
     /// When to call [`Links::timer`] next, if nothing else happens before.
@@ -450,11 +477,11 @@ impl Links {
     /// Dials what is due and sees when something is due next.
     fn settle(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
         self.dial_due(now, out);
-        if self.ping_at == NEVER && self.links.values().any(|link| link.state == LinkState::Open) {
-            self.ping_at = now + PING_EVERY;
+        if self.pinged.is_none() && self.links.values().any(|link| link.state == LinkState::Open) {
+            self.pinged = Some(now);
         }
         let links = self.links.values().map(|link| self.overdue_at(link));
-        let pings = std::iter::once(self.ping_at);
+        let pings = self.pinged.map(|pinged| pinged + PING_WITHIN);
         let dials = self.dials_at().chain(self.dials_until());
         let all = links.chain(pings).chain(self.held.deadline()).chain(dials);
         self.deadline = all.min().unwrap_or(NEVER);

@@ -16,7 +16,7 @@ use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, T
 
 use crate::backups::Backups;
 use crate::bandwidth::Bandwidths;
-use crate::coordination::{Asks, EarlyCommands};
+use crate::coordination::{Asks, EarlyCommands, REPORT_EVERY};
 use crate::corrections::Lessons;
 use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
@@ -35,11 +35,10 @@ use crate::{Answer, Effect, FetchId, Found, Input, LinkEnd, Notice, Now, Purpose
 
 /// Time between ticks of the parts that have no deadlines of their own.
 const TICK: Duration = Duration::from_millis(100);
+/// The same while nothing is under way: a wake costs a sleeping processor far more than the tick itself.
+const TICK_AT_REST: Duration = Duration::from_millis(500);
 /// Nodes of other clusters that are shown.
 const OTHERS_MAX: usize = 8;
-/// The same while nothing is under way and no other node is there: a wake costs a sleeping processor far more than the
-/// tick itself.
-const TICK_AT_REST: Duration = Duration::from_millis(500);
 
 /// The wall clock went on by so much more than the node's own, which on some systems stops while the machine sleeps. A clock that
 /// is set costs no more than a question to the members.
@@ -221,6 +220,8 @@ pub struct NodeMachine {
     pub(crate) shut_window_at: Time,
     ticked: Time,
     is_view_stale: bool,
+    /// What changed of the view is more than measurements.
+    is_view_news: bool,
     is_stopping: bool,
 }
 
@@ -288,6 +289,7 @@ impl NodeMachine {
             shut_window_at: now.time,
             ticked: now.time,
             is_view_stale: false,
+            is_view_news: false,
             is_stopping: false,
             config,
         };
@@ -324,7 +326,11 @@ impl NodeMachine {
         if self.has_bug(crate::planted::Bug::NeverRests) {
             return self.now.time;
         }
-        let tick = self.ticked + if self.is_at_rest() { TICK_AT_REST } else { TICK };
+        let tick = match (self.is_at_rest(), self.membership.next_deadline()) {
+            (false, _) => self.ticked + TICK,
+            (true, Some(of_members)) => of_members.min(self.ticked + TICK_AT_REST),
+            (true, None) => self.ticked + TICK_AT_REST,
+        };
         tick.min(self.links.next_deadline()).min(self.joining.next_deadline())
     }
 
@@ -439,6 +445,9 @@ impl NodeMachine {
         self.with_links(|l, now, out| l.timer(now, out));
         self.with_joining(|j, context, out| j.timer(context, out));
         if now.since(self.ticked) < TICK {
+            if self.is_at_rest() && self.membership.next_deadline().is_some_and(|at| at <= now) {
+                self.tick_membership();
+            }
             return;
         }
         self.ticked = now;
@@ -448,18 +457,30 @@ impl NodeMachine {
         self.tick_pipelines();
         self.tick_requests();
         self.tick_backups();
-        self.report_if_due();
+        // A little longer than between two samples, with which it goes.
+        self.report_if_due(REPORT_EVERY + TICK_AT_REST / 2);
     }
 
-    /// Whether time alone brings nothing on: no request, no load, no other node that could fall silent.
+    /// Whether time alone brings nothing on but what membership, links and joining name themselves: no request, here or of others, no
+    /// load, no question, no election.
     fn is_at_rest(&self) -> bool {
+        let is_idle = |entry: &crate::pipelines::SchedulerEntry| {
+            let stats = entry.scheduler.stats();
+            stats.queued + stats.running + stats.steps_in_flight == 0
+        };
         self.drivers.is_empty()
             && self.fetches.is_empty()
-            && self.members.is_empty()
-            && self.joining.is_quiet()
+            && (self.joining.is_quiet() || !self.members.is_empty() && !self.joining.is_under_way())
             && self.writes.len() == 0
-            && self.leader.is_some()
-            && self.instances.iter().all(InstanceView::is_ready)
+            && self.asks.len() == 0
+            && self.backup_counts() == (0, 0, 0)
+            && self.held_steps.is_empty()
+            && self.troubles.is_empty()
+            && self.pull_at.is_none()
+            && self.moving_in.is_none()
+            && (self.leader.is_some() && self.leads_soon.is_none())
+            && self.instances.iter().all(|instance| instance.is_ready() && instance.moving.is_none())
+            && self.schedulers.values().all(is_idle)
     }
 
     /// Delivers messages to this node itself until there are none: each may cause others.
@@ -486,7 +507,8 @@ impl NodeMachine {
 
     fn finish(&mut self) -> Vec<Effect> {
         if std::mem::take(&mut self.is_view_stale) {
-            self.out.push(Effect::Publish);
+            let is_news = std::mem::take(&mut self.is_view_news);
+            self.out.push(Effect::Publish { is_news });
         }
         std::mem::take(&mut self.out)
     }
@@ -527,6 +549,11 @@ impl NodeMachine {
     }
 
     pub(crate) fn view_changed(&mut self) {
+        (self.is_view_stale, self.is_view_news) = (true, true);
+    }
+
+    /// Something was measured again.
+    pub(crate) fn view_wavered(&mut self) {
         self.is_view_stale = true;
     }
 
@@ -759,7 +786,11 @@ impl NodeMachine {
         self.samples = samples;
         if is_other {
             self.report_now();
+        } else {
+            // Between samples nothing that is reported has changed; and what is due soon is done in this wake.
+            self.report_if_due(REPORT_EVERY);
         }
+        self.with_links(|links, now, out| links.ping_early(now, out));
     }
 
     /// Says goodbye, frees everything, and is deaf from then on.

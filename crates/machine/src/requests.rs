@@ -364,8 +364,11 @@ impl NodeMachine {
     /// What every member is told of the instances, new.
     pub(crate) fn instances_now(&mut self, instances: Vec<InstanceView>) {
         self.note_states(&instances);
+        // They are told again each second.
+        if *self.instances != instances {
+            self.view_changed();
+        }
         self.instances = Arc::new(instances);
-        self.view_changed();
         let (ids, instances): (Vec<_>, _) = (self.drivers.keys().copied().collect(), self.instances.clone());
         for id in ids {
             self.feed_driver(id, DriverInput::Instances(instances.to_vec()));

@@ -2,7 +2,7 @@
 //! other up to date.
 //!
 //! Who may do what is decided by `exo_trust` alone, for each entry, wherever it comes from. Entries travel between any two members: each
-//! says what it has when a link opens and with its reports, who lacks something asks for it. What an entry changes takes effect
+//! says what it has when a link opens and every few seconds, who lacks something asks for it. What an entry changes takes effect
 //! when it is on disk.
 
 #[cfg(test)]
@@ -35,6 +35,9 @@ const ENTRIES_MAX: usize = 1024;
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Between two answers to one member that asks for entries: each may be [`ENTRIES_BYTES_MAX`].
 const ANSWER_EVERY: Duration = Duration::from_millis(100);
+
+/// Between two times that members are told what is here, beside links that open and entries that are written.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// What members tell each other of their logs of trust.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -111,6 +114,8 @@ pub(crate) struct Trust {
     sign_last: u64,
     /// Admins whose key is in two places, and of whom that was said.
     forked_told: BTreeSet<NodeId>,
+    /// When members are told again what is here.
+    tell_at: Time,
     #[cfg(feature = "planted")]
     pub(crate) hearsay: BTreeSet<NodeId>,
 }
@@ -127,6 +132,7 @@ impl Trust {
             signing: None,
             sign_last: 0,
             forked_told: BTreeSet::new(),
+            tell_at: Time::ZERO,
             #[cfg(feature = "planted")]
             hearsay: BTreeSet::new(),
         }
@@ -370,8 +376,13 @@ impl NodeMachine {
         self.tell_trust(to, TrustNews::Known);
     }
 
-    /// Says it to all: nobody can hold an entry back for longer than one member reaches another.
-    pub(crate) fn tell_trust_known_to_all(&mut self) {
+    /// Says it to all now and then: nobody can hold an entry back for longer than one member reaches another.
+    pub(crate) fn tell_trust_known_if_due(&mut self) {
+        let now = self.now.time;
+        if now < self.trust.tell_at {
+            return;
+        }
+        self.trust.tell_at = now + TELL_EVERY;
         let message = self.trust.message(TrustNews::Known);
         self.send_to_members(&Arc::new(ControlMessage::Trust(message.encode())));
     }

@@ -145,6 +145,11 @@ impl Membership {
         self.is_leading() && !doubtful
     }
 
+    /// When time alone next brings something about; `None` while it cannot. Any input may change it.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.woken_at.filter(|_| self.stance != Stance::Outside && !self.ended)
+    }
+
     /// How a member does, as last said by an [`Output`]. This node itself is alive or suspended.
     pub fn status(&self, node: NodeId) -> Option<NodeStatus> {
         if node == self.me {
@@ -285,7 +290,10 @@ impl Membership {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.hear(now);
         match body {
-            Body::Heartbeat(beat) => self.heartbeat(from, epoch, &beat, false),
+            Body::Heartbeat(beat) => {
+                self.heartbeat(from, epoch, &beat, false);
+                self.answer_beat(from);
+            }
             Body::Announce(beat) => self.heartbeat(from, epoch, &beat, true),
             Body::Goodbye => peer.left(now),
             Body::Suspended { for_ms, .. } => {

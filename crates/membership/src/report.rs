@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use exo_types::{NodeId, Time};
 
+use crate::detector::Peer;
 use crate::machine::{Membership, Stance};
 use crate::message::{Body, Heartbeat, Role, Seen};
 use crate::{LossReason, NodeStatus, Output};
@@ -49,14 +50,16 @@ impl Membership {
         }
     }
 
-    /// Sends the heartbeats that are due.
+    /// Sends the heartbeats that are due, and with them those that are due soon: each wake costs more than a message.
     pub(crate) fn beat(&mut self) {
         let now = self.now;
-        let due: Vec<_> =
-            self.peers.iter().filter(|(_, p)| p.linked && p.next_beat <= now).map(|(n, _)| *n).collect();
-        if due.is_empty() {
+        let linked = || self.peers.iter().filter(|(_, peer)| peer.linked);
+        if !linked().any(|(_, peer)| peer.next_beat <= now) {
             return;
         }
+        let is_due = |node: NodeId, peer: &Peer| peer.next_beat <= now + self.interval(node) / 4;
+        let due: Vec<_> =
+            linked().filter(|(node, peer)| is_due(**node, peer)).map(|(node, _)| *node).collect();
         let body = match &self.suspended {
             Some((reason, until)) => {
                 let for_ms = u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX);
@@ -66,10 +69,28 @@ impl Membership {
         };
         for node in due {
             self.send(node, body.clone());
-            let next = now + self.interval(node);
+            // Whoever answers leaves the other time to speak first.
+            let wait = if self.answers(node) { self.interval(node) / 4 } else { Duration::ZERO };
+            let next = now + self.interval(node) + wait;
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.next_beat = next;
             }
+        }
+    }
+
+    /// Whether this node's heartbeats go behind that node's, so that both wake once for two of them: a member's behind its
+    /// coordinator's, and of two members the higher one's.
+    fn answers(&self, node: NodeId) -> bool {
+        self.close_to().is_some_and(|coordinator| coordinator == node || self.me > node)
+    }
+
+    /// A heartbeat came: this node's goes now, unless the last one has only just gone.
+    pub(crate) fn answer_beat(&mut self, from: NodeId) {
+        let (now, soon) = (self.now, self.interval(from) / 2);
+        if self.answers(from)
+            && let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.next_beat <= now + soon)
+        {
+            peer.next_beat = now;
         }
     }
 

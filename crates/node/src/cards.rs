@@ -1,14 +1,16 @@
 //! Looks now and then whether graphics cards appeared or vanished, and at what else the system shows: sensors, memory, disk, battery.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_device::{CardChange, CardWatch, GraphicsCard, ProcessorMeter};
 use exo_types::Monitor;
 use tokio::sync::watch;
 
-use crate::compute::Sensed;
+use crate::compute::{Sensed, SystemState};
 use crate::events::{DeviceEvent, Event, EventSender};
+use crate::host::Host;
 
 /// A person who plugs a card in waits about as long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -19,6 +21,7 @@ pub fn watch(
     root: PathBuf,
     data_dir: PathBuf,
     cards: Vec<String>,
+    host: Arc<dyn Host>,
     events: EventSender,
     ended: watch::Receiver<bool>,
 ) {
@@ -28,6 +31,7 @@ pub fn watch(
             root,
             data_dir,
             cards,
+            host,
             meter: ProcessorMeter::default(),
         };
         let Ok(looker) = tokio::task::spawn_blocking(looking).await else { return };
@@ -40,6 +44,7 @@ struct Looker {
     root: PathBuf,
     data_dir: PathBuf,
     cards: Vec<String>,
+    host: Arc<dyn Host>,
     watch: CardWatch,
     meter: ProcessorMeter,
 }
@@ -54,6 +59,7 @@ impl Looker {
             memory: exo_device::memory(&self.root),
             disk_free_bytes: exo_stdx::free_bytes(&self.data_dir),
             battery_percent: exo_device::battery_percent(&self.root),
+            system: Some(SystemState::of(self.host.as_ref())),
             cards: self.cards.iter().map(sense).collect(),
         };
         let changes = self.watch.look().into_iter().map(DeviceEvent::Changed);
@@ -123,6 +129,7 @@ mod tests {
             root: root.path().to_owned(),
             data_dir: root.path().to_owned(),
             meter: ProcessorMeter::default(),
+            host: Arc::new(crate::SystemHost),
             cards: vec!["0000:05:00.0".to_owned()],
             watch: CardWatch::new(root.path()),
         };

@@ -50,6 +50,22 @@ pub struct Sensed {
     pub battery_percent: Option<u8>,
     /// By PCI address.
     pub cards: BTreeMap<String, Monitor>,
+    /// What the system says of machine and process, once it was asked.
+    pub system: Option<SystemState>,
+}
+
+/// What a [`Host`] says and what takes it a while.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemState {
+    pub mains_power: Option<bool>,
+    pub process_bytes: Option<u64>,
+}
+
+impl SystemState {
+    /// At this moment.
+    pub fn of(host: &dyn Host) -> Self {
+        Self { mains_power: host.mains_power(), process_bytes: host.process_bytes() }
+    }
 }
 
 /// Where a shard goes.

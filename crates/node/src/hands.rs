@@ -94,7 +94,7 @@ impl Hands {
             Effect::Reply { .. }
             | Effect::Emit { .. }
             | Effect::Notice(_)
-            | Effect::Publish
+            | Effect::Publish { .. }
             | Effect::Stop => {}
         }
     }

@@ -116,7 +116,7 @@ impl Node {
         let downloads = NodeDownloads::new(downloads::Parts {
             library: hands.library.clone(),
             node: events.clone(),
-            host,
+            host: host.clone(),
             view: view.clone(),
             data_dir: data_dir.clone(),
             node_id: id.to_full(),
@@ -150,7 +150,7 @@ impl Node {
             run_loop.run(first, inbox, stopped).await;
             let _ = end.send(true);
         });
-        crate::cards::watch(PathBuf::from("/"), data_dir.clone(), cards, events.clone(), ended.clone());
+        crate::cards::watch(PathBuf::from("/"), data_dir.clone(), cards, host, events.clone(), ended.clone());
         Devices::keep_sampling(events.clone(), ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
         Self {

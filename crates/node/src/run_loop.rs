@@ -18,6 +18,10 @@ use crate::telemetry::Telemetry;
 
 /// From a change to its showing, at most: who places a model may ask about it at once.
 const SHOW_WITHIN: Duration = Duration::from_millis(10);
+/// The same of what is measured again and again. Views, alerts and whoever reads them along are made anew for each showing.
+const REFRESH_WITHIN: Duration = Duration::from_millis(1100);
+/// So long after the last showing such a change is shown at once: with the sample that brings it, in one wake.
+const REFRESH_AFTER: Duration = Duration::from_millis(900);
 
 /// The machine and what it needs of the world.
 pub struct RunLoop {
@@ -35,8 +39,15 @@ pub struct RunLoop {
     telemetry: Arc<Telemetry>,
     /// What only this node knows of its disk.
     own: Box<dyn Fn() -> OwnFacts + Send>,
-    is_view_stale: bool,
+    stale: Option<Stale>,
     is_stopped: bool,
+}
+
+/// How urgent it is to show the view again.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stale {
+    Measured,
+    Changed,
 }
 
 impl RunLoop {
@@ -63,7 +74,7 @@ impl RunLoop {
             view,
             telemetry,
             own,
-            is_view_stale: true,
+            stale: Some(Stale::Changed),
             is_stopped: false,
         }
     }
@@ -76,7 +87,11 @@ impl RunLoop {
         tokio::pin!(timer);
         while !self.is_stopped {
             let due = self.clock.at(self.machine.next_deadline());
-            let due = if self.is_view_stale { due.min(shown + SHOW_WITHIN) } else { due };
+            let due = match self.stale {
+                Some(Stale::Changed) => due.min(shown + SHOW_WITHIN),
+                Some(Stale::Measured) => due.min(shown + REFRESH_WITHIN),
+                None => due,
+            };
             if timer.deadline() != due {
                 timer.as_mut().reset(due);
             }
@@ -84,14 +99,18 @@ impl RunLoop {
                 biased;
                 _ = stop.wait_for(|s| *s) => self.feed(Input::Stop),
                 // Before the events: it comes at most a hundred times a second, and they could starve it.
-                () = &mut timer => {
-                    self.feed(Input::Timer);
-                    if std::mem::take(&mut self.is_view_stale) {
-                        shown = tokio::time::Instant::now();
-                        self.show();
-                    }
-                }
+                () = &mut timer => self.feed(Input::Timer),
                 Some(event) = inbox.next() => self.event(event),
+            }
+            let wait = match self.stale {
+                Some(Stale::Changed) => SHOW_WITHIN,
+                Some(Stale::Measured) => REFRESH_AFTER,
+                None => continue,
+            };
+            let now = tokio::time::Instant::now();
+            if now >= shown + wait {
+                (shown, self.stale) = (now, None);
+                self.show();
             }
         }
         self.streams.clear();
@@ -145,7 +164,10 @@ impl RunLoop {
                 }
                 Effect::Emit { stream, event } => self.told.push((stream, event)),
                 Effect::Notice(notice) => drop(self.notices.send(notice)),
-                Effect::Publish => self.is_view_stale = true,
+                Effect::Publish { is_news } => {
+                    let stale = if is_news { Stale::Changed } else { Stale::Measured };
+                    self.stale = self.stale.max(Some(stale));
+                }
                 Effect::Stop => self.is_stopped = true,
                 other => self.hands.carry_out(other),
             }

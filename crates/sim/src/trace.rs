@@ -27,7 +27,7 @@ pub fn input(print: fn(&str), names: &Names, at: Time, node: usize, input: &Inpu
 /// Prints an effect.
 pub fn effect(print: fn(&str), names: &Names, at: Time, node: usize, effect: &Effect) {
     let text = match effect {
-        Effect::Publish | Effect::Send { message: Outgoing::Ping, .. } => return,
+        Effect::Publish { .. } | Effect::Send { message: Outgoing::Ping, .. } => return,
         Effect::Send { link, message: Outgoing::Control(message) } => match control(message) {
             Some(text) => format!("Send {} {text}", link.0),
             None => return,

@@ -31,6 +31,11 @@ struct Held {
 }
 
 impl HeldSteps {
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
     /// A step came from `from` for a stage that is not there; `missing` says how far it is, for people. Gives the answer to the
     /// sender if the step is not held.
     pub fn hold(

@@ -347,7 +347,7 @@ fn a_lost_link_is_dialled_again_soon() {
 }
 
 #[test]
-fn open_links_are_pinged_each_second_and_close_after_six_silent_ones() {
+fn open_links_are_pinged_about_each_second_and_close_after_six_silent_ones() {
     let mut one = One::with(LOWER);
     one.offered(0, 7, LOWER);
     one.accepted(1000, 7);
@@ -357,9 +357,37 @@ fn open_links_are_pinged_each_second_and_close_after_six_silent_ones() {
     assert_eq!(pings(&mut one), 5);
     one.heard(6999, 7);
     one.run(12_998);
-    assert_eq!(pings(&mut one), 6);
+    assert_eq!(pings(&mut one), 5);
     assert_eq!(*one.run(12_999).last().unwrap(), 12_999, "to the millisecond");
     assert_eq!(one.told()[..2], ["close 7 Silent", "down Data Silent"]);
+}
+
+#[test]
+fn pings_go_with_a_wake_that_comes_before_and_a_control_link_that_speaks_is_seldom_asked() {
+    let mut one = One::with(LOWER);
+    one.offered(0, 7, LOWER);
+    one.accepted(0, 7);
+    one.out.clear();
+    let early = |one: &mut One, at: u64| {
+        one.links.ping_early(ms(at), &mut one.out);
+        one.out.drain(..).filter(|o| *o == send(LinkId(7), Outgoing::Ping)).count()
+    };
+    assert_eq!(early(&mut one, 800), 0, "not so soon");
+    assert_eq!(one.links.next_deadline(), ms(1100));
+    assert_eq!(early(&mut one, 900), 1);
+    assert_eq!(early(&mut one, 1899), 1, "a second later, as samples come");
+    // The control link of the same peer, on which messages come all the time.
+    let mut control = One::with(LOWER);
+    control.links.up(ms(0), LinkId(9), LOWER, Purpose::Control, Via::Quic, at(9), None, &mut control.out);
+    control.links.accepted(ms(0), LinkId(9), 1, &mut control.out);
+    control.out.clear();
+    let mut asked = 0;
+    for second in 1..=8u64 {
+        control.links.message(ms(1000 * second), LinkId(9));
+        control.links.ping_early(ms(1000 * second), &mut control.out);
+        asked += control.out.drain(..).filter(|o| *o == send(LinkId(9), Outgoing::Ping)).count();
+    }
+    assert_eq!(asked, 2);
 }
 
 #[test]

@@ -16,7 +16,7 @@ use tokio::sync::{broadcast, watch};
 use super::Engines;
 use crate::NodeConfig;
 use crate::clock::Clock;
-use crate::compute::{Check, Compute, Loss, Seat};
+use crate::compute::{Check, Compute, Loss, Seat, SystemState};
 use crate::device::TypeMeter;
 use crate::events::{DeviceEvent, Event, EventSender};
 use crate::host::Host;
@@ -155,12 +155,15 @@ impl Devices {
         };
         let reports = devices.iter().map(|device| report(&device.id)).collect();
         let memory_bytes = self.compute.memory(&self.config, self.host.as_ref());
+        // Read every few seconds with the sensors, off this loop.
+        let sensed = self.compute.last_sensed().system;
+        let system = sensed.unwrap_or_else(|| SystemState::of(self.host.as_ref()));
         Samples {
-            facts: NodeFacts { devices, mains_power: self.host.mains_power(), ..self.facts.clone() },
+            facts: NodeFacts { devices, mains_power: system.mains_power, ..self.facts.clone() },
             memory_bytes: memory_bytes.into_iter().collect(),
             devices: reports,
             card_events: self.card_events.iter().cloned().collect(),
-            process_bytes: self.host.process_bytes(),
+            process_bytes: system.process_bytes,
             measured: self.measured(),
         }
     }
