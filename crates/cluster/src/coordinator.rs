@@ -56,6 +56,7 @@ pub struct Coordinator {
     leading: Option<Leading>,
     /// They go on if it leads that epoch again.
     numbers_last: Option<Numbers>,
+    is_paused: bool,
 }
 
 /// The last that a coordinator gave in an epoch.
@@ -99,7 +100,8 @@ impl Coordinator {
     pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
         let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
         let (members, reports) = (BTreeMap::new(), BTreeMap::new());
-        Self { me, config, state, members, alive, lost, reports, leading: None, numbers_last: None }
+        let (leading, numbers_last, is_paused) = (None, None, false);
+        Self { me, config, state, members, alive, lost, reports, leading, numbers_last, is_paused }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -131,15 +133,22 @@ impl Coordinator {
             CoordinatorInput::Restored(state) => self.restored(*state),
         }
         if self.leading.is_some() {
-            self.forget_drained(now, &mut out);
-            self.survey(now, &mut out);
-            self.unload_idle(now, &mut out);
-            self.review(now);
-            self.ask_planner(now, &mut out);
+            if !self.is_paused {
+                self.forget_drained(now, &mut out);
+                self.survey(now, &mut out);
+                self.unload_idle(now, &mut out);
+                self.review(now);
+                self.ask_planner(now, &mut out);
+            }
             self.publish(now, &mut out);
             self.tell_workers(now, &mut out);
         }
         out
+    }
+
+    /// While it is paused nothing is decided that nobody asks for: what it knows may be of the past.
+    pub fn pause(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
     }
 
     /// The durable state.

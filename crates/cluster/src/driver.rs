@@ -297,7 +297,7 @@ impl Driver {
             (Some(seat), _) => {
                 format!("{:?} at instance {}", seat.stand, seat.placement.instance).to_lowercase()
             }
-            (None, Some(view)) => format!("instance {} is {:?}", view.instance(), view.state),
+            (None, Some(view)) => format!("instance {} is {}", view.instance(), view.state),
             (None, None) => "the model is not placed".to_owned(),
         }
     }

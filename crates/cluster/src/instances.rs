@@ -133,6 +133,21 @@ pub enum InstanceState {
     },
 }
 
+/// For people: behind "it is".
+impl std::fmt::Display for InstanceState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Placing => f.write_str("being placed"),
+            Self::Loading => f.write_str("loading"),
+            Self::Wiring => f.write_str("connecting its stages"),
+            Self::Ready => f.write_str("ready"),
+            Self::Degraded { reason } => write!(f, "being placed again: {reason}"),
+            Self::Waiting { reason } => write!(f, "waiting: {reason}"),
+            Self::Failed { reason } => write!(f, "given up: {reason}"),
+        }
+    }
+}
+
 /// An instance as every member sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct InstanceView {

@@ -9,6 +9,7 @@ use exo_cluster::wire::{
     LogMessage, NodeReport, Refusal,
 };
 use exo_cluster::{AppendId, CoordinatorInput, CoordinatorOutput, Event, InstanceView, ReplyTo, WorkerInput};
+use exo_membership::EPOCH_JUMP_MAX;
 use exo_trust::Act;
 use exo_types::{Epoch, ModelId, NodeId, Time};
 
@@ -141,6 +142,7 @@ impl NodeMachine {
     // ---- the coordinator's machine ----
 
     pub(crate) fn feed_coordinator(&mut self, input: CoordinatorInput) {
+        self.coordinator.pause(self.is_unsure());
         let mut inputs = std::collections::VecDeque::from([input]);
         while let Some(input) = inputs.pop_front() {
             for output in self.coordinator.handle(self.now.time, input) {
@@ -159,7 +161,7 @@ impl NodeMachine {
             CoordinatorOutput::Plan { plan, request } => self.out.push(Effect::Plan { id: plan, request }),
             CoordinatorOutput::InstanceChanged(view) => {
                 let (instance, state) = (view.instance(), &view.state);
-                tracing::info!(target: "events::instance", %instance, ?state, "changed");
+                tracing::info!(target: "events::instance", %instance, %state, "changed");
                 self.view_changed();
             }
             #[cfg(feature = "planted")]
@@ -266,7 +268,7 @@ impl NodeMachine {
 
     fn replaced(&mut self, replaced: Durable<Replaced>) {
         let Replaced { head, state } = replaced.into_inner();
-        self.log.replaced(head);
+        self.log.replaced(head, !self.writes.is_log_busy());
         #[cfg(feature = "planted")]
         if self.has_bug(crate::planted::Bug::NotRestored) {
             return;
@@ -471,6 +473,11 @@ impl NodeMachine {
     /// Where commands of a later epoch wait until this node follows it: its announcement came before them on the same link, but is
     /// followed only when the epoch is on the disk. Only the last epoch's wait.
     fn early(&mut self, from: NodeId, epoch: Epoch) -> Option<&mut EarlyCommands> {
+        let jump = epoch.counter.saturating_sub(self.leader.map_or(0, |(seen, _)| seen.counter));
+        if epoch.key != from || jump > EPOCH_JUMP_MAX {
+            tracing::trace!(peer = %from, %epoch, own = ?self.leader, "a command of an epoch that is not the sender's, or cannot be next");
+            return None;
+        }
         let known = self.leader.map(|(seen, _)| seen).max(self.early_commands.as_ref().map(|e| e.epoch));
         let is_same =
             self.early_commands.as_ref().is_some_and(|early| (early.epoch, early.from) == (epoch, from));
@@ -589,8 +596,12 @@ impl NodeMachine {
 
     fn asked(&mut self, from: NodeId, request: u64, ask: ControlAsk) {
         let reply = ReplyTo { node: from, request };
-        if matches!(ask, ControlAsk::Place(_)) && !self.membership.may_place() {
-            let message = "the coordinator hears none of its members; it places when it does".to_owned();
+        let is_unsure = match ask {
+            ControlAsk::Place(_) => !self.membership.may_place(),
+            _ => self.membership.was_away(),
+        };
+        if is_unsure {
+            let message = "the coordinator hears none of its members; it decides when it does".to_owned();
             return self.refuse(reply, ControlRefusal::NotCoordinator, message);
         }
         if !self.is_leading() {

@@ -310,8 +310,8 @@ pub enum Unclaimed {
 /// An answer to a [`crate::Question`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
-    /// To `Resolve`; the error has the names of models there are.
-    Resolved(Result<Box<Resolved>, Vec<String>>),
+    /// To `Resolve`.
+    Resolved(Result<Box<Resolved>, Unresolved>),
     /// To `Coordinator`; `None` when no answer came in time.
     Coordinator(Option<Box<ControlReply>>),
     /// To `Instances`.
@@ -332,6 +332,23 @@ pub enum Answer {
     Claimed(Result<Backup, Unclaimed>),
     /// To `CheckWords`.
     CheckWords(Vec<(NodeId, String)>),
+}
+
+/// Why a name means no model that can be asked.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Unresolved {
+    /// None of that name is known.
+    Unknown {
+        /// Those that are; so many as an error names.
+        known: Vec<String>,
+    },
+    /// One is placed, and no member that is there has its files.
+    Away {
+        /// What it waits for, for people.
+        reason: String,
+    },
+    /// This node was removed from its cluster.
+    Removed,
 }
 
 /// A model that was asked for by name.

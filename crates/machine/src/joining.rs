@@ -230,6 +230,8 @@ struct Stranger {
     has_failed: bool,
     /// Refused when it was asked, as one that waits for a person does.
     has_refused: bool,
+    /// How it refused when a person was last told.
+    told: Option<Notice>,
     /// When it last answered with its key.
     proven: Option<Time>,
     /// It is being asked who it is, and counts as failed then.
@@ -419,6 +421,7 @@ impl Joining {
             is_named: false,
             has_failed: false,
             has_refused: false,
+            told: None,
             proven: None,
             probe_until: None,
             first_seen: ctx.now.time,

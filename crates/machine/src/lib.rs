@@ -65,6 +65,7 @@ pub use backups::BackupStart;
 pub use bandwidth::Received;
 pub use effect::*;
 pub use input::*;
+pub use log::LogLimits;
 pub use machine::{Boot, Counts, MachineConfig, NodeMachine};
 pub use notice::Notice;
 pub use trust::{TrustMessage, TrustNews};

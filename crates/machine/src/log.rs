@@ -1,17 +1,28 @@
 //! The end of the log, planned and durable, and the entries that followers may still lack.
 //!
 //! The machine chains hashes itself: it decides on the planned end, while followers, replies and workers only ever see the
-//! durable one. Entries that are behind the snapshot on disk stay in memory as far as [`KEPT_MAX`] and [`KEPT_BYTES_MAX`]
+//! durable one. Entries that are behind the snapshot on disk stay in memory as far as [`LogLimits`] and [`KEPT_BYTES_MAX`]
 //! allow; a follower that lacks older ones gets a snapshot.
 
 use std::collections::VecDeque;
 
 use exo_types::LogHead;
 
-/// Entries after which the log is folded into a snapshot: a start replays no more than these.
-pub(crate) const SNAPSHOT_EVERY: u64 = 256;
-/// Entries kept for followers.
-const KEPT_MAX: usize = 256;
+/// How long a log of placements grows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogLimits {
+    /// Entries after which the log is folded into a snapshot: a start replays no more than these.
+    pub snapshot_every: u64,
+    /// Entries kept in memory for followers.
+    pub kept_max: usize,
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { snapshot_every: 256, kept_max: 256 }
+    }
+}
+
 const KEPT_BYTES_MAX: usize = 8 << 20;
 /// Bytes of entries in one message: several of the largest.
 const SENT_BYTES_MAX: usize = 4 << 20;
@@ -27,19 +38,21 @@ pub(crate) struct Log {
     /// Durable entries, each with the end of the log before it; the last one ends at `durable`.
     kept: VecDeque<(LogHead, Vec<u8>)>,
     kept_bytes: usize,
+    limits: LogLimits,
     /// A write failed, and others that were planned behind it have not been answered yet.
     is_failing: bool,
 }
 
 impl Log {
     /// The log as it is on disk.
-    pub(crate) fn new(base: LogHead, entries: Vec<Vec<u8>>) -> Self {
+    pub(crate) fn new(base: LogHead, entries: Vec<Vec<u8>>, limits: LogLimits) -> Self {
         let mut log = Self {
             planned: base,
             durable: base,
             base,
             kept: VecDeque::new(),
             kept_bytes: 0,
+            limits,
             is_failing: false,
         };
         log.keep(entries);
@@ -72,9 +85,12 @@ impl Log {
         debug_assert_eq!(self.durable, after, "writes are answered in order");
     }
 
-    /// Another log is on disk, in place of this one.
-    pub(crate) fn replaced(&mut self, head: LogHead) {
+    /// Another log is on disk, in place of this one. What was planned in front of it and could not be written does not matter any more.
+    pub(crate) fn replaced(&mut self, head: LogHead, is_answered: bool) {
         (self.durable, self.base) = (head, head);
+        if self.is_failing {
+            (self.planned, self.is_failing) = (head, !is_answered);
+        }
         self.kept.clear();
         self.kept_bytes = 0;
     }
@@ -97,7 +113,7 @@ impl Log {
 
     /// Whether the log on disk is long enough to be folded.
     pub(crate) fn is_snapshot_due(&self) -> bool {
-        self.durable.index.saturating_sub(self.base.index) >= SNAPSHOT_EVERY
+        self.durable.index.saturating_sub(self.base.index) >= self.limits.snapshot_every
     }
 
     /// The durable end after so many entries; `None` for what is not kept.
@@ -127,7 +143,7 @@ impl Log {
             self.kept_bytes += entry.len();
             self.kept.push_back((std::mem::replace(&mut self.durable, after), entry));
         }
-        while self.kept.len() > KEPT_MAX || self.kept_bytes > KEPT_BYTES_MAX {
+        while self.kept.len() > self.limits.kept_max || self.kept_bytes > KEPT_BYTES_MAX {
             let Some((_, oldest)) = self.kept.pop_front() else { return };
             self.kept_bytes -= oldest.len();
         }
@@ -144,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_planned_end_runs_ahead_and_falls_back() {
-        let mut log = Log::new(LogHead::EMPTY, entries(0..2));
+        let mut log = Log::new(LogHead::EMPTY, entries(0..2), LogLimits::default());
         assert_eq!((log.planned().index, log.durable().index), (2, 2));
         let after = log.plan(&entries(2..5));
         assert_eq!((log.planned(), log.durable().index), (after, 2));
@@ -160,7 +176,7 @@ mod tests {
 
     #[test]
     fn followers_get_what_is_kept_and_hashes_of_it() {
-        let log = Log::new(LogHead::EMPTY, entries(0..9));
+        let log = Log::new(LogHead::EMPTY, entries(0..9), LogLimits::default());
         assert_eq!(log.after(7, 100), entries(7..9));
         assert_eq!(log.after(0, 3), entries(0..3));
         assert_eq!(log.hash_at(4), Some(LogHead::EMPTY.then_all(&entries(0..4)).hash));
@@ -170,11 +186,11 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_its_bounds_allow() {
-        let mut log = Log::new(LogHead::EMPTY, Vec::new());
+        let mut log = Log::new(LogHead::EMPTY, Vec::new(), LogLimits::default());
         let many = entries(0..600);
         let after = log.plan(&many);
         log.written(after, many);
-        assert_eq!(log.kept.len(), KEPT_MAX);
+        assert_eq!(log.kept.len(), 256);
         assert_eq!(log.hash_at(600 - 257), None);
         assert!(log.hash_at(600 - 256).is_some() && log.is_snapshot_due());
         log.folded(log.durable());
@@ -186,12 +202,28 @@ mod tests {
     }
 
     #[test]
+    fn a_log_takes_entries_again_behind_a_replacement_that_followed_a_failure() {
+        let mut log = Log::new(LogHead::EMPTY, entries(0..3), LogLimits::default());
+        let head = LogHead { index: 70, hash: [7; 32] };
+        log.plan(&entries(3..4));
+        log.plan_replacement(head);
+        log.fall_back(false);
+        log.replaced(head, true);
+        assert!(log.takes_entries());
+        assert_eq!((log.planned(), log.durable()), (head, head));
+        log.plan_replacement(head);
+        let after = log.plan(&entries(0..1));
+        log.replaced(head, false);
+        assert_eq!(log.planned(), after, "what is planned behind one that was written stays planned");
+    }
+
+    #[test]
     fn a_replacement_forgets_what_was_before() {
-        let mut log = Log::new(LogHead::EMPTY, entries(0..3));
+        let mut log = Log::new(LogHead::EMPTY, entries(0..3), LogLimits::default());
         let head = LogHead { index: 70, hash: [7; 32] };
         log.plan_replacement(head);
         assert_eq!(log.planned(), head);
-        log.replaced(head);
+        log.replaced(head, true);
         assert_eq!((log.durable(), log.hash_at(2)), (head, None));
         assert!(log.after(2, 9).is_empty());
     }

@@ -20,7 +20,7 @@ use crate::coordination::{Asks, EarlyCommands, REPORT_EVERY};
 use crate::corrections::Lessons;
 use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
-use crate::log::Log;
+use crate::log::{Log, LogLimits};
 use crate::names::Names;
 use crate::persist::Writes;
 use crate::pipelines::{Schedulers, Stage};
@@ -39,6 +39,10 @@ const TICK: Duration = Duration::from_millis(100);
 const TICK_AT_REST: Duration = Duration::from_millis(500);
 /// Nodes of other clusters that are shown.
 const OTHERS_MAX: usize = 8;
+/// A call that comes so much later than it was asked for says that this process did not run.
+const LATE: Duration = Duration::from_secs(1);
+/// How long nothing counts as late then: what happened meanwhile waits to be read.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// The wall clock went on by so much more than the node's own, which on some systems stops while the machine sleeps. A clock that
 /// is set costs no more than a question to the members.
@@ -59,6 +63,8 @@ pub struct MachineConfig {
     pub peers: Vec<String>,
     /// Whether it joins nobody that no person named.
     pub trust_closed: bool,
+    /// How long its log of placements grows.
+    pub log: LogLimits,
     /// How tokens are guessed ahead in instances whose first stage is here.
     pub speculation: Speculation,
     /// While it leads, what a request loaded is unloaded when none has used it for so long; `None` never does.
@@ -219,6 +225,8 @@ pub struct NodeMachine {
     /// When the coordinator may next record that the join window is over.
     pub(crate) shut_window_at: Time,
     ticked: Time,
+    /// This process did not run for a while: until then no deadline of requests, steps, loads and instances is looked at.
+    settles_until: Time,
     is_view_stale: bool,
     /// What changed of the view is more than measurements.
     is_view_news: bool,
@@ -244,7 +252,7 @@ impl NodeMachine {
             coordinator: Coordinator::new(me, coordinator_config(&config), boot.state),
             worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
-            log: Log::new(boot.base, boot.entries),
+            log: Log::new(boot.base, boot.entries, config.log),
             replication: Replication::default(),
             warnings: Warnings::new(now.unix_s, boot.warnings),
             trust: Trust::new(boot.trust),
@@ -288,6 +296,7 @@ impl NodeMachine {
             window_ends: now.time + Duration::from_secs(JOIN_WINDOW_S).saturating_sub(boot.window_ran),
             shut_window_at: now.time,
             ticked: now.time,
+            settles_until: now.time,
             is_view_stale: false,
             is_view_news: false,
             is_stopping: false,
@@ -311,7 +320,11 @@ impl NodeMachine {
             return Vec::new();
         }
         let before = self.now;
+        let is_late = now.time.since(before.time) > LATE && now.time.since(self.next_deadline()) > LATE;
         self.now = Now { time: now.time.max(before.time), unix_s: now.unix_s };
+        if is_late {
+            self.settles_until = self.now.time + SETTLE;
+        }
         if slept(before, self.now) {
             self.feed_membership(exo_membership::Input::Slept);
         }
@@ -452,13 +465,20 @@ impl NodeMachine {
         }
         self.ticked = now;
         self.tick_membership();
-        self.tick_coordination();
-        self.feed_worker(WorkerInput::Tick);
-        self.tick_pipelines();
-        self.tick_requests();
-        self.tick_backups();
+        if now >= self.settles_until {
+            self.tick_coordination();
+            self.feed_worker(WorkerInput::Tick);
+            self.tick_pipelines();
+            self.tick_requests();
+            self.tick_backups();
+        }
         // A little longer than between two samples, with which it goes.
         self.report_if_due(REPORT_EVERY + TICK_AT_REST / 2);
+    }
+
+    /// Whether what this node knows may be of the past: it did not run for a while.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.now.time < self.settles_until || self.membership.was_away()
     }
 
     /// Whether time alone brings nothing on but what membership, links and joining name themselves: no request, here or of others, no

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use exo_api::NodeStatus;
 use exo_cluster::CoordinatorInput;
 use exo_cluster::wire::ControlMessage;
-use exo_membership::{Input, LogEnd, Output};
+use exo_membership::{Input, LogEnd, LossReason, Output};
 use exo_types::{Epoch, NodeId};
 
 use crate::{Effect, NodeMachine, Notice};
@@ -60,7 +60,7 @@ impl NodeMachine {
             Output::NodeUp(node) => self.node_up(node),
             Output::NodeSuspected(node) => self.set_status(node, NodeStatus::Suspected),
             Output::NodeSuspended { node, .. } => self.set_status(node, NodeStatus::Suspended),
-            Output::NodeLost { node, reason } => self.node_lost(node, &reason.to_string()),
+            Output::NodeLost { node, reason } => self.node_lost(node, reason),
             Output::CoordinatorChanged { epoch, coordinator } => self.coordinator_changed(epoch, coordinator),
             Output::Lead { epoch } => self.lead(epoch),
             Output::CoordinatorLost { .. } => self.coordinator_lost(),
@@ -124,11 +124,11 @@ impl NodeMachine {
         self.view_changed();
     }
 
-    fn node_lost(&mut self, node: NodeId, reason: &str) {
-        self.set_status(node, NodeStatus::Lost);
+    fn node_lost(&mut self, node: NodeId, reason: LossReason) {
+        self.set_status(node, if reason == LossReason::Left { NodeStatus::Left } else { NodeStatus::Lost });
         self.said_lost.insert(node);
         let name = self.name_of(node);
-        self.notice(Notice::Lost { name, reason: reason.to_owned() });
+        self.notice(Notice::Lost { name, reason: reason.to_string() });
         self.reports.remove(&node);
         self.holder_lost(node);
         self.requests_lost(node);

@@ -49,6 +49,8 @@ pub enum Notice {
         by: String,
         /// Why.
         reason: String,
+        /// The four words both sides show; none where nobody there sees the request.
+        words: String,
     },
     /// A member is there.
     Up {
@@ -103,8 +105,12 @@ impl fmt::Display for Notice {
             Self::ManyAsk { count } => {
                 write!(f, "{count} more nodes ask to join; somebody may be making keys · `exo status` shows the last")
             }
-            Self::Refused { by, reason: why } => {
-                write!(f, "{} does not let this node in: {}", name(by), reason(why))
+            Self::Refused { by, reason: why, words } => {
+                write!(f, "{} does not let this node in: {}", name(by), reason(why))?;
+                match words.as_str() {
+                    "" => Ok(()),
+                    words => write!(f, " · check words: {words}"),
+                }
             }
             Self::Up { name: called } => write!(f, "{} is here", name(called)),
             Self::Lost { name: called, reason: why } => {
@@ -144,7 +150,10 @@ mod tests {
                 format!("`exo remove {id}`"),
             ),
             (Notice::Joined { by: name.clone(), words: String::new() }, "`exo remove` there".to_owned()),
-            (Notice::Refused { by: name.clone(), reason: name.clone() }, "more characters]".to_owned()),
+            (
+                Notice::Refused { by: name.clone(), reason: name.clone(), words: String::new() },
+                "more characters]".to_owned(),
+            ),
             (Notice::Lost { name: name.clone(), reason: name.clone() }, "more characters]".to_owned()),
             (Notice::Warning(name.clone()), "more characters]".to_owned()),
         ] {

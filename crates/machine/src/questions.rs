@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_api::AdminError;
+use exo_api::{AdminError, NodeStatus};
 use exo_cluster::InstanceView;
 use exo_trust::Act;
 use exo_types::{ModelId, NodeId};
@@ -11,7 +11,7 @@ use crate::coordination::Asker;
 use crate::joining::Joining;
 use crate::trust::ActAsker;
 use crate::view::bears_commit;
-use crate::{Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved};
+use crate::{Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved, Unresolved};
 
 /// Models that an error names.
 const NAMED_MAX: usize = 20;
@@ -70,8 +70,20 @@ impl NodeMachine {
         if self.is_admin() {
             return Ok(());
         }
-        let admins: Vec<_> = self.trust.view().admins().map(|admin| self.name_of(admin)).collect();
-        Err(format!("this node is not an admin of its cluster; ask on one that is: {}", admins.join(", ")))
+        let is_there = |admin: &NodeId| self.statuses.get(admin) == Some(&NodeStatus::Alive);
+        let (there, gone): (Vec<_>, Vec<_>) = self.trust.view().admins().partition(is_there);
+        let names = |nodes: &[NodeId]| {
+            let names: Vec<_> = nodes.iter().map(|admin| self.name_of(*admin)).collect();
+            names.join(" or ")
+        };
+        let why = "this node is not an admin of its cluster";
+        Err(match there.is_empty() {
+            false => format!("{why}; ask on one that is: {}", names(&there)),
+            true => format!(
+                "{why}, and none is there: start {} again; if all admins are lost for good, `exo leave` on each machine lets them form anew",
+                names(&gone)
+            ),
+        })
     }
 
     /// Opens this node's door for a while, or shuts every door that the cluster has open.
@@ -145,7 +157,10 @@ impl NodeMachine {
     }
 
     /// The model of that name or id. The error names what there is.
-    fn resolve(&self, wanted: &str) -> Result<Resolved, Vec<String>> {
+    fn resolve(&self, wanted: &str) -> Result<Resolved, Unresolved> {
+        if self.is_removed() {
+            return Err(Unresolved::Removed);
+        }
         let all = self.models_held();
         // What this node calls so is meant before what others do, who may have another commit of it: but for parts of an older one, which
         // it got from them and does not know to be that.
@@ -160,7 +175,17 @@ impl NodeMachine {
             own.or_else(|| all.iter().find(|m| m.name == name || m.id.to_full() == name))
         };
         let Some(found) = named(wanted).or_else(|| named(exo_api::ollama::untagged(wanted)?)) else {
-            return Err(all.into_iter().map(|m| m.name).take(NAMED_MAX).collect());
+            // After a start its holders may be on their way: the log says that there is one.
+            let placed =
+                self.instances.iter().find(|i| i.model_name == wanted || i.model().to_full() == wanted);
+            return Err(match placed {
+                Some(instance) => Unresolved::Away {
+                    reason: format!("its instance {} is {}", instance.instance(), instance.state),
+                },
+                None => {
+                    Unresolved::Unknown { known: all.into_iter().map(|m| m.name).take(NAMED_MAX).collect() }
+                }
+            });
         };
         let instance = self.instances.iter().find(|i| i.model() == found.id);
         Ok(Resolved {

@@ -101,7 +101,12 @@ impl NodeMachine {
                 let waiting: Vec<SequenceId> = waiting.map(|(id, _)| *id).collect();
                 waiting.into_iter().for_each(|id| self.tell_phase(id));
             }
-            Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) | None => {} // asked again
+            // Over in a moment: asked again.
+            None
+            | Some(ControlReply::Refused {
+                refusal: ControlRefusal::NotCoordinator | ControlRefusal::LogFailed | ControlRefusal::Busy,
+                ..
+            }) => {}
             Some(ControlReply::Refused { refusal, message }) => {
                 self.refuse_waiting(model, refusal == ControlRefusal::DoesNotFit, &message);
             }
@@ -338,7 +343,7 @@ impl NodeMachine {
             id: id.request.to_string(),
             index: id.index,
             model: entry.place.model_name.clone(),
-            principal: format!("{:032x}", u128::from_be_bytes(entry.principal.0)),
+            principal: entry.principal.label(),
             phase,
             waits_for: waits.then(|| entry.told.clone()),
             interrupted_ms,

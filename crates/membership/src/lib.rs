@@ -27,7 +27,7 @@ mod meeting;
 mod message;
 mod report;
 
-pub use config::{Config, Persisted};
+pub use config::{Config, EPOCH_JUMP_MAX, Persisted};
 pub use io::{Input, NodeStatus, Output};
 pub use machine::Membership;
 pub use message::{Body, Heartbeat, LogEnd, LossReason, Message, MessageError, Rank, Role, Seen};

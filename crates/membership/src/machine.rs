@@ -150,6 +150,11 @@ impl Membership {
         self.woken_at.filter(|_| self.stance != Stance::Outside && !self.ended)
     }
 
+    /// Whether this coordinator did not run for a while and no member has said since that it follows it: somebody else may lead.
+    pub fn was_away(&self) -> bool {
+        self.was_away
+    }
+
     /// How a member does, as last said by an [`Output`]. This node itself is alive or suspended.
     pub fn status(&self, node: NodeId) -> Option<NodeStatus> {
         if node == self.me {

@@ -11,7 +11,7 @@ use exo_cluster::Speculation;
 use exo_discovery::{Discovery, Found};
 use exo_journal::Journal;
 use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
-use exo_machine::{Boot, Input, MachineConfig, NodeMachine, Notice};
+use exo_machine::{Boot, Input, LogLimits, MachineConfig, NodeMachine, Notice};
 use exo_stdx::unix_s;
 use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
@@ -248,6 +248,7 @@ fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result
         listen,
         peers: config.peers.clone(),
         trust_closed: config.trust_closed,
+        log: LogLimits::default(),
         speculation: config.speculation,
         unload_idle_after: config.unload_idle_after,
         incarnation: u64::from_le_bytes(incarnation),

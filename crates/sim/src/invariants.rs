@@ -9,6 +9,7 @@ mod epochs;
 mod logs;
 mod members;
 mod placements;
+mod quiet;
 mod requests;
 mod steps;
 
@@ -59,6 +60,7 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "nothing_left_over", check: requests::nothing_left_over },
     Invariant { name: "agrees_and_serves_in_20_s", check: cluster::agrees_and_serves_in_20_s },
     Invariant { name: "quiet_answers_all", check: requests::quiet_answers_all },
+    Invariant { name: "quiet_stays_quiet", check: quiet::quiet_stays_quiet },
     Invariant { name: "timers_rest", check: cluster::timers_rest },
 ];
 
@@ -187,6 +189,7 @@ pub struct Watch {
     logs: logs::Logs,
     members: members::Members,
     placements: placements::Placements,
+    quiet: quiet::Quiet,
     steps: steps::Steps,
     requests: requests::Requests,
     cluster: cluster::Cluster,

@@ -31,6 +31,7 @@ impl Coordinator {
             PlaceObjective::Throughput { streams } => Workload { streams, ..Workload::default() },
             PlaceObjective::Fit | PlaceObjective::Spread { .. } => Workload::default(),
         };
+        let is_member = |node: &NodeId| self.members.contains_key(node);
         PlanRequest {
             weight_types: wanted.weight_types.as_deref().cloned(),
             model: wanted.model,
@@ -39,7 +40,13 @@ impl Coordinator {
             links: self.links(),
             objective,
             workload,
-            pins: wanted.pins.clone(),
+            // A pin to a device whose node was removed would keep what was placed down for good.
+            pins: wanted
+                .pins
+                .iter()
+                .filter(|pin| replaced.is_none() || is_member(&pin.node))
+                .cloned()
+                .collect(),
             holders: wanted.holders.clone(),
             // Nobody reads the reasons of a replacement, and somebody waits for it.
             explain: replaced.is_none(),

@@ -62,8 +62,7 @@ impl Coordinator {
         while let Some(gap) = repair.gap() {
             repair.fill(gap)?;
         }
-        let pins = entry.request.pins.iter();
-        let are_met = pins.clone().all(|pin| pin.layers.are_met(&repair.held(pin)));
+        let are_met = request.pins.iter().all(|pin| pin.layers.are_met(&repair.held(pin)));
         let (stages, memory_bytes): (Vec<Stage>, Vec<u64>) = repair.layout.into_iter().unzip();
         (are_met && reach.joins(&stages) && stages.len() <= STAGES_MAX).then_some((stages, memory_bytes))
     }

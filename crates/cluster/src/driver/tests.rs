@@ -215,7 +215,7 @@ fn an_interrupted_answer_ends_with_what_was_lost_after_two_minutes() {
     let out = feed(&mut d, 122_001, DriverInput::Tick);
     let [line] = &out[..] else { panic!("{out:?}") };
     assert!(line.starts_with("failed StageLost: stage 0 on node"), "{line}");
-    assert!(line.contains("stood still for 120 s after 1 tokens: instance i1 is Loading"), "{line}");
+    assert!(line.contains("stood still for 120 s after 1 tokens: instance i1 is loading"), "{line}");
 }
 
 #[test]

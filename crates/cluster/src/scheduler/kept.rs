@@ -21,9 +21,13 @@ pub(super) struct Kept {
 #[derive(Clone, Copy, Debug)]
 struct Page {
     hash: PageHash,
+    /// Of the page in front of it, which its keys and values were computed with.
+    before: Option<PageHash>,
     /// Running sequences that began with it or filled it.
     users: u32,
     idle_since: u64,
+    /// A sequence that used it failed on its device: nobody begins with it any more.
+    is_suspect: bool,
 }
 
 impl Kept {
@@ -58,26 +62,48 @@ impl Kept {
         page.users -= 1;
         if page.users == 0 {
             self.clock += 1;
-            page.idle_since = self.clock;
-            self.idle.insert((self.clock, key));
+            // One that nobody finds again goes before all others.
+            page.idle_since = if page.is_suspect { 0 } else { self.clock };
+            self.idle.insert((page.idle_since, key));
         }
     }
 
     /// Keeps a page that a running sequence filled. No other page may have this content.
-    pub(super) fn add(&mut self, hash: PageHash) -> PageKey {
+    pub(super) fn add(&mut self, hash: PageHash, before: Option<PageHash>) -> PageKey {
         self.keys += 1;
         let key = PageKey(self.keys);
-        self.pages.insert(key, Page { hash, users: 1, idle_since: 0 });
+        self.pages.insert(key, Page { hash, before, users: 1, idle_since: 0, is_suspect: false });
         let before = self.by_hash.insert(hash, key);
         assert!(before.is_none(), "{key} has the content of another page");
         key
+    }
+
+    /// What a running sequence computed with these failed on its device: what they hold may be why, and whoever begins with them, or
+    /// with what was computed behind them, would fail as well.
+    pub(super) fn suspect(&mut self, keys: &[PageKey]) {
+        let mut hashes: Vec<PageHash> =
+            keys.iter().filter_map(|key| Some(self.pages.get(key)?.hash)).collect();
+        while let Some(hash) = hashes.pop() {
+            let Some(key) = self.by_hash.remove(&hash) else { continue };
+            if let Some(page) = self.pages.get_mut(&key) {
+                page.is_suspect = true;
+                if page.users == 0 {
+                    self.idle.remove(&(page.idle_since, key));
+                    page.idle_since = 0;
+                    self.idle.insert((0, key));
+                }
+            }
+            hashes.extend(self.pages.values().filter(|page| page.before == Some(hash)).map(|page| page.hash));
+        }
     }
 
     /// Forgets the page that has been idle for the longest.
     pub(super) fn evict(&mut self) -> Option<PageKey> {
         let (_, key) = self.idle.pop_first()?;
         let page = self.pages.remove(&key)?;
-        self.by_hash.remove(&page.hash);
+        if !page.is_suspect {
+            self.by_hash.remove(&page.hash);
+        }
         Some(key)
     }
 
@@ -90,9 +116,10 @@ impl Kept {
         self.pages.len() == before
     }
 
-    /// Names of those no running sequence uses, so many at most: the last that were used.
+    /// Names of those no running sequence uses and a next one may, so many at most: the last that were used.
     pub(super) fn idle_keys(&self, count_max: usize) -> Vec<PageKey> {
-        self.idle.iter().rev().map(|&(_, key)| key).take(count_max).collect()
+        let is_good = |key: &PageKey| self.pages.get(key).is_some_and(|page| !page.is_suspect);
+        self.idle.iter().rev().map(|&(_, key)| key).filter(is_good).take(count_max).collect()
     }
 
     /// Pages kept.

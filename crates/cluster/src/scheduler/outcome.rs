@@ -233,6 +233,9 @@ impl Scheduler {
         message: &str,
         out: &mut Vec<SchedulerOutput>,
     ) {
+        if let Some(running) = self.running.get(&sequence).filter(|_| kind == FailureKind::Device) {
+            self.pages.suspect(&running.claim);
+        }
         if let Some(gone) = self.release(sequence) {
             let how = End::Failed { kind, message: message.to_owned() };
             self.end(sequence, gone.driver, gone.attempt, how, out);

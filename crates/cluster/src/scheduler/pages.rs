@@ -210,7 +210,8 @@ impl Pages {
             claim.settled = index + 1;
             // Two sequences may have computed the same at the same time: the second keeps its page for itself.
             if self.kept.find(hash).is_none() {
-                let key = self.kept.add(hash);
+                let before = index.checked_sub(1).and_then(|before| claim.need.chain.get(before));
+                let key = self.kept.add(hash, before);
                 self.promised -= 1;
                 self.filled -= 1;
                 claim.used.push(key);
@@ -218,6 +219,11 @@ impl Pages {
             }
         }
         pages
+    }
+
+    /// Its sequence failed on its device: none of its pages is found any more.
+    pub(super) fn suspect(&mut self, claim: &Claim) {
+        self.kept.suspect(&claim.used);
     }
 
     /// Takes everything back; kept pages stay.
@@ -416,6 +422,26 @@ mod tests {
         };
         assert_eq!(begins_with(&mut pages, &b), 4, "the end of b went");
         assert_eq!(begins_with(&mut pages, &a), 8, "nothing of a");
+    }
+
+    #[test]
+    fn nobody_begins_with_pages_of_a_sequence_that_failed_on_its_device() {
+        let mut pages = Pages::new(8, PAGE);
+        let text: Vec<u32> = (0..12).collect();
+        run(&mut pages, 1, &text);
+        run(&mut pages, 1, &[50; 8]);
+        let need = need(&pages, 1, &text, 12);
+        let claim = pages.claim(need);
+        assert_eq!(claim.cached_tokens(), 8);
+        pages.suspect(&claim);
+        pages.release(&claim);
+        assert_eq!(run(&mut pages, 1, &text), 0, "all of it is computed anew");
+        assert_eq!(pages.cached(), 3 + 2 + 3, "what failed waits for its eviction");
+        assert_eq!(pages.clone().outlive_term(100).len(), 2 + 3, "but does not outlive a term");
+        assert_eq!(run(&mut pages, 1, &[&text[..], &[99]].concat()), 12, "what was computed anew is kept");
+        run(&mut pages, 2, &[7; 12]);
+        assert_eq!(pages.cached(), 8);
+        assert_eq!(run(&mut pages, 1, &[50; 8]), 4, "it went first, before what was older");
     }
 
     #[test]

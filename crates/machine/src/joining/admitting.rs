@@ -193,9 +193,10 @@ impl Joining {
             return Decision::ShowToPeople;
         }
         if !ctx.trust.view().admins().any(|admin| admin == ctx.me()) {
-            return Decision::refuse(
-                "it is not an admin of its cluster; ask one that is (`exo status` there names them)",
-            );
+            let admins = admins(ctx);
+            return Decision::refuse(&format!(
+                "it is no admin of its cluster and lets nobody in; {admins} would"
+            ));
         }
         Decision::Admit { name: known_name(*node, &ask.name), on_sight: !is_invited }
     }
@@ -218,7 +219,11 @@ impl Joining {
     fn show_request(&mut self, ctx: &Context<'_>, asked: &Asked, out: &mut Vec<JoiningOutput>) {
         let (node, name) = (asked.node, known_name(asked.node, &asked.ask.name));
         let id = node.to_instance_name();
-        let reason = format!("its join window is shut; let this node in there with `exo admit {id}`");
+        let at = match ctx.trust.view().admins().any(|admin| admin == ctx.me()) {
+            true => "there".to_owned(),
+            false => format!("on {}", admins(ctx)),
+        };
+        let reason = format!("its join window is shut; let this node in with `exo admit {id}` {at}");
         answer(out, asked.exchange, JoinAnswer::Refused { reason });
         match self.requests.asked(ctx.now.time, node, &name, (asked.listen(), &asked.words)) {
             Said::Known => return,
@@ -300,6 +305,13 @@ impl Joining {
             !is_over
         });
     }
+}
+
+/// Who lets nodes in, as they were called when they came.
+fn admins(ctx: &Context<'_>) -> String {
+    let view = ctx.trust.view();
+    let names = view.admins().filter_map(|admin| Some(view.members().get(&admin)?.name.clone()));
+    names.collect::<Vec<_>>().join(" or ")
 }
 
 /// What a new member needs to know; it asks again while no one coordinates.

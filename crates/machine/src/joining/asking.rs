@@ -169,7 +169,7 @@ impl Joining {
                 let (from, by) = (grant.by, grant.welcome.name.clone());
                 self.grant = None;
                 self.not_by_code(from, &reason, None);
-                notice(out, Notice::Refused { by, reason });
+                notice(out, Notice::Refused { by, reason, words: String::new() });
                 out.push(JoiningOutput::MembersChanged);
             }
         }
@@ -404,8 +404,13 @@ impl Joining {
             JoinAnswer::Refused { reason } => {
                 let reason = exo_types::printable(&reason, REASON_CHARS_MAX);
                 self.not_by_code(with, &reason, None);
-                if let Some(stranger) = self.strangers.get(&with) {
-                    notice(out, Notice::Refused { by: stranger.name.clone(), reason });
+                if let Some(stranger) = self.strangers.get_mut(&with) {
+                    let refused = Notice::Refused { by: stranger.name.clone(), reason, words };
+                    // It is asked again and again, and says the same.
+                    if stranger.told.as_ref() != Some(&refused) {
+                        stranger.told = Some(refused.clone());
+                        notice(out, refused);
+                    }
                 }
                 Some(RETRY_REFUSED)
             }

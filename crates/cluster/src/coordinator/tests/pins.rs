@@ -48,6 +48,16 @@ fn a_pin_and_an_exclusion_hold_when_a_stage_is_lost() {
 }
 
 #[test]
+fn a_pin_ends_with_the_membership_of_its_node() {
+    let mut bench = ready_with(3, |r| r.pins = vec![pin(3, PinLayers::Range(LayerRange::new(0, 2)))]);
+    bench.feed(CoordinatorInput::NodeLost(node(3)));
+    assert!(matches!(bench.state(), Some(InstanceState::Waiting { .. })), "{:?}", bench.state());
+    bench.feed(members(2));
+    bench.advance(6);
+    assert_eq!((held(&bench, 1) + held(&bench, 2), held(&bench, 3)), (4, 0), "{:?}", bench.placement());
+}
+
+#[test]
 fn an_instance_waits_for_its_pinned_device_and_says_so() {
     let mut bench = ready_with(3, |r| r.pins = vec![pin(2, PinLayers::Range(LayerRange::new(0, 2)))]);
     bench.feed(CoordinatorInput::NodeLost(node(2)));

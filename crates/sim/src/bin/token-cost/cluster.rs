@@ -318,6 +318,7 @@ fn config(node: usize) -> MachineConfig {
         listen: address(node),
         peers: Vec::new(),
         trust_closed: false,
+        log: Default::default(),
         speculation: Speculation::Lookup,
         unload_idle_after: None,
         incarnation: 1,

@@ -1,0 +1,51 @@
+//! Where nothing goes wrong nothing is taken for wrong: a false alarm is repaired, and nobody would see it in an answer.
+
+use std::collections::BTreeMap;
+
+use exo_cluster::wire::ControlMessage;
+use exo_machine::{Effect, Notice, SequenceEvent};
+use exo_types::{InstanceId, PlacementId};
+
+use super::{Facts, Seen, Watch, said};
+use crate::clients::AskWhat;
+use crate::scenario::Kind;
+
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    /// Where each instance was placed first.
+    placements: BTreeMap<InstanceId, PlacementId>,
+}
+
+/// No member is lost, no answer is interrupted, and nothing is placed anew, unless somebody asks for it.
+pub(super) fn quiet_stays_quiet(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    let moves = facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::Drain { .. }));
+    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    if facts.scenario.kind != Kind::Quiet || moves {
+        return Ok(());
+    }
+    for effect in effects {
+        match effect {
+            Effect::Notice(Notice::Lost { name, reason }) => {
+                return Err(format!("n{node} says that {name} is gone: {reason}"));
+            }
+            Effect::Emit { stream, event: SequenceEvent::Queued(text) }
+                if text.starts_with("interrupted") =>
+            {
+                return Err(format!("n{node} tells client {}: {text}", stream.0));
+            }
+            _ => {}
+        }
+    }
+    let views = said(effects).filter_map(|said| match said.message {
+        ControlMessage::Instances { instances, .. } => Some(instances),
+        _ => None,
+    });
+    for view in views.flatten() {
+        let (instance, now) = (view.instance(), view.placement.id);
+        let first = *watch.quiet.placements.entry(instance).or_insert(now);
+        if first != now {
+            return Err(format!("n{node} has placed {instance} anew, as {now} in place of {first}"));
+        }
+    }
+    Ok(())
+}
