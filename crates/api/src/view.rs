@@ -54,7 +54,7 @@ pub struct RequestView {
     pub index: u16,
     /// The model's name.
     pub model: String,
-    /// Who asked: the user of this node, as a hash.
+    /// Who asked: "local", or the beginning of an API key's hash.
     pub principal: String,
     /// What it does.
     pub phase: RequestPhase,
@@ -95,7 +95,7 @@ pub struct RecentRequestView {
     pub endpoint: String,
     /// The model's name, as it was asked for.
     pub model: String,
-    /// Who asked: the user of this node, as a hash.
+    /// Who asked: "local", or the beginning of an API key's hash.
     pub principal: String,
     /// When it came, in milliseconds since 1970.
     pub started_unix_ms: u64,
@@ -162,6 +162,15 @@ pub enum NodeStatus {
     Suspended,
     /// Gone.
     Lost,
+    /// Ended, and it said so.
+    Left,
+}
+
+impl NodeStatus {
+    /// Whether nothing of it is there.
+    pub fn is_gone(self) -> bool {
+        matches!(self, Self::Lost | Self::Left)
+    }
 }
 
 /// One node.

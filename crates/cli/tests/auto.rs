@@ -375,7 +375,11 @@ fn a_card_in_quarantine_is_tried_again_from_another_node() {
         (node["status"] == "lost").then_some(())
     });
     let gone = retry(&other, &of, "cuda-0");
-    assert!(gone.status == 503 && gone.body.contains("carded was not asked: it is lost"), "{}", gone.body);
+    assert!(
+        gone.status == 503 && gone.body.contains("carded was not asked: it is not there"),
+        "{}",
+        gone.body
+    );
 
     let _carded = Node::start_in(folder.path(), start);
     wait_for("the node to be back", SOON, || (other.sees().len() == 2).then_some(()));

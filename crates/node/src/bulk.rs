@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
-use exo_api::{NodeStatus, NodeView};
+use exo_api::NodeView;
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
 use exo_types::{DeviceId, ModelId, NodeId};
@@ -216,8 +216,8 @@ impl Fetcher {
 
     /// Dials a member as the cluster's view has it; an error says why it is not reached.
     pub async fn dial_member(endpoint: &Endpoint, node: &NodeView) -> Result<Self, String> {
-        if matches!(node.status, NodeStatus::Lost) {
-            return Err("it is lost".to_owned());
+        if node.status.is_gone() {
+            return Err("it is not there".to_owned());
         }
         let id: NodeId = node.id.parse().map_err(|_| "its id is none".to_owned())?;
         let addresses: Vec<_> = node.addresses.iter().filter_map(|address| address.parse().ok()).collect();

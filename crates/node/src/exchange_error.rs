@@ -26,6 +26,8 @@ pub(crate) enum ExchangeError {
     NoWords,
     #[error("another number than it had committed to")]
     OtherNumber,
+    #[error("it has drawn another number than before; the next question begins anew")]
+    NewNumber,
     #[error("it has no invitation open, or not any more; `exo invite` there gives a new code")]
     NotInvited,
     #[error("its invitation was used up meanwhile; `exo invite` there gives a new code")]

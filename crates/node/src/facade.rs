@@ -24,7 +24,7 @@ use exo_api::{
     TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
-use exo_machine::{Answer, Question, Resolved, Unclaimed};
+use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
 use exo_transport::Endpoint;
 use exo_trust::Act;
 use exo_types::{InstanceId, NodeId, RequestId};
@@ -97,7 +97,9 @@ impl NodeFacade {
         let question = Question::Resolve { model: model.to_owned() };
         match self.ask(question, ANSWER_MAX).await {
             Some(Answer::Resolved(Ok(resolved))) => Ok(*resolved),
-            Some(Answer::Resolved(Err(known))) => Err(Missing::Unknown(known)),
+            Some(Answer::Resolved(Err(Unresolved::Unknown { known }))) => Err(Missing::Unknown(known)),
+            Some(Answer::Resolved(Err(Unresolved::Away { reason }))) => Err(Missing::Away(reason)),
+            Some(Answer::Resolved(Err(Unresolved::Removed))) => Err(Missing::Removed),
             _ => Err(Missing::Stopping),
         }
     }
@@ -110,6 +112,10 @@ impl NodeFacade {
     }
 
     async fn ask_coordinator(&self, ask: ControlAsk) -> Result<ControlReply, AdminError> {
+        let is_member = self.view.borrow().nodes.iter().any(|node| node.is_self);
+        if !is_member && !self.view.borrow().nodes.is_empty() {
+            return Err(AdminError::Conflict { message: REMOVED.to_owned() });
+        }
         let question = Question::Coordinator(Box::new(ask));
         let Some(Answer::Coordinator(Some(reply))) = self.ask(question, COORDINATOR_MAX).await else {
             return Err(unavailable("the coordinator did not answer"));
@@ -374,9 +380,16 @@ impl Facade for NodeFacade {
     }
 }
 
+/// What whoever asks a node hears that is no member any more.
+const REMOVED: &str = "this node was removed from its cluster, for good; its models stay: end it, and `exo leave` makes it a new one";
+
 /// Why a model name means nothing.
 enum Missing {
     Unknown(Vec<String>),
+    /// It is placed, and no member that is there has its files.
+    Away(String),
+    /// This node was removed from its cluster.
+    Removed,
     Stopping,
 }
 
@@ -384,17 +397,25 @@ impl Missing {
     fn for_request(self, model: &str) -> GenerateError {
         match self {
             Self::Unknown(known) => GenerateError::ModelUnknown { model: model.to_owned(), known },
-            Self::Stopping => GenerateError::Unavailable {
-                reason: "the node is shutting down".to_owned(),
-                retry_after_s: 5,
-            },
+            missing => GenerateError::Unavailable { reason: missing.reason(model), retry_after_s: 5 },
         }
     }
 
     fn for_admin(self, model: &str) -> AdminError {
         match self {
             Self::Unknown(_) => AdminError::NotFound { what: "model", name: model.to_owned() },
-            Self::Stopping => unavailable("the node is shutting down"),
+            missing => unavailable(&missing.reason(model)),
+        }
+    }
+
+    fn reason(self, model: &str) -> String {
+        match self {
+            Self::Unknown(_) => format!("no model `{model}` is known here"),
+            Self::Away(reason) => {
+                format!("`{model}` is placed, but no member that is there has its files yet: {reason}")
+            }
+            Self::Removed => REMOVED.to_owned(),
+            Self::Stopping => "the node is shutting down".to_owned(),
         }
     }
 }

@@ -263,7 +263,9 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 support_reason: device.support_reason.clone(),
             };
             let excluded = match (node.status, device.state, device.support) {
-                (NodeStatus::Lost | NodeStatus::Suspended, ..) => Some("its node is not there".to_owned()),
+                (NodeStatus::Lost | NodeStatus::Left | NodeStatus::Suspended, ..) => {
+                    Some("its node is not there".to_owned())
+                }
                 _ if node.is_drained => Some("its node is drained".to_owned()),
                 (_, DeviceState::Lost | DeviceState::Quarantined, _) => Some(device.state_reason.clone()),
                 (.., SupportClass::Unsupported) => Some(device.support_reason.clone()),

@@ -12,6 +12,11 @@ pub type Dashboard = fn(&str) -> Option<Cow<'static, [u8]>>;
 #[folder = "dashboard/"]
 struct Bundle;
 
+/// Whether this program has the page.
+pub fn has_page() -> bool {
+    bundled("index.html").is_some() || bundled("index.html.gz").is_some()
+}
+
 /// What `cargo xtask web` has put into the folder of this crate.
 pub fn bundled(name: &str) -> Option<Cow<'static, [u8]>> {
     Bundle::get(name).map(|file| file.data)

@@ -56,7 +56,7 @@ use exo_local_channel::LocalListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use bundle::Dashboard;
+pub use bundle::{Dashboard, has_page};
 pub use options::{ApiKey, ServerOptions};
 
 /// The listener could not be served.

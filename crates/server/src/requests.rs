@@ -70,7 +70,7 @@ impl Requests {
             id: ids[1].to_string(),
             endpoint: endpoint.as_str().to_owned(),
             model: exo_types::printable(model, MODEL_CHARS_MAX),
-            principal: format!("{:032x}", u128::from_be_bytes(principal.0)),
+            principal: principal.label(),
             started_unix_ms: unix_ms(),
             total_ms: 0,
             end: String::new(),

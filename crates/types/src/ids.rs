@@ -150,6 +150,14 @@ impl Principal {
     /// The user of the local, unauthenticated API.
     pub const LOCAL: Self = Self(*b"local-api-user\0\0");
 
+    /// For people of its node: "local", or the beginning of the hash that is meant.
+    pub fn label(self) -> String {
+        match self {
+            Self::LOCAL => "local".to_owned(),
+            Self(id) => id[..4].iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+
     /// The same user as one of this node, which is how the cluster knows it: two nodes' local users are two principals, and
     /// neither is served what was cached for the other.
     pub fn at(self, node: NodeId) -> Self {

@@ -1618,7 +1618,7 @@ export type MovingView = {
 };
 
 /** Whether a node is there. */
-export type NodeStatus = "alive" | "suspected" | "suspended" | "lost";
+export type NodeStatus = "alive" | "suspected" | "suspended" | "lost" | "left";
 
 /** Measurements of one node. */
 export type NodeTelemetryView = {
@@ -2294,7 +2294,7 @@ export type RecentRequestView = {
   id: string;
   /** The model's name, as it was asked for. */
   model: string;
-  /** Who asked: the user of this node, as a hash. */
+  /** Who asked: "local", or the beginning of an API key's hash. */
   principal: string;
   /** Tokens of its prompt; 0 where it ended before it was read. */
   prompt_tokens: number;
@@ -2423,7 +2423,7 @@ export type RequestView = {
   model: string;
   /** What it does. */
   phase: RequestPhase;
-  /** Who asked: the user of this node, as a hash. */
+  /** Who asked: "local", or the beginning of an API key's hash. */
   principal: string;
   /** Tokens of its prompt. */
   prompt_tokens: number;

@@ -2,11 +2,15 @@
 
 import type { Tone } from "../parts/Badge.svelte";
 
+/** Whether nothing of a node in this state is there. */
+export const isGone = (status: string | undefined) => status === "lost" || status === "left";
+
 const TONES: Record<string, Tone> = {
   alive: "good",
   suspected: "warn",
   suspended: "off",
   lost: "bad",
+  left: "off",
   ready: "good",
   loading: "busy",
   placing: "busy",

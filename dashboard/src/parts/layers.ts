@@ -2,6 +2,7 @@
 
 import type { InstanceView, NodeView, StageView } from "../api/types";
 import { percent, printable } from "../lib/format";
+import { isGone } from "../lib/tones";
 
 export type Part = {
   key: string;
@@ -20,7 +21,7 @@ export type StageState = Part["state"];
 /** How a stage is: what its node is decides before what it has loaded. */
 export function stageState(stage: StageView, node: NodeView | undefined): StageState {
   const device = node?.devices.find((one) => one.id === stage.device);
-  if (!node || node.status === "lost" || device?.state === "lost" || device?.state === "quarantined") return "missing";
+  if (!node || isGone(node.status) || device?.state === "lost" || device?.state === "quarantined") return "missing";
   if (stage.weight_bytes_held < stage.weight_bytes) return "loading";
   return node.status === "suspected" || node.status === "suspended" ? "late" : "held";
 }

@@ -3,7 +3,9 @@
 use std::io::{BufRead, IsTerminal};
 
 use anyhow::bail;
-use exo_api::{ClusterView, JoinRequestView, JoinWindowRequest, MemberRole, MemberView, RoleRequest};
+use exo_api::{
+    ClusterView, JoinRequestView, JoinWindowRequest, MemberRole, MemberView, NodeView, RoleRequest,
+};
 use exo_node::DataDir;
 use exo_types::shell_word;
 
@@ -65,7 +67,10 @@ pub async fn admit(config: &Config, args: &Admit) -> anyhow::Result<()> {
 
 fn list(view: &ClusterView) {
     for request in &view.join_requests {
-        ui::line(ask_line(request));
+        ui::line(ask_line(view, request));
+    }
+    if let Some(text) = super::status::admin_missing(view) {
+        return ui::line(text);
     }
     match (view.join_requests.is_empty(), view.join_window.open) {
         (false, _) => {}
@@ -75,9 +80,15 @@ fn list(view: &ClusterView) {
 }
 
 /// Who asks, and how to let it in.
-pub fn ask_line(request: &JoinRequestView) -> String {
+pub fn ask_line(view: &ClusterView, request: &JoinRequestView) -> String {
+    let is_admin = |node: &&NodeView| node.role == MemberRole::Admin;
+    let is_own = view.nodes.iter().filter(is_admin).any(|node| node.is_self);
+    let at = match view.nodes.iter().filter(is_admin).find(|node| !node.status.is_gone()) {
+        Some(admin) if !is_own => format!(" on {}", admin.name),
+        _ => String::new(),
+    };
     format!(
-        "{} at {} asks to join ({}): `exo admit {}` lets it in",
+        "{} at {} asks to join ({}): `exo admit {}`{at} lets it in",
         request.name,
         request.address,
         request.check_words,

@@ -25,6 +25,11 @@ pub async fn run(config: &Config, args: &Open) -> anyhow::Result<()> {
         ui::line("all browsers are signed out");
         return Ok(());
     }
+    if !exo_server::has_page() {
+        bail!(
+            "this program was built without its page: `cargo xtask web` in its sources makes it (Node 20 and npm), then build again"
+        );
+    }
     let address = client.address();
     if !address.ip().is_loopback() {
         bail!(

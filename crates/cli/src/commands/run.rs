@@ -221,21 +221,24 @@ impl<'a> Session<'a> {
         let spinner = ui::spinner();
         spinner.set_message(format!("waiting for {}", self.model));
         let (quiet, answers) = (self.args.json, Answers::to_stdout(self.args.raw));
+        let mut has_begun = false;
         let mut on_part = |part: Part<'_>| match part {
             Part::Waiting(reason) => spinner.set_message(reason.to_owned()),
             Part::Text(piece) => {
                 spinner.finish_and_clear();
                 if !quiet {
                     answers.print(piece);
+                    has_begun = true;
                 }
             }
         };
         let result = answer::read(self.client, path, body, &mut on_part).await;
         spinner.finish_and_clear();
-        let answer = result?;
-        if !quiet {
+        // What went wrong does not stand behind the text of an answer.
+        if has_begun || (result.is_ok() && !quiet) {
             ui::line("");
         }
+        let answer = result?;
         Ok(json!({"text": answer.text, "usage": answer.usage, "exo": answer.exo, "model": self.model}))
     }
 }

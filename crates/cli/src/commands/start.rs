@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use exo_api::ClusterView;
+use exo_api::{ClusterView, NodeStatus};
 
 use super::interrupt::INTERRUPTED;
 use crate::config::Config;
@@ -59,11 +59,29 @@ async fn first_view(running: &run_node::Running) -> anyhow::Result<ClusterView> 
     }
 }
 
+/// Which other nodes answer, and which are only known.
+fn others(view: &ClusterView) -> String {
+    let others = || view.nodes.iter().filter(|node| !node.is_self);
+    let names = |is_there: bool| -> String {
+        let found = others().filter(|node| (node.status == NodeStatus::Alive) == is_there);
+        found.map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    match (names(true).as_str(), names(false).as_str()) {
+        ("", "") => "  sees       no other node yet".to_owned(),
+        ("", known) => format!("  knows      {known}; none of them has answered yet"),
+        (there, "") => format!("  sees       {there}"),
+        (there, known) => format!("  sees       {there}; knows {known}"),
+    }
+}
+
 fn greet(running: &run_node::Running, view: &ClusterView) {
     let node = &running.node;
     ui::line(format!("exo {} · node {} ({})", env!("CARGO_PKG_VERSION"), node.name(), node.id()));
     ui::line(format!("  API        http://{}/v1", running.client.address()));
-    ui::line(format!("  page       http://{} · `exo open` signs in", running.client.address()));
+    ui::line(match exo_server::has_page() {
+        true => format!("  page       http://{} · `exo open` signs in", running.client.address()),
+        false => "  page       not in this program: `cargo xtask web` makes it, then build again".to_owned(),
+    });
     ui::line(format!("  cluster    {} (UDP and TCP)", node.listen_addr()));
     for device in view.nodes.iter().filter(|n| n.is_self).flat_map(|n| &n.devices) {
         let free = ui::bytes(device.memory_free_bytes);
@@ -78,10 +96,11 @@ fn greet(running: &run_node::Running, view: &ClusterView) {
         ui::line(format!("  draft      {name} guesses ahead for {slots} sequences of {context} tokens"));
         ui::line(format!("             {weights} of weights, {cache} of keys and values"));
     }
-    let others: Vec<_> = view.nodes.iter().filter(|n| !n.is_self).map(|n| n.name.clone()).collect();
-    ui::line(match others.as_slice() {
-        [] => "  sees       no other node yet".to_owned(),
-        names => format!("  sees       {}", names.join(", ")),
+    ui::line(others(view));
+    ui::line(match view.nodes.is_empty() || view.nodes.iter().any(|node| node.is_self) {
+        true => "  try        exo run demo \"What is 17 + 25?\"",
+        false => {
+            "  removed    this node was removed from its cluster, for good; its models stay: end it, and `exo leave` makes it a new one"
+        }
     });
-    ui::line("  try        exo run demo \"What is 17 + 25?\"");
 }

@@ -2,7 +2,7 @@
 
 use exo_api::{
     ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MemberRole, MovingView,
-    NodeStatus, OtherClusterView, RequestPhase, RequestView, SensorsView, StageView,
+    NodeStatus, NodeView, OtherClusterView, RequestPhase, RequestView, SensorsView, StageView,
 };
 use exo_types::{DeviceState, Monitor};
 
@@ -49,7 +49,7 @@ pub fn whole(view: &ClusterView) {
     log_lines(view).iter().for_each(ui::line);
     instances(view);
     links(view, false);
-    view.join_requests.iter().map(ask_line).for_each(ui::line);
+    view.join_requests.iter().map(|request| ask_line(view, request)).for_each(ui::line);
     view.other_clusters.iter().map(other_line).for_each(ui::line);
 }
 
@@ -109,10 +109,25 @@ fn nodes(view: &ClusterView) {
 fn only_admin(view: &ClusterView) -> Option<String> {
     let mut admins = view.nodes.iter().filter(|node| node.role == MemberRole::Admin);
     let (only, other) = (admins.next()?, admins.next());
-    (other.is_none() && view.nodes.len() > 1).then(|| {
-        let name = &only.name;
-        format!("only {name} lets machines in and puts them out; `exo admin add NODE` there appoints a second, before {name} is lost")
-    })
+    if other.is_some() || view.nodes.len() < 2 {
+        return admin_missing(view);
+    }
+    let name = &only.name;
+    admin_missing(view).or_else(|| Some(format!("only {name} lets machines in and puts them out; `exo admin add NODE` there appoints a second, before {name} is lost")))
+}
+
+/// What to do where no admin is there.
+pub fn admin_missing(view: &ClusterView) -> Option<String> {
+    let admins: Vec<&NodeView> = view.nodes.iter().filter(|node| node.role == MemberRole::Admin).collect();
+    if admins.is_empty() || admins.iter().any(|node| !node.status.is_gone()) {
+        return None;
+    }
+    let names: Vec<&str> = admins.iter().map(|node| node.name.as_str()).collect();
+    Some(format!(
+        "{} is not there, and nobody else lets machines in or puts them out: start exo there again; if it is lost for good, `exo leave` on \
+         each machine lets them form a cluster anew, with their models",
+        names.join(", ")
+    ))
 }
 
 /// What went wrong on this node, and whether the placements are on more than one disk.
@@ -165,6 +180,7 @@ fn status_text(status: NodeStatus) -> &'static str {
         NodeStatus::Suspected => "suspected",
         NodeStatus::Suspended => "suspended",
         NodeStatus::Lost => "lost",
+        NodeStatus::Left => "left",
     }
 }
 
@@ -332,7 +348,7 @@ fn request_row(request: &RequestView) -> Vec<String> {
     vec![
         id,
         request.model.clone(),
-        request.principal.chars().take(8).collect(),
+        request.principal.clone(),
         phase,
         format!("{} + {}", request.prompt_tokens, request.tokens),
         seconds(request.age_ms),

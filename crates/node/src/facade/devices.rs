@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_api::{AdminError, NodeStatus, NodeView};
+use exo_api::{AdminError, NodeView};
 use exo_types::{DeviceId, DeviceState, NodeId};
 
 use super::{NodeFacade, unavailable};
@@ -23,8 +23,8 @@ impl NodeFacade {
             return Err(AdminError::NotFound { what: "node", name: id });
         };
         // What it had is not known any more.
-        if of.status == NodeStatus::Lost {
-            return Err(unavailable(&format!("{} was not asked: it is lost", of.name)));
+        if of.status.is_gone() {
+            return Err(unavailable(&format!("{} was not asked: it is not there", of.name)));
         }
         let Some(found) = of.devices.iter().find(|one| one.id == device) else {
             return Err(AdminError::NotFound { what: "device", name: device });

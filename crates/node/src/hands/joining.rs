@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::exchange_error::{ExchangeError, read};
 use crate::pairing::{self, Given, Invites};
-use crate::words;
+use crate::words::Numbers;
 
 /// For one exchange, from the dial to the answer; also for the lookup of a host name.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
@@ -42,6 +42,7 @@ struct Ask {
     me: NodeId,
     code: Option<Code>,
     ask: JoinAsk,
+    numbers: Arc<Numbers>,
 }
 
 /// Where inputs for the machine go. Never waits.
@@ -51,6 +52,7 @@ pub(crate) type InputSender = Arc<dyn Fn(Input) + Send + Sync>;
 struct Host {
     me: NodeId,
     invites: Arc<Invites>,
+    numbers: Arc<Numbers>,
     inputs: InputSender,
 }
 
@@ -63,6 +65,7 @@ pub(crate) struct JoinHands {
     announcement: BTreeMap<String, String>,
     /// Codes that were given out.
     invites: Arc<Invites>,
+    numbers: Arc<Numbers>,
     inputs: InputSender,
     /// Where answers to strangers go. The other end is dropped when an exchange is over.
     waiting: BTreeMap<ExchangeId, oneshot::Sender<JoinAnswer>>,
@@ -78,8 +81,8 @@ impl JoinHands {
         invites: Arc<Invites>,
         inputs: InputSender,
     ) -> Self {
-        let waiting = BTreeMap::new();
-        Self { endpoint, key, discovery, announcement, invites, inputs, waiting, exchange_last: 0 }
+        let (numbers, waiting) = (Arc::default(), BTreeMap::new());
+        Self { endpoint, key, discovery, announcement, invites, numbers, inputs, waiting, exchange_last: 0 }
     }
 
     /// A stranger opened the join exchange. Its question becomes an input, and the answer comes as an effect.
@@ -93,8 +96,12 @@ impl JoinHands {
         let exchange = ExchangeId(self.exchange_last);
         let (sender, answer) = oneshot::channel();
         self.waiting.insert(exchange, sender);
-        let host =
-            Host { me: self.key.node_id(), invites: self.invites.clone(), inputs: self.inputs.clone() };
+        let host = Host {
+            me: self.key.node_id(),
+            invites: self.invites.clone(),
+            numbers: self.numbers.clone(),
+            inputs: self.inputs.clone(),
+        };
         tokio::spawn(async move {
             let peer = channel.peer;
             if let Err(error) = serve(channel, exchange, &host, answer).await {
@@ -113,7 +120,7 @@ impl JoinHands {
             }
             JoinEffect::Ask { with, mut addresses, only_near, proof_within, code, ask } => {
                 let (endpoint, inputs) = (self.endpoint.clone(), self.inputs.clone());
-                let question = Ask { me: self.key.node_id(), code, ask };
+                let question = self.question(code, ask);
                 tokio::spawn(async move {
                     if only_near {
                         let here = surroundings().await;
@@ -125,10 +132,14 @@ impl JoinHands {
             }
             JoinEffect::Probe { text, ask } => {
                 let (endpoint, inputs) = (self.endpoint.clone(), self.inputs.clone());
-                let question = Ask { me: self.key.node_id(), code: None, ask };
+                let question = self.question(None, ask);
                 tokio::spawn(async move { inputs(Input::Joining(probe(&endpoint, text, &question).await)) });
             }
         }
+    }
+
+    fn question(&self, code: Option<Code>, ask: JoinAsk) -> Ask {
+        Ask { me: self.key.node_id(), code, ask, numbers: self.numbers.clone() }
     }
 
     /// Signs with this node's key.
@@ -195,7 +206,7 @@ async fn serve(
     }
     let mut words = String::new();
     if kind == KIND_DRAWN {
-        words = words::answer(&mut channel, host.me, &bytes, KIND_DRAWN).await?;
+        words = host.numbers.answer(&mut channel, host.me, &bytes, KIND_DRAWN).await?;
         (kind, bytes) = channel.recv().await?;
     }
     if kind != KIND_ASK {
@@ -315,7 +326,7 @@ async fn exchange(
         Some(answer) => answer,
         None => {
             if question.ask.what == Wanted::Membership {
-                words = words::draw(&mut channel, question.me, KIND_DRAWN).await?;
+                words = question.numbers.draw(&mut channel, question.me, KIND_DRAWN).await?;
             }
             pairing::send(&mut channel, KIND_ASK, &question.ask).await?;
             answer_of(channel.recv().await?)?
@@ -600,35 +611,55 @@ mod tests {
         assert!(other.inputs.try_recv().is_err(), "no question of the one in between counts");
     }
 
-    #[tokio::test]
-    async fn both_sides_have_the_same_words_and_new_ones_each_time() {
-        let (mut asker, mut other) = (node().await, node().await);
+    /// One asks the other to let it in: the words that each has, or why there are none.
+    async fn words_of(asker: &mut Node, other: &mut Node) -> Result<(String, String), String> {
         let (with, address) = (other.me, other.endpoint.local_addr());
-        let mut seen = Vec::new();
-        for _ in 0..2 {
-            asker.hands.carry_out(JoinEffect::Ask {
-                with,
-                addresses: vec![address],
-                only_near: true,
-                proof_within: Duration::from_secs(2),
-                code: None,
-                ask: ask(false),
-            });
-            let Some(Incoming::Join(channel)) = other.endpoint.accept().await else { panic!("no exchange") };
-            other.hands.accept(channel);
-            let Some(Input::Joining(JoinEvent::Asked { exchange, words, .. })) = other.inputs.recv().await
-            else {
-                panic!("no question")
-            };
-            other.hands.carry_out(JoinEffect::Answer { exchange, answer: JoinAnswer::Later });
-            let Some(Input::Joining(JoinEvent::Answered { words: others, .. })) = asker.inputs.recv().await
-            else {
-                panic!("no answer")
-            };
-            assert_eq!((words.split(' ').count(), &words), (4, &others));
-            seen.push(words);
-        }
-        assert_ne!(seen[0], seen[1]);
+        asker.hands.carry_out(JoinEffect::Ask {
+            with,
+            addresses: vec![address],
+            only_near: true,
+            proof_within: Duration::from_secs(2),
+            code: None,
+            ask: ask(false),
+        });
+        let Some(Incoming::Join(channel)) = other.endpoint.accept().await else { panic!("no exchange") };
+        other.hands.accept(channel);
+        let asked = tokio::select! {
+            asked = other.inputs.recv() => asked,
+            answered = asker.inputs.recv() => match answered {
+                Some(Input::Joining(JoinEvent::Answered { answer, .. })) => return Err(answer.unwrap_err()),
+                other => panic!("{other:?}"),
+            },
+        };
+        let Some(Input::Joining(JoinEvent::Asked { exchange, words, .. })) = asked else {
+            panic!("no question")
+        };
+        other.hands.carry_out(JoinEffect::Answer { exchange, answer: JoinAnswer::Later });
+        let Some(Input::Joining(JoinEvent::Answered { words: others, .. })) = asker.inputs.recv().await
+        else {
+            panic!("no answer")
+        };
+        Ok((words, others))
+    }
+
+    #[tokio::test]
+    async fn both_sides_have_the_same_words_however_often_one_asks() {
+        let (mut asker, mut other) = (node().await, node().await);
+        let (words, others) = words_of(&mut asker, &mut other).await.unwrap();
+        assert_eq!((words.split(' ').count(), &words), (4, &others));
+        assert_eq!(words_of(&mut asker, &mut other).await, Ok((words.clone(), others.clone())));
+        // A machine that starts again has forgotten its number: who asks does not show its own for another one.
+        other.hands.numbers = Arc::default();
+        let error = words_of(&mut asker, &mut other).await.unwrap_err();
+        assert!(error.contains("another number than before"), "{error}");
+        let (fresh, others) = words_of(&mut asker, &mut other).await.unwrap();
+        assert_eq!(fresh, others);
+        assert_ne!(fresh, words);
+        // And who lets in keeps its number for one commitment only.
+        asker.hands.numbers = Arc::default();
+        let (again, others) = words_of(&mut asker, &mut other).await.unwrap();
+        assert_eq!(again, others);
+        assert_ne!(again, fresh);
     }
 
     #[tokio::test]

@@ -136,7 +136,7 @@ impl Memory {
 
     fn see_losses(&mut self, seen: &Seen<'_>) {
         for node in &seen.view.nodes {
-            if node.status != NodeStatus::Lost && !self.met.contains(&node.id) {
+            if !node.status.is_gone() && !self.met.contains(&node.id) {
                 self.met.insert(node.id.clone());
             }
             let before = self.statuses.insert(node.id.clone(), node.status);

@@ -236,6 +236,15 @@ fn a_stage_is_slow_beside_what_its_plan_expects_and_not_because_it_is_large() {
 const CHANGES_AND_CLEAR_S: u64 = 700;
 
 #[test]
+fn a_node_that_said_that_it_ends_is_no_alert() {
+    let mut bench = Bench::new();
+    bench.pass(1);
+    bench.world.0.nodes[1].status = NodeStatus::Left;
+    bench.pass(60);
+    assert!(bench.alerts.views().iter().all(|alert| alert.rule != "node_lost"), "{:?}", bench.alerts.views());
+}
+
+#[test]
 fn an_alert_that_is_over_is_shown_for_a_day() {
     let mut bench = Bench::new();
     bench.pass(1);
