@@ -229,6 +229,7 @@ impl Accelerator {
             backend: self.backend.name().to_owned(),
             memory_total_bytes: limit.or(self.memory_bytes).unwrap_or(0),
             memory_free_bytes: 0,
+            memory_domain: None,
             compute_units: self.compute_units.unwrap_or(0),
             read_bytes_per_s: None,
             flops_per_s: None,

@@ -167,10 +167,12 @@ impl CpuDevice {
         self.inner.pool.threads()
     }
 
-    /// Memory that the system has left. What is promised to weights that settle and is not touched yet is not free.
+    /// Memory that the system has left. What is taken and not touched yet is not free: caches, buffers, and memory of weights that
+    /// are packed later.
     fn available_bytes(&self) -> Option<u64> {
         let available = exo_device::memory(Path::new(&self.root))?.available_bytes;
-        Some(available.saturating_sub(self.inner.repacker.promised_bytes()))
+        let taken = self.inner.repacker.promised_bytes().saturating_add(self.inner.heap.untouched_bytes());
+        Some(available.saturating_sub(taken))
     }
 
     /// Refuses an allocation of ordinary memory that the system could only serve by swapping or killing.

@@ -307,6 +307,9 @@ mod tests {
         assert!(buffer().is_err(), "the system has 60 MB, of which 39 are promised");
         drop(settling);
         assert_eq!(device.memory().free_bytes, 61_440_000);
-        buffer().unwrap();
+        let _taken = buffer().unwrap();
+        // Whole pages of it, none of which was touched: the system still counts them as free.
+        assert_eq!(device.memory().free_bytes, 61_440_000 - 40_001_536);
+        assert!(buffer().is_err(), "what a buffer will fill is not free for another");
     }
 }

@@ -135,6 +135,19 @@ impl Heap {
         system::huge_bytes(&mapped.map(|chunk| chunk.addresses()).collect::<Vec<_>>())
     }
 
+    /// About how much of the living memory outside of slices was never touched: it is taken, and the system still counts it as free. 0
+    /// where the system does not tell.
+    pub(crate) fn untouched_bytes(&self) -> u64 {
+        let books = self.lock();
+        let is_cut = |region: &Arc<Region>| {
+            books.chunks.iter().any(|(chunk, _)| chunk.as_ptr() == Arc::as_ptr(region))
+        };
+        let living = books.regions.iter().filter_map(Weak::upgrade);
+        let whole: Vec<_> = living.filter(|region| region.is_mapped && !is_cut(region)).collect();
+        drop(books);
+        whole.iter().map(|region| system::untouched_bytes(region.addresses())).sum()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -126,6 +126,7 @@ fn facts(card: &Card, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         backend: card.api.name().to_owned(),
         memory_total_bytes: limit_bytes,
         memory_free_bytes: limit_bytes,
+        memory_domain: None,
         compute_units: card.multiprocessors,
         read_bytes_per_s: None,
         flops_per_s: None,

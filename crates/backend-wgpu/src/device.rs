@@ -174,6 +174,7 @@ fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         backend: adapter.api.name().to_owned(),
         memory_total_bytes: limit_bytes,
         memory_free_bytes: limit_bytes,
+        memory_domain: None,
         compute_units: 0,
         read_bytes_per_s: None,
         flops_per_s: None,

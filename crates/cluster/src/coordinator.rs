@@ -7,9 +7,11 @@
 //! elsewhere.
 //!
 //! Start reading at [`Coordinator::handle`]; `survey` keeps the promises, `repair` replaces what is lost, `log` has the handshake with
-//! the journal, `planning` that with the planner.
+//! the journal, `planning` that with the planner, `dry_run`
+//! what both it and members that only plan go by.
 
 mod asks;
+pub(crate) mod dry_run;
 mod log;
 mod moving;
 mod place;
@@ -29,6 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
+pub use self::dry_run::{DryRun, DryRunError, dry_run};
 use self::log::Pending;
 pub use self::place::link_facts;
 use self::planning::PlanQueue;
@@ -121,6 +124,9 @@ impl Coordinator {
             CoordinatorInput::Drain { reply, node, drain } => self.drain(now, reply, node, drain, &mut out),
             CoordinatorInput::Replan { reply, instance, carry_out } => {
                 self.replan(now, reply, instance, carry_out, &mut out);
+            }
+            CoordinatorInput::PlannerInputs { reply, model, replaced } => {
+                self.planner_inputs(now, reply, model, replaced, &mut out);
             }
             // The survey moves the stages of those who left: a stage on no member is gone.
             CoordinatorInput::Members(members) => self.members = members,

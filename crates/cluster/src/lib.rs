@@ -36,8 +36,8 @@ pub mod wire;
 mod worker;
 
 pub use coordinator::{
-    AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo,
-    link_facts,
+    AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, DryRun, DryRunError,
+    PlanId, ReplyTo, dry_run, link_facts,
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{Event, EventError, InstanceRequest, PlaceObjective};

@@ -153,6 +153,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         backend: "cpu".into(),
         memory_total_bytes: PLENTY,
         memory_free_bytes: free,
+        memory_domain: None,
         compute_units: 4,
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),

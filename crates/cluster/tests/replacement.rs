@@ -137,6 +137,7 @@ impl Cluster {
                 backend: "cpu".into(),
                 memory_total_bytes: MEMORY_BYTES,
                 memory_free_bytes: MEMORY_BYTES / 2 - held,
+                memory_domain: None,
                 compute_units: 1,
                 read_bytes_per_s: self.speeds.get(&from).copied(),
                 flops_per_s: None,

@@ -17,6 +17,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         backend: "cpu".to_owned(),
         memory_total_bytes: 1 << 30,
         memory_free_bytes: 1 << 30,
+        memory_domain: None,
         compute_units: 1,
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),

@@ -24,9 +24,9 @@ mod sustained;
 mod verify;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, SupportClass};
+use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, SupportClass};
 
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use architecture::{amd_architecture, nvidia_architecture};
@@ -84,6 +84,7 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         backend: "cpu".to_owned(),
         memory_total_bytes: total.saturating_sub(reserve),
         memory_free_bytes: memory.map_or(0, |m| m.available_bytes).saturating_sub(reserve),
+        memory_domain: None,
         compute_units: cores as u32,
         read_bytes_per_s: None,
         flops_per_s: None,
@@ -92,6 +93,13 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         support,
         support_reason,
     }
+}
+
+/// The memory of the machine, also what this process may not use of it. `None` where the system does not say which machine it is.
+/// `root` is where `/proc` is.
+pub fn memory_domain(root: &Path) -> Option<MemoryDomain> {
+    let boot = memory::boot_id(root)?;
+    Some(MemoryDomain::of(boot.trim().as_bytes(), memory::of_machine(root)?.available_bytes))
 }
 
 #[cfg(test)]
@@ -114,6 +122,25 @@ mod tests {
         let facts = probe(&ProbeOptions { root: empty.path().to_owned(), ..ProbeOptions::default() });
         assert_eq!(facts.memory_total_bytes, 0);
         assert_eq!(facts.support, SupportClass::Partial);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_shares_the_memory_is_known_by_the_start_of_the_system() {
+        let machine = |boot: &str| {
+            let root = tempfile::tempdir().unwrap();
+            let folder = root.path().join("proc/sys/kernel/random");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("boot_id"), boot).unwrap();
+            std::fs::write(root.path().join("proc/meminfo"), "MemTotal: 4096 kB\nMemAvailable: 1024 kB\n")
+                .unwrap();
+            memory_domain(root.path()).unwrap()
+        };
+        let (one, same, other) = (machine("1b4e28ba\n"), machine("1b4e28ba\n"), machine("6fa459ea\n"));
+        assert_eq!((one, one.free_bytes), (same, 1024 << 10));
+        assert_ne!(one.id, other.id);
+        let of = |cluster: u8| one.within(&[cluster; 32]).id;
+        assert!(of(1) == of(1) && of(1) != of(2) && of(1) != one.id, "other clusters know it by another id");
     }
 
     #[test]

@@ -21,6 +21,16 @@ pub struct Memory {
     pub available_bytes: u64,
 }
 
+/// All of the machine's, also what this process may not use.
+pub(crate) fn of_machine(root: &Path) -> Option<Memory> {
+    system::memory(root)
+}
+
+/// What the system drew at its start: the same for everything on this machine until it starts anew, in containers too.
+pub(crate) fn boot_id(root: &Path) -> Option<String> {
+    std::fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).ok()
+}
+
 /// What the system says now. `root` is where `/proc` and `/sys` are on Linux.
 pub fn memory(root: &Path) -> Option<Memory> {
     let system = system::memory(root)?;

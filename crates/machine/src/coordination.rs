@@ -403,7 +403,11 @@ impl NodeMachine {
             })
         });
         let mut facts = self.samples.facts.clone();
-        facts.devices.iter_mut().for_each(|device| device.corrections = self.lessons.of(device));
+        let cluster = self.trust.log().cluster();
+        for device in &mut facts.devices {
+            device.corrections = self.lessons.of(device);
+            device.memory_domain = device.memory_domain.map(|domain| domain.within(&cluster.0));
+        }
         NodeReport {
             facts,
             models: self.models.clone(),
@@ -597,7 +601,7 @@ impl NodeMachine {
     fn asked(&mut self, from: NodeId, request: u64, ask: ControlAsk) {
         let reply = ReplyTo { node: from, request };
         let is_unsure = match ask {
-            ControlAsk::Place(_) => !self.membership.may_place(),
+            ControlAsk::Place(_) | ControlAsk::PlannerInputs { .. } => !self.membership.may_place(),
             _ => self.membership.was_away(),
         };
         if is_unsure {
@@ -615,6 +619,9 @@ impl NodeMachine {
                 CoordinatorInput::Remove { reply, instance, reason }
             }
             ControlAsk::Drain { node, drain } => CoordinatorInput::Drain { reply, node, drain },
+            ControlAsk::PlannerInputs { model, replaced } => {
+                CoordinatorInput::PlannerInputs { reply, model, replaced }
+            }
             ControlAsk::Replan { instance, carry_out } => {
                 CoordinatorInput::Replan { reply, instance, carry_out }
             }

@@ -332,6 +332,8 @@ pub enum Answer {
     Claimed(Result<Backup, Unclaimed>),
     /// To `CheckWords`.
     CheckWords(Vec<(NodeId, String)>),
+    /// To `Links`.
+    Links(Vec<exo_planner::LinkFacts>),
 }
 
 /// Why a name means no model that can be asked.

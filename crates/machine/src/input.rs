@@ -552,4 +552,6 @@ pub enum Question {
     },
     /// The check words shown when members were admitted.
     CheckWords,
+    /// The measured links, as the planner counts them.
+    Links,
 }

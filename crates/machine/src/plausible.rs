@@ -74,6 +74,7 @@ mod tests {
             backend: String::new(),
             memory_total_bytes: 1,
             memory_free_bytes: 1,
+            memory_domain: None,
             compute_units: 1,
             read_bytes_per_s: rate,
             flops_per_s: rate,

@@ -59,7 +59,11 @@ impl NodeMachine {
 
     /// Sends what the coordinator answers. What it says was done is on this node's disk; a member that is there must have it, too.
     pub(crate) fn reply_when_held(&mut self, to: ReplyTo, reply: ControlReply) {
-        if matches!(reply, ControlReply::Refused { .. } | ControlReply::Replanned(_)) {
+        let changes_nothing = matches!(
+            reply,
+            ControlReply::Refused { .. } | ControlReply::Replanned(_) | ControlReply::PlannerInputs(_)
+        );
+        if changes_nothing {
             return self.send_reply(to, reply);
         }
         #[cfg(feature = "planted")]

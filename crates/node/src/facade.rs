@@ -134,7 +134,10 @@ impl NodeFacade {
                 Err(AdminError::NotFound { what, name })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done { .. } | ControlReply::Placed { .. } | ControlReply::Replanned(_) => Ok(()),
+            ControlReply::Done { .. }
+            | ControlReply::Placed { .. }
+            | ControlReply::Replanned(_)
+            | ControlReply::PlannerInputs(_) => Ok(()),
         }
     }
 }

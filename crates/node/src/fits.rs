@@ -108,8 +108,7 @@ impl FitsCluster {
     }
 
     fn memory_free_bytes(&self) -> u64 {
-        let usable = self.devices.iter().filter(|d| d.excluded.is_none());
-        usable.fold(0, |sum, d| sum.saturating_add(d.device.memory_free_bytes))
+        exo_planner::memory_free_bytes(self.devices.iter().filter(|d| d.excluded.is_none()))
     }
 }
 
@@ -324,6 +323,7 @@ fn fits_with_machine(cluster: &FitsCluster, model: &SizedModel, bytes: u64) -> b
     let Some(like) = usable.max_by_key(|d| d.device.memory_free_bytes) else { return false };
     let mut another = like.clone();
     another.node = NodeId([0xff; 32]);
+    another.device.memory_domain = None;
     another.device.memory_total_bytes = bytes;
     another.device.memory_free_bytes = bytes;
     let mut larger = cluster.clone();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use exo_types::DeviceFacts;
+use exo_types::{DeviceFacts, MemoryDomain};
 
 /// The system as a node sees it.
 pub trait Host: Send + Sync + 'static {
@@ -12,6 +12,11 @@ pub trait Host: Send + Sync + 'static {
     /// The processor as a device, with memory free now. Rates are `None`, and the node measures them, unless whoever embeds it knows
     /// better.
     fn processor(&self) -> DeviceFacts;
+
+    /// The machine's memory, which other nodes on it share. `None` where the system does not say which machine it is.
+    fn memory_domain(&self) -> Option<MemoryDomain> {
+        None
+    }
 
     /// Operating system and architecture.
     fn platform(&self) -> String;
@@ -41,6 +46,10 @@ impl Host for SystemHost {
 
     fn processor(&self) -> DeviceFacts {
         exo_device::probe(&exo_device::ProbeOptions::default())
+    }
+
+    fn memory_domain(&self) -> Option<MemoryDomain> {
+        exo_device::memory_domain(Path::new("/"))
     }
 
     fn platform(&self) -> String {

@@ -1,6 +1,7 @@
 //! Plans that nobody carries out: what a [`PlanQuery`] asks of the planner, and what comes of it in words of the API.
 //!
-//! `exo plan` uses it for clusters that a file describes, the facade for the one that runs.
+//! `exo plan` uses it for clusters that a file describes. On the one that runs, the coordinator says with what it would plan a placement
+//! ([`PlannerInputs`]), and the facade plans with that, so that the answer is what a placement would be.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,12 +13,12 @@ use exo_api::{
     ClusterView, InstanceView, LinkView, NodeStatus, PlaceRequest, ReplanDecision, ReplanStageView,
     ReplanView,
 };
-use exo_cluster::wire::ReplanReport;
-use exo_cluster::{InstanceRequest, PlaceObjective};
+use exo_cluster::wire::{PlannerInputs, ReplanReport};
+use exo_cluster::{DryRun, DryRunError, InstanceRequest, PlaceObjective};
 use exo_formats::{LayerTensor, Model, TensorName};
 use exo_machine::prediction_view;
 use exo_planner::{
-    Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, Source, Workload,
+    Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, Source,
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceState, Exclusion, LayerRange, ModelShape, NodeId,
@@ -139,7 +140,7 @@ fn streams_of(asked: Option<u32>, slots: u32) -> Result<u32, QueryError> {
 /// Writes what whoever places a model says of objective and devices into what the log keeps.
 pub(crate) fn constrain(
     place: &PlaceRequest,
-    view: &ClusterView,
+    inputs: &PlannerInputs,
     wanted: &mut InstanceRequest,
 ) -> Result<(), QueryError> {
     let stages_min = place.nodes_min.unwrap_or(1);
@@ -158,7 +159,7 @@ pub(crate) fn constrain(
         (PlanObjective::Latency, None) if stages_min > 1 => PlaceObjective::Spread { stages_min },
         (PlanObjective::Latency, None) => PlaceObjective::Fit,
     };
-    let request = request_of(wanted, view);
+    let request = inputs.request(wanted, Vec::new());
     wanted.pins = place.pins.iter().map(|text| pin(&request, text)).collect::<Result<_, _>>()?;
     for name in &place.exclude {
         let found = named(&request, name)?;
@@ -167,25 +168,6 @@ pub(crate) fn constrain(
         wanted.excluded.push(Exclusion { node: *node, device });
     }
     Ok(())
-}
-
-/// The planner's question once `placed` is gone: what is unloaded for a plan that then fits nowhere would be lost.
-pub(crate) fn request_without(
-    placed: &exo_cluster::InstanceView,
-    wanted: &InstanceRequest,
-    view: &ClusterView,
-) -> PlanRequest {
-    let mut request = request_of(wanted, view);
-    let shards = placed.placement.stages.iter().zip(&placed.stages);
-    for (stage, shown) in shards {
-        let shard = stage.leader();
-        let is_this = |d: &&mut PlanDevice| d.node == shard.node && d.device.id == shard.device;
-        if let Some(device) = request.devices.iter_mut().find(is_this) {
-            let free = device.device.memory_free_bytes.saturating_add(shown.memory_bytes);
-            device.device.memory_free_bytes = free.min(device.device.memory_total_bytes);
-        }
-    }
-    PlanRequest { explain: false, ..request }
 }
 
 fn pin(request: &PlanRequest, text: &str) -> Result<Pin, QueryError> {
@@ -241,7 +223,7 @@ fn named(request: &PlanRequest, text: &str) -> Result<Vec<usize>, QueryError> {
     Ok(found)
 }
 
-/// Devices and links as a node shows them. What an instance holds now is not free.
+/// Devices and links as a node shows them, to describe a cluster in a file. What an instance holds now is not free.
 pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
     let mut devices = Vec::new();
     for node in &view.nodes {
@@ -254,6 +236,7 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 backend: device.backend.clone(),
                 memory_total_bytes: device.memory_total_bytes,
                 memory_free_bytes: device.memory_free_bytes,
+                memory_domain: None,
                 compute_units: device.compute_units.unwrap_or(0),
                 read_bytes_per_s: device.read_bytes_per_s,
                 flops_per_s: device.flops_per_s,
@@ -299,32 +282,6 @@ fn link_facts(links: &[LinkView]) -> Vec<LinkFacts> {
         })
     };
     links.iter().filter_map(facts).collect()
-}
-
-/// The planner's question for an instance on a cluster as this node sees it.
-pub(crate) fn request_of(wanted: &InstanceRequest, view: &ClusterView) -> PlanRequest {
-    let (mut devices, links) = devices_of(view);
-    for exclusion in &wanted.excluded {
-        let meant = devices.iter_mut().filter(|d| exclusion.holds(d.node, &d.device.id));
-        meant.for_each(|device| device.excluded = Some("as asked".to_owned()));
-    }
-    let (objective, streams) = match wanted.objective {
-        PlaceObjective::Fit => (Objective::Latency, 1),
-        PlaceObjective::Spread { stages_min } => (Objective::Spread { stages_min }, 1),
-        PlaceObjective::Throughput { streams } => (Objective::Throughput, streams),
-    };
-    PlanRequest {
-        objective,
-        workload: Workload { streams, ..Workload::default() },
-        pins: wanted.pins.clone(),
-        weight_types: wanted.weight_types.as_deref().cloned(),
-        model: wanted.model,
-        slots: wanted.slots,
-        cache_tokens: wanted.cache_tokens,
-        links,
-        holders: wanted.holders.clone(),
-        ..PlanRequest::new(wanted.shape.clone(), wanted.context_tokens, devices)
-    }
 }
 
 /// In what a placed instance is not what a caller has named.
@@ -428,20 +385,43 @@ fn types_of(model: &Model, layers: std::ops::Range<u32>) -> WeightTypes {
 
 /// Plans, and says it in words of the API.
 pub fn answer(model: &str, request: &PlanRequest) -> Result<PlanView, PlanError> {
-    let plan = exo_planner::plan(request)?;
-    Ok(PlanView {
+    Ok(plan_view(model, request, &exo_planner::plan(request)?))
+}
+
+/// The same as a placement would be now. What would be unloaded stands beside the devices that hold it.
+pub(crate) fn answer_as_placed(
+    model: &str,
+    inputs: &PlannerInputs,
+    request: PlanRequest,
+) -> Result<PlanView, DryRunError> {
+    let DryRun { request, plan, unloads } = exo_cluster::dry_run(inputs, request)?;
+    let mut view = plan_view(model, &request, &plan);
+    for (instance, text) in unloads {
+        let of_it = inputs.unloadable.iter().filter(|unloadable| unloadable.instance == instance);
+        for (node, device) in of_it.flat_map(|unloadable| &unloadable.shards) {
+            let is_this = |d: &&mut PlanDeviceView| d.node == node.to_full() && d.device == device.0;
+            if let Some(device) = view.devices.iter_mut().find(is_this) {
+                device.reason = format!("{}; {text}", device.reason);
+            }
+        }
+    }
+    Ok(view)
+}
+
+fn plan_view(model: &str, request: &PlanRequest, plan: &Plan) -> PlanView {
+    PlanView {
         model: model.to_owned(),
         context_tokens: request.context_tokens,
         slots: request.slots,
         cache_tokens: request.cache_tokens,
-        stages: stages(request, &plan),
+        stages: stages(request, plan),
         predicted: prediction_view(&plan.predicted),
         objective_ms: ms(plan.proof.objective_ns),
         lower_bound_ms: ms(plan.proof.lower_bound_ns),
         gap_percent: plan.proof.gap_per_mille() as f64 / 10.0,
-        devices: devices(request, &plan),
+        devices: devices(request, plan),
         alone: alone(request),
-    })
+    }
 }
 
 /// What the coordinator said of an instance that serves, in words of the API.

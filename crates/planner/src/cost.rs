@@ -31,12 +31,12 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{DType, LayerRange, NodeId};
+use exo_types::{DType, LayerRange, NodeId, Shard};
 
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
 use crate::memory::{CHUNK_TOKENS, Held};
 use crate::ratios::TypeRatios;
-use crate::{LinkFacts, Objective, PlanRequest, Prediction, Range, Workload};
+use crate::{Objective, PlanRequest, Prediction, Range, Workload};
 
 /// In a pipeline no chunk is smaller: the cost of a step would be most of it.
 const CHUNK_TOKENS_PIPELINED_MIN: u32 = 64;
@@ -94,12 +94,12 @@ pub(crate) struct Costs<'a> {
     prompt: u64,
     answer: u64,
     devices: Vec<DeviceCost>,
-    links: BTreeMap<(NodeId, NodeId), (u64, u64)>,
-    unmeasured: (u64, u64),
+    links: Links,
 }
 
 struct DeviceCost {
-    node: NodeId,
+    /// Index into the nodes of [`Links`].
+    node: usize,
     held: Held,
     read: u64,
     flops: u64,
@@ -127,6 +127,7 @@ impl<'a> Costs<'a> {
         let prompt = if both > context { asked * context / both } else { asked }.max(1);
         let answer = u64::from(answer_tokens).min(context.saturating_sub(prompt)).max(1);
         let ratios = TypeRatios::of(&request.devices);
+        let links = Links::of(request, case);
         let devices = request.devices.iter().map(|device| {
             let rates = ratios.complete(device);
             // Heat slows everything that computes.
@@ -135,7 +136,7 @@ impl<'a> Costs<'a> {
             };
             let rate = |figure| cool(case.rate(figure)).max(1);
             DeviceCost {
-                node: device.node,
+                node: links.at(device.node).unwrap_or_default(), // each is there
                 held: Held::by(device.device.kind),
                 read: rate(rates.read_bytes_per_s),
                 flops: rate(rates.flops_per_s),
@@ -149,9 +150,8 @@ impl<'a> Costs<'a> {
                 step_ns: case.time(rates.step_s),
             }
         });
-        let unmeasured = (case.time(RTT_ESTIMATED), case.rate(LINK_RATE_ESTIMATED));
-        let (devices, links) = (devices.collect(), links(&request.links, case));
-        Self { request, prompt, answer, devices, links, unmeasured }
+        let devices = devices.collect();
+        Self { request, prompt, answer, devices, links }
     }
 
     /// Tokens of the answer that are counted.
@@ -241,15 +241,15 @@ impl<'a> Costs<'a> {
 
     /// No hop of any plan takes less.
     pub(crate) fn least_hop_ns(&self, rows: u64) -> u64 {
-        let mut nodes: Vec<NodeId> = self.devices.iter().map(|d| d.node).collect();
+        let mut nodes: Vec<usize> = self.devices.iter().map(|d| d.node).collect();
         nodes.sort_unstable();
         if nodes.windows(2).any(|w| w[0] == w[1]) {
             return LOCAL_HOP_NS;
         }
-        let hop = |&(rtt, rate): &(u64, u64)| {
+        let hop = |(rtt, rate): (u64, u64)| {
             HOP_NS + rtt / 2 + per_s((rows * WIRE_BYTES).into(), self.request.shape.hidden.into(), rate)
         };
-        self.links.values().chain([&self.unmeasured]).map(hop).min().unwrap_or(0)
+        self.links.between().map(hop).min().unwrap_or(0)
     }
 
     /// Of a hop, how long it occupies the link.
@@ -258,34 +258,38 @@ impl<'a> Costs<'a> {
         if from == to {
             return 0;
         }
-        per_s((rows * WIRE_BYTES).into(), self.request.shape.hidden.into(), self.link(from, to).1)
+        per_s((rows * WIRE_BYTES).into(), self.request.shape.hidden.into(), self.links.link(from, to).1)
     }
 
     /// From the last stage to the first, with tokens.
     pub(crate) fn back_ns(&self, from: usize, to: usize) -> u64 {
         let (from, to) = (self.devices[from].node, self.devices[to].node);
-        if from == to { LOCAL_HOP_NS } else { HOP_NS + self.link(from, to).0 / 2 }
+        if from == to { LOCAL_HOP_NS } else { HOP_NS + self.links.link(from, to).0 / 2 }
     }
 
-    /// Round trip and bytes per second: measured in this direction, else in the other, else estimated.
-    fn link(&self, from: NodeId, to: NodeId) -> (u64, u64) {
-        let link = self.links.get(&(from, to)).or_else(|| self.links.get(&(to, from)));
-        *link.unwrap_or(&self.unmeasured)
-    }
-
-    /// How long the nodes without the file fetch their shards at least, and how many bytes those are.
-    pub(crate) fn fetch(&self, stages: &[(usize, u64)]) -> (u64, u64) {
-        let holders = &self.request.holders;
-        let missing = stages.iter().filter(|(d, _)| !holders.contains(&self.devices[*d].node));
-        let fetch = |(device, bytes): &(usize, u64)| {
-            let to = self.devices[*device].node;
-            let best = holders.iter().map(|&from| self.link(from, to).1).max();
-            best.map_or(0, |rate| per_s((*bytes).into(), 1, rate))
-        };
+    /// How many bytes of the file the nodes without it fetch at least, and how long that takes at least.
+    fn fetch(&self, layout: &Layout) -> (u64, u64) {
+        let PlanRequest { holders, parts, shape, devices, .. } = self.request;
+        let mut missing: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for &(device, range) in layout.iter().filter(|(device, _)| !holders.contains(&devices[*device].node))
+        {
+            let bytes = shape.shard_weight_bytes(&Shard::pipeline(range, shape.layer_count()));
+            let of_node = missing.entry(devices[device].node).or_default();
+            *of_node = of_node.saturating_add(bytes);
+        }
+        for (node, bytes) in parts {
+            missing.entry(*node).and_modify(|missing| *missing = missing.saturating_sub(*bytes));
+        }
         if holders.is_empty() {
             return (0, 0);
         }
-        (missing.clone().map(|(_, bytes)| bytes).sum(), missing.map(fetch).max().unwrap_or(0))
+        let fetch_ns = |(&node, &bytes): (&NodeId, &u64)| {
+            let to = self.links.at(node)?;
+            let rates = holders.iter().filter_map(|&from| Some(self.links.link(self.links.at(from)?, to).1));
+            Some(per_s(bytes.into(), 1, rates.max()?))
+        };
+        let slowest_ns = missing.iter().filter_map(fetch_ns).max().unwrap_or(0);
+        (missing.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)), slowest_ns)
     }
 }
 
@@ -330,14 +334,51 @@ fn per_s(count: u128, each: u64, rate: u64) -> u64 {
     ns.min(NS_MAX.into()) as u64
 }
 
-/// Round trip and rate of each measured link.
-fn links(links: &[LinkFacts], case: Case) -> BTreeMap<(NodeId, NodeId), (u64, u64)> {
-    let numbers = |link: &LinkFacts| {
+/// Round trip and bytes per second from every node to every other: measured in this direction, else in the other, else estimated.
+struct Links {
+    /// In order.
+    nodes: Vec<NodeId>,
+    /// By the nodes' positions, a row for each that sends.
+    each: Vec<(u64, u64)>,
+}
+
+impl Links {
+    fn of(request: &PlanRequest, case: Case) -> Self {
+        let of_devices = request.devices.iter().map(|d| d.node);
+        let mut nodes: Vec<NodeId> = of_devices.chain(request.holders.iter().copied()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let mut measured: Vec<Option<(u64, u64)>> = vec![None; nodes.len() * nodes.len()];
         let known = |figure: Option<Figure>| figure.and_then(Figure::plausible);
-        let rtt = case.time(known(link.rtt_s).unwrap_or(RTT_ESTIMATED));
-        ((link.from, link.to), (rtt, case.rate(known(link.bytes_per_s).unwrap_or(LINK_RATE_ESTIMATED))))
-    };
-    links.iter().map(numbers).collect()
+        for link in &request.links {
+            let (Ok(from), Ok(to)) = (nodes.binary_search(&link.from), nodes.binary_search(&link.to)) else {
+                continue;
+            };
+            let rtt = case.time(known(link.rtt_s).unwrap_or(RTT_ESTIMATED));
+            let rate = case.rate(known(link.bytes_per_s).unwrap_or(LINK_RATE_ESTIMATED));
+            measured[from * nodes.len() + to] = Some((rtt, rate));
+        }
+        let unmeasured = (case.time(RTT_ESTIMATED), case.rate(LINK_RATE_ESTIMATED));
+        let one = |from: usize, to: usize| measured[from * nodes.len() + to];
+        let pairs = (0..nodes.len()).flat_map(|from| (0..nodes.len()).map(move |to| (from, to)));
+        let each = pairs.map(|(from, to)| one(from, to).or_else(|| one(to, from)).unwrap_or(unmeasured));
+        Self { each: each.collect(), nodes }
+    }
+
+    fn at(&self, node: NodeId) -> Option<usize> {
+        self.nodes.binary_search(&node).ok()
+    }
+
+    fn link(&self, from: usize, to: usize) -> (u64, u64) {
+        self.each[from * self.nodes.len() + to]
+    }
+
+    /// Those between two nodes.
+    fn between(&self) -> impl Iterator<Item = (u64, u64)> {
+        let nodes = self.nodes.len();
+        let is_between = move |(at, _): &(usize, &(u64, u64))| at / nodes != at % nodes;
+        self.each.iter().enumerate().filter(is_between).map(|(_, link)| *link)
+    }
 }
 
 /// What a step does.
@@ -482,14 +523,13 @@ impl Costs<'_> {
 }
 
 /// The times of a layout with their ranges.
-pub(crate) fn predict(request: &PlanRequest, layout: &Layout, weight_bytes: &[u64]) -> Prediction {
+pub(crate) fn predict(request: &PlanRequest, layout: &Layout) -> Prediction {
     let times = |case| Costs::of(request, case).times(layout);
     let (fast, slow) = (times(Case::Fast), times(Case::Slow));
     let costs = Costs::of(request, Case::Expected);
     let expected = costs.times(layout);
     let range = |of: fn(&Times) -> u64| Range { low: of(&fast), expected: of(&expected), high: of(&slow) };
-    let bytes: Vec<(usize, u64)> = layout.iter().zip(weight_bytes).map(|((d, _), b)| (*d, *b)).collect();
-    let (fetch_bytes, fetch_ns) = costs.fetch(&bytes);
+    let (fetch_bytes, fetch_ns) = costs.fetch(layout);
     Prediction {
         prompt_tokens: costs.prompt() as u32, // at most the workload's
         ttft_ns: range(|t| t.ttft_ns),

@@ -1,16 +1,15 @@
 //! The words: why a device got its part, and why there is no plan.
 
-use exo_types::{LayerRange, Shard, SupportClass, TypeBytes};
+use exo_types::{LayerRange, Shard, SupportClass};
 
-use crate::cost::{Case, Costs, Times};
+use crate::cost::{Costs, Times};
 use crate::errors::Remedy;
 use crate::fit::fits;
-use crate::inputs::Figure;
 use crate::memory::{Held, Sizes};
-use crate::ratios::rates_of;
+use crate::ratios::TypeRatios;
 use crate::{
     DeviceMemory, DeviceReason, Objective, Pin, PinLayers, PlanDevice, PlanError, PlanRequest, ShardMemory,
-    search,
+    domains,
 };
 
 /// Up to so many usable devices each is explained by a search with or without it.
@@ -70,6 +69,8 @@ pub(crate) struct Explained<'a> {
     pub(crate) layout: &'a [(usize, LayerRange)],
     pub(crate) memory: &'a [ShardMemory],
     pub(crate) objective_ns: u64,
+    /// As they are expected.
+    pub(crate) costs: &'a Costs<'a>,
 }
 
 /// What comes out when one device is used that was not, or the other way round.
@@ -112,11 +113,11 @@ impl Explained<'_> {
         if others.is_empty() {
             return Otherwise::Impossible { why: "there is no device".to_owned() };
         }
-        match search::best(&asked, sizes, &others) {
+        match domains::best(&asked, sizes, &others) {
             Some(found) => Otherwise::Plan {
                 objective_ns: found.objective_ns,
                 is_proven: found.lower_bound_ns >= found.objective_ns,
-                times: Costs::of(request, Case::Expected).times(&found.layout),
+                times: self.costs.times(&found.layout),
             },
             None => Otherwise::Impossible { why: why_none(&asked, others.len()) },
         }
@@ -134,8 +135,7 @@ impl Explained<'_> {
                 )
             }
             Objective::Latency | Objective::Spread { .. } => {
-                let costs = Costs::of(request, Case::Expected);
-                let (prompt, answer) = (costs.prompt(), costs.answer());
+                let (prompt, answer) = (self.costs.prompt(), self.costs.answer());
                 format!("a request of {prompt} + {answer} tokens takes {then} instead of {now}")
             }
         }
@@ -163,11 +163,11 @@ fn placed(
     other: &Otherwise,
 ) -> String {
     let (index, range) = plan.layout[stage];
-    let costs = Costs::of(request, Case::Expected);
-    let (token_ns, stage_ns) = (costs.times(plan.layout).token_ns, costs.stage_token_ns(index, range));
+    let (token_ns, stage_ns) =
+        (plan.costs.times(plan.layout).token_ns, plan.costs.stage_token_ns(index, range));
     let shard = Shard::pipeline(range, request.shape.layer_count());
     let free = size(device.device.memory_free_bytes);
-    let read = read_rate(request, index, range);
+    let read = TypeRatios::of(&request.devices).read_rate(request, index, range);
     let learned = device.rates.corrections.text().map_or(String::new(), |text| format!(", {text}"));
     let part = format!(
         "{shard}: {} of {free} free; {} of {} a token at {:.1} GB/s ({}{learned})",
@@ -186,22 +186,6 @@ fn placed(
     }
 }
 
-/// At which rate a device reads what a stage has, over all its types, with the least certain source of those that count.
-fn read_rate(request: &PlanRequest, device: usize, range: LayerRange) -> Figure {
-    let rates = rates_of(request, device);
-    let Some(types) = &request.weight_types else { return rates.read_bytes_per_s };
-    let layers = types.layers.get(range.start as usize..range.end as usize).unwrap_or_default();
-    let head = (range.end == request.shape.layer_count()).then_some(&types.head);
-    let all: TypeBytes = layers.iter().chain(head).flat_map(|types| types.0.iter().copied()).collect();
-    let seconds: f64 = all.0.iter().map(|(dtype, bytes)| *bytes as f64 / rates.read_of(*dtype).value).sum();
-    let counting = all.0.iter().filter(|(_, bytes)| *bytes >= all.total() / 100);
-    let sources = counting.map(|(dtype, _)| rates.read_of(*dtype).source);
-    match sources.max_by_key(|source| source.error_percent()).filter(|_| seconds > 0.0) {
-        Some(source) => Figure { value: all.total() as f64 / seconds, source },
-        None => rates.read_bytes_per_s,
-    }
-}
-
 fn left_out(
     request: &PlanRequest,
     device: &PlanDevice,
@@ -216,7 +200,7 @@ fn left_out(
     }
     match other {
         Otherwise::Plan { objective_ns, times, is_proven } => {
-            let ours = Costs::of(request, Case::Expected).times(plan.layout);
+            let ours = plan.costs.times(plan.layout);
             let change = change((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
             format!("no layer: adding it {change}; {}", plan.instead(request, *objective_ns, *is_proven))
         }
@@ -258,7 +242,10 @@ pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[u
     };
     let per_device: Vec<DeviceMemory> = usable.iter().map(memory).collect();
     let sum = |of: fn(&DeviceMemory) -> u64| per_device.iter().map(of).fold(0u64, u64::saturating_add);
-    let (free_bytes, usable_bytes) = (sum(|d| d.free_bytes), sum(|d| d.usable_bytes));
+    // What devices share is there once.
+    let free_bytes = domains::memory_free_bytes(usable.iter().map(|&device| &request.devices[device]));
+    let shared_bytes = sum(|d| d.free_bytes) - free_bytes;
+    let usable_bytes = sum(|d| d.usable_bytes).saturating_sub(shared_bytes);
     // Where a card may take a part, the least that is needed in all is what it would take.
     let by = |&device: &usize| Held::by(request.devices[device].device.kind);
     let all_packed = usable.iter().all(|device| by(device) == Held::Packed);
@@ -292,7 +279,7 @@ fn remedies(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<R
     }
     let is_planned = |asked: PlanRequest| {
         let asked = PlanRequest { work_max: asked.work_max.min(EXPLAIN_WORK_MAX), ..asked };
-        search::best(&asked, &Sizes::of(&asked), usable).is_some()
+        domains::best(&asked, &Sizes::of(&asked), usable).is_some()
     };
     let grown = |&(device, bytes): &(usize, u64)| {
         let mut asked = request.clone();

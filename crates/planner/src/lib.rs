@@ -21,6 +21,7 @@
 
 mod bound;
 mod cost;
+mod domains;
 mod errors;
 mod explain;
 mod fit;
@@ -39,6 +40,7 @@ mod validate;
 use exo_types::{LayerRange, Shard, Stage};
 
 pub use cost::{ExpectedStep, Phase, StageTimes, chunk_tokens};
+pub use domains::memory_free_bytes;
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
 pub use exo_types::{Pin, PinLayers, WeightTypes};
 pub use explain::PAGE_TOKENS;
@@ -70,7 +72,7 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
         let why = format!("{} usable devices, {} layers", usable.len(), sizes.layer_count());
         return Err(PlanError::TooFewStages { wanted, possible, why });
     }
-    match search::best(request, &sizes, &usable) {
+    match domains::best(request, &sizes, &usable) {
         Some(outcome) => Ok(assemble(request, &sizes, &usable, &outcome)),
         None => Err(no_plan(request, &sizes, &usable)),
     }
@@ -80,10 +82,8 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
 /// stages do not tile the model.
 pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u64)> {
     let layout = layout_of(request, stages)?;
-    let sizes = Sizes::of(request);
-    let weights: Vec<u64> = memory_of(request, &sizes, &layout).iter().map(|m| m.weight_bytes).collect();
     let objective_ns = Costs::of(request, Case::Expected).objective_ns(&layout);
-    Some((cost::predict(request, &layout, &weights), objective_ns))
+    Some((cost::predict(request, &layout), objective_ns))
 }
 
 /// What each stage of a placement is expected to compute, whoever made it; `None` as [`predict`].
@@ -164,7 +164,7 @@ fn no_plan(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanEr
         // Many are asked, and somebody waits.
         let work_max = request.work_max.min(explain::EXPLAIN_WORK_MAX);
         let asked = PlanRequest { objective, pins, work_max, ..request.clone() };
-        search::best(&asked, sizes, usable).map(|outcome| outcome.layout.len() as u32)
+        domains::best(&asked, sizes, usable).map(|outcome| outcome.layout.len() as u32)
     };
     let pins = request.pins.clone();
     let wanted = stages_min(request);
@@ -215,13 +215,13 @@ fn assemble(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], outcome:
         Stage::solo(*node, device.id.clone(), Shard::pipeline(*range, request.shape.layer_count()))
     };
     let memory = memory_of(request, sizes, layout);
-    let weights: Vec<u64> = memory.iter().map(|m| m.weight_bytes).collect();
-    let explained = explain::Explained { layout, memory: &memory, objective_ns };
+    let costs = Costs::of(request, Case::Expected);
+    let explained = explain::Explained { layout, memory: &memory, objective_ns, costs: &costs };
     Plan {
         stages: layout.iter().map(stage).collect(),
         reasons: explain::reasons(request, sizes, usable, &explained),
         scores: score::scores(request, sizes),
-        predicted: cost::predict(request, layout, &weights),
+        predicted: cost::predict(request, layout),
         proof: Proof { objective_ns, lower_bound_ns, work },
         memory,
     }

@@ -14,12 +14,14 @@ use crate::{PinLayers, PlanRequest};
 pub(crate) const TICKS: i64 = 1 << 10;
 /// Layers of a model, at most, for the ticks to stay below a nanosecond.
 pub(crate) const LAYERS_MAX: u32 = 1023;
-/// No layer costs more nanoseconds than this in a sum, so that sums stay below 2^62.
-const LAYER_NS_MAX: u64 = 1 << 41;
+/// A request that takes longer, 104 days, is of no use to anyone, and so many ticks fit in 63 bits beside those that count files.
+const REQUEST_NS_MAX: u64 = (1 << 53) - (1 << 43);
 
-/// Nanoseconds as ticks.
-pub(crate) fn ticks(ns: u64) -> i64 {
-    ns.min(LAYER_NS_MAX) as i64 * TICKS
+/// Nanoseconds of one layer, stage or hop as ticks. Each is cut at its share of the longest request, so that the sum of all of them is
+/// not above it: a plan has at most as many stages, and hops, as layers, and a head.
+pub(crate) fn ticks(ns: u64, request: &PlanRequest) -> i64 {
+    let terms = 3 * u64::from(request.shape.layer_count()) + 2;
+    ns.min(REQUEST_NS_MAX / terms) as i64 * TICKS
 }
 
 /// What a step is made of.
@@ -70,7 +72,7 @@ impl DeviceTable {
                     (ns, ns)
                 }
             };
-            sum.push(sum[layer] + ticks(sum_ns) + i64::from(!has_file));
+            sum.push(sum[layer] + ticks(sum_ns, request) + i64::from(!has_file));
             slow.push(slow[layer] + slow_ns as i64);
         }
         let step = costs.step_ns(device);
@@ -83,8 +85,8 @@ impl DeviceTable {
             device,
             sum,
             slow,
-            stage_sum: ticks(steps.saturating_mul(step)),
-            head_sum: ticks(head_sum),
+            stage_sum: ticks(steps.saturating_mul(step), request),
+            head_sum: ticks(head_sum, request),
             stage_slow: step as i64,
             head_slow,
             start_min: start_min(sizes, Held::by(facts.device.kind), facts.device.memory_free_bytes),
@@ -194,15 +196,15 @@ impl Problem {
                     let rows = costs.chunk_rows(chunks);
                     let tokens = answer.saturating_mul(costs.hop_ns(from, to, 1));
                     Arc {
-                        sum: ticks(costs.hop_ns(from, to, rows).saturating_add(tokens)),
+                        sum: ticks(costs.hop_ns(from, to, rows).saturating_add(tokens), request),
                         slow: costs.wire_ns(from, to, rows) as i64,
-                        back: ticks((answer + 1).saturating_mul(costs.back_ns(from, to))),
+                        back: ticks((answer + 1).saturating_mul(costs.back_ns(from, to)), request),
                     }
                 }
                 Phase::Rows(rows) => Arc {
-                    sum: ticks(costs.hop_ns(from, to, rows)),
+                    sum: ticks(costs.hop_ns(from, to, rows), request),
                     slow: costs.wire_ns(from, to, rows) as i64,
-                    back: ticks(costs.back_ns(from, to)),
+                    back: ticks(costs.back_ns(from, to), request),
                 },
             }
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::DType;
+use exo_types::{DType, LayerRange, TypeBytes};
 
 use crate::inputs::{CompleteRates, Figure, Source};
 use crate::request::{PlanDevice, PlanRequest};
@@ -44,6 +44,17 @@ impl<'a> TypeRatios<'a> {
         Self(sums)
     }
 
+    /// At which rate a device reads what a stage has, over all its types, with the least certain source of those that count.
+    pub(crate) fn read_rate(&self, request: &PlanRequest, device: usize, range: LayerRange) -> Figure {
+        of_bytes(&self.complete(&request.devices[device]), &bytes_by_type(request, range))
+    }
+
+    /// The same of the whole model, for every device.
+    pub(crate) fn read_rates(&self, request: &PlanRequest) -> Vec<Figure> {
+        let all = bytes_by_type(request, LayerRange::new(0, request.shape.layer_count()));
+        request.devices.iter().map(|device| of_bytes(&self.complete(device), &all)).collect()
+    }
+
     pub(crate) fn complete(&self, of: &PlanDevice) -> CompleteRates {
         let mut rates = of.rates.complete(of.device.kind);
         for dtype in DType::ALL {
@@ -57,5 +68,23 @@ impl<'a> TypeRatios<'a> {
             }
         }
         rates
+    }
+}
+
+/// Of the layers, and of the head with the last; empty where types are not known.
+fn bytes_by_type(request: &PlanRequest, range: LayerRange) -> TypeBytes {
+    let Some(types) = &request.weight_types else { return TypeBytes::default() };
+    let layers = types.layers.get(range.start as usize..range.end as usize).unwrap_or_default();
+    let head = (range.end == request.shape.layer_count()).then_some(&types.head);
+    layers.iter().chain(head).flat_map(|types| types.0.iter().copied()).collect()
+}
+
+fn of_bytes(rates: &CompleteRates, all: &TypeBytes) -> Figure {
+    let seconds: f64 = all.0.iter().map(|(dtype, bytes)| *bytes as f64 / rates.read_of(*dtype).value).sum();
+    let counting = all.0.iter().filter(|(_, bytes)| *bytes >= all.total() / 100);
+    let sources = counting.map(|(dtype, _)| rates.read_of(*dtype).source);
+    match sources.max_by_key(|source| source.error_percent()).filter(|_| seconds > 0.0) {
+        Some(source) => Figure { value: all.total() as f64 / seconds, source },
+        None => rates.read_bytes_per_s,
     }
 }

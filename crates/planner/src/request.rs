@@ -37,6 +37,8 @@ pub struct PlanRequest {
     pub pins: Vec<Pin>,
     /// Nodes that hold the model's file. They decide between plans of equal cost only.
     pub holders: Vec<NodeId>,
+    /// Nodes that hold a part of it, and how many bytes: of which layers is not known.
+    pub parts: Vec<(NodeId, u64)>,
     /// Work that the search may do, in units that are the same everywhere; see [`WORK_MAX`].
     pub work_max: u64,
     /// Whether the plan says of each device what it would cost the other way round: a search each.
@@ -59,6 +61,7 @@ impl PlanRequest {
             workload: Workload::default(),
             pins: Vec::new(),
             holders: Vec::new(),
+            parts: Vec::new(),
             work_max: WORK_MAX,
             explain: true,
         }
@@ -158,7 +161,7 @@ pub struct DeviceScore {
     pub node: NodeId,
     /// Its device.
     pub device: DeviceId,
-    /// Speed of decode, by the fastest device of the request.
+    /// Speed of decode with the model's types of weights, by the fastest device of the request.
     pub compute: u32,
     /// Part of the model that it can hold.
     pub memory: u32,
@@ -266,7 +269,7 @@ pub struct Prediction {
     pub round_ns: Range,
     /// Streams of the workload.
     pub streams: u32,
-    /// Bytes that nodes without the file fetch first.
+    /// Bytes of the file that nodes without it fetch first, at least: a part that a node has is taken for one that it needs.
     pub fetch_bytes: u64,
     /// How long that takes at least: it counts until the first answer, not afterwards.
     pub fetch_ns: u64,

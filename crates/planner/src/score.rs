@@ -7,7 +7,8 @@ use exo_types::NodeId;
 
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
 use crate::memory::{Held, Sizes};
-use crate::request::{DeviceScore, PlanRequest};
+use crate::ratios::TypeRatios;
+use crate::request::{DeviceScore, PlanDevice, PlanRequest};
 
 /// A link of this round trip has half of the network score: a local network.
 const RTT_HALF_S: f64 = 1e-3;
@@ -16,11 +17,11 @@ const RATE_HALF: f64 = 1.25e9;
 
 /// For every device of the request, in its order.
 pub(crate) fn scores(request: &PlanRequest, sizes: &Sizes<'_>) -> Vec<DeviceScore> {
-    let read = |d: &crate::PlanDevice| d.rates.complete(d.device.kind).read_bytes_per_s.value;
-    let fastest = request.devices.iter().map(read).fold(1.0, f64::max);
+    let read = TypeRatios::of(&request.devices).read_rates(request);
+    let fastest = read.iter().map(|figure| figure.value).fold(1.0, f64::max);
     let networks = networks(request);
-    let score = |device: &crate::PlanDevice| {
-        let compute = (read(device) / fastest * 1e3) as u32;
+    let score = |(device, read): (&PlanDevice, &Figure)| {
+        let compute = (read.value / fastest * 1e3) as u32;
         let free = device.device.memory_free_bytes.saturating_sub(sizes.workspace());
         let model = sizes.model_bytes(Held::by(device.device.kind)).max(1);
         let memory = (u128::from(free) * 1000 / u128::from(model)).min(1000) as u32;
@@ -30,7 +31,7 @@ pub(crate) fn scores(request: &PlanRequest, sizes: &Sizes<'_>) -> Vec<DeviceScor
         let (node, device) = (device.node, device.device.id.clone());
         DeviceScore { node, device, compute, memory, network, thermal, bandwidth, total }
     };
-    request.devices.iter().map(score).collect()
+    request.devices.iter().zip(&read).map(score).collect()
 }
 
 /// Scores of network and bandwidth: means over the links of a node; what nobody measured counts as estimated.

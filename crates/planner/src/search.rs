@@ -102,7 +102,7 @@ fn whole_cluster_bound(request: &PlanRequest, costs: &Costs<'_>, sizes: &Sizes<'
     };
     let tables = tables(costs, sizes, request, usable, phase);
     let starts: Vec<Vec<u32>> = tables.iter().map(|t| t.start_min.clone()).collect();
-    let hop = problem::ticks(hop_ns);
+    let hop = problem::ticks(hop_ns, request);
     // The first stage is entered without a hop.
     Bound::of_tables(&tables, &starts, hop).rest(0, 0, None, &mut 0).map_or(i64::MAX, |rest| rest - hop)
 }

@@ -2,6 +2,7 @@
 
 use exo_types::{LayerRange, Shard};
 
+use crate::domains::taken_twice;
 use crate::explain::{name, unusable};
 use crate::memory::{Held, Sizes};
 use crate::{InvalidPlan, Plan, PlanRequest};
@@ -36,7 +37,21 @@ pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
             return Err(InvalidPlan::NoMemory { stage, device, needed_bytes, free_bytes });
         }
     }
-    Ok(())
+    let find = |(stage, shard): (usize, &exo_types::PlacedShard)| {
+        let is_this = |d: &&crate::PlanDevice| d.node == shard.node && d.device.id == shard.device;
+        let device = request.devices.iter().find(is_this)?;
+        let bytes = sizes.stage(Held::by(device.device.kind), shard.shard.layers).total_bytes();
+        Some((stage, device, bytes))
+    };
+    let on: Vec<_> = shards.filter_map(find).collect();
+    match taken_twice(on.iter().map(|(_, device, bytes)| (*device, *bytes))) {
+        None => Ok(()),
+        Some((device, needed_bytes, free_bytes)) => {
+            let stage =
+                on.iter().find(|(_, at, _)| std::ptr::eq(*at, device)).map_or(0, |(stage, ..)| *stage);
+            Err(InvalidPlan::NoMemory { stage, device: name(device), needed_bytes, free_bytes })
+        }
+    }
 }
 
 /// Whether the stages hold every layer once, in order, with the ends where they belong.

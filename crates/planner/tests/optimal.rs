@@ -43,6 +43,7 @@ fn device(index: usize, kind: DeviceKind, free_bytes: u64, read: Option<f64>) ->
         backend: "test".to_owned(),
         memory_total_bytes: free_bytes,
         memory_free_bytes: free_bytes,
+        memory_domain: None,
         compute_units: 4,
         read_bytes_per_s: read,
         flops_per_s: read.map(|r| r * 8.0),
@@ -271,8 +272,8 @@ fn unlike(devices: usize, layers: usize, fit: u64) -> PlanRequest {
     };
     let all: Vec<PlanDevice> = (0..devices).map(|i| of(i, &mut draws)).collect();
     let mut request = PlanRequest::new(shape, 4096, all);
-    for a in 0..devices.min(64) {
-        for b in 0..devices.min(64) {
+    for a in 0..devices {
+        for b in 0..devices {
             let rtt = Some(rtt(Duration::from_micros([200, 900, 4000][draws.below(3) as usize])));
             let rate = [1.2e9, 1.1e8, 2e7][draws.below(3) as usize];
             if a != b {
@@ -285,10 +286,16 @@ fn unlike(devices: usize, layers: usize, fit: u64) -> PlanRequest {
     request
 }
 
+/// With the time that it had of a core, where the system tells: other programs have the cores as well.
 fn timed(request: &PlanRequest) -> (Duration, exo_planner::Plan) {
-    let start = Instant::now();
+    let on_core = || {
+        let times = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        Some(Duration::from_nanos(times.split_whitespace().next()?.parse().ok()?))
+    };
+    let (start, on_core_before) = (Instant::now(), on_core());
     let planned = plan(request).unwrap_or_else(|error| panic!("{error}"));
-    (start.elapsed(), planned)
+    let on_core = on_core().zip(on_core_before).map(|(after, before)| after - before);
+    (on_core.unwrap_or_else(|| start.elapsed()), planned)
 }
 
 #[test]
@@ -322,18 +329,28 @@ fn eighty_layers_on_ten_devices_are_proven_in_seconds() {
     }
 }
 
+/// Every pair of a thousand nodes is measured, and every device is told why it has its part.
 #[test]
 fn a_thousand_devices_and_126_layers_have_a_plan_in_seconds() {
-    for fit in [1500, 20_000] {
-        let request = unlike(1000, 126, fit);
+    for (fit, objective, streams) in [
+        (1500, Objective::Latency, 1),
+        (20_000, Objective::Latency, 1),
+        (1500, Objective::Throughput, 32),
+        (20_000, Objective::Throughput, 32),
+        (20_000, Objective::Spread { stages_min: 20 }, 1),
+    ] {
+        let mut request = unlike(1000, 126, fit);
+        request.objective = objective;
+        request.workload.streams = streams;
+        request.explain = true;
         let (took, plan) = timed(&request);
         println!(
-            "{fit} %: {took:?}, {} stages, {} per mille, {:?}",
+            "{fit} % {objective:?}: {took:?}, {} stages, {} per mille, {:?}",
             plan.stages.len(),
             plan.proof.gap_per_mille(),
             plan.proof
         );
-        assert!(took < Duration::from_secs(15), "{took:?}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
         assert!(plan.proof.lower_bound_ns > 0);
     }
 }

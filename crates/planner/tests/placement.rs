@@ -1,14 +1,15 @@
 //! Placements, one line a case, and against brute force.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exo_planner::{
-    DeviceRates, Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest,
-    Remedy, plan, rtt, validate, workspace_bytes,
+    DeviceRates, Figure, InvalidPlan, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError,
+    PlanRequest, Remedy, memory_free_bytes, plan, rtt, validate, workspace_bytes,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard,
-    SupportClass, TypeBytes, TypeRates, WeightTypes,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, MemoryDomain, ModelShape,
+    NodeId, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
 };
 use proptest::prelude::*;
 
@@ -49,6 +50,7 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
         backend: "cpu/test".to_owned(),
         memory_total_bytes: 64 * GIB,
         memory_free_bytes: (layers * GIB as f64) as u64 + room,
+        memory_domain: None,
         compute_units: 4,
         read_bytes_per_s: speed.map(|s| s * 1e9),
         flops_per_s: speed.map(|s| s * 1e11),
@@ -660,4 +662,120 @@ fn a_prompt_passes_a_pipeline_in_chunks_that_overlap() {
     let ratio = two.ttft_ns.expected as f64 / one.ttft_ns.expected as f64;
     assert!((0.74..0.85).contains(&ratio), "(2 + 1) / 4 of the time, and hops: {ratio}");
     assert_eq!(ttft("a=4@100", 320).prompt_tokens, 256);
+}
+
+/// The score that chooses among very many devices is of the types that the model has.
+#[test]
+fn the_score_of_speed_is_that_of_the_models_types() {
+    let mut request = read("a=40@50 b=40@50", 4, &[]);
+    let scores = |request: &PlanRequest| {
+        let plan = plan(request).expect("fits");
+        plan.scores.iter().map(|score| score.compute).collect::<Vec<_>>()
+    };
+    let slow = Figure::measured(25e9);
+    request.devices[0].rates.read_by_type = BTreeMap::from([(DType::Q4_K, slow)]);
+    request.devices[1].rates.read_by_type = BTreeMap::from([(DType::Q4_K, Figure::measured(50e9))]);
+    assert_eq!(scores(&request), [1000, 1000], "of a model of which no types are known");
+    let of_layer = |bytes| [(DType::Q4_K, bytes)].into_iter().collect::<TypeBytes>();
+    let layers = request.shape.layers.iter().map(|layer| of_layer(layer.weight_bytes)).collect();
+    request.weight_types = Some(WeightTypes { layers, head: of_layer(request.shape.head_bytes) });
+    assert_eq!(scores(&request), [500, 1000]);
+}
+
+/// What is fetched are bytes of the file, not what a processor makes of them, and not what is there already.
+#[test]
+fn a_node_fetches_what_it_lacks_of_the_file() {
+    let mut request = read("a=40@50 b=40@10 >b", 32, &[]);
+    request.shape.layers.iter_mut().for_each(|layer| layer.packed_bytes += GIB / 8);
+    let fetched = |request: &PlanRequest| plan(request).expect("fits").predicted;
+    let whole = request.shape.shard_weight_bytes(&Shard::whole(32));
+    assert_eq!(fetched(&request).fetch_bytes, whole);
+    request.parts = vec![(request.devices[0].node, whole - 5 * GIB)];
+    let rest = fetched(&request);
+    assert_eq!((rest.fetch_bytes, rest.fetch_ns), (5 * GIB, 5 * GIB * 1_000_000_000 / 12_500_000));
+    request.parts = vec![(request.devices[0].node, whole)];
+    assert_eq!((fetched(&request).fetch_bytes, fetched(&request).fetch_ns), (0, 0));
+}
+
+/// 80 layers at 113 ms a token on one device and 453 ms on the other, 40,000 times: five hours a layer, which are not one number.
+#[test]
+fn a_very_long_answer_goes_to_the_faster_device() {
+    let mut request = read("f=50@9.5 s=100@2.37", 80, &[]);
+    (request.context_tokens, request.workload.answer_tokens) = (65_536, 40_000);
+    let long = plan(&request).expect("fits");
+    let layers =
+        |s: &exo_types::Stage| (name(&request.devices, s.leader().node), s.layers.end - s.layers.start);
+    let mut layers: Vec<_> = long.stages.iter().map(layers).collect();
+    layers.sort();
+    assert_eq!(layers, [("f".to_owned(), 50), ("s".to_owned(), 30)], "{:?}", long.proof);
+    assert!(long.proof.gap_per_mille() < 20, "{:?}", long.proof);
+    // And the longest that can be asked for is a number too.
+    (request.context_tokens, request.workload.answer_tokens) = (u32::MAX, u32::MAX / 2);
+    request.cache_tokens = 1;
+    assert!(plan(&request).is_ok());
+}
+
+/// Devices of one machine, whose memory is one.
+fn of_one_machine(cluster: &str, layers: u32, free_layers: f64) -> PlanRequest {
+    let mut request = read(cluster, layers, &[]);
+    let free_bytes = device("x", free_layers, None).device.memory_free_bytes;
+    let domain = Some(MemoryDomain { id: 7, free_bytes });
+    request.devices.iter_mut().filter(|d| d.node_name != "far").for_each(|d| d.device.memory_domain = domain);
+    request
+}
+
+fn placed(request: &PlanRequest) -> String {
+    let stage = |s: &exo_types::Stage| format!("{} {}", name(&request.devices, s.leader().node), s.layers);
+    match plan(request) {
+        Ok(plan) => {
+            assert_eq!(validate(request, &plan), Ok(()));
+            plan.stages.iter().map(stage).collect::<Vec<_>>().join(", ")
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Two nodes of a machine see the same 16 GiB as free.
+#[test]
+fn memory_that_devices_share_is_filled_once() {
+    let both = |layers| placed(&of_one_machine("a=16@10 b=16@10", layers, 16.0));
+    assert_eq!(both(16), "a 0..16");
+    let Err(PlanError::DoesNotFit { missing_bytes, .. }) = plan(&of_one_machine("a=16@10 b=16@10", 24, 16.0))
+    else {
+        panic!("{}", both(24))
+    };
+    assert!((8 * GIB..8 * GIB + GIB / 8).contains(&missing_bytes), "{missing_bytes}");
+    // A limit of a node stays one: 12 layers in the 12 GiB that are free, 8 on each at most.
+    let split = placed(&of_one_machine("a=8@10 b=8@10", 11, 12.5));
+    assert!(split.starts_with("a 0..") && split.contains(", b ") && split.ends_with("..11"), "{split}");
+    // What is elsewhere is not of it, and neither is what shares nothing.
+    assert!(placed(&of_one_machine("a=16@10 b=16@10 far=16@10", 24, 16.0)).contains("far"));
+    let mut apart = of_one_machine("a=16@10 b=16@10", 24, 16.0);
+    apart.devices[1].device.memory_domain = Some(MemoryDomain { id: 8, free_bytes: 16 * GIB });
+    assert!(placed(&apart).contains(", b "));
+    // The reasons keep to it as well: without a there is b, with b beside it there is no more room.
+    let plan = plan(&of_one_machine("a=16@10 b=16@9", 16, 16.0)).expect("it fits");
+    assert!(plan.reasons[0].text.contains("; without it "), "{:?}", plan.reasons);
+    assert!(!plan.proof.is_optimal() || plan.stages.len() == 1);
+}
+
+#[test]
+fn a_plan_made_before_a_neighbour_took_the_shared_memory_does_not_fit_any_more() {
+    let before = of_one_machine("a=8@10 b=8@10", 11, 12.5);
+    let made = plan(&before).expect("it fits");
+    assert_eq!(validate(&before, &made), Ok(()));
+    let after = of_one_machine("a=8@10 b=8@10", 11, 9.0);
+    assert!(matches!(validate(&after, &made), Err(InvalidPlan::NoMemory { .. })));
+}
+
+#[test]
+fn free_memory_that_devices_share_is_counted_once() {
+    let request = of_one_machine("a=16@10 b=4@10 far=16@10", 24, 16.0);
+    let free = |at: usize| request.devices[at].device.memory_free_bytes;
+    assert_eq!(memory_free_bytes(&request.devices), free(0) + free(2));
+    assert_eq!(
+        memory_free_bytes(&request.devices[1..]),
+        free(1) + free(2),
+        "no more than a device is limited to"
+    );
 }

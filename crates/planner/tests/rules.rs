@@ -113,6 +113,7 @@ fn request(cluster: &Cluster, machines: &BTreeMap<String, Machine>) -> PlanReque
                 backend: "described".to_owned(),
                 memory_total_bytes: machine.free_bytes,
                 memory_free_bytes: machine.free_bytes,
+                memory_domain: None,
                 compute_units: 0,
                 read_bytes_per_s: Some(machine.read),
                 flops_per_s: Some(machine.flops),

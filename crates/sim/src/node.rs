@@ -254,11 +254,12 @@ impl Node {
         }
         let shape = model_shape();
         let fetched = self.fetched.iter().map(|shard| shape.shard_weight_bytes(shard)).sum::<u64>();
-        let bytes = if self.has_model { shape.weight_bytes() } else { fetched.min(shape.weight_bytes()) };
+        let bytes = shape.weight_bytes();
         vec![HeldModel {
             model: MODEL,
             name: MODEL_NAME.to_owned(),
             bytes,
+            held_bytes: if self.has_model { bytes } else { fetched.min(bytes) },
             complete: self.has_model,
             is_of_hub: false,
         }]

@@ -106,6 +106,7 @@ pub fn device(used_bytes: u64) -> DeviceFacts {
         backend: "sim".to_owned(),
         memory_total_bytes: MEMORY_BYTES,
         memory_free_bytes: MEMORY_BYTES - used_bytes,
+        memory_domain: None,
         compute_units: 4,
         read_bytes_per_s: Some(20e9),
         flops_per_s: Some(1e12),

@@ -64,6 +64,8 @@ pub struct DeviceFacts {
     pub memory_total_bytes: u64,
     /// Of that, free for models now.
     pub memory_free_bytes: u64,
+    /// What it has that memory from, where other devices may have theirs from the same.
+    pub memory_domain: Option<MemoryDomain>,
     /// Cores or compute units given to it; 0 where nothing tells.
     pub compute_units: u32,
     /// Measured: bytes of Q8_0 weights that a decode step reads per second.
@@ -79,6 +81,30 @@ pub struct DeviceFacts {
     pub support: SupportClass,
     /// Why not fully, or what would make it better. Empty when there is nothing to say.
     pub support_reason: String,
+}
+
+/// Memory that several devices share: a processor and a graphics unit within it, or nodes on one machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryDomain {
+    /// The same for all that share it, and for nothing else.
+    pub id: u64,
+    /// Free bytes of it, whatever a device of it is limited to.
+    pub free_bytes: u64,
+}
+
+impl MemoryDomain {
+    /// One with an id that follows from `secret`, which does not follow from the id.
+    pub fn of(secret: &[u8], free_bytes: u64) -> Self {
+        let hash = blake3::derive_key("exo 2026-11-26 memory domain", secret);
+        let id = hash.iter().take(8).fold(0u64, |id, byte| id << 8 | u64::from(*byte));
+        Self { id, free_bytes }
+    }
+
+    /// The same as members of a cluster may know it: of another cluster the id is another one.
+    #[must_use]
+    pub fn within(self, cluster: &[u8; 32]) -> Self {
+        Self::of(&[&self.id.to_be_bytes()[..], cluster].concat(), self.free_bytes)
+    }
 }
 
 /// What a device does with weights of one type.

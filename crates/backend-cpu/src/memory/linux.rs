@@ -85,6 +85,20 @@ pub(super) unsafe fn discard(start: NonNull<u8>, len: usize) {
     unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) };
 }
 
+/// About how much of what [`map`] gave is not in memory: one page in the middle of every 2 MiB stands for them.
+pub(super) fn untouched_bytes(mapped: Range<usize>) -> u64 {
+    let page = page_bytes();
+    let untouched = |start: usize| {
+        let len = (mapped.end - start).min(HUGE_PAGE);
+        let middle = start + len / 2 / page * page;
+        let mut residence = 1u8;
+        // SAFETY: the kernel looks up an address, which need not be mapped, and writes the one byte that stands for one page.
+        let asked = unsafe { libc::mincore(middle as *mut libc::c_void, 1, (&raw mut residence).cast()) };
+        if asked == 0 && residence & 1 == 0 { len as u64 } else { 0 }
+    };
+    mapped.clone().step_by(HUGE_PAGE).map(untouched).sum()
+}
+
 /// Bytes in large pages within `ranges`.
 pub(super) fn huge_bytes(ranges: &[Range<usize>]) -> Option<u64> {
     count(&std::fs::read_to_string("/proc/self/smaps").ok()?, ranges)

@@ -19,6 +19,11 @@ pub(super) unsafe fn unmap(_start: NonNull<u8>, _len: usize) {}
 pub(super) unsafe fn discard(_start: NonNull<u8>, _len: usize) {}
 
 /// The system does not tell.
+pub(super) fn untouched_bytes(_mapped: Range<usize>) -> u64 {
+    0
+}
+
+/// The system does not tell.
 pub(super) fn huge_bytes(_ranges: &[Range<usize>]) -> Option<u64> {
     None
 }

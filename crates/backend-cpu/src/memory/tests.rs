@@ -78,6 +78,25 @@ fn a_block_takes_no_large_page_for_its_end() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn memory_that_nobody_touched_is_told_and_that_of_slices_is_not() {
+    let heap = Heap::default();
+    let slice = heap.slice("w", 4 * HUGE_PAGE).unwrap();
+    assert_eq!(heap.untouched_bytes(), 0, "what is packed later is counted there");
+    let mut small = heap.in_pages::<u8>("a buffer", 8 * HUGE_PAGE, PageSize::Small).unwrap();
+    assert_eq!(heap.untouched_bytes(), 8 * HUGE_PAGE as u64);
+    small[..2 * HUGE_PAGE].iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    assert_eq!(heap.untouched_bytes(), 6 * HUGE_PAGE as u64);
+    fill(&mut small);
+    assert_eq!(heap.untouched_bytes(), 0);
+    let cache = heap.zeroed::<u8>("kv", 8 * HUGE_PAGE).unwrap();
+    let expected = if are_huge_pages_set_aside() { 0 } else { 8 * HUGE_PAGE as u64 };
+    assert_eq!(heap.untouched_bytes(), expected);
+    drop((slice, cache));
+    assert_eq!(heap.untouched_bytes(), 0);
+}
+
+#[test]
 fn what_the_system_cannot_give_is_refused() {
     let heap = Heap::default();
     for len in [usize::MAX, usize::MAX / 2, isize::MAX as usize] {

@@ -162,7 +162,9 @@ fn show(plan: &PlanView) {
     ui::line(speeds(&plan.predicted));
     if plan.predicted.fetch_bytes > 0 {
         let (bytes, seconds) = (ui::bytes(plan.predicted.fetch_bytes), plan.predicted.fetch_ms / 1e3);
-        ui::line(format!("before the first answer {bytes} are fetched, which takes {seconds:.1} s at least"));
+        ui::line(format!(
+            "before the first answer {bytes} are fetched at least, which takes {seconds:.1} s or more"
+        ));
     }
     ui::line(match plan.gap_percent {
         0.0 => "no plan is faster, by these numbers".to_owned(),

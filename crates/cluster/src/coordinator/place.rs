@@ -3,15 +3,19 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Workload};
+use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanRequest};
 use exo_types::{
-    DeviceFacts, DeviceId, Epoch, InstanceId, NodeId, Placement, PlacementId, ShardPosition, ShardSpec,
-    SupportClass, Time,
+    DeviceFacts, DeviceId, Epoch, InstanceId, ModelId, NodeId, Placement, PlacementId, ShardPosition,
+    ShardSpec, SupportClass, Time,
 };
 
-use super::{Coordinator, Leading};
-use crate::wire::{Bandwidth, LinkReport, NodeReport, StageReport};
-use crate::{InstanceRequest, PlaceObjective, StateInstance};
+use super::dry_run::{Known, links_apart};
+use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
+use crate::wire::limits::{MEMBERS_MAX, PAIRS_MAX};
+use crate::wire::{
+    Bandwidth, ControlReply, LinkReport, NodeReport, PlannerDevice, PlannerInputs, StageReport, Unloadable,
+};
+use crate::{InstanceRequest, StateInstance};
 
 impl Coordinator {
     /// The request for a plan with this objective. What `replaced` and those `unloaded` hold counts as free.
@@ -22,36 +26,64 @@ impl Coordinator {
         (replaced, unloaded): (Option<InstanceId>, &[InstanceId]),
         objective: Objective,
     ) -> PlanRequest {
-        let mut devices = self.devices(now, replaced, unloaded);
-        for exclusion in &wanted.excluded {
-            let meant = devices.iter_mut().filter(|d| exclusion.holds(d.node, &d.device.id));
-            meant.for_each(|device| device.excluded = Some("as asked".to_owned()));
-        }
-        let workload = match wanted.objective {
-            PlaceObjective::Throughput { streams } => Workload { streams, ..Workload::default() },
-            PlaceObjective::Fit | PlaceObjective::Spread { .. } => Workload::default(),
+        let apart: Vec<(NodeId, NodeId)> = self.reach().apart().collect();
+        let known = Known {
+            devices: self.devices(now, replaced, unloaded),
+            links: links_apart(link_facts(&self.reports, |_| true), &apart),
+            parts: self.parts(wanted.model),
         };
-        let is_member = |node: &NodeId| self.members.contains_key(node);
-        PlanRequest {
-            weight_types: wanted.weight_types.as_deref().cloned(),
-            model: wanted.model,
-            slots: wanted.slots,
-            cache_tokens: wanted.cache_tokens,
-            links: self.links(),
-            objective,
-            workload,
+        // Nobody reads the reasons of a replacement, and somebody waits for it.
+        let mut request = PlanRequest { objective, explain: replaced.is_none(), ..known.request(wanted) };
+        if replaced.is_some() {
             // A pin to a device whose node was removed would keep what was placed down for good.
-            pins: wanted
-                .pins
-                .iter()
-                .filter(|pin| replaced.is_none() || is_member(&pin.node))
-                .cloned()
-                .collect(),
-            holders: wanted.holders.clone(),
-            // Nobody reads the reasons of a replacement, and somebody waits for it.
-            explain: replaced.is_none(),
-            ..PlanRequest::new(wanted.shape.clone(), wanted.context_tokens, devices)
+            request.pins.retain(|pin| self.members.contains_key(&pin.node));
         }
+        request
+    }
+
+    /// The same for a member that plans without placing.
+    pub(super) fn planner_inputs(
+        &self,
+        now: Time,
+        reply: ReplyTo,
+        model: ModelId,
+        replaced: Option<InstanceId>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        if self.leading.is_none() {
+            return out.push(not_coordinator(reply));
+        }
+        let free = |unloaded: &[InstanceId]| {
+            let freed: Vec<InstanceId> = replaced.into_iter().chain(unloaded.iter().copied()).collect();
+            self.devices(now, None, &freed)
+        };
+        let device = |d: PlanDevice| PlannerDevice {
+            node: d.node,
+            node_name: d.node_name,
+            facts: d.device,
+            excluded: d.excluded,
+        };
+        let mut unloaded = Vec::new();
+        let unloadable = self.unloadable(now).into_iter().filter(|u| replaced != Some(u.instance));
+        let unloadable = unloadable.map(|each| {
+            unloaded.push(each.instance);
+            let memory_free_bytes = free(&unloaded).iter().map(|d| d.device.memory_free_bytes).collect();
+            Unloadable { memory_free_bytes, ..each }
+        });
+        let unloadable = unloadable.collect();
+        let devices = free(&[]).into_iter().map(device).collect();
+        let (apart, parts) = (self.reach().apart().take(PAIRS_MAX).collect(), self.parts(model));
+        let inputs = PlannerInputs { devices, apart, parts, unloadable };
+        let reply_now = ControlReply::PlannerInputs(Box::new(inputs));
+        out.push(CoordinatorOutput::Reply { to: reply, reply: reply_now });
+    }
+
+    /// Members that have some of the model's file and not all.
+    fn parts(&self, model: ModelId) -> Vec<(NodeId, u64)> {
+        let held =
+            self.reports.iter().flat_map(|(node, report)| report.models.iter().map(move |m| (*node, m)));
+        let parts = held.filter(|(_, held)| held.model == model && !held.complete && held.held_bytes > 0);
+        parts.map(|(node, held)| (node, held.held_bytes)).take(MEMBERS_MAX).collect()
     }
 
     /// Every device of the members alive, with the memory that `replaced` may fill.
@@ -59,10 +91,17 @@ impl Coordinator {
         let Some(leading) = &self.leading else { return Vec::new() };
         let freed: Vec<InstanceId> = replaced.into_iter().chain(unloaded.iter().copied()).collect();
         let mut devices = Vec::new();
+        let mut changes: BTreeMap<u64, Change> = BTreeMap::new();
         for (&node, report) in self.reports.iter().filter(|(node, _)| !self.is_gone(leading, now, **node)) {
             for facts in &report.facts.devices {
                 let mut device = facts.clone();
-                device.memory_free_bytes = self.free_for(leading, node, report, facts, &freed);
+                let change = self.change_on(leading, node, report, facts, &freed);
+                device.memory_free_bytes = change.free_of(facts);
+                if let Some(domain) = facts.memory_domain {
+                    let all = changes.entry(domain.id).or_default();
+                    all.leaving_bytes = all.leaving_bytes.saturating_add(change.leaving_bytes);
+                    all.promised_bytes = all.promised_bytes.saturating_add(change.promised_bytes);
+                }
                 let unsupported = facts.support == SupportClass::Unsupported;
                 let avoided = replaced.and_then(|instance| self.avoided(now, instance, node, &facts.id));
                 let drained = || self.is_drained(node).then(|| "its node is drained".to_owned());
@@ -70,20 +109,21 @@ impl Coordinator {
                 devices.push(PlanDevice::reported(node, report.facts.name.clone(), device, excluded));
             }
         }
+        share(&mut devices, &changes);
         devices
     }
 
-    /// Free memory as reported, plus what is about to be freed there, minus what is promised but not taken yet. What a node
+    /// What is about to be freed there, and what is promised but not taken yet. What a node
     /// holds is matched with what is wanted of it by content, as its worker does: a shard that a later placement takes over is
     /// neither freed nor taken once more.
-    fn free_for(
+    fn change_on(
         &self,
         leading: &Leading,
         node: NodeId,
         report: &NodeReport,
         facts: &DeviceFacts,
         freed: &[InstanceId],
-    ) -> u64 {
+    ) -> Change {
         let mut held: Vec<&StageReport> =
             report.stages.iter().filter(|s| s.spec.device == facts.id).collect();
         let others = leading.planned.instances().iter().filter(|(id, _)| !freed.contains(id));
@@ -107,11 +147,8 @@ impl Coordinator {
             promised = promised.saturating_add(memory_bytes.saturating_sub(taken));
             kept = kept.saturating_add(taken);
         }
-        let leaving: u64 = held.iter().map(|s| s.held_bytes).sum();
-        // What a shard may yet take for its workspace is not free, though nothing holds it now.
-        let unkept_bytes = facts.memory_total_bytes.saturating_sub(kept);
-        let free_bytes = facts.memory_free_bytes.saturating_add(leaving).min(unkept_bytes);
-        free_bytes.saturating_sub(promised)
+        let leaving = held.iter().fold(0u64, |sum, stage| sum.saturating_add(stage.held_bytes));
+        Change { kept_bytes: kept, leaving_bytes: leaving, promised_bytes: promised }
     }
 
     /// Bytes that are free on a device beside all that is placed there.
@@ -119,23 +156,42 @@ impl Coordinator {
         let report = self.reports.get(&node);
         let facts = report.and_then(|r| r.facts.devices.iter().find(|facts| facts.id == *device));
         let Some(((report, facts), leading)) = report.zip(facts).zip(self.leading.as_ref()) else { return 0 };
-        self.free_for(leading, node, report, facts, &[])
+        self.change_on(leading, node, report, facts, &[]).free_of(facts)
     }
+}
 
-    fn links(&self) -> Vec<LinkFacts> {
-        // No bound of the planner's: a plan over such a pair is refused when it comes.
-        let apart = |(from, to)| LinkFacts {
-            from,
-            to,
-            rtt_s: Some(Figure::measured(APART_RTT_S)),
-            bytes_per_s: Some(Figure::measured(1.0)),
-        };
-        let apart: Vec<LinkFacts> = self.reach().apart().map(apart).collect();
-        let is_apart = |link: &LinkFacts| {
-            apart.iter().any(|a| (a.from, a.to) == (link.from.min(link.to), link.from.max(link.to)))
-        };
-        let measured = link_facts(&self.reports, |_| true);
-        measured.into_iter().filter(|link| !is_apart(link)).chain(apart.iter().copied()).collect()
+/// What becomes of the memory that is reported as free.
+#[derive(Clone, Copy, Default)]
+struct Change {
+    kept_bytes: u64,
+    leaving_bytes: u64,
+    promised_bytes: u64,
+}
+
+impl Change {
+    fn free_of(self, facts: &DeviceFacts) -> u64 {
+        // What a shard may yet take for its workspace is not free, though nothing holds it now.
+        let unkept_bytes = facts.memory_total_bytes.saturating_sub(self.kept_bytes);
+        let free_bytes = facts.memory_free_bytes.saturating_add(self.leaving_bytes).min(unkept_bytes);
+        free_bytes.saturating_sub(self.promised_bytes)
+    }
+}
+
+/// Writes into every device of a memory domain what is free of that for all of them: the most that one of them reports, so that none can make
+/// the memory of others look taken.
+fn share(devices: &mut [PlanDevice], changes: &BTreeMap<u64, Change>) {
+    let mut free: BTreeMap<u64, u64> = BTreeMap::new();
+    for domain in devices.iter().filter_map(|d| d.device.memory_domain) {
+        let most = free.entry(domain.id).or_default();
+        *most = domain.free_bytes.max(*most);
+    }
+    for (id, Change { leaving_bytes, promised_bytes, .. }) in changes {
+        let left =
+            |free: &mut u64| *free = free.saturating_add(*leaving_bytes).saturating_sub(*promised_bytes);
+        free.get_mut(id).into_iter().for_each(left);
+    }
+    for domain in devices.iter_mut().filter_map(|d| d.device.memory_domain.as_mut()) {
+        domain.free_bytes = free.get(&domain.id).copied().unwrap_or(domain.free_bytes);
     }
 }
 
@@ -170,9 +226,6 @@ pub fn link_facts(reports: &BTreeMap<NodeId, NodeReport>, among: impl Fn(NodeId)
     links.keys().map(link).collect()
 }
 
-/// The round trip between members that do not talk: worse than every other way.
-const APART_RTT_S: f64 = 3600.0;
-
 /// The instance's shards on this device, with the bytes that each needs.
 fn wanted_of(
     instance: &StateInstance,
@@ -183,14 +236,6 @@ fn wanted_of(
     let here =
         placement.shards().zip(memory_bytes).filter(move |((_, s), _)| s.node == node && s.device == *device);
     here.map(|((at, _), &memory_bytes)| (at, placement.spec(at.stage, at.rank), memory_bytes))
-}
-
-pub(super) fn objective_of(wanted: &InstanceRequest) -> Objective {
-    match wanted.objective {
-        PlaceObjective::Fit => Objective::Latency,
-        PlaceObjective::Spread { stages_min } => Objective::Spread { stages_min },
-        PlaceObjective::Throughput { .. } => Objective::Throughput,
-    }
 }
 
 /// The placement of a plan, and the bytes of each stage.

@@ -14,8 +14,9 @@ use exo_planner::{Objective, Plan, PlanError, PlanRequest, validate};
 use exo_types::{InstanceId, NodeId, PlacementId, Time};
 
 use super::asks::refused;
+use super::dry_run::{needs_room, no_plan_text, objective_of, torn_text};
 use super::log::Answer;
-use super::place::{instance_after, objective_of, placement};
+use super::place::{instance_after, placement};
 use super::survey::LOOK_EVERY;
 use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlRefusal, clip};
@@ -57,6 +58,8 @@ pub(super) struct PlanAsk {
     stages_possible: Option<u32>,
     /// What is unloaded for it, as it does not fit otherwise.
     unloaded: Vec<InstanceId>,
+    /// Why there is no plan without that.
+    as_it_is: Option<PlanError>,
 }
 
 /// What a plan is for.
@@ -84,7 +87,7 @@ impl PlanAsk {
     }
 
     fn new(asked_at: Time, purpose: Purpose) -> Self {
-        Self { purpose, asked_at, outdated: 0, stages_possible: None, unloaded: Vec::new() }
+        Self { purpose, asked_at, outdated: 0, stages_possible: None, unloaded: Vec::new(), as_it_is: None }
     }
 
     fn replaced(&self) -> Option<InstanceId> {
@@ -270,6 +273,7 @@ impl Coordinator {
             if ask.outdated < ANSWERS_MAX {
                 ask.stages_possible = None;
                 ask.unloaded.clear();
+                ask.as_it_is = None;
                 return self.ask_again(ask);
             }
         }
@@ -369,7 +373,7 @@ impl Coordinator {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let (a, b) = (self.name_of(a), self.name_of(b));
-        let why = format!("it fits only over {a} and {b}, and between these no data link is open");
+        let why = torn_text(&a, &b);
         match ask.purpose {
             Purpose::Placement { .. } | Purpose::Review { .. } => self.no_plan(now, ask, &why, out),
             // Fewer stages than were wanted, once for each number.
@@ -402,20 +406,22 @@ impl Coordinator {
             ask.stages_possible = Some(possible);
             return self.ask_again(ask);
         }
-        let is_full = matches!(
-            error,
-            PlanError::DoesNotFit { .. } | PlanError::TooFewStages { .. } | PlanError::Pin { .. }
-        );
         if matches!(ask.purpose, Purpose::Placement { .. })
-            && is_full
+            && needs_room(error)
             && let Some(next) = self.next_to_unload(now, &ask.unloaded)
         {
             ask.unloaded.push(next);
+            ask.as_it_is.get_or_insert_with(|| error.clone());
             return self.ask_again(ask);
         }
         match ask.purpose {
             Purpose::Placement { replies, .. } => {
-                let message = error.to_string();
+                // Said of the cluster as it is: what is in use and could not be unloaded counts as taken.
+                let error = ask.as_it_is.as_ref().unwrap_or(error);
+                let planned = self.leading.iter().map(|leading| leading.planned.instances());
+                let unloaded = planned.flat_map(|all| ask.unloaded.iter().filter_map(|id| all.get(id)));
+                let names: Vec<&str> = unloaded.map(|entry| &*entry.request.model_name).collect();
+                let message = no_plan_text(error, &names);
                 let refusal = match error {
                     PlanError::Pin { .. } | PlanError::NoDevices { .. } => ControlRefusal::Invalid,
                     _ => ControlRefusal::DoesNotFit,

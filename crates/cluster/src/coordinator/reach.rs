@@ -14,6 +14,11 @@ pub(super) struct Reach {
 }
 
 impl Reach {
+    /// From the pairs.
+    pub(super) fn of(apart: &[(NodeId, NodeId)]) -> Self {
+        Self { apart: apart.iter().map(|(a, b)| (*a.min(b), *a.max(b))).collect() }
+    }
+
     /// Whether steps and tokens get from one to the other.
     pub(super) fn talk(&self, a: NodeId, b: NodeId) -> bool {
         a == b || !self.apart.contains(&(a.min(b), a.max(b)))

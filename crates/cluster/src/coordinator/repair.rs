@@ -13,7 +13,7 @@ use exo_types::{
 };
 
 use super::Coordinator;
-use super::place::objective_of;
+use super::dry_run::objective_of;
 use super::reach::Reach;
 use crate::wire::limits::STAGES_MAX;
 use crate::{PlaceObjective, StateInstance};

@@ -257,7 +257,10 @@ impl Coordinator {
         }
         holders.retain(|node| !request.holders.contains(node));
         let has_rest = PlanRequest { holders: [&request.holders[..], &holders].concat(), ..request.clone() };
-        cost.fetch_ns = predict(&has_rest, &next.stages).map_or(0, |(predicted, _)| predicted.fetch_ns);
+        let (fetch_bytes, fetch_ns) = predict(&has_rest, &next.stages)
+            .map_or((cost.fetch_bytes, 0), |(predicted, _)| (predicted.fetch_bytes, predicted.fetch_ns));
+        // Of what is not there yet, parts of the file may be.
+        (cost.fetch_bytes, cost.fetch_ns) = (cost.fetch_bytes.min(fetch_bytes), fetch_ns);
         cost.no_room = needed.into_iter().find_map(|((node, device), needed_bytes)| {
             let free_bytes = self.free_beside(node, &device);
             (needed_bytes > free_bytes).then(|| {

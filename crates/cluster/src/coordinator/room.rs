@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use exo_planner::Plan;
-use exo_types::{DeviceId, InstanceId, NodeId, Time};
+use exo_types::{InstanceId, Time};
 
+use super::dry_run::in_the_way;
 use super::{Coordinator, CoordinatorOutput};
-use crate::wire::clip;
-use crate::{Event, InstanceState};
+use crate::wire::{Unloadable, clip};
+use crate::{Event, InstanceState, StateInstance};
 
 /// An instance that had no request for so long makes room. Its scheduler's node reports each second.
 pub(crate) const IDLE_AFTER: Duration = Duration::from_secs(3);
@@ -39,14 +40,38 @@ impl Coordinator {
         }
     }
 
-    /// What a plan that does not fit may count as free next: first what makes room now, then what will when it is idle, so that who
-    /// asked learns whether waiting would help.
+    /// What a plan that does not fit may count as free next.
     pub(super) fn next_to_unload(&self, now: Time, unloaded: &[InstanceId]) -> Option<InstanceId> {
-        let leading = self.leading.as_ref()?;
-        let loaded = leading.planned.instances().iter();
-        let others = loaded.filter(|(id, entry)| entry.request.is_on_demand && !unloaded.contains(id));
+        let mut all = self.unloadable(now).into_iter().map(|unloadable| unloadable.instance);
+        all.find(|instance| !unloaded.contains(instance))
+    }
+
+    /// What requests loaded: first what makes room now, then what will when it is idle, so that who asked learns whether waiting would
+    /// help; of each those first that were not used for longest.
+    pub(super) fn unloadable(&self, now: Time) -> Vec<Unloadable> {
+        let Some(leading) = &self.leading else { return Vec::new() };
+        let loaded = leading.planned.instances().iter().filter(|(_, entry)| entry.request.is_on_demand);
+        let mut ids: Vec<InstanceId> = loaded.map(|(id, _)| *id).collect();
         let used_at = |id: InstanceId| leading.watches.get(&id).map(|watch| watch.used_at);
-        others.map(|(id, _)| *id).min_by_key(|id| (!self.is_idle(now, *id), used_at(*id), *id))
+        ids.sort_by_key(|id| (!self.is_idle(now, *id), used_at(*id), *id));
+        self.as_unloadable(now, &ids)
+    }
+
+    /// These, as far as they are still placed. What a person has asked for meanwhile counts as in use.
+    fn as_unloadable(&self, now: Time, instances: &[InstanceId]) -> Vec<Unloadable> {
+        let Some(leading) = &self.leading else { return Vec::new() };
+        let of = |&instance: &InstanceId| {
+            let StateInstance { request, placement, .. } = leading.planned.instances().get(&instance)?;
+            let idle = leading.watches.get(&instance).map(|watch| now.since(watch.used_at).as_secs());
+            Some(Unloadable {
+                instance,
+                model_name: request.model_name.clone(),
+                shards: placement.shards().map(|(_, shard)| (shard.node, shard.device.clone())).collect(),
+                idle_s: idle.filter(|_| request.is_on_demand && self.is_idle(now, instance)),
+                memory_free_bytes: Vec::new(),
+            })
+        };
+        instances.iter().filter_map(of).collect()
     }
 
     fn is_idle(&self, now: Time, instance: InstanceId) -> bool {
@@ -83,30 +108,12 @@ impl Coordinator {
         plan: &Plan,
         model_name: &str,
     ) -> Result<(Vec<Event>, Vec<String>), String> {
-        let shards = || plan.stages.iter().flat_map(|stage| &stage.shards);
-        let is_needed =
-            |node: NodeId, device: &DeviceId| shards().any(|s| s.node == node && s.device == *device);
-        let planned = self.leading.iter().flat_map(|leading| leading.planned.instances());
-        let in_the_way = planned.filter(|(id, entry)| {
-            unloaded.contains(id) && entry.placement.shards().any(|(_, s)| is_needed(s.node, &s.device))
-        });
-        let may_go = |id| self.is_idle(now, id);
-        let (idle, in_use): (Vec<_>, Vec<_>) =
-            in_the_way.partition(|(id, entry)| entry.request.is_on_demand && may_go(**id));
-        let in_use: Vec<&str> = in_use.iter().map(|(_, entry)| entry.request.model_name.as_str()).collect();
-        if !in_use.is_empty() {
-            return Err(clip(&format!("waiting for room: {} is in use", in_use.join(", "))));
-        }
-        let idle: Vec<_> = idle.iter().map(|(id, entry)| (**id, entry.request.model_name.clone())).collect();
+        let idle = in_the_way(self.as_unloadable(now, unloaded), plan)?;
         let reason = clip(&format!("unloaded to make room for {model_name}"));
-        let mut said = Vec::new();
-        for (id, name) in &idle {
-            let Some(watch) = self.leading.as_ref().and_then(|l| l.watches.get(id)) else { continue };
-            let idle_s = now.since(watch.used_at).as_secs();
-            said.push(format!("{name} is unloaded to make room: a request loaded it, unused for {idle_s} s"));
-        }
-        let remove =
-            |(instance, _): (InstanceId, String)| Event::InstanceRemoved { instance, reason: reason.clone() };
-        Ok((idle.into_iter().map(remove).collect(), said))
+        let remove = |unloadable: &Unloadable| Event::InstanceRemoved {
+            instance: unloadable.instance,
+            reason: reason.clone(),
+        };
+        Ok((idle.iter().map(remove).collect(), idle.iter().map(Unloadable::text).collect()))
     }
 }

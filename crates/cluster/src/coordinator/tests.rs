@@ -1,3 +1,4 @@
+mod dry_run;
 mod links;
 mod moving;
 mod pins;
@@ -318,7 +319,14 @@ fn weights_come_from_members_that_have_all_of_them_or_parts_of_a_model_of_a_hub(
         let mut bench = Bench::new(3);
         let mut holder = report(2, PLENTY);
         let (name, bytes) = ("m".to_owned(), 5000);
-        holder.models = vec![HeldModel { model: crate::testing::MODEL, name, bytes, complete, is_of_hub }];
+        holder.models = vec![HeldModel {
+            model: crate::testing::MODEL,
+            name,
+            bytes,
+            held_bytes: bytes,
+            complete,
+            is_of_hub,
+        }];
         bench.report(2, holder);
         bench.place(3);
         let holders = bench.desired[&node(3)].shards[0].holders.clone();

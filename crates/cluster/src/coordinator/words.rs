@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_planner::{Plan, PlanError, PlanRequest};
-use exo_types::{Epoch, InstanceId, NodeId};
+use exo_types::{Epoch, InstanceId, ModelId, NodeId};
 
 use crate::wire::{ControlReply, DesiredState, Drain, NodeReport};
 use crate::{Event, InstanceRequest, InstanceView, State};
@@ -132,6 +132,15 @@ pub enum CoordinatorInput {
         instance: InstanceId,
         /// Whether it is to be moved there if that is worth it.
         carry_out: bool,
+    },
+    /// Say with what a placement of a model would be planned now.
+    PlannerInputs {
+        /// Who asks.
+        reply: ReplyTo,
+        /// The model.
+        model: ModelId,
+        /// An instance that is to be replaced.
+        replaced: Option<InstanceId>,
     },
     /// Who belongs to the cluster from now on, and what they are called.
     Members(BTreeMap<NodeId, String>),

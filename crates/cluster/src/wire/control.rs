@@ -1,14 +1,14 @@
 //! What nodes say to coordinate: reports upwards, desired state downwards, requests, the log.
 
 use exo_types::{
-    DeviceId, DeviceState, Epoch, InstanceId, LogHead, ModelId, Monitor, NodeFacts, NodeId, Placement,
-    PlacementId, ShardPosition, ShardSpec, Stage, list,
+    DeviceFacts, DeviceId, DeviceState, Epoch, InstanceId, LogHead, ModelId, Monitor, NodeFacts, NodeId,
+    Placement, PlacementId, ShardPosition, ShardSpec, Stage, list,
 };
 use serde::{Deserialize, Serialize};
 
 use super::limits::{
-    CARD_EVENTS_MAX, DEVICES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX, REASONS_MAX,
-    STAGES_MAX, STAGES_OF_NODE_MAX,
+    CARD_EVENTS_MAX, DEVICES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX, PAIRS_MAX,
+    REASONS_MAX, SHARDS_MAX, STAGES_MAX, STAGES_OF_NODE_MAX,
 };
 use super::{BackupMessage, Measured};
 use crate::{EngineId, InstanceRequest, InstanceView, StageStatus};
@@ -122,8 +122,10 @@ pub struct HeldModel {
     pub model: ModelId,
     /// Name for people.
     pub name: String,
-    /// Bytes on disk.
+    /// Bytes of all its files, held or not.
     pub bytes: u64,
+    /// Bytes of it on the node's disk.
+    pub held_bytes: u64,
     /// Whether all of it is there.
     pub complete: bool,
     /// Whether what no member has of it is to be had from a hub: then any node may serve it, from what it has of it.
@@ -274,6 +276,13 @@ pub enum ControlAsk {
         /// Whether to move it.
         carry_out: bool,
     },
+    /// Say with what a placement of the model would be planned now.
+    PlannerInputs {
+        /// The model.
+        model: ModelId,
+        /// An instance that is to be replaced: what it holds counts as free.
+        replaced: Option<InstanceId>,
+    },
     /// Move the stages of a node elsewhere, and place none there; or allow it again.
     Drain {
         /// The node.
@@ -316,6 +325,8 @@ pub enum ControlReply {
     },
     /// What the planner said of an instance that serves.
     Replanned(ReplanReport),
+    /// With what a placement would be planned.
+    PlannerInputs(Box<PlannerInputs>),
     /// Not done.
     Refused {
         /// Which class of reason.
@@ -323,6 +334,54 @@ pub enum ControlReply {
         /// With numbers, for people.
         message: String,
     },
+}
+
+/// With what the coordinator plans a placement, for members that plan without placing. Measured links are not in it: every member has
+/// those from the reports.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PlannerInputs {
+    /// Every device of the members that are there, in the order in which equal ones are taken.
+    #[serde(deserialize_with = "list::<_, _, REASONS_MAX>")]
+    pub devices: Vec<PlannerDevice>,
+    /// Pairs of members without a data link.
+    #[serde(deserialize_with = "list::<_, _, PAIRS_MAX>")]
+    pub apart: Vec<(NodeId, NodeId)>,
+    /// Nodes that hold a part of the model's file, and how many bytes.
+    #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
+    pub parts: Vec<(NodeId, u64)>,
+    /// Models that requests loaded, in the order in which they make room for a plan that does not fit otherwise.
+    #[serde(deserialize_with = "list::<_, _, INSTANCES_MAX>")]
+    pub unloadable: Vec<Unloadable>,
+}
+
+/// A device as a placement may use it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PlannerDevice {
+    /// Its node.
+    pub node: NodeId,
+    /// What that is called.
+    pub node_name: String,
+    /// As its node reported it; of its memory as much is free as a placement may fill.
+    pub facts: DeviceFacts,
+    /// Why it must not be used.
+    pub excluded: Option<String>,
+}
+
+/// A model that a request loaded.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Unloadable {
+    /// Its instance.
+    pub instance: InstanceId,
+    /// The model.
+    pub model_name: String,
+    /// Where its shards are.
+    #[serde(deserialize_with = "list::<_, _, SHARDS_MAX>")]
+    pub shards: Vec<(NodeId, DeviceId)>,
+    /// For how many seconds it had no request; `None` while it is in use.
+    pub idle_s: Option<u64>,
+    /// Free bytes of every device, in the order of [`PlannerInputs::devices`], once this and those before it are unloaded.
+    #[serde(deserialize_with = "list::<_, _, REASONS_MAX>")]
+    pub memory_free_bytes: Vec<u64>,
 }
 
 /// Whether an instance should be elsewhere: what that gains, and what it costs.

@@ -22,6 +22,8 @@ pub fn clip(text: &str) -> String {
 
 /// Members of a cluster.
 pub const MEMBERS_MAX: usize = 256;
+/// Pairs of members.
+pub const PAIRS_MAX: usize = MEMBERS_MAX * MEMBERS_MAX / 2;
 /// Bytes of a request that another member keeps a copy of; one with a longer prompt ends with its node.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// About what a copy of a request takes in memory, with its tokens: it goes in one message.

@@ -74,12 +74,37 @@ fn epoch() -> exo_types::Epoch {
     exo_types::Epoch { counter: 2, key: node(1) }
 }
 
+/// The same of what a plan is made with.
+fn planner_inputs() -> PlannerInputs {
+    let facts = report(1, PLENTY).facts.devices[0].clone();
+    let device = PlannerDevice { node: node(1), node_name: "n1".into(), facts, excluded: Some("r".into()) };
+    let unloadable = Unloadable {
+        instance: exo_types::InstanceId(3),
+        model_name: "m".into(),
+        shards: vec![(node(1), DeviceId::cpu())],
+        idle_s: Some(4),
+        memory_free_bytes: vec![PLENTY],
+    };
+    PlannerInputs {
+        devices: vec![device],
+        apart: vec![(node(1), node(2))],
+        parts: vec![(node(2), 5)],
+        unloadable: vec![unloadable],
+    }
+}
+
 /// A report with something in each of its lists.
 fn full_report() -> NodeReport {
     let desired = &desired().shards[0];
     let mut full = report(1, PLENTY);
-    full.models =
-        vec![HeldModel { model: MODEL, name: "m".into(), bytes: 9, complete: true, is_of_hub: false }];
+    full.models = vec![HeldModel {
+        model: MODEL,
+        name: "m".into(),
+        bytes: 9,
+        held_bytes: 9,
+        complete: true,
+        is_of_hub: false,
+    }];
     full.stages = vec![StageReport {
         engine: crate::EngineId(1),
         serves: Some(desired.position()),
@@ -181,6 +206,11 @@ fn control_messages() -> Vec<ControlMessage> {
         ControlMessage::Desired(desired()),
         ControlMessage::Instances { epoch: epoch(), instances: vec![view()] },
         ControlMessage::Request { request: 7, ask: ControlAsk::Place(request()) },
+        ControlMessage::Request {
+            request: 8,
+            ask: ControlAsk::PlannerInputs { model: MODEL, replaced: Some(exo_types::InstanceId(3)) },
+        },
+        ControlMessage::Reply { request: 8, reply: ControlReply::PlannerInputs(Box::new(planner_inputs())) },
         ControlMessage::Reply {
             request: 7,
             reply: ControlReply::Placed { view: view(), reasons: vec!["r".into()], holders: 2 },
@@ -348,6 +378,16 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     let mut backwards = desired();
     backwards.shards[0].placement.stages[1].layers.end = 0;
     assert!(refused(ControlMessage::Desired(backwards)).contains("gaps"));
+    let refused_inputs = |change: &dyn Fn(&mut PlannerInputs)| {
+        let mut inputs = planner_inputs();
+        change(&mut inputs);
+        refused(ControlMessage::Reply { request: 1, reply: ControlReply::PlannerInputs(Box::new(inputs)) })
+    };
+    assert!(refused_inputs(&|inputs| drop(inputs.devices.pop())).contains("not that of every device"));
+    assert!(refused_inputs(&|inputs| inputs.devices[0].facts.flops_per_s = Some(f64::NAN)).contains("10^18"));
+    assert!(
+        refused_inputs(&|inputs| inputs.unloadable[0].memory_free_bytes[0] = u64::MAX).contains("2^48 bytes")
+    );
     let mut huge = request();
     huge.shape.layers[0].weight_bytes = u64::MAX;
     let ask = ControlAsk::Place(huge);

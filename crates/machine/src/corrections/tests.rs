@@ -13,6 +13,7 @@ fn facts(read: f64) -> DeviceFacts {
         backend: "cpu/avx2".to_owned(),
         memory_total_bytes: 1 << 30,
         memory_free_bytes: 1 << 30,
+        memory_domain: None,
         compute_units: 2,
         read_bytes_per_s: Some(read),
         flops_per_s: Some(1e11),

@@ -175,6 +175,7 @@ fn device(id: DeviceId) -> DeviceFacts {
         backend: "cpu/avx2".to_owned(),
         memory_total_bytes: 10_000,
         memory_free_bytes: 5_000,
+        memory_domain: None,
         compute_units: 4,
         read_bytes_per_s: None,
         flops_per_s: None,

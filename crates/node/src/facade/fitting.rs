@@ -10,8 +10,8 @@ use exo_hub::Cancel;
 use super::{Missing, NodeFacade, unavailable};
 use crate::config::NodeConfig;
 use crate::fits::{self, FitsCluster, KnownModel, ReferenceError};
-use crate::planning;
 use exo_accelerators::chain;
+use exo_types::ModelId;
 
 /// For the heads of a hub's files, and for planning: shorter than what the server waits.
 const FITS_MAX: Duration = Duration::from_secs(28);
@@ -24,7 +24,10 @@ impl NodeFacade {
         if context_tokens == 0 {
             return Err(invalid("context_tokens", "a context has at least one token".to_owned()));
         }
-        let (devices, links) = planning::devices_of(&self.view.borrow());
+        // Of no model that is there: the catalogue's are none.
+        let inputs = self.planner_inputs(ModelId([0; 32]), None).await?;
+        let links = inputs.links(self.measured_links().await?);
+        let devices = inputs.devices_without_idle();
         let NodeConfig { slots, cache_tokens, kv, .. } = self.config;
         let cluster = FitsCluster { devices, links, context_tokens, slots, cache_tokens, kv };
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));

@@ -1,10 +1,11 @@
 //! Placing models: what is asked for, what the coordinator answers, and plans that are only shown.
 
 use exo_api::{AdminError, InstanceView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView};
-use exo_cluster::InstanceRequest;
-use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
-use exo_machine::Resolved;
-use exo_types::{InstanceId, KvDType, NodeId};
+use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs};
+use exo_cluster::{DryRunError, InstanceRequest};
+use exo_machine::{Answer, Question, Resolved};
+use exo_planner::{LinkFacts, PlanError, PlanRequest};
+use exo_types::{InstanceId, KvDType, ModelId, NodeId};
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use crate::cache::{CacheError, CacheRequest, check_context};
@@ -30,7 +31,11 @@ impl NodeFacade {
         check_context(request.context_tokens, open.model.config.context_tokens_max).map_err(invalid)?;
         let mut wanted =
             instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
-        planning::constrain(&request, &self.view.borrow(), &mut wanted)
+        let inputs = match request.pins.is_empty() && request.exclude.is_empty() {
+            true => PlannerInputs::default(),
+            false => self.planner_inputs(resolved.id, None).await?,
+        };
+        planning::constrain(&request, &inputs, &mut wanted)
             .map_err(|e| AdminError::Invalid { param: e.param().to_owned(), message: e.to_string() })?;
         self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
@@ -47,9 +52,31 @@ impl NodeFacade {
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail: message })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done { .. } | ControlReply::Replanned(_) => Err(AdminError::Failed {
-                message: "the coordinator gave an answer of another kind".to_owned(),
-            }),
+            ControlReply::Done { .. } | ControlReply::Replanned(_) | ControlReply::PlannerInputs(_) => {
+                Err(other_answer())
+            }
+        }
+    }
+
+    /// With what the coordinator would plan a placement of the model, with what `replaced` holds as free.
+    pub(super) async fn planner_inputs(
+        &self,
+        model: ModelId,
+        replaced: Option<InstanceId>,
+    ) -> Result<PlannerInputs, AdminError> {
+        match self.ask_coordinator(ControlAsk::PlannerInputs { model, replaced }).await? {
+            ControlReply::PlannerInputs(inputs) => Ok(*inputs),
+            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            ControlReply::Placed { .. } | ControlReply::Done { .. } | ControlReply::Replanned(_) => {
+                Err(other_answer())
+            }
+        }
+    }
+
+    pub(super) async fn measured_links(&self) -> Result<Vec<LinkFacts>, AdminError> {
+        match self.ask(Question::Links, ANSWER_MAX).await {
+            Some(Answer::Links(links)) => Ok(links),
+            _ => Err(unavailable("this node is ending")),
         }
     }
 
@@ -104,9 +131,11 @@ impl NodeFacade {
             );
             return Err(AdminError::Conflict { message });
         }
-        let without = planning::request_without(placed, wanted, &self.view.borrow());
+        // What is unloaded for a plan that then fits nowhere would be lost.
+        let inputs = self.planner_inputs(resolved.id, Some(placed.instance())).await?;
+        let without = PlanRequest { explain: false, ..inputs.request(wanted, self.measured_links().await?) };
         // Seconds of search at worst.
-        let planned = tokio::task::spawn_blocking(move || exo_planner::plan(&without)).await;
+        let planned = tokio::task::spawn_blocking(move || exo_cluster::dry_run(&inputs, without)).await;
         let planned =
             planned.map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
         planned.map_err(|error| AdminError::Conflict { message: error.to_string() })?;
@@ -126,22 +155,21 @@ impl NodeFacade {
             .map_err(|e| invalid("context_tokens", e.to_string()))?;
         let wanted = instance_request(&resolved, &open, cache, query.nodes_min.unwrap_or(1));
         let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
-        let mut request = planning::request_of(&wanted, &self.view.borrow());
+        let inputs = self.planner_inputs(resolved.id, None).await?;
+        let mut request = inputs.request(&wanted, self.measured_links().await?);
         planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
         let needed_bytes = wanted.shape.weight_bytes();
         let name = resolved.name.clone();
-        let planned = tokio::task::spawn_blocking(move || (planning::answer(&name, &request), request));
-        let (answer, request) = planned
+        let free_bytes = exo_planner::memory_free_bytes(&request.devices);
+        let planned =
+            tokio::task::spawn_blocking(move || planning::answer_as_placed(&name, &inputs, request));
+        let answer = planned
             .await
             .map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
-        let free_bytes = request.devices.iter().map(|d| d.device.memory_free_bytes).sum();
         answer.map_err(|error| match error {
-            exo_planner::PlanError::DoesNotFit { .. } => AdminError::DoesNotFit {
-                model: resolved.name,
-                needed_bytes,
-                free_bytes,
-                detail: error.to_string(),
-            },
+            DryRunError::NoPlan { error, text: detail } if matches!(*error, PlanError::DoesNotFit { .. }) => {
+                AdminError::DoesNotFit { model: resolved.name, needed_bytes, free_bytes, detail }
+            }
             other => AdminError::Conflict { message: other.to_string() },
         })
     }
@@ -166,9 +194,9 @@ impl NodeFacade {
                 Err(AdminError::NotFound { what: "instance", name: instance.to_string() })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done { .. } | ControlReply::Placed { .. } => Err(AdminError::Failed {
-                message: "the coordinator gave an answer of another kind".to_owned(),
-            }),
+            ControlReply::Done { .. } | ControlReply::Placed { .. } | ControlReply::PlannerInputs(_) => {
+                Err(other_answer())
+            }
         }
     }
 
@@ -183,6 +211,10 @@ impl NodeFacade {
             seen.ok().and_then(Result::ok).and_then(|v| v.instances.iter().find(|i| i.id == id).cloned());
         found.ok_or_else(|| unavailable("the new instance is not known here yet"))
     }
+}
+
+fn other_answer() -> AdminError {
+    AdminError::Failed { message: "the coordinator gave an answer of another kind".to_owned() }
 }
 
 /// Which parameter asks for a cache that cannot be: of what the node's settings decide nobody is told as if it were theirs.

@@ -21,6 +21,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
             backend: "described".to_owned(),
             memory_total_bytes: bytes,
             memory_free_bytes: bytes,
+            memory_domain: None,
             compute_units: 8,
             read_bytes_per_s: Some(rate.parse::<f64>().unwrap() * 1e9),
             flops_per_s: Some(1e12),

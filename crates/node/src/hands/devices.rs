@@ -10,7 +10,7 @@ use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
 use exo_stdx::{unix_ms, unix_s};
-use exo_types::{DeviceId, DeviceState, NodeFacts, NodeId, Time, TypeRates};
+use exo_types::{DeviceId, DeviceKind, DeviceState, NodeFacts, NodeId, Time, TypeRates};
 use tokio::sync::{broadcast, watch};
 
 use super::Engines;
@@ -143,9 +143,13 @@ impl Devices {
     /// What this machine is and has at this moment.
     pub fn sample(&mut self, engines: &Engines) -> Samples {
         let mut devices = self.compute.facts(engines.are_on(&DeviceId::cpu()));
+        let domain = self.host.memory_domain();
         for device in &mut devices {
             let free_bytes = self.compute.free_bytes(&device.id, &engines.worker_memory(&device.id));
             device.memory_free_bytes = free_bytes.unwrap_or(device.memory_free_bytes);
+            if device.kind != DeviceKind::DiscreteGpu {
+                device.memory_domain = domain;
+            }
         }
         let report = |device: &DeviceId| {
             let (state, reason) = self.compute.state(device);

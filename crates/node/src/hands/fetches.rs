@@ -105,6 +105,7 @@ fn held(records: Vec<ModelRecord>) -> Vec<HeldModel> {
         model: r.id,
         name: r.name,
         bytes: r.bytes,
+        held_bytes: r.held_bytes.min(r.bytes),
         complete: r.complete,
         is_of_hub: r.is_of_hub,
     });

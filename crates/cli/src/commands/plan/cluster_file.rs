@@ -199,6 +199,7 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         backend: "described".to_owned(),
         memory_total_bytes: memory,
         memory_free_bytes: memory,
+        memory_domain: None,
         compute_units: 0,
         read_bytes_per_s: rates.read_bytes_per_s.map(|f| f.value),
         flops_per_s: rates.flops_per_s.map(|f| f.value),

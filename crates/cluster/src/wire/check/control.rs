@@ -5,7 +5,8 @@ use exo_types::{Correction, Corrections, DType, DeviceFacts, Monitor, NodeFacts,
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, SHARDS_MAX};
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
-    LinkReport, LoadReport, LogMessage, Measured, ModelTotals, NodeReport, NodeVitals, StageReport, Trouble,
+    LinkReport, LoadReport, LogMessage, Measured, ModelTotals, NodeReport, NodeVitals, PlannerDevice,
+    PlannerInputs, StageReport, Trouble, Unloadable,
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
@@ -104,7 +105,8 @@ impl Check for DeviceFacts {
         text("bytes of a device's model", &self.name)?;
         text("bytes of a backend", &self.backend)?;
         text("bytes of a reason", &self.support_reason)?;
-        let memory = self.memory_total_bytes.max(self.memory_free_bytes);
+        let shared = self.memory_domain.map_or(0, |domain| domain.free_bytes);
+        let memory = self.memory_total_bytes.max(self.memory_free_bytes).max(shared);
         ensure(memory <= MEMORY_BYTES_MAX, "a device claims more than 2^48 bytes of memory")?;
         rate(self.read_bytes_per_s)?;
         rate(self.flops_per_s)?;
@@ -138,7 +140,8 @@ fn rate(per_s: Option<f64>) -> Result<(), CheckError> {
 
 impl Check for HeldModel {
     fn check(&self) -> Result<(), CheckError> {
-        name(&self.name)
+        name(&self.name)?;
+        ensure(self.held_bytes <= self.bytes, "more of a model is on a disk than it has")
     }
 }
 
@@ -208,7 +211,10 @@ impl Check for ControlAsk {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Place(request) => request.check(),
-            Self::RemoveInstance { .. } | Self::Drain { .. } | Self::Replan { .. } => Ok(()),
+            Self::RemoveInstance { .. }
+            | Self::Drain { .. }
+            | Self::Replan { .. }
+            | Self::PlannerInputs { .. } => Ok(()),
         }
     }
 }
@@ -227,9 +233,28 @@ impl Check for ControlReply {
                 let mut shards = report.stages.iter().flat_map(|stage| &stage.shards);
                 shards.try_for_each(|shard| device_id(&shard.device))
             }
+            Self::PlannerInputs(inputs) => inputs.check(),
             Self::Refused { message, .. } => at_most("bytes of a message", message.len(), 1 << 20),
             Self::Done { .. } => Ok(()),
         }
+    }
+}
+
+impl Check for PlannerInputs {
+    fn check(&self) -> Result<(), CheckError> {
+        for PlannerDevice { node_name, facts, excluded, .. } in &self.devices {
+            text("bytes of a node's name", node_name)?;
+            excluded.as_ref().map_or(Ok(()), |reason| text("bytes of a reason", reason))?;
+            facts.check()?;
+        }
+        for Unloadable { model_name, shards, memory_free_bytes, .. } in &self.unloadable {
+            name(model_name)?;
+            shards.iter().try_for_each(|(_, device)| device_id(device))?;
+            ensure(memory_free_bytes.len() == self.devices.len(), "free memory is not that of every device")?;
+            let largest = memory_free_bytes.iter().copied().max().unwrap_or(0);
+            ensure(largest <= MEMORY_BYTES_MAX, "a device claims more than 2^48 bytes of memory")?;
+        }
+        Ok(())
     }
 }
 

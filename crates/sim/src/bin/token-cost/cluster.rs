@@ -351,7 +351,7 @@ fn samples(node: usize) -> Samples {
 
 fn models() -> Vec<HeldModel> {
     let (model, name, bytes) = (shape::MODEL, shape::MODEL_NAME.to_owned(), model_shape().weight_bytes());
-    vec![HeldModel { model, name, bytes, complete: true, is_of_hub: false }]
+    vec![HeldModel { model, name, bytes, held_bytes: bytes, complete: true, is_of_hub: false }]
 }
 
 fn model_shape() -> ModelShape {

@@ -1,0 +1,209 @@
+//! How a placement is planned: what the planner is asked, what makes room where it finds nothing, and what its plan is good for. The
+//! coordinator goes these steps with every placement, and whoever plans without placing with a [`dry_run`].
+
+use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanError, PlanRequest, Workload};
+use exo_types::{InstanceId, NodeId};
+
+use super::reach::Reach;
+use crate::wire::{PlannerDevice, PlannerInputs, Unloadable, clip};
+use crate::{InstanceRequest, PlaceObjective};
+
+/// The round trip between members that do not talk: worse than every other way.
+const APART_RTT_S: f64 = 3600.0;
+
+/// What is known of the cluster when a model is planned.
+pub(super) struct Known {
+    pub(super) devices: Vec<PlanDevice>,
+    pub(super) links: Vec<LinkFacts>,
+    pub(super) parts: Vec<(NodeId, u64)>,
+}
+
+impl Known {
+    pub(super) fn request(mut self, wanted: &InstanceRequest) -> PlanRequest {
+        for exclusion in &wanted.excluded {
+            let meant = self.devices.iter_mut().filter(|d| exclusion.holds(d.node, &d.device.id));
+            meant.for_each(|device| device.excluded = Some("as asked".to_owned()));
+        }
+        let workload = match wanted.objective {
+            PlaceObjective::Throughput { streams } => Workload { streams, ..Workload::default() },
+            PlaceObjective::Fit | PlaceObjective::Spread { .. } => Workload::default(),
+        };
+        PlanRequest {
+            weight_types: wanted.weight_types.as_deref().cloned(),
+            model: wanted.model,
+            slots: wanted.slots,
+            cache_tokens: wanted.cache_tokens,
+            links: self.links,
+            objective: objective_of(wanted),
+            workload,
+            pins: wanted.pins.clone(),
+            holders: wanted.holders.clone(),
+            parts: self.parts,
+            ..PlanRequest::new(wanted.shape.clone(), wanted.context_tokens, self.devices)
+        }
+    }
+}
+
+pub(super) fn objective_of(wanted: &InstanceRequest) -> Objective {
+    match wanted.objective {
+        PlaceObjective::Fit => Objective::Latency,
+        PlaceObjective::Spread { stages_min } => Objective::Spread { stages_min },
+        PlaceObjective::Throughput { .. } => Objective::Throughput,
+    }
+}
+
+/// The links, with those between members that do not talk as the worst of all.
+pub(super) fn links_apart(measured: Vec<LinkFacts>, apart: &[(NodeId, NodeId)]) -> Vec<LinkFacts> {
+    // No bound of the planner's: a plan over such a pair is refused when it comes.
+    let worst = |&(from, to): &(NodeId, NodeId)| LinkFacts {
+        from,
+        to,
+        rtt_s: Some(Figure::measured(APART_RTT_S)),
+        bytes_per_s: Some(Figure::measured(1.0)),
+    };
+    let is_apart = |link: &LinkFacts| apart.contains(&(link.from.min(link.to), link.from.max(link.to)));
+    let talking = measured.into_iter().filter(|link| !is_apart(link));
+    talking.chain(apart.iter().map(worst)).collect()
+}
+
+/// Whether unloading something may help.
+pub(super) fn needs_room(error: &PlanError) -> bool {
+    matches!(error, PlanError::DoesNotFit { .. } | PlanError::TooFewStages { .. } | PlanError::Pin { .. })
+}
+
+/// Which of what is unloaded holds memory where the plan needs it. An error says which of it is in use.
+pub(super) fn in_the_way(unloaded: Vec<Unloadable>, plan: &Plan) -> Result<Vec<Unloadable>, String> {
+    let shards = || plan.stages.iter().flat_map(|stage| &stage.shards);
+    let is_needed = |unloadable: &Unloadable| {
+        let mut held = unloadable.shards.iter();
+        held.any(|(node, device)| shards().any(|s| s.node == *node && s.device == *device))
+    };
+    let needed = unloaded.into_iter().filter(is_needed);
+    let (idle, in_use): (Vec<_>, Vec<_>) = needed.partition(|unloadable| unloadable.idle_s.is_some());
+    let in_use: Vec<&str> = in_use.iter().map(|unloadable| &*unloadable.model_name).collect();
+    if !in_use.is_empty() {
+        return Err(clip(&format!("waiting for room: {} is in use", in_use.join(", "))));
+    }
+    Ok(idle)
+}
+
+impl Unloadable {
+    /// What is said of it where it makes room.
+    pub(super) fn text(&self) -> String {
+        let (name, idle_s) = (&self.model_name, self.idle_s.unwrap_or(0));
+        format!("{name} is unloaded to make room: a request loaded it, unused for {idle_s} s")
+    }
+}
+
+/// Why a plan is refused although it fits: two that it puts beside each other do not talk.
+pub(super) fn torn_text(a: &str, b: &str) -> String {
+    format!("it fits only over {a} and {b}, and between these no data link is open")
+}
+
+/// Why there is no plan: for the cluster as it is, and whether unloading was tried as well.
+pub(super) fn no_plan_text(as_it_is: &PlanError, unloaded: &[&str]) -> String {
+    match unloaded {
+        [] => as_it_is.to_string(),
+        names => format!("{as_it_is}; unloading {} would not be enough", names.join(", ")),
+    }
+}
+
+/// What a placement would be.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DryRun {
+    /// What the planner was asked at last.
+    pub request: PlanRequest,
+    /// Its plan.
+    pub plan: Plan,
+    /// What would be unloaded, to be displayed.
+    pub unloads: Vec<(InstanceId, String)>,
+}
+
+/// Why a placement would be refused.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DryRunError {
+    /// The planner finds nothing.
+    #[error("{text}")]
+    NoPlan {
+        /// For the cluster as it is.
+        error: Box<PlanError>,
+        /// The same, and what unloading would not change.
+        text: String,
+    },
+    /// There is a plan that cannot be carried out now.
+    #[error("{0}")]
+    NotNow(String),
+}
+
+impl PlannerInputs {
+    /// What the planner is asked for an instance.
+    pub fn request(&self, wanted: &InstanceRequest, measured: Vec<LinkFacts>) -> PlanRequest {
+        let (devices, links, parts) = (self.devices(), self.links(measured), self.parts.clone());
+        Known { devices, links, parts }.request(wanted)
+    }
+
+    /// The devices once all is unloaded that makes room for a placement now.
+    pub fn devices_without_idle(&self) -> Vec<PlanDevice> {
+        let mut devices = self.devices();
+        if let Some(last) = self.unloadable.iter().rfind(|unloadable| unloadable.idle_s.is_some()) {
+            for (device, free_bytes) in devices.iter_mut().zip(&last.memory_free_bytes) {
+                device.device.memory_free_bytes = *free_bytes;
+            }
+        }
+        devices
+    }
+
+    /// The measured links, with those between members that do not talk as the worst of all.
+    pub fn links(&self, measured: Vec<LinkFacts>) -> Vec<LinkFacts> {
+        links_apart(measured, &self.apart)
+    }
+
+    fn devices(&self) -> Vec<PlanDevice> {
+        let device = |PlannerDevice { node, node_name, facts, excluded }: &PlannerDevice| {
+            PlanDevice::reported(*node, node_name.clone(), facts.clone(), excluded.clone())
+        };
+        self.devices.iter().map(device).collect()
+    }
+}
+
+/// Plans as the coordinator would for a placement, with `request` made from `inputs`, and changes nothing. Seconds of search at worst.
+pub fn dry_run(inputs: &PlannerInputs, mut request: PlanRequest) -> Result<DryRun, DryRunError> {
+    let mut as_it_is = None;
+    let mut unloaded: Vec<Unloadable> = Vec::new();
+    loop {
+        let error = match exo_planner::plan(&request) {
+            Ok(plan) => return carried_out(inputs, request, plan, unloaded),
+            Err(error) => error,
+        };
+        let next = inputs.unloadable.get(unloaded.len()).filter(|_| needs_room(&error));
+        let Some(next) = next else {
+            let error = as_it_is.unwrap_or(error);
+            let names: Vec<&str> = unloaded.iter().map(|unloadable| &*unloadable.model_name).collect();
+            return Err(DryRunError::NoPlan { text: no_plan_text(&error, &names), error: Box::new(error) });
+        };
+        as_it_is.get_or_insert(error);
+        unloaded.push(next.clone());
+        for (device, free_bytes) in request.devices.iter_mut().zip(&next.memory_free_bytes) {
+            device.device.memory_free_bytes = *free_bytes;
+        }
+    }
+}
+
+fn carried_out(
+    inputs: &PlannerInputs,
+    request: PlanRequest,
+    plan: Plan,
+    unloaded: Vec<Unloadable>,
+) -> Result<DryRun, DryRunError> {
+    if let Some((a, b)) = Reach::of(&inputs.apart).torn(&plan.stages) {
+        let name = |node: NodeId| {
+            let device = inputs.devices.iter().find(|device| device.node == node);
+            device.map_or_else(|| node.to_string(), |device| format!("{} ({node})", device.node_name))
+        };
+        return Err(DryRunError::NotNow(torn_text(&name(a), &name(b))));
+    }
+    let unloads = in_the_way(unloaded, &plan).map_err(DryRunError::NotNow)?;
+    let unloads = unloads.iter().map(|unloadable| (unloadable.instance, unloadable.text())).collect();
+    Ok(DryRun { request, plan, unloads })
+}

@@ -1,0 +1,178 @@
+//! Who plans without placing is told what placing would do.
+
+use exo_types::ModelId;
+
+use super::*;
+use crate::wire::PlannerInputs;
+use crate::{DryRunError, dry_run};
+
+const MODEL_BYTES: u64 = 400 << 20;
+
+/// Model `n`, of which a node with room for one holds one.
+fn model(n: u8, is_on_demand: bool) -> InstanceRequest {
+    let mut request = request();
+    for layer in &mut request.shape.layers {
+        (layer.weight_bytes, layer.packed_bytes) = (MODEL_BYTES / 4, MODEL_BYTES / 4);
+    }
+    InstanceRequest { model: ModelId([n; 32]), model_name: format!("m{n}"), is_on_demand, ..request }
+}
+
+fn place(bench: &mut Bench, request: InstanceRequest) {
+    let reply = ReplyTo { node: node(1), request: 7 };
+    bench.feed(CoordinatorInput::Place { reply, request });
+}
+
+/// Nodes report what they were told to load, each with room for so many models in all.
+fn reports(bench: &mut Bench, rooms: &[u64], sequences: u32, apart: &[(u8, u8)]) {
+    for (n, room) in (1..).zip(rooms) {
+        let desired = bench.desired.get(&node(n)).cloned();
+        let shards = desired.iter().flat_map(|d| &d.shards);
+        let mut stages: Vec<_> = shards.map(|shard| stage_report(shard, &StageStatus::Serving)).collect();
+        stages.iter_mut().for_each(|stage| stage.sequences = sequences);
+        let held: u64 = stages.iter().map(|stage| stage.held_bytes).sum();
+        let all = room * (MODEL_BYTES + MODEL_BYTES / 2);
+        let mut report = report(n, all.saturating_sub(held));
+        report.facts.devices[0].memory_total_bytes = all;
+        report.desired = desired.map(|d| (d.epoch, d.revision));
+        report.stages = stages;
+        report.unreached = apart.iter().filter(|(a, _)| *a == n).map(|(_, b)| node(*b)).collect();
+        bench.report(n, report);
+    }
+}
+
+/// What a member that only plans finds: where the stages are, and what is unloaded; or why nothing.
+fn plans(bench: &mut Bench, request: &InstanceRequest) -> Result<(Vec<NodeId>, Vec<String>), String> {
+    let reply = ReplyTo { node: node(2), request: 9 };
+    let ask = CoordinatorInput::PlannerInputs { reply, model: request.model, replaced: None };
+    let out = bench.coordinator.handle(bench.now, ask);
+    let inputs: PlannerInputs = out
+        .into_iter()
+        .find_map(|output| match output {
+            CoordinatorOutput::Reply { reply: ControlReply::PlannerInputs(inputs), .. } => Some(*inputs),
+            _ => None,
+        })
+        .expect("it leads");
+    let links = crate::link_facts(&bench.coordinator.reports, |_| true);
+    let planned = dry_run(&inputs, inputs.request(request, links));
+    let planned = planned.map_err(|error: DryRunError| error.to_string())?;
+    let nodes = planned.plan.stages.iter().map(|stage| stage.leader().node).collect();
+    Ok((nodes, planned.unloads.into_iter().map(|(_, text)| text).collect()))
+}
+
+/// The plan is what placing does then, and placing says the same of it.
+fn agree(bench: &mut Bench, request: InstanceRequest) -> Result<(Vec<NodeId>, Vec<String>), String> {
+    let planned = plans(bench, &request);
+    let model = request.model;
+    place(bench, request);
+    match (&planned, bench.replies.last()) {
+        (Ok((nodes, unloads)), Some(ControlReply::Placed { view, reasons, .. })) => {
+            assert_eq!(view.model(), model);
+            let placed = view.placement.stages.iter().map(|stage| stage.leader().node);
+            assert_eq!(*nodes, placed.collect::<Vec<_>>());
+            let said: Vec<&String> =
+                reasons.iter().filter(|r| r.contains("is unloaded to make room")).collect();
+            assert_eq!(said, unloads.iter().collect::<Vec<_>>());
+        }
+        (Err(why), Some(ControlReply::Refused { message, .. })) => {
+            assert!(message.contains(why.as_str()), "{why} / {message}");
+        }
+        (planned, placed) => panic!("{planned:?} and {placed:?}"),
+    }
+    planned
+}
+
+#[test]
+fn what_is_promised_to_a_model_that_is_loading_is_not_free_for_a_plan_either() {
+    let mut bench = Bench::new(2);
+    reports(&mut bench, &[1, 1], 0, &[]);
+    place(&mut bench, model(1, false));
+    // Nothing of it is loaded yet: both nodes report all of their memory as free.
+    let taken = bench.placement().stages[0].leader().node;
+    let (nodes, unloads) = agree(&mut bench, model(2, false)).expect("it fits on the other");
+    assert!(nodes != [taken] && unloads.is_empty(), "{nodes:?}");
+    let why = agree(&mut bench, model(3, false)).expect_err("both are promised");
+    assert!(why.contains("missing") && !why.contains("unloading"), "{why}");
+}
+
+#[test]
+fn a_plan_makes_room_as_a_placement_does_and_says_what_goes() {
+    let mut bench = Bench::new(1);
+    reports(&mut bench, &[1], 0, &[]);
+    place(&mut bench, model(1, true));
+    reports(&mut bench, &[1], 1, &[]);
+    let in_use = agree(&mut bench, model(2, false));
+    assert_eq!(in_use, Err("waiting for room: m1 is in use".to_owned()));
+    reports(&mut bench, &[1], 0, &[]);
+    bench.advance(10);
+    // What would not fit with all of it is refused for the cluster as it is: 400 MiB are taken, whoever took them.
+    let mut large = model(3, false);
+    large.shape.layers.iter_mut().for_each(|layer| layer.packed_bytes *= 8);
+    let why = agree(&mut bench, large).expect_err("too large");
+    assert!(why.contains("unloading m1 would not be enough"), "{why}");
+    let (_, unloads) = agree(&mut bench, model(2, false)).expect("m1 goes");
+    assert!(unloads.len() == 1 && unloads[0].starts_with("m1 is unloaded to make room"), "{unloads:?}");
+}
+
+#[test]
+fn no_plan_goes_over_members_that_do_not_talk() {
+    let mut bench = Bench::new(3);
+    // Each has room for more than a half, and the first two are cut off from each other.
+    let halves = |change: fn(&mut InstanceRequest)| {
+        let mut request = model(1, false);
+        request.shape.layers.iter_mut().for_each(|layer| layer.packed_bytes = MODEL_BYTES / 2);
+        request.shape.layers.iter_mut().for_each(|layer| layer.weight_bytes = MODEL_BYTES / 2);
+        change(&mut request);
+        request
+    };
+    reports(&mut bench, &[1, 1, 0], 0, &[(1, 2)]);
+    let why = agree(&mut bench, halves(|_| ())).expect_err("only these two hold it");
+    assert!(why.contains("no data link is open") && why.contains("n1"), "{why}");
+    reports(&mut bench, &[1, 1, 1], 0, &[(1, 2)]);
+    let (nodes, _) = agree(&mut bench, halves(|_| ())).expect("with the third");
+    assert!(nodes.len() == 2 && nodes.contains(&node(3)), "{nodes:?}");
+}
+
+#[test]
+fn a_part_that_a_member_has_is_not_fetched_again() {
+    let mut bench = Bench::new(2);
+    let mut partial = report(2, PLENTY);
+    let (name, bytes) = ("m".to_owned(), 5000);
+    partial.models = vec![HeldModel {
+        model: crate::testing::MODEL,
+        name,
+        bytes,
+        held_bytes: 1234,
+        complete: false,
+        is_of_hub: false,
+    }];
+    bench.report(2, partial);
+    let reply = ReplyTo { node: node(1), request: 9 };
+    let ask = CoordinatorInput::PlannerInputs { reply, model: crate::testing::MODEL, replaced: None };
+    let out = bench.coordinator.handle(bench.now, ask);
+    let [CoordinatorOutput::Reply { reply: ControlReply::PlannerInputs(inputs), .. }] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!(inputs.parts, [(node(2), 1234)]);
+    assert_eq!(inputs.request(&request(), Vec::new()).parts, [(node(2), 1234)]);
+}
+
+/// Two nodes on one machine: what is placed on one is not free on the other, though neither holds anything yet.
+#[test]
+fn what_is_promised_of_shared_memory_is_promised_for_all_that_share_it() {
+    let mut bench = Bench::new(2);
+    let all = 2 * (MODEL_BYTES + MODEL_BYTES / 2);
+    let shared = |n: u8, free_bytes: u64| {
+        let mut report = report(n, all);
+        report.facts.devices[0].memory_domain = Some(exo_types::MemoryDomain { id: 5, free_bytes });
+        report
+    };
+    bench.report(1, shared(1, all));
+    // The most that one of them says counts: none makes the other's memory look taken.
+    bench.report(2, shared(2, 0));
+    place(&mut bench, model(1, false));
+    place(&mut bench, model(2, false));
+    let placed = bench.coordinator.state().instances().len();
+    assert_eq!(placed, 2, "{:?}", bench.replies);
+    let why = agree(&mut bench, model(3, false)).expect_err("there is room for two");
+    assert!(why.contains("missing"), "{why}");
+}
