@@ -317,10 +317,27 @@ fn what_another_program_has_is_run_in_place_and_offline_says_what_is_missing() {
     assert!(world.run(&["models", "--found"]).contains("tiny:1b"));
     let text = world.run(&["run", "tiny:1b", "What is 17 + 25?", "--temperature", "0"]);
     assert!(text.contains("42") && text.contains("is read in place"), "{text}");
+    let text = world.run(&["pull", "tiny:1b"]);
+    assert!(text.contains("tiny:1b is ready, was here already"), "{text}");
     assert!(world.hub.seen().is_empty(), "nothing was asked");
+    assert!(!world.data_dir().join("hub").exists(), "and nothing is copied");
+    // One that its program has half is fetched.
+    let dangling = models.join("manifests/registry.ollama.ai/library/half/1b");
+    std::fs::create_dir_all(dangling.parent().unwrap()).unwrap();
+    let layer =
+        r#"{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:"#.to_owned();
+    std::fs::write(dangling, layer + &"0".repeat(64) + r#""}]}"#).unwrap();
+    world.hub.put_layers(
+        "library/half",
+        "1b",
+        &[Layer::new("application/vnd.ollama.image.model", &demo_model())],
+    );
+    let text = world.run(&["pull", "half:1b"]);
+    assert!(text.contains("but exo cannot use it") && text.contains("half-1b is ready, verified"), "{text}");
+    let asked = world.hub.seen().len();
     let output = finish(world.exo(&["pull", "hf.co/org/demo-GGUF"]).env("EXO_OFFLINE", "1"), LONG);
     assert!(stderr(&output).contains("exo is offline (EXO_OFFLINE is set)"), "{}", stderr(&output));
-    assert!(world.hub.seen().is_empty(), "nothing was asked");
+    assert_eq!(world.hub.seen().len(), asked, "nothing was asked");
     let text = world.refused(&["run", "qwen3:8b", "x"]);
     assert!(text.contains("has no qwen3:8b"), "{text}");
 }

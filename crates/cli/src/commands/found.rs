@@ -1,6 +1,7 @@
 //! `exo models --found`: models that other programs have put on this disk.
 
 use anyhow::{Context, bail};
+use exo_hub::Reference;
 use exo_store::{CachedModel, local_caches};
 
 use crate::args::Json;
@@ -32,7 +33,14 @@ pub async fn find(name: &str) -> anyhow::Result<Option<CachedModel>> {
     let bare = name.strip_prefix("hf.co/").unwrap_or(name);
     let Some(model) = exo_store::find_cached(&found, bare)? else { return Ok(None) };
     if let Some(problem) = &model.problem {
-        bail!("{} has `{}` on this disk, but exo cannot use it: {problem}", model.cache, model.name);
+        let text =
+            format!("{} has `{}` on this disk, but exo cannot use it: {problem}", model.cache, model.name);
+        // What another program left half is no reason not to fetch it.
+        if matches!(name.parse(), Ok(Reference::Hub(_) | Reference::Registry(_))) {
+            ui::note(&text);
+            return Ok(None);
+        }
+        bail!(text);
     }
     ui::note(&format!("{} has it on this disk: {} is read in place", model.cache, model.path.display()));
     let checked = model.clone();

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use exo_api::{ClusterView, HubToken, NodeStatus, PrunedView, PullRequest, VariantView};
 use exo_hub::{Cancel, Fetched, Kept, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
 use exo_node::{found_repo_view, repo_view};
-use exo_store::{DiskBudget, Store};
+use exo_store::{CachedModel, DiskBudget, Store};
 use serde_json::json;
 
 use super::interrupt::{INTERRUPTED, or_interrupt};
@@ -32,6 +32,9 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         Some(mib) => bail!("--limit-rate is {mib}: give the MiB a second, more than 0"),
         None => None,
     };
+    if let Some(found) = elsewhere(&args).await? {
+        return in_place(config, &args, &found).await;
+    }
     let settings = settings(config)?;
     // Offline nothing is fetched: what is on the disk needs no node.
     if let Some(client) = Client::running(&config.data_dir()).await.filter(|_| settings.offline.is_none()) {
@@ -49,7 +52,7 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         ui::note(ENDED);
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    let name = make_known(config, &fetched.path).await?;
+    let name = make_known(config, &fetched.path, None).await?;
     if args.json.json {
         ui::json(
             &json!({"name": name, "path": fetched.path, "was_here": fetched.was_here, "origin": fetched.origin}),
@@ -57,6 +60,29 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     ready(&name, fetched.was_here, fetched.origin.is_verified());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What another program has on this disk of a name that does not say where to fetch it.
+async fn elsewhere(args: &Pull) -> anyhow::Result<Option<CachedModel>> {
+    let names_host = |text: &str| text.contains("://") || text.starts_with("hf.co/");
+    if args.layers || names_host(&args.reference) {
+        return Ok(None);
+    }
+    super::found::find(&args.reference).await
+}
+
+/// Makes known what is read where it is.
+async fn in_place(config: &Config, args: &Pull, found: &CachedModel) -> anyhow::Result<ExitCode> {
+    let name = match Client::running(&config.data_dir()).await {
+        Some(client) => super::models::add_as(&client, &found.path, Some(&found.name)).await?.name,
+        None => make_known(config, &found.path, Some(found.name.clone())).await?,
+    };
+    if args.json.json {
+        ui::json(&json!({"name": name, "path": found.path, "was_here": true, "origin": null}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    ready(&name, true, true);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -158,16 +184,20 @@ async fn has_others(client: &Client) -> anyhow::Result<bool> {
 }
 
 /// The list of the data folder is written: no node runs.
-async fn make_known(config: &Config, path: &Path) -> anyhow::Result<String> {
+async fn make_known(config: &Config, path: &Path, name: Option<String>) -> anyhow::Result<String> {
     let (data_dir, path) = (config.data_dir(), path.to_owned());
     let added = tokio::task::spawn_blocking(move || -> anyhow::Result<String> {
         let (store, warnings) = Store::open(&data_dir).context("cannot open the list of models")?;
         warnings.iter().for_each(|w| ui::warning(&w.to_string()));
         let bar = ui::bar(0, "{spinner} reading [{bar:30}] {bytes} of {total_bytes}");
-        let record = store.add_path(&path, &mut |done, total| {
+        let mut shown = |done, total| {
             bar.set_length(total);
             bar.set_position(done);
-        });
+        };
+        let record = match &name {
+            Some(name) => store.add_path_as(&path, name, &mut shown),
+            None => store.add_path(&path, &mut shown),
+        };
         bar.finish_and_clear();
         Ok(store.takes_name(record?.id)?.name)
     });
