@@ -70,6 +70,9 @@ pub struct PullRequest {
     /// of a hub.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layers_only: bool,
+    /// It is to run: what is here of the reference is taken, of whatever commit, and the hub is asked only where nothing is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub to_run: bool,
     /// The id of a model of this node of which `reference` means a newer commit. Its type and its files that have not changed are taken over;
     /// once the newer one is here it has the name, and the older one goes as soon as nothing uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::HubToken;
 use crate::plan::{PlanStageView, PredictionView};
 
 /// Asks which models fit.
@@ -15,6 +16,12 @@ pub struct FitsQuery {
     /// Context to plan for, in tokens; the node's usual one if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u32>,
+    /// Another hub than the node's: the address of a mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// For gated and private repositories, if it is another than the node's. Kept nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<HubToken>,
 }
 
 /// Models and whether they fit, best first.

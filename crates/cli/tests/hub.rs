@@ -357,6 +357,25 @@ fn partial_downloads_are_pruned() {
     assert_eq!(promised(&world.data_dir()), 0);
 }
 
+#[test]
+fn what_is_here_runs_without_asking_for_a_newer_commit() {
+    let world = World::new();
+    let ask = ["What is 17 + 25?", "--temperature", "0"];
+    let run = |reference: &str| world.run(&[&["run", reference][..], &ask].concat());
+    assert!(run("hf.co/org/demo-GGUF").contains("42"));
+    let layers = [Layer::new("application/vnd.ollama.image.model", &[demo_model(), vec![0; 32]].concat())];
+    world.hub.put_layers("library/tiny", "1b", &layers);
+    assert!(run("tiny:1b").contains("42"));
+    let newer = [exo_node::DEMO_MODEL, &[1; 96]].concat();
+    let newer = Repository { commit: "f".repeat(40), ..Repository::new(&[("tiny-Q8_0.gguf", newer)]) };
+    world.hub.put("org/demo-GGUF", newer);
+    let seen = world.hub.seen().len();
+    for reference in ["hf.co/org/demo-GGUF", "org/demo-GGUF", "tiny:1b"] {
+        assert!(run(reference).contains("42"), "{reference}");
+    }
+    assert_eq!(world.hub.seen().len(), seen, "nothing was asked");
+}
+
 /// A node on the world's data folder, whose own environment names the mock hub.
 fn node_of(world: &World) -> Node {
     let env = vec![
@@ -444,6 +463,10 @@ fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing
 fn a_download_outlives_its_node_and_is_of_the_commit_that_it_began_with() {
     let world = World::new();
     large_and_slow(&world, 32, 1 << 20);
+    // Another file of the same type: the type alone does not say which was chosen.
+    let large = (0..32 * CHUNK as usize).map(|i| (i / 7) as u8).collect();
+    let files = [("large-Q8_0.gguf", large), ("small-Q8_0.gguf", vec![1; 64])];
+    world.hub.put("org/large", Repository::new(&files));
     let mut node = node_of(&world);
     let id = world.run(&["pull", "org/large", "--detach", "--json"]);
     let id: Value = serde_json::from_str(&id).unwrap();
@@ -563,6 +586,13 @@ fn fits_says_in_words_what_these_machines_can_run_and_reads_a_repository_by_its_
         (&0.into(), &"demo".into()),
         "{by_id}"
     );
+    // The node has no token; the command has.
+    let gated = Repository { is_gated: true, ..Repository::new(&[("tiny-Q8_0.gguf", demo_model())]) };
+    world.hub.put("org/gated", gated);
+    let text = world.refused(&["fits", "hf.co/org/gated"]);
+    assert!(text.contains("gated") && !text.contains("invalid"), "{text}");
+    let with = finish(world.exo(&["fits", "hf.co/org/gated"]).env("HF_TOKEN", world.hub.token()), LONG);
+    assert!(stdout(&with).contains("best as Q8_0"), "{}", stderr(&with));
     let bad = node.post("/exo/v1/fits", &serde_json::json!({"reference": "./x.gguf"}));
     assert_eq!(bad.code(), "invalid_value");
     assert!(

@@ -181,6 +181,19 @@ fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() 
 }
 
 #[test]
+fn where_the_hub_gives_no_digest_one_machine_fetches_all_of_it() {
+    let hub = hub();
+    let mut repository = Repository::new(&[("tiny-Q8_0.gguf", demo_model())]);
+    repository.files.values_mut().for_each(|file| file.is_lfs = false);
+    hub.put("org/demo-GGUF", repository);
+    let nodes = cluster("no-digest", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "2"], &hub, None);
+    answers_as_the_whole_model(&nodes[1]);
+    assert_eq!(nodes[0].get("/exo/v1/pulls")[0]["was_here"], false);
+    assert!(nodes[0].data_dir.join("hub/org/demo-GGUF").exists());
+}
+
+#[test]
 fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/fixtures/llama-bf16-tied");
     let files = ["config.json", "tokenizer.json", "model.safetensors"];

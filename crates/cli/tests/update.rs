@@ -350,6 +350,8 @@ fn a_draft_stays_on_its_commit_until_the_node_starts_again() {
     run(&first, &hub, &["pull", "hf.co/org/demo-GGUF"]);
     first.signal("-INT");
     let mut with = again(true);
+    let text = refused(&with, &hub, &["models", "remove", "tiny-Q8_0"]);
+    assert!(text.contains("guesses ahead for this node"), "{text}");
     put(&hub, NEW, 128);
     let text = run(&with, &hub, &["update", "--yes"]);
     assert!(text.contains("is called tiny-Q8_0@0123456 and goes once nothing uses it"), "{text}");

@@ -16,6 +16,7 @@ mod value;
 pub(crate) use header::number_of;
 pub use header::{Gguf, GgufTensor};
 pub use metadata::Metadata;
+pub use model::head_bytes_needed;
 pub(crate) use model::{open_bytes, open_file};
 pub use split::numbers_of;
 pub use value::{Array, Value, ValueKind};

@@ -116,6 +116,16 @@ pub enum HubError {
         /// What is wrong with it, with the numbers.
         problem: String,
     },
+    /// A host that does not have what this needs, and is as it should be otherwise.
+    #[error("{host} cannot be used to {attempt}: {problem}")]
+    Lacks {
+        /// The host.
+        host: String,
+        /// What was attempted.
+        attempt: String,
+        /// What it does not do.
+        problem: String,
+    },
     /// A redirect that is not followed.
     #[error("the redirect from {from} to {to} was not followed: {reason}")]
     Redirect {
@@ -283,5 +293,8 @@ mod tests {
         assert!(!unreachable(ureq::Error::StatusCode(503)).is_line_away());
         assert!(!unreachable(ureq::Error::InvalidProxyUrl).is_line_away());
         assert!(!HubError::Cancelled.is_line_away());
+        let text = || "x".to_owned();
+        assert_eq!(HubError::Lacks { host: text(), attempt: text(), problem: text() }.hint(), None);
+        assert!(HubError::Answer { host: text(), attempt: text(), problem: text() }.hint().is_some());
     }
 }

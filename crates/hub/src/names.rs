@@ -48,6 +48,14 @@ pub(crate) fn relative(path: &str) -> PathBuf {
     path.split('/').collect()
 }
 
+/// A name for the folder of a model of this label: the label itself, or where it can be none, as `My Model (1)`, its hash.
+pub(crate) fn folder_name(label: &str) -> String {
+    match repo_part_refusal(label) {
+        None => label.to_owned(),
+        Some(_) => blake3::hash(label.as_bytes()).to_hex()[..16].to_owned(),
+    }
+}
+
 fn component_refusal(name: &str) -> Option<&'static str> {
     let stem = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let is_number = |rest: &str| rest.len() <= 1 && rest.bytes().all(|b| b.is_ascii_digit());

@@ -131,7 +131,7 @@ fn resolve_hub(
 }
 
 /// What a reference means in a repository at one commit.
-pub(crate) fn plan_of(
+pub fn plan_of(
     client: &Client,
     hub: &HubReference,
     snapshot: &Snapshot,
@@ -148,18 +148,11 @@ pub(crate) fn plan_of(
     }
     let is_folder = choice.variant.label == "safetensors";
     let label = if is_folder { names::file_name(&hub.repo).to_owned() } else { choice.variant.label.clone() };
-    if let Some(reason) = names::repo_part_refusal(&label) {
-        return Err(HubError::Name {
-            repo: hub.repo.clone(),
-            path: crate::errors::quoted(&label),
-            reason: reason.to_owned(),
-        });
-    }
     let licences =
         snapshot.files.iter().filter(|f| names::is_licence(&f.path) && f.size <= LICENCE_BYTES_MAX);
     let wanted: Vec<RepoFile> = choice.variant.files.iter().chain(licences).cloned().collect();
     let files = wanted.iter().map(|f| planned(client, snapshot, f)).collect::<Result<Vec<_>, _>>()?;
-    let folder = names::relative(&hub.repo).join(&snapshot.commit).join(label);
+    let folder = names::relative(&hub.repo).join(&snapshot.commit).join(names::folder_name(&label));
     let plan = Plan {
         reference: hub.to_string(),
         repo: hub.repo.clone(),
@@ -227,7 +220,7 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
     })?;
     if answer.status != 206 {
         return Err(match answer.status {
-            200 => HubError::Answer {
+            200 => HubError::Lacks {
                 host,
                 attempt,
                 problem: "it knows no ranges, so a download could not go on where it ended".to_owned(),

@@ -92,6 +92,13 @@ impl HubReference {
     }
 }
 
+impl HubReference {
+    /// Whether it leaves open which model of the repository is meant.
+    pub fn names_no_type(&self) -> bool {
+        self.quantisation.is_none() && self.file.is_none()
+    }
+}
+
 impl fmt::Display for HubReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {

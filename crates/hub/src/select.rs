@@ -112,6 +112,15 @@ pub fn variants(snapshot: &Snapshot) -> Vec<Variant> {
     variants
 }
 
+/// Those of them that are worth choosing from, largest first: whole, of types that exo computes with, and beyond eight bits and a half only
+/// where there is nothing smaller. More only costs: whoever wants 16 bits names them.
+pub fn usable(all: &[Variant]) -> Vec<&Variant> {
+    let is_wide = |v: &Variant| ["F32", "FP32", "F16", "FP16", "BF16"].contains(&v.label.as_str());
+    let usable = || all.iter().filter(|v| v.is_supported && v.problem.is_none());
+    let has_narrow = usable().any(|v| !is_wide(v));
+    usable().filter(|v| !has_narrow || !is_wide(v)).collect()
+}
+
 /// The model that is meant: by its quantisation or file, or without either the largest that fits `memory`.
 pub(crate) fn choose(
     snapshot: &Snapshot,
@@ -170,24 +179,20 @@ fn by_label(all: &[Variant], wanted: &str) -> Result<Choice, String> {
 
 /// The largest that fits; the smallest if none does.
 fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<Choice, String> {
-    let usable: Vec<&Variant> = all.iter().filter(|v| v.is_supported && v.problem.is_none()).collect();
-    let Some(smallest) = usable.last() else {
+    let candidates = usable(all);
+    let Some(smallest) = candidates.last() else {
         let problem = all.iter().find_map(|v| v.problem.clone());
         return Err(
             problem.unwrap_or_else(|| format!("exo does not compute with its types yet: {}", labels(all)))
         );
     };
-    // Beyond eight bits and a half a weight only costs: whoever wants 16 names it.
-    let is_wide = |v: &&&Variant| ["F32", "FP32", "F16", "FP16", "BF16"].contains(&v.label.as_str());
-    let has_narrow = usable.iter().any(|v| !is_wide(&v));
-    let candidates: Vec<&&Variant> = usable.iter().filter(|v| !has_narrow || !is_wide(v)).collect();
-    if let [only] = usable.as_slice() {
+    let usable = all.iter().filter(|v| v.is_supported && v.problem.is_none());
+    if let [only] = usable.collect::<Vec<_>>().as_slice() {
         return Ok(Choice { variant: (*only).clone(), reason: "the only one there is".to_owned() });
     }
     let Some(Memory { bytes, of }) = memory else {
-        let variant = candidates.last().map_or(*smallest, |v| **v);
         return Ok(Choice {
-            variant: variant.clone(),
+            variant: (*smallest).clone(),
             reason: "the smallest, because this machine's memory is not known".to_owned(),
         });
     };
@@ -199,7 +204,7 @@ fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<Choice, String>
                 gib(v.memory_bytes()),
                 gib(*bytes)
             );
-            Ok(Choice { variant: (**v).clone(), reason })
+            Ok(Choice { variant: (*v).clone(), reason })
         }
         None => {
             let reason = format!(

@@ -10,7 +10,7 @@ use crate::pull::plan_of;
 use crate::{Cancel, Client, HubError, HubReference, Origin, OriginFile, Plan, Reference, names};
 
 /// The first characters of a commit by which a person may name it.
-const COMMIT_CHARS_MIN: usize = 7;
+pub(crate) const COMMIT_CHARS_MIN: usize = 7;
 
 /// How a file differs between two commits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

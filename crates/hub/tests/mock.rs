@@ -605,6 +605,31 @@ fn a_file_that_changed_at_its_address_is_another_and_nothing_of_both_is_put_toge
 }
 
 #[test]
+fn what_came_for_a_reference_is_found_and_not_what_came_for_another() {
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(100)), ("m-UD-Q4_K_XL.gguf", bytes(90))]);
+    let find =
+        |text: &str| bench.options().fetched_for(&text.parse::<Reference>().unwrap()).map(|f| f.origin.label);
+    bench.pull("hf.co/org/repo:UD-Q4_K_XL").unwrap();
+    assert_eq!(find("hf.co/org/repo"), None, "a type that was named is not the one that would be chosen");
+    assert_eq!(find("hf.co/org/repo:ud-q4_k_xl").as_deref(), Some("Q4_K_XL"));
+    assert_eq!(find("hf.co/org/repo:Q8_0"), None);
+    bench.pull("hf.co/org/repo:Q8_0").unwrap();
+    assert_eq!(find("hf.co/org/repo:Q8_0").as_deref(), Some("Q8_0"));
+    assert_eq!(find("hf.co/org/repo:Q8_0@v2"), None, "another branch");
+    assert_eq!(find(&format!("hf.co/org/repo:q8_0@{}", &COMMIT[..7])).as_deref(), Some("Q8_0"));
+}
+
+#[test]
+fn a_file_whose_name_cannot_be_a_repository_s_comes_all_the_same() {
+    let long = format!("{}.gguf", "n".repeat(120));
+    for name in ["My Model (1).gguf", "a--b.gguf", &long] {
+        let bench = Bench::new(&[(name, bytes(10))]);
+        let fetched = bench.pull("hf.co/org/repo").unwrap();
+        assert!(fetched.path.ends_with(name) && bench.pull("hf.co/org/repo").unwrap().was_here, "{name}");
+    }
+}
+
+#[test]
 fn a_search_lists_what_a_reference_can_name() {
     let bench = one_file(10);
     bench.hub.put("a/Qwen-GGUF", Repository::new(&[]));

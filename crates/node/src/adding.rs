@@ -6,7 +6,8 @@ use std::sync::Arc;
 use exo_store::ModelRecord;
 use exo_types::ModelId;
 
-use crate::library::{Library, LibraryError};
+use crate::library::Library;
+use crate::library_error::LibraryError;
 
 /// Hashes a file or folder, opens it, and gives it its name.
 pub async fn add(

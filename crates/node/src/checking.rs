@@ -11,7 +11,8 @@ use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
 
 use crate::bulk::{DIGEST_CHUNKS_MAX, FetchError, Fetcher};
-use crate::library::{Library, LibraryError};
+use crate::library::Library;
+use crate::library_error::LibraryError;
 use exo_accelerators::chain;
 
 /// What a check found.

@@ -27,6 +27,7 @@ use tokio::sync::{Semaphore, watch};
 
 pub use self::register::check_opens;
 pub use self::views::{found_model_view, found_repo_view, repo_view};
+use crate::NodeConfig;
 use crate::events::EventSender;
 use crate::host::Host;
 use crate::library::Library;
@@ -69,6 +70,8 @@ pub struct Shared {
     pulls: Mutex<Pulls>,
     changes: watch::Sender<()>,
     turns: Semaphore,
+    /// What is placed is planned with.
+    config: NodeConfig,
 }
 
 #[derive(Default)]
@@ -86,7 +89,7 @@ pub struct Parts {
     pub data_dir: PathBuf,
     pub node_id: String,
     pub node_name: String,
-    pub is_private: bool,
+    pub config: NodeConfig,
     pub stop: watch::Receiver<bool>,
 }
 
@@ -99,7 +102,7 @@ impl NodeDownloads {
 
     /// The list as an earlier run of the node left it; what was not paused goes on.
     pub fn new(parts: Parts) -> Self {
-        let Parts { library, node, host, view, data_dir, node_id, node_name, is_private, stop } = parts;
+        let Parts { library, node, host, view, data_dir, node_id, node_name, config, stop } = parts;
         let shared = Arc::new(Shared {
             library,
             node,
@@ -109,10 +112,11 @@ impl NodeDownloads {
             data_dir,
             node_id,
             node_name,
-            is_kept: !is_private,
+            is_kept: !config.is_private,
             pulls: Mutex::default(),
             changes: watch::Sender::new(()),
             turns: Semaphore::new(TURNS),
+            config,
         });
         let downloads = Self { shared, stop };
         if downloads.shared.is_kept {
@@ -140,6 +144,7 @@ impl NodeDownloads {
             endpoint: saved.endpoint.clone(),
             token: None,
             layers_only: saved.layers_only,
+            to_run: saved.to_run,
             update_of: saved.update_of.clone(),
             commit: None,
         };

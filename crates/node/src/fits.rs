@@ -13,6 +13,7 @@ mod words;
 
 use std::path::Path;
 
+use exo_api::ClusterView;
 use exo_api::fits::{FitPlanView, FitSizeView, FitVerdict, FitView, FitsView};
 use exo_formats::Model;
 use exo_hub::{Cancel, Client, HubError, Licence, Reference, Settings};
@@ -24,10 +25,12 @@ use exo_types::{KvDType, ModelShape, NodeId};
 pub use crate::reference_error::ReferenceError;
 use catalogue::{CATALOGUE, CatalogueModel};
 pub use model_shape::ModelNumbers;
+pub(crate) use reference::choose_fitting;
 use reference::fit_reference;
 pub use words::{answer as answer_text, pages};
 
 use crate::cache::CacheRequest;
+use crate::config::NodeConfig;
 use crate::details::Details;
 use crate::heads::OutlineFolder;
 use crate::{described, planning};
@@ -81,6 +84,22 @@ pub(crate) struct SizedModel {
 }
 
 impl FitsCluster {
+    /// The cluster as this node sees it, for models as it places them.
+    pub(crate) fn seen(view: &ClusterView, config: &NodeConfig) -> Self {
+        let (devices, links) = planning::devices_of(view);
+        let NodeConfig { context_tokens, slots, cache_tokens, kv, .. } = *config;
+        Self { devices, links, context_tokens, slots, cache_tokens, kv }
+    }
+
+    /// With nothing in any memory.
+    fn emptied(&self) -> Self {
+        let mut emptied = self.clone();
+        for device in &mut emptied.devices {
+            device.device.memory_free_bytes = device.device.memory_total_bytes;
+        }
+        emptied
+    }
+
     fn request(&self, model: &SizedModel, context_tokens: u32) -> PlanRequest {
         let devices = self.devices.clone();
         let Self { slots, cache_tokens, kv, .. } = *self;

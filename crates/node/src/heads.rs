@@ -13,6 +13,9 @@ use exo_hub::{Cancel, Client, Plan, PlannedFile, RepoCommit};
 
 use crate::reference_error::ReferenceError;
 
+/// Documents of a repository that say nothing of what a model is: whoever talks to it needs them.
+const VOCABULARIES: [&str; 3] = ["tokenizer.json", "vocab.json", "merges.txt"];
+
 /// Outlines of one process at once.
 const OUTLINES_MAX: usize = 64;
 const OUTLINES_KEPT: Duration = Duration::from_secs(3600);
@@ -67,6 +70,8 @@ pub struct HeadReader<'a> {
     first_bytes: u64,
     bytes_max: u64,
     left: u64,
+    /// Whether documents are left out that only whoever talks to a model needs.
+    is_shape_only: bool,
     /// How far each file was read, by its name.
     read: BTreeMap<String, u64>,
 }
@@ -80,7 +85,13 @@ impl<'a> HeadReader<'a> {
         first_bytes: u64,
         bytes_max: u64,
     ) -> Self {
-        Self { client, cancel, folder, first_bytes, bytes_max, left: bytes_max, read: BTreeMap::new() }
+        let (left, read) = (bytes_max, BTreeMap::new());
+        Self { client, cancel, folder, first_bytes, bytes_max, left, is_shape_only: false, read }
+    }
+
+    /// Reads what says how large a model is and of which kind: no vocabulary that is a file of its own, and no licence.
+    pub fn of_shape(self) -> Self {
+        Self { is_shape_only: true, ..self }
     }
 
     /// The model of a plan, without weights.
@@ -101,7 +112,9 @@ impl<'a> HeadReader<'a> {
                 Ok(model) if model.files.iter().all(|f| f.head_bytes <= wanted || !is_gguf(&f.name)) => {
                     return Ok(model);
                 }
-                Err(source) if !is_more || is_unknown_architecture(&source) => {
+                Err(source)
+                    if !is_more || is_unknown_architecture(&source) || self.is_head_read(plan, &root) =>
+                {
                     return Err(ReferenceError::Open {
                         reference: plan.reference.clone(),
                         source: Box::new(source),
@@ -112,9 +125,19 @@ impl<'a> HeadReader<'a> {
         }
     }
 
+    /// Whether enough was read of each file for what is wrong with the model to be so.
+    fn is_head_read(&self, plan: &Plan, root: &Path) -> bool {
+        let folder = plan.folder(root);
+        plan.files.iter().filter(|file| is_gguf(&file.name)).all(|file| {
+            let needed = exo_formats::gguf::head_bytes_needed(&folder.join(file.below()));
+            needed.is_some_and(|bytes| bytes <= self.read_bytes(&file.name))
+        })
+    }
+
     /// Where the files of a plan lie.
     pub fn root(&self, plan: &Plan) -> PathBuf {
-        self.folder.join(&plan.choice.variant.label)
+        // That of a registry may be a digest.
+        self.folder.join(plan.choice.variant.label.replace(':', "-"))
     }
 
     /// Reads on until a file is there up to this byte, or whole; what came.
@@ -141,6 +164,7 @@ impl<'a> HeadReader<'a> {
                     let length = length.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
                     length.saturating_add(8)
                 }
+                false if self.is_shape_only && is_for_talk(&file.name) => 0,
                 false => file.size,
             };
             self.read_to(plan, file, end)?;
@@ -185,4 +209,9 @@ fn is_unknown_architecture(error: &OpenError) -> bool {
 
 fn is_gguf(name: &str) -> bool {
     name.ends_with(".gguf")
+}
+
+/// Whether a document says nothing of a model's shape.
+fn is_for_talk(name: &str) -> bool {
+    VOCABULARIES.contains(&name) || !name.ends_with(".json")
 }

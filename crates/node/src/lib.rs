@@ -46,6 +46,7 @@ mod heads;
 mod host;
 mod hub_bytes;
 mod library;
+mod library_error;
 mod log_capture;
 mod logs;
 mod meters;

@@ -1,6 +1,5 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
-mod errors;
 pub(crate) mod room;
 
 use std::collections::{HashMap, HashSet};
@@ -25,7 +24,7 @@ use crate::obtain::Obtaining;
 use crate::turn_rules::TurnRules;
 use exo_accelerators::chain;
 
-pub use errors::LibraryError;
+use crate::library_error::LibraryError;
 use room::Room;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.

@@ -121,7 +121,7 @@ impl Node {
             data_dir: data_dir.clone(),
             node_id: id.to_full(),
             node_name: name.clone(),
-            is_private: config.is_private,
+            config: config.clone(),
             stop: stopped.clone(),
         });
         let own = own_facts(hands.library.clone(), downloads.lister());

@@ -16,7 +16,7 @@ use exo_types::NodeId;
 
 use crate::bulk::{FetchError, FetchProgress, Fetcher, From, PeerChunks};
 use crate::hub_bytes::HubBytes;
-use crate::library::LibraryError;
+use crate::library_error::LibraryError;
 use exo_accelerators::chain;
 
 /// Chunks that are asked of the hub between two looks at what members have.

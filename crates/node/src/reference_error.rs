@@ -24,6 +24,14 @@ pub enum ReferenceError {
         /// The bound.
         bytes_max: u64,
     },
+    /// It is to run, and nothing of it fits.
+    #[error("{reference} does not fit these machines: {summary}; nothing of it was fetched")]
+    DoesNotFit {
+        /// What was asked for.
+        reference: String,
+        /// How much is missing.
+        summary: String,
+    },
     /// What it is, exo does not run.
     #[error("cannot read what {reference} is")]
     Open {
@@ -56,6 +64,9 @@ impl ReferenceError {
         match self {
             Self::Hub(error) => error.hint(),
             Self::NoRoom(error) => Some(error.hint()),
+            Self::DoesNotFit { .. } => Some(
+                "`exo fits` with the same name says what would make it fit; `exo pull` fetches it all the same",
+            ),
             Self::Superseded => {
                 Some("`exo update` looks again; `exo pulls cancel` takes this one from the list")
             }

@@ -30,12 +30,12 @@ struct Drawn([u8; 32]);
 #[derive(Default)]
 pub(crate) struct Numbers {
     /// Where this node asked: its own number, and the other's.
-    asked: Mutex<Kept>,
+    asked: Mutex<NumbersByNode>,
     /// Where this node was asked: its own number, and what the other had committed to.
-    answered: Mutex<Kept>,
+    answered: Mutex<NumbersByNode>,
 }
 
-type Kept = BTreeMap<NodeId, ([u8; 32], [u8; 32])>;
+type NumbersByNode = BTreeMap<NodeId, ([u8; 32], [u8; 32])>;
 
 impl Numbers {
     /// The side that joins.
@@ -80,11 +80,11 @@ impl Numbers {
     }
 }
 
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+fn lock(kept: &Mutex<NumbersByNode>) -> MutexGuard<'_, NumbersByNode> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn keep(kept: &Mutex<Kept>, peer: NodeId, numbers: ([u8; 32], [u8; 32])) {
+fn keep(kept: &Mutex<NumbersByNode>, peer: NodeId, numbers: ([u8; 32], [u8; 32])) {
     let mut kept = lock(kept);
     if kept.len() >= KEPT_MAX && !kept.contains_key(&peer) {
         kept.pop_first();

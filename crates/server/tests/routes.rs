@@ -183,7 +183,7 @@ async fn administration_reaches_the_node() {
     remove aeaqcaib
     add /m.gguf
     forget org/good
-    pull PullRequest { reference: "hf.co/org/good", ranges_max: None, rate_max_bytes_per_s: None, endpoint: None, token: Some(HubToken(***)), layers_only: false, update_of: None, commit: None }
+    pull PullRequest { reference: "hf.co/org/good", ranges_max: None, rate_max_bytes_per_s: None, endpoint: None, token: Some(HubToken(***)), layers_only: false, to_run: false, update_of: None, commit: None }
     pause 7
     resume 7
     pause 8

@@ -33,6 +33,8 @@ pub struct CachedModel {
     pub bytes: u64,
     /// SHA-256 of the file in hex, where the program keeps it.
     pub sha256: Option<String>,
+    /// Its other files of which the program keeps the SHA-256, with that.
+    pub more: Vec<(PathBuf, String)>,
     /// Why it cannot be used.
     pub problem: Option<String>,
 }
@@ -88,7 +90,7 @@ pub fn find_cached<'a>(found: &'a [CachedModel], name: &str) -> Result<Option<&'
     let is_of_repo = |m: &CachedModel| {
         let its = m.name.to_lowercase();
         let file = its.strip_prefix(repo).and_then(|rest| rest.strip_prefix('/'));
-        repo.contains('/') && file.is_some_and(|file| !file.contains("mmproj") && file.contains(label))
+        repo.contains('/') && file.is_some_and(|file| !file.contains("mmproj") && has_label(file, label))
     };
     let rules: [&dyn Fn(&CachedModel) -> bool; 2] = [&is_named, &is_of_repo];
     for rule in rules {
@@ -112,8 +114,18 @@ pub fn find_cached<'a>(found: &'a [CachedModel], name: &str) -> Result<Option<&'
     Ok(None)
 }
 
+/// Whether a label stands in a file's name by itself: `q4_k` is not that of `m-q4_k_m.gguf`.
+fn has_label(file: &str, label: &str) -> bool {
+    let is_edge = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
+    label.is_empty()
+        || file.match_indices(label).any(|(at, _)| {
+            is_edge(file[..at].chars().next_back()) && is_edge(file[at + label.len()..].chars().next())
+        })
+}
+
 /// A GGUF file, with what stands in the way of using it. `sha256` is what its program says of it.
 fn gguf(name: String, path: PathBuf, cache: &'static str, sha256: Option<String>) -> CachedModel {
+    let mut more = Vec::new();
     let (bytes, problem) = match fs::metadata(&path) {
         Err(_) if fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink()) => {
             (0, Some("its link leads to a file that is not there".to_owned()))
@@ -123,19 +135,23 @@ fn gguf(name: String, path: PathBuf, cache: &'static str, sha256: Option<String>
         }
         Err(e) => (0, Some(format!("it cannot be found: {e}"))),
         Ok(m) if !m.is_file() => (0, Some("it is not a file".to_owned())),
-        Ok(m) => with_other_parts(&path, m.len()),
+        Ok(m) => with_other_parts(&path, m.len(), &mut more),
     };
-    CachedModel { name, path, cache, bytes, sha256, problem }
+    CachedModel { name, path, cache, bytes, sha256, more, problem }
 }
 
-/// Bytes of a file and of the other parts of its model, and what is wrong with one of them.
-fn with_other_parts(first: &Path, bytes: u64) -> (u64, Option<String>) {
+/// Bytes of a file and of the other parts of its model, and what is wrong with one of them. Digests of the others go to `more`.
+fn with_other_parts(first: &Path, bytes: u64, more: &mut Vec<(PathBuf, String)>) -> (u64, Option<String>) {
     let mut bytes = bytes;
     let name = file_name(first);
     let Some((base, _, count)) = numbers_of(&name) else { return (bytes, unreadable(first)) };
     for part in 2..=count {
-        match fs::metadata(first.with_file_name(format!("{base}-{part:05}-of-{count:05}.gguf"))) {
-            Ok(m) if m.is_file() => bytes = bytes.saturating_add(m.len()),
+        let path = first.with_file_name(format!("{base}-{part:05}-of-{count:05}.gguf"));
+        match fs::metadata(&path) {
+            Ok(m) if m.is_file() => {
+                bytes = bytes.saturating_add(m.len());
+                more.extend(huggingface::digest_of(&path).map(|digest| (path, digest)));
+            }
             _ => return (bytes, Some(format!("part {part} of {count} is not there"))),
         }
     }
@@ -158,7 +174,7 @@ fn unreadable(path: &Path) -> Option<String> {
 
 /// A model that is there and that nothing can be done about.
 fn unusable(name: String, path: PathBuf, cache: &'static str, problem: String) -> CachedModel {
-    CachedModel { name, path, cache, bytes: 0, sha256: None, problem: Some(problem) }
+    CachedModel { name, path, cache, bytes: 0, sha256: None, more: Vec::new(), problem: Some(problem) }
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {

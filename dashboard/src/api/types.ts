@@ -868,8 +868,11 @@ export type FitView = {
 export type FitsQuery = {
   /** Context to plan for, in tokens; the node's usual one if left out. */
   context_tokens?: number | null;
+  /** Another hub than the node's: the address of a mirror. */
+  endpoint?: string | null;
   /** Only this one: a name of the catalogue, name or id of a model that is known, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`. */
   reference?: string | null;
+  token?: HubToken | null;
 };
 
 /** Models and whether they fit, best first. */
@@ -2199,6 +2202,8 @@ export type PullRequest = {
   rate_max_bytes_per_s?: number | null;
   /** As in `exo pull`: `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`, or the address of a GGUF file. */
   reference: string;
+  /** It is to run: what is here of the reference is taken, of whatever commit, and the hub is asked only where nothing is. */
+  to_run?: boolean;
   token?: HubToken | null;
   /** The id of a model of this node of which `reference` means a newer commit. Its type and its files that have not changed are taken over; once the newer one is here it has the name, and the older one goes as soon as nothing uses it. */
   update_of?: string | null;

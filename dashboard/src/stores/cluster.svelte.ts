@@ -34,6 +34,11 @@ export class ClusterStore {
     return this.view?.nodes ?? [];
   }
 
+  /** Machines that are there. */
+  get alive(): number {
+    return this.nodes.filter((node) => node.status === "alive").length;
+  }
+
   get instances(): InstanceView[] {
     return this.view?.instances ?? [];
   }

@@ -3,6 +3,9 @@
 import { ApiError, ask } from "../api/client";
 import type { PullView } from "../api/types";
 
+/** The hub is somebody else's, and may be slow. */
+const START_MS = 60_000;
+
 class DownloadStore {
   /** `null` until the node has said. */
   list = $state.raw<PullView[] | null>(null);
@@ -13,6 +16,12 @@ class DownloadStore {
   take(list: PullView[]): void {
     this.list = list;
     this.problem = "";
+  }
+
+  /** Begins one. Of several machines none needs more than its layers, and no disk the whole: then only the heads are read, until it is placed. */
+  async fetch(reference: string, machines: number): Promise<void> {
+    const layers_only = machines > 1 && reference.startsWith("hf.co/");
+    await ask("/exo/v1/pulls", { method: "POST", body: layers_only ? { reference, layers_only } : { reference }, deadline_ms: START_MS });
   }
 
   /** Asks at once: after an action, and where the stream has not told them yet. */

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use exo_api::HubToken;
 use exo_api::fits::{FitPlanView, FitVerdict, FitView, FitsQuery, FitsView};
 use exo_hub::Cancel;
 use exo_node::fits::{self, FitsCluster};
@@ -25,27 +26,34 @@ pub async fn run(config: &Config, args: Fits) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(client) = Client::running(&config.data_dir()).await {
-        asked(&client, &args).await?;
+        asked(config, &client, &args).await?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut stop = StopSignal::new()?;
     let started = run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), &mut stop).await?;
     let Some(running) = started else { return Ok(ExitCode::from(INTERRUPTED)) };
     let result = tokio::select! {
-        result = asked(&running.client, &args) => result.map(|()| ExitCode::SUCCESS),
+        result = asked(config, &running.client, &args) => result.map(|()| ExitCode::SUCCESS),
         () = stop.wait() => Ok(ExitCode::from(INTERRUPTED)),
     };
     running.stop().await;
     result
 }
 
-async fn asked(client: &Client, args: &Fits) -> anyhow::Result<()> {
+async fn asked(config: &Config, client: &Client, args: &Fits) -> anyhow::Result<()> {
     let spinner = ui::spinner();
     spinner.set_message("planning");
     let all = match (&args.reference, args.context) {
         (None, None) => client.get("/exo/v1/fits").await,
         (reference, context_tokens) => {
-            let query = FitsQuery { reference: reference.clone(), context_tokens };
+            // The environment of this command counts, not that of the node.
+            let settings = super::pull::settings(config)?;
+            let query = FitsQuery {
+                reference: reference.clone(),
+                context_tokens,
+                endpoint: Some(settings.endpoint.to_string()),
+                token: settings.token.as_ref().map(|token| HubToken(token.reveal().to_owned())),
+            };
             client.post("/exo/v1/fits", &query).await
         }
     };

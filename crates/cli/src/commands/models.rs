@@ -128,8 +128,8 @@ pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option
     if matches!(model.parse::<Reference>(), Ok(Reference::Path(_))) {
         return Ok(Some(add(client, path).await?.name));
     }
-    if is_known(client, model).await? {
-        return Ok(Some(model.to_owned()));
+    if let Some(name) = known(client, model).await? {
+        return Ok(Some(name));
     }
     if path.exists() {
         return Ok(Some(add(client, path).await?.name));
@@ -140,9 +140,32 @@ pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option
     }
 }
 
-async fn is_known(client: &Client, name: &str) -> anyhow::Result<bool> {
+/// What the node calls a model that is meant by its name, or by the first characters of its id.
+pub async fn known(client: &Client, text: &str) -> anyhow::Result<Option<String>> {
     let models: Vec<ModelView> = client.get("/exo/v1/models").await?;
-    Ok(models.iter().any(|m| m.name == name || m.id.starts_with(name)))
+    let models: Vec<(&str, &str)> = models.iter().map(|m| (m.name.as_str(), m.id.as_str())).collect();
+    named(&models, text)
+}
+
+/// Shorter beginnings of an id are too easily somebody's name.
+const ID_CHARS_MIN: usize = 6;
+
+/// Among names and ids.
+fn named(models: &[(&str, &str)], text: &str) -> anyhow::Result<Option<String>> {
+    if models.iter().any(|(name, _)| *name == text) {
+        return Ok(Some(text.to_owned()));
+    }
+    let lower = text.to_ascii_lowercase();
+    let is_id = lower.len() >= ID_CHARS_MIN && lower.bytes().all(|b| b.is_ascii_hexdigit());
+    let found: Vec<_> = models.iter().filter(|(_, id)| is_id && id.starts_with(&lower)).collect();
+    match found.as_slice() {
+        [] => Ok(None),
+        [(_, id)] => Ok(Some((*id).to_owned())),
+        several => {
+            let names: Vec<&str> = several.iter().map(|(name, _)| *name).collect();
+            bail!("the ids of {} begin with {text}: give more of it, or a name", names.join(", "))
+        }
+    }
 }
 
 async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
@@ -209,6 +232,18 @@ pub fn segment(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_model_is_known_by_its_name_or_by_six_characters_of_its_id() {
+        let models = [("fa", "3fa9c1aa"), ("b", "3fa9c1bb"), ("c", "0123456789")];
+        let named = |text: &str| super::named(&models, text).map_err(|e| e.to_string());
+        assert_eq!(named("fa"), Ok(Some("fa".to_owned())));
+        assert_eq!(named("012345"), Ok(Some("0123456789".to_owned())));
+        for text in ["f", "01234", "3fa9", "x"] {
+            assert_eq!(named(text), Ok(None), "{text}");
+        }
+        assert!(named("3FA9C1").unwrap_err().contains("fa, b"));
+    }
+
     #[test]
     fn a_name_with_slashes_is_one_segment() {
         assert_eq!(super::segment("a/b c"), "a%2Fb%20c");

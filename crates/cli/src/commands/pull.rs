@@ -167,6 +167,7 @@ pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> a
     let mut request = request(reference, &settings, ranges, None);
     // Of several machines none needs more than its layers.
     request.layers_only = matches!(reference, Reference::Hub(_)) && has_others(client).await?;
+    request.to_run = true;
     let began = pulls::begin(client, &request).await?;
     match pulls::follow(client, &began).await? {
         Followed::Done(pull) => {

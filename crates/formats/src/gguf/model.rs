@@ -27,6 +27,16 @@ pub(crate) fn open_bytes(name: &str, bytes: Vec<u8>) -> Result<Model, OpenError>
     describe(&parts)
 }
 
+/// How many bytes of a GGUF file have to be there for what its head says to be so: up to its end, or up to what is wrong with it. For a file
+/// that is holes behind what was read of it. `None` if it cannot be read.
+pub fn head_bytes_needed(path: &Path) -> Option<u64> {
+    let file = crate::MappedFile::open(path).ok()?;
+    let parsed = Gguf::parse(exo_types::ByteSource::bytes(&file));
+    exo_types::ByteSource::check(&file).ok()?;
+    // What is wrong stands in a field of eight bytes at most, or in one whose length is known before.
+    Some(parsed.map_or_else(|error| error.offset.saturating_add(8), |gguf| gguf.data_start))
+}
+
 fn describe(parts: &[Part]) -> Result<Model, OpenError> {
     let described = describe_parts(parts);
     for part in parts {

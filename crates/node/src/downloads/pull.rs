@@ -15,9 +15,10 @@ use super::rate::Rate;
 use super::register::{check_opens, register};
 use super::saved::SavedPull;
 use super::updates::Older;
+use crate::fits::{self, FitsCluster};
 use crate::hub_bytes::TOKEN_MAX;
-use crate::library::LibraryError;
 use crate::library::room::Taken;
+use crate::library_error::LibraryError;
 use crate::reference_error::ReferenceError;
 use exo_accelerators::chain;
 
@@ -119,14 +120,18 @@ impl Pull {
         }
         let pinned = self.pinned.as_ref();
         let shown = || self.commit().map(str::to_owned);
-        let known = plan
-            .as_ref()
-            .map(|p| (p.commit.clone().or_else(shown), p.choice.variant.label.clone(), p.relative_folder()));
-        let (commit, label, folder) = match known {
-            Some((commit, label, folder)) => (commit, Some(label), Some(folder.to_owned())),
-            None => (shown(), pinned.and_then(|p| p.label.clone()), pinned.and_then(|p| p.folder.clone())),
+        let (commit, label, file, folder) = match (plan, pinned) {
+            (Some(plan), _) => {
+                let first = plan.files.first().map(|file| file.name.clone());
+                let gguf = first.filter(|name| plan.commit.is_some() && name.ends_with(".gguf"));
+                let label = Some(plan.choice.variant.label.clone());
+                (plan.commit.clone().or_else(shown), label, gguf, Some(plan.relative_folder().to_owned()))
+            }
+            (None, Some(p)) => (shown(), p.label.clone(), p.file.clone(), p.folder.clone()),
+            (None, None) => (shown(), None, None, None),
         };
         Some(SavedPull {
+            file,
             reference: self.reference.whole(),
             commit,
             label,
@@ -135,6 +140,7 @@ impl Pull {
             ranges_max: self.request.ranges_max,
             rate_max_bytes_per_s: self.request.rate_max_bytes_per_s,
             layers_only: self.request.layers_only,
+            to_run: self.request.to_run,
             update_of: self.request.update_of.clone(),
             is_paused: *self.wish.borrow() == Wish::Pause,
             started_unix_s: view.started_unix_s,
@@ -197,9 +203,11 @@ impl Pull {
     fn pinned_reference(&self) -> Reference {
         let Reference::Hub(hub) = &self.reference else { return self.reference.clone() };
         let mut hub = hub.clone();
-        if let Some(SavedPull { commit: Some(commit), label, .. }) = &self.pinned {
+        if let Some(SavedPull { commit: Some(commit), label, file, .. }) = &self.pinned {
             hub.revision = Some(commit.clone());
-            if hub.file.is_none() && hub.quantisation.is_none() {
+            if hub.names_no_type() {
+                // Two files may have the same label.
+                hub.file.clone_from(file);
                 hub.quantisation.clone_from(label);
             }
         }
@@ -218,27 +226,35 @@ impl Pull {
         options.rate_max = self.request.rate_max_bytes_per_s;
         options.ranges_max = self.request.ranges_max.map_or(options.ranges_max, usize::from);
         let is_update = self.request.update_of.is_some();
-        if let Some(here) =
-            settings.offline.filter(|_| !is_update).and_then(|_| options.on_disk(&self.reference))
-        {
-            return Ok(Brought::Files(here));
+        if let Some(here) = self.here(shared, &options, settings.offline).filter(|_| !is_update) {
+            return Ok(here);
         }
         let client = Client::new(settings.clone());
         let older = self.older(shared)?;
         let plan = match self.plan(shared, &client, older.as_ref(), cancel) {
             // Without a line what is here of yesterday is what there is.
-            Err(error) if error.is_line_away() && !is_update => match options.on_disk(&self.reference) {
-                Some(here) => {
-                    tracing::warn!(reference = %self.reference, error = chain(&error), "taken from this disk as it is: nobody knows whether there is a newer one");
-                    return Ok(Brought::Files(here));
-                }
-                None => return Err(error.into()),
-            },
+            Err(ReferenceError::Hub(error)) if error.is_line_away() && !is_update => {
+                let why = format!("the hub does not answer ({})", chain(&error));
+                return self.here(shared, &options, Some(&why)).ok_or(ReferenceError::Hub(error));
+            }
             plan => plan?,
         };
         self.show(shared, |view| view.state = PullState::Fetching);
         if self.request.layers_only && !plan.is_here(&options.root) {
-            let (known, is_new) = register(&shared.library, &shared.data_dir, &client, &plan, cancel)?;
+            let registered = match register(&shared.library, &shared.data_dir, &client, &plan, cancel) {
+                Err(ReferenceError::Hub(error @ HubError::Lacks { .. })) if self.request.to_run => {
+                    let error = chain(&error);
+                    tracing::warn!(reference = plan.reference, error, "this machine fetches the whole model");
+                    self.show(shared, |view| {
+                        view.reason = Some(format!("{error}: this machine fetches all of it"))
+                    });
+                    None
+                }
+                registered => Some(registered?),
+            };
+            let Some((known, is_new)) = registered else {
+                return self.fetch_whole(shared, (&client, &plan, &options), older.as_ref(), cancel);
+            };
             shared.library.hub().use_settings(known.id, settings);
             shared.library.store().asked_for(known.id, &plan.reference).map_err(|source| {
                 let folder = shared.data_dir.display().to_string();
@@ -246,12 +262,22 @@ impl Pull {
             })?;
             return Ok(Brought::Known { known, is_new });
         }
+        self.fetch_whole(shared, (&client, &plan, &options), older.as_ref(), cancel)
+    }
+
+    fn fetch_whole(
+        &self,
+        shared: &Shared,
+        (client, plan, options): (&Client, &Plan, &PullOptions),
+        older: Option<&Older>,
+        cancel: &Cancel,
+    ) -> Result<Brought, ReferenceError> {
         let mut copies = plan.copies(&options.root);
-        copies.extend(older.as_ref().and_then(Older::files));
+        copies.extend(older.and_then(Older::files));
         let needed_bytes = plan.have(&options.root, &copies).missing_bytes;
         // Another attempt has read it already.
         if plan.missing_bytes(&options.root) == plan.bytes() {
-            check_opens(&shared.data_dir, &client, &plan, needed_bytes, cancel)?;
+            check_opens(&shared.data_dir, client, plan, needed_bytes, cancel)?;
         }
         let mut room = self.take_room(shared, needed_bytes, cancel)?;
         let linked = plan.link_unchanged(&options.root, &copies);
@@ -260,12 +286,48 @@ impl Pull {
             drop(room); // this disk has no hard links
             room = self.take_room(shared, missing_bytes, cancel)?;
         }
-        let fetched = self.fetch_files(shared, &client, &plan, &options, &room.claim, cancel);
+        let fetched = self.fetch_files(shared, client, plan, options, &room.claim, cancel);
         // What another process fetches to this folder counts on them; else the next attempt makes them again.
         if fetched.as_ref().is_err_and(|error| !matches!(error, HubError::Busy { .. })) {
             linked.iter().for_each(|path| _ = std::fs::remove_file(path));
         }
         Ok(Brought::Files(fetched?))
+    }
+
+    /// What is here of the reference, where the hub is not asked: it cannot be, as `why` says, or need not be.
+    fn here(&self, shared: &Shared, options: &PullOptions, why: Option<&str>) -> Option<Brought> {
+        let found = match why {
+            Some(_) => options.on_disk(&self.reference),
+            None if self.request.to_run => options.fetched_for(&self.reference),
+            None => return None,
+        };
+        let known = || {
+            let text = self.reference.to_string();
+            let records = shared.library.store().list().inspect_err(|error| {
+                tracing::warn!(error = chain(error), "the list of models cannot be read");
+            });
+            let is_it =
+                |r: &ModelRecord| r.is_of_hub && !r.is_replaced && r.reference.as_ref() == Some(&text);
+            records.ok()?.into_iter().find(is_it)
+        };
+        let brought = match found {
+            Some(files) => Brought::Files(files),
+            None => Brought::Known { known: known()?, is_new: false },
+        };
+        if let Some(why) = why {
+            let reference = self.reference.to_string();
+            tracing::warn!(
+                reference,
+                why,
+                "what is on this disk is taken; whether there is a newer commit was not asked"
+            );
+            self.show(shared, |view| {
+                view.reason = Some(format!(
+                    "{why}: it is taken from this disk, and nobody was asked for a newer commit"
+                ));
+            });
+        }
+        Some(brought)
     }
 
     /// Takes room on the disk, and shows what went for it.
@@ -320,14 +382,22 @@ impl Pull {
         client: &Client,
         older: Option<&Older>,
         cancel: &Cancel,
-    ) -> Result<Plan, HubError> {
+    ) -> Result<Plan, ReferenceError> {
         if let Some(plan) = self.lock().plan.clone() {
             return Ok(plan);
         }
         self.show(shared, |view| view.state = PullState::Resolving);
         let mut plan = match older {
             Some(older) => exo_hub::resolve_again(client, &older.origin, self.commit(), cancel)?,
-            None => exo_hub::resolve(client, &self.pinned_reference(), shared.memory().as_ref(), cancel)?,
+            None => match self.pinned_reference() {
+                Reference::Hub(hub)
+                    if self.request.to_run && hub.names_no_type() && shared.knows_devices() =>
+                {
+                    let cluster = FitsCluster::seen(&shared.view.borrow(), &shared.config);
+                    fits::choose_fitting(&cluster, client, &hub, &shared.data_dir, cancel)?
+                }
+                reference => exo_hub::resolve(client, &reference, shared.memory().as_ref(), cancel)?,
+            },
         };
         plan.reference = self.reference.to_string();
         self.lock().plan = Some(plan.clone());
@@ -532,6 +602,11 @@ async fn attempt(
 }
 
 impl Shared {
+    /// Whether any device was reported yet: without one, nothing would fit.
+    fn knows_devices(&self) -> bool {
+        self.view.borrow().nodes.iter().any(|node| !node.devices.is_empty())
+    }
+
     /// Waits until each member has said what it has, but for those that are not there.
     async fn wait_for_reports(&self, cancel: &Cancel) {
         let deadline = Instant::now() + REPORTS_MAX;

@@ -128,9 +128,10 @@ fn digest_of(hex: &str) -> Option<[u8; 32]> {
 }
 
 fn no_digest(plan: &Plan, file: &str) -> ReferenceError {
-    let problem = format!("it gives no digest of {}", exo_types::printable(file, 100));
-    let attempt = "name a model before it is fetched; `exo pull` fetches all of it".to_owned();
-    ReferenceError::Hub(HubError::Answer { host: plan.repo.clone(), attempt, problem })
+    let problem =
+        format!("it gives no digest of {}; `exo pull` fetches all of it", exo_types::printable(file, 100));
+    let attempt = "fetch a model in layers".to_owned();
+    ReferenceError::Hub(HubError::Lacks { host: plan.repo.clone(), attempt, problem })
 }
 
 #[cfg(test)]

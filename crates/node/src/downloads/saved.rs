@@ -20,6 +20,9 @@ pub struct SavedPull {
     pub commit: Option<String>,
     /// What of the repository was chosen.
     pub label: Option<String>,
+    /// The first of its files, of a GGUF model: two may have the same label.
+    #[serde(default)]
+    pub file: Option<String>,
     /// Where its files are.
     pub folder: Option<PathBuf>,
     /// Another hub than the node's.
@@ -31,6 +34,9 @@ pub struct SavedPull {
     /// Whether only the heads are read.
     #[serde(default)]
     pub layers_only: bool,
+    /// Whether what was here before would have done.
+    #[serde(default)]
+    pub to_run: bool,
     /// The model whose newer commit it is.
     #[serde(default)]
     pub update_of: Option<String>,
@@ -100,11 +106,13 @@ mod tests {
             reference: "hf.co/a/b".to_owned(),
             commit: Some("0".repeat(40)),
             label: Some("Q8_0".to_owned()),
-            folder: None,
+            file: Some("m-Q8_0.gguf".to_owned()),
+            folder: Some(PathBuf::from("a/b/0/Q8_0")),
             endpoint: None,
             ranges_max: Some(4),
             rate_max_bytes_per_s: None,
             layers_only: true,
+            to_run: false,
             update_of: Some("0a".to_owned()),
             is_paused: true,
             started_unix_s: 7,

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use super::{ANSWER_MAX, NodeFacade, ask_node};
 use crate::checking::CheckOutcome;
 use crate::events::EventSender;
-use crate::library::{Library, LibraryError};
+use crate::library::Library;
+use crate::library_error::LibraryError;
 use exo_accelerators::chain;
 
 /// Results that are kept; the oldest name goes first.

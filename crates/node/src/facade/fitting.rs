@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exo_api::AdminError;
 use exo_api::fits::{FitsQuery, FitsView};
-use exo_hub::Cancel;
+use exo_hub::{Cancel, HubError};
 
 use super::{Missing, NodeFacade, unavailable};
 use crate::config::NodeConfig;
@@ -31,7 +31,8 @@ impl NodeFacade {
         let NodeConfig { slots, cache_tokens, kv, .. } = self.config;
         let cluster = FitsCluster { devices, links, context_tokens, slots, cache_tokens, kv };
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
-        let settings = self.downloads.settings();
+        let (endpoint, token) = (query.endpoint.as_deref(), query.token.as_ref().map(|t| t.0.as_str()));
+        let settings = self.downloads.settings().and_then(|settings| settings.aimed(endpoint, token));
         let known = match &query.reference {
             Some(text) if fits::may_be_known(text) => self.known_model(text).await?,
             _ => None,
@@ -49,7 +50,13 @@ impl NodeFacade {
         let found = found.map_err(|e| AdminError::Failed { message: format!("planning broke off: {e}") })?;
         found.map_err(|error| match error {
             ReferenceError::Disk { .. } => AdminError::Failed { message: chain(&error) },
-            error => invalid("reference", chain(&error)),
+            ReferenceError::Hub(HubError::Reference { .. }) | ReferenceError::Unknown(_) => {
+                invalid("reference", chain(&error))
+            }
+            error => {
+                let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+                AdminError::Conflict { message: format!("{}{hint}", chain(&error)) }
+            }
         })
     }
 

@@ -13,7 +13,8 @@ use exo_types::ModelId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use crate::bulk::{FetchError, Fetcher};
-use crate::library::{Library, LibraryError, modified_unix_s};
+use crate::library::{Library, modified_unix_s};
+use crate::library_error::LibraryError;
 use exo_accelerators::chain;
 
 /// For one member to say what it has.

@@ -15,7 +15,8 @@ use super::placing::instance_request;
 use super::prompts::{check_prompt_text, prompt_bytes, text_bytes};
 use crate::events::Event;
 use crate::generate::{Prepared, Running, prepare, scores_prompt, stream};
-use crate::library::{LibraryError, OpenModel};
+use crate::library::OpenModel;
+use crate::library_error::LibraryError;
 use crate::meters::RequestWatch;
 use exo_accelerators::chain;
 

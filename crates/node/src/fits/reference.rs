@@ -6,10 +6,10 @@
 use std::path::Path;
 
 use exo_api::fits::{FitVerdict, FitView};
-use exo_hub::{Cancel, Client, HubReference, Plan, Reference};
+use exo_hub::{Cancel, Client, HubReference, Plan, Snapshot, Variant};
 
 use super::{FitsCluster, SizedModel, judge};
-use crate::heads::HeadReader;
+use crate::heads::{HeadReader, OutlineFolder};
 use crate::planning;
 use crate::reference_error::ReferenceError;
 
@@ -29,51 +29,98 @@ pub fn fit_reference(
     cancel: &Cancel,
 ) -> Result<FitView, ReferenceError> {
     let snapshot = client.snapshot(hub, cancel)?;
-    let variants = exo_hub::variants(&snapshot);
-    let is_wanted =
-        |label: &str| hub.quantisation.as_deref().is_none_or(|wanted| label.eq_ignore_ascii_case(wanted));
-    let is_named = hub.quantisation.is_some() || hub.file.is_some();
-    let usable = variants.iter().filter(|v| v.problem.is_none() && v.is_supported && is_wanted(&v.label));
-    // What is larger than all memory needs no look, but the smallest is looked at in any case.
-    let memory = cluster.memory_free_bytes();
-    let mut labels: Vec<&str> = usable.clone().filter(|v| v.bytes() <= memory).map(|v| &*v.label).collect();
-    if labels.is_empty() {
-        labels.extend(usable.clone().next_back().map(|v| &*v.label));
-    }
-    let mut reader = HeadReader::new(client, cancel, folder, FIRST_BYTES, BYTES_MAX);
-    let mut models = Vec::new();
-    let mut plan = None;
-    for label in labels.into_iter().take(if is_named { 1 } else { TRIES_MAX }) {
-        let mut one = hub.clone();
-        one.revision = Some(snapshot.commit.clone());
-        if hub.file.is_none() {
-            one.quantisation = Some(label.to_owned());
-        }
-        let found = exo_hub::resolve(client, &Reference::Hub(one), None, cancel)?;
-        let model = match reader.open(&found) {
-            // A second description does not fit into what is read: the first one says enough.
-            Err(ReferenceError::TooLarge { .. }) if !models.is_empty() => break,
-            other => sized(cluster, &found, &other?),
-        };
-        let fits = exo_planner::plan(&cluster.request(&model, cluster.context_tokens)).is_ok();
-        models.push(model);
-        plan = Some(found);
-        if fits {
-            break;
-        }
-    }
-    let Some(plan) = plan else {
+    let (tried, _) = look(cluster, (client, cancel), hub, &snapshot, folder)?;
+    let Some((plan, _)) = tried.last() else {
         let summary = "the repository has no model of a type that exo computes with".to_owned();
         return Ok(FitView { summary, ..empty(hub, &snapshot.licence) });
     };
+    let licence = plan.licence.clone();
+    let models: Vec<SizedModel> = tried.into_iter().map(|(_, model)| model).collect();
     let shape = models.first().map(|m| &m.shape);
     let view = FitView {
         parameters: shape
             .map_or(0, |s| s.layers.iter().map(|l| l.flops_per_token / 2).sum::<u64>() + tables(s)),
         context_tokens_max: shape.map_or(0, |s| s.context_tokens_max),
-        ..empty(hub, &plan.licence)
+        ..empty(hub, &licence)
     };
     Ok(judge(cluster, view, &models))
+}
+
+/// The largest model of a repository that fits the memory that is free now, by its head; else the smallest, if the machines could hold it
+/// with nothing beside it. For what is to run: nothing of what fits nowhere is fetched. Blocks.
+pub fn choose_fitting(
+    cluster: &FitsCluster,
+    client: &Client,
+    hub: &HubReference,
+    data_dir: &Path,
+    cancel: &Cancel,
+) -> Result<Plan, ReferenceError> {
+    let snapshot = client.snapshot(hub, cancel)?;
+    let outline = OutlineFolder::new(data_dir)?;
+    let (mut tried, is_fitting) = look(cluster, (client, cancel), hub, &snapshot, outline.path())?;
+    // Why there is none is said by who chooses among all.
+    let Some((mut plan, model)) = tried.pop() else {
+        return Ok(exo_hub::plan_of(client, hub, &snapshot, None, cancel)?);
+    };
+    if is_fitting {
+        plan.choice.reason = "the largest that fits the memory that is free now".to_owned();
+        return Ok(plan);
+    }
+    if exo_planner::plan(&cluster.emptied().request(&model, cluster.context_tokens)).is_ok() {
+        plan.choice.reason =
+            "the smallest there is: it fits once other programs and models give memory back".to_owned();
+        return Ok(plan);
+    }
+    let view = judge(cluster, empty(hub, &snapshot.licence), &[model]);
+    Err(ReferenceError::DoesNotFit { reference: hub.to_string(), summary: view.summary })
+}
+
+/// Looks at the head of what is named, or of one type after the other until one fits; whether the last one does.
+fn look(
+    cluster: &FitsCluster,
+    (client, cancel): (&Client, &Cancel),
+    hub: &HubReference,
+    snapshot: &Snapshot,
+    folder: &Path,
+) -> Result<(Vec<(Plan, SizedModel)>, bool), ReferenceError> {
+    let mut reader = HeadReader::new(client, cancel, folder, FIRST_BYTES, BYTES_MAX).of_shape();
+    let (mut tried, mut is_fitting) = (Vec::new(), false);
+    for one in candidates(cluster, hub, snapshot) {
+        let plan = exo_hub::plan_of(client, &one, snapshot, None, cancel)?;
+        if !plan.choice.variant.is_supported {
+            break;
+        }
+        let model = match reader.open(&plan) {
+            // A second description does not fit into what is read: the first one says enough.
+            Err(ReferenceError::TooLarge { .. }) if !tried.is_empty() => break,
+            other => sized(cluster, &plan, &other?),
+        };
+        is_fitting = exo_planner::plan(&cluster.request(&model, cluster.context_tokens)).is_ok();
+        tried.push((plan, model));
+        if is_fitting {
+            break;
+        }
+    }
+    Ok((tried, is_fitting))
+}
+
+/// What is looked at: what is named; else the largest that are no larger than all memory, and the smallest in any case. By their files, as
+/// several may have the same label.
+fn candidates(cluster: &FitsCluster, hub: &HubReference, snapshot: &Snapshot) -> Vec<HubReference> {
+    if hub.quantisation.is_some() || hub.file.is_some() {
+        return vec![hub.clone()];
+    }
+    let (variants, memory) = (exo_hub::variants(snapshot), cluster.memory_free_bytes());
+    let usable = exo_hub::usable(&variants);
+    let mut tried: Vec<&Variant> = usable.iter().copied().filter(|v| v.bytes() <= memory).collect();
+    tried.truncate(TRIES_MAX - 1);
+    tried.extend(usable.last().copied().filter(|smallest| !tried.contains(smallest)));
+    let named = tried.into_iter().map(|variant| {
+        let gguf = variant.files.first().map(|file| &file.path).filter(|path| path.ends_with(".gguf"));
+        let quantisation = if gguf.is_none() { Some(variant.label.clone()) } else { None };
+        HubReference { file: gguf.cloned(), quantisation, ..hub.clone() }
+    });
+    named.collect()
 }
 
 /// Numbers in the tables at a model's ends.

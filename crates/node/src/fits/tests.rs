@@ -6,7 +6,10 @@ use exo_api::fits::{FitVerdict, FitsView};
 use exo_planner::{DeviceRates, Figure, PlanDevice};
 use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, KvDType, NodeId, SupportClass};
 
-use super::{FitsCluster, find_known, fit_catalogue, fit_known};
+use exo_hub::{Cancel, Client, Reference, Settings};
+use exo_mock_hub::{MockHub, Repository};
+
+use super::{FitsCluster, ReferenceError, choose_fitting, find_known, fit_catalogue, fit_known, fit_one};
 
 /// `name=GIB@GB_PER_S`, one device each.
 fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
@@ -115,4 +118,75 @@ fn rates_by_type_count() {
     slow.devices[0].rates = rates;
     let sizes = fit_known(&slow, known).sizes;
     assert!(sizes[0].tokens_per_s.unwrap() < before / 2.0, "{sizes:?}");
+}
+
+/// A hub with one repository.
+fn hub_with(files: &[(&str, Vec<u8>)]) -> MockHub {
+    let hub = MockHub::start().unwrap();
+    hub.put("org/repo", Repository::new(files));
+    hub
+}
+
+fn fit_of(hub: &MockHub, text: &str) -> Result<FitsView, ReferenceError> {
+    let folder = tempfile::tempdir().unwrap();
+    let laptop = cluster("laptop=16@40", 4096);
+    fit_one(&laptop, text, Settings::of(&hub.endpoint()), folder.path(), &Cancel::default())
+}
+
+/// The built-in model in this length.
+fn demo(len: usize) -> Vec<u8> {
+    let mut bytes = exo_accelerators::DEMO_MODEL.to_vec();
+    bytes.resize(bytes.len().max(len), 0);
+    bytes
+}
+
+#[test]
+fn a_vocabulary_that_is_a_file_of_its_own_is_not_read_to_say_whether_a_model_fits() {
+    let fixture =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/fixtures/llama-bf16-tied");
+    let read = |name: &str| std::fs::read(fixture.join(name)).unwrap();
+    let hub = hub_with(&[
+        ("config.json", read("config.json")),
+        ("model.safetensors", read("model.safetensors")),
+        ("tokenizer.json", vec![b' '; 30 << 20]),
+    ]);
+    let view = fit_of(&hub, "hf.co/org/repo").unwrap();
+    assert_eq!(view.models[0].best.as_ref().unwrap().quantisation, "safetensors");
+    assert!(hub.sent_bytes() < 1 << 20, "{}", hub.sent_bytes());
+}
+
+#[test]
+fn two_files_of_one_type_are_two_models_and_a_part_of_a_name_means_one() {
+    let hub = hub_with(&[("m-Q4_K_XL.gguf", demo(0)), ("m-UD-Q4_K_XL.gguf", demo(4 << 20))]);
+    let best = |text: &str| fit_of(&hub, text).unwrap().models.remove(0).best.unwrap().download_bytes;
+    assert_eq!(best("hf.co/org/repo:UD-Q4_K_XL"), 4 << 20);
+    assert_eq!(best("hf.co/org/repo"), 4 << 20, "the larger one, and no question which");
+    let text = fit_of(&hub, "hf.co/org/repo:Q8_0").unwrap_err().to_string();
+    assert!(text.contains("nothing in it is `Q8_0`"), "{text}");
+}
+
+#[test]
+fn what_is_to_run_is_chosen_by_the_memory_that_is_free_and_refused_where_nothing_ever_fits() {
+    let hub = hub_with(&[
+        ("m-BF16.gguf", demo(9 << 20)),
+        ("m-Q8_0.gguf", demo(6 << 20)),
+        ("m-Q4_0.gguf", demo(5 << 20)),
+    ]);
+    let client = Client::new(Settings::of(&hub.endpoint()).unwrap());
+    let Reference::Hub(repo) = "hf.co/org/repo".parse().unwrap() else { panic!("a repository") };
+    let folder = tempfile::tempdir().unwrap();
+    let choose = |free_bytes: u64, total_bytes: u64| {
+        let mut laptop = cluster("laptop=16@40", 256);
+        laptop.devices[0].device.memory_free_bytes = free_bytes;
+        laptop.devices[0].device.memory_total_bytes = total_bytes;
+        choose_fitting(&laptop, &client, &repo, folder.path(), &Cancel::default())
+    };
+    let large = choose(8 << 30, 16 << 30).unwrap();
+    assert_eq!(large.files[0].name, "m-Q8_0.gguf", "{}", large.choice.reason);
+    let full = choose(64 << 10, 16 << 30).unwrap();
+    assert_eq!(full.files[0].name, "m-Q4_0.gguf");
+    assert!(full.choice.reason.contains("once other programs"), "{}", full.choice.reason);
+    let none = choose(64 << 10, 128 << 10).unwrap_err();
+    assert!(matches!(none, ReferenceError::DoesNotFit { .. }), "{none}");
+    assert!(none.to_string().contains("nothing of it was fetched"), "{none}");
 }

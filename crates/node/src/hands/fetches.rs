@@ -1,16 +1,17 @@
 //! Fetches of manifests and of the bytes of shards, and the list of models on disk.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_cluster::wire::{HeldModel, limits};
 use exo_machine::{FetchEvent, FetchId, FetchWhat, Holder, Input, Received};
-use exo_store::ModelRecord;
+use exo_store::{ModelRecord, StoreError};
 use exo_types::ModelId;
 use tokio_util::sync::CancellationToken;
 
 use crate::events::EventSender;
-use crate::library::{Library, LibraryError, ShardProgress};
+use crate::library::{Library, ShardProgress};
+use crate::library_error::LibraryError;
 use crate::meters::{Meters, TransferMeter};
 use exo_accelerators::chain;
 
@@ -20,12 +21,14 @@ pub struct Fetches {
     events: EventSender,
     running: BTreeMap<FetchId, CancellationToken>,
     meters: Arc<Meters>,
+    /// What the last look at the disk found.
+    last: Arc<Mutex<Vec<HeldModel>>>,
 }
 
 impl Fetches {
     /// None yet.
     pub fn new(library: Arc<Library>, events: EventSender, meters: Arc<Meters>) -> Self {
-        Self { library, events, running: BTreeMap::new(), meters }
+        Self { library, events, running: BTreeMap::new(), meters, last: Arc::default() }
     }
 
     pub fn start(&mut self, fetch: FetchId, model: ModelId, what: FetchWhat, holders: Vec<Holder>) {
@@ -84,11 +87,13 @@ impl Fetches {
 
     /// Looks at the models on disk, which a slow disk may hold up.
     pub fn scan(&self) {
-        let (library, events) = (self.library.clone(), self.events.clone());
+        let (library, events, last) = (self.library.clone(), self.events.clone(), self.last.clone());
         tokio::task::spawn_blocking(move || {
-            let records = library.store().list().unwrap_or_default();
-            library.room.looked_at(&records);
-            let mut models = held(records);
+            let records = library.store().list();
+            if let Ok(records) = &records {
+                library.room.looked_at(records);
+            }
+            let mut models = held_now(records, &last);
             models.retain(|held| !library.room.is_leaving(held.model));
             events.post(Input::Models(models));
         });
@@ -97,7 +102,24 @@ impl Fetches {
 
 /// The models on disk.
 pub fn held_models(store: &exo_store::Store) -> Vec<HeldModel> {
-    held(store.list().unwrap_or_default())
+    held_now(store.list(), &Mutex::default())
+}
+
+/// What is there; where the disk does not say, what was there before: one that fails for a moment is no reason to have no models.
+fn held_now(records: Result<Vec<ModelRecord>, StoreError>, last: &Mutex<Vec<HeldModel>>) -> Vec<HeldModel> {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    match records {
+        Ok(records) => *last = held(records),
+        Err(error) => {
+            let error = exo_accelerators::chain(&error);
+            tracing::warn!(
+                error,
+                models = last.len(),
+                "the models on this disk cannot be listed; those of the last look count"
+            );
+        }
+    }
+    last.clone()
 }
 
 fn held(records: Vec<ModelRecord>) -> Vec<HeldModel> {
@@ -109,5 +131,33 @@ fn held(records: Vec<ModelRecord>) -> Vec<HeldModel> {
         complete: r.complete,
         is_of_hub: r.is_of_hub,
     });
-    held.take(limits::MODELS_MAX).collect()
+    let mut held: Vec<HeldModel> = held.collect();
+    if held.len() > limits::MODELS_MAX {
+        let max = limits::MODELS_MAX;
+        tracing::warn!(models = held.len(), max, "the cluster is not told of all models on this disk");
+        held.truncate(max);
+    }
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_not_an_empty_one() {
+        let model = HeldModel {
+            model: ModelId([1; 32]),
+            name: "m".to_owned(),
+            bytes: 1,
+            held_bytes: 1,
+            complete: true,
+            is_of_hub: false,
+        };
+        let last = Mutex::new(vec![model]);
+        let unread = || Err(StoreError::UnknownModel { id: ModelId([2; 32]) });
+        assert_eq!(held_now(unread(), &last).len(), 1);
+        assert_eq!(held_now(Ok(Vec::new()), &last).len(), 0);
+        assert_eq!(held_now(unread(), &last).len(), 0);
+    }
 }

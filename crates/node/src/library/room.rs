@@ -255,7 +255,10 @@ impl Library {
 
     async fn records(&self) -> Option<Vec<ModelRecord>> {
         let store = self.store().clone();
-        tokio::task::spawn_blocking(move || store.list().unwrap_or_default()).await.ok()
+        let listed = tokio::task::spawn_blocking(move || store.list()).await.ok()?;
+        listed
+            .inspect_err(|e| tracing::warn!(error = chain(e), "the models on this disk cannot be listed"))
+            .ok()
     }
 
     /// Which models would go for so many bytes, or why there is no room for them.

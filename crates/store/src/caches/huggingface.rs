@@ -34,12 +34,14 @@ fn add_repository(repository: &Path, found: &mut Vec<CachedModel>) {
         let missing = weights.iter().find(|w| !w.exists());
         let problem = missing.map(|w| format!("the link {} leads to a file that is not there", w.display()));
         let bytes = weights.iter().filter_map(|w| fs::metadata(w).ok()).map(|m| m.len()).sum();
-        found.push(CachedModel { name, path: snapshot, cache: CACHE, bytes, sha256: None, problem });
+        let is_read = |f: &&PathBuf| f.extension().is_some_and(|e| e == "safetensors" || e == "json");
+        let more = files.iter().filter(is_read).filter_map(|f| Some((f.clone(), digest_of(f)?))).collect();
+        found.push(CachedModel { name, path: snapshot, cache: CACHE, bytes, sha256: None, more, problem });
     }
 }
 
 /// Large files are links to blobs that have their SHA-256 for a name.
-fn digest_of(path: &Path) -> Option<String> {
+pub(super) fn digest_of(path: &Path) -> Option<String> {
     let target = fs::read_link(path).ok()?;
     let name = file_name(&target);
     (name.len() == 64 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)

@@ -119,7 +119,7 @@ fn a_reference_means_what_is_on_the_disk() {
     ] {
         assert_eq!(find(name).as_deref(), Some(model), "{name}");
     }
-    for name in ["a/b-GGUF:Q8_0", "llama3.2", "demo", "a"] {
+    for name in ["a/b-GGUF:Q8_0", "a/b-GGUF:Q4", "llama3.2", "demo", "a"] {
         assert_eq!(find(name), None, "{name}");
     }
 }
@@ -156,4 +156,37 @@ fn a_link_of_the_cache_keeps_its_name_has_its_digest_and_says_when_it_dangles() 
     );
     found[0].verify(&mut |_| {}).unwrap();
     assert_eq!(found[1].problem.as_deref(), Some("its link leads to a file that is not there"));
+}
+
+#[cfg(unix)]
+#[test]
+fn every_shard_and_every_part_is_compared_with_its_digest() {
+    let folder = tempfile::tempdir().unwrap();
+    let repository = folder.path().join(".cache/huggingface/hub/models--a--b");
+    let snapshot = repository.join("snapshots/ccc");
+    put(&snapshot.join("config.json"), "{}");
+    for (name, text) in [
+        ("model-00001-of-00002.safetensors", "one"),
+        ("model-00002-of-00002.safetensors", "two"),
+        ("m-00001-of-00002.gguf", "GGUF1"),
+        ("m-00002-of-00002.gguf", "GGUF2"),
+    ] {
+        put(&repository.join("blobs").join(sha(text)), text);
+        std::os::unix::fs::symlink(format!("../../blobs/{}", sha(text)), snapshot.join(name)).unwrap();
+    }
+    let found =
+        || local_caches(folder.path(), &|name| (name == "OLLAMA_MODELS").then(|| "/nowhere".to_owned()));
+    assert_eq!(found().len(), 2);
+    for model in found() {
+        let mut done = 0;
+        model.verify(&mut |bytes| done = bytes).unwrap();
+        assert_eq!(done, model.bytes, "{}", model.name);
+    }
+    for rotten in ["two", "GGUF2"] {
+        put(&repository.join("blobs").join(sha(rotten)), "GGUFx");
+    }
+    for model in found() {
+        let text = model.verify(&mut |_| {}).unwrap_err().to_string();
+        assert!(text.contains("00002-of-00002") && text.contains("it is damaged"), "{text}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
@@ -56,12 +56,29 @@ pub enum CacheError {
 }
 
 impl CachedModel {
-    /// Reads the file and compares it with its digest; without one there is nothing to do. `progress` is told the bytes done.
+    /// Reads its files and compares them with their digests; without any there is nothing to do. `progress` is told the bytes done.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), CacheError> {
-        let Some(expected) = &self.sha256 else { return Ok(()) };
-        let failed = |source| CacheError::Io { path: self.path.clone(), source };
-        let mut file = File::open(&self.path).map_err(failed)?;
-        let before = Fingerprint::of(&file.metadata().map_err(failed)?);
+        let mut done = 0;
+        let first = self.sha256.iter().map(|expected| (&self.path, expected));
+        let more = self.more.iter().map(|(path, expected)| (path, expected));
+        for (path, expected) in first.chain(more) {
+            done = self.verify_file(path, expected, done, progress)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes done with this file.
+    fn verify_file(
+        &self,
+        path: &Path,
+        expected: &str,
+        before: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u64, CacheError> {
+        let failed = |source| CacheError::Io { path: path.to_owned(), source };
+        let changing = || CacheError::Changing { path: path.to_owned() };
+        let mut file = File::open(path).map_err(failed)?;
+        let fingerprint = Fingerprint::of(&file.metadata().map_err(failed)?);
         let (mut digest, mut buffer, mut done) = (Sha256::new(), vec![0; READ_BYTES], 0);
         loop {
             let read = file.read(&mut buffer).map_err(failed)?;
@@ -70,19 +87,19 @@ impl CachedModel {
             }
             digest.update(&buffer[..read]);
             done += read as u64;
-            progress(done);
-            if done > before.size {
-                return Err(CacheError::Changing { path: self.path.clone() });
+            progress(before + done);
+            if done > fingerprint.size {
+                return Err(changing());
             }
         }
-        if Fingerprint::of(&file.metadata().map_err(failed)?) != before {
-            return Err(CacheError::Changing { path: self.path.clone() });
+        if Fingerprint::of(&file.metadata().map_err(failed)?) != fingerprint {
+            return Err(changing());
         }
         let found: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
         match found.eq_ignore_ascii_case(expected) {
-            true => Ok(()),
+            true => Ok(before + done),
             false => {
-                let (path, expected) = (self.path.clone(), expected.clone());
+                let (path, expected) = (path.to_owned(), expected.to_owned());
                 Err(CacheError::Digest { path, cache: self.cache, expected, found })
             }
         }

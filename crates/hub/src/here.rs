@@ -1,0 +1,51 @@
+//! What is on this disk already for a reference, so that no hub need be asked to run it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::update::COMMIT_CHARS_MIN;
+use crate::{Fetched, HubReference, Origin, PullOptions, Reference, names};
+
+impl PullOptions {
+    /// What is whole on this disk and came for this very reference: the same branch or tag, and the same type, named or chosen.
+    pub fn fetched_for(&self, reference: &Reference) -> Option<Fetched> {
+        let Reference::Hub(hub) = reference else { return self.on_disk(reference) };
+        let text = hub.to_string();
+        let mut found = Origin::below(&self.root.join(names::relative(&hub.repo)));
+        found.retain(|(origin, _)| {
+            origin.reference == text
+                || (!hub.names_no_type() && is_of_revision(hub, origin) && is_type(hub, origin))
+        });
+        latest(found)
+    }
+}
+
+fn latest(mut found: Vec<(Origin, PathBuf)>) -> Option<Fetched> {
+    found.sort_by_key(|(_, path)| fs::metadata(path).and_then(|m| m.modified()).ok());
+    found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
+}
+
+/// Whether a model is of the type, or of the file, that a reference names.
+fn is_type(hub: &HubReference, origin: &Origin) -> bool {
+    let before = asked(origin).and_then(|before| before.quantisation);
+    let is_label = |q: &String| {
+        q.eq_ignore_ascii_case(&origin.label) || before.as_ref().is_some_and(|b| b.eq_ignore_ascii_case(q))
+    };
+    let is_file = |path: &String| origin.files.iter().any(|file| file.path == *path);
+    hub.quantisation.as_ref().is_none_or(is_label) && hub.file.as_ref().is_none_or(is_file)
+}
+
+/// Whether a model was asked for by the same branch or tag, or is of the commit that is named.
+fn is_of_revision(hub: &HubReference, origin: &Origin) -> bool {
+    let commit = origin.commit.as_deref().unwrap_or_default();
+    let is_commit = |r: &str| r.len() >= COMMIT_CHARS_MIN && commit.starts_with(r);
+    hub.revision.as_deref().is_some_and(is_commit)
+        || asked(origin).is_some_and(|before| before.revision() == hub.revision())
+}
+
+fn asked(origin: &Origin) -> Option<HubReference> {
+    match origin.reference.parse() {
+        Ok(Reference::Hub(before)) => Some(before),
+        _ => None,
+    }
+}
