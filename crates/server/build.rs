@@ -1,4 +1,5 @@
-//! Builds the program again when `cargo xtask web` has made another page, and refuses a package without one. It runs nothing.
+//! Builds the program again when `cargo xtask web` has made another page, and refuses a package without one.
+//! It runs nothing.
 
 use std::path::Path;
 

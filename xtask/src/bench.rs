@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: exo beside llama.cpp, on the same files and the same cores, in turns.
 //!
-//! Machines drift: what counts is the ratio of two runs that stand beside each other, and the median of several such
-//! pairs. Every program is pinned to the cores it was given threads for, has a deadline, and is ended by its own
-//! id. `solo` runs `exo bench` and `llama-bench`, `serving` a node and `llama-server` under `load`, `gap` a long prompt
-//! beside a stream, `guesses` a node that guesses tokens ahead; `cells` knows the bounds of the project and who keeps them.
+//! Machines drift: what counts is the ratio of two runs that stand beside each other, and the median of
+//! several such pairs. Every program is pinned to the cores it was given threads for, has a deadline, and is
+//! ended by its own id. `solo` runs `exo bench` and `llama-bench`, `serving` a node and `llama-server` under
+//! `load`, `gap` a long prompt beside a stream, `guesses` a node that guesses tokens ahead; `cells` knows the
+//! bounds of the project and who keeps them.
 
 mod args;
 pub mod cells;

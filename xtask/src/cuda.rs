@@ -1,6 +1,7 @@
 //! The CUDA kernels: compiled ahead of time to the PTX that is committed, and checked without a card.
 //!
-//! What is committed is compressed ([`archive`]). NVIDIA's compiler comes from its packages on PyPI, pinned in `nvrtc.txt`, into a virtual environment under `target/`.
+//! What is committed is compressed ([`archive`]). NVIDIA's compiler comes from its packages on PyPI, pinned
+//! in `nvrtc.txt`, into a virtual environment under `target/`.
 
 mod archive;
 
@@ -49,7 +50,8 @@ pub fn ptx(check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `cargo xtask test` does: the hashes always; the sources where PyPI can be reached, and why not where it cannot.
+/// What `cargo xtask test` does: the hashes always; the sources where PyPI can be reached, and why not where
+/// it cannot.
 pub fn check_if_possible() -> anyhow::Result<Outcome> {
     archive::read()?;
     if let Err(error) = tools("nvrtc", NVRTC) {
@@ -104,15 +106,16 @@ fn rows(told: &str, card: &str) -> Vec<String> {
     rows
 }
 
-/// AMD's cards: their kernels through clang, and the tests of the feature `hip`, AMD's own compiler among them where it is
-/// installed, and the program's own that need it built with the feature.
+/// AMD's cards: their kernels through clang, and the tests of the feature `hip`, AMD's own compiler among
+/// them where it is installed, and the program's own that need it built with the feature.
 pub fn hip() -> anyhow::Result<()> {
     hip_kernels()?;
     hip_tests(None)?;
     run::cargo(&["test", "--quiet", "--package", "exo", "--features", "hip", "--test", "all", "hip::"])
 }
 
-/// The crate with the feature `hip`: what `cargo xtask test` does. Tests that cannot run say so in the file `skips`.
+/// The crate with the feature `hip`: what `cargo xtask test` does. Tests that cannot run say so in the file
+/// `skips`.
 pub fn hip_tests(skips: Option<&Path>) -> anyhow::Result<()> {
     let package = ["--package", "exo-backend-cuda", "--features", "hip"];
     let lints = [&["clippy", "--quiet", "--all-targets"], &package[..], &["--", "--deny", "warnings"]];

@@ -1,5 +1,5 @@
-//! The edges between rooms, printed into the architecture page: a new edge is a line in review. And modules that import each other in
-//! circles ([`circles`]), of which there may be no new one.
+//! The edges between rooms, printed into the architecture page: a new edge is a line in review. And modules
+//! that import each other in circles ([`circles`]), of which there may be no new one.
 
 mod circles;
 

@@ -34,7 +34,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Set up, build the release binary and run `exo demo`: a cluster of three nodes and a model split over them
+    /// Set up, build the release binary and run `exo demo`: a cluster of three nodes and a model split over
+    /// them
     #[command(after_help = "Example: cargo xtask demo -- --keep")]
     Demo {
         /// Arguments for `exo demo`
@@ -49,7 +50,8 @@ enum Command {
         #[arg(long)]
         tests_only: bool,
     },
-    /// Measure the release binary beside llama.cpp on the same files and cores, and hold it against the project's bounds
+    /// Measure the release binary beside llama.cpp on the same files and cores, and hold it against the
+    /// project's bounds
     #[command(
         after_help = "Examples:\n  cargo xtask bench --llama ~/llama.cpp/build/bin model-Q8_0.gguf model-Q4_0.gguf\n  \
                             cargo xtask bench --quick model-Q8_0.gguf\n  \
@@ -98,13 +100,15 @@ enum Command {
         #[command(subcommand)]
         machine: emulate::Machine,
     },
-    /// Run the tests of the CPU kernels under AddressSanitizer and Miri; needs Rust's nightly compiler and up to an hour
+    /// Run the tests of the CPU kernels under AddressSanitizer and Miri; needs Rust's nightly compiler and up
+    /// to an hour
     #[command(after_help = "Examples:\n  cargo xtask soundness\n  cargo xtask soundness asan")]
     Soundness {
         /// Only this one
         only: Option<soundness::Checker>,
     },
-    /// Type-check for Windows, macOS, iOS and Android, and write the result to docs/platforms.md; takes many minutes
+    /// Type-check for Windows, macOS, iOS and Android, and write the result to docs/platforms.md; takes many
+    /// minutes
     #[command(after_help = "Examples:\n  cargo xtask portability\n  cargo xtask portability Windows")]
     Portability {
         /// Only these systems
@@ -122,7 +126,8 @@ enum Command {
     /// Take the pictures of docs/dashboard.md, from three nodes on loopback; needs Chromium
     #[command(after_help = "Example: cargo xtask screenshots --exo target/debug/exo")]
     Screenshots(screenshots::ScreenshotsArgs),
-    /// Run the tests of `exo-device` that are for Windows under Wine, with graphics cards that are played; takes minutes
+    /// Run the tests of `exo-device` that are for Windows under Wine, with graphics cards that are played;
+    /// takes minutes
     Wine,
 }
 

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 
-/// Puts `new`, made from what stands there, between the marks of the page at `path`. Whether that changed it; with `check`
-/// nothing is written.
+/// Puts `new`, made from what stands there, between the marks of the page at `path`. Whether that changed it;
+/// with `check` nothing is written.
 pub fn rewrite(
     path: &str,
     marks: (&str, &str),

@@ -1,7 +1,8 @@
-//! `cargo xtask portability`: type-checks for systems that this machine is not, their standard library included.
+//! `cargo xtask portability`: type-checks for systems that this machine is not, their standard library
+//! included.
 //!
-//! A check shows that every file of a system's own compiles; nothing is linked or run. Takes minutes a system, so it is no part
-//! of `cargo xtask test`; its result and date are written to docs/platforms.md.
+//! A check shows that every file of a system's own compiles; nothing is linked or run. Takes minutes a
+//! system, so it is no part of `cargo xtask test`; its result and date are written to docs/platforms.md.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

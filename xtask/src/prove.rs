@@ -1,8 +1,8 @@
-//! `cargo xtask prove`: proofs that are too long for CI. Each is bounded in time and prints one line for what it proves; the
-//! exit status is 1 when a bound is missed.
+//! `cargo xtask prove`: proofs that are too long for CI. Each is bounded in time and prints one line for what
+//! it proves; the exit status is 1 when a bound is missed.
 //!
-//! Nodes run on loopback with folders of their own, end when we do, and are ended by their own ids. A proof is a file here, an arm
-//! of [`Proof`], and a line in [`run`].
+//! Nodes run on loopback with folders of their own, end when we do, and are ended by their own ids. A proof
+//! is a file here, an arm of [`Proof`], and a line in [`run`].
 
 mod bodies;
 pub mod cluster;
@@ -30,24 +30,27 @@ pub struct ProveArgs {
 
 #[derive(Subcommand)]
 enum Proof {
-    /// A node limited to 1 GiB withstands three minutes of hostile bodies, gives the memory back, and answers short requests beside
-    /// them within 200 ms
+    /// A node limited to 1 GiB withstands three minutes of hostile bodies, gives the memory back, and answers
+    /// short requests beside them within 200 ms
     Bodies,
-    /// Answers with a schema are of it, whatever the logits; no instance of the JSON Schema Test Suite is judged otherwise than there;
-    /// masks and compiling take no longer than they may; calls of tools are read back in the templates of others
+    /// Answers with a schema are of it, whatever the logits; no instance of the JSON Schema Test Suite is
+    /// judged otherwise than there; masks and compiling take no longer than they may; calls of tools are read
+    /// back in the templates of others
     Constrained,
-    /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is asked
+    /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is
+    /// asked
     FreshClusters(fresh_clusters::Options),
     /// An answer goes on, with the same tokens, when the node of one of its stages is killed
     Kills(kills::Options),
-    /// What the page takes in a browser, and what a node takes for being watched: bytes, milliseconds, parts of a core
+    /// What the page takes in a browser, and what a node takes for being watched: bytes, milliseconds, parts
+    /// of a core
     #[command(after_help = "Example: cargo xtask prove page --seconds 60 --pairs 20")]
     Page(page::Options),
     /// What plans say of the first token and of tokens per second comes true, on one to three nodes
     #[command(after_help = "Example: cargo xtask prove predictions --model qwen3-0.6b-q8_0.gguf --threads 1")]
     Predictions(predictions::Options),
-    /// Four machines on a network of their own serve right answers while one after the other is killed, ended, stopped, cut off
-    /// or drained; needs root
+    /// Four machines on a network of their own serve right answers while one after the other is killed,
+    /// ended, stopped, cut off or drained; needs root
     #[command(after_help = "Example: cargo xtask prove soak --minutes 10 --seed 7")]
     Soak(soak::Options),
     /// Decode is as fast as that of another binary, on one node and split over two
@@ -55,7 +58,8 @@ enum Proof {
         after_help = "Example: cargo xtask prove speed --before /tmp/exo-before --model qwen3-0.6b-q8_0.gguf"
     )]
     Speed(speed::Options),
-    /// The simulator finds each bug that is planted in the machine, and says which seed and invariant found it
+    /// The simulator finds each bug that is planted in the machine, and says which seed and invariant found
+    /// it
     Planted,
     /// A token takes little of the machine's CPU time, alone and in batches, and no call of it takes long
     TokenCost,

@@ -1,4 +1,5 @@
-//! `cargo xtask screenshots`: the pictures of `docs/dashboard.md`, from three real nodes in the system's Chromium.
+//! `cargo xtask screenshots`: the pictures of `docs/dashboard.md`, from three real nodes in the system's
+//! Chromium.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

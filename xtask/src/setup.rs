@@ -80,7 +80,8 @@ pub fn for_tests() -> anyhow::Result<()> {
     python_packages()
 }
 
-/// Opens the page in tests as a person would. Where it cannot be installed, those tests say so and are skipped.
+/// Opens the page in tests as a person would. Where it cannot be installed, those tests say so and are
+/// skipped.
 fn browser() -> anyhow::Result<()> {
     if run::has("chromium") || !system::can_apt() {
         return Ok(());

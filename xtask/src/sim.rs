@@ -58,7 +58,8 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     run::cargo(&all)
 }
 
-/// Hunts the bugs that are planted in the machine: prints for each which seed found it. For `cargo xtask prove planted`.
+/// Hunts the bugs that are planted in the machine: prints for each which seed found it. For
+/// `cargo xtask prove planted`.
 pub fn planted() -> anyhow::Result<()> {
     run::cargo(&[
         "run",

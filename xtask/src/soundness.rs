@@ -1,9 +1,10 @@
-//! `cargo xtask soundness`: the tests of the CPU kernels under AddressSanitizer and Miri, both of Rust's nightly compiler.
+//! `cargo xtask soundness`: the tests of the CPU kernels under AddressSanitizer and Miri, both of Rust's
+//! nightly compiler.
 //!
-//! AddressSanitizer sees the loads and stores of the vector kernels that this processor runs; it does not see one that strays into
-//! a neighbour within a mapping of `memory`, so kernels are tested on vectors of their own as well. Miri interprets the plain kernels,
-//! the packing and the thread pool, and sees undefined behaviour of any kind and data races. No part of `cargo xtask test`: neither is
-//! in the stable compiler.
+//! AddressSanitizer sees the loads and stores of the vector kernels that this processor runs; it does not see
+//! one that strays into a neighbour within a mapping of `memory`, so kernels are tested on vectors of their
+//! own as well. Miri interprets the plain kernels, the packing and the thread pool, and sees undefined
+//! behaviour of any kind and data races. No part of `cargo xtask test`: neither is in the stable compiler.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -134,7 +134,8 @@ fn tests(filter: Option<&str>, skips: &Path) -> anyhow::Result<()> {
 
 /// Runs cargo, passes its output on line by line, and adds up the summaries of both test runners.
 fn counted(args: &[&str], skips: &Path, count: &mut Count) -> anyhow::Result<bool> {
-    // Random histories are the same in each run, so that a red run is about the change; others: `PROPTEST_RNG_SEED=N`.
+    // Random histories are the same in each run, so that a red run is about the change; others:
+    // `PROPTEST_RNG_SEED=N`.
     let seed = std::env::var("PROPTEST_RNG_SEED").unwrap_or_else(|_| PROPERTY_SEED.to_owned());
     let mut child = Command::new(run::cargo_program())
         .args(args)
@@ -180,7 +181,8 @@ fn add_summary(line: &str, count: &mut Count) {
     }
 }
 
-/// Checks and tests whose hardware, tools or privilege are missing say so in a file; it is shown here, never passed over.
+/// Checks and tests whose hardware, tools or privilege are missing say so in a file; it is shown here, never
+/// passed over.
 fn report_skips(path: &Path) -> usize {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     for line in text.lines() {

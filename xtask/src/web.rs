@@ -1,6 +1,8 @@
-//! `cargo xtask web`: the page, from `dashboard/` into the folder of the server that is built into the program.
+//! `cargo xtask web`: the page, from `dashboard/` into the folder of the server that is built into the
+//! program.
 //!
-//! npm runs here and nowhere else: building Rust needs no Node and no network. What is built is not committed.
+//! npm runs here and nowhere else: building Rust needs no Node and no network. What is built is not
+//! committed.
 
 mod licences;
 mod stamp;

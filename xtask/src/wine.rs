@@ -1,7 +1,7 @@
 //! `cargo xtask wine`: the tests of the list of cards and of the local channel for Windows, run under Wine.
 //!
-//! Wine is not Windows: that something runs here shows that the calls are put together rightly, not what Windows answers. No part
-//! of `cargo xtask test`.
+//! Wine is not Windows: that something runs here shows that the calls are put together rightly, not what
+//! Windows answers. No part of `cargo xtask test`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -63,8 +63,8 @@ fn compile(aids: &Path, source: &str, output: &[&str], library: &str) -> anyhow:
     succeed(&mut command)
 }
 
-/// What stands at the beginning and end of each program for this target: it comes with a compiled standard library, not with
-/// its source.
+/// What stands at the beginning and end of each program for this target: it comes with a compiled standard
+/// library, not with its source.
 fn start_objects(compiler: &Compiler, aids: &Path) -> anyhow::Result<()> {
     for name in ["rsbegin", "rsend"] {
         let source = compiler.std_source().join("rtstartup").join(name).with_extension("rs");

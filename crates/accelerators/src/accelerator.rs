@@ -11,7 +11,8 @@ use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 use crate::Backend;
 
-/// A graphics processor or card as one backend shows it. The same card may appear once for each backend; its PCI address tells.
+/// A graphics processor or card as one backend shows it. The same card may appear once for each backend; its
+/// PCI address tells.
 #[derive(Clone, Debug)]
 pub struct Accelerator {
     /// What shows it.
@@ -182,7 +183,8 @@ impl Accelerator {
         DeviceId(format!("{}-{}", self.backend, self.index))
     }
 
-    /// Which of them is meant: a number in the list, a part of a name, or, with nothing, the first that is likely to do.
+    /// Which of them is meant: a number in the list, a part of a name, or, with nothing, the first that is
+    /// likely to do.
     pub fn pick(listed: Vec<Self>, backend: Backend, which: &str) -> Result<Self, NotThere> {
         let found = listed.iter().map(|accelerator| accelerator.identity.name.clone()).collect();
         let is_likely = |accelerator: &Self| !accelerator.is_software && accelerator.trouble.is_none();
@@ -196,7 +198,8 @@ impl Accelerator {
         picked.ok_or_else(|| NotThere { backend, which: which.to_owned(), found })
     }
 
-    /// Opens it, with no more memory than the limit, and kernels that are kept compiled in a folder where its driver allows that.
+    /// Opens it, with no more memory than the limit, and kernels that are kept compiled in a folder where its
+    /// driver allows that.
     pub(crate) fn open(
         &self,
         id: DeviceId,
@@ -215,7 +218,8 @@ impl Accelerator {
         })
     }
 
-    /// Whether its driver says how much of its memory others have left: graphics drivers say only what there is.
+    /// Whether its driver says how much of its memory others have left: graphics drivers say only what there
+    /// is.
     pub(crate) const fn tells_free_memory(&self) -> bool {
         matches!(self.handle, Handle::Card(_))
     }

@@ -1,5 +1,5 @@
-//! One accelerator that somebody asked for: found, opened, checked, measured. In the process that computes on it, or to see what it
-//! is.
+//! One accelerator that somebody asked for: found, opened, checked, measured. In the process that computes on
+//! it, or to see what it is.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -78,8 +78,9 @@ impl DeviceError {
     }
 }
 
-/// Opens an accelerator in this process; makes it compute and compare, and finds out what it can do, if `is_examined`. One that shares
-/// the machine's memory gets no more than `shared_free_bytes` says is free there. Another card than that of `expected` stays shut.
+/// Opens an accelerator in this process; makes it compute and compare, and finds out what it can do, if
+/// `is_examined`. One that shares the machine's memory gets no more than `shared_free_bytes` says is free
+/// there. Another card than that of `expected` stays shut.
 pub fn open(
     ask: &DeviceAsk,
     expected: Option<&Candidate>,
@@ -93,7 +94,8 @@ pub fn open(
     if is_examined { asked.open_and_measure() } else { asked.open() }
 }
 
-/// Opens an accelerator in this process to see what it is; one that is in quarantine stays shut, if that is heeded.
+/// Opens an accelerator in this process to see what it is; one that is in quarantine stays shut, if that is
+/// heeded.
 pub fn examine(ask: &DeviceAsk, shared_free_bytes: impl FnOnce() -> u64) -> Result<DeviceInfo, DeviceError> {
     let mut asked = Asked::find(ask, shared_free_bytes)?;
     let (identity, driver) = (asked.accelerator.identity.clone(), asked.accelerator.driver.clone());
@@ -150,7 +152,8 @@ impl<'a> Asked<'a> {
         let (device, mut facts) = self.open()?;
         exo_device::verify(&*device)?;
         self.phases.end("verified");
-        // A program that plays a card is there for tests, and slow; measuring it would take longer than using it.
+        // A program that plays a card is there for tests, and slow; measuring it would take longer than using
+        // it.
         if !self.accelerator.is_software {
             self.measure(&*device, &mut facts)?;
         }

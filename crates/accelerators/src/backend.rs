@@ -163,7 +163,8 @@ impl System {
         }
     }
 
-    /// Backends in the order in which they are preferred where none is clearly faster; the processor comes after them.
+    /// Backends in the order in which they are preferred where none is clearly faster; the processor comes
+    /// after them.
     pub const fn order(self) -> &'static [Backend] {
         match self {
             Self::Linux => &[

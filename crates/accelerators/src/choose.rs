@@ -1,9 +1,9 @@
 //! What a node computes on where nobody says so (`--backend auto`, decision 0023).
 //!
-//! All backends are asked at once and only list what they show. An accelerator that is new here, or whose driver or whose exo is, is
-//! then opened: verified, measured, and asked something whose answer is known; what came of it is kept in the registry of the data
-//! folder, so that the next start only lists. What may be used is put in order by [`rank`](crate::rank()), and the node opens the
-//! first that can be opened.
+//! All backends are asked at once and only list what they show. An accelerator that is new here, or whose
+//! driver or whose exo is, is then opened: verified, measured, and asked something whose answer is known;
+//! what came of it is kept in the registry of the data folder, so that the next start only lists. What may be
+//! used is put in order by [`rank`](crate::rank()), and the node opens the first that can be opened.
 
 use std::path::Path;
 
@@ -22,8 +22,8 @@ use crate::{System, fresh};
 /// Of a program that plays a card: it computes on the processor, with more work.
 pub(crate) const SOFTWARE: &str = "it plays a card in software";
 
-/// Asks the drivers, tries what is new, and puts in order what they show. With `wanted`, only what has that name or place counts. Blocks,
-/// for as long as drivers take within their bounds.
+/// Asks the drivers, tries what is new, and puts in order what they show. With `wanted`, only what has that
+/// name or place counts. Blocks, for as long as drivers take within their bounds.
 pub fn choose(
     surveyor: &dyn Surveyor,
     data_dir: &Path,
@@ -42,7 +42,8 @@ pub fn choose(
     ranking(measured, &cards, &outcomes, wanted)
 }
 
-/// Puts in order what the drivers showed, beside a processor whose rates are asked for when there is something to compare them with.
+/// Puts in order what the drivers showed, beside a processor whose rates are asked for when there is
+/// something to compare them with.
 pub fn ranking(
     processor: impl FnOnce() -> Option<Calibration>,
     cards: &[GraphicsCard],
@@ -113,7 +114,8 @@ fn obstacle(found: &Found) -> Option<String> {
     }
 }
 
-/// What the user should know of drivers that are there and cannot be asked. Of one that is not asked the reason tells.
+/// What the user should know of drivers that are there and cannot be asked. Of one that is not asked the
+/// reason tells.
 fn warnings(outcomes: &[Outcome]) -> Vec<String> {
     let of = |kind: &SilenceKind| -> Vec<&str> {
         let silent = outcomes.iter().filter_map(Outcome::trouble).filter(|silence| silence.kind == *kind);

@@ -1,4 +1,5 @@
-//! Accelerators that this exo, or this machine, has not met: opened, measured and tried, by one process at a time.
+//! Accelerators that this exo, or this machine, has not met: opened, measured and tried, by one process at a
+//! time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use crate::outcome::{Outcome, SilenceKind, Surveyor};
 use crate::remember::remember;
 use crate::survey::{Found, SurveyAsk, by_card};
 
-/// For another process that tries what is new: as long as one child may take. What that process has finished by then is noted.
+/// For another process that tries what is new: as long as one child may take. What that process has finished
+/// by then is noted.
 const TURN_MAX: Duration = Duration::from_secs(60);
 /// Between two looks whether anybody waits for us.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -19,8 +21,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Where an accelerator is in what drivers showed: the outcome, and its number there.
 type At = (usize, usize);
 
-/// Tries what is new in `outcomes` and keeps what came of it in the data folder. What another process tries meanwhile is waited for,
-/// and not tried twice.
+/// Tries what is new in `outcomes` and keeps what came of it in the data folder. What another process tries
+/// meanwhile is waited for, and not tried twice.
 pub(crate) fn try_all(data_dir: &Path, outcomes: &mut [Outcome], surveyor: &dyn Surveyor, tell: Tell<'_>) {
     if new(outcomes).is_empty() {
         return;
@@ -84,7 +86,8 @@ pub fn take_turn(data_dir: &Path, surveyor: &dyn Surveyor, tell: Tell<'_>) -> Re
     taken.inspect_err(|error| tracing::debug!(%error, "no turn to try cards"))
 }
 
-/// Opens, tries and notes what is new, the ways to one card one after the other so that they measure it alone, cards at once.
+/// Opens, tries and notes what is new, the ways to one card one after the other so that they measure it
+/// alone, cards at once.
 fn try_new(
     data_dir: &Path,
     outcomes: &[Outcome],
@@ -121,7 +124,8 @@ fn is_new(found: &Found) -> bool {
     !found.is_software && found.trouble.is_none() && !is_known
 }
 
-/// Opens one: verified, measured, and asked something whose answer is known. `None` if somebody ended that: it stays as new as it was.
+/// Opens one: verified, measured, and asked something whose answer is known. `None` if somebody ended that:
+/// it stays as new as it was.
 fn try_one(data_dir: &Path, before: &Found, surveyor: &dyn Surveyor, tell: Tell<'_>) -> Option<Found> {
     let label = before.label();
     tell(Message::Note(format!("{label} is new here: measured and tried, once")));
@@ -142,7 +146,8 @@ fn try_one(data_dir: &Path, before: &Found, surveyor: &dyn Surveyor, tell: Tell<
             )));
             return None;
         }
-        // It ended the child, or did not answer: what may happen at every start must not cost every start its bound.
+        // It ended the child, or did not answer: what may happen at every start must not cost every start its
+        // bound.
         Err(silence) => silence.reason,
     };
     // Where turns cannot be taken another process may have got further: that it passed there counts more.

@@ -1,13 +1,15 @@
 //! The accelerators of this machine: graphics processors and cards, each as one backend shows it.
 //!
-//! One room for what is done with them: [`list`] and open ([`Accelerator`]), check and measure ([`survey()`]), ask something whose
-//! answer is known ([`trial`]), remember (in `exo_device::Registry`), put in order ([`rank()`]), choose ([`choose()`]) and report
-//! ([`report`]). A node that chooses by itself, the worker that computes, `exo devices` and an app that embeds a node all go
-//! through here, so they say the same of a device.
+//! One room for what is done with them: [`list`] and open ([`Accelerator`]), check and measure
+//! ([`survey()`]), ask something whose answer is known ([`trial`]), remember (in `exo_device::Registry`), put
+//! in order ([`rank()`]), choose ([`choose()`]) and report ([`report`]). A node that chooses by itself, the
+//! worker that computes, `exo devices` and an app that embeds a node all go through here, so they say the
+//! same of a device.
 //!
 //! Drivers crash and hang. So whoever asks one does it through a [`Surveyor`], which may be a child process.
 //!
-//! **Architecture invariant:** starts no process, prints nothing, and knows no cluster. What a user should hear goes to [`Tell`].
+//! **Architecture invariant:** starts no process, prints nothing, and knows no cluster. What a user should
+//! hear goes to [`Tell`].
 //!
 //! Start reading at [`Accelerator`], then [`choose()`].
 
@@ -47,8 +49,8 @@ pub use remember::{remember, remember_drivers};
 pub use steps::StepCost;
 pub use survey::{Abilities, Found, Survey, SurveyAsk, Times, Told, survey};
 
-/// The model that the program carries, a GGUF file: what accelerators are tried with, and what there is to run before any
-/// download.
+/// The model that the program carries, a GGUF file: what accelerators are tried with, and what there is to
+/// run before any download.
 pub const DEMO_MODEL: &[u8] = include_bytes!("../../../demo-model/exo-demo-Q8_0.gguf");
 
 /// A trial counts for the exo that made it.

@@ -5,8 +5,8 @@ use exo_device::Quarantine;
 use crate::Backend;
 use crate::survey::{Found, Survey, SurveyAsk, survey};
 
-/// Asks backends for their accelerators, in a place where a driver may crash or hang: a child process, or, where an app may start
-/// none, this one.
+/// Asks backends for their accelerators, in a place where a driver may crash or hang: a child process, or,
+/// where an app may start none, this one.
 pub trait Surveyor: Sync {
     /// Asks one backend, within a bound. Blocks.
     fn survey(&self, ask: &SurveyAsk) -> Result<Survey, Silence>;

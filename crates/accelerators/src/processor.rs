@@ -32,8 +32,8 @@ pub struct ProcessorOptions {
     pub mmap: bool,
 }
 
-/// From the registry of a data folder, else measured now, about half a second, and kept. `None` if it cannot be measured: then any
-/// accelerator counts as faster.
+/// From the registry of a data folder, else measured now, about half a second, and kept. `None` if it cannot
+/// be measured: then any accelerator counts as faster.
 pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
     known_rates(data_dir, options).filter(|_| is_fresh(data_dir)).or_else(|| {
         let _turn = Registry::measuring_turn();
@@ -63,8 +63,9 @@ pub fn known_types(data_dir: &Path, options: &ProcessorOptions) -> Vec<TypeRates
     types.into_iter().map(type_rates).collect()
 }
 
-/// Measures those of `wanted` that are not known, or have been for too long, half a second each, and keeps them: all that is known then.
-/// What cannot be measured, or not alone on this machine, stays as it was. Blocks, and waits for its turn among the processes of it.
+/// Measures those of `wanted` that are not known, or have been for too long, half a second each, and keeps
+/// them: all that is known then. What cannot be measured, or not alone on this machine, stays as it was.
+/// Blocks, and waits for its turn among the processes of it.
 pub fn measure_types(data_dir: &Path, options: &ProcessorOptions, wanted: &[DType]) -> Vec<TypeRates> {
     let mut known = known_types(data_dir, options);
     let is_known = |known: &[TypeRates], dtype: DType| {
@@ -139,7 +140,8 @@ fn measure_type(options: &ProcessorOptions, dtype: DType) -> Option<KnownType> {
     }
 }
 
-/// Whether what is known is not older than a day: what a processor has left for models depends on what else the machine does.
+/// Whether what is known is not older than a day: what a processor has left for models depends on what else
+/// the machine does.
 fn is_fresh(data_dir: &Path) -> bool {
     let registry = Registry::look(data_dir);
     let measured = registry.known(&identity(), BACKEND).and_then(|known| known.verified_unix_s);
@@ -181,7 +183,8 @@ enum MeasureError {
     Calibrate(#[from] CalibrationError),
 }
 
-/// What it can do, and whether with weights where models have them: they stay where they are while memory is short.
+/// What it can do, and whether with weights where models have them: they stay where they are while memory is
+/// short.
 fn measure(options: &ProcessorOptions, dtype: DType) -> Result<(Calibration, bool), MeasureError> {
     let ProcessorOptions { threads, cores, isa, share, mmap } = options.clone();
     let device: Arc<dyn Device> =

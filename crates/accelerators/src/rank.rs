@@ -1,4 +1,5 @@
-//! Which of the devices that drivers show a node tries, in what order, and why it leaves the others: a pure function.
+//! Which of the devices that drivers show a node tries, in what order, and why it leaves the others: a pure
+//! function.
 //!
 //! Decision 0023 has the reasons and the numbers.
 
@@ -6,21 +7,23 @@ use exo_device::{Calibration, Identity};
 
 use crate::{Backend, Candidate, LeftOut, Ranking, System, seconds};
 
-/// The work that devices are compared by: reading a prompt and giving an answer with a model of a billion weights in Q8_0.
+/// The work that devices are compared by: reading a prompt and giving an answer with a model of a billion
+/// weights in Q8_0.
 const WEIGHTS: f64 = 1e9;
 /// Stored bytes of one weight of Q8_0.
 const BYTES_PER_WEIGHT: f64 = 34.0 / 32.0;
 const PROMPT_TOKENS: f64 = 512.0;
 const ANSWER_TOKENS: f64 = 128.0;
-/// By how much a backend must be faster than one that stands before it in the system's order. Two measurements of one card
-/// differ by less.
+/// By how much a backend must be faster than one that stands before it in the system's order. Two
+/// measurements of one card differ by less.
 const CLEARLY: f64 = 1.1;
 
 /// Seconds for a prompt and an answer, less is better:
 ///
 /// `answer tokens · weights · bytes of a weight / read rate + prompt tokens · weights · 2 / matrix rate`
 ///
-/// Each token of an answer reads every weight once; each token of a prompt multiplies and adds with every weight once.
+/// Each token of an answer reads every weight once; each token of a prompt multiplies and adds with every
+/// weight once.
 pub fn estimate_s(rates: Calibration) -> f64 {
     let answer = ANSWER_TOKENS * WEIGHTS * BYTES_PER_WEIGHT / rates.read_bytes_per_s;
     let prompt = PROMPT_TOKENS * WEIGHTS * 2.0 / rates.flops_per_s;
@@ -65,7 +68,8 @@ pub struct Seen {
     pub is_quarantined: bool,
 }
 
-/// Whether a word is a number in the list of a backend that is not named: a short one. Names have longer numbers in them.
+/// Whether a word is a number in the list of a backend that is not named: a short one. Names have longer
+/// numbers in them.
 pub fn is_place(word: &str) -> bool {
     word.len() < 3 && word.bytes().all(|b| b.is_ascii_digit())
 }
@@ -86,7 +90,8 @@ impl Seen {
         self.place() == wanted || (!is_place(wanted) && is_in_name())
     }
 
-    /// Whether both are the same card. Where one tells no slot, the name decides: two backends then show one card, and never two.
+    /// Whether both are the same card. Where one tells no slot, the name decides: two backends then show one
+    /// card, and never two.
     fn is_same_card(&self, other: &Self) -> bool {
         match (&self.identity.pci_address, &other.identity.pci_address) {
             (Some(a), Some(b)) => a == b,
@@ -101,7 +106,8 @@ impl Seen {
     }
 }
 
-/// Puts what was `seen` in order. With `wanted`, only what has that name or place counts, and the processor does not.
+/// Puts what was `seen` in order. With `wanted`, only what has that name or place counts, and the processor
+/// does not.
 pub fn rank(
     system: System,
     all: &[Seen],
@@ -223,7 +229,8 @@ mod tests {
         Some(Calibration { read_bytes_per_s: read * 1e9, flops_per_s: flops * 1e9 })
     }
 
-    /// `cuda:0 RTX@01 900 40000`: place, name, slot if it tells one, rates; or a reason after an exclamation mark.
+    /// `cuda:0 RTX@01 900 40000`: place, name, slot if it tells one, rates; or a reason after an exclamation
+    /// mark.
     fn seen(line: &str) -> Seen {
         let (line, obstacle) =
             line.split_once(" !").map_or((line, None), |(line, why)| (line, Some(why.to_owned())));
@@ -273,7 +280,8 @@ mod tests {
             (System::Windows, &["cuda:0 RTX@01 900 40000", "dx12:0 RTX@01 890 39000"], "dx12:0 cuda:0 | "),
             #[cfg(feature = "hip")]
             (System::Linux, &["vulkan:0 RX@01 900 40000", "hip:0 RX@01 880 40000"], "hip:0 vulkan:0 | "),
-            // Measured: an NVIDIA card on Windows ends up with CUDA. Direct3D, which tells no slot, may show any card of that name.
+            // Measured: an NVIDIA card on Windows ends up with CUDA. Direct3D, which tells no slot, may show
+            // any card of that name.
             (
                 System::Windows,
                 &["dx12:0 RTX 700 9000", "vulkan:0 RTX@01 750 12000", "cuda:0 RTX@01 900 80000"],

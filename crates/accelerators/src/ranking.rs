@@ -1,10 +1,12 @@
-//! The accelerators that a node may compute on, in the order in which they are tried, and why each other one is not used.
+//! The accelerators that a node may compute on, in the order in which they are tried, and why each other one
+//! is not used.
 
 use exo_device::Identity;
 
 use crate::Backend;
 
-/// Cards that are tried before the processor is taken, and ways to each of them: each may take its bound to say no.
+/// Cards that are tried before the processor is taken, and ways to each of them: each may take its bound to
+/// say no.
 const CARDS_TRIED_MAX: usize = 3;
 const WAYS_TRIED_MAX: usize = 2;
 /// Cards that one node computes on.
@@ -16,7 +18,8 @@ const TOLD_CHARS_MAX: usize = 1200;
 /// What there is to choose from.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Ranking {
-    /// Graphics processors to try, the best first. None that is slower than the processor, unless it was named.
+    /// Graphics processors to try, the best first. None that is slower than the processor, unless it was
+    /// named.
     pub candidates: Vec<Candidate>,
     /// What is not tried.
     pub left_out: Vec<LeftOut>,
@@ -111,8 +114,8 @@ pub struct Tried<T> {
 }
 
 impl Ranking {
-    /// Opens what is wanted, the best first and then the other cards at once. If the user named one and that cannot be, it is an
-    /// error.
+    /// Opens what is wanted, the best first and then the other cards at once. If the user named one and that
+    /// cannot be, it is an error.
     pub fn try_each<T: Send>(
         &self,
         wanted: Wanted,
@@ -151,8 +154,8 @@ impl Ranking {
         Ok(Tried { opened, told, warnings })
     }
 
-    /// What is tried until one can be opened: some ways to the first cards, so that one card which nobody can open does not keep
-    /// the others from being tried.
+    /// What is tried until one can be opened: some ways to the first cards, so that one card which nobody can
+    /// open does not keep the others from being tried.
     fn first_tries(&self) -> Vec<&Candidate> {
         let mut cards: Vec<(usize, usize)> = Vec::new();
         let is_tried = |candidate: &&Candidate| {
@@ -190,7 +193,8 @@ impl Ranking {
         clip(&told, TOLD_CHARS_MAX)
     }
 
-    /// The best way to each card, the best first: what a node takes, unless one was named or cannot be opened.
+    /// The best way to each card, the best first: what a node takes, unless one was named or cannot be
+    /// opened.
     pub fn each_card(&self) -> Vec<&Candidate> {
         self.other_cards(&[], &[])
     }

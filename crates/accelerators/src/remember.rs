@@ -7,8 +7,8 @@ use exo_device::{Known, Quarantine, Registry};
 use crate::message::{Message, Tell};
 use crate::{Found, Outcome, SilenceKind};
 
-/// Notes accelerators that a driver showed in the registry of a data folder. What goes wrong is a warning: the next start measures
-/// again.
+/// Notes accelerators that a driver showed in the registry of a data folder. What goes wrong is a warning:
+/// the next start measures again.
 pub fn remember(data_dir: &Path, found: &[&Found], tell: Tell<'_>) {
     if found.is_empty() {
         return;

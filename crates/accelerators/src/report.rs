@@ -1,5 +1,5 @@
-//! Every processor and accelerator of this machine as a report shows it: one row for a device however many backends show it, what it
-//! can do, whether a node takes it, and why not.
+//! Every processor and accelerator of this machine as a report shows it: one row for a device however many
+//! backends show it, what it can do, whether a node takes it, and why not.
 
 use std::env::consts::OS;
 use std::path::Path;
@@ -106,7 +106,8 @@ impl Row {
         self.told.memory_free_bytes = self.told.memory_free_bytes.or(found.told.memory_free_bytes);
     }
 
-    /// Adds what a card's sensors tell through the system now, where its backend does not, and at least its chip's name.
+    /// Adds what a card's sensors tell through the system now, where its backend does not, and at least its
+    /// chip's name.
     pub fn ask_the_system(&mut self, cards: &[GraphicsCard]) {
         let card = exo_device::find_card(cards, self.pci_address.as_deref());
         let told = &mut self.told.architecture;

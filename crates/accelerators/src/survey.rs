@@ -1,5 +1,5 @@
-//! Every accelerator of one backend: listed, and, as far as is asked, opened, checked, measured and tried. This is the part of the
-//! process that loads the driver.
+//! Every accelerator of one backend: listed, and, as far as is asked, opened, checked, measured and tried.
+//! This is the part of the process that loads the driver.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +24,8 @@ const CHECK_BYTES: u64 = 256 << 20;
 pub struct SurveyAsk {
     /// Who is asked.
     pub backend: Backend,
-    /// The data folder whose registry says what is known, and what is in quarantine. A path, which need not be text.
+    /// The data folder whose registry says what is known, and what is in quarantine. A path, which need not
+    /// be text.
     pub data_dir: Option<OsString>,
     /// The one accelerator with this number.
     pub only: Option<usize>,
@@ -257,8 +258,8 @@ struct Examiner<'a> {
 }
 
 impl Examiner<'_> {
-    /// Cards at once. What may be one card, by its slot, comes one after the other, as each is measured alone; so does everything
-    /// where the cost of handing over a step is measured, which is the processor's.
+    /// Cards at once. What may be one card, by its slot, comes one after the other, as each is measured
+    /// alone; so does everything where the cost of handing over a step is measured, which is the processor's.
     fn examine_all(&self, listed: &[Accelerator]) -> Vec<Found> {
         let slot = |accelerator: &Accelerator| match accelerator.is_software {
             // It is in no slot, and in nobody's way.

@@ -1,8 +1,9 @@
 //! Asking a device something whose answer is known, before it is trusted with anybody's question.
 //!
-//! The built-in model answers its known prompts, all at once, and then reads them back with their answers. That runs the
-//! kernels of prefill and decode with one row and with many, on every layer, over several pages of keys and values; one
-//! wrong sum shows in the words. The answers are those of the processor, and none of their words was a near thing.
+//! The built-in model answers its known prompts, all at once, and then reads them back with their answers.
+//! That runs the kernels of prefill and decode with one row and with many, on every layer, over several pages
+//! of keys and values; one wrong sum shows in the words. The answers are those of the processor, and none of
+//! their words was a near thing.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -78,7 +78,8 @@ impl AlertView {
         self.id == other.id && self.since_unix_s == other.since_unix_s
     }
 
-    /// Whether somebody who may only look at the cluster is told: not who asks to join, with the words that let them in, nor who is near.
+    /// Whether somebody who may only look at the cluster is told: not who asks to join, with the words that
+    /// let them in, nor who is near.
     pub fn is_for_viewers(&self) -> bool {
         !NOT_FOR_VIEWERS.contains(&self.rule.as_str())
     }

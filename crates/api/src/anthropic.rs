@@ -1,6 +1,7 @@
 //! The wire types of `/v1/messages`, as Anthropic's clients speak them, and of `/v1/models` in their shape.
 //!
-//! [`MessagesRequest`] becomes a [`crate::GenerateRequest`], and [`MessageStream`] folds its events into the dialect's.
+//! [`MessagesRequest`] becomes a [`crate::GenerateRequest`], and [`MessageStream`] folds its events into the
+//! dialect's.
 
 pub mod answer;
 mod blocks;

@@ -5,10 +5,11 @@ use utoipa::ToSchema;
 
 use crate::{AdminError, BoxFuture, BoxStream, HubToken, UpdateQuery, UpdateView};
 
-/// What a node offers of hubs and downloads. Object safe; every call returns in bounded time, however long a download takes.
+/// What a node offers of hubs and downloads. Object safe; every call returns in bounded time, however long a
+/// download takes.
 pub trait Downloads: Send + Sync {
-    /// Starts a download and returns. One of the same reference that is not over is answered as it is; if it is paused or has failed, it
-    /// goes on.
+    /// Starts a download and returns. One of the same reference that is not over is answered as it is; if it
+    /// is paused or has failed, it goes on.
     fn start(&self, request: PullRequest) -> BoxFuture<'_, Result<PullView, AdminError>>;
 
     /// Downloads of this node, the oldest first: those that run or wait, and the last that are over.
@@ -63,21 +64,25 @@ pub struct PullRequest {
     /// Another hub than the node's: the address of a mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// For gated and private repositories, if it is another than the node's. Kept in memory while the download is in the list.
+    /// For gated and private repositories, if it is another than the node's. Kept in memory while the
+    /// download is in the list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<HubToken>,
-    /// Only makes the model known, by the heads of its files: each node fetches its own layers when the model is placed. For repositories
-    /// of a hub.
+    /// Only makes the model known, by the heads of its files: each node fetches its own layers when the model
+    /// is placed. For repositories of a hub.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layers_only: bool,
-    /// It is to run: what is here of the reference is taken, of whatever commit, and the hub is asked only where nothing is.
+    /// It is to run: what is here of the reference is taken, of whatever commit, and the hub is asked only
+    /// where nothing is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub to_run: bool,
-    /// The id of a model of this node of which `reference` means a newer commit. Its type and its files that have not changed are taken over;
-    /// once the newer one is here it has the name, and the older one goes as soon as nothing uses it.
+    /// The id of a model of this node of which `reference` means a newer commit. Its type and its files that
+    /// have not changed are taken over; once the newer one is here it has the name, and the older one goes as
+    /// soon as nothing uses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_of: Option<String>,
-    /// With `update_of`: the commit, as `/exo/v1/hub/updates` named it. Without it what the reference means now.
+    /// With `update_of`: the commit, as `/exo/v1/hub/updates` named it. Without it what the reference means
+    /// now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
 }
@@ -86,7 +91,8 @@ pub struct PullRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HubLoginRequest {
-    /// For gated and private repositories. It is kept in the node's data folder, for the node's hub alone, and never shown.
+    /// For gated and private repositories. It is kept in the node's data folder, for the node's hub alone,
+    /// and never shown.
     pub token: HubToken,
 }
 

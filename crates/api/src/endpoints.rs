@@ -31,7 +31,8 @@ pub enum Access {
     Api,
     /// Who has the local secret, or a session.
     Admin,
-    /// Who has an API key or the local secret; anyone who reaches the port where the setting `metrics_open` says so.
+    /// Who has an API key or the local secret; anyone who reaches the port where the setting `metrics_open`
+    /// says so.
     Metrics,
     /// The same, and with the setting `keys_see_cluster` who has an API key.
     Viewer,

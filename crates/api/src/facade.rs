@@ -14,13 +14,14 @@ use crate::{
 /// The life of one request. **Dropping it cancels the request** and frees its slot. It ends after
 /// [`GenerateEvent::Done`] or after an error; a stream that ends otherwise is reported as an internal error.
 ///
-/// A reader may be slow (a phone on a bad network), so whatever feeds the stream must not make other requests wait.
+/// A reader may be slow (a phone on a bad network), so whatever feeds the stream must not make other requests
+/// wait.
 pub type GenerateStream = BoxStream<Result<GenerateEvent, GenerateError>>;
 
 /// What a node offers to its HTTP server. Object safe; every call returns in bounded time.
 pub trait Facade: Send + Sync + 'static {
-    /// Starts a request. What can be refused at once (unknown model, prompt too long, bad template) is refused
-    /// here; everything later arrives in the stream. A known model that is not placed is placed.
+    /// Starts a request. What can be refused at once (unknown model, prompt too long, bad template) is
+    /// refused here; everything later arrives in the stream. A known model that is not placed is placed.
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>>;
 
     /// The vectors of texts. Dropping the future cancels it. A known model that is not placed is placed.
@@ -38,7 +39,8 @@ pub trait Facade: Send + Sync + 'static {
     /// A view at once and another whenever something changed, at most ten a second.
     fn watch(&self) -> BoxStream<ClusterView>;
 
-    /// Places a model and returns as soon as the plan stands; loading goes on and shows in [`Facade::cluster`].
+    /// Places a model and returns as soon as the plan stands; loading goes on and shows in
+    /// [`Facade::cluster`].
     fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>>;
 
     /// How a model would be placed on the cluster as it is, and how fast it would be. Loads nothing.
@@ -57,11 +59,13 @@ pub trait Facade: Send + Sync + 'static {
     /// Requests of this node's clients that run or wait, the oldest first.
     fn requests(&self) -> BoxFuture<'_, Result<Vec<RequestView>, AdminError>>;
 
-    /// A request of a node that is lost, with what is left of its answer, for the client that has the secret of this hash.
+    /// A request of a node that is lost, with what is left of its answer, for the client that has the secret
+    /// of this hash.
     fn claim(&self, request: RequestId, proof: [u8; 32])
     -> BoxFuture<'_, Result<ClaimedRequest, AdminError>>;
 
-    /// Has a node begin to check a device of it that is in quarantine; how that ends shows in [`Facade::cluster`].
+    /// Has a node begin to check a device of it that is in quarantine; how that ends shows in
+    /// [`Facade::cluster`].
     fn retry_device(&self, node: NodeId, device: String) -> BoxFuture<'_, Result<(), AdminError>>;
 
     /// Members of the cluster.
@@ -85,14 +89,15 @@ pub trait Facade: Send + Sync + 'static {
     /// Makes a member an admin, who lets nodes in and puts them out, or a worker.
     fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>>;
 
-    /// Moves a node's stages elsewhere and places none there, or allows it again. Returns when that is decided; how far it is shows in
-    /// [`Facade::cluster`].
+    /// Moves a node's stages elsewhere and places none there, or allows it again. Returns when that is
+    /// decided; how far it is shows in [`Facade::cluster`].
     fn drain(&self, node: NodeId, drain: Drain) -> BoxFuture<'_, Result<(), AdminError>>;
 
     /// Gives out a code that lets a node in.
     fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>>;
 
-    /// Has this node join where a code was given out; returns when it lives there, or with the reason why not.
+    /// Has this node join where a code was given out; returns when it lives there, or with the reason why
+    /// not.
     fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>>;
 
     /// Makes a model file or folder on this node known, under a name of the caller's choice if there is one.

@@ -10,7 +10,8 @@ use crate::plan::{PlanStageView, PredictionView};
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FitsQuery {
-    /// Only this one: a name of the catalogue, name or id of a model that is known, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`.
+    /// Only this one: a name of the catalogue, name or id of a model that is known, or
+    /// `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// Context to plan for, in tokens; the node's usual one if left out.

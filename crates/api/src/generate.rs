@@ -21,7 +21,8 @@ pub enum Prompt {
     Text(String),
     /// Token ids, taken as they are. The node checks them against the vocabulary.
     Tokens(Vec<u32>),
-    /// Text with a hole, for a model that has tokens for filling it (fill-in-the-middle). Control tokens in both are text.
+    /// Text with a hole, for a model that has tokens for filling it (fill-in-the-middle). Control tokens in
+    /// both are text.
     Infill {
         /// In front of the hole.
         prefix: String,
@@ -30,8 +31,8 @@ pub enum Prompt {
     },
 }
 
-/// One message of a conversation. Roles are `system`, `user`, `assistant` and `tool`; `developer` arrives as `system`. Its JSON is
-/// what chat templates read.
+/// One message of a conversation. Roles are `system`, `user`, `assistant` and `tool`; `developer` arrives as
+/// `system`. Its JSON is what chat templates read.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ChatMessage {
     /// Who speaks.
@@ -105,8 +106,8 @@ pub enum Reasoning {
     /// What the model does by itself.
     #[default]
     Default,
-    /// In a dialect whose clients ask for thoughts if they want any, nothing: none where the model can be told so, else what it does
-    /// by itself.
+    /// In a dialect whose clients ask for thoughts if they want any, nothing: none where the model can be
+    /// told so, else what it does by itself.
     Unasked,
     /// None.
     Off,
@@ -121,8 +122,8 @@ pub enum Reasoning {
         word: String,
         /// Most tokens of a thought, at least 1, where they are bounded, too.
         tokens_max: Option<u32>,
-        /// Whether thoughts are asked for with it. Else it is a bound on what there is: in a dialect whose clients ask for thoughts if
-        /// they want any.
+        /// Whether thoughts are asked for with it. Else it is a bound on what there is: in a dialect whose
+        /// clients ask for thoughts if they want any.
         is_asked: bool,
     },
     /// What the model does by itself, and no more than so many tokens, at least 1.
@@ -211,8 +212,8 @@ pub struct GenerateRequest {
     pub model: String,
     /// What to continue: one conversation, or one or more of the others.
     pub prompts: Vec<Prompt>,
-    /// How many answers to each, at least 1. Its choice `i` draws with `sampling.seed + i` (wrapping), so that they differ. All
-    /// choices of the first prompt come before those of the second.
+    /// How many answers to each, at least 1. Its choice `i` draws with `sampling.seed + i` (wrapping), so
+    /// that they differ. All choices of the first prompt come before those of the second.
     pub choices: u16,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
@@ -224,17 +225,18 @@ pub struct GenerateRequest {
     pub left_out_tools: Vec<String>,
     /// What was asked for of the model's thinking.
     pub reasoning: Reasoning,
-    /// Upper bound of tokens per choice; 0 where only the prompt is asked for. The node lowers it to what the context leaves free.
+    /// Upper bound of tokens per choice; 0 where only the prompt is asked for. The node lowers it to what the
+    /// context leaves free.
     pub max_tokens: Option<u32>,
     /// The context that the model must have. Where it is not placed it is placed with as much.
     pub context_tokens_min: Option<u32>,
-    /// A choice ends before the first of these; none is empty. The node applies them to the decoded text and holds
-    /// back text that could be the start of one.
+    /// A choice ends before the first of these; none is empty. The node applies them to the decoded text and
+    /// holds back text that could be the start of one.
     pub stop: Vec<String>,
     /// Go on past the end-of-text token (for benchmarks).
     pub ignore_eos: bool,
-    /// Send the prompt's text as the first delta of each choice, with its tokens' probabilities where those are asked for
-    /// (completions only).
+    /// Send the prompt's text as the first delta of each choice, with its tokens' probabilities where those
+    /// are asked for (completions only).
     pub echo: bool,
     /// Whether whole turns of a conversation that is too long may go, the oldest first.
     pub truncates: bool,
@@ -259,9 +261,9 @@ impl GenerateRequest {
     }
 }
 
-/// What happens to a running request, in order: any number of `Queued`, one `Started`, then per choice deltas and
-/// one `Finished`, and after the last choice one `Done`, which ends the stream. `Queued` comes again while an answer is
-/// interrupted, and `Watched` at any time.
+/// What happens to a running request, in order: any number of `Queued`, one `Started`, then per choice deltas
+/// and one `Finished`, and after the last choice one `Done`, which ends the stream. `Queued` comes again
+/// while an answer is interrupted, and `Watched` at any time.
 #[derive(Clone, PartialEq, Debug)]
 pub enum GenerateEvent {
     /// Waiting, and for what. Sent when the reason changes, at most a few times a second.
@@ -354,7 +356,8 @@ pub struct TokenPiece {
     pub text: String,
     /// Its bytes, exact.
     pub bytes: Vec<u8>,
-    /// Natural logarithm of its probability; `None` of a prompt's first token, in front of which nothing stands.
+    /// Natural logarithm of its probability; `None` of a prompt's first token, in front of which nothing
+    /// stands.
     pub logprob: Option<f32>,
     /// The likeliest tokens at its place, best first.
     pub top: Vec<TopToken>,
@@ -425,8 +428,8 @@ pub struct Timings {
     pub tokens_per_s: Option<f64>,
 }
 
-/// Where the time of a request's steps went, as its scheduler has counted it. Of several choices, and of steps on their way at once,
-/// each counts; of an answer that was interrupted, its last part.
+/// Where the time of a request's steps went, as its scheduler has counted it. Of several choices, and of
+/// steps on their way at once, each counts; of an answer that was interrupted, its last part.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct StepTimesView {
     /// What each stage computed, in order.
@@ -488,12 +491,13 @@ pub struct Summary {
     pub times: Option<StepTimesView>,
     /// The model's id in full.
     pub model_id: String,
-    /// Kernel families that computed it, first stage first, each once: `cpu/avx2`. The same families and the same
-    /// seed give the same text.
+    /// Kernel families that computed it, first stage first, each once: `cpu/avx2`. The same families and the
+    /// same seed give the same text.
     pub kernels: Vec<String>,
     /// Stages of the pipeline.
     pub stages: u32,
-    /// Places of tools' schemas that are not enforced, with what is wrong with each; only of tools that are not strict.
+    /// Places of tools' schemas that are not enforced, with what is wrong with each; only of tools that are
+    /// not strict.
     pub unenforced: Vec<String>,
     /// Where the answer was interrupted and went on.
     pub resumed: Vec<Resumed>,
@@ -503,8 +507,8 @@ pub struct Summary {
     pub left_out_tools: Vec<String>,
 }
 
-/// Where an answer went on after what computed it was lost. Tokens that were sent before stay as they are: where other kernels go
-/// on, the text may be another than theirs alone.
+/// Where an answer went on after what computed it was lost. Tokens that were sent before stay as they are:
+/// where other kernels go on, the text may be another than theirs alone.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Resumed {
     /// Which choice, from 0.

@@ -1,12 +1,12 @@
 //! What is said over HTTP, and the one interface behind it.
 //!
-//! Three vocabularies: [`openai`] (the wire types of `/v1/*`, checked field by field), [`view`] (what `/exo/v1/*`
-//! shows of the cluster) and [`generate`] (a request for text as the node understands it, after checking). The
-//! [`Facade`] is all that `server` knows of a node and all that a node knows of `server`. [`endpoints`] lists
-//! the routes, [`openapi`] describes them.
+//! Three vocabularies: [`openai`] (the wire types of `/v1/*`, checked field by field), [`view`] (what
+//! `/exo/v1/*` shows of the cluster) and [`generate`] (a request for text as the node understands it, after
+//! checking). The [`Facade`] is all that `server` knows of a node and all that a node knows of `server`.
+//! [`endpoints`] lists the routes, [`openapi`] describes them.
 //!
-//! **Architecture invariant:** plain values and one trait. No socket, no clock, no HTTP library; `node` depends on
-//! this crate and never on `server`.
+//! **Architecture invariant:** plain values and one trait. No socket, no clock, no HTTP library; `node`
+//! depends on this crate and never on `server`.
 //!
 //! Start reading at [`Facade`].
 

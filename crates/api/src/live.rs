@@ -1,7 +1,8 @@
 //! The cluster as a stream of events: a snapshot, then what changed since.
 //!
-//! [`changes`] compares what readers have with what is there now; [`Change::apply`] is its other half, for readers. What only
-//! wavers (free memory, sensors, the time of a ping) is left out until it has moved far enough to be worth telling.
+//! [`changes`] compares what readers have with what is there now; [`Change::apply`] is its other half, for
+//! readers. What only wavers (free memory, sensors, the time of a ping) is left out until it has moved far
+//! enough to be worth telling.
 //!
 //! Start reading at [`changes`].
 
@@ -182,8 +183,8 @@ pub struct InstanceLoad {
 }
 
 impl Change {
-    /// What of it somebody is told who may only look at the cluster: nothing of who asks to join, of strangers nearby, nor of what went
-    /// wrong here.
+    /// What of it somebody is told who may only look at the cluster: nothing of who asks to join, of
+    /// strangers nearby, nor of what went wrong here.
     pub fn for_viewers(self) -> Option<Self> {
         match self {
             Self::JoinRequests { .. } | Self::Warnings { .. } => None,
@@ -197,7 +198,8 @@ impl Change {
         }
     }
 
-    /// Brings `view` to where it is after this change. What is of something that the view does not have changes nothing.
+    /// Brings `view` to where it is after this change. What is of something that the view does not have
+    /// changes nothing.
     pub fn apply(self, view: &mut ClusterView) {
         match self {
             Self::Header { cluster, self_node, epoch, join_window, journal, other_clusters } => {
@@ -285,7 +287,8 @@ fn same_link(a: &LinkView, b: &LinkView) -> bool {
     a.from == b.from && a.to == b.to
 }
 
-/// Links that are told again in one event only because their ages have grown: in a cluster of 100 nodes there are thousands.
+/// Links that are told again in one event only because their ages have grown: in a cluster of 100 nodes there
+/// are thousands.
 const REFRESHED_LINKS_MAX: usize = 32;
 
 /// What became different between what readers have and what is `now`, in the order to apply it.
@@ -423,7 +426,8 @@ fn links(shown: &ClusterView, now: &ClusterView, wanted: Wanted, out: &mut Vec<C
     }
 }
 
-/// Whether somebody wants to know at once: another path, another bandwidth, a round trip a half longer or shorter.
+/// Whether somebody wants to know at once: another path, another bandwidth, a round trip a half longer or
+/// shorter.
 fn link_changed(old: &LinkView, new: &LinkView) -> bool {
     let far = |a: Option<f64>, b: Option<f64>, least: f64| match (a, b) {
         (Some(a), Some(b)) => (a - b).abs() > least.max(a.max(b) / 2.0),
@@ -534,7 +538,8 @@ mod tests {
 
     const ALL: Wanted = Wanted { gauges: true, refresh: true };
 
-    /// Which kinds of changes `change` makes, after a look that a reader who applies them ends where the node is.
+    /// Which kinds of changes `change` makes, after a look that a reader who applies them ends where the node
+    /// is.
     fn kinds(wanted: Wanted, change: impl FnOnce(&mut ClusterView)) -> Vec<String> {
         let (mut shown, mut now) = (view(), view());
         change(&mut now);

@@ -1,6 +1,7 @@
 //! The wire types of `/api/*`, as Ollama's clients speak them.
 //!
-//! [`OllamaRequest`] becomes a [`crate::GenerateRequest`], and [`OllamaStream`] folds its events into the lines of the answer.
+//! [`OllamaRequest`] becomes a [`crate::GenerateRequest`], and [`OllamaStream`] folds its events into the
+//! lines of the answer.
 
 pub mod answer;
 pub mod embed;

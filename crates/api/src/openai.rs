@@ -1,8 +1,9 @@
 //! The wire types of `/v1/*`, as OpenAI's clients speak them.
 //!
 //! **A parameter is honoured or refused, never accepted and ignored.** Requests are read field by field
-//! ([`crate::fields`]): a wrong type names the field, an unknown field is named, and of the fields that OpenAI has and we
-//! do not, only the values that ask for nothing pass. What becomes of which field is one [`crate::table`].
+//! ([`crate::fields`]): a wrong type names the field, an unknown field is named, and of the fields that
+//! OpenAI has and we do not, only the values that ask for nothing pass. What becomes of which field is one
+//! [`crate::table`].
 
 pub mod chat;
 pub mod chat_response;

@@ -1,5 +1,6 @@
-//! The description of the API, made from [`ENDPOINTS`] and the schemas of the types. `openapi.json` at the root of the
-//! repository is written by `cargo run -p exo-api --example openapi`, and a test fails when it differs.
+//! The description of the API, made from [`ENDPOINTS`] and the schemas of the types. `openapi.json` at the
+//! root of the repository is written by `cargo run -p exo-api --example openapi`, and a test fails when it
+//! differs.
 
 use utoipa::OpenApi;
 use utoipa::openapi::path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn};

@@ -40,7 +40,8 @@ pub struct PlanQuery {
     /// Tokens of an answer, 128 if left out.
     #[serde(default)]
     pub answer_tokens: Option<u32>,
-    /// Devices that must take part: `NODE` or `NODE/DEVICE`, and after `=` how many layers, or which (`0..8`).
+    /// Devices that must take part: `NODE` or `NODE/DEVICE`, and after `=` how many layers, or which
+    /// (`0..8`).
     #[serde(default)]
     pub pins: Vec<String>,
     /// Nodes, or `NODE/DEVICE`, that must not.
@@ -103,10 +104,11 @@ pub struct PlanDeviceView {
     pub device: String,
     /// Why it got what it got.
     pub reason: String,
-    /// What the plan would cost with it if it is not used, or without it if it is; `null` where nobody looked or there is none.
+    /// What the plan would cost with it if it is not used, or without it if it is; `null` where nobody looked
+    /// or there is none.
     pub otherwise_ms: Option<f64>,
-    /// How fast it is with each type of weights that makes up at least a hundredth of the model: what the plan counts with, before what
-    /// steps have taught.
+    /// How fast it is with each type of weights that makes up at least a hundredth of the model: what the
+    /// plan counts with, before what steps have taught.
     #[serde(default)]
     pub rates: Vec<PlanRateView>,
     /// The five scores, 0 to 1.
@@ -123,7 +125,8 @@ pub struct PlanRateView {
     pub read_bytes_per_s: f64,
     /// Operations per second for a prompt.
     pub flops_per_s: f64,
-    /// Where the first of these comes from: `measured`, `measured long ago`, `stated`, `taken from devices alike`, `taken from Q8_0`, `derived` or `estimated`.
+    /// Where the first of these comes from: `measured`, `measured long ago`, `stated`,
+    /// `taken from devices alike`, `taken from Q8_0`, `derived` or `estimated`.
     pub source: String,
 }
 

@@ -95,8 +95,8 @@ impl SamplingFields {
         })
     }
 
-    /// The sampler's parameters, in range. `logprobs_param` is what the endpoint calls the number of likeliest
-    /// tokens.
+    /// The sampler's parameters, in range. `logprobs_param` is what the endpoint calls the number of
+    /// likeliest tokens.
     pub fn params(
         &self,
         seed: u64,
@@ -208,7 +208,8 @@ pub fn check_source_len(name: &str, bytes: usize) -> Result<(), BadParam> {
     Err(BadParam::invalid(name, message))
 }
 
-/// Text parts of one message, each on lines of its own: clients send a task, files and what is around them as parts.
+/// Text parts of one message, each on lines of its own: clients send a task, files and what is around them as
+/// parts.
 pub fn join_parts(parts: Vec<String>) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
@@ -221,8 +222,8 @@ pub fn check_count(name: &str, what: &str, count: usize, max: usize) -> Result<(
     Err(BadParam::invalid(name, format!("`{name}` holds {count} {what}, {max} at most are taken")))
 }
 
-/// Every result answers a call before it; gives results the names of their tools. `result_id` says where in the request the id stands
-/// that a message answers, `calls` where a message's calls are.
+/// Every result answers a call before it; gives results the names of their tools. `result_id` says where in
+/// the request the id stands that a message answers, `calls` where a message's calls are.
 pub fn check_results(
     messages: &mut [ChatMessage],
     result_id: impl Fn(usize) -> String,
@@ -246,8 +247,9 @@ pub fn check_results(
     })
 }
 
-/// A call that `max_tokens` cut comes back in a conversation that goes on: no template prints half a JSON object, so it becomes the
-/// text that it is. One that was answered cannot have been cut: its message, and the tool.
+/// A call that `max_tokens` cut comes back in a conversation that goes on: no template prints half a JSON
+/// object, so it becomes the text that it is. One that was answered cannot have been cut: its message, and
+/// the tool.
 fn say_cut_calls(messages: &mut [ChatMessage], answered: &BTreeSet<String>) -> Result<(), (usize, String)> {
     for (i, message) in messages.iter_mut().enumerate() {
         let (whole, cut) = std::mem::take(&mut message.tool_calls)

@@ -1,6 +1,7 @@
 //! The wire types of `/v1/responses`, as OpenAI's clients speak them.
 //!
-//! [`ResponsesRequest`] becomes a [`crate::GenerateRequest`], and [`ResponseStream`] folds its events into the dialect's.
+//! [`ResponsesRequest`] becomes a [`crate::GenerateRequest`], and [`ResponseStream`] folds its events into
+//! the dialect's.
 
 pub mod answer;
 pub mod event;

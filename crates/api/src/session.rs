@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A code that becomes a session, once. It belongs behind `#code=` in the address of the page, where no server and no log sees it.
+/// A code that becomes a session, once. It belongs behind `#code=` in the address of the page, where no
+/// server and no log sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CodeView {
     /// Whoever has it gets in.
@@ -27,7 +28,8 @@ pub struct SessionRequest {
 /// What the sender of a request may do here.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionView {
-    /// What every request of the page sends as its bearer token, in the answer that begins the session and in no other.
+    /// What every request of the page sends as its bearer token, in the answer that begins the session and in
+    /// no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
     /// What its token or key opens.

@@ -1,5 +1,5 @@
-//! Arguments of calls that come back as objects inside a body, kept as the text that they are: a document's numbers lose their
-//! spelling when it is read.
+//! Arguments of calls that come back as objects inside a body, kept as the text that they are: a document's
+//! numbers lose their spelling when it is read.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -38,7 +38,8 @@ struct Function<'t> {
     arguments: Option<&'t RawValue>,
 }
 
-/// Gives the calls of `messages` the arguments as they stand in the body's text, in `input` of content blocks.
+/// Gives the calls of `messages` the arguments as they stand in the body's text, in `input` of content
+/// blocks.
 pub fn keep_inputs(messages: &mut [ChatMessage], text: &str) {
     keep(messages, text, |message| {
         let Some(content) = message.content.filter(|content| content.get().starts_with('[')) else {
@@ -57,8 +58,8 @@ pub fn keep_arguments(messages: &mut [ChatMessage], text: &str) {
     });
 }
 
-/// Nothing is changed where the text does not have as many of them as there are calls: one left its arguments out, or a name stands
-/// twice.
+/// Nothing is changed where the text does not have as many of them as there are calls: one left its arguments
+/// out, or a name stands twice.
 fn keep<'t>(
     messages: &mut [ChatMessage],
     text: &'t str,

@@ -1,11 +1,13 @@
-//! What answers of every dialect tell of themselves: how they were made, and the probabilities of their tokens.
+//! What answers of every dialect tell of themselves: how they were made, and the probabilities of their
+//! tokens.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::generate::{Resumed, StepTimesView, Summary, Timings, TokenPiece, TopToken};
 
-/// Extension `exo`: how the answer was made. Beside the usage, in the whole answer and at the end of a stream.
+/// Extension `exo`: how the answer was made. Beside the usage, in the whole answer and at the end of a
+/// stream.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ExoSummary {
     /// The request's id, as in the logs.
@@ -30,7 +32,8 @@ pub struct ExoSummary {
     /// Places of the schemas of tools that are not `strict` which are not enforced, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unenforced: Vec<String>,
-    /// Messages of the oldest turns that were left out, where that was asked for and the conversation was too long.
+    /// Messages of the oldest turns that were left out, where that was asked for and the conversation was too
+    /// long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out_messages: Option<u32>,
     /// Kinds of tools that run at their vendor and were left out, as this node's settings have it.

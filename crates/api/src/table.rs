@@ -1,5 +1,6 @@
-//! The table of fields: what becomes of every field that a client of these endpoints may send. `docs/api.md` is made of it, and
-//! requests are checked against it: a field that is not honoured passes only as it stands here.
+//! The table of fields: what becomes of every field that a client of these endpoints may send. `docs/api.md`
+//! is made of it, and requests are checked against it: a field that is not honoured passes only as it stands
+//! here.
 
 use std::fmt::Write;
 
@@ -271,8 +272,8 @@ const COMPLETION_FIELDS: &[Field] = &[
 ];
 
 impl Table {
-    /// Takes out of an object of a request what passes and refuses the rest that is known. `place` is where it stands: empty for the
-    /// body, `messages[].` for a message.
+    /// Takes out of an object of a request what passes and refuses the rest that is known. `place` is where
+    /// it stands: empty for the body, `messages[].` for a message.
     pub fn check(&self, fields: &mut Fields, place: &str) -> Result<(), BadParam> {
         let of_place = |field: &&'static Field| {
             field.path.strip_prefix(place).is_some_and(|name| !name.contains(['.', '[']) && !name.is_empty())

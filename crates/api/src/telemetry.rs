@@ -1,4 +1,5 @@
-//! What `/exo/v1/telemetry` and `/exo/v1/series` show, and what `/metrics` is made of: measurements of every node of the cluster.
+//! What `/exo/v1/telemetry` and `/exo/v1/series` show, and what `/metrics` is made of: measurements of every
+//! node of the cluster.
 //!
 //! A source that is missing is `null`, never zero; [`MissingView`] says why.
 
@@ -9,8 +10,8 @@ use crate::generate::{FinishReason, GenerateError};
 pub use crate::labels::{Endpoint, RequestEnd};
 use crate::view::{LayersView, LoadView, NodeStatus, SensorsView};
 
-/// Upper bounds of the histograms of whole requests and of waits, in seconds: those of OpenTelemetry's GenAI conventions, extended
-/// upwards for machines on which an answer takes half an hour.
+/// Upper bounds of the histograms of whole requests and of waits, in seconds: those of OpenTelemetry's GenAI
+/// conventions, extended upwards for machines on which an answer takes half an hour.
 pub const DURATION_BOUNDS_S: [f64; 18] = [
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68,
     655.36, 1310.72,
@@ -214,7 +215,8 @@ pub struct EndedView {
     pub count: u64,
 }
 
-/// Counts by size. `counts` has one number for each bound and one for what is above the last; it is empty where nothing was counted.
+/// Counts by size. `counts` has one number for each bound and one for what is above the last; it is empty
+/// where nothing was counted.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct HistogramView {
     /// How many fell between one bound and the next.

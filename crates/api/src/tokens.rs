@@ -1,4 +1,5 @@
-//! What a model's tokenizer and chat template make of something. Nothing is generated for it, and nothing placed.
+//! What a model's tokenizer and chat template make of something. Nothing is generated for it, and nothing
+//! placed.
 
 use crate::generate::{ChatMessage, Reasoning, Tools};
 

@@ -59,7 +59,8 @@ pub struct UpdateView {
     pub chunks: u64,
     /// Chunks that are here: of an attempt before, and of files that have not changed.
     pub chunks_here: u64,
-    /// Whether only its heads would be fetched: each node then fetches its own layers when the model is placed.
+    /// Whether only its heads would be fetched: each node then fetches its own layers when the model is
+    /// placed.
     pub layers_only: bool,
     /// The licence of the newer one, if it is another.
     pub licence: Option<String>,

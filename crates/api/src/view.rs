@@ -32,7 +32,8 @@ pub struct ClusterView {
     pub join_window: JoinWindowView,
     /// Strangers that ask to join.
     pub join_requests: Vec<JoinRequestView>,
-    /// Nodes nearby that have a cluster of their own, the first few: neither side joins the other without a person's word.
+    /// Nodes nearby that have a cluster of their own, the first few: neither side joins the other without a
+    /// person's word.
     #[serde(default)]
     pub other_clusters: Vec<OtherClusterView>,
     /// The end of the event log.
@@ -482,10 +483,12 @@ pub struct InstanceView {
     pub exclude: Vec<String>,
     /// First stage first.
     pub stages: Vec<StageView>,
-    /// Requests at it, and how it keeps up with them, as the node of its first stage last said; `null` before that.
+    /// Requests at it, and how it keeps up with them, as the node of its first stage last said; `null` before
+    /// that.
     #[serde(default)]
     pub load: Option<LoadView>,
-    /// What the model of cost expects of one stream on these stages, as its devices and links are measured now.
+    /// What the model of cost expects of one stream on these stages, as its devices and links are measured
+    /// now.
     #[serde(default)]
     pub predicted_tokens_per_s: Option<f64>,
     /// The same with its range and the time to the first token; `null` while a device of it is not reported.
@@ -566,8 +569,8 @@ pub struct StageView {
     pub weight_bytes: u64,
     /// Of those, bytes in place.
     pub weight_bytes_held: u64,
-    /// Of those, bytes that are read from the model's file for now: the stage answers, slower than it will when they are packed
-    /// in memory. 0 once it has settled.
+    /// Of those, bytes that are read from the model's file for now: the stage answers, slower than it will
+    /// when they are packed in memory. 0 once it has settled.
     #[serde(default)]
     pub weight_bytes_waiting: u64,
     /// Bytes of its key-value cache.
@@ -575,7 +578,8 @@ pub struct StageView {
     /// Share of a token's time spent here, 0 to 1, measured.
     #[serde(default)]
     pub time_share: Option<f64>,
-    /// What the model of cost expects of it by the measured rates of its device, whatever its steps have taught since.
+    /// What the model of cost expects of it by the measured rates of its device, whatever its steps have
+    /// taught since.
     #[serde(default)]
     pub predicted: Option<StagePredictionView>,
     /// Where its tensors come from when they are not on its disk: the name of a member.
@@ -722,7 +726,8 @@ pub struct ModelView {
     /// The instances of it there are.
     #[serde(default)]
     pub instances: Vec<String>,
-    /// When its file was last changed on the node that answers, in seconds since 1970; 0 where that is not known.
+    /// When its file was last changed on the node that answers, in seconds since 1970; 0 where that is not
+    /// known.
     #[serde(default)]
     pub added_unix_s: u64,
     /// Elements of all its tensors; 0 where they are not known.
@@ -737,7 +742,8 @@ pub struct ModelView {
     /// Whether the node that answers keeps it on its disk, however full that is.
     #[serde(default)]
     pub kept: bool,
-    /// When it was last in use on the node that answers, in seconds since 1970; `null` if never, or where only others have it.
+    /// When it was last in use on the node that answers, in seconds since 1970; `null` if never, or where
+    /// only others have it.
     #[serde(default)]
     pub used_unix_s: Option<u64>,
 }
@@ -767,8 +773,9 @@ pub struct PlaceRequest {
     /// Sequences that may run at once.
     #[serde(default)]
     pub slots: Option<u32>,
-    /// Tokens whose keys and values it may hold, over all sequences and what is kept of earlier ones, in whole pages.
-    /// Left out, the node's setting; without one every slot has room for a full context. A context that is left out is no longer than this.
+    /// Tokens whose keys and values it may hold, over all sequences and what is kept of earlier ones, in
+    /// whole pages. Left out, the node's setting; without one every slot has room for a full context. A
+    /// context that is left out is no longer than this.
     #[serde(default)]
     pub cache_tokens: Option<u32>,
     /// How keys and values are stored.
@@ -783,8 +790,8 @@ pub struct PlaceRequest {
     /// Sequences that run at once: what `throughput` is computed for, and nothing else.
     #[serde(default)]
     pub streams: Option<u32>,
-    /// Devices that must take part, now and whenever it is placed again: `NODE` or `NODE/DEVICE`, and after `=` how many layers, or
-    /// which (`0..8`).
+    /// Devices that must take part, now and whenever it is placed again: `NODE` or `NODE/DEVICE`, and after
+    /// `=` how many layers, or which (`0..8`).
     #[serde(default)]
     pub pins: Vec<String>,
     /// Nodes, or `NODE/DEVICE`, that must not.

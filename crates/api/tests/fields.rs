@@ -1,4 +1,5 @@
-//! The table of fields against the official clients' types, against the parsers, and against the page that is made of it.
+//! The table of fields against the official clients' types, against the parsers, and against the page that is
+//! made of it.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use exo_api::{BadParam, BadParamKind, RequestContext};
 use exo_types::{Principal, RequestId};
 use serde_json::{Value, json};
 
-/// Every field of the parameter types of the Python clients of these versions: endpoint and path. Where a value is one of several
-/// kinds, `path.type=kind` names each, and only those that are taken are gone into.
+/// Every field of the parameter types of the Python clients of these versions: endpoint and path. Where a
+/// value is one of several kinds, `path.type=kind` names each, and only those that are taken are gone into.
 const CLIENTS: [&str; 3] = [
     include_str!("data/openai-3.54.0-fields.txt"),
     include_str!("data/anthropic-2.12.0-fields.txt"),
@@ -146,7 +147,8 @@ fn place<'a>(body: &'a mut Value, path: &str) -> &'a mut Value {
     })
 }
 
-/// A small request with `value` at `path`; `None` for paths below fields that ask for other things of their own.
+/// A small request with `value` at `path`; `None` for paths below fields that ask for other things of their
+/// own.
 fn with(table: Table, path: &str, value: Value) -> Option<Value> {
     let above = path.rsplit_once('.').map_or("", |(above, _)| above);
     let mut body = base(table);

@@ -1,8 +1,10 @@
-//! How fast attention is here: `cargo run --release -p exo-backend-cpu --example attention [ISA [THREADS [SHAPE]]]`.
+//! How fast attention is here:
+//! `cargo run --release -p exo-backend-cpu --example attention [ISA [THREADS [SHAPE]]]`.
 //!
-//! For the heads of two models and two types of cache: the rate at which decode reads keys and values, beside what the
-//! fastest read loop reaches at the same moment (the median of five pairs), at several depths; and how many thousand
-//! million operations a chunk of 256 rows of a prompt is computed with, beside the peak of the multiply-adds.
+//! For the heads of two models and two types of cache: the rate at which decode reads keys and values, beside
+//! what the fastest read loop reaches at the same moment (the median of five pairs), at several depths; and
+//! how many thousand million operations a chunk of 256 rows of a prompt is computed with, beside the peak of
+//! the multiply-adds.
 
 #![allow(clippy::print_stdout)] // its output is its purpose
 

@@ -1,8 +1,9 @@
-//! How fast packed weights are multiplied: `cargo run --release -p exo-backend-cpu --example products [ISA [TYPE…]]`.
+//! How fast packed weights are multiplied:
+//! `cargo run --release -p exo-backend-cpu --example products [ISA [TYPE…]]`.
 //!
-//! For each type, one thread, at the shapes of Qwen3-0.6B: how many bytes of weights decode reads per second beside what
-//! the fastest read loop reaches at the same moment (the median of five pairs), and how many thousand million
-//! operations are done with several rows of activations (the best of three).
+//! For each type, one thread, at the shapes of Qwen3-0.6B: how many bytes of weights decode reads per second
+//! beside what the fastest read loop reaches at the same moment (the median of five pairs), and how many
+//! thousand million operations are done with several rows of activations (the best of three).
 
 #![allow(clippy::print_stdout)] // its output is its purpose
 

@@ -1,8 +1,10 @@
-//! How fast the kernels are here: `cargo run --release -p exo-backend-cpu --example speed [threads [type [mmap]]]`,
-//! the last for weights that stay in their file.
+//! How fast the kernels are here:
+//! `cargo run --release -p exo-backend-cpu --example speed [threads [type [mmap]]]`, the last for weights
+//! that stay in their file.
 //!
-//! For each stored type, the rate at which decode reads weights (one row) and prefill computes (512 rows); beside them
-//! the machine's read bandwidth, which bounds the first, and the peaks of the instructions that bound the second.
+//! For each stored type, the rate at which decode reads weights (one row) and prefill computes (512 rows);
+//! beside them the machine's read bandwidth, which bounds the first, and the peaks of the instructions that
+//! bound the second.
 
 #![allow(clippy::print_stdout)] // its output is its purpose
 

@@ -5,7 +5,8 @@ use crate::packed::Group;
 use crate::products::{Sums, bf16};
 use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 
-/// Blocks of activations, and the products that read them: [`Products`](crate::products::Products) of eight bits, or [`bf16`] ones.
+/// Blocks of activations, and the products that read them: [`Products`](crate::products::Products) of eight
+/// bits, or [`bf16`] ones.
 pub(crate) trait Block: bytemuck::Pod + Send + Sync {
     /// Rounds one row, filled up with zeros to whole blocks.
     ///

@@ -33,13 +33,15 @@ const SYSTEM_CHECK_BYTES_MIN: u64 = 16 << 20;
 pub struct CpuOptions {
     /// Worker threads; `None` for every processor this process may use.
     pub threads: Option<usize>,
-    /// Each worker is kept to one of these, in turn; `None` leaves them to the system, within what the process may use.
+    /// Each worker is kept to one of these, in turn; `None` leaves them to the system, within what the
+    /// process may use.
     pub cores: Option<CoreList>,
     /// Instruction set; `None` for the widest there is.
     pub isa: Option<Isa>,
     /// Bytes of buffers, weights and caches together; `None` for the machine's memory less a reserve.
     pub memory_limit_bytes: Option<u64>,
-    /// Weights are used straight from the mapped file for good: shares its pages with other processes, reads slower.
+    /// Weights are used straight from the mapped file for good: shares its pages with other processes, reads
+    /// slower.
     pub mmap: bool,
     /// When weights that are not to stay in their file come to memory.
     pub packing: Packing,
@@ -53,10 +55,11 @@ pub enum Packing {
     /// When they are taken in: whoever measures wants them to be there.
     #[default]
     AtOnce,
-    /// Behind: they are used from the file until they are in memory. The numbers are the same. [`exo_backend::Weight::waiting_bytes`]
-    /// tells how far they are.
+    /// Behind: they are used from the file until they are in memory. The numbers are the same.
+    /// [`exo_backend::Weight::waiting_bytes`] tells how far they are.
     Behind {
-        /// Of each thread that packs, after every megabyte. Longer than zero, it is as if memory were slow: for tests.
+        /// Of each thread that packs, after every megabyte. Longer than zero, it is as if memory were slow:
+        /// for tests.
         rest: Duration,
     },
 }
@@ -167,8 +170,8 @@ impl CpuDevice {
         self.inner.pool.threads()
     }
 
-    /// Memory that the system has left. What is taken and not touched yet is not free: caches, buffers, and memory of weights that
-    /// are packed later.
+    /// Memory that the system has left. What is taken and not touched yet is not free: caches, buffers, and
+    /// memory of weights that are packed later.
     fn available_bytes(&self) -> Option<u64> {
         let available = exo_device::memory(Path::new(&self.root))?.available_bytes;
         let taken = self.inner.repacker.promised_bytes().saturating_add(self.inner.heap.untouched_bytes());
@@ -188,8 +191,8 @@ impl CpuDevice {
         }
     }
 
-    /// Packs or copies the rows of `tensor` now or later, or leaves them where they are: on request, or because there is no
-    /// memory. `held` are their bytes in memory.
+    /// Packs or copies the rows of `tensor` now or later, or leaves them where they are: on request, or
+    /// because there is no memory. `held` are their bytes in memory.
     fn place(&self, tensor: &TensorView, held: u64) -> Result<Arc<Place>, WeightError> {
         let DeviceInner { heap, pool, places, .. } = &*self.inner;
         let what = &tensor.name;
@@ -276,8 +279,8 @@ impl Device for CpuDevice {
         let bytes = (len as u64).saturating_mul(4);
         let ticket = self.inner.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
-        // Large enough for the largest step, while most use their first rows: large pages would bring memory that nobody
-        // reads, and gain nothing (prefill of 512: the same).
+        // Large enough for the largest step, while most use their first rows: large pages would bring memory
+        // that nobody reads, and gain nothing (prefill of 512: the same).
         let (heap, pages) = (&self.inner.heap, PageSize::Small);
         let data = match element {
             Element::F32 => BufferData::F32(Shared::zeroed(heap, &what, len, pages)?),
@@ -303,7 +306,8 @@ impl Device for CpuDevice {
         let places = &self.inner.places;
         let (place, booked, ticket) = match book(held) {
             Ok(ticket) => (self.place(tensor, held)?, held, ticket),
-            // Groups are about 3 % larger than the file's rows, which may have room alone: rather slow than not at all.
+            // Groups are about 3 % larger than the file's rows, which may have room alone: rather slow than
+            // not at all.
             Err(reason) if held > stored => {
                 let ticket = book(stored)?;
                 places.note(&reason);

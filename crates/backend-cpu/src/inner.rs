@@ -17,8 +17,8 @@ use crate::storage::Owner;
 pub(crate) struct DeviceInner {
     pub(crate) owner: Owner,
     pub(crate) level: Level,
-    /// Its turn is held while one op locks its operands: two streams that use the same buffers in opposite order
-    /// cannot wait for each other.
+    /// Its turn is held while one op locks its operands: two streams that use the same buffers in opposite
+    /// order cannot wait for each other.
     pub(crate) pool: Pool,
     pub(crate) pace: Pace,
     pub(crate) ledger: Arc<Ledger>,

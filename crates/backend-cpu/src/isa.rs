@@ -2,8 +2,8 @@
 
 use crate::simd::Kernel;
 
-/// An instruction set the kernels were written for. Results are bitwise equal within one, not between two; products with
-/// quantised or BF16 weights are equal between any.
+/// An instruction set the kernels were written for. Results are bitwise equal within one, not between two;
+/// products with quantised or BF16 weights are equal between any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Isa {
@@ -11,8 +11,8 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C; eight lanes.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI; sixteen lanes. Processors with AVX-512 but without VNNI use AVX2:
-    /// they are few, and their wide units slow the clock.
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI; sixteen lanes. Processors with AVX-512 but without VNNI
+    /// use AVX2: they are few, and their wide units slow the clock.
     Avx512,
     /// 64-bit Arm with NEON and the dot-product extension; eight lanes in two registers.
     Neon,
@@ -62,7 +62,8 @@ impl std::str::FromStr for Isa {
     }
 }
 
-/// Defines [`Level`] with the instruction sets of one architecture beside the plain one; its own file names them.
+/// Defines [`Level`] with the instruction sets of one architecture beside the plain one; its own file names
+/// them.
 macro_rules! levels {
     ($($set:ident),*) => {
         /// An instruction set that was found to be there.

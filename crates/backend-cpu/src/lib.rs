@@ -1,15 +1,18 @@
 //! The processor as a device.
 //!
-//! Weights are taken to memory in large pages, matrices of quantised types repacked for the kernels on the way, or stay in
-//! their mapped file where [`CpuOptions::mmap`] says so or memory is short; then they are repacked as they are used, so
-//! that the numbers are the same. Quantised weights are multiplied by rows rounded to eight bits with integer
-//! instructions, BF16 weights by rows rounded to sixteen, other floats by the rows as they are. Vectors (norms, biases, rotary frequencies) become f32 when taken in.
-//! Work is done when a call returns: a [`CpuStream`] has no queue, so its deadlines cannot pass.
+//! Weights are taken to memory in large pages, matrices of quantised types repacked for the kernels on the
+//! way, or stay in their mapped file where [`CpuOptions::mmap`] says so or memory is short; then they are
+//! repacked as they are used, so that the numbers are the same. Quantised weights are multiplied by rows
+//! rounded to eight bits with integer instructions, BF16 weights by rows rounded to sixteen, other floats by
+//! the rows as they are. Vectors (norms, biases, rotary frequencies) become f32 when taken in. Work is done
+//! when a call returns: a [`CpuStream`] has no queue, so its deadlines cannot pass.
 //!
-//! **Batch invariance** comes from one rule: every sum along a reduced dimension runs in fixed lanes and a fixed
-//! tree that depend on the length of that dimension alone, whatever the number of rows. Tiles, chunks and threads only choose *which* sums run.
+//! **Batch invariance** comes from one rule: every sum along a reduced dimension runs in fixed lanes and a
+//! fixed tree that depend on the length of that dimension alone, whatever the number of rows. Tiles, chunks
+//! and threads only choose *which* sums run.
 //!
-//! **Architecture invariant:** knows no model, no file and no network; nothing above it names it but the binary.
+//! **Architecture invariant:** knows no model, no file and no network; nothing above it names it but the
+//! binary.
 //!
 //! Start reading at [`CpuDevice::open`], then `ops::matmul`.
 

@@ -1,4 +1,5 @@
-//! Takes weights in: packs or copies them to memory in large pages, on every thread, and gives the file's pages back.
+//! Takes weights in: packs or copies them to memory in large pages, on every thread, and gives the file's
+//! pages back.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -22,7 +23,8 @@ pub(crate) struct Places {
     /// Books without a limit, for the counting.
     pub(crate) copied: Arc<Ledger>,
     pub(crate) mapped: Arc<Ledger>,
-    /// Read from the file for now. What of their memory is not filled yet, [`Repacker::promised_bytes`](crate::repack::Repacker::promised_bytes) tells.
+    /// Read from the file for now. What of their memory is not filled yet,
+    /// [`Repacker::promised_bytes`](crate::repack::Repacker::promised_bytes) tells.
     pub(crate) settling: Arc<Ledger>,
     /// Why the last weight that was to be copied was not.
     pub(crate) mapped_because: Mutex<Option<String>>,
@@ -39,8 +41,8 @@ impl Places {
     }
 }
 
-/// Bytes of a weight of this type, with so many rows and columns, in a processor's memory: [`exo_backend::Weight::footprint_bytes`] of
-/// one that does not stay in its file.
+/// Bytes of a weight of this type, with so many rows and columns, in a processor's memory:
+/// [`exo_backend::Weight::footprint_bytes`] of one that does not stay in its file.
 pub fn weight_bytes(dtype: DType, rows: u64, cols: u64) -> u64 {
     held_bytes(dtype, rows, cols).saturating_add(vector_bytes(rows, cols))
 }

@@ -29,7 +29,8 @@ pub(crate) fn f16_at(bytes: &[u8], i: usize) -> f32 {
 pub(crate) fn f16(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let magnitude = (bits & 0x7fff) << 13;
-    // The half's exponent is biased by 15, the float's by 127: multiply by 2^112, which also makes subnormals right.
+    // The half's exponent is biased by 15, the float's by 127: multiply by 2^112, which also makes subnormals
+    // right.
     let finite = f32::from_bits(magnitude) * f32::from_bits((112 + 127) << 23);
     let infinite = f32::from_bits(magnitude | 0x7f80_0000);
     let value = if magnitude < (0x7c00 << 13) { finite } else { infinite };
@@ -44,8 +45,9 @@ pub(crate) fn to_f16(value: f32) -> u16 {
 
 /// e to the power of x, within 2 units in the last place; 0 below -87.3, infinite above 88.7.
 ///
-/// `x = n·ln2 + r` with `|r| <= ln2/2`, `ln2` in two pieces so that `r` is exact (Cody and Waite), then the Taylor
-/// polynomial of degree 7 and a scaling by `2^n`. Multiplications and additions are rounded apart on every machine.
+/// `x = n·ln2 + r` with `|r| <= ln2/2`, `ln2` in two pieces so that `r` is exact (Cody and Waite), then the
+/// Taylor polynomial of degree 7 and a scaling by `2^n`. Multiplications and additions are rounded apart on
+/// every machine.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     const LN2_HIGH: f32 = 355.0 / 512.0; // nine bits, so that n times it is exact

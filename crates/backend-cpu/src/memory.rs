@@ -1,12 +1,14 @@
 //! Memory for weights, caches and buffers: zeroed, aligned, and in 2 MiB pages where the system gives them.
 //!
-//! A processor translates addresses page by page and remembers a few thousand translations: in 4 KiB pages a model of a
-//! gigabyte needs 250 000. The kernels read 1.05 to 1.3 times as fast from 2 MiB pages. Large blocks are mappings of
-//! their own ([`system`]): explicit huge pages if some are free, else ordinary memory for which transparent huge pages are asked,
-//! else what there is. What took effect is not assumed but read back: [`Heap::huge_bytes`].
+//! A processor translates addresses page by page and remembers a few thousand translations: in 4 KiB pages a
+//! model of a gigabyte needs 250 000. The kernels read 1.05 to 1.3 times as fast from 2 MiB pages. Large
+//! blocks are mappings of their own ([`system`]): explicit huge pages if some are free, else ordinary memory
+//! for which transparent huge pages are asked, else what there is. What took effect is not assumed but read
+//! back: [`Heap::huge_bytes`].
 //!
-//! Weights share mappings ([`Heap::slice`]): a matrix of 1.1 MB of its own would occupy a page of 2 MiB. Vectors do not: they are written
-//! at once, and with them the page would come in which matrices beside them lie that are packed much later.
+//! Weights share mappings ([`Heap::slice`]): a matrix of 1.1 MB of its own would occupy a page of 2 MiB.
+//! Vectors do not: they are written at once, and with them the page would come in which matrices beside them
+//! lie that are packed much later.
 
 mod filling;
 #[cfg(target_os = "linux")]
@@ -66,7 +68,8 @@ pub(crate) struct Heap {
 struct Books {
     /// Every region that may be alive.
     regions: Vec<Weak<Region>>,
-    /// Regions that slices are cut from, and how much of each is cut. Not kept alive: they go with their last slices.
+    /// Regions that slices are cut from, and how much of each is cut. Not kept alive: they go with their last
+    /// slices.
     chunks: Vec<(Weak<Region>, usize)>,
 }
 
@@ -90,8 +93,8 @@ impl Heap {
         Ok(Block { region, len, _elements: PhantomData })
     }
 
-    /// `len` bytes of a mapping that is shared with other slices: where the least is left behind them, so that small
-    /// matrices fill what large ones left over. Below [`SMALL_BYTES`], of their own.
+    /// `len` bytes of a mapping that is shared with other slices: where the least is left behind them, so
+    /// that small matrices fill what large ones left over. Below [`SMALL_BYTES`], of their own.
     pub(crate) fn slice(&self, what: &str, len: usize) -> Result<Slice, AllocError> {
         if len < SMALL_BYTES {
             let region = Region::zeroed(len, PageSize::Small).ok_or_else(|| refused(what, len as u64))?;
@@ -135,8 +138,8 @@ impl Heap {
         system::huge_bytes(&mapped.map(|chunk| chunk.addresses()).collect::<Vec<_>>())
     }
 
-    /// About how much of the living memory outside of slices was never touched: it is taken, and the system still counts it as free. 0
-    /// where the system does not tell.
+    /// About how much of the living memory outside of slices was never touched: it is taken, and the system
+    /// still counts it as free. 0 where the system does not tell.
     pub(crate) fn untouched_bytes(&self) -> u64 {
         let books = self.lock();
         let is_cut = |region: &Arc<Region>| {
@@ -171,7 +174,8 @@ struct Region {
     is_mapped: bool,
 }
 
-// SAFETY: a region is plain memory without ties to a thread; who may touch which part is the business of `Block` and `Slice`.
+// SAFETY: a region is plain memory without ties to a thread; who may touch which part is the business of
+// `Block` and `Slice`.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -229,8 +233,9 @@ impl<T: Pod> Deref for Block<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the region holds `len` elements, is aligned for them, and every bit pattern, zero first, is a `T`. Only
-        // this block writes to it, and only through `&mut self`: the heap's own references look at addresses.
+        // SAFETY: the region holds `len` elements, is aligned for them, and every bit pattern, zero first, is
+        // a `T`. Only this block writes to it, and only through `&mut self`: the heap's own references look
+        // at addresses.
         unsafe { std::slice::from_raw_parts(self.region.start.as_ptr().cast(), self.len) }
     }
 }
@@ -272,11 +277,13 @@ impl DerefMut for Slice {
 impl Drop for Slice {
     fn drop(&mut self) {
         if self.region.is_mapped {
-            // The mapping may live on for others; whole pages that were this slice's go back to the system now.
+            // The mapping may live on for others; whole pages that were this slice's go back to the system
+            // now.
             let start = self.range.start.next_multiple_of(HUGE_PAGE);
             let end = self.range.end / HUGE_PAGE * HUGE_PAGE;
             if start < end {
-                // SAFETY: within the mapping, and nobody else's: slices do not overlap and this one ends here.
+                // SAFETY: within the mapping, and nobody else's: slices do not overlap and this one ends
+                // here.
                 unsafe { system::discard(self.region.start.add(start), end - start) };
             }
         }

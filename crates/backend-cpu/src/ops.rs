@@ -52,7 +52,8 @@ impl Operands<'_> {
         }
     }
 
-    /// Copies the first `len` elements of `x` to `out` unless they are one buffer: an op may then work in place.
+    /// Copies the first `len` elements of `x` to `out` unless they are one buffer: an op may then work in
+    /// place.
     fn bring(&self, x: &Buffer, out: &Buffer, len: usize) {
         if !same_buffer(x, out) {
             self.buffer(out).f32().write()[..len].copy_from_slice(&self.buffer(x).f32().read()[..len]);
@@ -60,7 +61,8 @@ impl Operands<'_> {
     }
 }
 
-/// Runs one op. Operands were checked when the program was compiled; only what lies in buffers is checked here.
+/// Runs one op. Operands were checked when the program was compiled; only what lies in buffers is checked
+/// here.
 pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
     let (turn, level, tokens) = (&on.turn, on.level, on.shape.tokens);
     match op {

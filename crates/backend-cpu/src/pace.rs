@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use exo_types::ComputeShare;
 
-/// Shorter rests are saved up: the system wakes a thread some 60 microseconds late, and every rest costs a wake-up.
+/// Shorter rests are saved up: the system wakes a thread some 60 microseconds late, and every rest costs a
+/// wake-up.
 const REST_MIN: Duration = Duration::from_millis(2);
 /// A rest that took longer than it should is made good by less rest later, up to so much.
 const CREDIT_MAX: Duration = Duration::from_millis(20);

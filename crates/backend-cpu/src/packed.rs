@@ -1,9 +1,10 @@
 //! Quantised weights and BF16 ones in the order in which the kernels of [`crate::products`] read them.
 //!
-//! Sixteen output rows make a *group*; a matrix is its groups one after the other, the last one filled up with rows of
-//! zeros. A group is one sequential stream of 64-byte lines. A *word* is four consecutive columns of one row in 32
-//! bits, column 4j of a block in the lowest byte of word j: what one lane of `vpdpbusd` or `vpmaddubsw` multiplies by
-//! four broadcast activations. A line of words holds the same word of the sixteen rows, row r in bytes 4r..4r + 4.
+//! Sixteen output rows make a *group*; a matrix is its groups one after the other, the last one filled up
+//! with rows of zeros. A group is one sequential stream of 64-byte lines. A *word* is four consecutive
+//! columns of one row in 32 bits, column 4j of a block in the lowest byte of word j: what one lane of
+//! `vpdpbusd` or `vpmaddubsw` multiplies by four broadcast activations. A line of words holds the same word
+//! of the sixteen rows, row r in bytes 4r..4r + 4.
 //!
 //! | part of a group                | holds                                                                       |
 //! |--------------------------------|-----------------------------------------------------------------------------|
@@ -11,7 +12,8 @@
 //! | step of 64 columns             | one or two lines of scales, then two blocks; no head: one step after another |
 //! | block of 32 columns            | 4, 5, 6 or 8 lines of quants, or 16 of pairs                                |
 //!
-//! A width of an odd number of blocks ends in a step whose second block is missing and whose scales for it are zero.
+//! A width of an odd number of blocks ends in a step whose second block is missing and whose scales for it
+//! are zero.
 //!
 //! | type       | head                      | scales of a step (16 rows each)            | lines of a block    | c   |
 //! |------------|---------------------------|--------------------------------------------|---------------------|-----|
@@ -22,16 +24,19 @@
 //! | Q6_K       | f16 d, 32 bytes of zeros  | i8 scales of both halves of block 0; of block 1 | 4 of nibbles, + 2 | 32  |
 //! | BF16       |                           | bf16 unit of block 0, of block 1           | 16 of pairs         |     |
 //!
-//! *Bytes:* line j is word j, each quant stored as q + 128. *Nibbles:* line j has word j in the low nibbles and word
-//! j + 4 in the high ones. *Fifth bits* (Q5, one line): byte b of a row has column 4j + b's in bit j. *Fifth and sixth
-//! bits* (Q6_K, two lines): byte b of line h has those of column 16h + 4i + b in bits 2i and 2i + 1. All stored quants
-//! are unsigned; the value of an element is `scale · (stored - c)` plus the minimum where there is one. The two scales
-//! of Q6_K lie beside each other, row by row, and belong to 16 columns each.
+//! *Bytes:* line j is word j, each quant stored as q + 128. *Nibbles:* line j has word j in the low nibbles
+//! and word j + 4 in the high ones. *Fifth bits* (Q5, one line): byte b of a row has column 4j + b's in bit
+//! j. *Fifth and sixth bits* (Q6_K, two lines): byte b of line h has those of column 16h + 4i + b in bits 2i
+//! and 2i + 1. All stored quants are unsigned; the value of an element is `scale · (stored - c)` plus the
+//! minimum where there is one. The two scales of Q6_K lie beside each other, row by row, and belong to 16
+//! columns each.
 //!
-//! *Pairs:* line j has columns 2j and 2j + 1 of each row as the file has them: such a word is two elements. Products round them
-//! to whole numbers of their block's unit ([`mod@unit`]); columns that a width lacks to whole blocks are zeros.
+//! *Pairs:* line j has columns 2j and 2j + 1 of each row as the file has them: such a word is two elements.
+//! Products round them to whole numbers of their block's unit ([`mod@unit`]); columns that a width lacks to
+//! whole blocks are zeros.
 //!
-//! Size: that of the file's blocks for types of 32 columns; BF16 + 3.1 %, Q4_K + 2.8 %, Q5_K + 2.3 %, Q6_K + 1 %.
+//! Size: that of the file's blocks for types of 32 columns; BF16 + 3.1 %, Q4_K + 2.8 %, Q5_K + 2.3 %, Q6_K +
+//! 1 %.
 //!
 //! F32 and F16 have a simpler order of their own: [`interleaved`].
 
@@ -131,7 +136,8 @@ pub(crate) fn activations(dtype: DType) -> Activations {
     }
 }
 
-/// Bytes of a packed or interleaved matrix, its last group filled up; `None` for types that are kept as they are stored.
+/// Bytes of a packed or interleaved matrix, its last group filled up; `None` for types that are kept as they
+/// are stored.
 ///
 /// Panics unless `cols` is a whole number of blocks of `dtype`.
 pub(crate) fn packed_bytes(dtype: DType, rows: usize, cols: usize) -> Option<usize> {
@@ -197,8 +203,8 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Brings bytes to this core in the order in which memory gives them fastest: sixteen rows read side by side are more streams
-/// than processors foresee.
+/// Brings bytes to this core in the order in which memory gives them fastest: sixteen rows read side by side
+/// are more streams than processors foresee.
 fn read_ahead(bytes: &[u8]) {
     std::hint::black_box(bytes.iter().step_by(LINE).fold(0, |all, byte| all ^ byte));
 }

@@ -1,8 +1,8 @@
 //! Where the rows of a weight are, and how they come from its file to memory while it is used.
 //!
-//! Rows are moved in parts, from the first on. A part counts once it is in memory: ops read rows that are there from memory, the
-//! others from the file, and as both give the same numbers it does not matter when in an op that changes. With the last part
-//! the file is let go.
+//! Rows are moved in parts, from the first on. A part counts once it is in memory: ops read rows that are
+//! there from memory, the others from the file, and as both give the same numbers it does not matter when in
+//! an op that changes. With the last part the file is let go.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,8 @@ use exo_types::TensorView;
 use crate::load::{self, Places};
 use crate::memory::{Filling, Slice};
 
-/// Bytes that are moved at a time: what each thread has in memory twice, and what whoever drops the weight waits for, 2 ms where memory is
-/// slow at its first touch.
+/// Bytes that are moved at a time: what each thread has in memory twice, and what whoever drops the weight
+/// waits for, 2 ms where memory is slow at its first touch.
 const PART_BYTES: usize = 1 << 20;
 
 /// Where the rows of a weight are.
@@ -95,7 +95,8 @@ impl Place {
         let stored = tensor.bytes();
         let part = first * unit.stored..((first + count) * unit.stored).min(stored.len());
         memory.fill(count * unit.held, |out| unit.lay(&tensor, &stored[part.clone()], out));
-        // With the parts before: an op that began earlier still reads them from the file, which brings their pages back.
+        // With the parts before: an op that began earlier still reads them from the file, which brings their
+        // pages back.
         load::release(&tensor, 0..part.end);
         if memory.filled().len() < memory.len() {
             return Moved::Part;

@@ -1,13 +1,14 @@
 //! The threads that compute: fork and join many thousand times a second, and silence in between.
 //!
-//! A forward pass is a few hundred pieces of parallel work of 1 µs to 10 ms with a few microseconds between them. Waking
-//! a sleeping thread takes 25 to 60 µs, so workers watch for the next job for up to 50 µs ([`wait`]), then sleep. The
-//! calling thread takes part. A job is a number of pieces; each thread has a share of neighbouring pieces (one
-//! stream of memory per thread), and whoever is done takes pieces from the shares of others. So a thread that sleeps or
-//! was preempted holds up nobody but by the one piece it is in, and which thread ran a piece never shows in a result.
+//! A forward pass is a few hundred pieces of parallel work of 1 µs to 10 ms with a few microseconds between
+//! them. Waking a sleeping thread takes 25 to 60 µs, so workers watch for the next job for up to 50 µs
+//! ([`wait`]), then sleep. The calling thread takes part. A job is a number of pieces; each thread has a
+//! share of neighbouring pieces (one stream of memory per thread), and whoever is done takes pieces from the
+//! shares of others. So a thread that sleeps or was preempted holds up nobody but by the one piece it is in,
+//! and which thread ran a piece never shows in a result.
 //!
-//! Workers are pinned, one to a core, only where the user named the cores: unnamed, the workers of two nodes would be pinned
-//! to the same ones (decision 0027).
+//! Workers are pinned, one to a core, only where the user named the cores: unnamed, the workers of two nodes
+//! would be pinned to the same ones (decision 0027).
 //!
 //! **Invariant:** a piece never uses a pool: [`Pool::turn`] refuses it.
 //!
@@ -60,9 +61,9 @@ impl Pool {
     /// Threads of one pool: more than any machine has cores, and what a board can count.
     pub(crate) const THREADS_MAX: usize = 1024;
 
-    /// `threads` threads with the caller among them: starts one less. Where `cores` are given each is kept to one of them, the
-    /// caller excepted: several streams may call. Fails if the system gives no thread. Panics unless `threads` is from 1 to
-    /// [`Pool::THREADS_MAX`].
+    /// `threads` threads with the caller among them: starts one less. Where `cores` are given each is kept to
+    /// one of them, the caller excepted: several streams may call. Fails if the system gives no thread.
+    /// Panics unless `threads` is from 1 to [`Pool::THREADS_MAX`].
     pub(crate) fn new(threads: usize, cores: Option<CoreList>) -> io::Result<Self> {
         assert!((1..=Self::THREADS_MAX).contains(&threads), "a pool of {threads} threads");
         let board = Arc::new(Board::new(threads));
@@ -73,7 +74,8 @@ impl Pool {
             let builder = std::thread::Builder::new().name(format!("exo-cpu-{seat}"));
             let cores = cores.clone();
             pool.workers.push(builder.spawn(move || {
-                // Refused where the cores were taken away meanwhile: then the thread runs where the system lets it.
+                // Refused where the cores were taken away meanwhile: then the thread runs where the system
+                // lets it.
                 let _refused = cores.map(|cores| cores.pin(seat));
                 work(&board, seat, patience);
             })?);
@@ -128,8 +130,9 @@ impl Turn<'_> {
         let mut books = self.books.borrow_mut();
         books.generation += 1;
         let job = self.board.publish(books.generation, pieces, work);
-        // SAFETY: `work` lives until this function returns, which is after all pieces are done: `take_part` returns
-        // when all are claimed, panics included, and `wait_done` when those the workers claimed are done.
+        // SAFETY: `work` lives until this function returns, which is after all pieces are done: `take_part`
+        // returns when all are claimed, panics included, and `wait_done` when those the workers claimed are
+        // done.
         let mine = unsafe { self.board.take_part(0, &job) };
         books.done_by_workers = books.done_by_workers.wrapping_add(pieces as u64 - mine);
         self.board.wait_done(books.done_by_workers);
@@ -150,8 +153,9 @@ impl Turn<'_> {
         self.run(len.div_ceil(chunk_len), &|i| {
             let first = i * chunk_len;
             let count = chunk_len.min(len - first);
-            // SAFETY: pieces are numbered once each and `first < len`, so these are `count` elements of `data` that no other
-            // piece touches; `data` is borrowed mutably until every piece is done, and `T: Send` lets another thread have it.
+            // SAFETY: pieces are numbered once each and `first < len`, so these are `count` elements of
+            // `data` that no other piece touches; `data` is borrowed mutably until every piece is done, and
+            // `T: Send` lets another thread have it.
             work(i, unsafe { std::slice::from_raw_parts_mut(start.get().add(first), count) });
         });
     }

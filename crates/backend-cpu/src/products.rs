@@ -1,5 +1,5 @@
-//! Products of packed quantised weights by rounded activations: one file per instruction set, all equal in bits. Those of
-//! BF16 weights are in [`bf16`].
+//! Products of packed quantised weights by rounded activations: one file per instruction set, all equal in
+//! bits. Those of BF16 weights are in [`bf16`].
 //!
 //! **The formula.** For row n of the weights and row t of the activations, over the blocks b of 32 columns in
 //! ascending order, starting from 0, each line rounded once (`fma`):
@@ -10,12 +10,14 @@
 //! | Q4_1, Q5_1, Q4_K, Q5_K | `I = Σ w · x`                               | `sum = fma(I, s · d, sum)`, `sum = fma(m, e, sum)` |
 //! | Q6_K                 | `I = g₀ · Σ (w - c) · x + g₁ · Σ (w - c) · x` | `sum = fma(I, s · d, sum)`                        |
 //!
-//! `w` stored quants and `c` their centre, `s` the block's scale (K-quants: `d · scale`, exact), `m` its minimum (K-quants:
-//! `-(dmin · min)`, exact), `g` the integer scales of its two halves (see [`crate::packed`]); `x` rounded activations,
-//! `d` their scale and `e` their scaled sum (see [`crate::rounded`]). `s · d` is rounded to f32; |I| <= 2^24.
+//! `w` stored quants and `c` their centre, `s` the block's scale (K-quants: `d · scale`, exact), `m` its
+//! minimum (K-quants: `-(dmin · min)`, exact), `g` the integer scales of its two halves (see
+//! [`crate::packed`]); `x` rounded activations, `d` their scale and `e` their scaled sum (see
+//! [`crate::rounded`]). `s · d` is rounded to f32; |I| <= 2^24.
 //!
-//! Every float operation is in the table, so a result depends on nothing else: not on the instruction set, the number
-//! of rows on either side, tiles, chunks or threads. Integer sums may be taken in any order that does not overflow.
+//! Every float operation is in the table, so a result depends on nothing else: not on the instruction set,
+//! the number of rows on either side, tiles, chunks or threads. Integer sums may be taken in any order that
+//! does not overflow.
 //!
 //! Start reading at [`scalar`].
 
@@ -54,8 +56,8 @@ pub(crate) trait Products: Copy + Send + Sync {
     /// Panics unless `x` is as wide as the group and `sums` has an element for each row of `x`.
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]);
 
-    /// The same with two groups of one matrix; from [`TWO_ROWS_MIN`] rows of `x` on faster than one after the other where
-    /// there is a kernel for it.
+    /// The same with two groups of one matrix; from [`TWO_ROWS_MIN`] rows of `x` on faster than one after the
+    /// other where there is a kernel for it.
     fn multiply_two(self, weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
         for (weights, sums) in weights.into_iter().zip(sums) {
             self.multiply(weights, x, sums);

@@ -1,7 +1,7 @@
 //! Stored blocks to f32 and, for the plain types, back. One type per file; layouts are ggml's.
 //!
-//! Dequantisation is exact to the bit against the `dequantize` of gguf-py: products and sums are rounded in its order.
-//! The quantisers are the reference ones, for tests and small conversions.
+//! Dequantisation is exact to the bit against the `dequantize` of gguf-py: products and sums are rounded in
+//! its order. The quantisers are the reference ones, for tests and small conversions.
 
 mod legacy_nibbles;
 mod q2_k;
@@ -22,8 +22,9 @@ use crate::isa::{Isa, Level};
 use crate::math::{bf16_at, f16_at, f32_at};
 use crate::simd::{Kernel, Scalar, Simd};
 
-/// Converts each block of a row. A macro, because the direct call in it is inlined into the kernel: handed over as an
-/// argument, the function went through a shim that was compiled for the plain target, at a fifth of the speed.
+/// Converts each block of a row. A macro, because the direct call in it is inlined into the kernel: handed
+/// over as an argument, the function went through a shim that was compiled for the plain target, at a fifth
+/// of the speed.
 macro_rules! blocks {
     ($simd:expr, $row:expr, $out:expr, $of:ident) => {
         for (block, out) in $row.as_chunks().0.iter().zip($out.as_chunks_mut().0) {
@@ -40,8 +41,8 @@ pub fn dequantise_row(dtype: DType, row: &[u8], out: &mut [f32]) {
     level.dispatch(Dequantise { dtype, row, out });
 }
 
-/// Converts f32 to blocks of `dtype`, as ggml's reference quantisers do; `None` for the types that have none here
-/// (the K-quants). Panics unless `values` fill whole blocks.
+/// Converts f32 to blocks of `dtype`, as ggml's reference quantisers do; `None` for the types that have none
+/// here (the K-quants). Panics unless `values` fill whole blocks.
 pub fn quantise_row(dtype: DType, values: &[f32]) -> Option<Vec<u8>> {
     let whole = (values.len() as u64).is_multiple_of(dtype.block_elements());
     assert!(whole, "{} values do not fill blocks of {dtype}", values.len());
@@ -117,7 +118,8 @@ fn each_block<const B: usize>(values: &[f32], quantise: impl Fn(&[f32; 32]) -> [
 mod tests {
     use super::*;
 
-    /// The public function uses one instruction set; the file of gguf-py (tests/quant.rs) then speaks for all.
+    /// The public function uses one instruction set; the file of gguf-py (tests/quant.rs) then speaks for
+    /// all.
     #[test]
     fn every_instruction_set_dequantises_to_the_same_bits() {
         for dtype in DType::ALL {

@@ -1,10 +1,10 @@
-//! Weights come to memory while they are used already: a device answers from the file at once and is as fast as it will be within
-//! seconds ([`Place::move_part`]).
+//! Weights come to memory while they are used already: a device answers from the file at once and is as fast
+//! as it will be within seconds ([`Place::move_part`]).
 //!
-//! Threads of their own move them, in the order in which they were taken in, which is that of a step. There are some only while there is
-//! something to move. They share the processor with steps as equals: niced by 10, they took 13.5 s and not 1 for 1.2 GB beside a decode on
-//! one core, for a first token after 0.33 s and not 0.47. Whoever drops a weight waits for the part at hand; so does whoever drops
-//! the device.
+//! Threads of their own move them, in the order in which they were taken in, which is that of a step. There
+//! are some only while there is something to move. They share the processor with steps as equals: niced by
+//! 10, they took 13.5 s and not 1 for 1.2 GB beside a decode on one core, for a first token after 0.33 s and
+//! not 0.47. Whoever drops a weight waits for the part at hand; so does whoever drops the device.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,7 +59,8 @@ impl Repacker {
         Self { queue, threads_max, cores, threads: Mutex::default() }
     }
 
-    /// Moves `place` when those before it are moved. Where the system gives no thread, it is in memory when this returns.
+    /// Moves `place` when those before it are moved. Where the system gives no thread, it is in memory when
+    /// this returns.
     pub(crate) fn add(&self, place: &Arc<Place>) {
         let seat = {
             let mut state = self.queue.lock();
@@ -76,7 +77,8 @@ impl Repacker {
         };
         let (queue, cores) = (Arc::clone(&self.queue), self.cores.clone());
         let thread = std::thread::Builder::new().name(format!("exo-repack-{seat}")).spawn(move || {
-            // Refused where the cores were taken away meanwhile: then the thread runs where the system lets it.
+            // Refused where the cores were taken away meanwhile: then the thread runs where the system lets
+            // it.
             let _refused = cores.map(|cores| cores.pin(seat));
             queue.work(seat);
         });

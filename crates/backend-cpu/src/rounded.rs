@@ -1,4 +1,5 @@
-//! Rows of activations rounded to eight bits, or to sixteen: made once, read by every product of the same rows.
+//! Rows of activations rounded to eight bits, or to sixteen: made once, read by every product of the same
+//! rows.
 
 use bytemuck::{Pod, Zeroable};
 use exo_backend::Activations;
@@ -6,8 +7,8 @@ use exo_backend::Activations;
 /// Columns of a block.
 const BLOCK: usize = Activations::BLOCK;
 
-/// 32 columns of one row, with the sums that weights with a centre or a minimum need. The value of column k is
-/// `scale · quants[k]`, as [`Activations::Rounded8`] defines it.
+/// 32 columns of one row, with the sums that weights with a centre or a minimum need. The value of column k
+/// is `scale · quants[k]`, as [`Activations::Rounded8`] defines it.
 ///
 /// The sums come in the form in which kernels add them: a product of quants stored as q + c by x is
 /// `Σ (q + c) · x - c · Σ x`.
@@ -20,8 +21,8 @@ pub(crate) struct RoundedBlock {
     pub(crate) scaled_sum: f32,
     /// `-Σ quants`.
     pub(crate) minus_sum: i32,
-    /// For columns 0..16 and 16..32: minus the sum of quants 0 and 1 of each four, and minus that of quants 2 and 3.
-    /// These are the sums that stand in the two halves of a 32-bit lane of `vpmaddubsw`.
+    /// For columns 0..16 and 16..32: minus the sum of quants 0 and 1 of each four, and minus that of quants 2
+    /// and 3. These are the sums that stand in the two halves of a 32-bit lane of `vpmaddubsw`.
     pub(crate) minus_halves: [[i16; 2]; 2],
     /// -127 to 127. A *word* of packed weights is multiplied by four of them.
     pub(crate) quants: [i8; BLOCK],
@@ -33,7 +34,8 @@ impl RoundedBlock {
 
     /// Rounds one block; the reference for every instruction set.
     pub(crate) fn of(x: &[f32; BLOCK]) -> Self {
-        // Bits of magnitudes are ordered as the magnitudes are, with infinity and then NaN above every number.
+        // Bits of magnitudes are ordered as the magnitudes are, with infinity and then NaN above every
+        // number.
         let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
         match Rounding::of(largest, Self::LARGEST) {
             Rounding::AllZero => Self::zeroed(),
@@ -57,23 +59,25 @@ impl RoundedBlock {
     }
 }
 
-/// Added to a magnitude below 2^22, leaves the nearest whole number in the low bits, ties to even, as the conversions of vector
-/// units do; this needs none.
+/// Added to a magnitude below 2^22, leaves the nearest whole number in the low bits, ties to even, as the
+/// conversions of vector units do; this needs none.
 const ROUNDER: f32 = 12_582_912.0;
 
-/// 32 columns of one row in sixteen bits, as [`Activations::Rounded16`] defines it: an element is `scale · quant`.
+/// 32 columns of one row in sixteen bits, as [`Activations::Rounded16`] defines it: an element is
+/// `scale · quant`.
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct WideBlock {
     /// d; NaN where an element is not finite, and the quants are zeros then.
     pub(crate) scale: f32,
-    /// Quants from -32767 to 32767, of columns 2j and 2j + 1 in the low and the high half of number j: what a word of weights is
-    /// multiplied by.
+    /// Quants from -32767 to 32767, of columns 2j and 2j + 1 in the low and the high half of number j: what a
+    /// word of weights is multiplied by.
     pub(crate) words: [i32; BLOCK / 2],
 }
 
 impl WideBlock {
-    /// Rounds one block. The same bits whatever the compiler makes of it: no operation is fused or left to choose.
+    /// Rounds one block. The same bits whatever the compiler makes of it: no operation is fused or left to
+    /// choose.
     #[inline(always)]
     pub(crate) fn of(x: &[f32; BLOCK]) -> Self {
         let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));

@@ -1,7 +1,7 @@
 //! The eight 6-bit scales and eight 6-bit minima that Q4_K and Q5_K pack into twelve bytes.
 
-/// Scales and minima. The first four of each are the low six bits of bytes 0..4 and 4..8; the last four have their low
-/// four bits in the nibbles of bytes 8..12 and their high two on top of the first four.
+/// Scales and minima. The first four of each are the low six bits of bytes 0..4 and 4..8; the last four have
+/// their low four bits in the nibbles of bytes 8..12 and their high two on top of the first four.
 #[inline(always)]
 pub(crate) fn unpack(bytes: &[u8]) -> ([u8; 8], [u8; 8]) {
     let (mut scales, mut mins) = ([0; 8], [0; 8]);

@@ -18,7 +18,8 @@ fn values(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// What the device says, and for each the sum in f64 beside the sum of magnitudes, which bounds the error of any order.
+/// What the device says, and for each the sum in f64 beside the sum of magnitudes, which bounds the error of
+/// any order.
 fn product(isa: Isa, dtype: DType, (t, n, k): (usize, usize, usize)) -> (Vec<f32>, Vec<(f64, f64)>) {
     let device =
         CpuDevice::open(CpuOptions { threads: Some(2), isa: Some(isa), ..CpuOptions::default() }).unwrap();
@@ -70,7 +71,8 @@ fn products_of_every_tile_shape_are_right() {
             for shape in [(1, 7, 64), (2, 5, 96), (3, 67, 32), (5, 33, 128), (9, 130, 256), (4, 4, 32)] {
                 assert_close(isa, dtype, shape);
             }
-            // More columns than are summed together, the last of them few; every number of rows in the last tile.
+            // More columns than are summed together, the last of them few; every number of rows in the last
+            // tile.
             for t in [1, 4, 7, 15] {
                 assert_close(isa, dtype, (t, 49, 800));
             }
@@ -201,8 +203,8 @@ fn a_row_among_others_is_what_it_is_alone() {
     }
 }
 
-/// So wide that the rows of `x` are multiplied in two chunks, of 40 rows and 35: by two groups at a time, and the last
-/// group, which is not full, alone.
+/// So wide that the rows of `x` are multiplied in two chunks, of 40 rows and 35: by two groups at a time, and
+/// the last group, which is not full, alone.
 #[test]
 fn a_row_of_a_later_chunk_is_what_it_is_alone() {
     let (k, t, n) = (16_384, 75, 41);

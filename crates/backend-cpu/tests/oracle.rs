@@ -17,7 +17,8 @@ fn available() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available())
 }
 
-/// Says which instruction sets nothing of this crate is run with here; `cargo xtask test` gathers these lines.
+/// Says which instruction sets nothing of this crate is run with here; `cargo xtask test` gathers these
+/// lines.
 #[test]
 fn what_this_machine_lacks_is_reported() {
     let missing = Isa::ALL.into_iter().filter(|isa| !isa.is_available());

@@ -1,4 +1,5 @@
-//! Weights that are packed while they are used: the same bits at every moment, and nothing left when they are dropped.
+//! Weights that are packed while they are used: the same bits at every moment, and nothing left when they are
+//! dropped.
 
 #![allow(clippy::unwrap_used)] // a test file, helpers included
 
@@ -19,7 +20,8 @@ const LONG: Duration = Duration::from_secs(60);
 const PART: usize = 1 << 20;
 const COLS: usize = 1024;
 
-/// A file whose pages are given back when the test says so: whoever moves a weight waits there after each part.
+/// A file whose pages are given back when the test says so: whoever moves a weight waits there after each
+/// part.
 #[derive(Default)]
 struct File {
     bytes: Vec<u8>,
@@ -181,8 +183,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Types and columns of weights, and rows of `x`. Of BF16 the last block is a part of one, too, and the rows of a prompt are more than
-/// are multiplied at once.
+/// Types and columns of weights, and rows of `x`. Of BF16 the last block is a part of one, too, and the rows
+/// of a prompt are more than are multiplied at once.
 const CASES: [(DType, usize, usize); 8] = [
     (DType::F16, COLS, 3),
     (DType::F32, COLS, 3),

@@ -1,5 +1,5 @@
-//! The functions of the drivers, one line each: NVIDIA's (CUDA, through `cudarc`) and AMD's (HIP, behind the feature `hip`),
-//! which differ in their names and in the few functions at the end.
+//! The functions of the drivers, one line each: NVIDIA's (CUDA, through `cudarc`) and AMD's (HIP, behind the
+//! feature `hip`), which differ in their names and in the few functions at the end.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
@@ -93,7 +93,8 @@ impl CallError {
 
 pub(crate) type Call<T> = Result<T, CallError>;
 
-/// A driver's word for what its function returned; `words` gives it names and texts, each null if it knows none.
+/// A driver's word for what its function returned; `words` gives it names and texts, each null if it knows
+/// none.
 pub(crate) fn check(
     call: &'static str,
     code: Code,
@@ -118,7 +119,8 @@ pub(crate) fn check(
 fn cuda(call: &'static str, result: sys::CUresult) -> Call<()> {
     check(call, result as Code, |_| {
         let mut words = [std::ptr::null(); 2];
-        // SAFETY: each writes a pointer to a text of the driver's own, or leaves null for a number it does not know.
+        // SAFETY: each writes a pointer to a text of the driver's own, or leaves null for a number it does
+        // not know.
         unsafe {
             sys::cuGetErrorName(result, &mut words[0]);
             sys::cuGetErrorString(result, &mut words[1]);
@@ -127,7 +129,8 @@ fn cuda(call: &'static str, result: sys::CUresult) -> Call<()> {
     })
 }
 
-/// Methods of [`Api`] that call one function or the other, which take the same, and the list of AMD's that are looked up.
+/// Methods of [`Api`] that call one function or the other, which take the same, and the list of AMD's that
+/// are looked up.
 macro_rules! calls {
     (
         both { $($name:ident($($arg:ident: $kind:ty),*) = $cuda:ident, $hip:ident;)* }
@@ -261,7 +264,8 @@ pub(crate) struct Place {
 
 /// What the drivers do not have alike.
 impl Api {
-    /// Whether a copy to the card from memory that is not pinned may still read it when the call has returned.
+    /// Whether a copy to the card from memory that is not pinned may still read it when the call has
+    /// returned.
     pub(crate) fn reads_after_return(self) -> bool {
         match self {
             Self::Cuda => false,

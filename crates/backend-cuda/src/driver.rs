@@ -1,5 +1,5 @@
-//! What the backend has of a driver: cards, contexts, memory and modules, each as a handle that releases itself and keeps what it
-//! belongs to. Queues are in `queue.rs`.
+//! What the backend has of a driver: cards, contexts, memory and modules, each as a handle that releases
+//! itself and keeps what it belongs to. Queues are in `queue.rs`.
 //!
 //! `unsafe` is here, in `queue.rs`, `api.rs` and `hip.rs`, and nowhere else.
 
@@ -120,7 +120,8 @@ impl Context {
         self.place.api
     }
 
-    /// An error of a call on this card. All but a lack of memory are for good: the driver repeats them until the context ends.
+    /// An error of a call on this card. All but a lack of memory are for good: the driver repeats them until
+    /// the context ends.
     pub(crate) fn lost(&self, error: &CallError) -> AllocError {
         if error.is_out_of_memory() {
             let free_bytes = self.memory().map_or(0, |(free, _)| free);

@@ -7,7 +7,8 @@ use exo_backend::RunShape;
 
 use crate::queue::Captured;
 
-/// Most rows of a step that is worth capturing: decode. Starting the kernels of a long prefill costs nothing beside running them.
+/// Most rows of a step that is worth capturing: decode. Starting the kernels of a long prefill costs nothing
+/// beside running them.
 const TOKENS_MAX: usize = 64;
 /// Most graphs a program keeps; past that its steps are started kernel by kernel.
 const GRAPHS_MAX: usize = 32;

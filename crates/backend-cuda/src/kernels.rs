@@ -1,4 +1,5 @@
-//! The kernels that are part of the program, as compressed PTX and as sources for AMD's compiler, and those that a card has loaded.
+//! The kernels that are part of the program, as compressed PTX and as sources for AMD's compiler, and those
+//! that a card has loaded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,8 @@ use crate::driver::{Context, Function, Module};
 /// The files of kernels, and what is made of each.
 macro_rules! files {
     ($($file:ident = $name:literal),*) => {
-        /// A file of kernels. Each is loaded when its first kernel is asked for: the driver compiles it for the card, once.
+        /// A file of kernels. Each is loaded when its first kernel is asked for: the driver compiles it for
+        /// the card, once.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum File {
             $($file),*
@@ -97,7 +99,8 @@ const fn const_name(name: &'static str) -> &'static std::ffi::CStr {
 const PTX_BYTES_MAX: usize = 2 << 20;
 
 impl File {
-    /// PTX, with the zero behind it that the driver looks for. It is unpacked once for each card, when its first kernel is asked for.
+    /// PTX, with the zero behind it that the driver looks for. It is unpacked once for each card, when its
+    /// first kernel is asked for.
     fn ptx(self) -> Vec<u8> {
         let mut text =
             miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(self.packed_ptx(), PTX_BYTES_MAX)

@@ -1,4 +1,5 @@
-//! Rows of a key-value cache as bytes, on the host: the way out of and into a page. `kernels/kv_write.cu` writes the same.
+//! Rows of a key-value cache as bytes, on the host: the way out of and into a page. `kernels/kv_write.cu`
+//! writes the same.
 
 use exo_types::KvDType;
 use half::f16;

@@ -1,6 +1,7 @@
 //! From an op to the kernels that compute it.
 //!
-//! Every kernel takes one structure: addresses first, then the rows and tokens of the run, then its own numbers.
+//! Every kernel takes one structure: addresses first, then the rows and tokens of the run, then its own
+//! numbers.
 
 use exo_backend::{AttentionBatch, Buffer, KvCache, Op, OpKind, RopeStyle, Rows, RunError, RunShape, Weight};
 use exo_types::{DType, KvDType};
@@ -19,14 +20,16 @@ const ROW_THREADS: u32 = 1024;
 /// Up to how many elements a row to normalise is a head's, and has so many threads.
 const SHORT_ROW_MAX: usize = 512;
 const SHORT_ROW_THREADS: u32 = 128;
-/// Heads that attention has kernels for: of up to so many elements, and how many queries share a thread block of `few` and `many`.
+/// Heads that attention has kernels for: of up to so many elements, and how many queries share a thread block
+/// of `few` and `many`.
 const HEADS: [(usize, usize, usize); 2] = [(128, 4, 16), (256, 4, 8)];
 /// Up to how many rows a thread block of attention takes a span of one row, not several rows.
 const SPANNED_ROWS_MAX: usize = 32;
 /// Spans of a row's positions.
 const SPANS: usize = 32;
-/// Up to how many rows the kernels for few rows are used; for quants where there are tensor cores: an H200 took 6.5 ms for a step
-/// of 8 rows by these and 24 ms for one of 16 by the others (docs/benchmarks.md), and their time goes with the rows.
+/// Up to how many rows the kernels for few rows are used; for quants where there are tensor cores: an H200
+/// took 6.5 ms for a step of 8 rows by these and 24 ms for one of 16 by the others (docs/benchmarks.md), and
+/// their time goes with the rows.
 const FEW_ROWS_MAX: usize = 8;
 const FEW_ROWS_MAX_MMA: usize = 16;
 /// Rows of w that a thread block of `matmul_vec` takes; of one row of x with quants in super-blocks.
@@ -37,8 +40,8 @@ const TILE: usize = 64;
 const LARGE_TILE: usize = 128;
 /// From how many tiles on large ones keep a large card busy.
 pub(crate) const LARGE_TILES_MIN: usize = 128;
-/// Rows of w of the kernels for halves and few rows; up to how many rows the one for some is used, which kernels/halves.cu knows
-/// as SOME_ROWS_MAX; rows to a tile of many.
+/// Rows of w of the kernels for halves and few rows; up to how many rows the one for some is used, which
+/// kernels/halves.cu knows as SOME_ROWS_MAX; rows to a tile of many.
 const HALF_OUTPUTS: usize = 16;
 const HALF_SOME_ROWS_MAX: usize = 32;
 const HALF_TILE: usize = 128;
@@ -52,8 +55,8 @@ enum Grid {
     Elements { width: usize },
     /// So many thread blocks to a row.
     Blocks { each: usize },
-    /// Thread blocks along the rows by `rows_each`, which are the fastest: they read the same weights, or keys; and `y` of these. For
-    /// runs of `from` to `up_to` rows.
+    /// Thread blocks along the rows by `rows_each`, which are the fastest: they read the same weights, or
+    /// keys; and `y` of these. For runs of `from` to `up_to` rows.
     Tiles { y: usize, rows_each: usize, from: usize, up_to: usize },
 }
 
@@ -349,7 +352,8 @@ impl Planner<'_> {
         (addresses, numbers)
     }
 
-    /// A product: kernels for one row, for a few and for many, of which a run starts one. All give the same bits.
+    /// A product: kernels for one row, for a few and for many, of which a run starts one. All give the same
+    /// bits.
     fn product(
         &mut self,
         weight: &Weight,

@@ -1,5 +1,5 @@
-//! How weights of each type lie in device memory, and the way there from ggml's blocks. `kernels/weights.cuh` describes
-//! the planes and reads them.
+//! How weights of each type lie in device memory, and the way there from ggml's blocks. `kernels/weights.cuh`
+//! describes the planes and reads them.
 
 use exo_types::DType;
 
@@ -109,7 +109,8 @@ impl Planes {
         self.high.extend(&above.map(u32::to_le_bytes).as_flattened()[..4 * high_bits]);
     }
 
-    /// Q4_0 to Q5_1: `scale_bytes` of scales, a bit plane if there is a fifth bit, sixteen bytes of columns i and i + 16.
+    /// Q4_0 to Q5_1: `scale_bytes` of scales, a bit plane if there is a fifth bit, sixteen bytes of columns i
+    /// and i + 16.
     fn legacy(&mut self, block: &[u8], scale_bytes: usize, fifth_at: Option<usize>) {
         self.scales.extend(&block[..scale_bytes]);
         let nibbles = &block[block.len() - 16..];
@@ -121,8 +122,9 @@ impl Planes {
         });
     }
 
-    /// Eight blocks of Q4_K or Q5_K: 32 bytes hold block 2i in their low and 2i + 1 in their high nibbles; bit b of the
-    /// 32 bytes of `fifth` belongs to block b. Scale and minimum of each, six bits, become bytes.
+    /// Eight blocks of Q4_K or Q5_K: 32 bytes hold block 2i in their low and 2i + 1 in their high nibbles;
+    /// bit b of the 32 bytes of `fifth` belongs to block b. Scale and minimum of each, six bits, become
+    /// bytes.
     fn nibbles_k(&mut self, block: &[u8], nibbles: &[u8], fifth: Option<&[u8]>) {
         for b in 0..8 {
             self.block(fifth.map_or(0, |_| 1), |v| {

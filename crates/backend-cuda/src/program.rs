@@ -104,7 +104,8 @@ impl Inner {
         self.capacity.assert_holds(shape);
     }
 
-    /// Whether a run is one piece of work, which may be captured: nobody to exchange with, nobody who cancelled.
+    /// Whether a run is one piece of work, which may be captured: nobody to exchange with, nobody who
+    /// cancelled.
     pub(crate) fn is_whole(&self, exchange: &dyn Exchange, cancel: &CancelToken) -> bool {
         !cancel.is_cancelled() && (exchange.is_alone() || !self.has_exchange)
     }

@@ -68,18 +68,20 @@ impl Queue {
             return self.upload_through(to, at, data);
         }
         let from = data.as_ptr().cast::<c_void>();
-        // SAFETY: both ranges are as long as said; from memory that is not pinned this driver copies before it returns.
+        // SAFETY: both ranges are as long as said; from memory that is not pinned this driver copies before
+        // it returns.
         unsafe { self.context.api().copy_to_card(to.at + at, from, data.len(), self.raw) }
     }
 
-    /// For a driver that may read the bytes after it returned: they go through memory that stays, and the wait is here.
+    /// For a driver that may read the bytes after it returned: they go through memory that stays, and the
+    /// wait is here.
     fn upload_through(&self, to: &DeviceMemory, at: u64, data: &[u8]) -> Call<()> {
         let staging = match self.staging.take() {
             Some(staging) if staging.bytes >= data.len() => staging,
             _ => self.context.pinned(data.len().next_power_of_two())?,
         };
-        // SAFETY: the memory is at least as long as the data, by the lines above; nobody else has it, and it is kept, for ever
-        // if the copy does not end. The range on the card was checked by the caller.
+        // SAFETY: the memory is at least as long as the data, by the lines above; nobody else has it, and it
+        // is kept, for ever if the copy does not end. The range on the card was checked by the caller.
         let copied = unsafe {
             ptr::copy_nonoverlapping(data.as_ptr(), staging.at, data.len());
             self.context.api().copy_to_card(to.at + at, staging.at.cast(), data.len(), self.raw)
@@ -112,7 +114,8 @@ impl Queue {
             return Ok(());
         }
         self.context.enter()?;
-        // SAFETY: both ranges are as long as said; the caller keeps `into` until the queue is done, or for ever.
+        // SAFETY: both ranges are as long as said; the caller keeps `into` until the queue is done, or for
+        // ever.
         unsafe {
             let to = into.at.add(to).cast();
             self.context.api().copy_from_card(to, from.at + at, bytes as usize, self.raw)
@@ -151,8 +154,9 @@ impl Queue {
     ) -> Call<()> {
         self.context.enter()?;
         let mut params = [args.as_ptr().cast_mut().cast::<c_void>()];
-        // SAFETY: `args` is at least as long as the kernel's only parameter (a test holds the structures against the
-        // PTX), and the driver copies it before it returns. Addresses in it belong to operands that the program keeps.
+        // SAFETY: `args` is at least as long as the kernel's only parameter (a test holds the structures
+        // against the PTX), and the driver copies it before it returns. Addresses in it belong to operands
+        // that the program keeps.
         unsafe {
             let ((x, y), params, none) = (grid, params.as_mut_ptr(), ptr::null_mut());
             self.context.api().launch(function.raw, x, y, 1, threads, 1, 1, 0, self.raw, params, none)
@@ -270,8 +274,8 @@ impl Marker {
         }
     }
 
-    /// Waits until everything before it is done; `false` if that takes longer than `deadline`. Blocks its thread, as every
-    /// download does: the engine has one of its own.
+    /// Waits until everything before it is done; `false` if that takes longer than `deadline`. Blocks its
+    /// thread, as every download does: the engine has one of its own.
     #[allow(clippy::disallowed_methods, reason = "the drivers have no wait with a deadline")]
     pub(crate) fn wait(&self, deadline: Duration) -> Call<bool> {
         let started = Instant::now();

@@ -117,8 +117,9 @@ pub(crate) struct Readback {
 }
 
 impl Readback {
-    /// Queues copies of `parts` (memory, byte, bytes) and of what kernels complained of since the reading before. Behind its copy
-    /// their place is cleared: what runs from now on complains to the reading that is queued next.
+    /// Queues copies of `parts` (memory, byte, bytes) and of what kernels complained of since the reading
+    /// before. Behind its copy their place is cleared: what runs from now on complains to the reading that is
+    /// queued next.
     pub(crate) fn queue(
         device: &Arc<DeviceInner>,
         readbacks: &Arc<ReadbackQueue>,

@@ -1,5 +1,5 @@
-//! The oracle and the conformance suite: on every NVIDIA card of this machine, and on a card that a driver of our own plays,
-//! which runs the kernels' sources on the processor (`tests/emulated`).
+//! The oracle and the conformance suite: on every NVIDIA card of this machine, and on a card that a driver of
+//! our own plays, which runs the kernels' sources on the processor (`tests/emulated`).
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file, helpers included
@@ -129,7 +129,8 @@ fn a_driver_without_cards_says_so() {
     });
 }
 
-/// As the steps of a decode: the first is started kernel by kernel, those after it as a graph, and each sees its own inputs.
+/// As the steps of a decode: the first is started kernel by kernel, those after it as a graph, and each sees
+/// its own inputs.
 #[test]
 fn a_step_that_comes_again_is_launched_as_a_graph() {
     on_emulated_cards("a_step_that_comes_again_is_launched_as_a_graph", &[], || {

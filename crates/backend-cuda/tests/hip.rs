@@ -1,5 +1,5 @@
-//! AMD's cards, on a driver of our own that plays one (`tests/emulated`): its kernels are the ones that NVIDIA's cards get. What
-//! AMD's own compiler makes of them is a test beside `kernels.rs`.
+//! AMD's cards, on a driver of our own that plays one (`tests/emulated`): its kernels are the ones that
+//! NVIDIA's cards get. What AMD's own compiler makes of them is a test beside `kernels.rs`.
 
 #![cfg(all(unix, feature = "hip"))]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file, helpers included

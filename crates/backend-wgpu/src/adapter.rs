@@ -41,7 +41,8 @@ impl fmt::Display for Api {
     }
 }
 
-/// One processor as one interface shows it. The same card may appear once per interface; its PCI address tells.
+/// One processor as one interface shows it. The same card may appear once per interface; its PCI address
+/// tells.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     /// The interface.
@@ -54,7 +55,8 @@ pub struct Adapter {
     pub vendor: u32,
     /// PCI device.
     pub device: u32,
-    /// `0000:01:00.0`, or what the system has instead; `None` where the interface does not tell, or tells the same of several.
+    /// `0000:01:00.0`, or what the system has instead; `None` where the interface does not tell, or tells the
+    /// same of several.
     pub pci_address: Option<String>,
     /// A program that plays a graphics card, such as lavapipe.
     pub is_software: bool,
@@ -62,7 +64,8 @@ pub struct Adapter {
     pub is_integrated: bool,
     /// Driver and its version.
     pub driver: String,
-    /// Bytes of the adapter's own memory, or of the memory it shares; `None` where the interface does not tell.
+    /// Bytes of the adapter's own memory, or of the memory it shares; `None` where the interface does not
+    /// tell.
     pub memory_bytes: Option<u64>,
     pub(crate) inner: wgpu::Adapter,
 }
@@ -79,7 +82,8 @@ pub struct ListError {
 
 /// The adapters of one interface, in the driver's order; none where it has no driver.
 ///
-/// This loads the system's drivers into the process. Where one of them may be broken, call it in a child first.
+/// This loads the system's drivers into the process. Where one of them may be broken, call it in a child
+/// first.
 pub fn list(api: Api) -> Result<Vec<Adapter>, ListError> {
     let ask = || {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
@@ -97,8 +101,8 @@ pub fn list(api: Api) -> Result<Vec<Adapter>, ListError> {
     Ok(adapters)
 }
 
-/// Direct3D's address is that of the first card with the same numbers: of several equal cards it says which none of them is. Under
-/// Vulkan a shared one is that of a card with two drivers.
+/// Direct3D's address is that of the first card with the same numbers: of several equal cards it says which
+/// none of them is. Under Vulkan a shared one is that of a card with two drivers.
 fn forget_shared_addresses<T>(api: Api, all: &mut [T], address: impl Fn(&mut T) -> &mut Option<String>) {
     if api != Api::Dx12 {
         return;
@@ -113,7 +117,8 @@ fn forget_shared_addresses<T>(api: Api, all: &mut [T], address: impl Fn(&mut T) 
 }
 
 impl Adapter {
-    /// The chip or its generation, where the name tells: Mesa's drivers put it in brackets, Apple's names are of it.
+    /// The chip or its generation, where the name tells: Mesa's drivers put it in brackets, Apple's names are
+    /// of it.
     pub fn architecture(&self) -> Option<&str> {
         if self.is_software { None } else { architecture(&self.name) }
     }

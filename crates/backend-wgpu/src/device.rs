@@ -29,14 +29,15 @@ use crate::{kv_rows, layout, weight};
 pub struct WgpuOptions {
     /// Bytes of buffers, weights and caches together; `None` for the memory that the adapter tells of.
     pub memory_limit_bytes: Option<u64>,
-    /// Bytes of a weight, or of a layer's keys, in one binding; `None` for the adapter's limit. Larger ones are split, by rows
-    /// or by heads.
+    /// Bytes of a weight, or of a layer's keys, in one binding; `None` for the adapter's limit. Larger ones
+    /// are split, by rows or by heads.
     pub split_bytes_max: Option<u64>,
     /// Sums over eight threads through workgroup memory even where the adapter has subgroups.
     pub without_subgroups: bool,
     /// One dispatch or more for every op, where several ops could go together: for comparison.
     pub without_fusion: bool,
-    /// Where compiled kernels are kept from run to run, as far as the interface allows (Vulkan); `None` for nowhere.
+    /// Where compiled kernels are kept from run to run, as far as the interface allows (Vulkan); `None` for
+    /// nowhere.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -140,8 +141,8 @@ impl WgpuDevice {
         Ok(Arc::new(Self { facts, inner, sensors }))
     }
 
-    /// Bytes of the card's own memory that nobody holds, other programs and we; `None` where nothing tells, and for what shares the
-    /// machine's memory: what its driver counts as its own is a part of that.
+    /// Bytes of the card's own memory that nobody holds, other programs and we; `None` where nothing tells,
+    /// and for what shares the machine's memory: what its driver counts as its own is a part of that.
     pub fn card_free_bytes(&self) -> Option<u64> {
         let has_own = self.facts.kind == DeviceKind::DiscreteGpu;
         if has_own { self.sensors.memory_free_bytes() } else { None }
@@ -190,8 +191,8 @@ impl Device for WgpuDevice {
         DeviceFacts { memory_free_bytes: self.memory().free_bytes, ..self.facts.clone() }
     }
 
-    /// As the books of this handle have it, and no more than the kernel's driver or the maker's library has left: the interface does
-    /// not tell what other programs hold.
+    /// As the books of this handle have it, and no more than the kernel's driver or the maker's library has
+    /// left: the interface does not tell what other programs hold.
     fn memory(&self) -> MemoryReport {
         let ledger = &self.inner.memory.ledger;
         let own = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());

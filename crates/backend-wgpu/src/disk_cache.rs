@@ -1,12 +1,13 @@
 //! Compiled kernels of earlier runs, as the driver likes to keep them: on Vulkan alone.
 //!
-//! A file for each kind of adapter; the driver itself refuses what another version of it wrote. What is lost or damaged
-//! costs compiling again and nothing else.
+//! A file for each kind of adapter; the driver itself refuses what another version of it wrote. What is lost
+//! or damaged costs compiling again and nothing else.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// In front of what the driver gave, with its length and sum: a file that was cut off or damaged never reaches a driver.
+/// In front of what the driver gave, with its length and sum: a file that was cut off or damaged never
+/// reaches a driver.
 const MAGIC: &[u8; 8] = b"exo-pso1";
 const HEADER_BYTES: usize = 8 + 8 + 8;
 
@@ -27,8 +28,8 @@ impl DiskCache {
         let data = std::fs::read(&path).ok().and_then(|file| payload(&file).map(<[u8]>::to_vec));
         let descriptor =
             wgpu::PipelineCacheDescriptor { label: Some("exo"), data: data.as_deref(), fallback: true };
-        // SAFETY: the data is what `get_data` gave to `save`, byte for byte: its length and sum were checked. `wgpu` and the
-        // driver refuse what another adapter or driver version made.
+        // SAFETY: the data is what `get_data` gave to `save`, byte for byte: its length and sum were checked.
+        // `wgpu` and the driver refuse what another adapter or driver version made.
         let cache = unsafe { device.create_pipeline_cache(&descriptor) };
         Some(Self { cache, path })
     }

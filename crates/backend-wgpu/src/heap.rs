@@ -1,4 +1,5 @@
-//! How much memory an adapter has, from the interface beneath `wgpu`, which has no word for it: one file for each system.
+//! How much memory an adapter has, from the interface beneath `wgpu`, which has no word for it: one file for
+//! each system.
 
 #[cfg(target_vendor = "apple")]
 mod apple;

@@ -1,4 +1,5 @@
-//! Rows of a key-value cache as u32, on the host: the way out of and into a page. `kv_write.wgsl` writes the same.
+//! Rows of a key-value cache as u32, on the host: the way out of and into a page. `kv_write.wgsl` writes the
+//! same.
 
 use std::ops::Range;
 

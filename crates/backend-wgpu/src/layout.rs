@@ -1,7 +1,8 @@
 //! How weights of each type lie in device memory, and the way there from ggml's blocks.
 //!
-//! Rows are cut into blocks of 32 columns. The quants of all blocks come first, row by row, then the scales of all
-//! blocks: both are whole u32, because shaders have no smaller type. The decoders that read this are in `weights/`.
+//! Rows are cut into blocks of 32 columns. The quants of all blocks come first, row by row, then the scales
+//! of all blocks: both are whole u32, because shaders have no smaller type. The decoders that read this are
+//! in `weights/`.
 
 use exo_types::DType;
 
@@ -148,7 +149,8 @@ fn planes(values: &[u8; BLOCK], high_bits: u32, quants: &mut Vec<u32>) {
     }
 }
 
-/// Q4_0 to Q5_1: `scale_count` halves, a bit plane if `fifth`, and from `nibbles_at` on bytes of column i and i + 16.
+/// Q4_0 to Q5_1: `scale_count` halves, a bit plane if `fifth`, and from `nibbles_at` on bytes of column i and
+/// i + 16.
 fn legacy(
     block: &[u8],
     nibbles_at: usize,
@@ -167,8 +169,8 @@ fn legacy(
     planes(&std::array::from_fn(value), u32::from(fifth), quants);
 }
 
-/// Eight blocks of Q4_K or Q5_K: 32 bytes hold block 2i in their low and 2i + 1 in their high nibbles; bit b of the 32
-/// bytes of `fifth` belongs to block b.
+/// Eight blocks of Q4_K or Q5_K: 32 bytes hold block 2i in their low and 2i + 1 in their high nibbles; bit b
+/// of the 32 bytes of `fifth` belongs to block b.
 fn q4_k(nibbles: &[u8], fifth: Option<&[u8]>, quants: &mut Vec<u32>) {
     for block in 0..8 {
         let value = |c: usize| {

@@ -29,8 +29,8 @@ pub(crate) struct Allocation {
 }
 
 impl Memory {
-    /// Lets the driver go on, or waits as `how` says. A device that fails meanwhile is lost; what does not fit into that is
-    /// a timeout.
+    /// Lets the driver go on, or waits as `how` says. A device that fails meanwhile is lost; what does not
+    /// fit into that is a timeout.
     pub(crate) fn poll(&self, how: wgpu::PollType) -> Result<(), wgpu::PollError> {
         // A driver that refuses to tell how far it is trips an assertion inside wgpu.
         let polled = std::panic::catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));

@@ -30,7 +30,8 @@ impl Pipelines {
         Self { disk, ..Self::default() }
     }
 
-    /// Keeps on disk what was compiled since the last time. A disk that refuses costs compiling again at the next start.
+    /// Keeps on disk what was compiled since the last time. A disk that refuses costs compiling again at the
+    /// next start.
     pub(crate) fn save(&self) {
         let Some(disk) = &self.disk else { return };
         if self.has_new.swap(false, Ordering::Relaxed)

@@ -1,7 +1,8 @@
-//! The device's queue: commands are written as they come and handed over together, once somebody asks what became of them.
+//! The device's queue: commands are written as they come and handed over together, once somebody asks what
+//! became of them.
 //!
-//! A decode step is layers, head and a copy of the logits: one submission. Every stream of a device shares the queue, so
-//! one list of commands keeps their order.
+//! A decode step is layers, head and a copy of the logits: one submission. Every stream of a device shares
+//! the queue, so one list of commands keeps their order.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +13,8 @@ use crate::memory::Memory;
 use crate::upload::{PIECE_BYTES, Uploads};
 use crate::work::{Work, WorkDone};
 
-/// Longest wait for the device to take what is on its way: all of a step may be in front of it, which has its own deadline.
+/// Longest wait for the device to take what is on its way: all of a step may be in front of it, which has its
+/// own deadline.
 const ROOM_MAX: Duration = Duration::from_secs(180);
 
 /// Numbers of a run, as the kernels see them: T, R and two unused.
@@ -22,7 +24,8 @@ pub(crate) type RunNumbers = [u32; 4];
 #[derive(Default, Debug)]
 struct Open {
     encoder: Option<wgpu::CommandEncoder>,
-    /// The run numbers of the programs that run in them, each once: the device begins with a run while the next is written.
+    /// The run numbers of the programs that run in them, each once: the device begins with a run while the
+    /// next is written.
     runs: Vec<wgpu::Buffer>,
     uploads: Uploads,
 }
@@ -57,7 +60,8 @@ impl Queue {
         write(self.encoder(&mut self.lock()));
     }
 
-    /// Queues a run, or a piece of one: `run` is where its program reads `numbers`. `write` tells how many dispatches it made.
+    /// Queues a run, or a piece of one: `run` is where its program reads `numbers`. `write` tells how many
+    /// dispatches it made.
     pub(crate) fn record_run<T>(
         &self,
         memory: &Memory,

@@ -12,7 +12,8 @@ use crate::program::Inner;
 
 /// Spare buffers kept; more are only made while more downloads are on their way.
 const SPARE_MAX: usize = 4;
-/// For the word that something has arrived which the device is done with: another thread may be about to give it.
+/// For the word that something has arrived which the device is done with: another thread may be about to give
+/// it.
 const WORD_MAX: Duration = Duration::from_millis(100);
 
 /// What a stream and its downloads share.
@@ -54,7 +55,8 @@ impl ReadbackQueue {
         Ok(device.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
     }
 
-    /// Takes back what has landed since, and notes what nobody was told. The device is done with readings before `done`.
+    /// Takes back what has landed since, and notes what nobody was told. The device is done with readings
+    /// before `done`.
     fn collect(&self, done: u64) {
         let mut late = locked(&self.late);
         for pending in std::mem::take(&mut *late) {
@@ -130,8 +132,9 @@ pub(crate) struct Readback {
 }
 
 impl Readback {
-    /// Queues copies of `parts` (buffer, byte, bytes) and of what kernels complained of since the reading before. Behind its copy
-    /// their place is cleared: what runs from now on complains to the reading that is queued next.
+    /// Queues copies of `parts` (buffer, byte, bytes) and of what kernels complained of since the reading
+    /// before. Behind its copy their place is cleared: what runs from now on complains to the reading that is
+    /// queued next.
     pub(crate) fn queue(
         device: &Arc<DeviceInner>,
         readbacks: &Arc<ReadbackQueue>,

@@ -1,8 +1,9 @@
 //! The text of each kernel variant: WGSL files put together, with lines that only some variants have.
 //!
-//! A kernel file may hold `#if NAME`, `#if !NAME`, `#else` and `#endif` lines, and use constants that are written in
-//! front of it. `@slot` is the next binding. A file that is there once for each weight of a product has the weight's number where it
-//! says `$`. Nothing more: what a variant computes can be read in its files.
+//! A kernel file may hold `#if NAME`, `#if !NAME`, `#else` and `#endif` lines, and use constants that are
+//! written in front of it. `@slot` is the next binding. A file that is there once for each weight of a
+//! product has the weight's number where it says `$`. Nothing more: what a variant computes can be read in
+//! its files.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -143,8 +144,8 @@ impl Variant {
         self
     }
 
-    /// Whether it is of the kernels that the tests translate for every interface. Asked of each kernel that a debug build
-    /// compiles, so that no test can use one that they forgot.
+    /// Whether it is of the kernels that the tests translate for every interface. Asked of each kernel that a
+    /// debug build compiles, so that no test can use one that they forgot.
     pub(crate) fn is_known(&self) -> bool {
         let groups = self.kernel.flags();
         let of_group = |group: &[&str]| self.flags.iter().filter(|flag| group.contains(flag)).count();
@@ -309,8 +310,8 @@ mod tests {
 
     use super::*;
 
-    /// The weights that a kernel may have, `count` of them: of every type in every place and beside every other; with bias and
-    /// without. A third one's text is that of the second with another number.
+    /// The weights that a kernel may have, `count` of them: of every type in every place and beside every
+    /// other; with bias and without. A third one's text is that of the second with another number.
     fn weights(count: usize) -> Vec<Vec<Stored>> {
         let of = |dtype, has_bias| Stored { dtype, has_bias };
         let types: Vec<_> = DType::ALL.into_iter().filter(|d| crate::layout::is_supported(*d)).collect();
@@ -414,7 +415,8 @@ mod tests {
         let info = validator.validate(&module).map_err(|error| told("validation", &error))?;
         let spirv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
         naga::back::spv::write_vec(&module, &info, &spirv, None).map_err(|error| told("SPIR-V", &error))?;
-        // Direct3D's older compiler stops at shader model 5.1, which has no subgroups: it is asked for the other variant.
+        // Direct3D's older compiler stops at shader model 5.1, which has no subgroups: it is asked for the
+        // other variant.
         let models = [naga::back::hlsl::ShaderModel::V6_0, naga::back::hlsl::ShaderModel::V5_1];
         let usable = if source.contains("subgroup") { &models[..1] } else { &models[..] };
         for shader_model in usable.iter().copied() {

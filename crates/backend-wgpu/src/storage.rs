@@ -30,8 +30,8 @@ pub(crate) struct GpuWeight {
     pub(crate) _ticket: Ticket,
 }
 
-/// Keys and values of one layer for some of its heads, as many as one binding holds: `[pages, K, P, D']` each, D' filling whole
-/// u32.
+/// Keys and values of one layer for some of its heads, as many as one binding holds: `[pages, K, P, D']`
+/// each, D' filling whole u32.
 #[derive(Debug)]
 pub(crate) struct KvPart {
     pub(crate) first_head: usize,

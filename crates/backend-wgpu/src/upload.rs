@@ -1,8 +1,8 @@
 //! Bytes on their way to the device, through staging buffers of our own that are used again and again.
 //!
-//! `wgpu` would make one for each write; but when the driver has no memory for that one, the device is lost to `wgpu` for good.
-//! Here it is an error, and only where there is none at all: with the one made when the device is opened, uploads go on
-//! while the device is full, piece by piece.
+//! `wgpu` would make one for each write; but when the driver has no memory for that one, the device is lost
+//! to `wgpu` for good. Here it is an error, and only where there is none at all: with the one made when the
+//! device is opened, uploads go on while the device is full, piece by piece.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,8 @@ use crate::memory::Memory;
 
 /// Bytes of a staging buffer, and the most that is copied at once.
 pub(crate) const PIECE_BYTES: usize = 2 << 20;
-/// Staging buffers at most, on their way or not: two chunks of a prompt's hidden states are on their way together.
+/// Staging buffers at most, on their way or not: two chunks of a prompt's hidden states are on their way
+/// together.
 const STAGING_MAX: usize = 32;
 /// Those kept when nothing is on its way.
 const SPARE_MAX: usize = 4;
@@ -47,7 +48,8 @@ impl Uploads {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds room for `bytes`, at most a piece. `false`: there will be some when what was written is handed over and done.
+    /// Finds room for `bytes`, at most a piece. `false`: there will be some when what was written is handed
+    /// over and done.
     pub(crate) fn find_room(&mut self, memory: &Memory, bytes: usize) -> Result<bool, AllocError> {
         let end = PIECE_BYTES as u64;
         if self.open.last().is_some_and(|(_, used)| used + bytes as u64 <= end) {

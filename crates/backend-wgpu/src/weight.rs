@@ -11,8 +11,8 @@ use crate::layout;
 use crate::storage::{GpuWeight, Piece};
 use crate::upload::PIECE_BYTES;
 
-/// Bytes of a tensor that are repacked and handed to the driver at once: so little that a tensor of any size passes through
-/// a few staging buffers.
+/// Bytes of a tensor that are repacked and handed to the driver at once: so little that a tensor of any size
+/// passes through a few staging buffers.
 const CHUNK_BYTES: usize = 2 * PIECE_BYTES;
 
 pub(crate) fn load(device: &DeviceInner, tensor: &TensorView) -> Result<Weight, WeightError> {
@@ -79,8 +79,8 @@ fn upload_piece(
     Ok(Piece { first: range.start, rows: range.len(), buffer })
 }
 
-/// Writes from byte `at` on and says where the next go. The driver's copies are done before this returns, so that their
-/// staging buffers are free again.
+/// Writes from byte `at` on and says where the next go. The driver's copies are done before this returns, so
+/// that their staging buffers are free again.
 fn write_words(
     device: &DeviceInner,
     buffer: &wgpu::Buffer,

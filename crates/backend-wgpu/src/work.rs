@@ -15,7 +15,8 @@ pub(crate) struct Work {
 /// What work for the device has cost the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WorkDone {
-    /// Lists of commands handed to the driver. One list has everything that was queued until a caller wants a result.
+    /// Lists of commands handed to the driver. One list has everything that was queued until a caller wants a
+    /// result.
     pub submissions: u64,
     /// Kernels of runs.
     pub dispatches: u64,

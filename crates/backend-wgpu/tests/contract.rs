@@ -81,7 +81,8 @@ fn kernels_kept_on_disk_give_the_same_bits_and_damaged_ones_are_left() {
         oracle::same_bits(&*plain, &*first).assert_passed();
         let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().path()).collect();
         let [file] = &files[..] else { panic!("{files:?}") };
-        // How much a driver keeps is its own affair: lavapipe writes the heading of a cache and nothing behind it.
+        // How much a driver keeps is its own affair: lavapipe writes the heading of a cache and nothing
+        // behind it.
         assert!(std::fs::metadata(file).unwrap().len() > 24);
         oracle::same_bits(&*plain, &*kept_in(&adapter, folder.path())).assert_passed();
         std::fs::write(file, b"damaged").unwrap();

@@ -1,6 +1,7 @@
 //! A device whose driver has no memory left: every call is refused as a value, and the device goes on.
 //!
-//! In a child process that allows itself little more address space than it has: to lavapipe, that is the device's memory.
+//! In a child process that allows itself little more address space than it has: to lavapipe, that is the
+//! device's memory.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file, helpers included

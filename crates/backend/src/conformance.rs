@@ -1,7 +1,8 @@
-//! Whether a device keeps the contract's promises about memory, order, streams, cancellation and bad input. For the tests of
-//! backends; nothing that is shipped calls it.
+//! Whether a device keeps the contract's promises about memory, order, streams, cancellation and bad input.
+//! For the tests of backends; nothing that is shipped calls it.
 //!
-//! Some cases provoke panics on purpose and catch them: their messages in the output of a passing test are no failure.
+//! Some cases provoke panics on purpose and catch them: their messages in the output of a passing test are no
+//! failure.
 //!
 //! Start reading at [`run`].
 
@@ -20,8 +21,8 @@ use crate::{Buffer, Device, Element, Op};
 
 type Check = fn(&mut Rig<'_>) -> Result<(), Trouble>;
 
-/// Runs every case on `device`. `other` is another device of the same backend, or the same one opened again: its handles must
-/// be refused. A device whose memory is small enough to fill, 1 GiB or less, is filled.
+/// Runs every case on `device`. `other` is another device of the same backend, or the same one opened again:
+/// its handles must be refused. A device whose memory is small enough to fill, 1 GiB or less, is filled.
 pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
     let mut report = Report::default();
     let checks: Vec<(&str, Check)> =

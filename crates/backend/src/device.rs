@@ -57,14 +57,15 @@ pub trait Device: Send + Sync {
         Residence::default()
     }
 
-    /// Its sensors now, as far as the system or its maker's library tells. Reads files, which may take a millisecond.
+    /// Its sensors now, as far as the system or its maker's library tells. Reads files, which may take a
+    /// millisecond.
     fn monitor(&self) -> Monitor;
 
     /// Whether `op` runs here, on weights stored as `dtype` where it has a weight.
     fn supports_op(&self, op: OpKind, dtype: Option<DType>) -> Support;
 
-    /// What [`crate::Op::MatMul`] computes with where the weight is stored as `dtype`. The op oracle holds the device
-    /// to it.
+    /// What [`crate::Op::MatMul`] computes with where the weight is stored as `dtype`. The op oracle holds
+    /// the device to it.
     fn activations(&self, _dtype: DType) -> Activations {
         Activations::Exact
     }
@@ -78,8 +79,8 @@ pub trait Device: Send + Sync {
     /// A key-value cache; pages hold anything until written.
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError>;
 
-    /// Prepares a recording for running. Panics on operands whose shapes contradict each other: a recording is
-    /// made by `models` from checked configurations.
+    /// Prepares a recording for running. Panics on operands whose shapes contradict each other: a recording
+    /// is made by `models` from checked configurations.
     fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError>;
 
     /// A queue of work on this device.

@@ -1,5 +1,6 @@
 //! What can go wrong on a device. Misuse by the caller (a foreign handle, a wrong shape) is a panic with a
-//! message where it is found at compile time of a program; everything a file, driver or peer can cause is here.
+//! message where it is found at compile time of a program; everything a file, driver or peer can cause is
+//! here.
 
 use exo_types::{DType, SourceLost};
 
@@ -24,7 +25,8 @@ pub enum AllocError {
         what: String,
         /// Bytes asked for.
         needed_bytes: u64,
-        /// Bytes free by our books, or as the driver tells. If they are enough, it was the driver that gave none.
+        /// Bytes free by our books, or as the driver tells. If they are enough, it was the driver that gave
+        /// none.
         free_bytes: u64,
     },
     /// More than the device takes in one piece, however much is free.

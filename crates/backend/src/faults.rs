@@ -1,11 +1,12 @@
-//! How the kernels of a graphics processor complain of numbers in buffers that point nowhere: in four words of a program's.
+//! How the kernels of a graphics processor complain of numbers in buffers that point nowhere: in four words
+//! of a program's.
 
 use std::collections::BTreeMap;
 
 use crate::{OpKind, RunError};
 
-/// u32 of the place where a program's kernels complain: how often, the first's code, the value, and the first value not
-/// allowed.
+/// u32 of the place where a program's kernels complain: how often, the first's code, the value, and the first
+/// value not allowed.
 pub const FAULT_WORDS: usize = 4;
 
 /// What they find, by code from 1.
@@ -20,8 +21,8 @@ pub const FAULTS: [(OpKind, &str); 5] = [
 /// Added to a code by a kernel that writes the cache.
 pub const FAULT_OF_KV_WRITE: u32 = 16;
 
-/// What kernels complained of in results that nobody waited for, by the number of the result. It is told with the next
-/// result behind them that somebody waits for.
+/// What kernels complained of in results that nobody waited for, by the number of the result. It is told with
+/// the next result behind them that somebody waits for.
 #[derive(Default, Debug)]
 pub struct UnreportedFaults(BTreeMap<u64, RunError>);
 

@@ -100,7 +100,8 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// Bytes of one page in one layer: keys and values with their scales. A backend's own layout may need more.
+    /// Bytes of one page in one layer: keys and values with their scales. A backend's own layout may need
+    /// more.
     pub fn page_bytes(&self) -> u64 {
         2 * (self.kv_heads * self.page_tokens * self.dtype.row_bytes(self.head_dim)) as u64
     }

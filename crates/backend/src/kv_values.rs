@@ -30,7 +30,8 @@ pub(crate) fn rounding_nmse_max(dtype: KvDType) -> f64 {
     match dtype {
         KvDType::F32 => 0.0,
         KvDType::F16 => 1e-7,
-        // A normal group's largest magnitude is about twice its deviation: steps of 2/127, a twelfth of their square.
+        // A normal group's largest magnitude is about twice its deviation: steps of 2/127, a twelfth of their
+        // square.
         KvDType::Q8 => 4e-5,
     }
 }

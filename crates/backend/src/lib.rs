@@ -1,9 +1,9 @@
 //! The contract between exo and an accelerator.
 //!
-//! A [`Device`] gives out [`Buffer`]s, [`Weight`]s and [`KvCache`]s, all freed on drop and counted, and compiles
-//! a recorded list of [`Op`]s into a [`Program`]. A [`Stream`] uploads inputs, runs programs and downloads
-//! results. Everything that changes from step to step (token ids, positions, page tables) lives in buffers, so
-//! one program serves every step of its shape bucket; see decision 0002.
+//! A [`Device`] gives out [`Buffer`]s, [`Weight`]s and [`KvCache`]s, all freed on drop and counted, and
+//! compiles a recorded list of [`Op`]s into a [`Program`]. A [`Stream`] uploads inputs, runs programs and
+//! downloads results. Everything that changes from step to step (token ids, positions, page tables) lives in
+//! buffers, so one program serves every step of its shape bucket; see decision 0002.
 //!
 //! **Batch invariance.** Within one device, instruction set and kernel family a row's result is *bitwise*
 //! independent of the rows, sequences, chunks, threads and pages computed beside it. The op oracle checks it.

@@ -42,7 +42,8 @@ pub struct AttentionBatch {
 /// reduced dimension that does not depend on the other rows.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// `out[t, c] = table[ids[t], c]`. Shapes `[V, C]`, `[T]` u32, `[T, C]`. An id of V or more is a run error.
+    /// `out[t, c] = table[ids[t], c]`. Shapes `[V, C]`, `[T]` u32, `[T, C]`. An id of V or more is a run
+    /// error.
     Embed {
         /// `[V, C]`
         table: Weight,
@@ -52,8 +53,8 @@ pub enum Op {
         out: Buffer,
     },
     /// `out[r, c] = x[r, c] * weight[c] / sqrt(mean_c(x[r, c]²) + eps)` over rows of width W = `weight.cols`.
-    /// With `groups` G each of the step's rows holds G such rows (the heads of a query): shapes `[rows, G, W]`.
-    /// `out` may be `x`.
+    /// With `groups` G each of the step's rows holds G such rows (the heads of a query): shapes
+    /// `[rows, G, W]`. `out` may be `x`.
     RmsNorm {
         /// `[rows, G, W]`
         x: Buffer,
@@ -111,9 +112,9 @@ pub enum Op {
         /// Where.
         batch: AttentionBatch,
     },
-    /// `out[t, h] = softmax_p(q[t, h] · key[p] · scale) · value[p]` over the positions `p` of the row's sequence
-    /// with `position - window < p <= position` (no lower bound without a window); query head h reads
-    /// key-value head `h · K / H`. Pages are reduced one by one, in order.
+    /// `out[t, h] = softmax_p(q[t, h] · key[p] · scale) · value[p]` over the positions `p` of the row's
+    /// sequence with `position - window < p <= position` (no lower bound without a window); query head h
+    /// reads key-value head `h · K / H`. Pages are reduced one by one, in order.
     Attention {
         /// `[T, H, D]`
         q: Buffer,
@@ -163,9 +164,9 @@ pub enum Op {
         /// C
         width: usize,
     },
-    /// `out[r] = i`: where the greatest `x[r, i]` is, the lowest i among equals, 0 and -0 being equal. In a row with elements
-    /// that are not finite, NaN among them, `out[r] = -1 - i` of the first such. Whole numbers that f32 holds exactly: V is at
-    /// most 2²⁴.
+    /// `out[r] = i`: where the greatest `x[r, i]` is, the lowest i among equals, 0 and -0 being equal. In a
+    /// row with elements that are not finite, NaN among them, `out[r] = -1 - i` of the first such. Whole
+    /// numbers that f32 holds exactly: V is at most 2²⁴.
     ArgMax {
         /// `[R, V]`
         x: Buffer,
@@ -174,7 +175,8 @@ pub enum Op {
         /// V
         width: usize,
     },
-    /// Replaces partial sums `x` by the sum over a tensor-parallel group. Recorded only when the group has others.
+    /// Replaces partial sums `x` by the sum over a tensor-parallel group. Recorded only when the group has
+    /// others.
     Exchange {
         /// `[T, C]`
         x: Buffer,

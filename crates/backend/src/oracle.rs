@@ -1,8 +1,9 @@
-//! Whether a device computes what the contract says: every op against its formula in f64, and every row bitwise the
-//! same whatever is computed beside it. For the tests of backends; nothing that is shipped calls it.
+//! Whether a device computes what the contract says: every op against its formula in f64, and every row
+//! bitwise the same whatever is computed beside it. For the tests of backends; nothing that is shipped calls
+//! it.
 //!
-//! A case is a few rows of one op. It runs once as a whole, which is held against the formula, and then again row by
-//! row, in reverse and in pieces, which must agree with the whole bit by bit.
+//! A case is a few rows of one op. It runs once as a whole, which is held against the formula, and then again
+//! row by row, in reverse and in pieces, which must agree with the whole bit by bit.
 //!
 //! Start reading at [`run`], then one file per op.
 
@@ -38,7 +39,8 @@ trait Case {
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble>;
     /// The formula, for every row.
     fn exact(&self) -> Vec<f64>;
-    /// The formula on operands as `device` says it rounds them, and how; `None` where it takes them as they are.
+    /// The formula on operands as `device` says it rounds them, and how; `None` where it takes them as they
+    /// are.
     fn rounded(&self, _device: &dyn Device) -> Option<(Vec<f64>, Activations)> {
         None
     }
@@ -66,7 +68,8 @@ pub fn run(device: &dyn Device) -> Report {
     report
 }
 
-/// Whether two devices give the same bits: one backend and instruction set with different thread counts, or opened twice.
+/// Whether two devices give the same bits: one backend and instruction set with different thread counts, or
+/// opened twice.
 pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
     let mut report = Report::default();
     for case in cases() {
@@ -95,8 +98,8 @@ fn check(case: &dyn Case, device: &dyn Device) -> Outcome {
         Ok(whole) => whole,
         Err(trouble) => return Outcome::Failed { what: trouble.to_string() },
     };
-    // A device that rounds is held to the rounded formula as tightly as others are to the exact one: no error of a
-    // kernel hides behind the rounding.
+    // A device that rounds is held to the rounded formula as tightly as others are to the exact one: no error
+    // of a kernel hides behind the rounding.
     let formulas = match case.rounded(device) {
         None => vec![(case.exact(), case.nmse_max())],
         Some((rounded, how)) => vec![(rounded, case.nmse_max()), (case.exact(), how.nmse_max())],

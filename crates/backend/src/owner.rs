@@ -21,7 +21,8 @@ impl Owner {
         assert!(stored.owner() == self, "{what:?} belongs to another device");
     }
 
-    /// What this device put behind a handle. Panics if another device made it; `what` is the handle, for the message.
+    /// What this device put behind a handle. Panics if another device made it; `what` is the handle, for the
+    /// message.
     pub fn behind<'a, T: Stored>(self, stored: &'a dyn Stored, what: &dyn Debug) -> &'a T {
         self.assert_owns(stored, what);
         let stored: &dyn Any = stored;
@@ -34,7 +35,8 @@ pub trait Stored: Any + Send + Sync {
     /// The device that made it.
     fn owner(&self) -> Owner;
 
-    /// Of a weight that is used from its file for now: bytes of the device's memory that are still to be filled from there.
+    /// Of a weight that is used from its file for now: bytes of the device's memory that are still to be
+    /// filled from there.
     fn waiting_bytes(&self) -> u64 {
         0
     }

@@ -12,7 +12,8 @@ pub fn assert_whole(tensor: &TensorView) {
     );
 }
 
-/// A tensor of one row of floats as f32: a norm, a bias, frequencies. `None` for matrices and for blocks, which are no vectors.
+/// A tensor of one row of floats as f32: a norm, a bias, frequencies. `None` for matrices and for blocks,
+/// which are no vectors.
 pub fn vector_of(tensor: &TensorView) -> Option<Vec<f32>> {
     let bytes = (tensor.rows == 1).then(|| tensor.bytes())?;
     let halves = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));

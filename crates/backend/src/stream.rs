@@ -60,8 +60,9 @@ impl Exchange for Alone {
     }
 }
 
-/// A queue of work. Calls return when the work is queued, not when it is done; a download or [`Self::synchronize`] says when.
-/// Work of one stream runs in the order it was queued; streams do not wait for each other.
+/// A queue of work. Calls return when the work is queued, not when it is done; a download or
+/// [`Self::synchronize`] says when. Work of one stream runs in the order it was queued; streams do not wait
+/// for each other.
 pub trait Stream: Send {
     /// Copies `data` into `to`, from element `at` on. Panics if it does not fit or the type differs.
     fn upload_f32(&mut self, to: &Buffer, at: usize, data: &[f32]) -> Result<(), RunError>;
@@ -71,10 +72,10 @@ pub trait Stream: Send {
 
     /// Runs a program once. Panics if `shape` asks for more rows than the program's buffers hold.
     ///
-    /// `cancel` is looked at where a layer begins, on the host. A processor does so while it computes. A card gets a run as a
-    /// whole, as far as its next exchange of partial sums: one that is cancelled behind that computes to its end, and the
-    /// caller learns of it with what it waits for. So a run is the most that a card does in vain, and a caller bounds it by
-    /// the rows it asks for; prompts are read in chunks.
+    /// `cancel` is looked at where a layer begins, on the host. A processor does so while it computes. A card
+    /// gets a run as a whole, as far as its next exchange of partial sums: one that is cancelled behind that
+    /// computes to its end, and the caller learns of it with what it waits for. So a run is the most that a
+    /// card does in vain, and a caller bounds it by the rows it asks for; prompts are read in chunks.
     fn run(
         &mut self,
         program: &dyn Program,
@@ -83,12 +84,12 @@ pub trait Stream: Send {
         cancel: &CancelToken,
     ) -> Result<(), RunError>;
 
-    /// Copies one buffer to another of the same device and element type, `len` elements from the start. Panics if
-    /// they do not fit.
+    /// Copies one buffer to another of the same device and element type, `len` elements from the start.
+    /// Panics if they do not fit.
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError>;
 
-    /// Queues a download of `len` elements from element `at` on. Panics if they are not there. A backend that has nothing
-    /// better waits here.
+    /// Queues a download of `len` elements from element `at` on. Panics if they are not there. A backend that
+    /// has nothing better waits here.
     fn download_later(
         &mut self,
         from: &Buffer,

@@ -55,10 +55,12 @@ pub struct Settings {
     /// auto lets nodes join a new cluster for 10 minutes, closed never
     #[arg(long, global = true, hide_short_help = true, value_name = "auto|closed")]
     trust: Option<String>,
-    /// What computes: all that is fast and gives the right answers (auto), the processor, or a card through an interface
+    /// What computes: all that is fast and gives the right answers (auto), the processor, or a card through
+    /// an interface
     #[arg(long, global = true, hide_short_help = true, value_name = "auto|cpu|cuda|vulkan|metal|dx12")]
     backend: Option<String>,
-    /// Which graphics processor: a part of its name; with --backend its number, or several (0,1); with auto a place (cuda:0)
+    /// Which graphics processor: a part of its name; with --backend its number, or several (0,1); with auto a
+    /// place (cuda:0)
     #[arg(long, global = true, hide_short_help = true, value_name = "NAME|NUMBER|PLACE")]
     device: Option<String>,
     /// Longest time of one step on a graphics processor, in seconds
@@ -169,7 +171,8 @@ pub enum Command {
         after_help = "Examples:\n  exo demo\n  exo demo --mixed    one node computes through Vulkan\n  exo demo --mixed cuda   one node computes on an NVIDIA card\n  exo demo --keep     leave the cluster and its API up"
     )]
     Demo(Demo),
-    /// Open the page of the running node in the browser, signed in by a link that is good once and for a minute
+    /// Open the page of the running node in the browser, signed in by a link that is good once and for a
+    /// minute
     #[command(
         after_help = "Examples:\n  exo open\n  exo open --print       the link alone, for another browser\n  \
                             exo open --sign-out    ends all sessions of browsers\n\n\
@@ -261,7 +264,8 @@ pub enum Command {
     /// List processors and graphics cards of this machine, what each can do, and why one is not used
     #[command(after_help = "Examples:\n  exo devices\n  exo devices --json | jq '.[] | .name, .reason'")]
     Devices(Devices),
-    /// List which models fit these machines together, how fast they would answer, and what would make the others fit
+    /// List which models fit these machines together, how fast they would answer, and what would make the
+    /// others fit
     #[command(
         after_help = "Examples:\n  exo fits\n  exo fits qwen3-8b\n  exo fits hf.co/ORG/REPO\n  exo fits demo    a model that is here\n  exo fits --context 32768    for long texts\n  exo fits --cluster home.toml"
     )]
@@ -269,7 +273,8 @@ pub enum Command {
     /// Place a model on the cluster and load it
     #[command(after_help = "Example: exo place demo --nodes 2 --context 2048 --kv q8")]
     Place(Place),
-    /// Show how a model would be placed and how fast it would be, on this cluster or on one that a file describes; nothing is loaded
+    /// Show how a model would be placed and how fast it would be, on this cluster or on one that a file
+    /// describes; nothing is loaded
     #[command(
         after_help = "Examples:\n  exo plan demo\n  exo plan llama-3.1-8b --streams 8 --objective throughput\n  \
                             exo plan demo --pin desktop/gpu0=20 --exclude laptop\n  \
@@ -442,7 +447,8 @@ pub struct Status {
     /// Show the requests of this node's clients instead: what each does or waits for, and for how long
     #[arg(long)]
     pub requests: bool,
-    /// Show the links between nodes instead: round trip, jitter and bandwidth, each with how often and how long ago it was measured
+    /// Show the links between nodes instead: round trip, jitter and bandwidth, each with how often and how
+    /// long ago it was measured
     #[arg(long, conflicts_with = "requests")]
     pub links: bool,
     /// Show it again whenever something changes, until Ctrl-C; with --json, each event on a line
@@ -515,7 +521,8 @@ pub struct Open {
 
 #[derive(Args)]
 pub struct Run {
-    /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference (hf.co/ORG/REPO:QUANTISATION)
+    /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference
+    /// (hf.co/ORG/REPO:QUANTISATION)
     pub model: String,
     /// The prompt; without it a chat at a prompt, or standard input
     pub prompt: Vec<String>,
@@ -534,8 +541,8 @@ pub struct Run {
     /// Print the answer as JSON when it is complete
     #[arg(long)]
     pub json: bool,
-    /// Print the answer to a terminal as the model gave it, control characters and escape sequences included. Without it they are
-    /// shown as � there; files and pipes always get the answer as it is
+    /// Print the answer to a terminal as the model gave it, control characters and escape sequences included.
+    /// Without it they are shown as � there; files and pipes always get the answer as it is
     #[arg(long)]
     pub raw: bool,
 }
@@ -550,7 +557,8 @@ pub struct Pull {
     /// Ranges of a file at once; as many as help, up to this
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub ranges: u8,
-    /// Only read the heads of its files: each machine fetches its own layers when the model is placed. Needs a running node
+    /// Only read the heads of its files: each machine fetches its own layers when the model is placed. Needs
+    /// a running node
     #[arg(long, conflicts_with = "limit_rate")]
     pub layers: bool,
     /// Leave the download to the running node and return; `exo pulls` shows how far it is
@@ -657,10 +665,12 @@ pub struct Devices {
     /// Print JSON for scripts
     #[arg(long)]
     pub json: bool,
-    /// Also measure what handing a decode step to each graphics processor costs, with the model that the binary carries
+    /// Also measure what handing a decode step to each graphics processor costs, with the model that the
+    /// binary carries
     #[arg(long)]
     pub steps: bool,
-    /// End the quarantine of devices that were lost too often, forget what they answered wrongly, and ask them again
+    /// End the quarantine of devices that were lost too often, forget what they answered wrongly, and ask
+    /// them again
     #[arg(long)]
     pub retry: bool,
 }
@@ -680,7 +690,8 @@ pub struct Demo {
 
 #[derive(Args)]
 pub struct Place {
-    /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference (hf.co/ORG/REPO:QUANTISATION)
+    /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference
+    /// (hf.co/ORG/REPO:QUANTISATION)
     pub model: String,
     /// Longest sequence in tokens, prompt and answer
     #[arg(long, value_name = "TOKENS")]
@@ -726,7 +737,8 @@ pub struct Replan {
 
 #[derive(Args)]
 pub struct Plan {
-    /// Name of a model (`exo models`); with --cluster a GGUF file, Hugging Face folder, `demo`, or such a name
+    /// Name of a model (`exo models`); with --cluster a GGUF file, Hugging Face folder, `demo`, or such a
+    /// name
     #[arg(required_unless_present_any = ["shape", "save_cluster"], conflicts_with = "shape")]
     pub model: Option<String>,
     /// Instead of a model: the shape of one

@@ -178,8 +178,8 @@ pub fn query_value(value: &str) -> String {
     value.bytes().map(escaped).collect()
 }
 
-/// The same document with every text in it a single bounded line: names, reasons and messages are for people to read, and
-/// many are words of other nodes. Ids and numbers stay as they are.
+/// The same document with every text in it a single bounded line: names, reasons and messages are for people
+/// to read, and many are words of other nodes. Ids and numbers stay as they are.
 fn all_printable(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(printable(&text, TEXT_CHARS_MAX)),

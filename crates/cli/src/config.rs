@@ -1,6 +1,7 @@
 //! Settings: flags over `EXO_*` environment over the TOML file over defaults, each with where it came from.
 //!
-//! Every setting passes through text, so one table serves flags, environment, file, `exo config` and the manual.
+//! Every setting passes through text, so one table serves flags, environment, file, `exo config` and the
+//! manual.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -208,8 +209,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Resolves every key. `flags` holds what was given on the command line; `file` an explicit configuration file,
-    /// which then must exist.
+    /// Resolves every key. `flags` holds what was given on the command line; `file` an explicit configuration
+    /// file, which then must exist.
     pub fn resolve(
         flags: &BTreeMap<&'static str, String>,
         environment: &dyn Fn(&str) -> Option<String>,
@@ -321,8 +322,8 @@ impl Config {
         }
     }
 
-    /// The setting `device`, if it is given where `backend` is, or where it overrules that: of a configuration file that names a
-    /// card, `--backend cpu` means no word.
+    /// The setting `device`, if it is given where `backend` is, or where it overrules that: of a
+    /// configuration file that names a card, `--backend cpu` means no word.
     pub fn device_beside_backend(&self) -> Option<&Value> {
         let strength = |value: &Value| match value.source {
             Source::Flag => 3,

@@ -1,4 +1,5 @@
-//! One hint per kind of failure: the next thing to do. Kinds are the stable codes of errors, never words in a message.
+//! One hint per kind of failure: the next thing to do. Kinds are the stable codes of errors, never words in a
+//! message.
 
 use std::error::Error;
 use std::io::ErrorKind;

@@ -132,7 +132,8 @@ fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<(
 /// Longest value in a line of the log, in characters.
 const LOG_VALUE_CHARS_MAX: usize = 2000;
 
-/// One field of a line of the log, which may hold words of other nodes: on one line, and a terminal obeys nothing in it.
+/// One field of a line of the log, which may hold words of other nodes: on one line, and a terminal obeys
+/// nothing in it.
 fn log_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     let value = exo_types::printable(&format!("{value:?}"), LOG_VALUE_CHARS_MAX);
     match field.name() {

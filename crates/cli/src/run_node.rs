@@ -51,8 +51,8 @@ pub enum Stay {
     ForTheWhile,
 }
 
-/// As [`open`], unless somebody stops it first: then every child that was asking a driver ends, nothing is noted of what it
-/// was about to find out, and there is `None`.
+/// As [`open`], unless somebody stops it first: then every child that was asking a driver ends, nothing is
+/// noted of what it was about to find out, and there is `None`.
 pub async fn start(
     config: &Config,
     stay: Stay,

@@ -35,8 +35,8 @@ const fn qwen3(name: &'static str, tied: bool, numbers: [u32; 7]) -> Shape {
     Shape { name, numbers: ModelNumbers { architecture, rope_theta, context_tokens_max, ..numbers } }
 }
 
-/// Layers, hidden width, feed-forward width, heads, key-value heads, head size, vocabulary: from the models' `config.json`.
-/// The two tiny ones are nobody's; they are for tests.
+/// Layers, hidden width, feed-forward width, heads, key-value heads, head size, vocabulary: from the models'
+/// `config.json`. The two tiny ones are nobody's; they are for tests.
 pub const SHAPES: [Shape; 7] = [
     llama("tiny-llama", false, [8, 512, 1280, 8, 4, 64, 4096]),
     qwen3("tiny-qwen3", true, [4, 256, 768, 4, 2, 128, 4096]),

@@ -1,4 +1,5 @@
-//! When it is time to stop: Ctrl-C, a polite kill, the end of standard input, or a client of the API that asks for it.
+//! When it is time to stop: Ctrl-C, a polite kill, the end of standard input, or a client of the API that
+//! asks for it.
 
 use anyhow::Context;
 use tokio::sync::watch;

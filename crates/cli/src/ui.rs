@@ -1,7 +1,7 @@
 //! What the terminal sees: tables, bytes for people, colours only where a terminal is, the last error.
 //!
-//! Everything that is printed goes through here, and whatever is in it, a terminal obeys none of it ([`printable_lines`]).
-//! What comes from a node has been made single lines before that, see `client`.
+//! Everything that is printed goes through here, and whatever is in it, a terminal obeys none of it
+//! ([`printable_lines`]). What comes from a node has been made single lines before that, see `client`.
 #![allow(clippy::print_stdout, reason = "printing is what this module is for")]
 
 use std::io::{IsTerminal, Write};
@@ -55,7 +55,8 @@ pub fn note(text: &str) {
     eprintln!("note: {}", beside(text));
 }
 
-/// A text behind `error:` and the like. Its further lines are indented: words of a file in it cannot begin an error of their own.
+/// A text behind `error:` and the like. Its further lines are indented: words of a file in it cannot begin an
+/// error of their own.
 fn beside(text: &str) -> String {
     printable_lines(text).replace('\n', "\n  ")
 }
@@ -116,7 +117,8 @@ pub fn exactly(text: &str) {
     note_lost(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
 }
 
-/// Prints a QR code on a terminal that is wide enough for it, and says whether it did. A file or a pipe gets none.
+/// Prints a QR code on a terminal that is wide enough for it, and says whether it did. A file or a pipe gets
+/// none.
 pub fn qr_code(text: &str) -> bool {
     let columns = if std::io::stdout().is_terminal() { Table::new().width() } else { None };
     let Some(drawn) = columns.and_then(|columns| qr_text(text, columns.into())) else { return false };
@@ -124,7 +126,8 @@ pub fn qr_code(text: &str) -> bool {
     true
 }
 
-/// A QR code in half blocks with its quiet zone, light on dark as most terminals are; `None` if it is too wide or the text too long.
+/// A QR code in half blocks with its quiet zone, light on dark as most terminals are; `None` if it is too
+/// wide or the text too long.
 fn qr_text(text: &str, columns: usize) -> Option<String> {
     use qrcode::render::unicode::Dense1x2;
     let code = qrcode::QrCode::with_error_correction_level(text, qrcode::EcLevel::L).ok()?;
@@ -145,7 +148,8 @@ pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same JSON, with what a terminal obeys written as `\uXXXX`. Outside of strings JSON has only ends of lines of it.
+/// The same JSON, with what a terminal obeys written as `\uXXXX`. Outside of strings JSON has only ends of
+/// lines of it.
 fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
@@ -194,7 +198,8 @@ fn wrapped(text: &str, columns: usize, indent: &str) -> String {
     out
 }
 
-/// The rows of a table one below the other: of each the first cell, then the others with what they are called.
+/// The rows of a table one below the other: of each the first cell, then the others with what they are
+/// called.
 fn list<'a>(header: &[&str], rows: &'a [Vec<String>], columns: usize) -> String {
     let mut above = "";
     let paragraph = |row: &'a Vec<String>| {

@@ -1,4 +1,5 @@
-//! A conversation as coding agents send it: dozens of tools, marks for a cache, thirty thousand tokens; and its next round.
+//! A conversation as coding agents send it: dozens of tools, marks for a cache, thirty thousand tokens; and
+//! its next round.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 

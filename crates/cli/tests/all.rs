@@ -1,4 +1,5 @@
-//! All tests of the binary in one program, which is linked once. One part: `cargo nextest run --workspace --test all -E 'test(hub::)'`.
+//! All tests of the binary in one program, which is linked once. One part:
+//! `cargo nextest run --workspace --test all -E 'test(hub::)'`.
 
 #[cfg(unix)]
 #[path = "../../backend-cuda/tests/emulated/mod.rs"]

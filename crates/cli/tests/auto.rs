@@ -1,5 +1,6 @@
-//! What a node computes on where nobody says so: software that plays a card, broken drivers, NVIDIA cards that are emulated
-//! and pass the trial, fail it, are busy, are slow. Every driver that a test does not mean is hidden from it.
+//! What a node computes on where nobody says so: software that plays a card, broken drivers, NVIDIA cards
+//! that are emulated and pass the trial, fail it, are busy, are slow. Every driver that a test does not mean
+//! is hidden from it.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
@@ -24,8 +25,8 @@ const NOT_ASKED_MAX: Duration = Duration::from_secs(10);
 /// A folder of the system in which no driver is described.
 const NOWHERE: &str = "/proc/sys/vm";
 
-/// The environment in which the loader of Vulkan finds the drivers that `vulkan` names and no other interface finds any;
-/// `cuda` adds the emulated cards.
+/// The environment in which the loader of Vulkan finds the drivers that `vulkan` names and no other interface
+/// finds any; `cuda` adds the emulated cards.
 fn drivers(vulkan: &Path, cuda: bool) -> Vec<(&'static str, OsString)> {
     let mut env: Vec<(&str, OsString)> = vec![
         ("VK_DRIVER_FILES", vulkan.into()),
@@ -96,7 +97,8 @@ fn registry_path(data: &Path) -> PathBuf {
     data.join("gpu_registry.json")
 }
 
-/// The registry as if four emulated cards had been looked at before: what each can do, and the outcome of its trial.
+/// The registry as if four emulated cards had been looked at before: what each can do, and the outcome of its
+/// trial.
 fn write_registry(data: &Path, rate: f64, failed: Option<&str>) {
     let card = |address: &str| {
         json!({
@@ -416,7 +418,8 @@ fn every_card_that_may_be_used_is_and_the_processor_takes_what_they_do_not_hold(
     assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
 }
 
-/// From the start of a node to its API, so many cards open and verified, and what it logged of each phase of each card.
+/// From the start of a node to its API, so many cards open and verified, and what it logged of each phase of
+/// each card.
 fn ready(cards: usize) -> (Duration, Vec<String>) {
     let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     env.push(("EXO_EMULATED_CARDS", cards.to_string().into()));

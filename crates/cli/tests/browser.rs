@@ -1,5 +1,5 @@
-//! The page in a real browser, on real nodes. What a person does is in `dashboard/e2e/*.mjs`; this starts nodes, lets the browser in, and
-//! says what could not be checked.
+//! The page in a real browser, on real nodes. What a person does is in `dashboard/e2e/*.mjs`; this starts
+//! nodes, lets the browser in, and says what could not be checked.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
@@ -56,7 +56,8 @@ fn link(node: &Node) -> String {
     link
 }
 
-/// What is looked at on described clusters (`dashboard/e2e/described.mjs`): a test for each row, so that each has time on a slow machine.
+/// What is looked at on described clusters (`dashboard/e2e/described.mjs`): a test for each row, so that each
+/// has time on a slow machine.
 const DESCRIBED: [&[&str]; 7] = [
     &["enter", "gone", "size", "keyboard"],
     &["chat", "hostile", "door", "find", "retry"],
@@ -75,7 +76,8 @@ fn described(test: &str, row: usize) {
     }
 }
 
-/// Runs a scenario of the page's folder with these arguments. It ends with status 0 if all was as it should be.
+/// Runs a scenario of the page's folder with these arguments. It ends with status 0 if all was as it should
+/// be.
 fn scenario(name: &str, args: &[&str]) {
     let mut node = Command::new("node");
     node.arg(format!("e2e/{name}.mjs")).args(args).current_dir(dashboard());
@@ -103,10 +105,11 @@ fn a_person_places_a_model_in_the_page_talks_to_it_and_takes_it_away() {
     scenario("use", &[&link(&node), "demo"]);
 }
 
-/// A person's whole way with three nodes in one look (`dashboard/e2e/journey.mjs`): one asks to join, and is killed later.
+/// A person's whole way with three nodes in one look (`dashboard/e2e/journey.mjs`): one asks to join, and is
+/// killed later.
 fn journey(test: &str, look: &'static str) {
-    /// With the cache of forty answers the model takes 85 MiB over 8 layers, and of a node's memory 71 MiB are no model's: three nodes hold
-    /// it with three layers each, and no two of them do.
+    /// With the cache of forty answers the model takes 85 MiB over 8 layers, and of a node's memory 71 MiB
+    /// are no model's: three nodes hold it with three layers each, and no two of them do.
     const MEMORY_MIB: u32 = 105;
     const NAMES: [&str; 3] = ["one", "two", "three"];
     if let Some(why) = missing() {

@@ -1,4 +1,5 @@
-//! Nodes on NVIDIA cards that are emulated: cards that only one process may use, that others fill, that are lost.
+//! Nodes on NVIDIA cards that are emulated: cards that only one process may use, that others fill, that are
+//! lost.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking

@@ -344,7 +344,8 @@ fn names_and_addresses_that_cannot_be_are_refused_before_anything_starts() {
     }
 }
 
-/// Whoever asks any node finds the same list: a client that chooses by context or by date does not know which node has the file.
+/// Whoever asks any node finds the same list: a client that chooses by context or by date does not know which
+/// node has the file.
 #[test]
 fn models_of_another_node_are_shown_with_what_they_are() {
     let nodes = support::cluster("models-of-others", &["holder", "asker"]);

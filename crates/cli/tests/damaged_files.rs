@@ -14,7 +14,8 @@ const KEY_FORMAT: &str = "format";
 
 /// For an election, or to be found again.
 const REJOINS_MAX: Duration = Duration::from_secs(30);
-/// Until two processes with one key are known for that and told, or one of them is alone again: three times 10 s, twice and a bit.
+/// Until two processes with one key are known for that and told, or one of them is alone again: three times
+/// 10 s, twice and a bit.
 const PARTED_MAX: Duration = Duration::from_secs(75);
 
 #[test]

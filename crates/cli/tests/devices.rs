@@ -1,4 +1,5 @@
-//! Graphics processors from the outside: shown, used when asked, and a bad driver that costs nothing but a row.
+//! Graphics processors from the outside: shown, used when asked, and a bad driver that costs nothing but a
+//! row.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
@@ -161,7 +162,8 @@ fn what_a_step_costs_is_measured_when_asked() {
     let step = all.iter().map(|device| &device["step"]).find(|step| step.is_object());
     let step = step.unwrap_or_else(|| panic!("{all:?}"));
     let number = |name: &str| step[name].as_f64().unwrap();
-    // Beside the layers there are the embedding, and the choice of rows, norm, product and greatest of the head.
+    // Beside the layers there are the embedding, and the choice of rows, norm, product and greatest of the
+    // head.
     let dispatches_max = 12.0 * number("layers") + 5.0;
     assert!(number("layers") >= 1.0 && number("dispatches") <= dispatches_max, "{step}");
     assert!(number("encode_us") > 0.0 && number("submissions") == 1.0, "{step}");

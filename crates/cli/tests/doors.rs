@@ -14,7 +14,8 @@ use serde_json::json;
 
 use crate::support::{self, Killed, Node, SOON, Start, exo, finish, skip, stderr, stdout, wait_for};
 
-/// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in `state`.
+/// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in
+/// `state`.
 fn sockets(pid: u32, kind: &str, state: &str) -> Vec<String> {
     let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let own: Vec<_> = links.filter_map(|link| std::fs::read_link(link.ok()?.path()).ok()).collect();
@@ -435,7 +436,8 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     wait_for("a shut door", SOON, || (window()["open"] == false).then_some(()));
 }
 
-/// Each has answered a question before they met, so neither moves by itself: both say so, and a code makes them one.
+/// Each has answered a question before they met, so neither moves by itself: both say so, and a code makes
+/// them one.
 #[test]
 fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
     let folder = tempfile::tempdir().unwrap();

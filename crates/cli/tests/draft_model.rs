@@ -1,4 +1,5 @@
-//! A small model that guesses ahead: the built-in one for itself, one that speaks another language, none at all.
+//! A small model that guesses ahead: the built-in one for itself, one that speaks another language, none at
+//! all.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 

@@ -1,7 +1,8 @@
 //! The first request after an instance is ready: whichever member takes it, it is answered at once.
 //!
-//! A cluster that has just met opens its links in the same moments in which the model is loaded, so every fresh cluster is
-//! another draw. `EXO_FRESH_CLUSTERS` says how many are started, one after the other (10 where it is not set).
+//! A cluster that has just met opens its links in the same moments in which the model is loaded, so every
+//! fresh cluster is another draw. `EXO_FRESH_CLUSTERS` says how many are started, one after the other (10
+//! where it is not set).
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "waits between two looks at another process")]

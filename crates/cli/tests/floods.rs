@@ -1,5 +1,5 @@
-//! One host of a network floods it: false names, connections that are held, questions at full rate. Machines that mean it find each
-//! other all the same, and logs stay short. Network namespaces, so it needs root.
+//! One host of a network floods it: false names, connections that are held, questions at full rate. Machines
+//! that mean it find each other all the same, and logs stay short. Network namespaces, so it needs root.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests fail by panicking
@@ -30,8 +30,8 @@ const GROWTH_BYTES_MAX: u64 = 96 << 20;
 /// Clears a screen, in a name.
 const NAME: &str = "\x1b[2J\u{202E}evil";
 
-/// The third host floods the other two until it is dropped. Where the window is open it only asks who is there: whoever is near is
-/// let in on sight, and this host is.
+/// The third host floods the other two until it is dropped. Where the window is open it only asks who is
+/// there: whoever is near is let in on sight, and this host is.
 fn flood(lan: &Lan, wants_in: bool) -> Killed {
     let mut command = lan.command(2, std::env::current_exe().unwrap());
     command.args(["--exact", "floods::one_host_floods", "--nocapture"]);

@@ -1,5 +1,5 @@
-//! Answers that must be of a format, through the door of real nodes: the demo model knows no JSON, and gives none but what was
-//! asked for.
+//! Answers that must be of a format, through the door of real nodes: the demo model knows no JSON, and gives
+//! none but what was asked for.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 

@@ -1,4 +1,5 @@
-//! AMD's cards from the outside, played by a driver of our own, in a program that was built with the feature `hip`.
+//! AMD's cards from the outside, played by a driver of our own, in a program that was built with the feature
+//! `hip`.
 
 #![cfg(all(unix, feature = "hip"))]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking

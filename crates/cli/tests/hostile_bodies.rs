@@ -1,8 +1,8 @@
-//! A node that may have 1 GiB of memory, under bodies that are within every limit and made to cost it: it stays, holds little, gives
-//! it back, and answers short requests meanwhile.
+//! A node that may have 1 GiB of memory, under bodies that are within every limit and made to cost it: it
+//! stays, holds little, gives it back, and answers short requests meanwhile.
 //!
-//! The limit is `ulimit -d`, of all memory that is the process's own: where it is reached the allocator fails and the process
-//! ends, so a node that is over it for a moment is seen.
+//! The limit is `ulimit -d`, of all memory that is the process's own: where it is reached the allocator fails
+//! and the process ends, so a node that is over it for a moment is seen.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests fail by panicking
@@ -122,7 +122,8 @@ struct Seen {
     answers: BTreeMap<(&'static str, String), u32>,
 }
 
-/// So many clients send all kinds of bodies, each beginning with another, for so long; beside them one asks short questions.
+/// So many clients send all kinds of bodies, each beginning with another, for so long; beside them one asks
+/// short questions.
 fn flood(node: &Node, clients: usize, time: Duration) -> Seen {
     let (idle_bytes, bodies) = (resident_bytes(node), hostile());
     let (peak, is_over) = (AtomicU64::new(0), AtomicBool::new(false));

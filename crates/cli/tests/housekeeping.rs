@@ -1,4 +1,5 @@
-//! Room on the disk for models: what stays free, what they may take together, and what goes for what is fetched.
+//! Room on the disk for models: what stays free, what they may take together, and what goes for what is
+//! fetched.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "waits for the clock that another process reads")]

@@ -14,7 +14,8 @@ const CHUNK: u64 = 4 << 20;
 /// A pull and a run of the demo model, on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The demo model, and some bytes behind it: a file of its own, or it would be the one that the binary carries.
+/// The demo model, and some bytes behind it: a file of its own, or it would be the one that the binary
+/// carries.
 fn demo_model() -> Vec<u8> {
     let mut bytes = exo_node::DEMO_MODEL.to_vec();
     bytes.extend([0; 64]);

@@ -1,5 +1,5 @@
-//! Ctrl-C while a child computes on a graphics processor, or tries one: the command ends as interrupted, leaves no process
-//! behind, and holds it against no card.
+//! Ctrl-C while a child computes on a graphics processor, or tries one: the command ends as interrupted,
+//! leaves no process behind, and holds it against no card.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
@@ -18,8 +18,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 /// Opening the device in a debug build on a busy machine, and what a command gives its work to stop.
 const END_MAX: Duration = Duration::from_secs(60);
 
-/// Runs a command on a Vulkan device, sends SIGINT to it alone once its child has loaded the model, and gives how it ended with
-/// the numbers of its children. `None` if there is no such device.
+/// Runs a command on a Vulkan device, sends SIGINT to it alone once its child has loaded the model, and gives
+/// how it ended with the numbers of its children. `None` if there is no such device.
 fn interrupted(args: &[&str]) -> Option<(ExitStatus, Vec<u32>)> {
     let folder = tempfile::tempdir().unwrap();
     let mut command = exo(args);

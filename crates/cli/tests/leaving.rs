@@ -1,5 +1,5 @@
-//! Who leaves in the middle of an answer: the client, in any phase and dialect, after which nothing is computed for it; and the node,
-//! which says so.
+//! Who leaves in the middle of an answer: the client, in any phase and dialect, after which nothing is
+//! computed for it; and the node, which says so.
 //!
 //! The model is all zeros with the built-in one's tokens: what it says is drawn evenly from what may come.
 
@@ -255,7 +255,8 @@ fn next(node: &Node) -> Instant {
     Instant::now()
 }
 
-/// How long after a client left the only slot was another's, less what that one takes by itself; `None` if the answer had ended.
+/// How long after a client left the only slot was another's, less what that one takes by itself; `None` if
+/// the answer had ended.
 fn freed_after(node: &Node, dialect: Dialect, phase: Phase, number: u32) -> Option<Duration> {
     let own = (0..3).map(|_| {
         let began = Instant::now();

@@ -1,7 +1,8 @@
-//! Long prompts: what is kept of one is not computed again, and nobody who is being answered waits for another's.
+//! Long prompts: what is kept of one is not computed again, and nobody who is being answered waits for
+//! another's.
 //!
-//! The model is all zeros with the built-in one's tokens. It says what a bias on the logits has it say, and takes as
-//! long as one that thinks.
+//! The model is all zeros with the built-in one's tokens. It says what a bias on the logits has it say, and
+//! takes as long as one that thinks.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
@@ -134,7 +135,8 @@ fn a_new_prompt_of_two_thousand_tokens_lets_a_running_stream_go_on() {
     assert!(answer.contains(r#""prompt_tokens":2000"#), "{answer}");
     gaps.sort_unstable();
     let (took, longest) = (ended - began, *gaps.last().unwrap());
-    // Prompt and stream shared the time: a stream that waited for the prompt had one gap as long as all of it.
+    // Prompt and stream shared the time: a stream that waited for the prompt had one gap as long as all of
+    // it.
     assert!(gaps.len() >= 4 && longest < took / 2, "{} tokens in {took:?}: {gaps:?}", gaps.len());
     // A neighbour on the machine may stretch one step, not most of them.
     assert!(gaps[gaps.len() * 3 / 4] < GAP_MAX && longest < 4 * GAP_MAX, "{gaps:?}");

@@ -1,4 +1,5 @@
-//! Three hosts made of network namespaces: they find each other, and each fetches only its own part of a model.
+//! Three hosts made of network namespaces: they find each other, and each fetches only its own part of a
+//! model.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking

@@ -11,7 +11,8 @@ use serde_json::json;
 
 /// Of an answer: the demo model takes a second for them.
 const TOKENS: u32 = 1800;
-/// From asking another node to the end of the answer: noticing the loss, placing its stage again, and the rest of the tokens.
+/// From asking another node to the end of the answer: noticing the loss, placing its stage again, and the
+/// rest of the tokens.
 const GOES_ON_MAX: Duration = Duration::from_secs(10);
 
 /// What is left of a stream whose node was killed, with whole events only.

@@ -1,7 +1,10 @@
 //! The numbers of `docs/benchmarks.md`: three processes on loopback against one, memory of each.
 //!
-//! With the built-in model this is a test like any other. `EXO_BENCH_MODELS` names other model files, with `:` between:
-//! `EXO_BENCH_MODELS=/models/a.gguf EXO_BENCH_TOKENS=64 cargo test --release -p exo --test all numbers:: -- --ignored --nocapture`
+//! With the built-in model this is a test like any other. `EXO_BENCH_MODELS` names other model files, with
+//! `:` between:
+//!
+//!     EXO_BENCH_MODELS=/models/a.gguf EXO_BENCH_TOKENS=64 \
+//!         cargo test --release -p exo --test all numbers:: -- --ignored --nocapture
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
@@ -44,7 +47,8 @@ fn models_of_real_shapes_keep_time_text_and_memory() {
             name = answer.json()["name"].as_str().unwrap().to_owned();
         }
         let hop_ms = compare(&nodes, &name);
-        // The bound is for models whose tokens take milliseconds; with a large one the noise of a run is larger.
+        // The bound is for models whose tokens take milliseconds; with a large one the noise of a run is
+        // larger.
         let is_small = std::fs::metadata(path).unwrap().len() < 1 << 30;
         assert!(hop_ms < HOP_MS_MAX || !is_small, "{name}: {hop_ms:.2} ms per hop");
     }

@@ -136,8 +136,8 @@ fn complete(node: &Node, key: &str, tokens: u32) -> Answer {
     read(node, stream)
 }
 
-/// How long the holder of one key waits for each of its answers, the shortest first, while another keeps so many connections busy;
-/// and how often the other was refused.
+/// How long the holder of one key waits for each of its answers, the shortest first, while another keeps so
+/// many connections busy; and how often the other was refused.
 fn waits_beside(node: &Node, connections: usize) -> (Vec<Duration>, usize) {
     const TOKENS: u32 = 100;
     let (is_over, refused) = (AtomicBool::new(false), AtomicUsize::new(0));

@@ -28,7 +28,8 @@ fn measured(args: &[&str]) -> Value {
     serde_json::from_str(&stdout(&output)).unwrap()
 }
 
-/// The values are llama.cpp's on the same file, text and chunks, F32 cache, computed as `llama-perplexity` does.
+/// The values are llama.cpp's on the same file, text and chunks, F32 cache, computed as `llama-perplexity`
+/// does.
 #[test]
 fn the_number_is_that_of_llama_cpp() {
     let m = measured(&["--context", "128", "--chunks", "12", "--kv", "f32"]);

@@ -212,7 +212,8 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     assert!(other.contains("the objective latency and not the throughput of 4 streams"), "{other}");
     let anew = nodes[0].exo(&[&["place", "demo", "--replace"], &throughput[..]].concat());
     assert!(stdout(&anew).contains("placed for the throughput of 4 streams"), "{}", stderr(&anew));
-    // Other streams are another objective as well, and more than slots cannot be; none named are as many as there are slots.
+    // Other streams are another objective as well, and more than slots cannot be; none named are as many as
+    // there are slots.
     let two = ["--objective", "throughput", "--streams", "2"];
     assert!(refused(&two).contains("and not the throughput of 2 streams"));
     let many = refused(&["--objective", "throughput", "--streams", "32", "--slots", "4"]);

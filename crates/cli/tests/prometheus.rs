@@ -1,5 +1,5 @@
-//! A real Prometheus that scrapes real nodes with the files of `ops/`: it finds each member through one of them, reads their metrics, and
-//! evaluates the rules and every query of the board.
+//! A real Prometheus that scrapes real nodes with the files of `ops/`: it finds each member through one of
+//! them, reads their metrics, and evaluates the rules and every query of the board.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
@@ -26,8 +26,8 @@ fn ops(file: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The example's files in `folder`, for this node: its address and its key, and a second in the place of half a minute. Beside the job of
-/// the example is the other one that it describes, as a job `exo-cluster`.
+/// The example's files in `folder`, for this node: its address and its key, and a second in the place of half
+/// a minute. Beside the job of the example is the other one that it describes, as a job `exo-cluster`.
 fn configured(folder: &Path, node: &Node) -> PathBuf {
     let key = folder.join("exo-api-key");
     std::fs::write(&key, KEY).unwrap();
@@ -254,7 +254,8 @@ fn a_real_prometheus_finds_scrapes_and_judges_the_cluster_with_the_example_files
         promtool(&["check", "metrics"], &nodes[0].call("GET", &format!("/metrics{scope}"), None).body);
     }
 
-    // A member that is killed: its target is still answered, by the node that is asked, which says that it is down.
+    // A member that is killed: its target is still answered, by the node that is asked, which says that it is
+    // down.
     nodes[2].kill();
     prometheus.wait_value("sum(exo_node_up{job=\"exo\"})", |value| value == 2.0);
     let lost = "ALERTS{alertname=\"ExoAlert\",rule=\"node_lost\",severity=\"critical\"}";

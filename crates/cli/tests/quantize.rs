@@ -1,4 +1,5 @@
-//! `exo quantize` as a user types it: on the built-in model, on a Hugging Face folder of it, on what cannot be.
+//! `exo quantize` as a user types it: on the built-in model, on a Hugging Face folder of it, on what cannot
+//! be.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 

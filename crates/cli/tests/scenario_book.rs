@@ -1,6 +1,7 @@
-//! The vendors' own packages on three nodes: a scenario for each dialect, in Python (beside this file) and JavaScript (`javascript`), each
-//! against another node, and then with the last stage killed inside of their answers. Packages of JavaScript are those of the lock file,
-//! fetched from the registry when the test runs; those of Python are what is installed.
+//! The vendors' own packages on three nodes: a scenario for each dialect, in Python (beside this file) and
+//! JavaScript (`javascript`), each against another node, and then with the last stage killed inside of their
+//! answers. Packages of JavaScript are those of the lock file, fetched from the registry when the test runs;
+//! those of Python are what is installed.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
@@ -77,7 +78,8 @@ fn program(name: PathBuf, args: &[String], folder: &Path) -> Command {
     command
 }
 
-/// JavaScript's programs with their packages, or why these cannot be had here. What was fetched for a lock file stays.
+/// JavaScript's programs with their packages, or why these cannot be had here. What was fetched for a lock
+/// file stays.
 fn install() -> Result<PathBuf, String> {
     // Two tests of one process would empty the folder for each other.
     static TURN: Mutex<()> = Mutex::new(());
@@ -122,7 +124,8 @@ fn install() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Three nodes, and the demo model over them under two names: with a template that prints calls, and with one that opens a thought.
+/// Three nodes, and the demo model over them under two names: with a template that prints calls, and with one
+/// that opens a thought.
 fn nodes_with_models(group: &str, folder: &Path) -> Vec<Node> {
     let nodes = cluster(group, &NAMES);
     for (name, template) in [("tools", support::TOOL_TEMPLATE), ("thinks", THINKS)] {

@@ -28,7 +28,8 @@ fn complete(node: &Node, more: Value) -> Value {
     answer.json()
 }
 
-/// Accepted and rejected guesses of an answer or of a stream's last chunk. Its rate is what follows from them.
+/// Accepted and rejected guesses of an answer or of a stream's last chunk. Its rate is what follows from
+/// them.
 fn counts(answer: &Value) -> (u64, u64) {
     let details = &answer["usage"]["completion_tokens_details"];
     let count = |name: &str| details[name].as_u64().unwrap_or_else(|| panic!("{answer}"));

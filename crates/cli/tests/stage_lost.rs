@@ -11,8 +11,8 @@ use crate::support::{
 use serde_json::{Value, json};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
-/// From the loss of a node to the end of an answer of 400 tokens that it had a part in: noticing takes up to two seconds, and this
-/// machine may be busy.
+/// From the loss of a node to the end of an answer of 400 tokens that it had a part in: noticing takes up to
+/// two seconds, and this machine may be busy.
 const GOES_ON_MAX: Duration = Duration::from_secs(10);
 /// For being placed and loaded again, which may need an election first.
 const REPLACED_MAX: Duration = Duration::from_secs(20);
@@ -75,7 +75,8 @@ fn a_call_goes_on_when_the_last_stage_is_killed_inside_its_arguments() {
     lose_the_last_stage_of("called", asked, "tool_calls/0/function/arguments");
 }
 
-/// Kills the last stage in the middle of an answer to a chat request with these fields; what it makes stands at `place` of a message.
+/// Kills the last stage in the middle of an answer to a chat request with these fields; what it makes stands
+/// at `place` of a message.
 fn lose_the_last_stage_of(group: &str, asked: Value, place: &str) {
     let mut nodes = cluster(group, &NAMES);
     let instance = nodes[0].place("demo", 3);
@@ -107,8 +108,8 @@ fn at(name: &str) -> usize {
     NAMES.iter().position(|n| *n == name).unwrap()
 }
 
-/// The demo model takes milliseconds for a step, and after a few the scheduler knows it. No connection ends here: the step is missed
-/// after two seconds, its node after five.
+/// The demo model takes milliseconds for a step, and after a few the scheduler knows it. No connection ends
+/// here: the step is missed after two seconds, its node after five.
 #[test]
 fn an_answer_goes_on_when_a_stage_stands_still_and_nothing_changes_when_it_moves_again() {
     let nodes = cluster("silent", &NAMES);
@@ -138,7 +139,8 @@ fn an_answer_goes_on_when_a_stage_stands_still_and_nothing_changes_when_it_moves
     assert_eq!((long_answer(driver, LONG), placement(driver)), (expected, moved), "thawed: nothing changes");
 }
 
-/// Tokens of sequences that began on this node's instance, and of those the ones whose keys and values were kept.
+/// Tokens of sequences that began on this node's instance, and of those the ones whose keys and values were
+/// kept.
 fn begun(node: &Node) -> [u64; 2] {
     let text = node.call("GET", "/metrics", None).body;
     ["exo_prefix_queried_tokens_total{", "exo_prefix_hit_tokens_total{"].map(|name| {
@@ -147,7 +149,8 @@ fn begun(node: &Node) -> [u64; 2] {
     })
 }
 
-/// The step is missed after two seconds; a node that moves again within the four in which it would be lost still has what it had.
+/// The step is missed after two seconds; a node that moves again within the four in which it would be lost
+/// still has what it had.
 #[test]
 fn an_answer_goes_on_behind_what_all_stages_keep_when_one_stands_still_for_a_moment() {
     const PAGE_TOKENS: u64 = 32;

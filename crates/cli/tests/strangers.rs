@@ -1,4 +1,5 @@
-//! What other nodes and models say, on its way to a terminal: a node that says the worst there is, and commands that ask it.
+//! What other nodes and models say, on its way to a terminal: a node that says the worst there is, and
+//! commands that ask it.
 
 #![cfg(unix)] // the hostile node listens where commands look for one: on a Unix socket
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
@@ -10,7 +11,8 @@ use std::path::Path;
 use crate::support::{self, Node, SOON, finish, stderr, stdout};
 use serde_json::{Value, json};
 
-/// Clears the screen, sets a title, turns text around, begins a line of its own, closes a suggested command, and is long.
+/// Clears the screen, sets a title, turns text around, begins a line of its own, closes a suggested command,
+/// and is long.
 const HOSTILE: &str =
     "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202E}\u{2066}\u{200B}\nerror: forged`; exo admit evil `";
 const ID: &str = "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrst";
@@ -129,7 +131,8 @@ fn hostile_node(data_dir: &Path) {
     });
 }
 
-/// Nothing that a terminal obeys but ends of lines and tabs, no line forged, no command with a stranger's words, not endless.
+/// Nothing that a terminal obeys but ends of lines and tabs, no line forged, no command with a stranger's
+/// words, not endless.
 fn assert_harmless(what: &str, text: &str) {
     let obeyed = |c: char| exo_types::is_terminal_control(c) && c != '\n' && c != '\t';
     assert!(!text.contains(obeyed), "{what}: {text:?}");

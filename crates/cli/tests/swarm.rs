@@ -1,4 +1,5 @@
-//! A model of a hub that no node has whole: three nodes, each fetches its own layers, from the hub, from each other or through another.
+//! A model of a hub that no node has whole: three nodes, each fetches its own layers, from the hub, from each
+//! other or through another.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
@@ -112,7 +113,8 @@ fn a_model_that_no_node_has_whole_arrives_in_layers_and_leaves_the_hub_once() {
     assert_eq!(hub.sent_bytes(), sent);
     assert_eq!(of_the_list(&nodes[2], "licence"), "apache-2.0");
     assert_eq!(of_the_list(&nodes[2], "source"), "hf.co/org/demo-GGUF:Q8_0@01234567 in parts, not verified");
-    // The first placement was checked by itself where it was asked for; bob has fetched more since, and checks again.
+    // The first placement was checked by itself where it was asked for; bob has fetched more since, and
+    // checks again.
     let is_checked = |check: &Value| check["model"] == "tiny-Q8_0" && check["state"] == "matches";
     wait_for("the check of its own accord", LONG, || {
         nodes[0].get("/exo/v1/model_checks").as_array().unwrap().iter().any(is_checked).then_some(())

@@ -141,7 +141,8 @@ fn an_idle_node_with_a_loaded_model_takes_less_than_a_hundredth_of_a_processor()
     let node = alone(&[]);
     assert_answers(&node);
     std::thread::sleep(Duration::from_secs(1)); // what an answer leaves to tidy up
-    // Neighbours on the machine only ever add (cold caches, a slower clock): the best of a few looks is the node's.
+    // Neighbours on the machine only ever add (cold caches, a slower clock): the best of a few looks is the
+    // node's.
     let mut shares = Vec::new();
     while shares.len() < 5 && shares.iter().all(|share| *share >= 0.01) {
         let (began, before) = (Instant::now(), processor_time(node.pid()));

@@ -1,4 +1,5 @@
-//! Tools through the door of a node, with templates that print calls otherwise than as JSON: the same promises hold.
+//! Tools through the door of a node, with templates that print calls otherwise than as JSON: the same
+//! promises hold.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
@@ -95,7 +96,8 @@ fn check(which: u64, name: &str, arguments: &str) {
     assert!(is_right && value.as_object().unwrap().len() == known, "{arguments}");
 }
 
-/// Name and arguments of the only call of a streamed answer: the name comes first, then what adds up to its arguments.
+/// Name and arguments of the only call of a streamed answer: the name comes first, then what adds up to its
+/// arguments.
 fn streamed(node: &Node, mut body: Value) -> (String, String) {
     body["stream"] = json!(true);
     let stream = node.send("POST", "/v1/chat/completions", Some(body.to_string()));

@@ -1,5 +1,5 @@
-//! Tools through the door of a node: a model whose template prints calls in tags, which knows nothing of tools, calls what it must and
-//! nothing else.
+//! Tools through the door of a node: a model whose template prints calls in tags, which knows nothing of
+//! tools, calls what it must and nothing else.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 

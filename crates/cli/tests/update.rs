@@ -278,7 +278,8 @@ fn what_was_pulled_by_its_commit_stays_and_one_that_is_gated_meanwhile_says_so()
     put(&hub, NEW, 128);
     let text = run(&node, &hub, &["update", "--yes"]);
     assert!(text.contains("tiny-Q8_0: stays at 01234567, by which it was pulled"), "{text}");
-    // A plain pull of what is newer beside it: the name is of what came last, and nothing takes the place of what was pinned.
+    // A plain pull of what is newer beside it: the name is of what came last, and nothing takes the place of
+    // what was pinned.
     run(&node, &hub, &["pull", "hf.co/org/demo-GGUF"]);
     assert_eq!(names(&node), ["tiny-Q8_0", "tiny-Q8_0@0123456"]);
     answers(&node, "tiny-Q8_0@0123456");

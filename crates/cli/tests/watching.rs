@@ -1,4 +1,5 @@
-//! A cluster is watched from any of its nodes: measurements, metrics, alerts and log lines, through the binary and its API.
+//! A cluster is watched from any of its nodes: measurements, metrics, alerts and log lines, through the
+//! binary and its API.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 

@@ -1,5 +1,5 @@
-//! Shards on graphics processors compute in processes of their own: what becomes of a node whose worker is killed, hangs,
-//! or is left behind. On the software Vulkan device, so that every machine can check it.
+//! Shards on graphics processors compute in processes of their own: what becomes of a node whose worker is
+//! killed, hangs, or is left behind. On the software Vulkan device, so that every machine can check it.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
@@ -12,10 +12,11 @@ use crate::support::{
 };
 use serde_json::Value;
 
-/// Of an answer that outlasts what happens to its worker: a graphics card that is a program takes tens of milliseconds for each.
+/// Of an answer that outlasts what happens to its worker: a graphics card that is a program takes tens of
+/// milliseconds for each.
 const TOKENS: u32 = 120;
-/// What the loss of a worker adds to an answer: another one is started, its driver compiles, and the history is read
-/// again. The answer itself takes as long as the machine takes for its tokens.
+/// What the loss of a worker adds to an answer: another one is started, its driver compiles, and the history
+/// is read again. The answer itself takes as long as the machine takes for its tokens.
 const LOSS_MAX: Duration = Duration::from_secs(10);
 /// What a node is told to wait for a step of a worker that hangs.
 const STEP_MAX: Duration = Duration::from_secs(6);

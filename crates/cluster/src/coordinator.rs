@@ -1,14 +1,14 @@
 //! The coordinator: decides what is placed where, keeps it so, and answers who asks.
 //!
 //! Every node has one over its copy of the log; it acts between [`CoordinatorInput::Lead`] and
-//! [`CoordinatorInput::Follow`]. It keeps two states: the durable one, from which workers and members are told, and
-//! the planned one with the appends on their way, from which it decides. After each input it surveys all
-//! instances: what lost a stage is repaired at once, or planned again, or waits for what is missing. Planning takes its time
-//! elsewhere.
+//! [`CoordinatorInput::Follow`]. It keeps two states: the durable one, from which workers and members are
+//! told, and the planned one with the appends on their way, from which it decides. After each input it
+//! surveys all instances: what lost a stage is repaired at once, or planned again, or waits for what is
+//! missing. Planning takes its time elsewhere.
 //!
-//! Start reading at [`Coordinator::handle`]; `survey` keeps the promises, `repair` replaces what is lost, `log` has the handshake with
-//! the journal, `planning` that with the planner, `dry_run`
-//! what both it and members that only plan go by.
+//! Start reading at [`Coordinator::handle`]; `survey` keeps the promises, `repair` replaces what is lost,
+//! `log` has the handshake with the journal, `planning` that with the planner, `dry_run` what both it and
+//! members that only plan go by.
 
 mod asks;
 pub(crate) mod dry_run;
@@ -245,8 +245,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether the node can hold nothing any more. Right after an election, members nobody has spoken of yet are
-    /// given time to appear.
+    /// Whether the node can hold nothing any more. Right after an election, members nobody has spoken of yet
+    /// are given time to appear.
     fn is_gone(&self, leading: &Leading, now: Time, node: NodeId) -> bool {
         let settled = now.since(leading.since) >= self.config.settle;
         let unseen = settled && !self.alive.contains(&node);

@@ -1,10 +1,13 @@
-//! The driver of one sequence: from the request to its last token, or to a typed failure within a stated bound.
+//! The driver of one sequence: from the request to its last token, or to a typed failure within a stated
+//! bound.
 //!
-//! It waits for an instance of its model and for the data links to its first and last stage, submits to the scheduler there, takes
-//! tokens in order of position from the last stage, and ends when the scheduler says how many there are and the last of them is
-//! here. It keeps the whole history, which is the only truth about the sequence. What ends a submission early (a lost stage, link,
-//! term or scheduler, a failed step) *interrupts* it: the driver submits again, with all tokens that it has, to the next term or the
-//! next placement ([`interrupt`]). Submissions are counted: what is said of another *attempt* than the last is of the past.
+//! It waits for an instance of its model and for the data links to its first and last stage, submits to the
+//! scheduler there, takes tokens in order of position from the last stage, and ends when the scheduler says
+//! how many there are and the last of them is here. It keeps the whole history, which is the only truth about
+//! the sequence. What ends a submission early (a lost stage, link, term or scheduler, a failed step)
+//! *interrupts* it: the driver submits again, with all tokens that it has, to the next term or the next
+//! placement ([`interrupt`]). Submissions are counted: what is said of another *attempt* than the last is of
+//! the past.
 //!
 //! | state | ends by |
 //! |---|---|
@@ -47,7 +50,8 @@ pub struct Driver {
     started_at: Time,
     /// When loading last moved on, at first the start.
     loading_at: Time,
-    /// The newest placement of the model, and how far its shards are: how many steps each, and bytes within them.
+    /// The newest placement of the model, and how far its shards are: how many steps each, and bytes within
+    /// them.
     loading: Option<(PlacementId, u64, u64)>,
     /// Instances of the model, as last heard.
     candidates: Vec<InstanceView>,
@@ -176,8 +180,8 @@ impl Driver {
         self.start.spec.sequence
     }
 
-    /// Leading tokens of its prompt that need not be computed, as far as the scheduler has said. What was computed again after an
-    /// interruption, or was not, says nothing of the request.
+    /// Leading tokens of its prompt that need not be computed, as far as the scheduler has said. What was
+    /// computed again after an interruption, or was not, says nothing of the request.
     pub fn cached_tokens(&self) -> u32 {
         self.cached_tokens
     }
@@ -330,7 +334,8 @@ impl Driver {
         }
     }
 
-    /// Bytes that come put the deadline off: a model may take an hour to arrive. So does a wait that the hub asks for.
+    /// Bytes that come put the deadline off: a model may take an hour to arrive. So does a wait that the hub
+    /// asks for.
     fn note_loading(&mut self, now: Time) {
         let progress = |view: &InstanceView| {
             let add = |(steps, bytes): (u64, u64), stage: &StageView| {
@@ -383,7 +388,8 @@ impl Driver {
             Some(Seat { placement, term, stand, running_since: None, moved_at: now, received, ended, times });
     }
 
-    /// The first or last stage's node, if there is no open link to it: a submission or its tokens would not get through.
+    /// The first or last stage's node, if there is no open link to it: a submission or its tokens would not
+    /// get through.
     fn link_missing_to(&self, placement: &Placement) -> Option<NodeId> {
         ends_of(placement).find(|node| *node != self.start.spec.driver && !self.links.contains(node))
     }

@@ -62,8 +62,8 @@ pub struct InstanceRequest {
 }
 
 impl InstanceRequest {
-    /// Why an instance that was placed for `placed` is not what this asks for: it names devices or a throughput, and not these. A
-    /// request without a wish of its own takes any.
+    /// Why an instance that was placed for `placed` is not what this asks for: it names devices or a
+    /// throughput, and not these. A request without a wish of its own takes any.
     pub fn refuses(&self, placed: &Self) -> Option<String> {
         let named = !self.pins.is_empty() || !self.excluded.is_empty();
         let differs = named && (&self.pins, &self.excluded) != (&placed.pins, &placed.excluded);
@@ -81,7 +81,8 @@ impl InstanceRequest {
 #[allow(clippy::large_enum_variant, reason = "few are in memory at a time, and most of them are placements")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// The node that keeps this log was opened to others: what is placed from here on counts as use of its cluster.
+    /// The node that keeps this log was opened to others: what is placed from here on counts as use of its
+    /// cluster.
     Opened,
     /// A model was placed for the first time.
     InstancePlaced {
@@ -150,8 +151,9 @@ pub enum EventError {
     OutOfBounds(#[from] CheckError),
 }
 
-/// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of trust; 6 has drained
-/// nodes, 7 pins and exclusions, 8 what requests loaded, 9 bytes by type of weights and the width of attention.
+/// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of
+/// trust; 6 has drained nodes, 7 pins and exclusions, 8 what requests loaded, 9 bytes by type of weights and
+/// the width of attention.
 const FORMAT: u8 = 9;
 /// In the first byte of what is written, beside the format.
 const HAS_FORMAT: u8 = 0x80;

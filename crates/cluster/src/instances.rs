@@ -31,14 +31,15 @@ pub enum StageStatus {
     },
     /// Loaded and able to compute.
     Loaded,
-    /// The first stage, once step 0 has come back: every stage is there, and every link that steps and tokens take is open.
+    /// The first stage, once step 0 has come back: every stage is there, and every link that steps and tokens
+    /// take is open.
     Serving,
     /// The last attempt failed; the worker retries unless told otherwise.
     Failed {
         /// What happened, for people.
         reason: String,
-        /// Loads in a row that the device refused so far. Fetching, waiting for memory or for a device, and a device that is lost do
-        /// not count: those end by themselves, or are bounded elsewhere.
+        /// Loads in a row that the device refused so far. Fetching, waiting for memory or for a device, and a
+        /// device that is lost do not count: those end by themselves, or are bounded elsewhere.
         failed_loads: u32,
     },
 }
@@ -56,7 +57,8 @@ impl StageStatus {
         }
     }
 
-    /// Whether nothing can come now, because a hub asks to wait: no reason to give a device up. The worker bounds that wait.
+    /// Whether nothing can come now, because a hub asks to wait: no reason to give a device up. The worker
+    /// bounds that wait.
     pub(crate) fn waits_for_hub(&self) -> bool {
         matches!(self, Self::Fetching { hub_wait_s: 1.., .. })
     }
@@ -88,7 +90,8 @@ impl fmt::Display for StageStatus {
 /// One stage as shown.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StageView {
-    /// How far the shard is that is least far. Nodes, devices and shards are in the placement, at the same index.
+    /// How far the shard is that is least far. Nodes, devices and shards are in the placement, at the same
+    /// index.
     pub status: StageStatus,
     /// Bytes of weights, cache and workspace its shards need.
     pub memory_bytes: u64,
@@ -121,7 +124,8 @@ pub enum InstanceState {
         /// Which, for people.
         reason: String,
     },
-    /// A stage is lost, and nothing that is there can take its layers. It stays placed, and goes on when something can.
+    /// A stage is lost, and nothing that is there can take its layers. It stays placed, and goes on when
+    /// something can.
     Waiting {
         /// What is missing, for people.
         reason: String,

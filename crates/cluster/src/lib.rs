@@ -1,8 +1,8 @@
 //! Coordinator, instance scheduler, driver, worker reconcile and stage as state machines.
 //!
-//! Every machine is a struct with `handle(now: Time, input) -> Vec<Output>`. The machine of a node (crate `machine`)
-//! puts them together: it feeds them time, messages and disk results, and turns what they put out into effects.
-//! What nodes say to each other is [`wire`]; the protocol in words is `docs/protocol.md`.
+//! Every machine is a struct with `handle(now: Time, input) -> Vec<Output>`. The machine of a node (crate
+//! `machine`) puts them together: it feeds them time, messages and disk results, and turns what they put out
+//! into effects. What nodes say to each other is [`wire`]; the protocol in words is `docs/protocol.md`.
 //!
 //! | machine | runs on | one per |
 //! |---|---|---|
@@ -12,9 +12,9 @@
 //! | [`StageMachine`] | every stage's node | stage of a placement |
 //! | [`Driver`] | the node that took the request | sequence |
 //!
-//! **Architecture invariant:** no clock, socket, file, thread or global randomness; ordered maps and closed enums
-//! only, so that one seed replays a whole cluster. What a peer sends is checked before it is believed, and every
-//! state a request can be in has a deadline.
+//! **Architecture invariant:** no clock, socket, file, thread or global randomness; ordered maps and closed
+//! enums only, so that one seed replays a whole cluster. What a peer sends is checked before it is believed,
+//! and every state a request can be in has a deadline.
 //!
 //! Start reading at [`wire`], then [`Scheduler`] and [`StageMachine`].
 

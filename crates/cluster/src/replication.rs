@@ -7,8 +7,8 @@ use crate::wire::{LogMessage, Refusal};
 /// What a follower does with a message of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FollowerStep {
-    /// Append these entries to the journal (verify that each is an [`crate::Event`] first), then feed them to the
-    /// coordinator as `Replicated`.
+    /// Append these entries to the journal (verify that each is an [`crate::Event`] first), then feed them to
+    /// the coordinator as `Replicated`.
     Append(Vec<Vec<u8>>),
     /// Replace the journal by this snapshot (decode it with [`crate::State::decode`] first), then feed it as
     /// `Restored`.
@@ -61,8 +61,8 @@ pub fn follow(head: LogHead, seen: Option<Epoch>, message: LogMessage) -> Follow
     }
 }
 
-/// Entries fit only exactly at the end: anything else is settled by a pull, which compares the hashes. An empty
-/// message at the end is the coordinator's heartbeat of the log.
+/// Entries fit only exactly at the end: anything else is settled by a pull, which compares the hashes. An
+/// empty message at the end is the coordinator's heartbeat of the log.
 fn follow_entries(head: LogHead, after: LogHead, entries: Vec<Vec<u8>>) -> FollowerStep {
     match (after == head, entries.is_empty()) {
         (true, true) => FollowerStep::Nothing,
@@ -75,8 +75,8 @@ fn follow_snapshot(head: LogHead, offered: LogHead, state: Vec<u8>) -> FollowerS
     if offered == head { FollowerStep::Nothing } else { FollowerStep::Restore { head: offered, state } }
 }
 
-/// Decides what a coordinator whose log ends at `head` answers to a pull from `follower`. `hash_at` looks up the
-/// chain hash after that many entries; `None` where the journal has compacted them away.
+/// Decides what a coordinator whose log ends at `head` answers to a pull from `follower`. `hash_at` looks up
+/// the chain hash after that many entries; `None` where the journal has compacted them away.
 pub fn lead(head: LogHead, follower: LogHead, hash_at: impl Fn(u64) -> Option<[u8; 32]>) -> LeaderStep {
     if follower == head {
         return LeaderStep::Nothing;

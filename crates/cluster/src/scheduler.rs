@@ -1,18 +1,20 @@
 //! The instance scheduler: who runs, and what each step computes.
 //!
-//! It begins with step 0, which proves the pipeline and collects its pages ([`opening`]), and serves once that is back.
-//! Drivers submit sequences; they wait in a bounded [`queue`], one principal after the other. A sequence is
-//! admitted when every stage has pages for the longest it can become, so a running sequence never runs out of
-//! them ([`pages`]). It begins with what is kept of earlier sequences with the same tokens and principal; while one
-//! that runs computes the same, it waits for that. Steps are numbered and composed from decodes first, then prompt chunks; at most
-//! one micro-batch per stage is in flight, and a sequence whose token is in flight waits for it. Prompts get a share of time beside decodes,
-//! not of tokens: the scheduler learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once,
-//! because the `Close` that frees them travels in front of the `Open` that takes them. When a link takes steps with it, the next
-//! term begins in place ([`terms`]).
+//! It begins with step 0, which proves the pipeline and collects its pages ([`opening`]), and serves once
+//! that is back. Drivers submit sequences; they wait in a bounded [`queue`], one principal after the other. A
+//! sequence is admitted when every stage has pages for the longest it can become, so a running sequence never
+//! runs out of them ([`pages`]). It begins with what is kept of earlier sequences with the same tokens and
+//! principal; while one that runs computes the same, it waits for that. Steps are numbered and composed from
+//! decodes first, then prompt chunks; at most one micro-batch per stage is in flight, and a sequence whose
+//! token is in flight waits for it. Prompts get a share of time beside decodes, not of tokens: the scheduler
+//! learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once, because the
+//! `Close` that frees them travels in front of the `Open` that takes them. When a link takes steps with it,
+//! the next term begins in place ([`terms`]).
 //!
-//! A decode may carry drafts, guessed from the sequence's own text ([`lookup`]), as many as raise the rate at which
-//! tokens come ([`row_cost`]); none where they do not. A small model may guess instead ([`drafting`]); the scheduler
-//! asks it and is told what it says. Where the answer's grammar leaves no choice, the last stage says how it goes on ([`forced`]).
+//! A decode may carry drafts, guessed from the sequence's own text ([`lookup`]), as many as raise the rate at
+//! which tokens come ([`row_cost`]); none where they do not. A small model may guess instead ([`drafting`]);
+//! the scheduler asks it and is told what it says. Where the answer's grammar leaves no choice, the last
+//! stage says how it goes on ([`forced`]).
 //!
 //! Start reading at [`Scheduler::handle`].
 
@@ -140,7 +142,8 @@ struct Flight {
 }
 
 impl Scheduler {
-    /// A scheduler for a placement whose stages are loaded. Feed it a tick next: it sends step 0 of the first term.
+    /// A scheduler for a placement whose stages are loaded. Feed it a tick next: it sends step 0 of the first
+    /// term.
     pub fn new(config: SchedulerConfig, now: Time, placement: Placement) -> Self {
         Self {
             now,
@@ -185,8 +188,8 @@ impl Scheduler {
         out
     }
 
-    /// Takes in the outcome of a step, as the last stage sent it: the results are the drivers' and stay with the caller. `from` is
-    /// the authenticated sender. Outputs are in order.
+    /// Takes in the outcome of a step, as the last stage sent it: the results are the drivers' and stay with
+    /// the caller. `from` is the authenticated sender. Outputs are in order.
     pub fn tokens(&mut self, now: Time, from: NodeId, tokens: &TokensMessage) -> Vec<SchedulerOutput> {
         let mut out = Vec::new();
         self.begin(now);

@@ -1,12 +1,13 @@
 //! What a stage does with a step: check it, have it computed, pass it on.
 //!
 //! A stage trusts its neighbours' arithmetic and nothing else: placement, term, step order, sequence
-//! bookkeeping, token ids and row lengths are checked before the engine sees them. A step that cannot be computed
-//! costs its sequences, not the pipeline: the frame travels on without them, so that every stage counts the same
-//! steps. A step that does not fit at all ([`Broken`]) ends the placement, a link that ends only the term.
+//! bookkeeping, token ids and row lengths are checked before the engine sees them. A step that cannot be
+//! computed costs its sequences, not the pipeline: the frame travels on without them, so that every stage
+//! counts the same steps. A step that does not fit at all ([`Broken`]) ends the placement, a link that ends
+//! only the term.
 //!
-//! Step 0 comes first, perhaps several times: each stage adds its pages, the last one returns them to the scheduler. Step 0 of a
-//! higher term empties the stage and its engine first, but for kept pages ([`terms`]).
+//! Step 0 comes first, perhaps several times: each stage adds its pages, the last one returns them to the
+//! scheduler. Step 0 of a higher term empties the stage and its engine first, but for kept pages ([`terms`]).
 //!
 //! Start reading at [`StageMachine::handle`].
 
@@ -104,8 +105,8 @@ enum Broken {
 }
 
 impl StageMachine {
-    /// Stage `index` of `placement`, just loaded: no sequence open, step 0 comes first. Panics if there is no such
-    /// stage.
+    /// Stage `index` of `placement`, just loaded: no sequence open, step 0 comes first. Panics if there is no
+    /// such stage.
     pub fn new(placement: Placement, index: usize, geometry: StageGeometry) -> Self {
         assert!(index < placement.stages.len(), "stage {index} of {}", placement.stages.len());
         Self {
@@ -257,7 +258,8 @@ impl StageMachine {
         }
     }
 
-    /// Steps or tokens may have been in the link. Before step 1 it is only step 0, which the scheduler repeats.
+    /// Steps or tokens may have been in the link. Before step 1 it is only step 0, which the scheduler
+    /// repeats.
     fn link_lost(&mut self, peer: NodeId) -> Result<(), Broken> {
         let next = if self.is_last() { 0 } else { self.index + 1 };
         let is_used = [self.index.saturating_sub(1), next]

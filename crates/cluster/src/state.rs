@@ -1,4 +1,5 @@
-//! The cluster's state: a pure fold over [`Event`](crate::Event)s. Who its members are is in the log of trust. The same events give the same state on every node.
+//! The cluster's state: a pure fold over [`Event`](crate::Event)s. Who its members are is in the log of
+//! trust. The same events give the same state on every node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,7 +105,8 @@ impl Check for State {
     }
 }
 
-/// Whether the placement is one of the request: same model, all its layers, the context, slots and cache asked for.
+/// Whether the placement is one of the request: same model, all its layers, the context, slots and cache
+/// asked for.
 fn serves(placement: &Placement, memory_bytes: &[u64], request: &InstanceRequest) -> bool {
     placement.model == request.model
         && placement.shards().count() == memory_bytes.len()

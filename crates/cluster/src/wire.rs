@@ -1,8 +1,9 @@
 //! Every message between nodes, with its encoding.
 //!
-//! Two channels: [`ControlMessage`] coordinates, [`DataMessage`] carries sequences, steps and tokens. Both are
-//! postcard behind a version byte; decoding bounds every list before it is in memory and every count and text before anything is
-//! believed, so that a hostile peer costs some thirty times the bytes it sent at most. Hidden rows follow a step as a raw tail.
+//! Two channels: [`ControlMessage`] coordinates, [`DataMessage`] carries sequences, steps and tokens. Both
+//! are postcard behind a version byte; decoding bounds every list before it is in memory and every count and
+//! text before anything is believed, so that a hostile peer costs some thirty times the bytes it sent at
+//! most. Hidden rows follow a step as a raw tail.
 
 mod backup;
 mod check;

@@ -1,11 +1,11 @@
 //! The worker's reconcile loop: what the coordinator wants against what is here, again and again.
 //!
-//! A shard in memory is what it is ([`ShardSpec`](exo_types::ShardSpec)), not when it was placed: a wanted shard takes over an entry with
-//! the same content (`assign`), so that the next placement of an instance loads only what changed. [`plan`] is
-//! a pure function from both to the next action. It is idempotent: an action changes the phase of its
-//! shard, so the same question gives the next answer, and after a crash or a lost message the loop simply goes on
-//! from what is there. What is wanted no more leaves before something new is loaded. An action that makes no
-//! progress is cancelled, a failed one is tried again later and later.
+//! A shard in memory is what it is ([`ShardSpec`](exo_types::ShardSpec)), not when it was placed: a wanted
+//! shard takes over an entry with the same content (`assign`), so that the next placement of an instance
+//! loads only what changed. [`plan`] is a pure function from both to the next action. It is idempotent: an
+//! action changes the phase of its shard, so the same question gives the next answer, and after a crash or a
+//! lost message the loop simply goes on from what is there. What is wanted no more leaves before something
+//! new is loaded. An action that makes no progress is cancelled, a failed one is tried again later and later.
 //!
 //! Start reading at [`plan`].
 
@@ -203,7 +203,8 @@ impl Worker {
         self.begin_again(now, engine, "the device let go of it".to_owned());
     }
 
-    /// Nothing of it is left. Unless that was asked for, it counts as a failure. What comes next is another engine.
+    /// Nothing of it is left. Unless that was asked for, it counts as a failure. What comes next is another
+    /// engine.
     fn begin_again(&mut self, now: Time, engine: EngineId, reason: String) {
         let (config, next) = (self.config, EngineId(self.engine_last.0 + 1));
         let Some(entry) = self.entry(engine) else { return };

@@ -1,4 +1,5 @@
-//! What a new placement costs the nodes: a coordinator and the workers of its members, and every action they start.
+//! What a new placement costs the nodes: a coordinator and the workers of its members, and every action they
+//! start.
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
@@ -62,7 +63,8 @@ struct Cluster {
     started: BTreeMap<NodeId, Vec<String>>,
 }
 
-/// A worker knows that a first stage is loaded; that step 0 came back to it, its node knows. Here it always does.
+/// A worker knows that a first stage is loaded; that step 0 came back to it, its node knows. Here it always
+/// does.
 fn serving_if_first(mut report: StageReport) -> StageReport {
     let is_first = report.serves.is_some_and(|position| position.stage == 0);
     if is_first && report.status == StageStatus::Loaded {
@@ -195,7 +197,8 @@ impl Cluster {
         after
     }
 
-    /// Nothing was started where the shards are the same, and where they are not, only for those that are new.
+    /// Nothing was started where the shards are the same, and where they are not, only for those that are
+    /// new.
     fn assert_only_what_changed(&self, before: &Placement, after: &Placement) {
         let of = |placement: &Placement, node: NodeId| -> BTreeSet<ShardSpec> {
             let here = placement.shards().filter(|(_, shard)| shard.node == node);

@@ -1,6 +1,7 @@
-//! Answers to 300 bounded schemas, 5 seeds and 3 vocabularies each, from logits that know nothing, at temperature 1: a line of JSON each, with
-//! the schema. What is not over after some tokens is cut, and goes on with tokens that close. Whether they are of their schema says
-//! another validator: `cargo xtask prove constrained`.
+//! Answers to 300 bounded schemas, 5 seeds and 3 vocabularies each, from logits that know nothing, at
+//! temperature 1: a line of JSON each, with the schema. What is not over after some tokens is cut, and goes
+//! on with tokens that close. Whether they are of their schema says another validator:
+//! `cargo xtask prove constrained`.
 
 #![allow(clippy::print_stdout)]
 

@@ -1,5 +1,5 @@
-//! What masks and compiling cost: `cargo run --release -p exo-constraint --example masks`. The figures of decision 0033. With `--bounds` its
-//! exit status is 1 if one of issue 19's is missed.
+//! What masks and compiling cost: `cargo run --release -p exo-constraint --example masks`. The figures of
+//! decision 0033. With `--bounds` its exit status is 1 if one of issue 19's is missed.
 
 #![allow(clippy::print_stdout)]
 
@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 const TOKENS: u32 = 150_000;
 
-/// Bytes, then words of letters, digits and the signs of JSON, some with a space in front: as a large vocabulary has them.
+/// Bytes, then words of letters, digits and the signs of JSON, some with a space in front: as a large
+/// vocabulary has them.
 fn vocabulary() -> Vocabulary {
     let mut state = 1u64;
     let mut next = move |below: usize| {

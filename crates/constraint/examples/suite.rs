@@ -1,7 +1,9 @@
-//! The JSON Schema Test Suite against grammars: `suite FOLDER/draft2020-12`. Of each schema that is taken whole, no invalid instance
-//! may be an answer, and every valid one must be, written as answers are: keys in the schema's order, numbers without `.0`.
+//! The JSON Schema Test Suite against grammars: `suite FOLDER/draft2020-12`. Of each schema that is taken
+//! whole, no invalid instance may be an answer, and every valid one must be, written as answers are: keys in
+//! the schema's order, numbers without `.0`.
 //!
-//! Prints what was refused and why; the exit status is 1 if an instance was judged otherwise than by the suite.
+//! Prints what was refused and why; the exit status is 1 if an instance was judged otherwise than by the
+//! suite.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -33,7 +33,8 @@ const LIMITS: ParserLimits = ParserLimits {
     verbose_errors: false,
 };
 
-/// The engine recurses with the grammar. What is taken stays far within this; a stack that runs over ends the process.
+/// The engine recurses with the grammar. What is taken stays far within this; a stack that runs over ends the
+/// process.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Makes folds over one vocabulary.
@@ -59,7 +60,8 @@ impl Compiler {
         Ok(Self { vocabulary, factory, spelling: None, kept: Mutex::default() })
     }
 
-    /// Lets its folds name tokens that have to come ([`exo_sampler::TokenConstraint::forced`]), spelled like this.
+    /// Lets its folds name tokens that have to come ([`exo_sampler::TokenConstraint::forced`]), spelled like
+    /// this.
     pub fn with_spelling(self, spelling: Arc<Spelling>) -> Self {
         Self { spelling: Some(spelling), ..self }
     }

@@ -29,7 +29,8 @@ impl Fold {
         Self { matcher: Some(matcher), mask: SimpleVob::new(), end_ids, failed: None, is_over: false, scout }
     }
 
-    /// An answer that ends at once: what takes the place of a grammar that could not be compiled where tokens are sampled.
+    /// An answer that ends at once: what takes the place of a grammar that could not be compiled where tokens
+    /// are sampled.
     pub(crate) fn dead(error: String, end_ids: Arc<[u32]>) -> Self {
         let failed = Some(ConstraintError::Engine { reason: shorten(&error) });
         Self { matcher: None, mask: SimpleVob::new(), end_ids, failed, is_over: false, scout: None }

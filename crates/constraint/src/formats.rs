@@ -38,7 +38,8 @@ pub(crate) fn is_narrower_in_the_engine(format: &str) -> bool {
     matches!(format, "email" | "ipv6")
 }
 
-/// A second 60 is the last of a day of UTC. Of zones those are followed that are whole halves of an hour away from it.
+/// A second 60 is the last of a day of UTC. Of zones those are followed that are whole halves of an hour away
+/// from it.
 fn time() -> String {
     let mut leap = String::new();
     for hour in 0..24 {

@@ -34,8 +34,8 @@ pub fn check_lark(lark: &str) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// At least as many definitions as there are (each has one colon), the deepest nesting of brackets, and whether
-/// there is a `~` of a `~`, which the engine follows without end.
+/// At least as many definitions as there are (each has one colon), the deepest nesting of brackets, and
+/// whether there is a `~` of a `~`, which the engine follows without end.
 fn count(lark: &[u8]) -> (usize, usize, bool) {
     let (mut definitions, mut depth, mut deepest) = (0, 0_usize, 0);
     let (mut last, mut is_twice_not) = (b'\n', false);
@@ -75,7 +75,8 @@ fn line(text: &[u8]) -> usize {
     text.iter().position(|b| *b == b'\n').unwrap_or(text.len())
 }
 
-/// The length of a literal up to the sign that it began with. Where there is none, the engine refuses the text anyway.
+/// The length of a literal up to the sign that it began with. Where there is none, the engine refuses the
+/// text anyway.
 fn quoted(text: &[u8]) -> usize {
     let mut at = 1;
     while let Some(byte) = text.get(at) {

@@ -1,6 +1,8 @@
-//! What an answer is made of, in order, and the grammar that says so: perhaps a thought, then text, a value or calls of tools.
+//! What an answer is made of, in order, and the grammar that says so: perhaps a thought, then text, a value
+//! or calls of tools.
 //!
-//! JSON is spaced as Python and the chat templates print it (`", "` and `": "`). Free white space would never have to end.
+//! JSON is spaced as Python and the chat templates print it (`", "` and `": "`). Free white space would never
+//! have to end.
 
 use std::fmt::Write;
 
@@ -14,9 +16,11 @@ use crate::literals::{escaped, quoted, spaced};
 pub struct Layout {
     /// What comes before.
     pub thought: Thought,
-    /// What stands in front of an answer that is no call; nothing in most templates. Where there is something, white space counts.
+    /// What stands in front of an answer that is no call; nothing in most templates. Where there is
+    /// something, white space counts.
     pub answer_open: Vec<Piece>,
-    /// The texts of control tokens that mean something to who reads the answer: no text and no thought spells one in letters.
+    /// The texts of control tokens that mean something to who reads the answer: no text and no thought spells
+    /// one in letters.
     pub spelled: Vec<String>,
     /// The answer itself.
     pub body: Body,
@@ -165,7 +169,8 @@ impl Layout {
             }
         };
         if let Some(open) = open {
-            // White space in front of a thought is a part of nothing. A value has none in front of it, which would not have to end.
+            // White space in front of a thought is a part of nothing. A value has none in front of it, which
+            // would not have to end.
             let _ = match (open.split_first(), self.is_free_text() && self.answer_open.is_empty()) {
                 (Some((Piece::Text(text), rest)), true) => {
                     writeln!(rules, "open: OPEN {}\nOPEN: /\\s{{0,4}}{}/", sequence(rest), escaped(text))
@@ -318,7 +323,8 @@ fn first_text(pieces: &[Piece]) -> Option<String> {
     }
 }
 
-/// Rules of any text up to and with what closes it. Text that has come to its last token is cut there, whatever it was about to say.
+/// Rules of any text up to and with what closes it. Text that has come to its last token is cut there,
+/// whatever it was about to say.
 fn thought_rules(close: &[Piece], tokens_max: Option<u32>, not_spelled: &str) -> String {
     let behind = sequence(close);
     if tokens_max == Some(0) {
@@ -337,7 +343,8 @@ fn thought_rules(close: &[Piece], tokens_max: Option<u32>, not_spelled: &str) ->
             let lead = format!("thought_lead{lazy}: THOUGHT\nTHOUGHT: /(.|\\n)*{sign}/\n");
             match tokens_max {
                 None => format!("thought: thought_lead\n{lead}"),
-                // The engine ends the first lexeme of a row that has spent its tokens: it must be the one that may end anywhere.
+                // The engine ends the first lexeme of a row that has spent its tokens: it must be the one
+                // that may end anywhere.
                 Some(_) => format!(
                     "thought: thought_cut {behind} | thought_lead\nthought_cut{cut}: CUT\n\
                      CUT: /(.|\\n)+/ & ~/(.|\\n)*{sign}(.|\\n)*/\n{lead}"

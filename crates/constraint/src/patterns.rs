@@ -1,4 +1,5 @@
-//! Regular expressions in a schema that was read: each is tried alone, so that one that cannot be enforced takes nothing else with it.
+//! Regular expressions in a schema that was read: each is tried alone, so that one that cannot be enforced
+//! takes nothing else with it.
 
 use serde_json::{Map, Value};
 
@@ -11,8 +12,8 @@ const TRIED_MAX: usize = 64;
 type Try<'a> = dyn FnMut(&str) -> Result<(), String> + 'a;
 
 impl Schema {
-    /// Leaves out every `pattern`, and every entry of `patternProperties`, that `takes` refuses, and names its place. `value` is what a
-    /// [`Schema`] holds. Of very many patterns only the first ones are tried.
+    /// Leaves out every `pattern`, and every entry of `patternProperties`, that `takes` refuses, and names
+    /// its place. `value` is what a [`Schema`] holds. Of very many patterns only the first ones are tried.
     pub fn drop_patterns(value: &mut Value, takes: &mut Try<'_>) -> Vec<SchemaError> {
         let mut walk = Walk { takes, tried: 0, path: Vec::new(), left_out: Vec::new() };
         walk.schema(value);

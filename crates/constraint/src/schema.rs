@@ -1,7 +1,8 @@
 //! A JSON schema before the engine sees it: what it can enforce exactly, and the place of what it cannot.
 //!
-//! The engine says that a keyword is not implemented and not where; it takes unknown words for annotations, and options out of
-//! `x-guidance`. Here every word of every place is known: kept, left out because it asks for nothing, or refused by its JSON Pointer.
+//! The engine says that a keyword is not implemented and not where; it takes unknown words for annotations,
+//! and options out of `x-guidance`. Here every word of every place is known: kept, left out because it asks
+//! for nothing, or refused by its JSON Pointer.
 
 use std::collections::{HashMap, HashSet};
 
@@ -33,14 +34,15 @@ pub struct Schema {
 const DEPTH_MAX: usize = 64;
 /// Most places of a schema.
 const PLACES_MAX: usize = 20_000;
-/// Levels of everything that is referred to, added up. The engine recurses into a target where it first meets a reference to it:
-/// in whatever order it does, it comes no deeper than this and the schema itself.
+/// Levels of everything that is referred to, added up. The engine recurses into a target where it first meets
+/// a reference to it: in whatever order it does, it comes no deeper than this and the schema itself.
 const LEVELS_MAX: usize = 2_048;
 /// Largest plain value, as text.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 /// Of patterns that formats become: half of what a grammar may have.
 const FORMAT_BYTES_MAX: usize = GRAMMAR_BYTES_MAX / 2;
-/// The engine copies a plain value for each option that it is merged with: most bytes of one value times other places.
+/// The engine copies a plain value for each option that it is merged with: most bytes of one value times
+/// other places.
 const COPIED_BYTES_MAX: usize = 32 << 20;
 /// Most copies of places that merging alternatives with what stands beside them may make.
 const MERGED_MAX: usize = 250_000;
@@ -392,7 +394,8 @@ impl Walk<'_> {
     }
 }
 
-/// Counts what the engine makes of alternatives: it copies all that stands beside them, behind references too, into each.
+/// Counts what the engine makes of alternatives: it copies all that stands beside them, behind references
+/// too, into each.
 struct Merge<'a> {
     root: &'a Value,
     targets: HashMap<&'a str, Size>,

@@ -13,8 +13,8 @@ pub type Spelling = dyn Fn(&str) -> Vec<u32> + Send + Sync;
 /// Of a forced text at most so much is spelled: more than the tokens asked for mostly take.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// Follows an answer and looks ahead. Forced bytes move the engine's state, so this one is its own: where it fails, the answer
-/// goes on without it.
+/// Follows an answer and looks ahead. Forced bytes move the engine's state, so this one is its own: where it
+/// fails, the answer goes on without it.
 pub(crate) struct Scout {
     spelling: Arc<Spelling>,
     env: TokEnv,

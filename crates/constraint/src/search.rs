@@ -22,8 +22,8 @@ impl<'a> ToolSearch<'a> {
         Self { compiler, trials: 0, patterns: 0 }
     }
 
-    /// Places of the calls that may be refused, of a list that is: its halves are compiled, and halves of those that are refused. When
-    /// too many were compiled, all that are left.
+    /// Places of the calls that may be refused, of a list that is: its halves are compiled, and halves of
+    /// those that are refused. When too many were compiled, all that are left.
     pub fn suspects(&mut self, calls: &[&CallShape]) -> Vec<usize> {
         let mut found = Vec::new();
         self.halve(calls, 0, &mut found);

@@ -147,8 +147,8 @@ impl Shape {
 
     /// Writes the rule `name`: a value and the sign that closes it, without the white space behind.
     ///
-    /// Where a text may come, all else is written as texts are, in one lexeme up to the sign: the engine goes on with the longest
-    /// lexeme that fits, and a text fits everything.
+    /// Where a text may come, all else is written as texts are, in one lexeme up to the sign: the engine goes
+    /// on with the longest lexeme that fits, and a text fits everything.
     pub(crate) fn write(&self, name: &str, tags: &Tags, rules: &mut String) {
         let (lead, sign, _) = tags.closing();
         let close = format!("{lead}{sign}");
@@ -584,7 +584,8 @@ fn lead_to_root(schema: &mut Value) {
     each_reference(schema, &mut |target| *target = format!("#/$defs/root{}", &target[1..]));
 }
 
-/// Every reference in places of schemas; what looks like one in a value is none. A schema that was read has no others than into itself.
+/// Every reference in places of schemas; what looks like one in a value is none. A schema that was read has
+/// no others than into itself.
 fn each_reference(schema: &mut Value, change: &mut impl FnMut(&mut String)) {
     for (word, value) in schema.as_object_mut().into_iter().flatten() {
         match (word.as_str(), value) {

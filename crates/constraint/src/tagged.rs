@@ -1,7 +1,8 @@
 //! Arguments that stand between tags, each parameter for itself: texts as they are, other values as JSON.
 //!
-//! A text may be anything that its schema takes but the sign that closes a parameter, so that nothing in it leaves its place. What is a
-//! text and what is JSON is told by the schema; where it takes both, by what stands there ([`ValueKinds`]).
+//! A text may be anything that its schema takes but the sign that closes a parameter, so that nothing in it
+//! leaves its place. What is a text and what is JSON is told by the schema; where it takes both, by what
+//! stands there ([`ValueKinds`]).
 
 use std::fmt::Write;
 
@@ -33,7 +34,8 @@ const FOLLOWED: [&str; 7] =
     ["$defs", "$schema", "additionalProperties", "definitions", "properties", "required", "type"];
 
 impl TaggedArguments {
-    /// Reads a schema of an object, which [`crate::Schema`] has read before, and names what is not enforced between tags.
+    /// Reads a schema of an object, which [`crate::Schema`] has read before, and names what is not enforced
+    /// between tags.
     pub fn read(
         schema: &Value,
         tags: &Tags,

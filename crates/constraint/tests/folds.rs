@@ -615,7 +615,8 @@ fn answers_and_calls_behind_channels_begin_with_their_signs() {
     }
 }
 
-/// The reader of an answer tells a control token from letters by its text: letters that spell one are of no text and no thought.
+/// The reader of an answer tells a control token from letters by its text: letters that spell one are of no
+/// text and no thought.
 #[test]
 fn letters_do_not_spell_a_control_token_that_means_something() {
     let compiler = compiler();

@@ -243,7 +243,8 @@ fn references_are_followed_so_often_and_copied_so_far() {
         branching["$defs"][format!("s{i}")] = json!({"anyOf": vec![link(format!("s{}", i - 1)); 6]});
     }
     assert!(refused(branching.clone()).contains("too often"), "{}", refused(branching));
-    // Each list of names has a copy of what it refers to: of a few parameters that is nothing, of hundreds it is much.
+    // Each list of names has a copy of what it refers to: of a few parameters that is nothing, of hundreds it
+    // is much.
     let names: Vec<String> = (0..400).map(|n| format!("a name of some length {n}")).collect();
     let copying = |parameters: usize| {
         let list = json!({"type": "array", "items": link("name".to_owned())});
@@ -324,7 +325,8 @@ fn bad_tools_are_found_among_many_with_few_compilations() {
     assert_eq!(search.suspects(&calls), [37, 99]);
     assert!(search.refusal(&bad).is_some() && search.refusal(&good).is_none());
     assert!(search.try_pattern("(?=a)b").is_err() && search.try_pattern("a+").is_ok());
-    // Where all are bad, most are suspected without being tried; those that are tried say when it was too much.
+    // Where all are bad, most are suspected without being tried; those that are tried say when it was too
+    // much.
     let mut search = ToolSearch::new(&compiler);
     assert_eq!(search.suspects(&vec![&bad; 500]).len(), 500);
     let refusals: Vec<Option<String>> = (0..500).map(|_| search.refusal(&good)).collect();

@@ -84,7 +84,8 @@ impl CoreList {
         system::confine(self)
     }
 
-    /// Keeps the calling thread to the core of worker number `worker`: neighbours take neighbouring cores, in turn.
+    /// Keeps the calling thread to the core of worker number `worker`: neighbours take neighbouring cores, in
+    /// turn.
     pub fn pin(&self, worker: usize) -> Result<(), ConfineError> {
         system::confine(&Self(vec![self.0[worker % self.0.len()]]))
     }

@@ -16,7 +16,8 @@ pub fn nvidia_architecture(capability: (i32, i32)) -> Option<&'static str> {
     })
 }
 
-/// Of AMD's, by what compilers make code for: 9, 0, 10 is gfx90a. Without the last number two of them look like others.
+/// Of AMD's, by what compilers make code for: 9, 0, 10 is gfx90a. Without the last number two of them look
+/// like others.
 pub fn amd_architecture(major: u32, minor: u32, stepping: Option<u32>) -> Option<&'static str> {
     Some(match (major, minor, stepping) {
         (6, ..) => "GCN 1",

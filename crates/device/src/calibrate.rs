@@ -57,8 +57,9 @@ pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
     calibrate_type(device, DType::Q8_0)
 }
 
-/// Measures `device` with a matrix of this type: one row against 68 MiB, then a chunk of rows against a smaller one. Takes about
-/// 400 ms on a device that is not much slower than a laptop, and never more than four runs past that.
+/// Measures `device` with a matrix of this type: one row against 68 MiB, then a chunk of rows against a
+/// smaller one. Takes about 400 ms on a device that is not much slower than a laptop, and never more than
+/// four runs past that.
 pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, CalibrationError> {
     let rows = (WEIGHT_BYTES / row_bytes(dtype)) as usize;
     let decode = Bench::new(device, dtype, rows, 1)?;
@@ -120,7 +121,8 @@ fn row_bytes(dtype: DType) -> u64 {
     COLS as u64 / dtype.block_elements() * dtype.block_bytes()
 }
 
-/// Bytes of which any four, any two and any one are an ordinary number, whatever type reads them: none of them subnormal.
+/// Bytes of which any four, any two and any one are an ordinary number, whatever type reads them: none of
+/// them subnormal.
 fn matrix(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| 0x28 | (i.wrapping_mul(37) >> 2) as u8 & 7).collect()
 }

@@ -1,8 +1,8 @@
 //! Graphics processors as the system shows them, driver of ours or not.
 //!
-//! What each system knows is in a file of its own: reading there, and the pure functions that make sense of what was read
-//! below. What Windows and macOS answer is read in files that know no system (`pnp`, `ioreg`) and are tested on every one.
-//! Nothing here loads a driver.
+//! What each system knows is in a file of its own: reading there, and the pure functions that make sense of
+//! what was read below. What Windows and macOS answer is read in files that know no system (`pnp`, `ioreg`)
+//! and are tested on every one. Nothing here loads a driver.
 
 mod advice;
 #[cfg(target_os = "macos")]
@@ -40,8 +40,8 @@ pub use names::name_cards;
 /// A card, as far as the system tells: `None` is what it does not.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct GraphicsCard {
-    /// `0000:01:00.0`: what joins it to the names that graphics interfaces give. Of a processor that is on no PCI bus (in Apple's
-    /// chips), its name in the system's registry of devices.
+    /// `0000:01:00.0`: what joins it to the names that graphics interfaces give. Of a processor that is on no
+    /// PCI bus (in Apple's chips), its name in the system's registry of devices.
     pub pci_address: String,
     /// PCI vendor.
     pub vendor: u32,
@@ -51,9 +51,11 @@ pub struct GraphicsCard {
     pub name: Option<String>,
     /// The kernel module that drives it, on Windows its service; `None` if none does.
     pub kernel_driver: Option<String>,
-    /// The version of that module, where it has one of its own (NVIDIA's, modules built outside the kernel, those of Windows).
+    /// The version of that module, where it has one of its own (NVIDIA's, modules built outside the kernel,
+    /// those of Windows).
     pub driver_version: Option<String>,
-    /// What keeps its driver from working, as a code of Windows' Device Manager: [`driver_text`] has the words.
+    /// What keeps its driver from working, as a code of Windows' Device Manager: [`driver_text`] has the
+    /// words.
     pub problem_code: Option<u32>,
     /// Its maker's name for its generation, such as `RDNA 3 (gfx1100)`.
     pub architecture: Option<String>,
@@ -97,7 +99,8 @@ pub fn maker(vendor: u32) -> Option<&'static str> {
 /// Backends and generations of cards on which we have run every check and measured speed (docs/platforms.md).
 const RUN_BY_US: [(&str, &str); 1] = [("cuda", "Hopper")];
 
-/// How far a graphics processor that has passed its check can be used, and why no further: the same words wherever it is told.
+/// How far a graphics processor that has passed its check can be used, and why no further: the same words
+/// wherever it is told.
 pub fn graphics_support(
     is_software: bool,
     backend: &str,
@@ -115,8 +118,8 @@ pub fn graphics_support(
     }
 }
 
-/// The cards of the system below `root` (`/`, or a fixture), by address; virtual displays of hypervisors are left out, for they
-/// compute nothing.
+/// The cards of the system below `root` (`/`, or a fixture), by address; virtual displays of hypervisors are
+/// left out, for they compute nothing.
 pub fn graphics_cards(root: &Path) -> Vec<GraphicsCard> {
     let mut cards = on_the_bus(root);
     cards.iter_mut().for_each(system::add_memory);
@@ -130,8 +133,8 @@ pub(crate) fn on_the_bus(root: &Path) -> Vec<GraphicsCard> {
     cards
 }
 
-/// Bytes that nobody holds of the memory of the card at `pci_address`, where the kernel's driver tells (amdgpu, AMD's of macOS), or
-/// that the system lets this process have of it (Windows).
+/// Bytes that nobody holds of the memory of the card at `pci_address`, where the kernel's driver tells
+/// (amdgpu, AMD's of macOS), or that the system lets this process have of it (Windows).
 pub fn memory_free_bytes(root: &Path, pci_address: &str) -> Option<u64> {
     system::memory_free_bytes(root, pci_address)
 }
@@ -141,7 +144,8 @@ pub(crate) fn system_sensors(pci_address: &str) -> Monitor {
     system::sensors(pci_address)
 }
 
-/// The address of the graphics processor that macOS has under this number in its registry of devices: Metal tells no other.
+/// The address of the graphics processor that macOS has under this number in its registry of devices: Metal
+/// tells no other.
 pub fn registered_address(registry_id: u64) -> Option<String> {
     system::registered_address(registry_id)
 }
@@ -151,7 +155,8 @@ pub fn find_card<'a>(cards: &'a [GraphicsCard], pci_address: Option<&str>) -> Op
     cards.iter().find(|card| Some(card.pci_address.as_str()) == pci_address)
 }
 
-/// Who a card is that a driver shows: what the system knows of it added. `device` is 0 where the driver does not tell.
+/// Who a card is that a driver shows: what the system knows of it added. `device` is 0 where the driver does
+/// not tell.
 pub fn identity(
     name: &str,
     vendor: u32,

@@ -1,9 +1,10 @@
 //! What this machine has: processor, memory, graphics cards, mains power; and which of its cores are used.
 //!
-//! Everything is read from the system at the moment of the call; what was costly to measure of a graphics processor is kept
-//! in a [`Registry`] in the data folder. A source that is missing is `None`, never a guess.
+//! Everything is read from the system at the moment of the call; what was costly to measure of a graphics
+//! processor is kept in a [`Registry`] in the data folder. A source that is missing is `None`, never a guess.
 //!
-//! **Architecture invariant:** opens no device and runs no model; it measures through the contract it is handed.
+//! **Architecture invariant:** opens no device and runs no model; it measures through the contract it is
+//! handed.
 //!
 //! Start reading at [`probe`].
 
@@ -95,8 +96,8 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
     }
 }
 
-/// The memory of the machine, also what this process may not use of it. `None` where the system does not say which machine it is.
-/// `root` is where `/proc` is.
+/// The memory of the machine, also what this process may not use of it. `None` where the system does not say
+/// which machine it is. `root` is where `/proc` is.
 pub fn memory_domain(root: &Path) -> Option<MemoryDomain> {
     let boot = memory::boot_id(root)?;
     Some(MemoryDomain::of(boot.trim().as_bytes(), memory::of_machine(root)?.available_bytes))

@@ -1,4 +1,5 @@
-//! Memory of the machine as far as this process may use it: the system's, bounded by its control groups and by `ulimit -d`.
+//! Memory of the machine as far as this process may use it: the system's, bounded by its control groups and
+//! by `ulimit -d`.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -26,7 +27,8 @@ pub(crate) fn of_machine(root: &Path) -> Option<Memory> {
     system::memory(root)
 }
 
-/// What the system drew at its start: the same for everything on this machine until it starts anew, in containers too.
+/// What the system drew at its start: the same for everything on this machine until it starts anew, in
+/// containers too.
 pub(crate) fn boot_id(root: &Path) -> Option<String> {
     std::fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).ok()
 }

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-/// Whether a mains supply is connected, from `sys/class/power_supply` below `root`. `None` where nothing says.
+/// Whether a mains supply is connected, from `sys/class/power_supply` below `root`. `None` where nothing
+/// says.
 ///
-/// A machine with neither supply nor battery listed (a desktop, a virtual machine) tells nothing. One with a battery
-/// and no supply listed runs on mains while the battery is charging or full.
+/// A machine with neither supply nor battery listed (a desktop, a virtual machine) tells nothing. One with a
+/// battery and no supply listed runs on mains while the battery is charging or full.
 pub fn mains_power(root: &Path) -> Option<bool> {
     let mut mains: Option<bool> = None;
     let mut battery: Option<bool> = None;
@@ -35,8 +36,8 @@ pub fn mains_power(root: &Path) -> Option<bool> {
     mains.or(battery)
 }
 
-/// The charge of the machine's battery in percent, from `sys/class/power_supply` below `root`; the lowest of several, `None` where
-/// there is none.
+/// The charge of the machine's battery in percent, from `sys/class/power_supply` below `root`; the lowest of
+/// several, `None` where there is none.
 pub fn battery_percent(root: &Path) -> Option<u8> {
     let charge = |entry: fs::DirEntry| {
         let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok();

@@ -14,7 +14,8 @@ use plain as system;
 
 /// Processors this process may use: affinity and cgroup quotas counted, at least 1.
 pub fn cores() -> usize {
-    // The standard library reads sched_getaffinity and the quota of cgroup v1 and v2, rounding down to at least 1.
+    // The standard library reads sched_getaffinity and the quota of cgroup v1 and v2, rounding down to at
+    // least 1.
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

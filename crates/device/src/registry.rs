@@ -1,10 +1,10 @@
 //! What earlier starts learnt of this machine's graphics processors: `gpu_registry.json` in the data folder.
 //!
-//! Measuring a card takes longer than using it for a moment, so what was measured is kept, under a name that survives
-//! reboots: PCI address, vendor and device numbers, and the card's own serial number where its driver tells one. A
-//! measurement counts for one backend and one driver version; whoever opens the card still checks that it computes.
-//! Nothing in the file is secret or needed: a damaged one is moved aside and another begun. Several processes look at it and
-//! change it; changes take turns.
+//! Measuring a card takes longer than using it for a moment, so what was measured is kept, under a name that
+//! survives reboots: PCI address, vendor and device numbers, and the card's own serial number where its
+//! driver tells one. A measurement counts for one backend and one driver version; whoever opens the card
+//! still checks that it computes. Nothing in the file is secret or needed: a damaged one is moved aside and
+//! another begun. Several processes look at it and change it; changes take turns.
 //!
 //! Start reading at [`Registry::change`].
 
@@ -114,8 +114,8 @@ impl KnownType {
     }
 }
 
-/// A card was lost too often, or a driver did not answer. It binds nodes until it is over, the driver has another version, or
-/// somebody releases it.
+/// A card was lost too often, or a driver did not answer. It binds nodes until it is over, the driver has
+/// another version, or somebody releases it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Quarantine {
     /// When it began, in seconds since 1970.
@@ -146,8 +146,8 @@ impl Quarantine {
         )
     }
 
-    /// Whether it binds. A clock that was set back by a little does not end it; one that was far ahead when it began does
-    /// not make it last for years.
+    /// Whether it binds. A clock that was set back by a little does not end it; one that was far ahead when
+    /// it began does not make it last for years.
     fn is_in_force(&self, now_unix_s: u64) -> bool {
         let longest = now_unix_s.saturating_add(QUARANTINE_S + CLOCK_STEP_MAX_S);
         now_unix_s < self.until_unix_s && self.until_unix_s <= longest
@@ -188,9 +188,9 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Changes the registry of a data folder, in turn with every other process, and says what `change` does and what else
-    /// there is to say: one that is damaged is moved aside first. Nothing is written if nothing changed; on an error the
-    /// file is as it was. Waits at most 2 s for its turn.
+    /// Changes the registry of a data folder, in turn with every other process, and says what `change` does
+    /// and what else there is to say: one that is damaged is moved aside first. Nothing is written if nothing
+    /// changed; on an error the file is as it was. Waits at most 2 s for its turn.
     pub fn change<T>(
         folder: &Path,
         change: impl FnOnce(&mut Self) -> T,
@@ -215,20 +215,21 @@ impl Registry {
         Ok((value, warning))
     }
 
-    /// Waits for our turn to try what is new in a data folder, so that a card is tried by one process at a time. Whoever has
-    /// waited looks at the registry again.
+    /// Waits for our turn to try what is new in a data folder, so that a card is tried by one process at a
+    /// time. Whoever has waited looks at the registry again.
     pub fn trial_turn(folder: &Path, wait_max: Duration) -> Result<Turn, RegistryError> {
         file::lock(folder, file::TRIAL_LOCK_NAME, wait_max)
     }
 
-    /// Waits for our turn to measure what the processes of this machine share: nodes of one machine have data folders of their own, so
-    /// it is that of the folder for temporary files. Without one after two seconds, and on Windows, whoever measures finds what the
-    /// others leave.
+    /// Waits for our turn to measure what the processes of this machine share: nodes of one machine have data
+    /// folders of their own, so it is that of the folder for temporary files. Without one after two seconds,
+    /// and on Windows, whoever measures finds what the others leave.
     pub fn measuring_turn() -> Option<Turn> {
         file::lock_folder(&std::env::temp_dir(), MEASURING_WAIT_MAX).ok()
     }
 
-    /// The same for what can be measured another time: an error when it is not our turn in time; no turn where the system has none.
+    /// The same for what can be measured another time: an error when it is not our turn in time; no turn
+    /// where the system has none.
     pub fn own_measuring_turn() -> Result<Option<Turn>, RegistryError> {
         match file::lock_folder(&std::env::temp_dir(), MEASURING_WAIT_MAX) {
             Ok(turn) => Ok(Some(turn)),
@@ -263,7 +264,8 @@ impl Registry {
         known.map(|known| known.by_type.clone()).unwrap_or_default()
     }
 
-    /// Keeps what was measured with some types of weights beside what is known of the others; the last good value where it is none.
+    /// Keeps what was measured with some types of weights beside what is known of the others; the last good
+    /// value where it is none.
     pub fn note_types(
         &mut self,
         card: &Identity,
@@ -339,8 +341,8 @@ impl Registry {
         self.devices.get_mut(&card.key())?.backends.get_mut(backend)
     }
 
-    /// Keeps what opening a card showed now. After a failure the measurements of the same driver stay; a quarantine always
-    /// does.
+    /// Keeps what opening a card showed now. After a failure the measurements of the same driver stay; a
+    /// quarantine always does.
     pub fn note(&mut self, card: &Identity, backend: &str, mut known: Known, now_unix_s: u64) {
         known.driver = clip(&known.driver);
         known.trouble = known.trouble.as_deref().map(clip);
@@ -385,9 +387,9 @@ pub struct Kept {
     pub warning: Option<String>,
 }
 
-/// What is known of an open `device` with this backend and driver; measures what is not, and keeps in `folder` that and that
-/// the device was seen and verified. A folder that is not there or cannot be written keeps nothing, which costs the next
-/// start a measurement.
+/// What is known of an open `device` with this backend and driver; measures what is not, and keeps in
+/// `folder` that and that the device was seen and verified. A folder that is not there or cannot be written
+/// keeps nothing, which costs the next start a measurement.
 pub fn calibrated(
     folder: &Path,
     card: &Identity,

@@ -28,9 +28,11 @@ use crate::{GraphicsCard, find_card, graphics_cards, memory_free_bytes};
 /// NVIDIA's PCI number.
 const NVIDIA: u32 = 0x10de;
 
-/// The sensors of one card that is in use, read again and again, and what else its kernel driver and its maker's library tell.
+/// The sensors of one card that is in use, read again and again, and what else its kernel driver and its
+/// maker's library tell.
 ///
-/// For a card of NVIDIA asking loads its maker's library into the process: for one that has loaded its driver anyway.
+/// For a card of NVIDIA asking loads its maker's library into the process: for one that has loaded its driver
+/// anyway.
 #[derive(Debug)]
 pub struct CardSensors {
     vendor: u32,
@@ -112,7 +114,8 @@ const MONITORED_SPOTS_MAX: usize = 64;
 /// Where drivers write the clock, below the card's folder: i915, its older kernels, xe.
 const CLOCKS: [&str; 3] = ["gt/gt0/rps_act_freq_mhz", "gt_act_freq_mhz", "tile0/gt0/freq0/act_freq"];
 
-/// The card at `pci_address` as amdgpu, i915 or xe show it below `root` (`/`, or a fixture), or as Windows or macOS do.
+/// The card at `pci_address` as amdgpu, i915 or xe show it below `root` (`/`, or a fixture), or as Windows or
+/// macOS do.
 pub fn sensors(root: &Path, pci_address: &str) -> Monitor {
     system_sensors(pci_address).or(sysfs_sensors(root, pci_address))
 }

@@ -1,7 +1,8 @@
 //! What a device keeps up, not what it reaches for a moment.
 //!
-//! A cgroup that gives a program half a core lets it run at full speed and stops it in each period of 100 ms; another program takes
-//! whole slices of some milliseconds. Either is in the mean over several periods, and in no best pass.
+//! A cgroup that gives a program half a core lets it run at full speed and stops it in each period of 100 ms;
+//! another program takes whole slices of some milliseconds. Either is in the mean over several periods, and
+//! in no best pass.
 
 use std::time::{Duration, Instant};
 

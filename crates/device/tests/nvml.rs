@@ -1,5 +1,5 @@
-//! A card of NVIDIA's that no driver of its maker for programs shows, as its management library tells of it. That library is played
-//! by one of ours, built here.
+//! A card of NVIDIA's that no driver of its maker for programs shows, as its management library tells of it.
+//! That library is played by one of ours, built here.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking

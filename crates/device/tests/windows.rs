@@ -1,6 +1,7 @@
 //! The list of graphics cards as Windows gives it: what is there, and, under Wine, cards that are played.
 //!
-//! `cargo xtask wine` sets `EXO_PLAY_CARDS`: a program that enters devices into Wine's registry and takes them out.
+//! `cargo xtask wine` sets `EXO_PLAY_CARDS`: a program that enters devices into Wine's registry and takes
+//! them out.
 #![cfg(windows)]
 
 use std::path::Path;

@@ -17,8 +17,8 @@ use crate::remembered::Remembered;
 
 /// The service every node announces.
 pub const SERVICE_TYPE: &str = "_exo-gpu._tcp.local.";
-/// How often the interfaces are looked at. A cable that was just plugged in, or an address that is still being
-/// checked for duplicates when we start, would otherwise cost five seconds.
+/// How often the interfaces are looked at. A cable that was just plugged in, or an address that is still
+/// being checked for duplicates when we start, would otherwise cost five seconds.
 const NETWORK_CHECK_S: u32 = 1;
 /// How long the goodbye may take.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
@@ -26,9 +26,9 @@ const GOODBYE_MAX: Duration = Duration::from_millis(500);
 const SUSPECT_MAX: Duration = Duration::from_secs(2);
 /// Reports that wait to be taken.
 const QUEUE_MAX: usize = 64;
-/// Records and timers that the library may hold. It keeps whatever anybody announces for as long as the announcement says, and
-/// looks at all of it for every packet: with some thousands of names it hears nobody any more. A network of 256 nodes has some
-/// 5,000.
+/// Records and timers that the library may hold. It keeps whatever anybody announces for as long as the
+/// announcement says, and looks at all of it for every packet: with some thousands of names it hears nobody
+/// any more. A network of 256 nodes has some 5,000.
 const CACHED_MAX: i64 = 8_192;
 /// How often they are counted, at least.
 const COUNT_EVERY: Duration = Duration::from_secs(2);
@@ -92,10 +92,11 @@ struct Running {
 }
 
 impl Discovery {
-    /// Announces this node and reports others until dropped. May block for 0.1 s per interface without multicast.
+    /// Announces this node and reports others until dropped. May block for 0.1 s per interface without
+    /// multicast.
     ///
-    /// An error says why nobody will be found; `Ok` says that multicast leaves and reaches this machine, not that
-    /// the network carries it.
+    /// An error says why nobody will be found; `Ok` says that multicast leaves and reaches this machine, not
+    /// that the network carries it.
     pub fn start(options: Options) -> Result<(Self, mpsc::Receiver<Found>), DiscoveryError> {
         let reach = probe_multicast(&usable(&options)?);
         if !reach.iter().any(|r| r.multicast) {
@@ -132,8 +133,8 @@ impl Discovery {
         running.daemon.register(info).map_err(|e| UpdateError(e.to_string()))
     }
 
-    /// Asks whether `node` is still there; if it does not answer within 2 s it is reported lost. Its announcement
-    /// alone would last two minutes.
+    /// Asks whether `node` is still there; if it does not answer within 2 s it is reported lost. Its
+    /// announcement alone would last two minutes.
     pub fn suspect(&self, node: NodeId) {
         let _ = lock(&self.running).daemon.verify(full_name(node), SUSPECT_MAX);
     }
@@ -192,7 +193,8 @@ fn cached(daemon: &ServiceDaemon) -> Option<i64> {
     Some(held.map(|(_, count)| count).sum())
 }
 
-/// Puts another daemon, which holds nothing, in the place of this one. Nobody waits for it: the lock is held to swap them only.
+/// Puts another daemon, which holds nothing, in the place of this one. Nobody waits for it: the lock is held
+/// to swap them only.
 fn renew(running: &Mutex<Running>) -> Result<Receiver<ServiceEvent>, String> {
     let (old, options) = {
         let running = lock(running);

@@ -25,8 +25,8 @@ pub struct Interface {
 pub struct InterfaceReach {
     /// The address.
     pub interface: Interface,
-    /// Whether a multicast datagram sent there came back to us. `false` may be a firewall or an interface without
-    /// multicast; IPv6 is not probed and says `false`.
+    /// Whether a multicast datagram sent there came back to us. `false` may be a firewall or an interface
+    /// without multicast; IPv6 is not probed and says `false`.
     pub multicast: bool,
 }
 
@@ -93,14 +93,14 @@ fn shares_network(ip: IpAddr, interface: &Interface) -> bool {
     }
 }
 
-/// Looks on which of this machine's addresses multicast works, without announcing anything. Takes 0.1 s per address
-/// where it does not.
+/// Looks on which of this machine's addresses multicast works, without announcing anything. Takes 0.1 s per
+/// address where it does not.
 pub fn probe() -> io::Result<Vec<InterfaceReach>> {
     Ok(probe_multicast(&local_interfaces()?))
 }
 
-/// Sends a multicast datagram out of each address and looks whether it comes back. Takes 0.1 s per address where
-/// it does not.
+/// Sends a multicast datagram out of each address and looks whether it comes back. Takes 0.1 s per address
+/// where it does not.
 pub(crate) fn probe_multicast(interfaces: &[Interface]) -> Vec<InterfaceReach> {
     let probe = |interface: &Interface| {
         let outcome = match interface.ip {

@@ -1,8 +1,9 @@
 //! Where other nodes may be: mDNS addresses, never trust, never liveness.
 //!
-//! A node announces `_exo-gpu._tcp.local.` under the first 16 characters of its key, with the whole key in TXT, and
-//! listens for others. What is found is a hint for a dial: whoever answers must prove the key in the handshake.
-//! Only addresses on a network this machine is on are reported, so an announcement cannot send us elsewhere.
+//! A node announces `_exo-gpu._tcp.local.` under the first 16 characters of its key, with the whole key in
+//! TXT, and listens for others. What is found is a hint for a dial: whoever answers must prove the key in the
+//! handshake. Only addresses on a network this machine is on are reported, so an announcement cannot send us
+//! elsewhere.
 //!
 //! **Architecture invariant:** nothing here connects to anybody or decides who belongs to the cluster.
 //!

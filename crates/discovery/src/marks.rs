@@ -10,7 +10,8 @@ use plain as system;
 #[cfg(windows)]
 use windows as system;
 
-/// What the system says of the networks that it knows, by adapter: whether the network is private. An adapter may have several.
+/// What the system says of the networks that it knows, by adapter: whether the network is private. An adapter
+/// may have several.
 pub(crate) type Marks = Vec<(String, bool)>;
 
 /// `None` on a system that has no such marks. One that has them and does not answer knows no network.
@@ -23,8 +24,8 @@ pub(crate) fn adapter(address: &if_addrs::Interface) -> &str {
     system::adapter(address)
 }
 
-/// Whether an adapter's network counts as public: where the system marks networks, each that it does not call private, and each
-/// that it says nothing of.
+/// Whether an adapter's network counts as public: where the system marks networks, each that it does not call
+/// private, and each that it says nothing of.
 pub(crate) fn is_public(adapter: &str, marks: Option<&[(String, bool)]>) -> bool {
     let Some(marks) = marks else { return false };
     let bare = |adapter: &str| adapter.trim_matches(['{', '}']).to_ascii_lowercase();

@@ -6,7 +6,8 @@ use exo_types::NodeId;
 
 use crate::announcement::{Found, Source};
 
-/// Peers remembered at once. Beyond it the one heard of first is forgotten and reported anew when heard again.
+/// Peers remembered at once. Beyond it the one heard of first is forgotten and reported anew when heard
+/// again.
 const PEERS_MAX: usize = 256;
 
 /// The last report of each instance name.

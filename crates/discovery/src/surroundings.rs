@@ -1,4 +1,5 @@
-//! What is near: on this machine, or on a network of it on which others may be let in without a person's word.
+//! What is near: on this machine, or on a network of it on which others may be let in without a person's
+//! word.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +19,8 @@ pub struct Surroundings {
 }
 
 impl Surroundings {
-    /// Asks the system. It may take some milliseconds, on Windows those of another process. `root` is where `/proc` is on Linux.
+    /// Asks the system. It may take some milliseconds, on Windows those of another process. `root` is where
+    /// `/proc` is on Linux.
     pub fn ask(root: &Path) -> io::Result<Self> {
         let addresses = addresses_up()?;
         let marks = marks::ask();
@@ -31,9 +33,10 @@ impl Surroundings {
         Ok(Self { interfaces, gateways: gateways(root), public })
     }
 
-    /// Whether `ip` is so near that a node there may be let in, or joined, without a person's word: on this machine, or on a
-    /// private network of it that the system does not mark as public. While one of its own IPv4 addresses is routable from
-    /// anywhere, only this machine is near. A router is not: what comes from its address may come through it, from anywhere.
+    /// Whether `ip` is so near that a node there may be let in, or joined, without a person's word: on this
+    /// machine, or on a private network of it that the system does not mark as public. While one of its own
+    /// IPv4 addresses is routable from anywhere, only this machine is near. A router is not: what comes from
+    /// its address may come through it, from anywhere.
     pub fn is_near(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         if ip.is_loopback() || self.interfaces.iter().any(|i| i.ip == ip) {
@@ -57,7 +60,8 @@ impl Surroundings {
         public_address(&self.interfaces)
     }
 
-    /// The system's names of interfaces on networks that it marks as public, or does not know where it knows others.
+    /// The system's names of interfaces on networks that it marks as public, or does not know where it knows
+    /// others.
     pub fn public_networks(&self) -> &[String] {
         &self.public
     }

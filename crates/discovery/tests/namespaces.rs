@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use exo_discovery::{Discovery, Found, Options};
 use exo_types::NodeId;
 
-/// Set in the two processes that this test starts of itself, one per namespace: "seed of me, seed of the other".
+/// Set in the two processes that this test starts of itself, one per namespace: "seed of me, seed of the
+/// other".
 const ROLE: &str = "EXO_DISCOVERY_TEST_ROLE";
 
 /// Two namespaces with an address each; gone when dropped.

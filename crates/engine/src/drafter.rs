@@ -1,8 +1,9 @@
 //! A small model that guesses the next tokens of a large one's sequences.
 //!
-//! It keeps each sequence in a cache of its own, reads what the large model has said meanwhile, and goes on from there
-//! by itself: those are the guesses. It draws them as the large model will, with the sequence's own parameters, seed and
-//! positions, so where both think alike they draw alike too; greedy sequences get its likeliest tokens.
+//! It keeps each sequence in a cache of its own, reads what the large model has said meanwhile, and goes on
+//! from there by itself: those are the guesses. It draws them as the large model will, with the sequence's
+//! own parameters, seed and positions, so where both think alike they draw alike too; greedy sequences get
+//! its likeliest tokens.
 //!
 //! Whether a guess is right is decided in `verify`, by the large model. Nothing here can change an answer.
 
@@ -18,8 +19,8 @@ use exo_types::{SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, Step
 use crate::step::Wanted;
 use crate::{Engine, EngineOptions, EngineReport, LoadError, StepError, StepInput};
 
-/// What may be left to read when the guessing begins: the large model's last token and, where all guesses were right,
-/// the last of them.
+/// What may be left to read when the guessing begins: the large model's last token and, where all guesses
+/// were right, the last of them.
 const NEWS_MAX: usize = 2;
 
 /// Asks what comes next in a sequence.
@@ -95,9 +96,9 @@ impl Drafter {
         self.engine.report()
     }
 
-    /// Guesses for each request, in order; none where the context ends, none are wanted, or no slot is free at present.
-    /// `None` for a sequence that it can never hold: it is too long, or has tokens that this model lacks.
-    /// After an error its caches are not to be trusted.
+    /// Guesses for each request, in order; none where the context ends, none are wanted, or no slot is free
+    /// at present. `None` for a sequence that it can never hold: it is too long, or has tokens that this
+    /// model lacks. After an error its caches are not to be trusted.
     pub fn propose(
         &mut self,
         requests: Vec<DraftRequest>,

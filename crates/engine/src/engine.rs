@@ -73,8 +73,8 @@ impl Engine {
         self.logit_rows_read
     }
 
-    /// Bytes of weights that are used from their file for now and still on their way to the device's memory. It steps as it will
-    /// when there are none, but slower.
+    /// Bytes of weights that are used from their file for now and still on their way to the device's memory.
+    /// It steps as it will when there are none, but slower.
     pub fn waiting_bytes(&mut self) -> u64 {
         self.weights.waiting_bytes()
     }
@@ -84,8 +84,8 @@ impl Engine {
         self.open_cached(spec, &[])
     }
 
-    /// Gives a sequence a slot, and kept pages of its principal as its first positions: the caller knows that they
-    /// were filled from the same tokens. The first step starts behind them.
+    /// Gives a sequence a slot, and kept pages of its principal as its first positions: the caller knows that
+    /// they were filled from the same tokens. The first step starts behind them.
     pub fn open_cached(&mut self, spec: SequenceSpec, cached: &[PageKey]) -> Result<(), SequenceError> {
         self.check_spec(&spec)?;
         let (sequence, principal, tokens) = (spec.sequence, spec.principal, spec.history.len());
@@ -110,8 +110,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Keeps full pages of a sequence under names, for [`Engine::open_cached`]; all of them or none. They stay when
-    /// the sequence is closed, until they are forgotten.
+    /// Keeps full pages of a sequence under names, for [`Engine::open_cached`]; all of them or none. They
+    /// stay when the sequence is closed, until they are forgotten.
     pub fn keep(&mut self, sequence: SequenceId, pages: &[(u32, PageKey)]) -> Result<(), SequenceError> {
         let open = self.sequences.get(&sequence).ok_or(SequenceError::Unknown { sequence })?;
         let (has, full) = (open.len, open.len / self.options.page_tokens);
@@ -148,8 +148,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Closes every sequence and forgets every kept page but some, as if it had just been loaded. Weights and the memory of the
-    /// cache stay: nothing is read, packed or uploaded.
+    /// Closes every sequence and forgets every kept page but some, as if it had just been loaded. Weights and
+    /// the memory of the cache stay: nothing is read, packed or uploaded.
     pub fn reset(&mut self, keep: &[PageKey]) {
         for (_, closed) in std::mem::take(&mut self.sequences) {
             self.pages.give_back(closed.pages);
@@ -172,8 +172,9 @@ impl Engine {
         self.sequences.get(&sequence).map(|s| s.len)
     }
 
-    /// Tokens that the grammar of an open sequence leaves no choice about behind what was sampled last, as the model's tokenizer spells
-    /// them: guesses that are mostly right. None where there is no grammar, and none that the model has no row for.
+    /// Tokens that the grammar of an open sequence leaves no choice about behind what was sampled last, as
+    /// the model's tokenizer spells them: guesses that are mostly right. None where there is no grammar, and
+    /// none that the model has no row for.
     pub fn forced(&mut self, sequence: SequenceId) -> Vec<u32> {
         let vocab = self.config.vocab;
         let sampler = self.sequences.get_mut(&sequence).and_then(|s| s.token_sampler.as_mut());
@@ -196,7 +197,8 @@ impl Engine {
         }
     }
 
-    /// Sets an open sequence to `len` positions and returns the pages beyond them. Never lengthens what is cached.
+    /// Sets an open sequence to `len` positions and returns the pages beyond them. Never lengthens what is
+    /// cached.
     pub(crate) fn set_len(&mut self, sequence: SequenceId, len: u32) {
         if let Some(s) = self.sequences.get_mut(&sequence) {
             s.len = len;

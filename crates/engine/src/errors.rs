@@ -291,7 +291,8 @@ pub enum StepError {
         /// C
         hidden: usize,
     },
-    /// A sampler must know every token before the one it draws; some were neither opened with nor sampled here.
+    /// A sampler must know every token before the one it draws; some were neither opened with nor sampled
+    /// here.
     #[error(
         "sequence {sequence}: {known} tokens are known, sampling at position {position} needs all before it"
     )]

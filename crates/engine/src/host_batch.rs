@@ -11,8 +11,8 @@ pub(crate) struct HostBatch {
     pub sequences: Vec<u32>,
     /// `[S, pages_per_sequence]`; columns beyond a sequence's pages are never read.
     pub page_table: Vec<u32>,
-    /// Rows to sample after: of each sequence that samples the last that is no draft, and the drafts. Those whose logits are
-    /// asked for come first.
+    /// Rows to sample after: of each sequence that samples the last that is no draft, and the drafts. Those
+    /// whose logits are asked for come first.
     pub rows: Vec<u32>,
     /// Which of the sequences that sample each of `rows` belongs to.
     pub run_of_row: Vec<usize>,

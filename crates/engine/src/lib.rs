@@ -1,15 +1,17 @@
 //! One shard at work: its weights, its key-value cache, and the steps it is asked to do.
 //!
-//! An [`Engine`] is loaded once and then stepped. A step carries any mixture of prompt chunks and single tokens of
-//! several sequences; it takes token ids (first stage) or hidden rows (later stages) and gives hidden rows or, on
-//! the last stage, sampled tokens. A row's result does not depend on what else is in its step, so every way to
-//! cut a prompt, to batch and to split a model gives the same bits (for one size of page, see [`EngineOptions`]).
+//! An [`Engine`] is loaded once and then stepped. A step carries any mixture of prompt chunks and single
+//! tokens of several sequences; it takes token ids (first stage) or hidden rows (later stages) and gives
+//! hidden rows or, on the last stage, sampled tokens. A row's result does not depend on what else is in its
+//! step, so every way to cut a prompt, to batch and to split a model gives the same bits (for one size of
+//! page, see [`EngineOptions`]).
 //!
-//! Whatever a step asks for, the answer is a result or a typed error, and the engine stays usable: a step that
-//! fails advances no sequence and keeps no page. Where only the tokens of some sequences cannot be drawn, only these fail.
+//! Whatever a step asks for, the answer is a result or a typed error, and the engine stays usable: a step
+//! that fails advances no sequence and keeps no page. Where only the tokens of some sequences cannot be
+//! drawn, only these fail.
 //!
-//! **Architecture invariant:** knows no network, no tokenizer and no concrete device. One caller at a time; who may
-//! step and when is decided above.
+//! **Architecture invariant:** knows no network, no tokenizer and no concrete device. One caller at a time;
+//! who may step and when is decided above.
 //!
 //! Start reading at [`Engine::load`] and [`Engine::step`].
 

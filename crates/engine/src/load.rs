@@ -1,5 +1,5 @@
-//! From a model file to an engine: checks, weights, cache, buffers, programs. In that order, so that what cannot
-//! work is refused before memory is taken, and what fails later frees what was taken by dropping it.
+//! From a model file to an engine: checks, weights, cache, buffers, programs. In that order, so that what
+//! cannot work is refused before memory is taken, and what fails later frees what was taken by dropping it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::pages::PagePool;
 use crate::weights::{ShardWeights, missing};
 use crate::{Engine, EngineOptions, LoadError, LoadProgress};
 
-/// Rows whose logits are computed at once beyond one per slot: the drafts of one sequence take no second pass over the
-/// head, and a large vocabulary (150,000 tokens) costs 10 MB.
+/// Rows whose logits are computed at once beyond one per slot: the drafts of one sequence take no second pass
+/// over the head, and a large vocabulary (150,000 tokens) costs 10 MB.
 const LOGIT_ROWS_MORE: u32 = DRAFTS_MAX;
-/// Half of the least that graphics processors let a kernel see at once. Weights and caches beyond that are split by the device, a
-/// buffer is not.
+/// Half of the least that graphics processors let a kernel see at once. Weights and caches beyond that are
+/// split by the device, a buffer is not.
 const LOGIT_BYTES_MAX: u32 = 64 << 20;
 
 /// Largest value of an option; bounds every product of two of them far below 2^64.
 const OPTION_MAX: u64 = 1 << 24;
 
 impl Engine {
-    /// Takes the tensors of `shard`, and only those, to `device` and prepares the steps. `progress` is called after
-    /// each tensor.
+    /// Takes the tensors of `shard`, and only those, to `device` and prepares the steps. `progress` is called
+    /// after each tensor.
     pub fn load(
         device: Arc<dyn Device>,
         model: &Model,
@@ -137,8 +137,8 @@ fn tensors_of(model: &Model, shard: &Shard) -> Result<Vec<(TensorName, TensorVie
     names.map(|name| model.tensor(name).map(|view| (name, view)).map_err(|_| missing(name))).collect()
 }
 
-/// What the device is asked to do with each tensor must be something it can, and shapes must be the configured ones:
-/// a device takes contradictions for our mistake.
+/// What the device is asked to do with each tensor must be something it can, and shapes must be the
+/// configured ones: a device takes contradictions for our mistake.
 fn check_tensors(
     device: &dyn Device,
     config: &ModelConfig,

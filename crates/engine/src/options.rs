@@ -22,8 +22,8 @@ pub struct EngineOptions {
     pub cache_tokens: Option<u32>,
     /// Tokens of one step, over all its sequences.
     pub chunk_tokens_max: u32,
-    /// Tokens of one page of the key-value cache. Attention is summed page by page: engines that must give the same
-    /// bits need the same value.
+    /// Tokens of one page of the key-value cache. Attention is summed page by page: engines that must give
+    /// the same bits need the same value.
     pub page_tokens: u32,
     /// How keys and values are stored.
     pub kv_dtype: KvDType,
@@ -81,10 +81,11 @@ pub enum StepOutput {
 /// What the last stage drew in a step.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Sampled {
-    /// Tokens for each sequence of the frame that wanted some and got them, in its order. One, and one more for each draft that was
-    /// right.
+    /// Tokens for each sequence of the frame that wanted some and got them, in its order. One, and one more
+    /// for each draft that was right.
     pub runs: Vec<(SequenceId, Vec<SampledToken>)>,
-    /// Sequences that cannot go on, and why: no token could be drawn, or nothing be said of the prompt. They have advanced like the others.
+    /// Sequences that cannot go on, and why: no token could be drawn, or nothing be said of the prompt. They
+    /// have advanced like the others.
     pub failed: Vec<(SequenceId, SampleError)>,
 }
 

@@ -1,9 +1,9 @@
 //! Gives out the fixed-size pages of the key-value cache and remembers on whose behalf each was last written.
 //!
-//! Pages are numbers; their memory is the device's. A page that goes from one principal to another is reported
-//! as dirty, and the engine overwrites it before the new owner's first token. A full page may be *kept* under a name:
-//! it outlives its sequence, and further sequences of its principal may hold it too. Whoever holds a page counts; it
-//! is free when nobody does.
+//! Pages are numbers; their memory is the device's. A page that goes from one principal to another is
+//! reported as dirty, and the engine overwrites it before the new owner's first token. A full page may be
+//! *kept* under a name: it outlives its sequence, and further sequences of its principal may hold it too.
+//! Whoever holds a page counts; it is free when nobody does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,8 +92,8 @@ impl PagePool {
         self.owner[page as usize] = Some(principal);
     }
 
-    /// Takes one holder off each page; one that has none left is free. Its owner stays noted until somebody else
-    /// needs it.
+    /// Takes one holder off each page; one that has none left is free. Its owner stays noted until somebody
+    /// else needs it.
     pub fn give_back(&mut self, pages: impl IntoIterator<Item = u32>) {
         for page in pages {
             let holders = &mut self.holders[page as usize];
@@ -263,9 +263,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a naive model: a page is free or in use, never both and never lost; only its principal shares it;
-        /// and a page that held another principal's data is always marked for clearing, one's own or a fresh page
-        /// never.
+        /// Against a naive model: a page is free or in use, never both and never lost; only its principal
+        /// shares it; and a page that held another principal's data is always marked for clearing, one's own
+        /// or a fresh page never.
         #[test]
         fn pages_are_free_or_in_use_and_never_leak_between_principals(
             pages in 1u32..24,

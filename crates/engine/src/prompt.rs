@@ -1,8 +1,8 @@
 //! What is asked of a prompt beside a continuation: how likely its tokens were, or one vector for all of it.
 //!
-//! A sequence that asks has a [`PromptFold`] on the stage with the head. Each step shows it the rows of its chunk; the report goes
-//! with the first token behind the prompt. A fold takes rows in the order of positions and only of steps that worked, so however
-//! the prompt is cut, batched or split, the report is the same.
+//! A sequence that asks has a [`PromptFold`] on the stage with the head. Each step shows it the rows of its
+//! chunk; the report goes with the first token behind the prompt. A fold takes rows in the order of positions
+//! and only of steps that worked, so however the prompt is cut, batched or split, the report is the same.
 
 use std::ops::Range;
 

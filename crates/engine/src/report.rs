@@ -23,8 +23,8 @@ struct PromptRow {
 }
 
 impl Engine {
-    /// Shows the folds of the step's sequences their rows, once all else of the step has worked, and adds the reports of prompts
-    /// that are through to their first tokens.
+    /// Shows the folds of the step's sequences their rows, once all else of the step has worked, and adds the
+    /// reports of prompts that are through to their first tokens.
     pub(crate) fn read_prompts(
         &mut self,
         frame: &StepFrame,

@@ -11,8 +11,8 @@ use crate::{Engine, StepError, StepInput};
 const CHUNK_DEADLINE: Duration = Duration::from_secs(600);
 
 impl Engine {
-    /// Appends `tokens` to an open sequence, in chunks, and shows `see` the logits `[V]` after each: first the index
-    /// of the token, then the row. Each chunk may take `deadline`.
+    /// Appends `tokens` to an open sequence, in chunks, and shows `see` the logits `[V]` after each: first
+    /// the index of the token, then the row. Each chunk may take `deadline`.
     pub fn for_each_logits(
         &mut self,
         sequence: SequenceId,
@@ -44,8 +44,8 @@ impl Engine {
         Ok(all)
     }
 
-    /// For each of `tokens` but the first: its log-probability after those before it, with the `top` most likely
-    /// instead.
+    /// For each of `tokens` but the first: its log-probability after those before it, with the `top` most
+    /// likely instead.
     pub fn score(
         &mut self,
         sequence: SequenceId,
@@ -69,8 +69,8 @@ impl Engine {
         }
     }
 
-    /// How surprised the model is by `tokens`, as a geometric mean: 1 is certainty, V is a blind guess. Needs an open
-    /// sequence without positions and at least two tokens, else there is nothing to measure.
+    /// How surprised the model is by `tokens`, as a geometric mean: 1 is certainty, V is a blind guess. Needs
+    /// an open sequence without positions and at least two tokens, else there is nothing to measure.
     pub fn perplexity(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<f64, StepError> {
         let scores = self.score(sequence, tokens, 0, &CancelToken::default(), CHUNK_DEADLINE)?;
         if scores.is_empty() {

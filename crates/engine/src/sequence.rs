@@ -7,8 +7,8 @@ use exo_types::{Constraint, Principal, SampledToken, SamplingParams, SequenceSpe
 
 use crate::prompt::PromptFold;
 
-/// Starts what holds an answer to a grammar; a grammar that cannot be followed here ends the answer at once. `Err` says why
-/// none can be followed.
+/// Starts what holds an answer to a grammar; a grammar that cannot be followed here ends the answer at once.
+/// `Err` says why none can be followed.
 pub type StartConstraint = dyn Fn(&Constraint) -> Result<Box<dyn TokenConstraint>, String> + Send + Sync;
 
 /// What a row gave to choose a token by.
@@ -21,7 +21,8 @@ pub(crate) enum Row<'a> {
 }
 
 impl Row<'_> {
-    /// The token at `position`, which does not count until the sampler accepts it; `None` where only the logits say which it is.
+    /// The token at `position`, which does not count until the sampler accepts it; `None` where only the
+    /// logits say which it is.
     pub fn sample(self, sampler: &mut Sampler, position: u64) -> Result<Option<SampledToken>, SampleError> {
         match self {
             Row::Logits(logits) => sampler.sample(logits, position).map(Some),
@@ -81,8 +82,9 @@ impl TokenSampler {
         self.sampler.as_ref().is_ok_and(|sampler| !sampler.is_plain_greedy())
     }
 
-    /// Draws the token at `position`; all before it must be known. Tokens from `position` on, known from before a
-    /// truncation, are forgotten. The token drawn does not count until it is accepted. `None` asks for the row's logits.
+    /// Draws the token at `position`; all before it must be known. Tokens from `position` on, known from
+    /// before a truncation, are forgotten. The token drawn does not count until it is accepted. `None` asks
+    /// for the row's logits.
     pub fn sample(&mut self, row: Row<'_>, position: u32) -> Result<Option<SampledToken>, SampleError> {
         let at = position as usize;
         debug_assert!(at <= self.history.len(), "the plan checked what is known");

@@ -28,8 +28,8 @@ impl Leave<'_> {
 /// Rows of a step of which something is wanted.
 pub(crate) struct Wanted {
     pub rows: Vec<u32>,
-    /// So many, the first, give their logits; the others the place of the greatest, and their logits only where these are not
-    /// all finite.
+    /// So many, the first, give their logits; the others the place of the greatest, and their logits only
+    /// where these are not all finite.
     pub logit_rows: usize,
     /// Whether the first that fit were uploaded with the step's inputs.
     pub is_uploaded: bool,
@@ -38,9 +38,10 @@ pub(crate) struct Wanted {
 impl Engine {
     /// Runs one step: all its sequences advance by their tokens, or none does.
     ///
-    /// The last stage gives tokens for each sequence that wants some, drawn for the positions after those of its tokens
-    /// that are not drafts, or says why there are none; an earlier stage gives hidden rows. Positions of wrong drafts stay until the sequence is
-    /// truncated. If the step fails while it runs, what it truncated stays truncated.
+    /// The last stage gives tokens for each sequence that wants some, drawn for the positions after those of
+    /// its tokens that are not drafts, or says why there are none; an earlier stage gives hidden rows.
+    /// Positions of wrong drafts stay until the sequence is truncated. If the step fails while it runs, what
+    /// it truncated stays truncated.
     pub fn step(
         &mut self,
         frame: &StepFrame,
@@ -70,8 +71,8 @@ impl Engine {
         })
     }
 
-    /// Runs one step like [`Engine::step`], and gives the logits `[T, V]` of all its rows instead of sampling.
-    /// For scoring prompts and for tests; only on a stage with the output head.
+    /// Runs one step like [`Engine::step`], and gives the logits `[T, V]` of all its rows instead of
+    /// sampling. For scoring prompts and for tests; only on a stage with the output head.
     pub fn step_logits(
         &mut self,
         frame: &StepFrame,
@@ -111,7 +112,8 @@ impl Engine {
         })
     }
 
-    /// Truncates, gives out pages and runs `work`. On success every sequence advances, else none keeps a new page.
+    /// Truncates, gives out pages and runs `work`. On success every sequence advances, else none keeps a new
+    /// page.
     pub(crate) fn advance<T>(
         &mut self,
         frame: &StepFrame,
@@ -155,8 +157,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Uploads what the step needs and runs the layers. `rows` are those that [`Self::for_rows`] is asked for behind it:
-    /// the first go along, since an upload between layers and head would cut the step in two.
+    /// Uploads what the step needs and runs the layers. `rows` are those that [`Self::for_rows`] is asked for
+    /// behind it: the first go along, since an upload between layers and head would cut the step in two.
     pub(crate) fn run_layers(
         &mut self,
         frame: &StepFrame,
@@ -187,8 +189,8 @@ impl Engine {
         Ok(rows)
     }
 
-    /// Draws tokens for each sequence that wants some. If the step fails, samplers may have taken theirs: they forget them when the
-    /// same positions are sampled again.
+    /// Draws tokens for each sequence that wants some. If the step fails, samplers may have taken theirs:
+    /// they forget them when the same positions are sampled again.
     fn sample_rows(
         &mut self,
         frame: &StepFrame,
@@ -223,8 +225,8 @@ impl Engine {
         Ok(sampled)
     }
 
-    /// Runs the head over the wanted rows of the step's `tokens`, as many at a time as fit, and shows each. A row whose best token is
-    /// refused is shown again, with its logits.
+    /// Runs the head over the wanted rows of the step's `tokens`, as many at a time as fit, and shows each. A
+    /// row whose best token is refused is shown again, with its logits.
     pub(crate) fn for_rows(
         &mut self,
         wanted: &Wanted,
@@ -298,7 +300,8 @@ mod tests {
         Engine::load(device, &model, Shard::whole(model.config.layers), options, &mut |_| {}).unwrap()
     }
 
-    /// Runs `tokens` for `principal` and gives, per slot of the page in the last layer, whether anything is in it.
+    /// Runs `tokens` for `principal` and gives, per slot of the page in the last layer, whether anything is
+    /// in it.
     fn slots_used_after(engine: &mut Engine, principal: Principal, tokens: &[u32]) -> Vec<bool> {
         let sequence = SequenceId { request: RequestId(1), index: 0 };
         let (driver, sampling) = (NodeId([0; 32]), SamplingParams::greedy());
@@ -333,7 +336,8 @@ mod tests {
         let mut only_first = [false; 8];
         only_first[0] = true;
         assert_eq!(slots_used_after(&mut engine, b, &[5]), only_first);
-        // To its own owner a page may come back as it was: nothing before a sequence's positions is ever read.
+        // To its own owner a page may come back as it was: nothing before a sequence's positions is ever
+        // read.
         assert_eq!(slots_used_after(&mut engine, b, &[5, 6]).iter().filter(|u| **u).count(), 2);
     }
 }

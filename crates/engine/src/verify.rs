@@ -1,7 +1,9 @@
-//! Sampling along the drafts of a part: one token after the other, for as long as each is the draft at its place.
+//! Sampling along the drafts of a part: one token after the other, for as long as each is the draft at its
+//! place.
 //!
-//! Every token comes from the sequence's own sampler, with everything before it taken in, at its own position: what
-//! comes out is what would have come out one step at a time. Nothing here trusts a draft for more than speed.
+//! Every token comes from the sequence's own sampler, with everything before it taken in, at its own
+//! position: what comes out is what would have come out one step at a time. Nothing here trusts a draft for
+//! more than speed.
 
 use exo_sampler::SampleError;
 use exo_types::{SampledToken, SequenceId, StepSequence};
@@ -33,8 +35,8 @@ impl<'a> Run<'a> {
         self.failed.is_none() && confirmed && self.tokens.len() <= drafts.len()
     }
 
-    /// Takes the part's next row, and a token from it if the run goes on. `token_sampler` takes it in. False if the row must be shown
-    /// again, with its logits.
+    /// Takes the part's next row, and a token from it if the run goes on. `token_sampler` takes it in. False
+    /// if the row must be shown again, with its logits.
     pub fn see(&mut self, token_sampler: &mut TokenSampler, row: Row<'_>) -> bool {
         if !self.is_open() {
             return true;

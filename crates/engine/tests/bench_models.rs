@@ -1,7 +1,9 @@
 //! The models of `bench/make_models.py`, which are too large to commit, against `bench/reference_logits.py`.
 //!
-//! Opt in with `EXO_GOLDEN_MODELS=/folder cargo test -p exo-engine --test all bench_models:: -- --ignored --nocapture`, where
-//! each `MODEL/hf` has a `MODEL/reference.json` beside it, written by `reference_logits.py MODEL/hf --steps 64`.
+//! Opt in with
+//! `EXO_GOLDEN_MODELS=/folder cargo test -p exo-engine --test all bench_models:: -- --ignored --nocapture`,
+//! where each `MODEL/hf` has a `MODEL/reference.json` beside it, written by
+//! `reference_logits.py MODEL/hf --steps 64`.
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
@@ -42,8 +44,8 @@ impl Reference {
     }
 }
 
-/// Forced tokens: the worst logit among those the reference lists, in standard deviations, how many steps agree, and at
-/// how many places of the prompt the best token does.
+/// Forced tokens: the worst logit among those the reference lists, in standard deviations, how many steps
+/// agree, and at how many places of the prompt the best token does.
 fn compare(source: &Path, reference: &Reference) -> (f32, usize, usize) {
     let mut engine = solo(source, EngineOptions::new(256, 1), 2);
     let vocab = engine.stages[0].config().vocab as usize;

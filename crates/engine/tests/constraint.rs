@@ -1,5 +1,5 @@
-//! Answers that keep to a constraint: the same tokens with and without drafts, whoever finds the greatest logit, and logits are
-//! read back only where the greatest may not come.
+//! Answers that keep to a constraint: the same tokens with and without drafts, whoever finds the greatest
+//! logit, and logits are read back only where the greatest may not come.
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
@@ -85,7 +85,8 @@ fn every_token_may_come_and_logits_are_read_only_where_the_greatest_may_not() {
             let by_turns = answer.iter().enumerate().all(|(i, t)| (*t < 32) == (i % 2 == 0));
             assert!(by_turns && answer.iter().all(|t| *t < 64), "{answer:?}");
         }
-        // A row is read back where its greatest logit is no token that may come: counted by asking each row for it.
+        // A row is read back where its greatest logit is no token that may come: counted by asking each row
+        // for it.
         let before = engine.stages[0].logit_rows_read();
         engine.generate(&fixture.prompt, 64, COUNT, constrained(SamplingParams::greedy()));
         let read = engine.stages[0].logit_rows_read() - before;

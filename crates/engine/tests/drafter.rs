@@ -1,5 +1,5 @@
-//! The small model that guesses: what it says is what the large one would say if it were that model, whatever it has
-//! read before, and beside others.
+//! The small model that guesses: what it says is what the large one would say if it were that model, whatever
+//! it has read before, and beside others.
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 

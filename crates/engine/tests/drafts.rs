@@ -1,5 +1,5 @@
-//! Drafts change how many tokens a step gives and nothing else: right ones, wrong ones, half right ones, greedy and
-//! seeded, with penalties and log-probabilities, over stages and beside others.
+//! Drafts change how many tokens a step gives and nothing else: right ones, wrong ones, half right ones,
+//! greedy and seeded, with penalties and log-probabilities, over stages and beside others.
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
@@ -114,7 +114,8 @@ fn sequences_guess_side_by_side() {
     }
 }
 
-/// A run that fails in its middle changes nothing of the run beside it, nor of what the same step gives afterwards.
+/// A run that fails in its middle changes nothing of the run beside it, nor of what the same step gives
+/// afterwards.
 #[test]
 fn a_failed_run_fails_alone_and_can_be_done_again() {
     let fixture = Fixture::load("llama-bf16-tied");

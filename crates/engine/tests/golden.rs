@@ -4,16 +4,16 @@ use crate::common::{self, options, solo};
 use exo_golden::{Drift, Fixture, LOGIT_ERROR_MAX, certain_steps};
 use exo_types::SamplingParams;
 
-/// Drift of quantised files from the reference on their dequantised weights, in standard deviations of the logits: root
-/// mean square and largest. The processor rounds the other side of such products to eight bits (decision 0010), and
-/// rounding is no continuous function: what one layer changes, the next rounds elsewhere. Measured: 0.033 and 0.21, on
-/// random weights, which make the most of any error. That the kernels compute what the rounded rows say, to 1e-11, is the
-/// oracle's business.
+/// Drift of quantised files from the reference on their dequantised weights, in standard deviations of the
+/// logits: root mean square and largest. The processor rounds the other side of such products to eight bits
+/// (decision 0010), and rounding is no continuous function: what one layer changes, the next rounds
+/// elsewhere. Measured: 0.033 and 0.21, on random weights, which make the most of any error. That the kernels
+/// compute what the rounded rows say, to 1e-11, is the oracle's business.
 const QUANTISED_RMS_MAX: f32 = 0.05;
 const QUANTISED_MAX: f32 = 0.3;
 
-/// The same of BF16 files, whose products the processor rounds to sixteen bits on both sides (decision 0021). Measured: 2.8e-4 and
-/// 2.7e-3.
+/// The same of BF16 files, whose products the processor rounds to sixteen bits on both sides (decision 0021).
+/// Measured: 2.8e-4 and 2.7e-3.
 const BF16_RMS_MAX: f32 = 5e-4;
 const BF16_MAX: f32 = 5e-3;
 
@@ -62,8 +62,8 @@ fn quantised_files_stay_within_their_budget_of_the_dequantised_reference() {
     }
 }
 
-/// After the reference's own tokens, the next one is the reference's wherever the runner-up is farther than the
-/// largest drift: six times the root mean square of a difference of two.
+/// After the reference's own tokens, the next one is the reference's wherever the runner-up is farther than
+/// the largest drift: six times the root mean square of a difference of two.
 #[test]
 fn quantised_files_choose_the_reference_s_tokens_where_the_choice_is_clear() {
     for fixture in fixtures(true) {

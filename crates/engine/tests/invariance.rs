@@ -1,6 +1,6 @@
-//! The same seed and prompt give the same bits however the work is cut up: over stages, chunks, batches, threads
-//! and whichever pages are free. Equality, not closeness; one case a loop each, on every kind of layer. The size of a
-//! page is the exception, and is measured.
+//! The same seed and prompt give the same bits however the work is cut up: over stages, chunks, batches,
+//! threads and whichever pages are free. Equality, not closeness; one case a loop each, on every kind of
+//! layer. The size of a page is the exception, and is measured.
 
 use crate::common::{self, assert_same_bits, one_of_each, options, part, solo, spec, split};
 use exo_engine::EngineOptions;
@@ -66,8 +66,8 @@ fn any_number_of_threads_gives_the_same_logits() {
     }
 }
 
-/// Not equality: the contract reduces attention page by page, so the size of a page is part of the order of its sums,
-/// as the kernel family is. Engines that must agree to the bit must have pages of one size.
+/// Not equality: the contract reduces attention page by page, so the size of a page is part of the order of
+/// its sums, as the kernel family is. Engines that must agree to the bit must have pages of one size.
 #[test]
 fn page_size_changes_rounding_and_nothing_else() {
     for fixture in one_of_each() {
@@ -77,8 +77,8 @@ fn page_size_changes_rounding_and_nothing_else() {
             let mut engine = solo(&fixture.gguf(), options, 1);
             let got = engine.logits_in_chunks(&text(&fixture), 11);
             let drift = Drift::between(&got, &want, fixture.logit_std);
-            // Activations rounded to sixteen bits (decision 0021) take another number where a sum was off in its last bit: then
-            // the drift is that of the rounding. To eight bits they hardly ever do.
+            // Activations rounded to sixteen bits (decision 0021) take another number where a sum was off in
+            // its last bit: then the drift is that of the rounding. To eight bits they hardly ever do.
             let max = if fixture.name.contains("bf16") { LOGIT_ERROR_MAX } else { 1e-4 };
             assert!(drift.max < max, "{} in pages of {page_tokens}: {drift:?}", fixture.name);
             // With its size given, a page may be filled in any way.
@@ -88,7 +88,8 @@ fn page_size_changes_rounding_and_nothing_else() {
     }
 }
 
-/// Three sequences in one step: a prompt chunk before, a single token behind, the watched one in changing company.
+/// Three sequences in one step: a prompt chunk before, a single token behind, the watched one in changing
+/// company.
 #[test]
 fn any_batch_gives_the_same_logits() {
     for fixture in one_of_each() {

@@ -12,7 +12,8 @@ struct Cost {
     max: f32,
 }
 
-/// The worst of the fixtures: F16 1.0e-3 and 6.6e-3, Q8 1.7e-2 and 1.2e-1. Their random weights make the most of any error.
+/// The worst of the fixtures: F16 1.0e-3 and 6.6e-3, Q8 1.7e-2 and 1.2e-1. Their random weights make the most
+/// of any error.
 const COSTS: [Cost; 2] =
     [Cost { kv: KvDType::F16, rms_max: 2e-3, max: 1e-2 }, Cost { kv: KvDType::Q8, rms_max: 3e-2, max: 2e-1 }];
 

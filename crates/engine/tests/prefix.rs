@@ -1,4 +1,5 @@
-//! Sequences that begin with pages kept of others: the same bits as computing them, for their own principal only.
+//! Sequences that begin with pages kept of others: the same bits as computing them, for their own principal
+//! only.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 

@@ -1,4 +1,5 @@
-//! What is asked of a prompt itself: vectors and scores against transformers, and the same however the work is cut up.
+//! What is asked of a prompt itself: vectors and scores against transformers, and the same however the work
+//! is cut up.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
@@ -71,8 +72,8 @@ fn cosine(a: &[f64], b: &[f64]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// The head is linear: its product with a vector is the pooled row of transformers' logits, and only with that vector, as there are
-/// more logits than elements.
+/// The head is linear: its product with a vector is the pooled row of transformers' logits, and only with
+/// that vector, as there are more logits than elements.
 #[test]
 fn vectors_are_those_that_the_logits_of_transformers_come_from() {
     let mut compared = 0;

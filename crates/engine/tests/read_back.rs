@@ -1,5 +1,6 @@
-//! What a step brings back from its device: tokens where a sequence takes the greatest logit, logits where somebody looks at
-//! them, nothing of a prompt's chunk. And that the tokens are the same either way, to the last tie.
+//! What a step brings back from its device: tokens where a sequence takes the greatest logit, logits where
+//! somebody looks at them, nothing of a prompt's chunk. And that the tokens are the same either way, to the
+//! last tie.
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
@@ -90,7 +91,8 @@ fn tokens_do_not_depend_on_who_finds_the_greatest() {
     }
 }
 
-/// Logits that are no numbers: the device says that there are some, the sampler which, whatever was asked for.
+/// Logits that are no numbers: the device says that there are some, the sampler which, whatever was asked
+/// for.
 #[test]
 fn logits_that_are_not_finite_are_the_same_error_for_everybody() {
     let fixture = Fixture::load("qwen3-f16");

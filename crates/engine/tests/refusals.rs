@@ -141,7 +141,8 @@ fn what_is_no_number_is_an_error_of_its_sequence_and_passes() {
     assert!(matches!(passed, StepOutput::Sampled(s) if s.runs.len() == 1 && s.failed.is_empty()));
 }
 
-/// Truncating and feeding other tokens gives what a fresh sequence gives; replaying gives the same sampled tokens.
+/// Truncating and feeding other tokens gives what a fresh sequence gives; replaying gives the same sampled
+/// tokens.
 #[test]
 fn truncation_forgets_exactly_what_follows() {
     let fixture = fixture();

@@ -1,4 +1,5 @@
-//! What packing behind costs in memory: the weights once, though steps read from the file what is not packed yet.
+//! What packing behind costs in memory: the weights once, though steps read from the file what is not packed
+//! yet.
 
 #![cfg(target_os = "linux")] // the only system that tells a process's peak
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
@@ -20,7 +21,8 @@ const TABLE_ROWS: usize = 32 << 10;
 const MATRICES: usize = 48;
 const MATRIX_ROWS: usize = 544;
 
-/// Where the rows of each weight are in the file, in the order of use: of the matrices that is not the file's, as in models.
+/// Where the rows of each weight are in the file, in the order of use: of the matrices that is not the
+/// file's, as in models.
 fn places() -> Vec<Range<usize>> {
     let matrix = |i: usize| {
         let first = TABLE_ROWS + i * 29 % MATRICES * MATRIX_ROWS;
@@ -38,7 +40,8 @@ fn status_bytes(key: &str) -> u64 {
 #[test]
 fn steps_beside_the_packing_do_not_make_memory_hold_the_weights_twice() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    // In large pieces, of which systems make large pages of the cache and map them whole: parts of many weights at a time.
+    // In large pieces, of which systems make large pages of the cache and map them whole: parts of many
+    // weights at a time.
     let piece = vec![0x2a_u8; 1024 * ROW_BYTES];
     let pieces = (TABLE_ROWS + MATRICES * MATRIX_ROWS).div_ceil(1024);
     (0..pieces).for_each(|_| file.write_all(&piece).unwrap());
@@ -76,8 +79,8 @@ fn steps_beside_the_packing_do_not_make_memory_hold_the_weights_twice() {
     assert!(settled_at > 3, "packed within {settled_at} runs: nothing was beside it");
     let peak = status_bytes("VmHWM:") - before;
     let bytes: u64 = weights.iter().map(|weight| weight.footprint_bytes).sum();
-    // For each thread a part, what the system maps around it (as it likes: 20 MiB in all were seen) and a large page that is begun, and
-    // what threads work in. Held twice it would be 115 MiB.
+    // For each thread a part, what the system maps around it (as it likes: 20 MiB in all were seen) and a
+    // large page that is begun, and what threads work in. Held twice it would be 115 MiB.
     let besides = 32 << 20;
     assert!(
         bytes > 110_000_000 && peak < bytes + besides,

@@ -2,7 +2,8 @@
 
 use exo_types::Pooling;
 
-/// How hidden rows become a vector, and how long it may be. Nothing is known of most models that generate text.
+/// How hidden rows become a vector, and how long it may be. Nothing is known of most models that generate
+/// text.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct EmbeddingInfo {
     /// How rows become one vector.

@@ -1,7 +1,7 @@
 //! The GGUF container, versions 2 and 3: metadata keys, a table of tensors, then their bytes.
 //!
-//! [`Gguf::parse`] reads a header and nothing behind it. Every length is compared with what is left of the file
-//! before memory is asked for, so a hostile header costs its own size.
+//! [`Gguf::parse`] reads a header and nothing behind it. Every length is compared with what is left of the
+//! file before memory is asked for, so a hostile header costs its own size.
 //!
 //! Source: ggml's `docs/gguf.md`.
 

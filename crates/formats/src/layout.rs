@@ -59,8 +59,8 @@ pub(crate) fn check_numbers(config: &ModelConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The table of tensors, checked. Completes `config` with what only the tensors tell: whether the head is tied
-/// (none is stored) and whether Q, K and V have biases. `file_names` are for messages.
+/// The table of tensors, checked. Completes `config` with what only the tensors tell: whether the head is
+/// tied (none is stored) and whether Q, K and V have biases. `file_names` are for messages.
 pub(crate) fn arrange(
     config: &mut ModelConfig,
     dialect: Dialect,

@@ -4,9 +4,9 @@
 //! [`Model::tensor`], so a node that holds layers 8..16 never touches the pages of the others, and a partial
 //! (sparse) copy opens as long as its headers are there.
 //!
-//! Model files come from strangers. Whatever they contain, the answer is a [`Model`] or an error that names the
-//! field (and the byte offset where there is one); never a panic, and never memory beyond a small multiple of
-//! what the file itself occupies.
+//! Model files come from strangers. Whatever they contain, the answer is a [`Model`] or an error that names
+//! the field (and the byte offset where there is one); never a panic, and never memory beyond a small
+//! multiple of what the file itself occupies.
 //!
 //! **Architecture invariant:** nothing here computes with weights: no dequantisation, no tensor arithmetic.
 //! Checkpoint names (`q_proj`, `blk.3.attn_q`) end at this border; above it a tensor is a [`TensorName`].

@@ -132,8 +132,8 @@ impl Model {
         }
     }
 
-    /// Hands over what its tokenizer is built from, and holds it no longer: megabytes that whoever computes does not
-    /// need, and nobody once the tokenizer is built.
+    /// Hands over what its tokenizer is built from, and holds it no longer: megabytes that whoever computes
+    /// does not need, and nobody once the tokenizer is built.
     pub fn take_tokenizer(&mut self) -> TokenizerSource {
         std::mem::replace(&mut self.tokenizer, TokenizerSource::Gguf(GgufTokenizer::default()))
     }
@@ -161,8 +161,8 @@ impl Model {
         self.shape_packed(kv, &as_stored)
     }
 
-    /// The model in numbers, with keys and values stored as `kv`. `packed` tells the bytes of a tensor of this type with so many rows
-    /// and columns in a processor's memory.
+    /// The model in numbers, with keys and values stored as `kv`. `packed` tells the bytes of a tensor of
+    /// this type with so many rows and columns in a processor's memory.
     pub fn shape_packed(&self, kv: KvDType, packed: &Packed<'_>) -> ModelShape {
         let c = &self.config;
         let head = if c.tied { TensorName::Embedding } else { TensorName::Head };

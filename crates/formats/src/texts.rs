@@ -2,8 +2,8 @@
 
 use std::ops::Index;
 
-/// A list of texts, end to end. A vocabulary of 152,000 tokens takes 1.7 MB so, and 8.5 MB as `String`s: each of those is 24
-/// bytes and an allocation.
+/// A list of texts, end to end. A vocabulary of 152,000 tokens takes 1.7 MB so, and 8.5 MB as `String`s: each
+/// of those is 24 bytes and an allocation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Texts {
     bytes: String,

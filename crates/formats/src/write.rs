@@ -152,8 +152,8 @@ impl<'a> GgufWriter<'a> {
         self.header().len() as u64 + tensors.sum::<u64>()
     }
 
-    /// Writes the file. `fill(i, out)` writes exactly the bytes of the `i`-th tensor (from 0, in the order they
-    /// were added); it is asked only for declared ones. Returns the length of the file.
+    /// Writes the file. `fill(i, out)` writes exactly the bytes of the `i`-th tensor (from 0, in the order
+    /// they were added); it is asked only for declared ones. Returns the length of the file.
     pub fn write_with(
         &self,
         out: &mut dyn Write,

@@ -1,8 +1,9 @@
 //! Reference logits and the tiny models they belong to. For tests only; nothing shipped depends on it.
 //!
-//! The files lie in `golden/fixtures` and are written by `golden/make_fixtures.py`, which says what is in them: one
-//! folder per [`Fixture`], holding the model as a Hugging Face folder, as GGUF or as both, and what transformers
-//! computed for it in f32. A file that is missing or does not parse is a panic: the repository is broken then.
+//! The files lie in `golden/fixtures` and are written by `golden/make_fixtures.py`, which says what is in
+//! them: one folder per [`Fixture`], holding the model as a Hugging Face folder, as GGUF or as both, and what
+//! transformers computed for it in f32. A file that is missing or does not parse is a panic: the repository
+//! is broken then.
 //!
 //! **Architecture invariant:** knows no engine. It says what is right, never how it is computed.
 

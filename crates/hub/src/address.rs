@@ -34,7 +34,8 @@ pub(crate) fn is_loopback(uri: &Uri) -> bool {
     is_name || literal(uri).is_some_and(|ip| unmapped(ip).is_loopback())
 }
 
-/// Whether an address is one of the internet, and not of this machine, this network or a network's management.
+/// Whether an address is one of the internet, and not of this machine, this network or a network's
+/// management.
 pub(crate) fn is_public(ip: IpAddr) -> bool {
     match unmapped(ip) {
         IpAddr::V4(ip) => is_public_v4(ip),

@@ -32,7 +32,8 @@ pub(crate) fn etag(text: &str) -> &str {
     text.strip_prefix("W/").unwrap_or(text).trim_matches('"')
 }
 
-/// Whether a body is what it seems. We ask for no encoding, so whatever comes with one is not what was asked for.
+/// Whether a body is what it seems. We ask for no encoding, so whatever comes with one is not what was asked
+/// for.
 pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
     header(headers, "content-encoding")
         .is_some_and(|e| !e.trim().is_empty() && !e.trim().eq_ignore_ascii_case("identity"))

@@ -1,4 +1,5 @@
-//! Reading a body into memory: bounded in bytes and in time, and ended by a wish. A host that gives a byte now and then holds nobody.
+//! Reading a body into memory: bounded in bytes and in time, and ended by a wish. A host that gives a byte
+//! now and then holds nobody.
 
 use std::io::Read;
 use std::time::{Duration, Instant};

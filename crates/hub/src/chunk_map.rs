@@ -1,7 +1,8 @@
-//! Which chunks of a file are on disk: appended to as they come, each with its BLAKE3, so that a torn end or a power cut costs what
-//! was being written, and a chunk that is not what was written is noticed.
+//! Which chunks of a file are on disk: appended to as they come, each with its BLAKE3, so that a torn end or
+//! a power cut costs what was being written, and a chunk that is not what was written is noticed.
 //!
-//! A line of JSON says which file it is; then come records of 40 bytes: index, hash, and four bytes that check the record itself.
+//! A line of JSON says which file it is; then come records of 40 bytes: index, hash, and four bytes that
+//! check the record itself.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -74,7 +75,8 @@ pub(crate) fn parse(bytes: &[u8], identity: &str, size: u64) -> Option<Held> {
     Some(held)
 }
 
-/// A record that checks, and what it holds: a zero hash takes a chunk back. A torn record is the end, not a failure.
+/// A record that checks, and what it holds: a zero hash takes a chunk back. A torn record is the end, not a
+/// failure.
 fn decode(record: &[u8; RECORD_BYTES]) -> Option<(u32, Option<[u8; 32]>)> {
     let (body, check) = record.split_at(RECORD_BYTES - 4);
     let sum = blake3::hash(body);

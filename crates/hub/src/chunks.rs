@@ -1,4 +1,5 @@
-//! Some chunks of a file at a commit that is known: what a node fetches of a model that it runs only layers of.
+//! Some chunks of a file at a commit that is known: what a node fetches of a model that it runs only layers
+//! of.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
@@ -12,7 +13,8 @@ use crate::work::Work;
 use crate::{Cancel, Client, HubError, names};
 
 const RANGES_MAX: usize = 8;
-/// Who asks for chunks has others to ask, and comes again: a hub that is not reached is no reason for minutes of silence.
+/// Who asks for chunks has others to ask, and comes again: a hub that is not reached is no reason for minutes
+/// of silence.
 const TRIES_MAX: u32 = 3;
 /// A longer wait that the hub asks for is for the caller to know.
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -26,7 +28,8 @@ pub struct CommitFile {
 }
 
 impl CommitFile {
-    /// The file at a path of a repository. Whoever names it may be another node: what cannot be a name of a hub is refused.
+    /// The file at a path of a repository. Whoever names it may be another node: what cannot be a name of a
+    /// hub is refused.
     pub fn new(
         client: &Client,
         repo: &str,
@@ -80,9 +83,9 @@ impl CommitFile {
         client.part(&self.file, Some(at), (start, end), cancel)
     }
 
-    /// Brings the chunks of `wanted` and gives each to `store`, in any order and from several threads: with ranges, stalls, limits
-    /// and addresses that expire as in a download of the whole file. What `store` has taken does not come again; `in_flight` hears now
-    /// and then how much has come of the rest. Blocks.
+    /// Brings the chunks of `wanted` and gives each to `store`, in any order and from several threads: with
+    /// ranges, stalls, limits and addresses that expire as in a download of the whole file. What `store` has
+    /// taken does not come again; `in_flight` hears now and then how much has come of the rest. Blocks.
     pub fn fetch_chunks(
         &self,
         client: &Client,

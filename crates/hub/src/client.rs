@@ -110,7 +110,8 @@ impl Client {
         self.get_redirected(uri, None, range, accept)
     }
 
-    /// A range of a file, at the address that the hub redirected to the last time, if any: the rules for redirects hold for it too.
+    /// A range of a file, at the address that the hub redirected to the last time, if any: the rules for
+    /// redirects hold for it too.
     pub(crate) fn get_located(
         &self,
         file: &Uri,
@@ -216,7 +217,8 @@ impl Client {
         self.located.lock().unwrap_or_else(PoisonError::into_inner).remove(&file.to_string());
     }
 
-    /// Whether a host is one of the internet. One that was never resolved here, because a proxy did, counts as such.
+    /// Whether a host is one of the internet. One that was never resolved here, because a proxy did, counts
+    /// as such.
     pub(crate) fn is_public(&self, uri: &Uri) -> bool {
         if address::is_loopback(uri) {
             return false;
@@ -263,7 +265,8 @@ impl Client {
         }
     }
 
-    /// What an answer that is no success means. Only a repository has a page to accept: addresses and registries have none.
+    /// What an answer that is no success means. Only a repository has a page to accept: addresses and
+    /// registries have none.
     pub(crate) fn refusal(&self, mut answer: Answer, attempt: &str, repo: Option<&str>) -> HubError {
         let host = address::host(&answer.uri);
         let code = answers::header(&answer.headers, "x-error-code").unwrap_or_default().to_owned();

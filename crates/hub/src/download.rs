@@ -1,4 +1,5 @@
-//! One file to disk: fetchers, a reader that checks in file order, and a controller that adapts how many fetch.
+//! One file to disk: fetchers, a reader that checks in file order, and a controller that adapts how many
+//! fetch.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -66,7 +67,8 @@ pub(crate) fn held_bytes(file: &PlannedFile, repo: &str, commit: Option<&str>, p
     chunks.keys().map(|index| chunk_range(*index, file.size)).map(|(start, end)| end - start).sum()
 }
 
-/// Brings the file, from where an earlier attempt ended. `report` hears the verified bytes on disk and the ranges under way.
+/// Brings the file, from where an earlier attempt ended. `report` hears the verified bytes on disk and the
+/// ranges under way.
 pub(crate) fn download(job: &Job<'_>, report: &mut dyn FnMut(u64, usize)) -> Result<(), HubError> {
     if fs::metadata(&job.path).is_ok_and(|m| m.len() == job.file.size) {
         report(job.file.size, 0);
@@ -104,7 +106,8 @@ fn transfer(
     let map = Mutex::new(map);
     let work = Work::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
     work.set_fetchers(RANGES_START);
-    // First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks counts.
+    // First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks
+    // counts.
     let store = |index: u32, start: u64, bytes: &[u8]| {
         exo_stdx::write_all_at(out, bytes, start).map_err(HubError::disk("write", &job.path))?;
         let hash = blake3::hash(bytes);
@@ -256,8 +259,8 @@ impl Summing {
     }
 }
 
-/// Reads the file as it grows, in order: its digests, and whether chunks of an earlier attempt are still what they were.
-/// `None` if the work ended before.
+/// Reads the file as it grows, in order: its digests, and whether chunks of an earlier attempt are still what
+/// they were. `None` if the work ended before.
 fn read_in_order(
     job: &Job<'_>,
     out: &File,

@@ -251,7 +251,8 @@ impl HubError {
         })
     }
 
-    /// Whether nothing answered, as where the line is away for a while. A host that answers is not that, whatever it says.
+    /// Whether nothing answered, as where the line is away for a while. A host that answers is not that,
+    /// whatever it says.
     pub fn is_line_away(&self) -> bool {
         let Self::Unreachable { source, .. } = self else { return false };
         crate::retry::is_passing(source) && !matches!(**source, ureq::Error::StatusCode(_))

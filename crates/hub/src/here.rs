@@ -7,7 +7,8 @@ use crate::update::COMMIT_CHARS_MIN;
 use crate::{Fetched, HubReference, Origin, PullOptions, Reference, names};
 
 impl PullOptions {
-    /// What is whole on this disk and came for this very reference: the same branch or tag, and the same type, named or chosen.
+    /// What is whole on this disk and came for this very reference: the same branch or tag, and the same
+    /// type, named or chosen.
     pub fn fetched_for(&self, reference: &Reference) -> Option<Fetched> {
         let Reference::Hub(hub) = reference else { return self.on_disk(reference) };
         let text = hub.to_string();

@@ -1,15 +1,18 @@
-//! Models from a hub: what a reference means, what a repository has, and downloads that resume and are verified.
+//! Models from a hub: what a reference means, what a repository has, and downloads that resume and are
+//! verified.
 //!
-//! [`Reference`] is what a person types. [`Client`] asks a hub that speaks Hugging Face's API, [`resolve`] turns a reference into a
-//! [`Plan`] of files at one commit, and [`fetch`] brings them to disk: up to eight ranges of a file at once, each verified chunk
-//! recorded before it counts, so that a killed process costs the chunks in flight and progress never runs backwards.
+//! [`Reference`] is what a person types. [`Client`] asks a hub that speaks Hugging Face's API, [`resolve`]
+//! turns a reference into a [`Plan`] of files at one commit, and [`fetch`] brings them to disk: up to eight
+//! ranges of a file at once, each verified chunk recorded before it counts, so that a killed process costs
+//! the chunks in flight and progress never runs backwards.
 //!
-//! What a hub says is a stranger's word: every size, name and sum has a bound, only weights, JSON, templates and text are ever
-//! fetched, and the token goes to the hub it is for and nowhere else.
+//! What a hub says is a stranger's word: every size, name and sum has a bound, only weights, JSON, templates
+//! and text are ever fetched, and the token goes to the hub it is for and nowhere else.
 //!
 //! Everything here blocks. Why it is a client of our own: decision 0032.
 //!
-//! **Architecture invariant:** nothing here knows what a tensor is; models are files with names, sizes and digests.
+//! **Architecture invariant:** nothing here knows what a tensor is; models are files with names, sizes and
+//! digests.
 //!
 //! Start reading at [`Reference`] and [`fetch`].
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 const NAME_CHARS_MAX: usize = 80;
 const LINK_CHARS_MAX: usize = 200;
 
-/// Licences with terms that a person should know before using a model, by the beginning of the hub's name for them.
+/// Licences with terms that a person should know before using a model, by the beginning of the hub's name for
+/// them.
 const NOTABLE: &[(&str, &str)] = &[
     (
         "llama",

@@ -1,4 +1,5 @@
-//! A token that a person gave to exo: kept in the data folder, readable by its owner alone, for the hub that it was given for.
+//! A token that a person gave to exo: kept in the data folder, readable by its owner alone, for the hub that
+//! it was given for.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};

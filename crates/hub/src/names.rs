@@ -7,7 +7,8 @@ const PATH_BYTES_MAX: usize = 500;
 const REPO_PART_BYTES_MAX: usize = 96;
 /// Names Windows keeps for devices, with any extension.
 const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "com", "lpt"];
-/// Weights without code in them, JSON, templates and text. Nothing else is ever fetched: no pickles, no scripts.
+/// Weights without code in them, JSON, templates and text. Nothing else is ever fetched: no pickles, no
+/// scripts.
 const EXTENSIONS: [&str; 6] = ["gguf", "safetensors", "json", "jinja", "txt", "md"];
 
 /// Why a path of a repository cannot be fetched; `None` if it can.
@@ -48,7 +49,8 @@ pub(crate) fn relative(path: &str) -> PathBuf {
     path.split('/').collect()
 }
 
-/// A name for the folder of a model of this label: the label itself, or where it can be none, as `My Model (1)`, its hash.
+/// A name for the folder of a model of this label: the label itself, or where it can be none, as
+/// `My Model (1)`, its hash.
 pub(crate) fn folder_name(label: &str) -> String {
     match repo_part_refusal(label) {
         None => label.to_owned(),

@@ -53,7 +53,8 @@ impl Origin {
         Self::with_folder(path).map(|(origin, _)| origin)
     }
 
-    /// The same with the folder of the model's files. Of two files in one folder only that which came last has an origin.
+    /// The same with the folder of the model's files. Of two files in one folder only that which came last
+    /// has an origin.
     pub fn with_folder(path: &Path) -> Option<(Self, PathBuf)> {
         let folders = path.ancestors().skip(usize::from(path.is_file())).take(3);
         let found = folders.into_iter().find_map(|folder| {
@@ -102,7 +103,8 @@ impl Origin {
         crate::disk::write_atomic(path, &bytes)
     }
 
-    /// Models of this repository that are whole on this disk, with what to open. For when the hub cannot be asked.
+    /// Models of this repository that are whole on this disk, with what to open. For when the hub cannot be
+    /// asked.
     pub(crate) fn on_disk(root: &Path, repo: &str) -> Vec<(Self, PathBuf)> {
         Self::below(&root.join(crate::names::relative(repo)))
     }

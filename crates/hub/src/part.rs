@@ -12,7 +12,8 @@ const TRIES_MAX: u32 = 4;
 const BYTES_MAX: u64 = 64 << 20;
 
 impl Client {
-    /// The bytes from `start` to `end` of a file, at its repository and commit where it has one. Tried a few times, and never resumed: this is not for weights.
+    /// The bytes from `start` to `end` of a file, at its repository and commit where it has one. Tried a few
+    /// times, and never resumed: this is not for weights.
     pub fn part(
         &self,
         file: &PlannedFile,

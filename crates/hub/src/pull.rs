@@ -55,7 +55,8 @@ pub struct Fetched {
     pub was_here: bool,
 }
 
-/// What a reference means now: which files of which commit. Asks the hub, and fetches no weights. Offline, what is on disk already.
+/// What a reference means now: which files of which commit. Asks the hub, and fetches no weights. Offline,
+/// what is on disk already.
 pub fn resolve(
     client: &Client,
     reference: &Reference,
@@ -242,7 +243,8 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
             reason: reason.to_owned(),
         });
     }
-    // What is signed stands in the query and changes; what the file is, the host says. Where it does not, all of the address counts.
+    // What is signed stands in the query and changes; what the file is, the host says. Where it does not, all
+    // of the address counts.
     let version =
         ["etag", "last-modified"].into_iter().find_map(|name| answers::header(&answer.headers, name));
     let whole = url.split('#').next().unwrap_or_default();
@@ -284,15 +286,16 @@ impl Plan {
 }
 
 impl Plan {
-    /// Whether the host of its files answers at all now: what is asked before a download goes on whose line was away.
+    /// Whether the host of its files answers at all now: what is asked before a download goes on whose line
+    /// was away.
     pub fn is_answered(&self, client: &Client) -> bool {
         let Some(file) = self.files.iter().find(|file| file.size > 0) else { return true };
         !matches!(client.get(&file.uri, Some((0, 1))), Err(Failure::Connection(error)) if crate::retry::is_passing(&error))
     }
 }
 
-/// Brings all files of a plan to disk, from where an earlier attempt ended, and records where they came from. Whether there is room
-/// for [`Plan::missing_bytes`] is for the caller to see to.
+/// Brings all files of a plan to disk, from where an earlier attempt ended, and records where they came from.
+/// Whether there is room for [`Plan::missing_bytes`] is for the caller to see to.
 pub fn fetch(
     client: &Client,
     plan: &Plan,
@@ -359,9 +362,9 @@ pub struct Kept {
 /// A model that is whole and not known yet is about to be.
 const ADDING_MAX: Duration = Duration::from_secs(3600);
 
-/// Deletes what was never finished: the files of a model that is not whole, those that came whole included; beside a model that is
-/// whole what is partial; and a model that came whole and could not be made known. Of what another process fetches nothing. Returns how
-/// many files and bytes on disk that were.
+/// Deletes what was never finished: the files of a model that is not whole, those that came whole included;
+/// beside a model that is whole what is partial; and a model that came whole and could not be made known. Of
+/// what another process fetches nothing. Returns how many files and bytes on disk that were.
 pub fn forget_partial(root: &Path, kept: &Kept) -> Result<(usize, u64), HubError> {
     let known: Vec<PathBuf> = kept.known.iter().map(|path| resolved(path)).collect();
     let (mut files, mut bytes) = (0, 0);

@@ -1,4 +1,5 @@
-//! Fetching ranges of one file: what is asked, which answers are taken, and what a failure means for that range alone.
+//! Fetching ranges of one file: what is asked, which answers are taken, and what a failure means for that
+//! range alone.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -62,7 +63,8 @@ impl Fetch<'_> {
     /// One fetcher: claims chunks and brings them until there are none, or somebody ends the work.
     pub(crate) fn run(&self, fetcher: usize) {
         let (mut partial, mut tries) = (Vec::new(), 0);
-        // Until everything was read: the reader may find that a chunk of an earlier attempt has to come again.
+        // Until everything was read: the reader may find that a chunk of an earlier attempt has to come
+        // again.
         while !self.work.is_over() {
             if self.work.claim(fetcher).is_none() {
                 if self.work.claimed(fetcher).is_none() {
@@ -96,7 +98,8 @@ impl Fetch<'_> {
             }
             Trouble::Passing(error) => {
                 tracing::debug!(%error, tries, file = %self.file.name, "a range is asked for again");
-                // A signed address may lead to a machine that is gone: after two tries the hub is asked for another.
+                // A signed address may lead to a machine that is gone: after two tries the hub is asked for
+                // another.
                 if *tries > 2 {
                     self.forget_location();
                 }

@@ -8,8 +8,8 @@ use crate::{HubError, address};
 /// Real hubs need one or two.
 pub(crate) const HOPS_MAX: usize = 5;
 
-/// Where a redirect leads, if it may be followed. `first_is_public` says whether the first host of the chain was one of the internet:
-/// such a host may send nobody to a machine of the user's own network.
+/// Where a redirect leads, if it may be followed. `first_is_public` says whether the first host of the chain
+/// was one of the internet: such a host may send nobody to a machine of the user's own network.
 pub(crate) fn target(from: &Uri, location: &str, first_is_public: bool) -> Result<Uri, HubError> {
     let refuse = |reason: &str| HubError::Redirect {
         from: host(from),

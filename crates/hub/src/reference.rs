@@ -19,7 +19,8 @@ const DOCKER_HOST: &str = "registry-1.docker.io";
 /// Hosts that all mean the hub itself.
 const HUB_HOSTS: [&str; 4] = ["hf.co", "huggingface.co", "www.huggingface.co", "hub"];
 
-/// What a text means. Parsing looks at no disk: `org/repo` may be a path too, and whoever asks looks there first.
+/// What a text means. Parsing looks at no disk: `org/repo` may be a path too, and whoever asks looks there
+/// first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reference {
     /// A repository of the hub.
@@ -118,7 +119,8 @@ impl fmt::Display for HubReference {
 }
 
 impl Reference {
-    /// The whole of it, for comparing and for asking again: an address with its query, which may hold a secret. Display is for people.
+    /// The whole of it, for comparing and for asking again: an address with its query, which may hold a
+    /// secret. Display is for people.
     pub fn whole(&self) -> String {
         match self {
             Self::Url(url) => url.clone(),
@@ -204,7 +206,8 @@ fn parse_url(text: &str, rest: &str) -> Result<Reference, String> {
     Ok(Reference::Url(text.to_owned()))
 }
 
-/// `org/repo`, or `org/repo/resolve/REVISION/FILE` and the same with `blob` and `tree`, as browsers show them.
+/// `org/repo`, or `org/repo/resolve/REVISION/FILE` and the same with `blob` and `tree`, as browsers show
+/// them.
 fn parse_repo_url(path: &str) -> Result<HubReference, String> {
     let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
     let parts: Vec<&str> = path.splitn(5, '/').collect();

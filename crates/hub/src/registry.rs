@@ -1,7 +1,8 @@
-//! Models of OCI registries: Ollama's, Docker's and others that speak the distribution protocol. A manifest names layers by digest
-//! and size; one of them is a GGUF file.
+//! Models of OCI registries: Ollama's, Docker's and others that speak the distribution protocol. A manifest
+//! names layers by digest and size; one of them is a GGUF file.
 //!
-//! Source: OCI distribution specification 1.1; Docker's token authentication. Media types are those of Ollama and of Docker Model Runner.
+//! Source: OCI distribution specification 1.1; Docker's token authentication. Media types are those of Ollama
+//! and of Docker Model Runner.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -288,7 +289,8 @@ impl Client {
         }
     }
 
-    /// Gets the token that a 401 of a registry asks for, and keeps it for that registry alone; false if it asks for none.
+    /// Gets the token that a 401 of a registry asks for, and keeps it for that registry alone; false if it
+    /// asks for none.
     pub(crate) fn answer_challenge(&self, answer: &Answer, cancel: &Cancel) -> Result<bool, HubError> {
         let challenge = answers::header(&answer.headers, "www-authenticate").and_then(parse_challenge);
         let Some(Challenge { realm, service, scope }) = challenge else { return Ok(false) };

@@ -1,4 +1,5 @@
-//! Which files of a repository are the model: a quantisation of a GGUF repository, or the shards of a safetensors one.
+//! Which files of a repository are the model: a quantisation of a GGUF repository, or the shards of a
+//! safetensors one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +8,8 @@ use serde_json::Value;
 use crate::errors::quoted;
 use crate::{HubError, RepoFile, Snapshot, names};
 
-/// Types of weights that exo computes with, as the names of GGUF files have them. Longer ones stand before what they contain.
+/// Types of weights that exo computes with, as the names of GGUF files have them. Longer ones stand before
+/// what they contain.
 const LABELS: &[&str] = &[
     "Q2_K_S", "Q2_K_L", "Q2_K_XL", "Q2_K", "Q3_K_XL", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q3_K", "Q4_K_XL",
     "Q4_K_S", "Q4_K_M", "Q4_K_L", "Q4_K", "Q5_K_XL", "Q5_K_S", "Q5_K_M", "Q5_K_L", "Q5_K", "Q6_K_XL",
@@ -112,8 +114,9 @@ pub fn variants(snapshot: &Snapshot) -> Vec<Variant> {
     variants
 }
 
-/// Those of them that are worth choosing from, largest first: whole, of types that exo computes with, and beyond eight bits and a half only
-/// where there is nothing smaller. More only costs: whoever wants 16 bits names them.
+/// Those of them that are worth choosing from, largest first: whole, of types that exo computes with, and
+/// beyond eight bits and a half only where there is nothing smaller. More only costs: whoever wants 16 bits
+/// names them.
 pub fn usable(all: &[Variant]) -> Vec<&Variant> {
     let is_wide = |v: &Variant| ["F32", "FP32", "F16", "FP16", "BF16"].contains(&v.label.as_str());
     let usable = || all.iter().filter(|v| v.is_supported && v.problem.is_none());
@@ -298,7 +301,8 @@ fn safetensors_variant(snapshot: &Snapshot) -> Option<Variant> {
     Some(Variant { label: "safetensors".to_owned(), files: weights, is_supported: true, problem: None })
 }
 
-/// `model.safetensors` and `model-00001-of-00002.safetensors`; not `consolidated.safetensors`, which is the same weights once more.
+/// `model.safetensors` and `model-00001-of-00002.safetensors`; not `consolidated.safetensors`, which is the
+/// same weights once more.
 fn is_model_safetensors(path: &str) -> bool {
     path.starts_with("model") && path.ends_with(".safetensors") && !path.contains('/')
 }

@@ -43,9 +43,10 @@ impl Settings {
         })
     }
 
-    /// From the variables that the hub's own tools read: `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_OFFLINE`,
-    /// and `EXO_OFFLINE`. The proxy is that of `HTTPS_PROXY` and its like. A token comes from the environment, else from what
-    /// `exo login hub` keeps in `data_dir`, else from the file of the hub's own tools.
+    /// From the variables that the hub's own tools read: `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`,
+    /// `HF_HOME`, `HF_HUB_OFFLINE`, and `EXO_OFFLINE`. The proxy is that of `HTTPS_PROXY` and its like. A
+    /// token comes from the environment, else from what `exo login hub` keeps in `data_dir`, else from the
+    /// file of the hub's own tools.
     pub fn from_env(
         home: &Path,
         data_dir: &Path,
@@ -77,7 +78,8 @@ impl Settings {
         })
     }
 
-    /// The same for another hub, or with another token. What the environment has goes to no hub but the one that it is for.
+    /// The same for another hub, or with another token. What the environment has goes to no hub but the one
+    /// that it is for.
     pub fn aimed(mut self, endpoint: Option<&str>, token: Option<&str>) -> Result<Self, HubError> {
         if let Some(text) = endpoint {
             let endpoint = parse_endpoint("the hub's address", text)?;
@@ -111,7 +113,8 @@ impl Settings {
         Ok(self)
     }
 
-    /// Whether a request to this address carries the token: to the hub alone, and readable on the way by no one.
+    /// Whether a request to this address carries the token: to the hub alone, and readable on the way by no
+    /// one.
     pub(crate) fn token_for(&self, uri: &Uri) -> Option<&Token> {
         let is_hub =
             address::origin(uri).is_some() && address::origin(uri) == address::origin(&self.endpoint);

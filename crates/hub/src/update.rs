@@ -1,5 +1,5 @@
-//! What a model that was fetched would be if it were fetched now: the same reference is asked again, and what differs is said file by
-//! file. Files that have not changed are not fetched again.
+//! What a model that was fetched would be if it were fetched now: the same reference is asked again, and what
+//! differs is said file by file. Files that have not changed are not fetched again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,8 @@ pub struct HaveSize {
     pub chunks_here: u64,
 }
 
-/// What the reference of a model means now, in the quantisation that was fetched; at `commit`, if that is named.
+/// What the reference of a model means now, in the quantisation that was fetched; at `commit`, if that is
+/// named.
 pub fn resolve_again(
     client: &Client,
     origin: &Origin,
@@ -140,7 +141,8 @@ fn differs(before: &OriginFile, now: &PlannedFile) -> bool {
 }
 
 impl Plan {
-    /// Which revision its files are of, as a name of a folder: a commit, or what stands for one at a registry.
+    /// Which revision its files are of, as a name of a folder: a commit, or what stands for one at a
+    /// registry.
     pub fn revision(&self) -> String {
         let folder = self.folder.parent().and_then(Path::file_name).unwrap_or_default();
         self.commit.clone().unwrap_or_else(|| folder.to_string_lossy().into_owned())
@@ -170,8 +172,8 @@ impl Plan {
         have
     }
 
-    /// Gives files that have not changed a second name in the folder of this plan. On a disk without hard links they are fetched again.
-    /// Returns these names.
+    /// Gives files that have not changed a second name in the folder of this plan. On a disk without hard
+    /// links they are fetched again. Returns these names.
     pub fn link_unchanged(&self, root: &Path, copies: &[(Origin, PathBuf)]) -> Vec<PathBuf> {
         let (folder, mut linked) = (self.folder(root), Vec::new());
         for file in &self.files {

@@ -1,11 +1,13 @@
-//! Which chunks of a file are held, who fetches which, and how many fetch at once. Shared by the threads of one download.
+//! Which chunks of a file are held, who fetches which, and how many fetch at once. Shared by the threads of
+//! one download.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::HubError;
 
-/// Chunks that wait to be synchronised, before fetchers wait for the disk: what a power cut costs beside those in flight.
+/// Chunks that wait to be synchronised, before fetchers wait for the disk: what a power cut costs beside
+/// those in flight.
 const UNSYNCED_MAX: usize = 8;
 /// Bytes that one request asks for: few requests, and still enough left to share.
 const RUN_BYTES_MAX: u64 = 64 << 20;
@@ -192,7 +194,8 @@ impl Work {
         state.in_flight[fetcher] += bytes;
     }
 
-    /// What came of a fetcher's chunk is no chunk in flight any more: it is whole, or another fetcher brings it.
+    /// What came of a fetcher's chunk is no chunk in flight any more: it is whole, or another fetcher brings
+    /// it.
     pub(crate) fn clear_in_flight(&self, fetcher: usize) {
         self.lock().in_flight[fetcher] = 0;
     }

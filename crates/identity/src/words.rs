@@ -1,7 +1,7 @@
 //! Four words that two people read to each other: the same on both machines exactly if nobody stands between.
 
-/// Words for a secret that only the two machines have, the same from either side. 32 bits: enough for two people in one room to catch
-/// a mistaken or planted key, if whoever stands between cannot try many secrets.
+/// Words for a secret that only the two machines have, the same from either side. 32 bits: enough for two
+/// people in one room to catch a mistaken or planted key, if whoever stands between cannot try many secrets.
 pub fn check_words(secret: &[u8; 32]) -> [&'static str; 4] {
     let hash = blake3::derive_key("exo check words v2", secret);
     std::array::from_fn(|i| WORDS[usize::from(hash[i])])

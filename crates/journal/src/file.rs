@@ -20,8 +20,9 @@ pub(crate) fn open(path: &Path) -> Result<(Database, bool), JournalError> {
     let seen = repaired.clone();
     let mut builder = builder();
     builder.set_repair_callback(move |_| seen.set(true));
-    // A damaged file may trip an assertion inside redb: that, too, is a damaged file and not a crash. Its checksums
-    // are compared now, because what is damaged below the log's table would trip one later, in a write.
+    // A damaged file may trip an assertion inside redb: that, too, is a damaged file and not a crash. Its
+    // checksums are compared now, because what is damaged below the log's table would trip one later, in a
+    // write.
     let opened = catch_unwind(AssertUnwindSafe(|| {
         let mut db = builder.open(path)?;
         let sound = db.check_integrity()?;

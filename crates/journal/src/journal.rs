@@ -19,16 +19,16 @@ pub const STATE_BYTES_MAX: usize = 64 << 20;
 /// [`Journal::read_from`] stops after this many bytes, so that an answer fits a frame.
 pub const READ_BYTES_MAX: usize = 8 << 20;
 
-/// Counts the encoding of entries too: 2 has the size of the cache in placements, 3 the packed bytes of models, 4 says in each
-/// entry and snapshot which format it has.
+/// Counts the encoding of entries too: 2 has the size of the cache in placements, 3 the packed bytes of
+/// models, 4 says in each entry and snapshot which format it has.
 const FORMAT: u32 = 4;
-/// The oldest format whose entries are still read. Such a file gets the present number when it is opened: what is written to
-/// it from then on, the build that made it could not read.
+/// The oldest format whose entries are still read. Such a file gets the present number when it is opened:
+/// what is written to it from then on, the build that made it could not read.
 const FORMAT_OLDEST: u32 = 3;
 /// Entry number to chain hash after it (32 bytes) and payload.
 const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
-/// Single values: the format, the head, the base (head of the snapshot, or of the empty log), and the state with
-/// its BLAKE3 hash before it.
+/// Single values: the format, the head, the base (head of the snapshot, or of the empty log), and the state
+/// with its BLAKE3 hash before it.
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
 const KEY_FORMAT: &str = "format";
 const KEY_HEAD: &str = "head";
@@ -137,7 +137,8 @@ impl Journal {
         Ok(head)
     }
 
-    /// Takes back the entries behind `after`, an end that this log had: their write was answered as failed, and is there all the same.
+    /// Takes back the entries behind `after`, an end that this log had: their write was answered as failed,
+    /// and is there all the same.
     pub fn take_back(&mut self, after: LogHead) -> Result<(), SnapshotError> {
         if self.hash_at(after.index).map_err(SnapshotError::Storage)? != Some(after.hash) {
             return Err(SnapshotError::NotInLog { upto: after, head: self.head });
@@ -151,8 +152,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Up to `max` entries from entry `seq` on, each with its number; also stops after [`READ_BYTES_MAX`]. Entries
-    /// that a snapshot replaced are gone: the answer then starts behind it.
+    /// Up to `max` entries from entry `seq` on, each with its number; also stops after [`READ_BYTES_MAX`].
+    /// Entries that a snapshot replaced are gone: the answer then starts behind it.
     pub fn read_from(&self, seq: u64, max: usize) -> Result<Vec<(u64, Vec<u8>)>, StorageFailure> {
         let txn = self.db.begin_read().map_err(storage)?;
         let log = txn.open_table(LOG)?;
@@ -206,8 +207,8 @@ impl Journal {
         Ok(Some(Snapshot { head: self.base, state: state.to_vec() }))
     }
 
-    /// Throws the whole log away for another's snapshot and what followed it: a joiner, or a node whose history
-    /// lost. All of it or nothing.
+    /// Throws the whole log away for another's snapshot and what followed it: a joiner, or a node whose
+    /// history lost. All of it or nothing.
     pub fn install_snapshot(
         &mut self,
         snapshot: &Snapshot,

@@ -1,10 +1,11 @@
 //! The event log: append, hash chain, snapshot, replay.
 //!
-//! One `redb` file. Entry `seq` has `seq` entries before it and carries the hash of the chain after it, so that two
-//! logs with equal [heads](exo_types::LogHead) are equal, and a changed entry is found. A [`Snapshot`] stands for the entries before it; the chain goes on from its head.
+//! One `redb` file. Entry `seq` has `seq` entries before it and carries the hash of the chain after it, so
+//! that two logs with equal [heads](exo_types::LogHead) are equal, and a changed entry is found. A
+//! [`Snapshot`] stands for the entries before it; the chain goes on from its head.
 //!
-//! The chain finds damage and tampering by whoever cannot rewrite the rest of the file. Against whoever can, the
-//! head must be known elsewhere too: members compare theirs.
+//! The chain finds damage and tampering by whoever cannot rewrite the rest of the file. Against whoever can,
+//! the head must be known elsewhere too: members compare theirs.
 //!
 //! Every call touches the disk and waits for it: call from a blocking thread.
 //!

@@ -296,8 +296,8 @@ fn work_that_was_not_committed_leaves_nothing() {
     assert_eq!(bench.open().head(), head);
 }
 
-/// A process killed at any moment leaves some prefix of its writes to the file. Copies taken while the journal is
-/// open are such files: they hold what was acknowledged, and opening says that it recovered.
+/// A process killed at any moment leaves some prefix of its writes to the file. Copies taken while the
+/// journal is open are such files: they hold what was acknowledged, and opening says that it recovered.
 #[test]
 fn a_killed_process_loses_nothing_that_was_acknowledged() {
     let bench = Bench::new();
@@ -405,8 +405,8 @@ fn fold(state: &[u8], payloads: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Snapshot and tail fold to the same state as all entries, whatever happened in between; and the chain is
-    /// that of a log that was never snapshot.
+    /// Snapshot and tail fold to the same state as all entries, whatever happened in between; and the chain
+    /// is that of a log that was never snapshot.
     #[test]
     fn replay_from_a_snapshot_equals_replay_from_the_start(steps in steps()) {
         let bench = Bench::new();

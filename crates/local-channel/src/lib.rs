@@ -1,7 +1,8 @@
 //! Where a user's commands reach the node of a data folder: a Unix socket, or a named pipe on Windows.
 //!
-//! No secret crosses it. The node asks the system who connects and serves its own user (and root, or the system itself); a command
-//! asks the system whose channel it is before it writes a byte, so that whoever takes the name after a crash learns nothing.
+//! No secret crosses it. The node asks the system who connects and serves its own user (and root, or the
+//! system itself); a command asks the system whose channel it is before it writes a byte, so that whoever
+//! takes the name after a crash learns nothing.
 
 #![deny(unsafe_code)] // allowed in the file that calls Windows
 
@@ -28,14 +29,15 @@ pub struct LocalListener(system::Listener);
 pub type LocalStream = system::ServerStream;
 
 impl LocalListener {
-    /// Opens the channel of the node on `data_dir`; with it comes the path at which commands find it. The node holds the folder's
-    /// lock: what lies there was left by one that has ended.
+    /// Opens the channel of the node on `data_dir`; with it comes the path at which commands find it. The
+    /// node holds the folder's lock: what lies there was left by one that has ended.
     pub fn open(data_dir: &Path) -> io::Result<(Self, PathBuf)> {
         let (listener, path) = system::Listener::open(data_dir)?;
         Ok((Self(listener), path))
     }
 
-    /// The next connection of the node's user. Others are refused, and the wait goes on. Dropping the future loses none.
+    /// The next connection of the node's user. Others are refused, and the wait goes on. Dropping the future
+    /// loses none.
     pub async fn accept(&self) -> io::Result<LocalStream> {
         self.0.accept().await
     }

@@ -1,5 +1,6 @@
-//! A named pipe. Its name is drawn at each start, its access list has the node's user and the system only, and a command looks
-//! whether the pipe's owner is its own user: any user may make a pipe of any name that is free.
+//! A named pipe. Its name is drawn at each start, its access list has the node's user and the system only,
+//! and a command looks whether the pipe's owner is its own user: any user may make a pipe of any name that is
+//! free.
 
 mod security;
 
@@ -23,7 +24,8 @@ pub type ServerStream = NamedPipeServer;
 pub struct Listener {
     path: PathBuf,
     descriptor: Descriptor,
-    /// The instance that the next client gets. There is one at all times, so that nobody else can be the first of this name.
+    /// The instance that the next client gets. There is one at all times, so that nobody else can be the
+    /// first of this name.
     waiting: Mutex<NamedPipeServer>,
 }
 

@@ -1,9 +1,9 @@
 //! Copies of requests: of this node's own in the memory of another member, of others' here.
 //!
-//! Whoever drives a request tells one other member of it and of its tokens, a few times a second; one that computes for it where
-//! there is one. When its node is lost, the copy is given to the member that its client turns to, against the hash of the secret
-//! that the client was given. What is lost with the node is computed again, to the same tokens. A copy goes [`KEPT_FOR`] after the
-//! last that was heard of it.
+//! Whoever drives a request tells one other member of it and of its tokens, a few times a second; one that
+//! computes for it where there is one. When its node is lost, the copy is given to the member that its client
+//! turns to, against the hash of the secret that the client was given. What is lost with the node is computed
+//! again, to the same tokens. A copy goes [`KEPT_FOR`] after the last that was heard of it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -355,7 +355,8 @@ impl NodeMachine {
         self.send_backup(from, BackupMessage::Dropped { request, has_room });
     }
 
-    /// A member has no copy of an own request, or none without a gap. One that has room is told all of it again.
+    /// A member has no copy of an own request, or none without a gap. One that has room is told all of it
+    /// again.
     fn copy_dropped(&mut self, from: NodeId, request: RequestId, has_room: bool) {
         let mut own = self.backups.own.values_mut();
         let own = own.find(|own| own.start.request == request && own.keeper == Some(from));
@@ -476,14 +477,15 @@ impl NodeMachine {
     }
 }
 
-/// What shows a keeper that the asker knows the hash of the secret. Every member is asked, and what one is shown is worth nothing with
-/// another.
+/// What shows a keeper that the asker knows the hash of the secret. Every member is asked, and what one is
+/// shown is worth nothing with another.
 fn shown(proof: &[u8; 32], request: RequestId, asker: NodeId, keeper: NodeId) -> blake3::Hash {
     let parts = [&b"exo claims a request"[..], &request.0.to_le_bytes(), &asker.0, &keeper.0];
     blake3::keyed_hash(proof, &parts.concat())
 }
 
-/// What shows the asker that a copy is from who was given the hash of the secret by the request's node: others make up none.
+/// What shows the asker that a copy is from who was given the hash of the secret by the request's node:
+/// others make up none.
 fn given(
     proof: &[u8; 32],
     request: RequestId,

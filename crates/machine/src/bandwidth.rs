@@ -1,8 +1,8 @@
 //! How fast bytes come from each member, as this node receives them.
 //!
-//! Whoever receives measures: a sender cannot seem faster than it is. Weights that are fetched are counted as they come. Where
-//! none are, a burst of 1 MiB is asked for when two members have met and when the number is old, one at a time, and never
-//! while any member computes.
+//! Whoever receives measures: a sender cannot seem faster than it is. Weights that are fetched are counted as
+//! they come. Where none are, a burst of 1 MiB is asked for when two members have met and when the number is
+//! old, one at a time, and never while any member computes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -82,7 +82,8 @@ impl Bandwidths {
         self.computed_at = Some(now);
     }
 
-    /// The member whose burst is due, if it is quiet and nothing else is measured. `open` are those with a data link.
+    /// The member whose burst is due, if it is quiet and nothing else is measured. `open` are those with a
+    /// data link.
     pub(crate) fn due(&mut self, now: Time, me: NodeId, open: &BTreeSet<NodeId>) -> Option<NodeId> {
         self.peers.retain(|node, _| open.contains(node));
         for node in open.iter().filter(|node| **node != me) {

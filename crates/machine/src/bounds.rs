@@ -1,5 +1,5 @@
-//! Every wait of a node's machine, with its bound: the table in `docs/failure-model.md`, which `cargo run -p exo-node
-//! --example failure_model` writes.
+//! Every wait of a node's machine, with its bound: the table in `docs/failure-model.md`, which
+//! `cargo run -p exo-node --example failure_model` writes.
 
 use exo_cluster::bounds::{Bound, time};
 

@@ -58,7 +58,8 @@ pub(crate) struct Asks {
     open: BTreeMap<u64, OpenAsk>,
     /// For the coordinator that is being elected.
     early: Vec<EarlyAsk>,
-    /// Models whose room is in use, when they are asked for again, and what their requests are told meanwhile.
+    /// Models whose room is in use, when they are asked for again, and what their requests are told
+    /// meanwhile.
     pub(crate) waits_for_room: BTreeMap<ModelId, (Time, String)>,
 }
 
@@ -242,8 +243,8 @@ impl NodeMachine {
         }
     }
 
-    /// Entries of this coordinator are on disk: members get them, askers their answers. If the epoch in which they were decided is
-    /// over, they are entries of the log like others, and nothing is announced.
+    /// Entries of this coordinator are on disk: members get them, askers their answers. If the epoch in which
+    /// they were decided is over, they are entries of the log like others, and nothing is announced.
     fn own_written(&mut self, append: Durable<OwnAppend>) {
         let is_over = self.leader != Some((append.get().epoch, self.me));
         if !is_over {
@@ -285,7 +286,8 @@ impl NodeMachine {
         let reason = failure.reason.as_str();
         let what = match unwritten {
             Unwritten::Epoch(epoch) => {
-                // Announcing what a restart would forget could give two coordinators one epoch: nothing is done in it.
+                // Announcing what a restart would forget could give two coordinators one epoch: nothing is
+                // done in it.
                 tracing::error!(%epoch, reason, "the epoch cannot be kept");
                 self.feed_membership(exo_membership::Input::NotPersisted(epoch));
                 "who coordinates cannot be kept, so this node neither leads nor follows until it can"
@@ -474,8 +476,8 @@ impl NodeMachine {
         self.instances_now(instances);
     }
 
-    /// Where commands of a later epoch wait until this node follows it: its announcement came before them on the same link, but is
-    /// followed only when the epoch is on the disk. Only the last epoch's wait.
+    /// Where commands of a later epoch wait until this node follows it: its announcement came before them on
+    /// the same link, but is followed only when the epoch is on the disk. Only the last epoch's wait.
     fn early(&mut self, from: NodeId, epoch: Epoch) -> Option<&mut EarlyCommands> {
         let jump = epoch.counter.saturating_sub(self.leader.map_or(0, |(seen, _)| seen.counter));
         if epoch.key != from || jump > EPOCH_JUMP_MAX {
@@ -524,8 +526,8 @@ impl NodeMachine {
 
     // ---- asking the coordinator ----
 
-    /// Asks the coordinator, which may be this node. While one is being elected the question waits. The asker hears in any
-    /// case: an answer, or that none came.
+    /// Asks the coordinator, which may be this node. While one is being elected the question waits. The asker
+    /// hears in any case: an answer, or that none came.
     pub(crate) fn ask(&mut self, asker: Asker, ask: ControlAsk) {
         self.ask_since(self.now.time, asker, ask);
     }

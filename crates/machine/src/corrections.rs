@@ -1,10 +1,12 @@
-//! What the steps of this node's own stages teach of its devices: how much faster or slower than their measured rates say.
+//! What the steps of this node's own stages teach of its devices: how much faster or slower than their
+//! measured rates say.
 //!
-//! Each node watches its own engines and nobody else's, so that no member can make another's device look slow, and reports the factors
-//! beside the rates: every node plans with the same numbers. Only a step that had the node to itself counts: one token of one stream, or a
-//! prompt from its beginning. From what it took goes what no rate decides; the rest against [`exo_planner::expected_step`] is a sample. The factor is the
-//! median of the last samples. It is in memory only, so it is gone with the process, and with it threads, cores, share, driver and build; and
-//! it is forgotten when the device was lost or its rates are others.
+//! Each node watches its own engines and nobody else's, so that no member can make another's device look
+//! slow, and reports the factors beside the rates: every node plans with the same numbers. Only a step that
+//! had the node to itself counts: one token of one stream, or a prompt from its beginning. From what it took
+//! goes what no rate decides; the rest against [`exo_planner::expected_step`] is a sample. The factor is the
+//! median of the last samples. It is in memory only, so it is gone with the process, and with it threads,
+//! cores, share, driver and build; and it is forgotten when the device was lost or its rates are others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -86,7 +88,8 @@ impl Basis {
 struct Factor(VecDeque<u16>);
 
 impl Factor {
-    /// Takes in what a step took beside what was expected. Nothing is learned where rates decide less than half of it.
+    /// Takes in what a step took beside what was expected. Nothing is learned where rates decide less than
+    /// half of it.
     fn learn(&mut self, expected: ExpectedStep, took_ns: u64) {
         let ExpectedStep { rated_ns, fixed_ns } = expected;
         if took_ns == 0 || rated_ns < fixed_ns {
@@ -129,8 +132,8 @@ impl Lessons {
         self.in_flight.swap_remove(index).size
     }
 
-    /// It is done with it: a sample, where this was one and enough of them are there. Of which phase, behind how many tokens or for how many
-    /// of a prompt, and how long it took.
+    /// It is done with it: a sample, where this was one and enough of them are there. Of which phase, behind
+    /// how many tokens or for how many of a prompt, and how long it took.
     pub(crate) fn sampled(
         &mut self,
         engine: EngineId,
@@ -209,7 +212,8 @@ impl Lessons {
 fn size_of(frame: &StepFrame) -> Option<StepSize> {
     let [sequence] = frame.sequences.as_slice() else { return None };
     match (sequence.start, sequence.tokens.len()) {
-        // A prompt is cut where it would take long. Only its last part computes the head, which is little beside it.
+        // A prompt is cut where it would take long. Only its last part computes the head, which is little
+        // beside it.
         (0, tokens) if tokens >= PROMPT_TOKENS_MIN => Some(StepSize::Prompt { tokens: tokens as u32 }), // a context is a `u32`
         (depth @ 1.., 1) => Some(StepSize::Token { depth }),
         _ => None,

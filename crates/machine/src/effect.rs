@@ -38,14 +38,16 @@ pub enum Effect {
         /// For each address.
         within: Duration,
     },
-    /// Try whether anything listens where a member was. Answer `Refused` if every address refuses; nothing otherwise.
+    /// Try whether anything listens where a member was. Answer `Refused` if every address refuses; nothing
+    /// otherwise.
     Probe {
         /// Who listened there.
         peer: NodeId,
         /// Where, over TCP.
         addresses: Vec<SocketAddr>,
     },
-    /// Ask a member for a burst of 1 MiB at most and measure how fast it comes. Answer `Received`, with 0 bytes if it did not.
+    /// Ask a member for a burst of 1 MiB at most and measure how fast it comes. Answer `Received`, with 0
+    /// bytes if it did not.
     Burst {
         /// Who sends it.
         from: NodeId,
@@ -100,7 +102,8 @@ pub enum Effect {
         /// What.
         spec: Box<ShardSpec>,
     },
-    /// Drop its sequences and its kept pages but some, after the jobs before. Answer `Rewired` with the same position and term.
+    /// Drop its sequences and its kept pages but some, after the jobs before. Answer `Rewired` with the same
+    /// position and term.
     Rewire {
         /// Which.
         engine: EngineId,
@@ -278,7 +281,8 @@ pub enum JoinEffect {
         with: NodeId,
         /// Where.
         addresses: Vec<SocketAddr>,
-        /// Leave out those that are neither this machine nor on a private network of it: no person named them.
+        /// Leave out those that are neither this machine nor on a private network of it: no person named
+        /// them.
         only_near: bool,
         /// It must have proved its key by then, at all addresses together.
         proof_within: Duration,

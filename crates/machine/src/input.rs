@@ -1,7 +1,7 @@
 //! Everything that can happen to a node, as plain values.
 //!
-//! An input is either news from outside (a link, a message, a sample, a question) or the answer to an [`Effect`]. Each
-//! answer carries the id of its effect, so that a late one is recognised.
+//! An input is either news from outside (a link, a message, a sample, a question) or the answer to an
+//! [`Effect`]. Each answer carries the id of its effect, so that a late one is recognised.
 //!
 //! [`Effect`]: crate::Effect
 
@@ -28,7 +28,8 @@ use crate::joining::{JoinAnswer, JoinAsk, JoinByCode};
 pub struct Now {
     /// Since an origin of the caller's; never runs backwards.
     pub time: Time,
-    /// Seconds since 1970 by the system's clock. Decides nothing but the join window, entries of the log of trust and what is shown.
+    /// Seconds since 1970 by the system's clock. Decides nothing but the join window, entries of the log of
+    /// trust and what is shown.
     pub unix_s: u64,
 }
 
@@ -114,7 +115,8 @@ pub enum Input {
         /// What happened at the last address.
         reason: String,
     },
-    /// Every address of a [`crate::Effect::Probe`] refused a connection; perhaps several times. Nothing comes where one did not.
+    /// Every address of a [`crate::Effect::Probe`] refused a connection; perhaps several times. Nothing comes
+    /// where one did not.
     Refused {
         /// Who listened there.
         peer: NodeId,

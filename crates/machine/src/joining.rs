@@ -1,8 +1,9 @@
 //! Whom to join and whom to let in. Discovery gives addresses; trust comes from the join exchange only.
 //!
-//! A node is *fresh* while its join window is open and it is alone and unused. Fresh nodes join what they find: a cluster with
-//! members first, else the fresh node with the lowest key, so that several fresh nodes starting together end up in one
-//! cluster. A node that is alone and not fresh joins whom a person named (`--peer`) and nobody else; one with members, nobody.
+//! A node is *fresh* while its join window is open and it is alone and unused. Fresh nodes join what they
+//! find: a cluster with members first, else the fresh node with the lowest key, so that several fresh nodes
+//! starting together end up in one cluster. A node that is alone and not fresh joins whom a person named
+//! (`--peer`) and nobody else; one with members, nobody.
 //!
 //! | step of the one who joins | step of the one who lets in |
 //! |---|---|
@@ -12,7 +13,8 @@
 //! | the answer is a [`Welcome`]: both may connect now (`members`) | the answer goes out |
 //! | that log comes (`trust_of_other`), is checked entry by entry, and replaces the own one ([`MoveIn`]) | |
 //!
-//! **Architecture invariant:** the wall clock is only compared with the join window and written into entries of the log of trust.
+//! **Architecture invariant:** the wall clock is only compared with the join window and written into entries
+//! of the log of trust.
 
 mod admitting;
 mod asking;
@@ -72,8 +74,8 @@ const REASON_CHARS_MAX: usize = 500;
 /// The deadline of a machine that waits for nothing.
 const NEVER: Time = Time(u64::MAX);
 
-/// What joining needs to know of the rest of the node. When anything in it but `now` has changed, [`Joining::timer`]
-/// is called, so that what waited for it goes on.
+/// What joining needs to know of the rest of the node. When anything in it but `now` has changed,
+/// [`Joining::timer`] is called, so that what waited for it goes on.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Now.
@@ -106,17 +108,20 @@ impl Context<'_> {
         self.trust.view().members().keys().eq([&self.me()])
     }
 
-    /// Whether this node may still move to a cluster that it finds, without a person's word: nothing would be lost.
+    /// Whether this node may still move to a cluster that it finds, without a person's word: nothing would be
+    /// lost.
     pub fn is_fresh(&self) -> bool {
         self.is_alone() && !self.state.is_used() && !self.has_new_model && self.is_window_open()
     }
 
-    /// Whether this node may leave its own cluster for another now; `is_named`: a person named who lets it in.
+    /// Whether this node may leave its own cluster for another now; `is_named`: a person named who lets it
+    /// in.
     fn may_move(&self, is_named: bool) -> bool {
         self.is_alone() && !self.is_busy && (is_named || self.is_fresh())
     }
 
-    /// Whether strangers on the local network join on sight: neither the wall clock nor the time that nodes have run has ended that.
+    /// Whether strangers on the local network join on sight: neither the wall clock nor the time that nodes
+    /// have run has ended that.
     pub fn is_window_open(&self) -> bool {
         self.is_window_open_by(self.trust.view())
     }
@@ -143,7 +148,8 @@ pub enum JoiningOutput {
         /// What.
         act: Act,
     },
-    /// A member may be at these addresses as well: remember them behind those known and dial without waiting longer.
+    /// A member may be at these addresses as well: remember them behind those known and dial without waiting
+    /// longer.
     Learn {
         /// Which.
         node: NodeId,
@@ -159,7 +165,8 @@ pub enum JoiningOutput {
     },
     /// The cluster's members or [`Joining::members`] have changed, and with them who may connect.
     MembersChanged,
-    /// Ask this node for its log of trust if its control link is open. If not, [`Joining::wants_trust_of`] says so then.
+    /// Ask this node for its log of trust if its control link is open. If not, [`Joining::wants_trust_of`]
+    /// says so then.
     Pull(NodeId),
     /// Somebody has sent entries of this cluster's log of trust: check them and take them in.
     Entries {
@@ -168,7 +175,8 @@ pub enum JoiningOutput {
         /// In their encoding.
         entries: Vec<Vec<u8>>,
     },
-    /// Replace the log of trust by that of another cluster, and forget the own placements. Answer [`Joining::moved_in`].
+    /// Replace the log of trust by that of another cluster, and forget the own placements. Answer
+    /// [`Joining::moved_in`].
     MoveIn(Box<MoveIn>),
     /// What the view shows of joining has changed.
     Stale,
@@ -261,7 +269,8 @@ struct ConfiguredPeer {
 }
 
 impl Joining {
-    /// Knows no one yet. `peers` are the addresses of `--peer`, `host:port`. Call [`Joining::timer`] to begin.
+    /// Knows no one yet. `peers` are the addresses of `--peer`, `host:port`. Call [`Joining::timer`] to
+    /// begin.
     pub fn new(peers: &[String]) -> Self {
         let peers = peers.iter().map(|text| ConfiguredPeer {
             text: text.clone(),
@@ -296,7 +305,8 @@ impl Joining {
         if node == ctx.me() || is_other_group {
             tracing::trace!(peer = %node, is_other_group, "discovery of this node itself or of another group");
         } else if is_lost {
-            // Anybody can say goodbye in another's name. Who has just proven its key is gone when it does not answer.
+            // Anybody can say goodbye in another's name. Who has just proven its key is gone when it does not
+            // answer.
             let is_proven = |at: Time| ctx.now.time.since(at) < PROOF_LASTS;
             if self.strangers.get(&node).is_some_and(|s| !s.proven.is_some_and(is_proven)) {
                 self.strangers.remove(&node);
@@ -352,8 +362,8 @@ impl Joining {
         self.requests.all()
     }
 
-    /// Nodes that discovery sees and that have a cluster of their own, as they say: who, its name, where. Names are free: of each
-    /// host one, and first those that have proven their keys.
+    /// Nodes that discovery sees and that have a cluster of their own, as they say: who, its name, where.
+    /// Names are free: of each host one, and first those that have proven their keys.
     pub fn others(&self) -> Vec<(NodeId, &str, SocketAddr)> {
         let others = self.strangers.iter().filter(|(_, s)| s.is_discovered && !s.is_fresh);
         let mut others: Vec<_> = others
@@ -437,9 +447,10 @@ impl Joining {
             (addresses, known_name(node, name), is_fresh);
     }
 
-    /// Makes room for one more stranger, if need be in the place of another. Names are free, so first go those of the host that
-    /// has most of them; of these those that did not answer, then those never asked, the oldest first: a name that is real is
-    /// announced again. Keys that answered come last, the one silent for longest first. Whom a person named and who is being asked stay.
+    /// Makes room for one more stranger, if need be in the place of another. Names are free, so first go
+    /// those of the host that has most of them; of these those that did not answer, then those never asked,
+    /// the oldest first: a name that is real is announced again. Keys that answered come last, the one silent
+    /// for longest first. Whom a person named and who is being asked stay.
     fn make_room(&mut self) -> bool {
         if self.strangers.len() < STRANGERS_MAX {
             return true;
@@ -568,7 +579,8 @@ pub fn is_window_open(view: &View, now: Now, ends: Time) -> bool {
     left_s > 0 && now.time < ends
 }
 
-/// For how many seconds more a join window is open by the wall clock. One that was set back by more than a minute does not open it again.
+/// For how many seconds more a join window is open by the wall clock. One that was set back by more than a
+/// minute does not open it again.
 pub fn window_left_s(until_unix_s: u64, now_unix_s: u64) -> u64 {
     let left = until_unix_s.saturating_sub(now_unix_s);
     if left <= JOIN_WINDOW_S + CLOCK_SLACK_S { left.min(JOIN_WINDOW_S) } else { 0 }

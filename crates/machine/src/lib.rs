@@ -1,9 +1,10 @@
 //! One node's logic as a pure machine: inputs in, effects out.
 //!
-//! [`NodeMachine`] composes what a node decides: membership, the coordinator, the worker's reconcile loop, drivers,
-//! schedulers and stages, links, joining, the log. [`NodeMachine::handle`] takes in what happened and says what to do;
-//! [`NodeMachine::next_deadline`] says when time alone changes something. The process (`node`) carries effects out and
-//! brings their answers back; the simulator (`sim`) does the same with an invented world.
+//! [`NodeMachine`] composes what a node decides: membership, the coordinator, the worker's reconcile loop,
+//! drivers, schedulers and stages, links, joining, the log. [`NodeMachine::handle`] takes in what happened
+//! and says what to do; [`NodeMachine::next_deadline`] says when time alone changes something. The process
+//! (`node`) carries effects out and brings their answers back; the simulator (`sim`) does the same with an
+//! invented world.
 //!
 //! | part | decides |
 //! |---|---|
@@ -21,12 +22,13 @@
 //! | `questions` | what the API is answered |
 //! | `view` | what people see |
 //!
-//! [`links`] and [`joining`] keep their state to themselves and name their own deadlines; the machines of `membership` and
-//! `cluster` keep theirs and tick. The other parts are pages of [`NodeMachine`] and share its fields.
+//! [`links`] and [`joining`] keep their state to themselves and name their own deadlines; the machines of
+//! `membership` and `cluster` keep theirs and tick. The other parts are pages of [`NodeMachine`] and share
+//! its fields.
 //!
-//! **Architecture invariant:** no clock, file, socket, thread, task, global or randomness of its own. What must be on
-//! disk before it is announced waits for its [`Input::Persisted`]: see `persist`. What only a driver knows, the states of
-//! devices, is not decided here; it comes with [`Input::Sampled`].
+//! **Architecture invariant:** no clock, file, socket, thread, task, global or randomness of its own. What
+//! must be on disk before it is announced waits for its [`Input::Persisted`]: see `persist`. What only a
+//! driver knows, the states of devices, is not decided here; it comes with [`Input::Sampled`].
 //!
 //! Start reading at [`Input`] and [`Effect`], then [`NodeMachine::handle`].
 

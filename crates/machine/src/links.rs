@@ -1,7 +1,8 @@
 //! Connections to the members: which are dialled, which are kept and used, what waits for one.
 //!
-//! Each pair of members has two links, control and data, and either side may dial. A link carries messages only when
-//! both sides have said [`Outgoing::Accept`] on it, so that none is in a link that goes because both dialled:
+//! Each pair of members has two links, control and data, and either side may dial. A link carries messages
+//! only when both sides have said [`Outgoing::Accept`] on it, so that none is in a link that goes because
+//! both dialled:
 //!
 //! | state | meaning |
 //! |---|---|
@@ -11,11 +12,13 @@
 //! | Contending | the other side has said Accept; this side keeps another link for as long as that one lives |
 //! | Open | both have said it: messages flow |
 //!
-//! The side that did not dial answers an Accept with its own and opens. The lower id answers on one link only and
-//! accepts no second one, so it decides which of two links stays; the higher id follows it. A side says Accept on a
-//! new link only after it has lost the one before: therefore a newer one that the same side dialled replaces the older.
+//! The side that did not dial answers an Accept with its own and opens. The lower id answers on one link only
+//! and accepts no second one, so it decides which of two links stays; the higher id follows it. A side says
+//! Accept on a new link only after it has lost the one before: therefore a newer one that the same side
+//! dialled replaces the older.
 //!
-//! **Invariant:** no time, socket or randomness of its own; waits are jittered by a hash of a seed and a counter.
+//! **Invariant:** no time, socket or randomness of its own; waits are jittered by a hash of a seed and a
+//! counter.
 
 mod addresses;
 mod dialling;
@@ -43,7 +46,8 @@ use incarnations::Incarnations;
 const PATIENCE: Duration = Duration::from_millis(1200);
 /// How long a link may stand without being open.
 pub(crate) const OFFER_MAX: Duration = Duration::from_secs(3);
-/// Each open link is asked for a sign of life this often; all at once, so that the processor wakes once, and with whatever else wakes it.
+/// Each open link is asked for a sign of life this often; all at once, so that the processor wakes once, and
+/// with whatever else wakes it.
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// At the latest.
 const PING_WITHIN: Duration = Duration::from_millis(1100);
@@ -133,7 +137,8 @@ pub struct Links {
     ping_rounds: u32,
     /// When something is due.
     deadline: Time,
-    /// The same, as it was when time was last looked at: a call so much later means that this node was held up.
+    /// The same, as it was when time was last looked at: a call so much later means that this node was held
+    /// up.
     due: Time,
 }
 
@@ -238,8 +243,8 @@ impl Peer {
 }
 
 impl Links {
-    /// No links yet; `incarnation` tells this run of the process from others, `remembered` is where members were reached in earlier
-    /// ones, `seed` makes the jitter of waits.
+    /// No links yet; `incarnation` tells this run of the process from others, `remembered` is where members
+    /// were reached in earlier ones, `seed` makes the jitter of waits.
     pub fn new(
         me: NodeId,
         incarnation: u64,
@@ -265,8 +270,8 @@ impl Links {
         }
     }
 
-    /// The nodes to be linked with: the members, and those who let this node in. Links to others close, and what waits
-    /// for others fails; addresses of others are forgotten.
+    /// The nodes to be linked with: the members, and those who let this node in. Links to others close, and
+    /// what waits for others fails; addresses of others are forgotten.
     pub fn set_members(&mut self, now: Time, wanted: &BTreeSet<NodeId>, out: &mut Vec<LinksOutput>) {
         self.begin(now);
         let gone: Vec<_> = self.peers.keys().filter(|node| !wanted.contains(node)).copied().collect();

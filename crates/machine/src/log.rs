@@ -1,8 +1,8 @@
 //! The end of the log, planned and durable, and the entries that followers may still lack.
 //!
-//! The machine chains hashes itself: it decides on the planned end, while followers, replies and workers only ever see the
-//! durable one. Entries that are behind the snapshot on disk stay in memory as far as [`LogLimits`] and [`KEPT_BYTES_MAX`]
-//! allow; a follower that lacks older ones gets a snapshot.
+//! The machine chains hashes itself: it decides on the planned end, while followers, replies and workers only
+//! ever see the durable one. Entries that are behind the snapshot on disk stay in memory as far as
+//! [`LogLimits`] and [`KEPT_BYTES_MAX`] allow; a follower that lacks older ones gets a snapshot.
 
 use std::collections::VecDeque;
 
@@ -85,7 +85,8 @@ impl Log {
         debug_assert_eq!(self.durable, after, "writes are answered in order");
     }
 
-    /// Another log is on disk, in place of this one. What was planned in front of it and could not be written does not matter any more.
+    /// Another log is on disk, in place of this one. What was planned in front of it and could not be written
+    /// does not matter any more.
     pub(crate) fn replaced(&mut self, head: LogHead, is_answered: bool) {
         (self.durable, self.base) = (head, head);
         if self.is_failing {
@@ -95,7 +96,8 @@ impl Log {
         self.kept_bytes = 0;
     }
 
-    /// What was planned is not written, nor what was planned behind it. Until all of that `is_answered` nothing new is planned.
+    /// What was planned is not written, nor what was planned behind it. Until all of that `is_answered`
+    /// nothing new is planned.
     pub(crate) fn fall_back(&mut self, is_answered: bool) {
         self.planned = self.durable;
         self.is_failing = !is_answered;
@@ -126,7 +128,8 @@ impl Log {
         self.kept.get(at).map(|(before, _)| before.hash)
     }
 
-    /// The durable entries behind the first `index`, `max` at most and as many as go in one message. Empty for what is not kept.
+    /// The durable entries behind the first `index`, `max` at most and as many as go in one message. Empty
+    /// for what is not kept.
     pub(crate) fn after(&self, index: u64, max: usize) -> Vec<Vec<u8>> {
         let from = self.kept.iter().skip_while(|(before, _)| before.index < index);
         let mut bytes = 0;

@@ -44,8 +44,8 @@ const LATE: Duration = Duration::from_secs(1);
 /// How long nothing counts as late then: what happened meanwhile waits to be read.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// The wall clock went on by so much more than the node's own, which on some systems stops while the machine sleeps. A clock that
-/// is set costs no more than a question to the members.
+/// The wall clock went on by so much more than the node's own, which on some systems stops while the machine
+/// sleeps. A clock that is set costs no more than a question to the members.
 const SLEPT_MIN_S: u64 = 5;
 
 /// What a node is, for as long as it runs.
@@ -67,7 +67,8 @@ pub struct MachineConfig {
     pub log: LogLimits,
     /// How tokens are guessed ahead in instances whose first stage is here.
     pub speculation: Speculation,
-    /// While it leads, what a request loaded is unloaded when none has used it for so long; `None` never does.
+    /// While it leads, what a request loaded is unloaded when none has used it for so long; `None` never
+    /// does.
     pub unload_idle_after: Option<Duration>,
     /// Tells this run of the node from others, as a random number does.
     pub incarnation: u64,
@@ -169,7 +170,8 @@ pub struct NodeMachine {
 
     /// Who coordinates, in which epoch.
     pub(crate) leader: Option<(Epoch, NodeId)>,
-    /// This node leads in that epoch, and does so once the entries that are on their way to its disk are there.
+    /// This node leads in that epoch, and does so once the entries that are on their way to its disk are
+    /// there.
     pub(crate) leads_soon: Option<Epoch>,
     /// Who may connect, without this node.
     pub(crate) members: BTreeSet<NodeId>,
@@ -225,7 +227,8 @@ pub struct NodeMachine {
     /// When the coordinator may next record that the join window is over.
     pub(crate) shut_window_at: Time,
     ticked: Time,
-    /// This process did not run for a while: until then no deadline of requests, steps, loads and instances is looked at.
+    /// This process did not run for a while: until then no deadline of requests, steps, loads and instances
+    /// is looked at.
     settles_until: Time,
     is_view_stale: bool,
     /// What changed of the view is more than measurements.
@@ -481,8 +484,8 @@ impl NodeMachine {
         self.now.time < self.settles_until || self.membership.was_away()
     }
 
-    /// Whether time alone brings nothing on but what membership, links and joining name themselves: no request, here or of others, no
-    /// load, no question, no election.
+    /// Whether time alone brings nothing on but what membership, links and joining name themselves: no
+    /// request, here or of others, no load, no question, no election.
     fn is_at_rest(&self) -> bool {
         let is_idle = |entry: &crate::pipelines::SchedulerEntry| {
             let stats = entry.scheduler.stats();
@@ -591,7 +594,8 @@ impl NodeMachine {
         self.names.of(node)
     }
 
-    /// Sends to a member or to this node. `false` if the link is not open: the machines' deadlines cover the loss.
+    /// Sends to a member or to this node. `false` if the link is not open: the machines' deadlines cover the
+    /// loss.
     pub(crate) fn send_control(&mut self, to: NodeId, message: ControlMessage) -> bool {
         if to == self.me {
             self.local.push_back(Local::Control(message));
@@ -652,7 +656,8 @@ impl NodeMachine {
         if purpose == Purpose::Data {
             self.links_changed();
         }
-        // The end of either link was a reset for membership: while control messages get through, either one takes it back.
+        // The end of either link was a reset for membership: while control messages get through, either one
+        // takes it back.
         if !self.links.is_open(node, Purpose::Control) {
             return;
         }
@@ -675,8 +680,8 @@ impl NodeMachine {
             self.backups_doubt(node);
         }
         self.feed_membership(exo_membership::Input::LinkReset(node));
-        // A process that ended is told from a link that broke: its system refuses connections. Only where the link came from: other
-        // addresses of a node are hints, and may be another host's.
+        // A process that ended is told from a link that broke: its system refuses connections. Only where the
+        // link came from: other addresses of a node are hints, and may be another host's.
         let is_only = purpose == Purpose::Data || !self.links.is_open(node, Purpose::Data);
         let mut addresses = self.links.addresses(node).to_vec();
         addresses.retain(|address| address.ip().to_canonical() == remote.ip().to_canonical());
@@ -750,8 +755,8 @@ impl NodeMachine {
         self.with_joining(|j, context, out| j.found(context, found, out));
     }
 
-    /// Another cluster let this node in, and its log of trust is here. First the own placements go, then that log is written: it is
-    /// this node's once it is on disk.
+    /// Another cluster let this node in, and its log of trust is here. First the own placements go, then that
+    /// log is written: it is this node's once it is on disk.
     fn move_in(&mut self, move_in: MoveIn) {
         self.feed_coordinator(CoordinatorInput::Follow);
         self.feed_worker(WorkerInput::Moved);
@@ -807,7 +812,8 @@ impl NodeMachine {
         if is_other {
             self.report_now();
         } else {
-            // Between samples nothing that is reported has changed; and what is due soon is done in this wake.
+            // Between samples nothing that is reported has changed; and what is due soon is done in this
+            // wake.
             self.report_if_due(REPORT_EVERY);
         }
         self.with_links(|links, now, out| links.ping_early(now, out));

@@ -73,8 +73,9 @@ impl NodeMachine {
         }
     }
 
-    /// This node leads. What it decides must follow from all entries before, also from those that are on their way to disk, of
-    /// its own earlier epoch or of a coordinator that it followed, and from those that only another member has.
+    /// This node leads. What it decides must follow from all entries before, also from those that are on
+    /// their way to disk, of its own earlier epoch or of a coordinator that it followed, and from those that
+    /// only another member has.
     fn lead(&mut self, epoch: Epoch) {
         self.feed_coordinator(CoordinatorInput::Follow);
         self.begin_to_catch_up();
@@ -204,7 +205,8 @@ impl NodeMachine {
         }
     }
 
-    /// This node and those that the log of trust names. Once this node is removed, itself alone: the others refuse it.
+    /// This node and those that the log of trust names. Once this node is removed, itself alone: the others
+    /// refuse it.
     fn members_known(&self) -> BTreeSet<NodeId> {
         if self.is_removed() {
             return BTreeSet::from([self.me]);

@@ -1,8 +1,9 @@
 //! What people call the members: each says itself what it is called, and what is shown names one of them.
 //!
-//! The log of trust has the name that a node had when it came in, which nobody changes for it; its reports have today's. Names are
-//! free, and machines from one image have the same one: such names get the beginning of their node's id behind them, so that
-//! whoever types what the screen shows means one machine. Only ids decide anything.
+//! The log of trust has the name that a node had when it came in, which nobody changes for it; its reports
+//! have today's. Names are free, and machines from one image have the same one: such names get the beginning
+//! of their node's id behind them, so that whoever types what the screen shows means one machine. Only ids
+//! decide anything.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,8 @@ use exo_types::{NodeId, clean_name};
 
 /// Longest name, in characters.
 const NAME_CHARS_MAX: usize = 64;
-/// Characters of an id behind a name: none, as many as tell two nodes of one name apart, more where even these are somebody's name.
+/// Characters of an id behind a name: none, as many as tell two nodes of one name apart, more where even
+/// these are somebody's name.
 const ID_CHARS: [usize; 4] = [0, 4, 16, 64];
 
 /// The members' names.

@@ -1,8 +1,9 @@
 //! What must be on disk before it is announced.
 //!
-//! A write is asked for by an effect and answered by [`crate::Input::Persisted`]. Until then only this module knows what
-//! will follow from it: the value is behind a [`Durable`], which nothing but an answered write can make. What
-//! replicates entries or replaces the log takes a `Durable`; that nothing else is told early, `sim` checks (`announced_is_durable`).
+//! A write is asked for by an effect and answered by [`crate::Input::Persisted`]. Until then only this module
+//! knows what will follow from it: the value is behind a [`Durable`], which nothing but an answered write can
+//! make. What replicates entries or replaces the log takes a `Durable`; that nothing else is told early,
+//! `sim` checks (`announced_is_durable`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Steps, tokens and failures on their way: the stages of this node, the schedulers whose first stage is here, and where each
-//! message goes.
+//! Steps, tokens and failures on their way: the stages of this node, the schedulers whose first stage is
+//! here, and where each message goes.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,8 @@ pub(crate) struct SchedulerEntry {
 impl NodeMachine {
     // ---- stages ----
 
-    /// A stage stands on its engine: what waited for it goes in, and the first stage's scheduler begins with step 0.
+    /// A stage stands on its engine: what waited for it goes in, and the first stage's scheduler begins with
+    /// step 0.
     pub(crate) fn stage_wired(&mut self, position: ShardPosition, placement: Placement) {
         for (from, message) in self.held_steps.take(position) {
             self.feed_stage(position, StageInput::Step { from, message });
@@ -102,7 +103,8 @@ impl NodeMachine {
         }
     }
 
-    /// News from a later stage for the scheduler: it is here, or they go on against the direction of the steps.
+    /// News from a later stage for the scheduler: it is here, or they go on against the direction of the
+    /// steps.
     fn stage_report(&mut self, from: NodeId, placement: PlacementId, message: DataMessage) {
         if self.schedulers.contains_key(&placement) {
             let input = match message {
@@ -247,7 +249,8 @@ impl NodeMachine {
 
     // ---- the small model ----
 
-    /// How tokens of an instance are guessed ahead: as configured, or from the text itself where the small model cannot guess for it.
+    /// How tokens of an instance are guessed ahead: as configured, or from the text itself where the small
+    /// model cannot guess for it.
     fn speculation_of(&mut self, placement: &Placement) -> Speculation {
         let wanted = self.config.speculation;
         if wanted != Speculation::Model {
@@ -270,7 +273,8 @@ impl NodeMachine {
     pub(crate) fn draft_event(&mut self, event: DraftEvent) {
         match event {
             DraftEvent::Answer { instance, sequence, text_len, mut tokens, each } => {
-                // Vocabularies may be padded differently: what the large model has no row for, it must not see.
+                // Vocabularies may be padded differently: what the large model has no row for, it must not
+                // see.
                 let vocab = self.vocab_of(instance);
                 let good = tokens.iter().take_while(|token| **token < vocab).count();
                 tokens.truncate(good);
@@ -373,7 +377,8 @@ impl NodeMachine {
 
     // ---- losses ----
 
-    /// The data link to a node ended: what was in it is lost. The pipelines that it was part of begin their next term.
+    /// The data link to a node ended: what was in it is lost. The pipelines that it was part of begin their
+    /// next term.
     pub(crate) fn data_link_lost(&mut self, node: NodeId) {
         let positions: Vec<ShardPosition> = self.stages.keys().copied().collect();
         for position in positions {

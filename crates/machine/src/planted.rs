@@ -1,4 +1,5 @@
-//! Bugs that the simulator must find. Only builds with the feature `planted` have them, and no shipped build has that.
+//! Bugs that the simulator must find. Only builds with the feature `planted` have them, and no shipped build
+//! has that.
 
 use exo_cluster::SchedulerBug;
 

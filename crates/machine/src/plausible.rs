@@ -1,14 +1,16 @@
 //! Numbers of a report that are out of all proportion to the last ones of the same member.
 //!
-//! What is absurd in itself ends the link that it came over (`wire/check`). Here a glitch of an honest member is kept from the planner. A
-//! member that lies within the bounds is believed: whoever may compute for others can be slow, or wrong, in easier ways.
+//! What is absurd in itself ends the link that it came over (`wire/check`). Here a glitch of an honest member
+//! is kept from the planner. A member that lies within the bounds is believed: whoever may compute for others
+//! can be slow, or wrong, in easier ways.
 
 use exo_cluster::wire::LinkReport;
 use exo_types::DeviceFacts;
 
 use crate::bandwidth::{REFUSED_MAX, is_leap};
 
-/// A bandwidth that leaps keeps its last value until it has been measured so often since that the last one was the wrong one.
+/// A bandwidth that leaps keeps its last value until it has been measured so often since that the last one
+/// was the wrong one.
 pub(crate) fn keep_links(before: &[LinkReport], now: &mut [LinkReport]) {
     for link in now {
         let Some(last) = before.iter().find(|last| last.peer == link.peer) else { continue };

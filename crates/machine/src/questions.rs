@@ -163,8 +163,8 @@ impl NodeMachine {
             return Err(Unresolved::Removed);
         }
         let all = self.models_held();
-        // What this node calls so is meant before what others do, who may have another commit of it: but for parts of an older one, which
-        // it got from them and does not know to be that.
+        // What this node calls so is meant before what others do, who may have another commit of it: but for
+        // parts of an older one, which it got from them and does not know to be that.
         let own = |name: &str| {
             let of_name =
                 self.reports.get(&self.me)?.models.iter().filter(|m| m.is_served() && m.name == name);

@@ -1,7 +1,9 @@
-//! The log between members: who sends which part of it, who has what on disk, and answers that wait for a second holder.
+//! The log between members: who sends which part of it, who has what on disk, and answers that wait for a
+//! second holder.
 //!
-//! A follower says where its log on disk ends behind each write (`Pull`) and with each report. Whoever was elected first takes in what
-//! only another member has, where its own log is a beginning of that one's: so nothing is taken back that one holder alive has.
+//! A follower says where its log on disk ends behind each write (`Pull`) and with each report. Whoever was
+//! elected first takes in what only another member has, where its own log is a beginning of that one's: so
+//! nothing is taken back that one holder alive has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,7 +22,8 @@ pub(crate) const SECOND_HOLDER_MAX: Duration = Duration::from_secs(3);
 /// How long an elected coordinator waits for entries of one member, and of all.
 pub(crate) const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 pub(crate) const CATCH_UP_ALL_MAX: Duration = Duration::from_secs(2);
-/// A member that says that its log is longer and does not show it, so often, is taken to have another history.
+/// A member that says that its log is longer and does not show it, so often, is taken to have another
+/// history.
 const SILENCES_MAX: u32 = 3;
 /// How long a coordinator is not followed after it sent what cannot be.
 pub(crate) const DISTRUST_FOR: Duration = Duration::from_secs(10);
@@ -57,7 +60,8 @@ struct WaitingReply {
 impl NodeMachine {
     // ---- answers wait for a second holder ----
 
-    /// Sends what the coordinator answers. What it says was done is on this node's disk; a member that is there must have it, too.
+    /// Sends what the coordinator answers. What it says was done is on this node's disk; a member that is
+    /// there must have it, too.
     pub(crate) fn reply_when_held(&mut self, to: ReplyTo, reply: ControlReply) {
         let changes_nothing = matches!(
             reply,
@@ -161,7 +165,8 @@ impl NodeMachine {
         others.max_by_key(|(_, report)| report.log.index).map(|(node, _)| *node)
     }
 
-    /// A question or its answer was lost, or somebody does not mean to answer: it is asked again in another epoch, not for ever.
+    /// A question or its answer was lost, or somebody does not mean to answer: it is asked again in another
+    /// epoch, not for ever.
     fn is_silent(&mut self, node: NodeId) {
         self.replication.asked = None;
         let silences = self.replication.silences.entry(node).or_default();
@@ -244,8 +249,8 @@ impl NodeMachine {
         }
         let Some((epoch, _)) = self.leader else { return };
         let head = self.log.durable();
-        // Its log may go on where this one ends: the next epoch begins with that. What it says in its report is asked for then, so
-        // whoever says so without reason does it once.
+        // Its log may go on where this one ends: the next epoch begins with that. What it says in its report
+        // is asked for then, so whoever says so without reason does it once.
         let is_longer = follower.index > head.index;
         #[cfg(feature = "planted")]
         let is_longer = is_longer && self.config.planted != Some(crate::planted::Bug::LessWins);
@@ -289,7 +294,8 @@ impl NodeMachine {
 
     // ---- following ----
 
-    /// Tells the coordinator where this node's log on disk ends, and so what it lacks, if `node` is who to tell.
+    /// Tells the coordinator where this node's log on disk ends, and so what it lacks, if `node` is who to
+    /// tell.
     pub(crate) fn pull_log_from(&mut self, node: NodeId) {
         if node == self.me || self.leader.is_none_or(|(_, leader)| leader != node) {
             return;
@@ -323,7 +329,8 @@ impl NodeMachine {
         if from == self.me || !self.leads(epoch, from) {
             return self.refuse_epoch(from, epoch, "a part of the log");
         }
-        // What is behind the end on disk is checked there, so it waits for the write; when that is answered this node pulls.
+        // What is behind the end on disk is checked there, so it waits for the write; when that is answered
+        // this node pulls.
         if self.writes.is_log_busy() || !self.log.takes_entries() {
             return tracing::trace!(peer = %from, "a part of the log while another is written; it is pulled later");
         }
@@ -370,7 +377,8 @@ impl NodeMachine {
         }
     }
 
-    /// What a coordinator sent cannot be, so nothing of it is written: this node does not follow it for a while, and says so.
+    /// What a coordinator sent cannot be, so nothing of it is written: this node does not follow it for a
+    /// while, and says so.
     fn distrust(&mut self, leader: NodeId, what: &str) {
         let (name, seconds) = (self.name_of(leader), DISTRUST_FOR.as_secs());
         tracing::warn!(target: "events::log", peer = %leader, what, "refused, and its sender is not followed");

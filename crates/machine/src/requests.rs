@@ -114,8 +114,8 @@ impl NodeMachine {
         }
     }
 
-    /// Requests that wait for a model that its device refused are told why, once, instead of having it placed again. Later ones may
-    /// try, and so may those that wait for one that failed for another reason.
+    /// Requests that wait for a model that its device refused are told why, once, instead of having it placed
+    /// again. Later ones may try, and so may those that wait for one that failed for another reason.
     fn tell_failed(&mut self) {
         let is_failed = |i: &InstanceView| matches!(i.state, InstanceState::Failed { .. });
         let is_refused =
@@ -385,8 +385,8 @@ impl NodeMachine {
         }
         let placements = instances.iter().map(|i| i.placement.id);
         let current: std::collections::BTreeSet<_> = placements.collect();
-        // Another coordinator may not know the placement, and the next one may know it again: while its first stage stands here,
-        // it has no scheduler, and somebody must hear why.
+        // Another coordinator may not know the placement, and the next one may know it again: while its first
+        // stage stands here, it has no scheduler, and somebody must hear why.
         let stages = &self.stages;
         let stands = |t: &Trouble| stages.keys().any(|p| p.placement == t.placement && p.stage == 0);
         self.troubles.retain(|t| current.contains(&t.placement) || stands(t));

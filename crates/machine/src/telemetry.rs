@@ -1,5 +1,5 @@
-//! Measurements of all members, as their last reports have them. Reads what the other parts hold; of its own it has only when
-//! a report came.
+//! Measurements of all members, as their last reports have them. Reads what the other parts hold; of its own
+//! it has only when a report came.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -96,7 +96,8 @@ impl NodeMachine {
         report.facts.devices.iter().map(view).collect()
     }
 
-    /// What the shards on a device hold of its memory. What they hold beside weights and cache is rows and buffers.
+    /// What the shards on a device hold of its memory. What they hold beside weights and cache is rows and
+    /// buffers.
     fn memory(&self, report: &NodeReport, facts: &DeviceFacts) -> api::MemoryView {
         let (mut weights, mut kv, mut held) = (0u64, 0u64, 0u64);
         for stage in report.stages.iter().filter(|stage| stage.spec.device == facts.id) {

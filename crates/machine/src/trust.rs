@@ -1,9 +1,9 @@
-//! The log of trust of this node: what is on disk, what is on its way there, what this node is to sign; and how members bring each
-//! other up to date.
+//! The log of trust of this node: what is on disk, what is on its way there, what this node is to sign; and
+//! how members bring each other up to date.
 //!
-//! Who may do what is decided by `exo_trust` alone, for each entry, wherever it comes from. Entries travel between any two members: each
-//! says what it has when a link opens and every few seconds, who lacks something asks for it. What an entry changes takes effect
-//! when it is on disk.
+//! Who may do what is decided by `exo_trust` alone, for each entry, wherever it comes from. Entries travel
+//! between any two members: each says what it has when a link opens and every few seconds, who lacks
+//! something asks for it. What an entry changes takes effect when it is on disk.
 
 #[cfg(test)]
 mod tests;
@@ -103,8 +103,8 @@ pub(crate) struct Trust {
     planned: TrustLog,
     /// To be signed, one after the other, so that each follows the one before.
     acts: VecDeque<(ActAsker, Act)>,
-    /// Was written to the last of our knowledge, and may not stay: it is written again, at this time. Until it is sure, it is neither
-    /// told to anybody nor taken back.
+    /// Was written to the last of our knowledge, and may not stay: it is written again, at this time. Until
+    /// it is sure, it is neither told to anybody nor taken back.
     unsure: Option<(Time, TrustWrite)>,
     /// Who waits for what is planned and not on its way to disk.
     unwritten: Vec<ActAsker>,
@@ -173,7 +173,8 @@ fn entries_for(log: &TrustLog, known: &[EntryId]) -> Vec<Vec<u8>> {
 impl NodeMachine {
     // ---- what this node signs ----
 
-    /// Has this node's key sign a change of the members, if it may. Whoever asks hears when it is on disk, or why it is not.
+    /// Has this node's key sign a change of the members, if it may. Whoever asks hears when it is on disk, or
+    /// why it is not.
     pub(crate) fn change_members(&mut self, asker: ActAsker, act: Act) {
         if self.trust.acts.len() >= ACTS_MAX {
             let message = format!("{ACTS_MAX} changes of the members wait already; try again");
@@ -317,9 +318,9 @@ impl NodeMachine {
         self.sign_next();
     }
 
-    /// Entries were not written. If it is sure that they are not there, members are asked for theirs again, and what this node
-    /// signed is as if it had not. Else a restart may find them: to forget them could be to sign two entries after the same one, and
-    /// to tell of them could be to tell what no restart knows.
+    /// Entries were not written. If it is sure that they are not there, members are asked for theirs again,
+    /// and what this node signed is as if it had not. Else a restart may find them: to forget them could be
+    /// to sign two entries after the same one, and to tell of them could be to tell what no restart knows.
     pub(crate) fn trust_unwritten(&mut self, write: TrustWrite, failure: &WriteFailure) {
         let reason = &failure.reason;
         self.notice(Notice::Warning(format!("the log of trust cannot be written: {reason}")));
@@ -343,7 +344,8 @@ impl NodeMachine {
         self.sign_next();
     }
 
-    /// Writes what may not stay once more. This cluster's log waits for a move to be over: behind it, it would undo it.
+    /// Writes what may not stay once more. This cluster's log waits for a move to be over: behind it, it
+    /// would undo it.
     pub(crate) fn write_trust_again(&mut self) {
         if self.writes.is_trust_busy() {
             return;

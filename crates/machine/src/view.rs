@@ -1,4 +1,5 @@
-//! The cluster as this node sees it, for people and scripts. Reads what the other parts hold, and keeps nothing.
+//! The cluster as this node sees it, for people and scripts. Reads what the other parts hold, and keeps
+//! nothing.
 
 mod prediction;
 

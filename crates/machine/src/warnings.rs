@@ -1,4 +1,5 @@
-//! What whoever watches the node should know for longer than a line lasts: the last warnings, for `exo status`.
+//! What whoever watches the node should know for longer than a line lasts: the last warnings, for
+//! `exo status`.
 
 use std::collections::VecDeque;
 

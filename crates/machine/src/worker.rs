@@ -1,8 +1,9 @@
-//! What this node holds: carries out the worker's actions, and wires what is loaded into the stages that are wanted.
+//! What this node holds: carries out the worker's actions, and wires what is loaded into the stages that are
+//! wanted.
 //!
-//! An engine is named by its [`EngineId`] and knows what it holds, not when it was placed. A stage is one position of one
-//! placement; it stands on an engine. When the next placement wants the same content, the engine is rewired: its sequences
-//! and kept pages go, its weights stay.
+//! An engine is named by its [`EngineId`] and knows what it holds, not when it was placed. A stage is one
+//! position of one placement; it stands on an engine. When the next placement wants the same content, the
+//! engine is rewired: its sequences and kept pages go, its weights stay.
 
 use std::time::Duration;
 
@@ -282,7 +283,8 @@ impl NodeMachine {
         }
     }
 
-    /// Lets every wanted stage stand on the engine that holds its content, once that is loaded and empty. Whether anything changed.
+    /// Lets every wanted stage stand on the engine that holds its content, once that is loaded and empty.
+    /// Whether anything changed.
     fn wire(&mut self) -> bool {
         let wanted: Vec<ShardPosition> = self.worker.desired().iter().map(|d| d.position()).collect();
         let over: Vec<ShardPosition> = self.stages.keys().filter(|p| !wanted.contains(p)).copied().collect();

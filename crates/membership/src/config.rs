@@ -10,8 +10,8 @@ pub const EPOCH_JUMP_MAX: u64 = 1 << 20;
 /// The times of the protocol. The defaults meet the bounds of the design; tests shrink nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// Differs from one run of the process to the next, for example its start in milliseconds since 1970. A peer
-    /// that comes back with another number has forgotten everything it held.
+    /// Differs from one run of the process to the next, for example its start in milliseconds since 1970. A
+    /// peer that comes back with another number has forgotten everything it held.
     pub incarnation: u64,
     /// Between a coordinator and its members, and while nobody leads.
     pub heartbeat: Duration,
@@ -57,6 +57,7 @@ impl Default for Config {
 /// What a node remembers between runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Persisted {
-    /// The epoch of the last [`Output::Persist`](crate::Output::Persist) that the disk holds; `None` on the first start.
+    /// The epoch of the last [`Output::Persist`](crate::Output::Persist) that the disk holds; `None` on the
+    /// first start.
     pub epoch: Option<Epoch>,
 }

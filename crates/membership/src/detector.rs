@@ -1,4 +1,5 @@
-//! What this node itself knows of one peer: when it was heard, whether its connection stands, what it said last.
+//! What this node itself knows of one peer: when it was heard, whether its connection stands, what it said
+//! last.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::{Config, LossReason, NodeStatus};
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 /// Nothing was on its way any more.
 const REFUSED_SILENCE: Duration = Duration::from_millis(250);
-/// Nothing of a run that is over arrives so long behind its successor's first message: silent links are closed before.
+/// Nothing of a run that is over arrives so long behind its successor's first message: silent links are
+/// closed before.
 const LATE_MAX: Duration = Duration::from_secs(10);
 
 /// What a peer's last heartbeat said.
@@ -86,8 +88,8 @@ impl Peer {
         }
     }
 
-    /// Its port refuses connections: beside a reset that is a death. Messages that were on their way when it died may come behind the
-    /// reset; a firewall refuses, too, and a peer behind it is heard.
+    /// Its port refuses connections: beside a reset that is a death. Messages that were on their way when it
+    /// died may come behind the reset; a firewall refuses, too, and a peer behind it is heard.
     pub fn refused(&mut self, now: Time) {
         let is_recent = self.reset_last.is_some_and(|at| now.since(at) <= REFUSED_WITHIN);
         self.refused = self.reset.is_some() || is_recent && now.since(self.heard) >= REFUSED_SILENCE;
@@ -96,8 +98,8 @@ impl Peer {
         }
     }
 
-    /// Whether a message of this run of the peer's process counts. One that speaks long after its successor did lives: they were
-    /// two processes with one key, for a while.
+    /// Whether a message of this run of the peer's process counts. One that speaks long after its successor
+    /// did lives: they were two processes with one key, for a while.
     pub fn run(&mut self, now: Time, incarnation: u64) -> Run {
         let before = self.incarnation_before;
         if before.is_some_and(|(before, since)| before == incarnation && now.since(since) < LATE_MAX) {

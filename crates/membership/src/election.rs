@@ -78,7 +78,8 @@ impl Membership {
             })
     }
 
-    /// Prepares to lead under a counter above this node's own and `counter`, unless another move waits for the disk.
+    /// Prepares to lead under a counter above this node's own and `counter`, unless another move waits for
+    /// the disk.
     pub(crate) fn claim(&mut self, counter: u64) {
         if self.write.awaited().is_some() {
             return;
@@ -89,7 +90,8 @@ impl Membership {
         }
     }
 
-    /// Prepares to follow the coordinator of `epoch`, or follows it at once where the disk holds that epoch already.
+    /// Prepares to follow the coordinator of `epoch`, or follows it at once where the disk holds that epoch
+    /// already.
     pub(crate) fn adopt(&mut self, epoch: Epoch) {
         if self.write.is_done(epoch) {
             self.follow(epoch);
@@ -118,7 +120,8 @@ impl Membership {
             return;
         }
         if !was_awaited {
-            // This node left while it was written: the disk has it, so nothing below it may be followed again.
+            // This node left while it was written: the disk has it, so nothing below it may be followed
+            // again.
             tracing::trace!(%epoch, before = ?self.epoch, "an epoch was written that no move waits for any more");
             self.epoch = Some(epoch);
         } else if epoch.key != self.me {
@@ -185,8 +188,8 @@ impl Membership {
         self.peers.values().filter(|p| p.follows(self.epoch)).count()
     }
 
-    /// This node's standing. A coordinator's side are the members that follow it. Candidates count themselves only:
-    /// what each has heard so far differs, and they must agree on who is best.
+    /// This node's standing. A coordinator's side are the members that follow it. Candidates count themselves
+    /// only: what each has heard so far differs, and they must agree on who is best.
     pub(crate) fn rank(&self) -> Rank {
         let followers = if self.is_leading() { self.follower_count() } else { 0 };
         let members = u32::try_from(followers).unwrap_or(u32::MAX).saturating_add(1);

@@ -1,4 +1,5 @@
-//! The next epoch on its way to the disk: what is to be done in an epoch waits here until the epoch is durable.
+//! The next epoch on its way to the disk: what is to be done in an epoch waits here until the epoch is
+//! durable.
 
 use exo_types::{Epoch, NodeId};
 
@@ -11,8 +12,8 @@ pub(crate) struct EpochWrite {
     in_flight: bool,
     /// Whether this node leads or follows it as soon as it is durable.
     awaited: bool,
-    /// The highest counter this node has claimed in this run, in whichever cluster: so that an answer for a claim that was
-    /// given up by joining another cluster never counts for a later claim.
+    /// The highest counter this node has claimed in this run, in whichever cluster: so that an answer for a
+    /// claim that was given up by joining another cluster never counts for a later claim.
     claimed: u64,
 }
 
@@ -37,8 +38,8 @@ impl EpochWrite {
         self.last.map_or(0, |e| e.counter).max(self.claimed)
     }
 
-    /// A move waits for `epoch` from now on, in place of one that waited for a lower epoch. Says whether `epoch` must be written
-    /// now, or names the last epoch if that is higher.
+    /// A move waits for `epoch` from now on, in place of one that waited for a lower epoch. Says whether
+    /// `epoch` must be written now, or names the last epoch if that is higher.
     pub fn begin(&mut self, epoch: Epoch, me: NodeId) -> Result<bool, Epoch> {
         if let Some(last) = self.last.filter(|last| *last > epoch) {
             return Err(last);
@@ -52,7 +53,8 @@ impl EpochWrite {
         Ok(is_new)
     }
 
-    /// The disk answered for `epoch`: whether it was the last one asked for. The move, if one waited, is the caller's.
+    /// The disk answered for `epoch`: whether it was the last one asked for. The move, if one waited, is the
+    /// caller's.
     pub fn finish(&mut self, epoch: Epoch) -> bool {
         let is_last = self.in_flight && self.last == Some(epoch);
         if is_last {

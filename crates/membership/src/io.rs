@@ -11,11 +11,11 @@ use crate::{LogEnd, LossReason, Message};
 pub enum Input {
     /// Time passed. At the latest at the last [`Output::WakeAt`]; more often does no harm.
     Tick,
-    /// The admitted members now, this node among them. Until the first of these the node is outside and silent;
-    /// a node that is the only member leads at once.
+    /// The admitted members now, this node among them. Until the first of these the node is outside and
+    /// silent; a node that is the only member leads at once.
     Members(BTreeSet<NodeId>),
-    /// This node gave up a cluster of its own and became a member of this one: it forgets its epoch and waits to be
-    /// led. Later changes come as [`Input::Members`].
+    /// This node gave up a cluster of its own and became a member of this one: it forgets its epoch and waits
+    /// to be led. Later changes come as [`Input::Members`].
     Joined(BTreeSet<NodeId>),
     /// The connection to this member came up. Messages are sent to connected members only.
     LinkUp(NodeId),
@@ -32,7 +32,8 @@ pub enum Input {
     },
     /// This node's standing in elections changed.
     LocalFacts {
-        /// Running instances this node serves: all of the cluster's on the coordinator, else those with a stage here.
+        /// Running instances this node serves: all of the cluster's on the coordinator, else those with a
+        /// stage here.
         instances_served: u32,
         /// Whether it runs on mains power.
         mains_power: bool,
@@ -54,9 +55,11 @@ pub enum Input {
     Slept,
     /// The epoch of an [`Output::Persist`] is on disk. What was to be done in it comes out now, not before.
     Persisted(Epoch),
-    /// The epoch of an [`Output::Persist`] could not be written: what waits for it does not come about. It is asked for again.
+    /// The epoch of an [`Output::Persist`] could not be written: what waits for it does not come about. It is
+    /// asked for again.
     NotPersisted(Epoch),
-    /// This node cannot keep what a coordinator decides: somebody else leads for a while, if there is anybody.
+    /// This node cannot keep what a coordinator decides: somebody else leads for a while, if there is
+    /// anybody.
     StepAside,
     /// A member has entries that this coordinator lacks: it leads in a new epoch, which begins with them.
     Renew,
@@ -79,8 +82,9 @@ pub enum Output {
         /// What.
         message: Message,
     },
-    /// Write this epoch to disk and flush it, then answer [`Input::Persisted`]. Nothing else waits meanwhile, and nothing that
-    /// comes out before the answer says this epoch. Each is higher than the one before, unless that could not be written.
+    /// Write this epoch to disk and flush it, then answer [`Input::Persisted`]. Nothing else waits meanwhile,
+    /// and nothing that comes out before the answer says this epoch. Each is higher than the one before,
+    /// unless that could not be written.
     Persist(Epoch),
     /// The node works, for the first time or again after suspicion, suspension or loss.
     NodeUp(NodeId),

@@ -1,14 +1,16 @@
 //! Who is alive, who leads, in which epoch: a state machine over messages.
 //!
-//! Members hold leases at the coordinator and followers watch it: both are one heartbeat in each direction. A node
-//! is *suspected* after about a second of silence or at once when its connection is reset, and *lost* within five
-//! seconds, or a second and a half after a reset that nothing contradicts. A clean exit says goodbye and is lost at
-//! once; a *suspended* node (sleep, heat) keeps its place until it said it would be back.
+//! Members hold leases at the coordinator and followers watch it: both are one heartbeat in each direction. A
+//! node is *suspected* after about a second of silence or at once when its connection is reset, and *lost*
+//! within five seconds, or a second and a half after a reset that nothing contradicts. A clean exit says
+//! goodbye and is lost at once; a *suspended* node (sleep, heat) keeps its place until it said it would be
+//! back.
 //!
-//! An election happens only when the coordinator is lost or two halves meet. There is no majority: of two nodes
-//! either may go on alone, and when halves merge, the side that serves more announces the higher counter plus one.
-//! The [`Epoch`](exo_types::Epoch) is the pair (counter, coordinator). To lead or to follow a new one waits inside the machine
-//! until the epoch is on disk ([`Input::Persisted`]); until then this node stays what it was, and heartbeats go on.
+//! An election happens only when the coordinator is lost or two halves meet. There is no majority: of two
+//! nodes either may go on alone, and when halves merge, the side that serves more announces the higher
+//! counter plus one. The [`Epoch`](exo_types::Epoch) is the pair (counter, coordinator). To lead or to follow
+//! a new one waits inside the machine until the epoch is on disk ([`Input::Persisted`]); until then this node
+//! stays what it was, and heartbeats go on.
 //!
 //! **Architecture invariant:** nothing here asks the time, opens a socket or draws a random number. Time and
 //! messages come in through [`Membership::handle`], decisions go out as [`Output`]s, in order.

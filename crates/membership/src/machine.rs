@@ -132,7 +132,8 @@ impl Membership {
     }
 
     /// Whether this node leads and may place instances. A coordinator that hears none of its members holds no
-    /// lease until they are back or declared lost: it may be the smaller half. One whose process stood still asks first.
+    /// lease until they are back or declared lost: it may be the smaller half. One whose process stood still
+    /// asks first.
     pub fn may_place(&self) -> bool {
         let mut doubtful = self.was_away;
         for peer in self.peers.values() {
@@ -150,7 +151,8 @@ impl Membership {
         self.woken_at.filter(|_| self.stance != Stance::Outside && !self.ended)
     }
 
-    /// Whether this coordinator did not run for a while and no member has said since that it follows it: somebody else may lead.
+    /// Whether this coordinator did not run for a while and no member has said since that it follows it:
+    /// somebody else may lead.
     pub fn was_away(&self) -> bool {
         self.was_away
     }
@@ -188,7 +190,8 @@ impl Membership {
         self.was_away = self.is_leading();
     }
 
-    /// A coordinator that was away is one again when a member says that it follows it, or when there is nobody to ask.
+    /// A coordinator that was away is one again when a member says that it follows it, or when there is
+    /// nobody to ask.
     fn settle_return(&mut self) {
         let open = |peer: &Peer| matches!(peer.status, NodeStatus::Alive | NodeStatus::Suspected);
         let nobody = !self.peers.values().any(open);

@@ -37,8 +37,8 @@ impl Membership {
             }
             Stance::Following if self.coordinator() == Some(from) => self.hear_coordinator(epoch, leading),
             Stance::Following => {
-                // Whoever announces itself takes no node away from a coordinator that it hears: the two leaders compare
-                // themselves, and the one that loses says that it leads no more.
+                // Whoever announces itself takes no node away from a coordinator that it hears: the two
+                // leaders compare themselves, and the one that loses says that it leads no more.
                 let higher = leading && epoch > self.epoch;
                 if higher && self.is_fresh() {
                     tracing::debug!(peer = %from, epoch = ?epoch, own = ?self.epoch, announced, "a leader beside the coordinator that this node hears");
@@ -76,8 +76,8 @@ impl Membership {
         }
     }
 
-    /// Whether a later reign goes on out of this node's sight while nobody follows this one any more. (With followers
-    /// it goes on until the two leaders can hear each other.)
+    /// Whether a later reign goes on out of this node's sight while nobody follows this one any more. (With
+    /// followers it goes on until the two leaders can hear each other.)
     fn is_left_over(&self, from: NodeId, said: Said) -> bool {
         let config = &self.config;
         let lives = |node| self.peers.get(&node).is_some_and(|p| p.status == NodeStatus::Alive);
@@ -97,7 +97,8 @@ impl Membership {
         }
     }
 
-    /// A higher epoch for this coordinator, unless the last one is so fresh that the answer is still in flight.
+    /// A higher epoch for this coordinator, unless the last one is so fresh that the answer is still in
+    /// flight.
     pub(crate) fn raise_epoch(&mut self, theirs: Option<Epoch>) {
         if let Stance::Leading { since } = self.stance
             && self.now.since(since) >= self.config.reign_min

@@ -61,15 +61,16 @@ pub enum Role {
     Seeking,
     /// Follows the coordinator of its epoch.
     Following {
-        /// Whether it heard the coordinator within the time of suspicion. While any node says yes, nobody claims.
+        /// Whether it heard the coordinator within the time of suspicion. While any node says yes, nobody
+        /// claims.
         fresh: bool,
     },
     /// Is the coordinator of its epoch.
     Leading,
 }
 
-/// A node's standing. Where two coordinators meet the fields are compared in this order; among candidates `log` comes first. The
-/// node's key decides last.
+/// A node's standing. Where two coordinators meet the fields are compared in this order; among candidates
+/// `log` comes first. The node's key decides last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
     /// Members on its side, itself included (of a candidate: itself alone), plus running instances it serves.

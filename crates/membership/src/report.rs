@@ -34,8 +34,8 @@ impl Membership {
         }
     }
 
-    /// How a member does: the coordinator decides for those it leads, as it alone hears them all often. A follower's
-    /// own suspicion counts at once, its own verdict of loss only while nobody leads.
+    /// How a member does: the coordinator decides for those it leads, as it alone hears them all often. A
+    /// follower's own suspicion counts at once, its own verdict of loss only while nobody leads.
     fn judge(&self, node: NodeId) -> NodeStatus {
         let own = self.peers.get(&node).map_or(NodeStatus::Unseen, |p| p.status);
         let told = self.table.get(&node).filter(|_| self.is_fresh() && self.coordinator() != Some(node));
@@ -50,7 +50,8 @@ impl Membership {
         }
     }
 
-    /// Sends the heartbeats that are due, and with them those that are due soon: each wake costs more than a message.
+    /// Sends the heartbeats that are due, and with them those that are due soon: each wake costs more than a
+    /// message.
     pub(crate) fn beat(&mut self) {
         let now = self.now;
         let linked = || self.peers.iter().filter(|(_, peer)| peer.linked);
@@ -78,8 +79,8 @@ impl Membership {
         }
     }
 
-    /// Whether this node's heartbeats go behind that node's, so that both wake once for two of them: a member's behind its
-    /// coordinator's, and of two members the higher one's.
+    /// Whether this node's heartbeats go behind that node's, so that both wake once for two of them: a
+    /// member's behind its coordinator's, and of two members the higher one's.
     fn answers(&self, node: NodeId) -> bool {
         self.close_to().is_some_and(|coordinator| coordinator == node || self.me > node)
     }

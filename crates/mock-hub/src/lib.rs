@@ -1,7 +1,9 @@
-//! A model hub on loopback, for tests: the hub's API, files behind redirects to signed addresses that expire, ranges, gates, limits,
-//! the error headers, and each of the faults that a hub, a mirror or a line may have, by switch.
+//! A model hub on loopback, for tests: the hub's API, files behind redirects to signed addresses that expire,
+//! ranges, gates, limits, the error headers, and each of the faults that a hub, a mirror or a line may have,
+//! by switch.
 //!
-//! What it answers is recorded from the hub's documentation and its open clients, not from the service: `docs/models.md` lists it.
+//! What it answers is recorded from the hub's documentation and its open clients, not from the service:
+//! `docs/models.md` lists it.
 //!
 //! **Architecture invariant:** no crate of exo is used here, so that client and hub cannot share a mistake.
 //!

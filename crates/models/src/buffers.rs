@@ -17,10 +17,12 @@ pub struct StepLimits {
     pub pages_per_sequence: usize,
 }
 
-/// Working memory of a shard. Nothing in it outlives a step: keys and values are in the cache. The halves of a layer share
-/// buffers: what attention works with is of no use to the feed-forward network, and the other way round.
+/// Working memory of a shard. Nothing in it outlives a step: keys and values are in the cache. The halves of
+/// a layer share buffers: what attention works with is of no use to the feed-forward network, and the other
+/// way round.
 ///
-/// T tokens, R selected rows, C hidden width, H and K heads of D elements, F feed-forward width, V vocabulary.
+/// T tokens, R selected rows, C hidden width, H and K heads of D elements, F feed-forward width, V
+/// vocabulary.
 #[derive(Clone, Debug)]
 pub struct StepBuffers {
     /// `[T]` u32 token ids; only where the shard has the embedding.

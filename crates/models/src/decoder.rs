@@ -11,8 +11,8 @@ use exo_types::Shard;
 
 use crate::{Block, LayerWeights, StepBuffers, WeightSource};
 
-/// Writes the layers of `shard`, with the embedding before them where the shard has it. Reads `buffers.ids` or
-/// `buffers.hidden`, leaves its result in `buffers.hidden`.
+/// Writes the layers of `shard`, with the embedding before them where the shard has it. Reads `buffers.ids`
+/// or `buffers.hidden`, leaves its result in `buffers.hidden`.
 ///
 /// Panics if `weights` or `buffers` lack what the shard has: they are made for it.
 pub fn record_layers(
@@ -37,8 +37,8 @@ pub fn record_layers(
     recorder.out
 }
 
-/// Writes the norm behind the layers, of the rows named in the head's buffers, to `selected` there. Runs after the layers, as often as
-/// there are rows to be had.
+/// Writes the norm behind the layers, of the rows named in the head's buffers, to `selected` there. Runs
+/// after the layers, as often as there are rows to be had.
 ///
 /// Panics if `weights` or `buffers` have no head.
 pub fn record_norm(config: &ModelConfig, weights: &dyn WeightSource, buffers: &StepBuffers) -> Recording {
@@ -83,7 +83,8 @@ pub fn record_head(config: &ModelConfig, weights: &dyn WeightSource, buffers: &S
     out
 }
 
-/// Writes ops over one set of buffers. A field per thing the ops refer to, so that a layer reads as its formula.
+/// Writes ops over one set of buffers. A field per thing the ops refer to, so that a layer reads as its
+/// formula.
 struct Recorder<'a> {
     config: &'a ModelConfig,
     block: &'a Block,

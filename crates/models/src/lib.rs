@@ -1,9 +1,9 @@
 //! Model architectures, each in terms of the backend contract.
 //!
-//! [`record_layers`] and [`record_head`] write the forward pass of a shard as a [`Recording`](exo_backend::Recording): plain data
-//! that a device compiles once and runs at every step. Token ids, positions and page tables are read from
-//! [`StepBuffers`] at each run. One file per architecture says where the architecture comes from and what sets it
-//! apart; what they share is `decoder`.
+//! [`record_layers`] and [`record_head`] write the forward pass of a shard as a
+//! [`Recording`](exo_backend::Recording): plain data that a device compiles once and runs at every step.
+//! Token ids, positions and page tables are read from [`StepBuffers`] at each run. One file per architecture
+//! says where the architecture comes from and what sets it apart; what they share is `decoder`.
 //!
 //! **Architecture invariant:** names no device and reads no file. What a stage exchanges with others is an
 //! [`Exchange`](exo_backend::Exchange) it is handed; alone, nothing of it is recorded.

@@ -1,8 +1,8 @@
 //! Llama 2, 3, 3.1, 3.2.
 //!
-//! Touvron et al. 2023 (arXiv:2302.13971, arXiv:2307.09288), Dubey et al. 2024 (arXiv:2407.21783). RMSNorm before
-//! each half of a layer, rotary positions, grouped-query attention, SwiGLU, no bias anywhere. The `llama3` RoPE
-//! scaling is part of the frequencies that `formats` computed.
+//! Touvron et al. 2023 (arXiv:2302.13971, arXiv:2307.09288), Dubey et al. 2024 (arXiv:2407.21783). RMSNorm
+//! before each half of a layer, rotary positions, grouped-query attention, SwiGLU, no bias anywhere. The
+//! `llama3` RoPE scaling is part of the frequencies that `formats` computed.
 //!
 //! GGUF files of Mistral call themselves `llama` too, with the rows of Q and K reordered for interleaved RoPE
 //! and, in rare cases, a sliding window: so a window is taken as it comes.

@@ -1,7 +1,7 @@
 //! Mistral 7B and its descendants.
 //!
-//! Jiang et al. 2023 (arXiv:2310.06825). The layer of Llama; version 0.1 adds a sliding window of 4096 tokens in
-//! every layer, later versions have none. Token t sees `t - window < p <= t`.
+//! Jiang et al. 2023 (arXiv:2310.06825). The layer of Llama; version 0.1 adds a sliding window of 4096 tokens
+//! in every layer, later versions have none. Token t sees `t - window < p <= t`.
 
 use exo_formats::ModelConfig;
 

@@ -1,8 +1,8 @@
 //! Qwen 3, dense.
 //!
-//! Yang et al. 2025 (arXiv:2505.09388). The layer of Llama, but the biases of Qwen 2 are gone and every head of Q
-//! and K passes through an RMSNorm of its own width, with one weight vector shared by the heads, before it is
-//! rotated. The head size is a number of its own: H·D is not C (0.6B: 16 · 128 against 1024).
+//! Yang et al. 2025 (arXiv:2505.09388). The layer of Llama, but the biases of Qwen 2 are gone and every head
+//! of Q and K passes through an RMSNorm of its own width, with one weight vector shared by the heads, before
+//! it is rotated. The head size is a number of its own: H·D is not C (0.6B: 16 · 128 against 1024).
 
 use exo_formats::ModelConfig;
 

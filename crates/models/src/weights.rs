@@ -8,8 +8,8 @@ use exo_types::{DType, TensorView};
 
 use crate::Block;
 
-/// Hands out weights. What is acquired stays in device memory at least as long as the guard, so that a source may
-/// load layers when they are asked for and evict those nobody holds.
+/// Hands out weights. What is acquired stays in device memory at least as long as the guard, so that a source
+/// may load layers when they are asked for and evict those nobody holds.
 pub trait WeightSource {
     /// The weights of one layer. Panics on a layer the shard does not hold.
     fn acquire(&self, layer: u32) -> Arc<LayerWeights>;

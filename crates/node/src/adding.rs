@@ -25,7 +25,8 @@ pub async fn takes_name(library: &Library, id: ModelId) -> Result<ModelRecord, L
     Ok(tokio::task::spawn_blocking(move || store.takes_name(id)).await??)
 }
 
-/// Hashes a file or folder, and opens it, so that a model that cannot run is refused here and not at its first request.
+/// Hashes a file or folder, and opens it, so that a model that cannot run is refused here and not at its
+/// first request.
 pub async fn add_without_name(
     library: &Arc<Library>,
     path: PathBuf,

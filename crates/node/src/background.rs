@@ -1,4 +1,5 @@
-//! Work that nobody waits for within milliseconds, such as a plan: on a thread that gets what others leave over.
+//! Work that nobody waits for within milliseconds, such as a plan: on a thread that gets what others leave
+//! over.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -12,8 +13,8 @@ use linux as system;
 #[cfg(not(target_os = "linux"))]
 use plain as system;
 
-/// Runs `work` on a thread of its own, with the lowest priority where a thread can have one. A thread that has it cannot take it back,
-/// so none that serves others is used for it.
+/// Runs `work` on a thread of its own, with the lowest priority where a thread can have one. A thread that
+/// has it cannot take it back, so none that serves others is used for it.
 pub fn run(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let lowered = move || {
         if let Err(error) = system::lower_priority() {

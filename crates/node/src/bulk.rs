@@ -80,7 +80,8 @@ pub const DIGEST_CHUNKS_MAX: u32 = 64;
 /// What an answer says of a model.
 const DETAILS_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 10 };
 
-/// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are devices.
+/// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are
+/// devices.
 pub(crate) const COMING_MAX: usize = 4096;
 
 /// What a member has of a model of a hub.
@@ -165,7 +166,8 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// Notes that another source is asked now. Who sends something else than asked for has a damaged disk, or lies.
+    /// Notes that another source is asked now. Who sends something else than asked for has a damaged disk, or
+    /// lies.
     pub fn report(&self) {
         match self {
             Self::Wrong { holder, reason } => {
@@ -187,7 +189,8 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// Bytes of chunks behind the first of a transfer, and how long they took, the disks at both ends included.
+    /// Bytes of chunks behind the first of a transfer, and how long they took, the disks at both ends
+    /// included.
     pub fn received(&self) -> (u64, Duration) {
         (self.received_bytes, self.received_in)
     }
@@ -243,7 +246,8 @@ impl Fetcher {
         self.ask(&Ask::Held(model)).await?;
         let bytes = self.answer().await?;
         let wrong = || FetchError::Wrong { holder, reason: "no list of chunks".to_owned() };
-        // Numbers of chunks take 2 to 10 bytes, and are 8 in memory: a longer list is refused before it is one.
+        // Numbers of chunks take 2 to 10 bytes, and are 8 in memory: a longer list is refused before it is
+        // one.
         let bytes_max = HeldMap::encoded_len(manifest) + 10 * COMING_MAX as u64 + 20;
         if bytes.len() as u64 > bytes_max {
             let reason = format!("a list of chunks of {} bytes, at most {bytes_max} are taken", bytes.len());

@@ -68,7 +68,8 @@ pub enum CacheError {
     },
 }
 
-/// The whole pages of a cache of `asked_tokens`, in tokens, which must hold `context_tokens` where that is given.
+/// The whole pages of a cache of `asked_tokens`, in tokens, which must hold `context_tokens` where that is
+/// given.
 pub fn cache_pages(asked_tokens: u32, context_tokens: Option<u32>) -> Result<u32, CacheError> {
     let held_tokens = asked_tokens / PAGE_TOKENS * PAGE_TOKENS;
     if held_tokens == 0 {
@@ -84,7 +85,8 @@ pub fn cache_pages(asked_tokens: u32, context_tokens: Option<u32>) -> Result<u32
     }
 }
 
-/// Refuses a context that somebody names and the model was not made for: with a shorter one than they name their texts would end early.
+/// Refuses a context that somebody names and the model was not made for: with a shorter one than they name
+/// their texts would end early.
 pub fn check_context(named: Option<u32>, model_tokens: u32) -> Result<(), CacheError> {
     match named.filter(|named| *named > model_tokens.max(1)) {
         Some(asked_tokens) => Err(CacheError::BeyondModel { asked_tokens, model_tokens }),

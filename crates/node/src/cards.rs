@@ -1,4 +1,5 @@
-//! Looks now and then whether graphics cards appeared or vanished, and at what else the system shows: sensors, memory, disk, battery.
+//! Looks now and then whether graphics cards appeared or vanished, and at what else the system shows:
+//! sensors, memory, disk, battery.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::host::Host;
 /// A person who plugs a card in waits about as long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Tells the loop of every change below `root`, and of the sensors of the processor and of the cards at the addresses, until
-/// the node has ended.
+/// Tells the loop of every change below `root`, and of the sensors of the processor and of the cards at the
+/// addresses, until the node has ended.
 pub fn watch(
     root: PathBuf,
     data_dir: PathBuf,

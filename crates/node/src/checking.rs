@@ -1,7 +1,8 @@
-//! The digest of each file of a model of a hub, over the members that have its chunks: none of them may have the whole.
+//! The digest of each file of a model of a hub, over the members that have its chunks: none of them may have
+//! the whole.
 //!
-//! The state of SHA-256 goes through the file in its order. Who has the next chunks adds them and gives the state back; the end must be
-//! what the hub promised.
+//! The state of SHA-256 goes through the file in its order. Who has the next chunks adds them and gives the
+//! state back; the end must be what the hub promised.
 
 use std::sync::Arc;
 
@@ -48,7 +49,8 @@ struct Peer<'a> {
 }
 
 impl Peer<'_> {
-    /// Goes on with a digest. The member has hung up if others had the chunks before for a minute: it is dialled once more.
+    /// Goes on with a digest. The member has hung up if others had the chunks before for a minute: it is
+    /// dialled once more.
     async fn digest(
         &mut self,
         endpoint: &Endpoint,
@@ -68,7 +70,8 @@ impl Peer<'_> {
 }
 
 impl Library {
-    /// Compares a model of a hub with the digests that the hub named. What was found is kept with this node's copy.
+    /// Compares a model of a hub with the digests that the hub named. What was found is kept with this node's
+    /// copy.
     pub async fn check(&self, id: ModelId, holders: &[Holder]) -> Result<CheckOutcome, LibraryError> {
         self.ensure_manifest(id, holders).await?;
         let store = self.store().clone();

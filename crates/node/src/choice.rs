@@ -142,7 +142,8 @@ impl Choice {
         self.send(delta)
     }
 
-    /// What the parts come to. Text is held; it is searched for stop strings, and what stands in front of one is in the delta.
+    /// What the parts come to. Text is held; it is searched for stop strings, and what stands in front of one
+    /// is in the delta.
     fn delta_of(&mut self, parts: Vec<AnswerPart>) -> Delta {
         let mut delta = Delta { index: self.index, ..Delta::default() };
         for part in parts {
@@ -215,8 +216,9 @@ impl Choice {
     }
 }
 
-/// The control tokens that are stop strings: they are no text otherwise, and would never be found. Those that end answers anyway stay so,
-/// and those within longer stop strings: what is seen of them and does not stop would be text of the answer.
+/// The control tokens that are stop strings: they are no text otherwise, and would never be found. Those that
+/// end answers anyway stay so, and those within longer stop strings: what is seen of them and does not stop
+/// would be text of the answer.
 fn stop_signs(running: &Running) -> impl Iterator<Item = (u32, String)> {
     let open = &running.open;
     let parts = running.request.stop.iter().filter_map(|stop| open.tokenizer.split_control(stop).ok());

@@ -22,15 +22,16 @@ pub use card::{Check, Loss};
 
 /// The devices of a node.
 pub struct Compute {
-    /// The device of this process: the processor, opened when something computes on it; where no worker can be started,
-    /// what was asked for.
+    /// The device of this process: the processor, opened when something computes on it; where no worker can
+    /// be started, what was asked for.
     here: OnceLock<Opened>,
     /// In the order in which they were asked for.
     cards: Vec<Card>,
-    /// Nobody has said what computes: beside cards with memory of their own the processor is a device like them, for what
-    /// they do not hold.
+    /// Nobody has said what computes: beside cards with memory of their own the processor is a device like
+    /// them, for what they do not hold.
     is_chosen: bool,
-    /// Why the node computes on what it does, where that was found out at the start: of the device that was the first then.
+    /// Why the node computes on what it does, where that was found out at the start: of the device that was
+    /// the first then.
     why: Option<(DeviceId, String)>,
     /// Sensors, as this process can read them.
     sensed: Sensed,
@@ -77,8 +78,8 @@ pub enum Seat {
 }
 
 impl Compute {
-    /// What `config` asks for: the processor open, graphics processors asked what they are, all at once. Blocks for about a
-    /// second. The warnings are about what was to be tried first and cannot be used.
+    /// What `config` asks for: the processor open, graphics processors asked what they are, all at once.
+    /// Blocks for about a second. The warnings are about what was to be tried first and cannot be used.
     pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<(Self, Vec<String>), Failure> {
         let DeviceChoice::Ranked(ranking) = &config.device else {
             return Ok((Self::open_asked(asks(&config.device, config), config, host)?, Vec::new()));
@@ -99,8 +100,8 @@ impl Compute {
         Ok((compute, tried.warnings))
     }
 
-    /// Cards in quarantine that would be used but for that: listed, and offered once it is over. One that cannot even be listed
-    /// stays among those that are left out.
+    /// Cards in quarantine that would be used but for that: listed, and offered once it is over. One that
+    /// cannot even be listed stays among those that are left out.
     fn quarantined(ranking: &Ranking, config: &NodeConfig) -> (Vec<Card>, Ranking) {
         let mut rest = ranking.clone();
         let Some(program) = &config.worker else { return (Vec::new(), rest) };
@@ -131,7 +132,8 @@ impl Compute {
         self.is_chosen && used.map(|card| card.facts.kind).all(|kind| kind == DeviceKind::DiscreteGpu)
     }
 
-    /// As an explicit wish, but a card in quarantine is passed over, and so is another in the place of the one that was meant.
+    /// As an explicit wish, but a card in quarantine is passed over, and so is another in the place of the
+    /// one that was meant.
     fn open_candidate(candidate: &Candidate, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
         let compute = Self::open_asked(vec![ask_for(candidate, config)], config, host)?;
         for card in &compute.cards {
@@ -165,9 +167,9 @@ impl Compute {
         Ok(compute)
     }
 
-    /// What the node says of its devices. Beside graphics processors that were asked for the processor counts where it is
-    /// needed: while it stands in for them all, and for as long as it `is_used` then. Beside those that the node chose it
-    /// always does.
+    /// What the node says of its devices. Beside graphics processors that were asked for the processor counts
+    /// where it is needed: while it stands in for them all, and for as long as it `is_used` then. Beside
+    /// those that the node chose it always does.
     pub fn facts(&self, is_used: bool) -> Vec<DeviceFacts> {
         let here = self.here.get().map(|(_, facts)| match &self.types {
             Some(types) => DeviceFacts { rates_by_type: types.clone(), ..facts.clone() },
@@ -263,8 +265,8 @@ impl Compute {
 
     /// Where a shard on `device` goes; `None` if there is no such device, or it is lost at present.
     ///
-    /// A worker is not limited to what is left just now: the limit would outlive the other workers. What is free is
-    /// counted when shards are placed.
+    /// A worker is not limited to what is left just now: the limit would outlive the other workers. What is
+    /// free is counted when shards are placed.
     pub fn seat(&self, device: &DeviceId) -> Option<Seat> {
         if let Some(card) = self.card(device) {
             if *card.state.borrow() != DeviceState::Usable {
@@ -305,7 +307,8 @@ impl Compute {
         }
     }
 
-    /// What the check found. A device that does not come back is lost once more; one in quarantine stays there.
+    /// What the check found. A device that does not come back is lost once more; one in quarantine stays
+    /// there.
     pub fn verified(
         &mut self,
         device: &DeviceId,
@@ -330,7 +333,8 @@ impl Compute {
         }
     }
 
-    /// The graphics processor stays listed with the reason; `processor` takes its place where no other is left.
+    /// The graphics processor stays listed with the reason; `processor` takes its place where no other is
+    /// left.
     pub fn keep_off(
         &mut self,
         device: &DeviceId,
@@ -370,7 +374,8 @@ impl Compute {
     }
 }
 
-/// Some drivers know what all programs hold, others only what the asking process does: the least of both holds for either.
+/// Some drivers know what all programs hold, others only what the asking process does: the least of both
+/// holds for either.
 fn free_beside(free_at_start: u64, workers: &[WorkerMemory]) -> u64 {
     let held = workers.iter().fold(0u64, |held, w| held.saturating_add(w.allocated_bytes));
     let told = workers.iter().map(|w| w.free_bytes).min().unwrap_or(u64::MAX);

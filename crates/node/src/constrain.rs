@@ -1,4 +1,5 @@
-//! What a request asks of its answers, as a grammar and as a way to read them; and each token of an answer against the grammar.
+//! What a request asks of its answers, as a grammar and as a way to read them; and each token of an answer
+//! against the grammar.
 
 use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Reasoning, RequestPart, Tools};
 use exo_constraint::{
@@ -26,7 +27,8 @@ pub struct Plan {
     pub unenforced: Vec<String>,
 }
 
-/// Plans a request. Grammars are compiled here, so that what cannot be kept to is refused before the first token.
+/// Plans a request. Grammars are compiled here, so that what cannot be kept to is refused before the first
+/// token.
 pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, GenerateError> {
     let thought = open.thought().filter(|thought| request.is_chat() && !is_off(&request.reasoning, thought));
     let mut plan = Plan {
@@ -107,8 +109,8 @@ fn is_off(reasoning: &Reasoning, thought: &ThoughtFormat) -> bool {
 
 /// Efforts that templates know.
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
-/// What the lower efforts are of a model that knows none: tokens of a thought at most, as LiteLLM has it. The higher ones are a bound
-/// that holds anyway.
+/// What the lower efforts are of a model that knows none: tokens of a thought at most, as LiteLLM has it. The
+/// higher ones are a bound that holds anyway.
 const EFFORT_TOKENS_MAX: [(&str, u32); 2] = [("minimal", 128), ("low", 1024)];
 
 /// Most tokens of a thought of such a model.
@@ -161,7 +163,8 @@ fn format_body(format: &AnswerFormat) -> Result<(RequestPart, Option<Body>), Gen
     })
 }
 
-/// The schema of an answer that calls nothing, where a format was asked for beside the tools and calls are not required.
+/// The schema of an answer that calls nothing, where a format was asked for beside the tools and calls are
+/// not required.
 fn answer_beside_calls(
     calls: &CallFormat,
     has_channels: bool,
@@ -275,7 +278,8 @@ pub(crate) fn invalid(part: RequestPart, message: String) -> GenerateError {
     GenerateError::Invalid { part, message }
 }
 
-/// The tokens of one answer against its grammar. The stage that samples was asked to keep to it; this is who looks.
+/// The tokens of one answer against its grammar. The stage that samples was asked to keep to it; this is who
+/// looks.
 pub struct Checked {
     fold: Fold,
 }

@@ -1,4 +1,5 @@
-//! A model by its description and a type of file, without a file: what each tensor would be, and what the planner needs of them.
+//! A model by its description and a type of file, without a file: what each tensor would be, and what the
+//! planner needs of them.
 
 use exo_formats::{LayerTensor, ModelConfig, TensorName};
 use exo_quant::Target;

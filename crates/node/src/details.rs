@@ -1,5 +1,5 @@
-//! What lists show of a model, kept apart from the model: its vocabulary alone can take tens of megabytes, and a list
-//! of models must not hold them all.
+//! What lists show of a model, kept apart from the model: its vocabulary alone can take tens of megabytes,
+//! and a list of models must not hold them all.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,8 @@ impl Details {
     }
 }
 
-/// What a member says of a model that it has. It is shown to people and clients; neither placing nor loading looks at it.
+/// What a member says of a model that it has. It is shown to people and clients; neither placing nor loading
+/// looks at it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SharedDetails {
     pub details: Details,

@@ -14,8 +14,8 @@ use crate::open_device::{Failure, Opened, open_asked, shared_free_bytes};
 use crate::worker::{Children, WorkerProgram};
 use crate::{DeviceChoice, Host, NodeConfig};
 
-/// For other processes, one for each device; none for the processor, which needs none, and for what is chosen only when it is
-/// opened.
+/// For other processes, one for each device; none for the processor, which needs none, and for what is chosen
+/// only when it is opened.
 pub(crate) fn asks(choice: &DeviceChoice, config: &NodeConfig) -> Vec<DeviceAsk> {
     let DeviceChoice::Named { backend, which } = choice else { return Vec::new() };
     each(which).into_iter().map(|which| ask(*backend, which, config)).collect()
@@ -43,8 +43,9 @@ fn each(which: &str) -> Vec<String> {
     if are_numbers { parts.into_iter().map(str::to_owned).collect() } else { vec![which.to_owned()] }
 }
 
-/// Runs `work`, which asks drivers, on a thread of its own: in children, or in this process where there is no program for them. If this
-/// is dropped meanwhile, every child ends, and nothing is noted of what it was about to find out.
+/// Runs `work`, which asks drivers, on a thread of its own: in children, or in this process where there is no
+/// program for them. If this is dropped meanwhile, every child ends, and nothing is noted of what it was
+/// about to find out.
 pub async fn asking_drivers<T: Send + 'static>(
     worker: Option<WorkerProgram>,
     work: impl FnOnce(&dyn Surveyor) -> T + Send + 'static,
@@ -61,8 +62,8 @@ pub async fn asking_drivers<T: Send + 'static>(
     })
 }
 
-/// Finds out what there is to choose from, if `config` leaves that open, and notes it there. `tell` hears what goes on: the first
-/// start with a new accelerator, driver or exo takes some seconds.
+/// Finds out what there is to choose from, if `config` leaves that open, and notes it there. `tell` hears
+/// what goes on: the first start with a new accelerator, driver or exo takes some seconds.
 pub async fn choose_devices(
     config: &mut NodeConfig,
     tell: impl Fn(Message) + Send + Sync + 'static,
@@ -88,8 +89,8 @@ pub fn processor_options(config: &NodeConfig) -> ProcessorOptions {
     }
 }
 
-/// Opens what `config` asks for in this process. What an accelerator can do is measured here, about a second, unless the registry in
-/// the data folder knows. What could not be opened on the way is logged.
+/// Opens what `config` asks for in this process. What an accelerator can do is measured here, about a second,
+/// unless the registry in the data folder knows. What could not be opened on the way is logged.
 pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
     let DeviceChoice::Ranked(ranking) = &config.device else {
         return match asks(&config.device, config).as_slice() {
@@ -115,7 +116,8 @@ pub fn both(one: &str, other: &str) -> String {
     told.collect::<Vec<_>>().join("; ")
 }
 
-/// Opens the processor as `config` asks for. Its rates are measured here, unless the registry in the data folder knows them.
+/// Opens the processor as `config` asks for. Its rates are measured here, unless the registry in the data
+/// folder knows them.
 pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
     let probed = host.processor();
     let limit =

@@ -1,8 +1,9 @@
 //! Models of a hub on their way to this node's disk: a list of downloads, each with a task of its own.
 //!
-//! At most two fetch at once: a second one helps where a hub is slower than the line, a third only where it is in the way. What a
-//! download is asked to do is a [`Wish`](pull::Wish); its task carries the last one out, so that two wishes in a row cannot meet half
-//! way. Downloads that are not over are kept in a file and go on when the node starts again, but for the node of a command's while.
+//! At most two fetch at once: a second one helps where a hub is slower than the line, a third only where it
+//! is in the way. What a download is asked to do is a [`Wish`](pull::Wish); its task carries the last one
+//! out, so that two wishes in a row cannot meet half way. Downloads that are not over are kept in a file and
+//! go on when the node starts again, but for the node of a command's while.
 
 mod pull;
 mod rate;
@@ -454,7 +455,8 @@ impl Downloads for NodeDownloads {
             let mut ended = pull.ended.subscribe();
             pull.wish.send_replace(Wish::End);
             let shared = self.shared.clone();
-            // A task of its own: a client that does not wait for a silent hub has asked for the end all the same.
+            // A task of its own: a client that does not wait for a silent hub has asked for the end all the
+            // same.
             let ending = tokio::spawn(async move {
                 // Until its thread has let go of the files, another download of the same would be refused.
                 let waited = tokio::time::timeout(END_MAX, ended.wait_for(|ended| *ended)).await;

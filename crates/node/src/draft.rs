@@ -1,8 +1,8 @@
-//! The small model that guesses ahead for instances whose first stage is on this node: loaded at the start, asked by
-//! their schedulers, at work on a thread of its own.
+//! The small model that guesses ahead for instances whose first stage is on this node: loaded at the start,
+//! asked by their schedulers, at work on a thread of its own.
 //!
-//! What goes wrong with it at the start is an error of the start. What goes wrong later ends the guessing and nothing
-//! else: answers come as they would without it.
+//! What goes wrong with it at the start is an error of the start. What goes wrong later ends the guessing and
+//! nothing else: answers come as they would without it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -60,7 +60,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Finds `wanted` (a name, an id, a file or a folder), loads it and starts its thread. Blocks while it loads.
+    /// Finds `wanted` (a name, an id, a file or a folder), loads it and starts its thread. Blocks while it
+    /// loads.
     pub fn start(
         wanted: &str,
         config: &NodeConfig,

@@ -1,5 +1,5 @@
-//! A running engine, wherever it is: on a thread of this process ([`crate::engine_thread`]), or in a process of its own
-//! ([`crate::worker`]) where a driver is involved.
+//! A running engine, wherever it is: on a thread of this process ([`crate::engine_thread`]), or in a process
+//! of its own ([`crate::worker`]) where a driver is involved.
 
 use exo_types::PageKey;
 
@@ -21,8 +21,8 @@ impl EngineHost {
         }
     }
 
-    /// Begins another term or placement, behind the steps that it was handed before: it forgets sequences and all kept pages but
-    /// `keep`, and keeps its weights. `Rewired` follows the results of those steps.
+    /// Begins another term or placement, behind the steps that it was handed before: it forgets sequences and
+    /// all kept pages but `keep`, and keeps its weights. `Rewired` follows the results of those steps.
     pub fn rewire(&self, keep: Vec<PageKey>) {
         match self {
             Self::Thread(thread) => thread.order(Order::Rewire { keep }),

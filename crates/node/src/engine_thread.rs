@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use exo_accelerators::chain;
 
-/// Longest time one step may take on a device in this process: a chunk of prompt on a slow processor takes seconds.
+/// Longest time one step may take on a device in this process: a chunk of prompt on a slow processor takes
+/// seconds.
 pub const STEP_MAX: Duration = Duration::from_secs(120);
 /// How often an idle thread looks whether it is still wanted.
 const IDLE: Duration = Duration::from_millis(500);
@@ -33,8 +34,8 @@ pub enum EngineEvent {
     Progress { engine: EngineId, done_bytes: u64, total_bytes: u64 },
     /// Loaded, perhaps with weights left in their file against the user's wish.
     Ready { engine: EngineId, loaded: Loaded, slower_because: Option<String> },
-    /// So many bytes of weights are on their way to memory and read from their file until they are there. Told before `Ready` and
-    /// until there are none.
+    /// So many bytes of weights are on their way to memory and read from their file until they are there.
+    /// Told before `Ready` and until there are none.
     Settling { engine: EngineId, waiting_bytes: u64 },
     /// Not loaded; nothing is held.
     LoadFailed { engine: EngineId, reason: String },
@@ -66,7 +67,8 @@ pub struct Job {
 pub enum Order {
     /// Compute a step.
     Compute(Job),
-    /// Close all sequences and forget all kept pages but these: another term begins, or it serves another placement from now on.
+    /// Close all sequences and forget all kept pages but these: another term begins, or it serves another
+    /// placement from now on.
     Rewire { keep: Vec<PageKey> },
 }
 
@@ -91,7 +93,8 @@ pub struct LoadRequest {
 pub type Events = Arc<dyn Fn(EngineEvent) + Send + Sync>;
 
 impl ThreadHost {
-    /// Starts a thread that loads and then computes. Every outcome, also a refusal to start, comes as an event.
+    /// Starts a thread that loads and then computes. Every outcome, also a refusal to start, comes as an
+    /// event.
     pub fn start(request: LoadRequest, events: Events) -> Self {
         let (orders, inbox) = channel();
         let cancel = CancelToken::default();
@@ -131,7 +134,8 @@ pub fn run(request: LoadRequest, inbox: &Receiver<Order>, cancel: &CancelToken, 
     let (id, step_max) = (request.engine, request.step_max);
     // A bug in a kernel must cost one shard, not the node.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        // The model goes with the request: a vocabulary of 128 000 tokens must not stay for the life of a shard.
+        // The model goes with the request: a vocabulary of 128 000 tokens must not stay for the life of a
+        // shard.
         let mut engine = match load(request, events) {
             Ok(engine) => engine,
             Err(reason) => return events(EngineEvent::LoadFailed { engine: id, reason }),
@@ -244,7 +248,8 @@ fn warn_of_small_pages(held: &Residence) {
     }
 }
 
-/// Whether less than nine tenths of the weights in memory lie in large pages, as far as the system tells and it matters.
+/// Whether less than nine tenths of the weights in memory lie in large pages, as far as the system tells and
+/// it matters.
 fn is_in_small_pages(held: &Residence) -> bool {
     let copied = held.copied_bytes;
     copied >= LARGE_WEIGHTS_BYTES && held.huge_page_bytes.is_some_and(|huge| huge < copied / 10 * 9)
@@ -369,8 +374,8 @@ fn kind_of(error: &StepError) -> FailureKind {
     }
 }
 
-/// Logits that are no numbers are the device's, and so is a vocabulary that cannot be read here: a grammar that no token satisfies ends
-/// the answer and is no error.
+/// Logits that are no numbers are the device's, and so is a vocabulary that cannot be read here: a grammar
+/// that no token satisfies ends the answer and is no error.
 fn kind_of_sample(error: &SampleError) -> FailureKind {
     match error {
         SampleError::Empty | SampleError::NotFinite { .. } | SampleError::Constraint { .. } => {
@@ -380,7 +385,8 @@ fn kind_of_sample(error: &SampleError) -> FailureKind {
     }
 }
 
-/// Little-endian f32 rows as numbers; a tail of less than four bytes is dropped, the stage machine refused it.
+/// Little-endian f32 rows as numbers; a tail of less than four bytes is dropped, the stage machine refused
+/// it.
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }

@@ -82,7 +82,8 @@ impl From<Input> for Event {
 /// Where events for the loop go.
 #[derive(Clone)]
 pub struct EventSender {
-    /// From this process: each event answers something that the machine or a bounded number of clients asked for.
+    /// From this process: each event answers something that the machine or a bounded number of clients asked
+    /// for.
     local: mpsc::UnboundedSender<Event>,
     control: mpsc::Sender<Event>,
     data: mpsc::Sender<Event>,
@@ -94,7 +95,8 @@ impl EventSender {
         let _ = self.local.send(event.into());
     }
 
-    /// From a control link, or a stranger: waits while the loop is behind. An error means that the loop has ended.
+    /// From a control link, or a stranger: waits while the loop is behind. An error means that the loop has
+    /// ended.
     pub async fn control(&self, event: impl Into<Event>) -> Result<(), Ended> {
         self.control.send(event.into()).await.map_err(|_| Ended)
     }
@@ -122,7 +124,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The next event. Control comes before data: heartbeats do not wait behind rows. `None` once nobody can send.
+    /// The next event. Control comes before data: heartbeats do not wait behind rows. `None` once nobody can
+    /// send.
     pub async fn next(&mut self) -> Option<Event> {
         tokio::select! {
             biased;

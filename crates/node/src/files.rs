@@ -1,4 +1,5 @@
-//! The small files of the data folder: the lock, the local secret, the API's address, the log of trust, the epoch, known addresses.
+//! The small files of the data folder: the lock, the local secret, the API's address, the log of trust, the
+//! epoch, known addresses.
 //!
 //! Each is written whole to a neighbour and renamed, so that a crash leaves the old or the new one.
 
@@ -86,8 +87,8 @@ pub enum FilesError {
 const TRUST: &str = "trust.log";
 /// The file of the join window.
 const WINDOW: &str = "window.json";
-/// Epochs left out when the file of the last one is damaged: more than elections without a placement between them. Members refuse an
-/// epoch that jumps by 2^20.
+/// Epochs left out when the file of the last one is damaged: more than elections without a placement between
+/// them. Members refuse an epoch that jumps by 2^20.
 const EPOCHS_SKIPPED: u64 = 1 << 14;
 /// The file of the journal.
 const JOURNAL: &str = "journal.redb";
@@ -116,7 +117,8 @@ struct ApiFile {
     pid: u32,
 }
 
-/// How much of the join window's time is used up, kept so that neither a restart nor an earlier date gives it back.
+/// How much of the join window's time is used up, kept so that neither a restart nor an earlier date gives it
+/// back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WindowTime {
     /// For so many seconds nodes have run with it open.
@@ -169,7 +171,8 @@ impl DataDir {
         &self.path
     }
 
-    /// The secret that opens the administrative routes to other tools until this process ends: drawn anew, readable by the owner only.
+    /// The secret that opens the administrative routes to other tools until this process ends: drawn anew,
+    /// readable by the owner only.
     pub fn local_secret(&self) -> Result<String, FilesError> {
         let path = self.path.join("api-secret");
         let mut bytes = [0; 32];
@@ -198,8 +201,9 @@ impl DataDir {
         let _ = std::fs::remove_file(path.join("api.json"));
     }
 
-    /// Forgets the cluster and this node's key, which is all that others know it by. Models, measurements and settings stay. After
-    /// a crash in between, the next start founds a cluster or says that this has to be done again.
+    /// Forgets the cluster and this node's key, which is all that others know it by. Models, measurements and
+    /// settings stay. After a crash in between, the next start founds a cluster or says that this has to be
+    /// done again.
     pub fn leave(&self) -> Result<(), FilesError> {
         for name in ["peers.json", "epoch.json", WINDOW, SILENCES, TRUST, JOURNAL, "node.key"] {
             let path = self.path.join(name);
@@ -213,7 +217,8 @@ impl DataDir {
         Ok(())
     }
 
-    /// Gives a damaged file another name, under which nothing looks for it and a person may. Says so in a line for people.
+    /// Gives a damaged file another name, under which nothing looks for it and a person may. Says so in a
+    /// line for people.
     pub fn move_aside(&self, path: &Path, why: &str) -> Result<String, FilesError> {
         let seconds = exo_stdx::unix_s();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -236,8 +241,8 @@ impl DataDir {
         self.path.join(TRUST)
     }
 
-    /// The encoded entries of the log of trust; `None` if there is none yet. They are on disk when this returns: an earlier run may
-    /// have ended before it knew that.
+    /// The encoded entries of the log of trust; `None` if there is none yet. They are on disk when this
+    /// returns: an earlier run may have ended before it knew that.
     pub fn trust(&self) -> Result<Option<Vec<Vec<u8>>>, FilesError> {
         let path = self.trust_path();
         let damaged = |reason: &str| FilesError::Damaged {
@@ -276,9 +281,9 @@ impl DataDir {
         self.set_window_time(WindowTime::default())
     }
 
-    /// Moves those of the small files aside that are damaged, and says which. What they said is made up for: addresses are found
-    /// anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the last one that the journal knows, so that
-    /// none is led twice. Alerts are not silenced any more.
+    /// Moves those of the small files aside that are damaged, and says which. What they said is made up for:
+    /// addresses are found anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the
+    /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more.
     pub fn mend(&self, epoch_seen: u64, me: NodeId) -> Result<Vec<String>, FilesError> {
         let mut said = Vec::new();
         let mut aside = |error: FilesError| match error {
@@ -395,7 +400,8 @@ pub struct RunningApi {
     pub socket: PathBuf,
 }
 
-/// How to reach the node on this data folder; `None` if none was published. Whether it still runs, only a request shows.
+/// How to reach the node on this data folder; `None` if none was published. Whether it still runs, only a
+/// request shows.
 pub fn running_api(data_dir: &Path) -> Option<RunningApi> {
     let bytes = std::fs::read(data_dir.join("api.json")).ok()?;
     let ApiFile { address, socket, .. } = serde_json::from_slice(&bytes).ok()?;

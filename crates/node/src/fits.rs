@@ -1,8 +1,9 @@
-//! Which models fit a cluster: every one of the catalogue planned on the devices as they are, in words that need no knowledge of models.
+//! Which models fit a cluster: every one of the catalogue planned on the devices as they are, in words that
+//! need no knowledge of models.
 //!
-//! The best of a model is its largest type of weights that still answers as fast as people read; where none does, the fastest. A search is
-//! cut short after some milliseconds each, so that the whole catalogue takes seconds: a plan may be a little slower than the one that
-//! `exo plan` finds, and never faster.
+//! The best of a model is its largest type of weights that still answers as fast as people read; where none
+//! does, the fastest. A search is cut short after some milliseconds each, so that the whole catalogue takes
+//! seconds: a plan may be a little slower than the one that `exo plan` finds, and never faster.
 
 mod catalogue;
 mod model_shape;
@@ -291,7 +292,8 @@ pub(crate) fn judge(cluster: &FitsCluster, view: FitView, models: &[SizedModel])
     FitView { verdict, summary: words::runs(&best), best: Some(best), ..view }
 }
 
-/// The longest of the tried contexts that fits, or `fits` which does; by halves, as less context always fits where more does.
+/// The longest of the tried contexts that fits, or `fits` which does; by halves, as less context always fits
+/// where more does.
 fn longest_context(cluster: &FitsCluster, model: &SizedModel, fits: u32) -> u32 {
     let made_for = model.shape.context_tokens_max;
     let mut longer: Vec<u32> = CONTEXTS.into_iter().filter(|c| *c > fits && *c < made_for).collect();

@@ -1,4 +1,5 @@
-//! One request from messages to text: template, tokens, stop strings, events. The tokens come from the node's machine.
+//! One request from messages to text: template, tokens, stop strings, events. The tokens come from the node's
+//! machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,7 +85,8 @@ pub fn check_tokens(open: &OpenModel, tokens: &[u32]) -> Result<(), GenerateErro
     }
 }
 
-/// The prompt's tokens, and the grammar of the answers. Blocks for as long as a long prompt takes: call it where that is allowed.
+/// The prompt's tokens, and the grammar of the answers. Blocks for as long as a long prompt takes: call it
+/// where that is allowed.
 pub fn prepare(
     open: &OpenModel,
     request: &mut GenerateRequest,
@@ -111,8 +113,8 @@ pub fn prepare(
     Ok(Prepared { prompts, constraint, plan, left_out_messages })
 }
 
-/// Leaves out turns of a conversation that is too long, where that is asked for. A quarter of the context is left for the answer, or
-/// what it may have at most.
+/// Leaves out turns of a conversation that is too long, where that is asked for. A quarter of the context is
+/// left for the answer, or what it may have at most.
 fn shorten(
     open: &OpenModel,
     request: &mut GenerateRequest,
@@ -191,8 +193,8 @@ fn template(open: &OpenModel) -> Result<&ChatTemplate, GenerateError> {
     }
 }
 
-/// Messages as the template reads them: turns that it takes, ids of calls in the only form that all take, thoughts in the field that it
-/// prints.
+/// Messages as the template reads them: turns that it takes, ids of calls in the only form that all take,
+/// thoughts in the field that it prints.
 fn shown_messages(
     open: &OpenModel,
     template: &ChatTemplate,
@@ -238,8 +240,8 @@ fn render_options(
     })
 }
 
-/// How a raw prompt is read, which is the whole text that a model sees: control tokens in it are control tokens, as with llama.cpp
-/// and vLLM.
+/// How a raw prompt is read, which is the whole text that a model sees: control tokens in it are control
+/// tokens, as with llama.cpp and vLLM.
 const RAW: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
 
 /// The tokens of a text with a hole.
@@ -352,7 +354,8 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                     repeat(sink, &running, given, &mut choices, &mut checked).await?;
                 }
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
-                // The token that a prompt's scores came with says nothing of an answer that was not asked for.
+                // The token that a prompt's scores came with says nothing of an answer that was not asked
+                // for.
                 let is_empty = running.request.max_tokens == Some(0);
                 finish(sink, choice, if is_empty { EndReason::MaxTokens } else { reason })?;
             }

@@ -1,5 +1,5 @@
-//! From a model's tokenizer to what holds its answers to a grammar: for the driver that words and checks them, and for the
-//! stage that samples.
+//! From a model's tokenizer to what holds its answers to a grammar: for the driver that words and checks
+//! them, and for the stage that samples.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -39,8 +39,8 @@ fn spelled_by(compiler: Compiler, tokenizer: Tokenizer) -> Compiler {
     }))
 }
 
-/// For the engine of a model's last stage. The vocabulary is read again when the first answer asks for it: it must not stay in memory
-/// for those that never do. One that could not be read is read again for the next.
+/// For the engine of a model's last stage. The vocabulary is read again when the first answer asks for it: it
+/// must not stay in memory for those that never do. One that could not be read is read again for the next.
 pub fn for_stage(model: PathBuf) -> Arc<StartConstraint> {
     let made: OnceLock<Compiler> = OnceLock::new();
     Arc::new(move |constraint: &Constraint| {

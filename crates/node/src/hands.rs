@@ -1,7 +1,7 @@
 //! What the node's machine wants done, carried out: one file for each thing in the world that is touched.
 //!
-//! A request comes with an id, is carried out, and its answer bears the same id. What is decided here is decided about the world
-//! alone: in which state a device is, and when it is looked at again (`devices`).
+//! A request comes with an id, is carried out, and its answer bears the same id. What is decided here is
+//! decided about the world alone: in which state a device is, and when it is looked at again (`devices`).
 
 mod devices;
 mod engines;

@@ -1,4 +1,5 @@
-//! What a hub's files say of a model before its weights: their heads, in a folder that `formats` opens like any model's.
+//! What a hub's files say of a model before its weights: their heads, in a folder that `formats` opens like
+//! any model's.
 //!
 //! The files there have the right length and are holes behind what was read.
 
@@ -89,7 +90,8 @@ impl<'a> HeadReader<'a> {
         Self { client, cancel, folder, first_bytes, bytes_max, left, is_shape_only: false, read }
     }
 
-    /// Reads what says how large a model is and of which kind: no vocabulary that is a file of its own, and no licence.
+    /// Reads what says how large a model is and of which kind: no vocabulary that is a file of its own, and
+    /// no licence.
     pub fn of_shape(self) -> Self {
         Self { is_shape_only: true, ..self }
     }
@@ -108,7 +110,8 @@ impl<'a> HeadReader<'a> {
                 is_more |= wanted < file.size;
             }
             match exo_formats::open(&plan.path(&root)) {
-                // Holes behind what was read can look like a description: what counts is that it ends before them.
+                // Holes behind what was read can look like a description: what counts is that it ends before
+                // them.
                 Ok(model) if model.files.iter().all(|f| f.head_bytes <= wanted || !is_gguf(&f.name)) => {
                     return Ok(model);
                 }

@@ -9,11 +9,12 @@ pub trait Host: Send + Sync + 'static {
     /// Whether the machine runs on mains power; `None` when it does not say.
     fn mains_power(&self) -> Option<bool>;
 
-    /// The processor as a device, with memory free now. Rates are `None`, and the node measures them, unless whoever embeds it knows
-    /// better.
+    /// The processor as a device, with memory free now. Rates are `None`, and the node measures them, unless
+    /// whoever embeds it knows better.
     fn processor(&self) -> DeviceFacts;
 
-    /// The machine's memory, which other nodes on it share. `None` where the system does not say which machine it is.
+    /// The machine's memory, which other nodes on it share. `None` where the system does not say which
+    /// machine it is.
     fn memory_domain(&self) -> Option<MemoryDomain> {
         None
     }

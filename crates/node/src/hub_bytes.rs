@@ -1,8 +1,9 @@
-//! Bytes of models that are known before they are fetched, from their hub: for this node's own layers, or for a member that cannot ask
-//! the hub itself.
+//! Bytes of models that are known before they are fetched, from their hub: for this node's own layers, or for
+//! a member that cannot ask the hub itself.
 //!
-//! Each node asks the hub of its own environment, with its own token, and believes no peer about where that is: a peer says
-//! repository, commit and path. A token of a command counts for the model that the command named, in memory only.
+//! Each node asks the hub of its own environment, with its own token, and believes no peer about where that
+//! is: a peer says repository, commit and path. A token of a command counts for the model that the command
+//! named, in memory only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,13 +23,15 @@ use exo_accelerators::chain;
 const RELAYS_MAX: usize = 8;
 /// For one of them: the member waits for 30 s, and then gives this one up.
 const RELAY_MAX: Duration = Duration::from_secs(25);
-/// After the hub has failed, until it is asked again where members fetch meanwhile; doubled with each failure in a row.
+/// After the hub has failed, until it is asked again where members fetch meanwhile; doubled with each failure
+/// in a row.
 const HUB_AGAIN: Duration = Duration::from_secs(20);
 const HUB_AGAIN_MAX: Duration = Duration::from_secs(600);
 /// The longest that the hub may ask to wait, in all, before that is an error.
 const HUB_WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// A command's token is for the model that it named: for placing it now and again, not for as long as the node runs.
+/// A command's token is for the model that it named: for placing it now and again, not for as long as the
+/// node runs.
 pub const TOKEN_MAX: Duration = Duration::from_secs(12 * 3600);
 
 /// After that what the environment and `exo login hub` say is read again.
@@ -50,7 +53,8 @@ struct State {
     /// Chunks on their way here.
     coming: BTreeMap<ModelId, BTreeSet<ChunkRef>>,
     relays: usize,
-    /// The client for what members ask for of models that no command here named: one, so that its connections and addresses last.
+    /// The client for what members ask for of models that no command here named: one, so that its connections
+    /// and addresses last.
     without_token: Option<(Arc<Client>, Instant)>,
     hub: HubTries,
 }
@@ -193,8 +197,8 @@ impl HubBytes {
         self.lock().coming.get(&model).map(|all| all.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// Fetches chunks into `partial`. Meanwhile they are among those that are [coming](Self::coming). Whether the hub answers is
-    /// remembered for the next fetch: [`Self::is_to_be_asked`], [`Self::hub_wait`].
+    /// Fetches chunks into `partial`. Meanwhile they are among those that are [coming](Self::coming). Whether
+    /// the hub answers is remembered for the next fetch: [`Self::is_to_be_asked`], [`Self::hub_wait`].
     pub async fn fetch(
         self: &Arc<Self>,
         partial: &Arc<PartialModel>,
@@ -225,8 +229,9 @@ impl HubBytes {
         Ok(fetched?)
     }
 
-    /// A chunk for another member. It stays on no disk here. Only for a model that a command here named it is asked for with a token: else
-    /// a member could read whatever that token opens. Gives up before the member does. Blocks.
+    /// A chunk for another member. It stays on no disk here. Only for a model that a command here named it is
+    /// asked for with a token: else a member could read whatever that token opens. Gives up before the member
+    /// does. Blocks.
     pub fn relay(&self, manifest: &Manifest, chunk: ChunkRef) -> Result<Vec<u8>, HubBytesError> {
         let len = manifest.chunk_len(chunk).ok_or(HubBytesError::NoChunk)?;
         if let Some(wait) = self.hub_wait(Instant::now()) {
@@ -246,7 +251,8 @@ impl HubBytes {
         }
     }
 
-    /// Whether this node asks the hub for this model itself: after failures members are asked first, longer and longer.
+    /// Whether this node asks the hub for this model itself: after failures members are asked first, longer
+    /// and longer.
     pub fn is_to_be_asked(&self, model: ModelId, now: Instant) -> bool {
         self.lock().hub.is_to_be_asked(model, now)
     }

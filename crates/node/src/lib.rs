@@ -1,15 +1,16 @@
 //! The running node: the one home of tasks and timers.
 //!
-//! [`start`] opens the data folder, the journal, the network and the devices, and runs the **loop**: one task that has the
-//! node's machine ([`exo_machine::NodeMachine`]), feeds it time and inputs, and has its effects carried out by the **hands**.
-//! Dialling, writing, planning, fetching, loading and computing happen in other tasks and threads and come back as events. What HTTP
-//! needs of a node is [`exo_api::Facade`].
+//! [`start`] opens the data folder, the journal, the network and the devices, and runs the **loop**: one task
+//! that has the node's machine ([`exo_machine::NodeMachine`]), feeds it time and inputs, and has its effects
+//! carried out by the **hands**. Dialling, writing, planning, fetching, loading and computing happen in other
+//! tasks and threads and come back as events. What HTTP needs of a node is [`exo_api::Facade`].
 //!
-//! What a node decides about its cluster, the machine decides. Decided here is what needs drivers, children or files: which
-//! devices are opened at the start, and when one that was lost is used again (`compute`, `hands::devices`).
+//! What a node decides about its cluster, the machine decides. Decided here is what needs drivers, children
+//! or files: which devices are opened at the start, and when one that was lost is used again (`compute`,
+//! `hands::devices`).
 //!
-//! **Architecture invariant:** no globals, no signal handlers, no `exit`; what the system provides comes through [`Host`], so that
-//! an app can embed it. The loop never waits for anything but the next event.
+//! **Architecture invariant:** no globals, no signal handlers, no `exit`; what the system provides comes
+//! through [`Host`], so that an app can embed it. The loop never waits for anything but the next event.
 //!
 //! Start reading at [`start`], then the `run_loop` module.
 

@@ -27,7 +27,8 @@ use exo_accelerators::chain;
 use crate::library_error::LibraryError;
 use room::Room;
 
-/// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
+/// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large
+/// vocabularies.
 const OPEN_MAX: usize = 8;
 
 /// A model with what turns text into its tokens.
@@ -105,8 +106,8 @@ pub struct Library {
     asking: Mutex<HashSet<String>>,
 }
 
-/// How far a shard is on this disk. `done_bytes` never become fewer, neither within a fetch nor, but for what was in flight, from one to
-/// the next: what counts as progress at the coordinator would else be none.
+/// How far a shard is on this disk. `done_bytes` never become fewer, neither within a fetch nor, but for what
+/// was in flight, from one to the next: what counts as progress at the coordinator would else be none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardProgress {
     /// Bytes of its chunks that are here, those in flight included.
@@ -209,7 +210,8 @@ impl Library {
         }
     }
 
-    /// What a member says of a model, or that it did not answer. A model's bytes never change, so its numbers do not either.
+    /// What a member says of a model, or that it did not answer. A model's bytes never change, so its numbers
+    /// do not either.
     pub fn tell(&self, id: ModelId, told: Option<SharedDetails>) {
         let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none() && all.get(&id).is_some_and(|(_, known)| known.is_some()) {
@@ -271,8 +273,8 @@ impl Library {
         self.fetch(&partial, &missing, holders, &mut |_| {}, &|_, _| {}).await
     }
 
-    /// Has the tensors of a shard on disk, fetching exactly what is missing. `progress` hears how far the shard is, what was on the disk
-    /// before included.
+    /// Has the tensors of a shard on disk, fetching exactly what is missing. `progress` hears how far the
+    /// shard is, what was on the disk before included.
     pub async fn ensure_shard(
         &self,
         id: ModelId,

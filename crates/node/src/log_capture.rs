@@ -1,7 +1,8 @@
 //! The last log lines of this process, kept in memory for `exo logs` and for other members that ask.
 //!
-//! Kept is what says what the node does: of exo's own parts everything from *debug* on, of libraries warnings. Prompts and answers are
-//! in no line of any level. A layer of the process's subscriber writes here ([`LogCapture::layer`]); who starts a node installs it.
+//! Kept is what says what the node does: of exo's own parts everything from *debug* on, of libraries
+//! warnings. Prompts and answers are in no line of any level. A layer of the process's subscriber writes here
+//! ([`LogCapture::layer`]); who starts a node installs it.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -213,7 +214,8 @@ fn level_of(level: Level) -> LogLevel {
     }
 }
 
-/// Which lines are kept. What is not is decided once for each place in the program, so that it costs nothing there.
+/// Which lines are kept. What is not is decided once for each place in the program, so that it costs nothing
+/// there.
 struct KeptLines(LogCapture);
 
 impl<S> Filter<S> for KeptLines {

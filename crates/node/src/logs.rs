@@ -1,5 +1,5 @@
-//! What the data folder knows of the cluster: the log of trust (who belongs to it) and the journal (what is placed). Founds a
-//! cluster on first use.
+//! What the data folder knows of the cluster: the log of trust (who belongs to it) and the journal (what is
+//! placed). Founds a cluster on first use.
 
 use std::path::PathBuf;
 
@@ -134,13 +134,14 @@ impl LogsError {
 const LEAVE: &str = "`exo leave` forgets the cluster, keeps the models, and this node begins anew";
 
 impl Logs {
-    /// Reads both. A node that has none founds a cluster of its own; one that is opened to others for the first time opens its
-    /// join window.
+    /// Reads both. A node that has none founds a cluster of its own; one that is opened to others for the
+    /// first time opens its join window.
     pub(crate) fn open(data: &DataDir, founding: &Founding<'_>, key: &NodeKey) -> Result<Self, LogsError> {
         let mut mended = Vec::new();
         let trust = match read_trust(data) {
             Err(error) => {
-                // Its cluster knows this node by its key: it begins as a new node and is let in again. What is placed is that cluster's.
+                // Its cluster knows this node by its key: it begins as a new node and is let in again. What
+                // is placed is that cluster's.
                 let Some(path) = error.damaged() else { return Err(error) };
                 mended.push(data.move_aside(&path, &error.reason())?);
                 if data.journal_path().exists() {

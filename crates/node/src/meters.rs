@@ -1,5 +1,5 @@
-//! What this process counts as it works: requests of its clients, bytes to and from members, bytes of fetches. The loop reads it
-//! once a second; whoever counts waits for nobody.
+//! What this process counts as it works: requests of its clients, bytes to and from members, bytes of
+//! fetches. The loop reads it once a second; whoever counts waits for nobody.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -217,12 +217,14 @@ impl Node {
         let _ = ended.wait_for(|e| *e).await;
     }
 
-    /// Becomes true when a client asks, by the API, that the node end. Whoever holds it then does as at any other end.
+    /// Becomes true when a client asks, by the API, that the node end. Whoever holds it then does as at any
+    /// other end.
     pub fn end_asked(&self) -> watch::Receiver<bool> {
         self.end_asked.clone()
     }
 
-    /// Before the clients' streams are ended: what they asked stays with other members, who can go on with it.
+    /// Before the clients' streams are ended: what they asked stays with other members, who can go on with
+    /// it.
     pub async fn say_leaving(&self) {
         if ask_node(&self.events, Question::Leaving, LEAVING_MAX).await.is_none() {
             tracing::warn!("the node is busy: requests of its clients may not go on elsewhere");

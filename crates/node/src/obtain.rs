@@ -1,9 +1,10 @@
-//! Chunks of a model that was known before it was fetched: from members that have them, else from its hub, else through a member that
-//! reaches the hub.
+//! Chunks of a model that was known before it was fetched: from members that have them, else from its hub,
+//! else through a member that reaches the hub.
 //!
-//! Nodes that fetch at the same time look at each other's lists between two batches: what a member is fetching is left to it and
-//! taken from it afterwards, so that a byte leaves the hub about once. Only what really is under way is on such a list, so no two
-//! nodes wait for each other; and a list that does not shrink is not waited for long.
+//! Nodes that fetch at the same time look at each other's lists between two batches: what a member is
+//! fetching is left to it and taken from it afterwards, so that a byte leaves the hub about once. Only what
+//! really is under way is on such a list, so no two nodes wait for each other; and a list that does not
+//! shrink is not waited for long.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -14,7 +14,8 @@ pub type Opened = (Arc<dyn Device>, DeviceFacts);
 /// Why it cannot be used.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Opens an accelerator in this process; makes it compute and compare, and finds out what it can do, if `is_examined`.
+/// Opens an accelerator in this process; makes it compute and compare, and finds out what it can do, if
+/// `is_examined`.
 pub fn open_asked(ask: &DeviceAsk, host: &dyn Host, is_examined: bool) -> Result<Opened, Failure> {
     Ok(exo_accelerators::open(ask, None, || shared_free_bytes(host), is_examined)?)
 }

@@ -40,8 +40,8 @@ pub fn sink() -> (Sink, Outlet) {
 }
 
 impl Sink {
-    /// Hands an event over without waiting. A client that left is no error: the drop of its stream has cancelled the
-    /// request.
+    /// Hands an event over without waiting. A client that left is no error: the drop of its stream has
+    /// cancelled the request.
     pub fn send(&self, event: GenerateEvent) -> Result<(), GenerateError> {
         // One task sends, one takes: the count may only fall between the two lines.
         if self.unread.load(Ordering::Relaxed) >= UNREAD_MAX {
@@ -52,8 +52,8 @@ impl Sink {
         Ok(())
     }
 
-    /// Makes room for one of many events that come at once. A client that does not take what waits in [`ROOM_MAX`] loses its request: so
-    /// one that reads nothing holds it for no longer.
+    /// Makes room for one of many events that come at once. A client that does not take what waits in
+    /// [`ROOM_MAX`] loses its request: so one that reads nothing holds it for no longer.
     pub async fn room(&self) -> Result<(), GenerateError> {
         self.room_within(ROOM_MAX).await
     }

@@ -1,8 +1,9 @@
-//! Codes that let a node in: who gave one out and who was given it prove to each other that they know it, and never send it.
+//! Codes that let a node in: who gave one out and who was given it prove to each other that they know it, and
+//! never send it.
 //!
-//! The proof is SPAKE2 over the code, bound to both keys and to the TLS connection (its exporter). Whoever listens learns nothing to
-//! try codes against; whoever sits in between has two connections and fails with the right code; whoever guesses has one guess
-//! for each exchange, and an invitation takes [`TRIES`].
+//! The proof is SPAKE2 over the code, bound to both keys and to the TLS connection (its exporter). Whoever
+//! listens learns nothing to try codes against; whoever sits in between has two connections and fails with
+//! the right code; whoever guesses has one guess for each exchange, and an invitation takes [`TRIES`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -146,7 +147,8 @@ impl Invites {
         Ok(invite.code.clone())
     }
 
-    /// `node` knew it: this was no wrong try. Of several that prove it at once no more come in than it is for.
+    /// `node` knew it: this was no wrong try. Of several that prove it at once no more come in than it is
+    /// for.
     fn proven(&self, node: NodeId, code: &Code) -> Result<(), ExchangeError> {
         let mut invites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let invite = invites.iter_mut().find(|invite| invite.code == *code).ok_or(ExchangeError::UsedUp)?;
@@ -160,7 +162,8 @@ impl Invites {
         Ok(())
     }
 
-    /// The side that gave the code out, in an exchange that `opening` began. `Ok` if the other knows the code.
+    /// The side that gave the code out, in an exchange that `opening` began. `Ok` if the other knows the
+    /// code.
     pub(crate) async fn check(
         &self,
         channel: &mut JoinChannel,
@@ -185,7 +188,8 @@ impl Invites {
     }
 }
 
-/// The side that was given the code. `begin` sends the opening with the question. `Ok` if the other knows the code.
+/// The side that was given the code. `begin` sends the opening with the question. `Ok` if the other knows the
+/// code.
 pub(crate) struct Given {
     state: Spake2<Ed25519Group>,
 }

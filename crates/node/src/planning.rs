@@ -1,7 +1,9 @@
-//! Plans that nobody carries out: what a [`PlanQuery`] asks of the planner, and what comes of it in words of the API.
+//! Plans that nobody carries out: what a [`PlanQuery`] asks of the planner, and what comes of it in words of
+//! the API.
 //!
-//! `exo plan` uses it for clusters that a file describes. On the one that runs, the coordinator says with what it would plan a placement
-//! ([`PlannerInputs`]), and the facade plans with that, so that the answer is what a placement would be.
+//! `exo plan` uses it for clusters that a file describes. On the one that runs, the coordinator says with
+//! what it would plan a placement ([`PlannerInputs`]), and the facade plans with that, so that the answer is
+//! what a placement would be.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -223,7 +225,8 @@ fn named(request: &PlanRequest, text: &str) -> Result<Vec<usize>, QueryError> {
     Ok(found)
 }
 
-/// Devices and links as a node shows them, to describe a cluster in a file. What an instance holds now is not free.
+/// Devices and links as a node shows them, to describe a cluster in a file. What an instance holds now is not
+/// free.
 pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
     let mut devices = Vec::new();
     for node in &view.nodes {
@@ -359,7 +362,8 @@ fn other_wishes(
     differences
 }
 
-/// How many bytes of each layer and of the head are of which type. `None` where only part of the model is here.
+/// How many bytes of each layer and of the head are of which type. `None` where only part of the model is
+/// here.
 pub fn weight_types(model: &Model, shape: &ModelShape) -> Option<WeightTypes> {
     let types = types_of(model, 0..model.config.layers);
     types.are_of(shape).then_some(types)

@@ -1,7 +1,7 @@
 //! The one task that has the node's machine: it feeds it time and events, and has its effects carried out.
 //!
-//! It never waits for anything but the next event. Everything that takes time happens in the hands, in tasks and threads of
-//! their own, and comes back as events.
+//! It never waits for anything but the next event. Everything that takes time happens in the hands, in tasks
+//! and threads of their own, and comes back as events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +18,11 @@ use crate::telemetry::Telemetry;
 
 /// From a change to its showing, at most: who places a model may ask about it at once.
 const SHOW_WITHIN: Duration = Duration::from_millis(10);
-/// The same of what is measured again and again. Views, alerts and whoever reads them along are made anew for each showing.
+/// The same of what is measured again and again. Views, alerts and whoever reads them along are made anew for
+/// each showing.
 const REFRESH_WITHIN: Duration = Duration::from_millis(1100);
-/// So long after the last showing such a change is shown at once: with the sample that brings it, in one wake.
+/// So long after the last showing such a change is shown at once: with the sample that brings it, in one
+/// wake.
 const REFRESH_AFTER: Duration = Duration::from_millis(900);
 
 /// The machine and what it needs of the world.
@@ -31,7 +33,8 @@ pub struct RunLoop {
     replies: BTreeMap<ReplyId, oneshot::Sender<Answer>>,
     reply_last: u64,
     streams: BTreeMap<StreamId, mpsc::UnboundedSender<SequenceEvent>>,
-    /// What clients are told behind all else that an input brings: an engine must not wait for their tasks to be woken.
+    /// What clients are told behind all else that an input brings: an engine must not wait for their tasks to
+    /// be woken.
     told: Vec<(StreamId, SequenceEvent)>,
     stream_last: u64,
     notices: broadcast::Sender<Notice>,

@@ -185,7 +185,8 @@ fn log(message: Message) {
     }
 }
 
-/// A private node looks for nobody. A member is one wherever it is started: without its cluster it could place nothing.
+/// A private node looks for nobody. A member is one wherever it is started: without its cluster it could
+/// place nothing.
 fn keep_private(config: &mut NodeConfig, trust: &TrustLog) {
     config.is_private &= trust.view().members().len() <= 1;
     if config.is_private {

@@ -1,4 +1,5 @@
-//! What was measured and what follows from it, between the loop, which takes it in once a second, and those who ask.
+//! What was measured and what follows from it, between the loop, which takes it in once a second, and those
+//! who ask.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

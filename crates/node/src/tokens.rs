@@ -8,7 +8,8 @@ use exo_api::{
 use crate::generate::{chat_tokens, check_tokens, encode, invalid, render_chat};
 use crate::library::OpenModel;
 
-/// Answers a question; the text of tokens has at most `text_bytes_max`. Blocks for as long as a long text takes.
+/// Answers a question; the text of tokens has at most `text_bytes_max`. Blocks for as long as a long text
+/// takes.
 pub fn answer(
     open: &OpenModel,
     request: TokensRequest,

@@ -1,4 +1,5 @@
-//! The tools of a request as parts of a grammar: what each call may be, and what of a schema cannot be enforced.
+//! The tools of a request as parts of a grammar: what each call may be, and what of a schema cannot be
+//! enforced.
 
 use std::collections::BTreeMap;
 
@@ -97,8 +98,8 @@ impl<'a> ToolShapes<'a> {
         self.shapes.iter().filter_map(of_tool).collect()
     }
 
-    /// Finds the tools that the engine does not take, and leaves out what it does not take of those that are not strict: expressions,
-    /// or else the whole schema.
+    /// Finds the tools that the engine does not take, and leaves out what it does not take of those that are
+    /// not strict: expressions, or else the whole schema.
     pub fn reduce(
         &mut self,
         compiler: &Compiler,

@@ -1,6 +1,7 @@
-//! A conversation as a template takes it. Clients send turns as they like: several of the system, two of the user behind each other,
-//! text behind the result of a tool. Templates differ in what they take of that: some refuse it, some print a part of it nowhere. So
-//! each is tried once, and what it does not take is joined to what it does: nothing that was said is lost, and nothing is refused.
+//! A conversation as a template takes it. Clients send turns as they like: several of the system, two of the
+//! user behind each other, text behind the result of a tool. Templates differ in what they take of that: some
+//! refuse it, some print a part of it nowhere. So each is tried once, and what it does not take is joined to
+//! what it does: nothing that was said is lost, and nothing is refused.
 
 use exo_api::ChatMessage;
 use exo_tokenizer::{ChatTemplate, RenderOptions};
@@ -24,7 +25,8 @@ pub struct TurnRules {
 }
 
 impl TurnRules {
-    /// What `template` takes: it prints all of it. One that takes no conversation at all is given them as they come.
+    /// What `template` takes: it prints all of it. One that takes no conversation at all is given them as
+    /// they come.
     pub fn find(template: &ChatTemplate) -> Self {
         let said = |role: &str, content: &str| json!({"role": role, "content": content});
         let (user, answer) = (said("user", "probe one"), said("assistant", "probe two"));
@@ -134,7 +136,8 @@ fn add(text: &mut String, more: &str) {
     text.push_str(more);
 }
 
-/// An id of another server, or of another model here, in the form that templates want: always the same of the same.
+/// An id of another server, or of another model here, in the form that templates want: always the same of the
+/// same.
 pub fn shorten_id(id: &mut String) {
     if id.len() == ID_LEN && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return;

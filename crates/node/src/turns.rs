@@ -2,9 +2,10 @@
 
 use exo_api::{ChatMessage, GenerateError};
 
-/// Leaves out as many whole turns, the oldest first, as it takes for the conversation to have `room` tokens at most, and says how many
-/// messages those are. A turn begins with a message of the user and holds the calls and results that follow; what the system says
-/// stays, and so does the last turn. Nothing goes where that is not enough.
+/// Leaves out as many whole turns, the oldest first, as it takes for the conversation to have `room` tokens
+/// at most, and says how many messages those are. A turn begins with a message of the user and holds the
+/// calls and results that follow; what the system says stays, and so does the last turn. Nothing goes where
+/// that is not enough.
 pub fn leave_out(
     messages: &mut Vec<ChatMessage>,
     room: usize,

@@ -1,4 +1,5 @@
-//! The time of the join window, counted on disk while it is open: ten minutes of running time over all runs of this node.
+//! The time of the join window, counted on disk while it is open: ten minutes of running time over all runs
+//! of this node.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,19 +10,21 @@ use crate::files::{DataDir, FilesError, WindowTime};
 use exo_accelerators::chain;
 use exo_stdx::unix_s;
 
-/// Between two writes. Each run is charged this much at its start, so that one that is ended again and again gains nothing.
+/// Between two writes. Each run is charged this much at its start, so that one that is ended again and again
+/// gains nothing.
 const STEP_S: u64 = 10;
 /// How far the date may be behind one that was seen: clocks are set by the network.
 const SLACK_S: u64 = 60;
 
-/// For how long the window was open before this run, by the time that nodes ran. A date before one that was seen counts as all of it:
-/// how much time has gone by since then, nobody knows.
+/// For how long the window was open before this run, by the time that nodes ran. A date before one that was
+/// seen counts as all of it: how much time has gone by since then, nobody knows.
 pub fn ran(kept: WindowTime, now_unix_s: u64) -> Duration {
     let went_back = now_unix_s.saturating_add(SLACK_S) < kept.seen_unix_s;
     Duration::from_secs(if went_back { JOIN_WINDOW_S } else { kept.ran_s })
 }
 
-/// Gives what was used up before this run, and counts on in the background until the window's time is over or the node ends.
+/// Gives what was used up before this run, and counts on in the background until the window's time is over or
+/// the node ends.
 pub fn count(data: &Arc<DataDir>) -> Result<Duration, FilesError> {
     let kept = data.window_time()?;
     let before = ran(kept, unix_s());

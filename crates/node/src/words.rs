@@ -1,13 +1,14 @@
 //! The words that people compare before or after one machine lets another in.
 //!
-//! Each side draws a number; the one who joins commits to its own before it sees the other's, and shows it after.
-//! So a machine in between, which has an exchange with each of them, must choose its numbers before it knows what
-//! words they lead to: one chance in 2^32 for each exchange, and nothing to try at home.
+//! Each side draws a number; the one who joins commits to its own before it sees the other's, and shows it
+//! after. So a machine in between, which has an exchange with each of them, must choose its numbers before it
+//! knows what words they lead to: one chance in 2^32 for each exchange, and nothing to try at home.
 //!
-//! Who waits for a person asks again and again, and is to be found by the words that both screens have shown all
-//! the time. So both keep their numbers for each other. Neither uses a number that the other has seen with
-//! anything but what it was drawn with: the side that lets in keeps its number for one commitment, and the side
-//! that joins ends an exchange in which the other has changed its own, and begins the next with a fresh one.
+//! Who waits for a person asks again and again, and is to be found by the words that both screens have shown
+//! all the time. So both keep their numbers for each other. Neither uses a number that the other has seen
+//! with anything but what it was drawn with: the side that lets in keeps its number for one commitment, and
+//! the side that joins ends an exchange in which the other has changed its own, and begins the next with a
+//! fresh one.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,8 @@
-//! Shards on graphics processors, each in a child process of its own: a driver that crashes or hangs costs its shard.
+//! Shards on graphics processors, each in a child process of its own: a driver that crashes or hangs costs
+//! its shard.
 //!
-//! The child is this very program (`exo worker`). Both sides speak the words between a stage and its engine, in frames over the
-//! child's standard input and output:
+//! The child is this very program (`exo worker`). Both sides speak the words between a stage and its engine,
+//! in frames over the child's standard input and output:
 //!
 //! | node to worker | worker to node |
 //! |---|---|

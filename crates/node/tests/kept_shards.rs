@@ -92,7 +92,8 @@ async fn placed_again(node: &TestNode, before: &InstanceView) -> InstanceView {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_that_keeps_its_layers_loads_nothing_and_answers_the_same() {
     listen();
-    // Each is so much faster than the next that no measured round trip matters: the first takes all it may, the second the rest.
+    // Each is so much faster than the next that no measured round trip matters: the first takes all it may,
+    // the second the rest.
     let mut nodes = cluster_on(3, |i| Arc::new(Measured([1e11, 1e10, 1e9][i]))).await;
     let before = place(&nodes[0], 2).await;
     let of =

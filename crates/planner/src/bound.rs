@@ -1,9 +1,10 @@
 //! What the rest of a plan costs at least.
 //!
-//! The rest of the layers is poured over the devices that are not used yet like water, the cheapest first, none beyond
-//! what its memory holds. Layers may be torn, a device may hold any of them rather than neighbours, and the price of
-//! entering a device (its step and the cheapest hop into it) is spread over the most it can hold. All three only make it
-//! cheaper, so the bound is admissible: it never exceeds the cost of a real plan.
+//! The rest of the layers is poured over the devices that are not used yet like water, the cheapest first,
+//! none beyond what its memory holds. Layers may be torn, a device may hold any of them rather than
+//! neighbours, and the price of entering a device (its step and the cheapest hop into it) is spread over the
+//! most it can hold. All three only make it cheaper, so the bound is admissible: it never exceeds the cost of
+//! a real plan.
 
 use crate::problem::{DeviceTable, Problem};
 
@@ -85,8 +86,8 @@ impl Bound {
         Self { offers, units, head, back: vec![0; tables.len()] }
     }
 
-    /// Least ticks of the layers from `first` on, on devices outside of `used`; with the way back to `ring`, the first
-    /// device. `None` if they cannot be held. Adds what it looked at to `work`.
+    /// Least ticks of the layers from `first` on, on devices outside of `used`; with the way back to `ring`,
+    /// the first device. `None` if they cannot be held. Adds what it looked at to `work`.
     pub(crate) fn rest(&self, used: u128, first: usize, ring: Option<usize>, work: &mut u64) -> Option<i64> {
         let (mut left, mut ticks) = (self.units[first], self.head + ring.map_or(0, |d| self.back[d]));
         for offer in &self.offers[first] {

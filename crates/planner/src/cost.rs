@@ -1,11 +1,14 @@
 //! The model of cost: what a plan takes, in whole nanoseconds.
 //!
-//! Rates become whole numbers first and times are rounded down a layer at a time, so every machine computes the same.
-//! Below, `W` are the bytes of a layer's weights (as files store them where their type has a rate of its own, else as the device holds them), `r` the rate
-//! at which it reads their type,
-//! `F` the operations of a row, `f` their rate (with weights of several types the times of each are added, operations shared as elements are), `K` the bytes of keys and values a token has in the layer, `k` the rate of
-//! attention, `C` the width of a hidden state, `A` that of attention, `P` the tokens of the prompt, `m` its chunks (as large as the scheduler makes them at most, the smaller the more
-//! stages there are, [`chunk_tokens`]; on slow devices it makes smaller ones, which overlap more and read weights more often), `D` the depth (tokens already there).
+//! Rates become whole numbers first and times are rounded down a layer at a time, so every machine computes
+//! the same. Below, `W` are the bytes of a layer's weights (as files store them where their type has a rate
+//! of its own, else as the device holds them), `r` the rate at which it reads their type, `F` the operations
+//! of a row, `f` their rate (with weights of several types the times of each are added, operations shared as
+//! elements are), `K` the bytes of keys and values a token has in the layer, `k` the rate of attention, `C`
+//! the width of a hidden state, `A` that of attention, `P` the tokens of the prompt, `m` its chunks (as large
+//! as the scheduler makes them at most, the smaller the more stages there are, [`chunk_tokens`]; on slow
+//! devices it makes smaller ones, which overlap more and read weights more often), `D` the depth (tokens
+//! already there).
 //!
 //! | what | formula | source |
 //! |---|---|---|
@@ -19,15 +22,15 @@
 //! | time to first token | `Σ chunk stages + Σ hops + way back + head + (m-1)·max(chunk stage, chunk on a wire)` | a pipeline of `m` equal chunks fills once, then its slowest part decides |
 //! | a token for each of `N` streams | `max(M·max stage, Σ stages + hops + way back)`, `M = min(stages, N)` micro-batches of `⌈N/M⌉` rows | one micro-batch for each stage, as `cluster`'s scheduler composes them; each reads the weights again |
 //!
-//! A hop between devices of one node costs `t_local` and no wire. `t_hop` and `t_local` are 50 µs, the added time of a
-//! token and hop on loopback that docs/benchmarks.md has.
+//! A hop between devices of one node costs `t_local` and no wire. `t_hop` and `t_local` are 50 µs, the added
+//! time of a token and hop on loopback that docs/benchmarks.md has.
 //!
 //! A group of devices that share the layers of a stage (tensor parallelism) will be one more kind of row in
-//! [`Costs::devices`]: a stage whose layer costs the slowest of its shares plus two reductions. Nothing else asks what a
-//! device is.
+//! [`Costs::devices`]: a stage whose layer costs the slowest of its shares plus two reductions. Nothing else
+//! asks what a device is.
 //!
-//! Memory domains (devices that share bandwidth) are not in it: stages of one stream never work at the same time, and for
-//! many streams two devices of one domain are predicted too fast.
+//! Memory domains (devices that share bandwidth) are not in it: stages of one stream never work at the same
+//! time, and for many streams two devices of one domain are predicted too fast.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +44,8 @@ use crate::{Objective, PlanRequest, Prediction, Range, Workload};
 /// In a pipeline no chunk is smaller: the cost of a step would be most of it.
 const CHUNK_TOKENS_PIPELINED_MIN: u32 = 64;
 
-/// Tokens of a prompt that pass a stage of a pipeline at once: with several stages the less, so that they work at the same time.
+/// Tokens of a prompt that pass a stage of a pipeline at once: with several stages the less, so that they
+/// work at the same time.
 pub fn chunk_tokens(stages: usize, chunk_max: u32) -> u32 {
     let stages = u32::try_from(stages.max(1)).unwrap_or(u32::MAX);
     (chunk_max / stages).max(CHUNK_TOKENS_PIPELINED_MIN).min(chunk_max).max(1)
@@ -53,7 +57,8 @@ const WIRE_BYTES: u64 = 4;
 const HOP_NS: u64 = 50_000;
 /// A hop between two devices of a node.
 const LOCAL_HOP_NS: u64 = 50_000;
-/// No time in here is longer: 36 minutes for one layer of one step is no use to anybody, and sums stay below 2^63.
+/// No time in here is longer: 36 minutes for one layer of one step is no use to anybody, and sums stay below
+/// 2^63.
 const NS_MAX: u64 = 1 << 41;
 
 /// Which end of every input's range is counted with.
@@ -334,7 +339,8 @@ fn per_s(count: u128, each: u64, rate: u64) -> u64 {
     ns.min(NS_MAX.into()) as u64
 }
 
-/// Round trip and bytes per second from every node to every other: measured in this direction, else in the other, else estimated.
+/// Round trip and bytes per second from every node to every other: measured in this direction, else in the
+/// other, else estimated.
 struct Links {
     /// In order.
     nodes: Vec<NodeId>,

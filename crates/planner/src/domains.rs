@@ -1,8 +1,9 @@
 //! Memory that several devices share is filled once.
 //!
-//! The search fills each device by itself. A plan that takes more of a shared memory than is free there is searched for again with less on the
-//! devices that share it: all for one of them, and for each as much as it has of that plan. The best of these is taken, so it may not be the best
-//! of all; its lower bound is that of the search in which nothing was shared.
+//! The search fills each device by itself. A plan that takes more of a shared memory than is free there is
+//! searched for again with less on the devices that share it: all for one of them, and for each as much as it
+//! has of that plan. The best of these is taken, so it may not be the best of all; its lower bound is that of
+//! the search in which nothing was shared.
 
 use std::collections::BTreeMap;
 
@@ -49,8 +50,8 @@ pub fn memory_free_bytes<'a>(devices: impl IntoIterator<Item = &'a PlanDevice>) 
     shared.values().fold(alone, |all, (sum, most)| all.saturating_add(*sum.min(most)))
 }
 
-/// What a plan, given by the bytes on each device, takes of shared memory beyond what is free: the device that is one too many, the bytes that all of
-/// it need together, and those that are free.
+/// What a plan, given by the bytes on each device, takes of shared memory beyond what is free: the device
+/// that is one too many, the bytes that all of it need together, and those that are free.
 pub(crate) fn taken_twice<'a>(
     stages: impl IntoIterator<Item = (&'a PlanDevice, u64)>,
 ) -> Option<(&'a PlanDevice, u64, u64)> {

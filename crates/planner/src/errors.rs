@@ -56,8 +56,9 @@ pub enum PlanError {
         free_bytes: u64,
         /// Of that, usable for weights and KV.
         usable_bytes: u64,
-        /// Bytes that must be freed or added at least. When the sum would do and only the pieces do not fit, the
-        /// least growth of a single device that would make it fit; 0 where the devices are too many to search that.
+        /// Bytes that must be freed or added at least. When the sum would do and only the pieces do not fit,
+        /// the least growth of a single device that would make it fit; 0 where the devices are too many to
+        /// search that.
         missing_bytes: u64,
         /// Every usable device.
         per_device: Vec<DeviceMemory>,

@@ -19,7 +19,8 @@ pub(crate) const EXPLAIN_WORK_MAX: u64 = 20_000_000;
 
 /// Tokens of a page of keys and values: `engine`'s. A cache is made of whole ones.
 pub const PAGE_TOKENS: u32 = 32;
-/// Up to so many devices the missing bytes of a model that fits in sum and not in pieces are searched exactly.
+/// Up to so many devices the missing bytes of a model that fits in sum and not in pieces are searched
+/// exactly.
 const EXACT_MISSING_MAX: usize = 8;
 
 /// Why a device must not be used, if it must not.
@@ -38,7 +39,8 @@ pub(crate) fn no_devices(request: &PlanRequest) -> PlanError {
     PlanError::NoDevices { reasons: request.devices.iter().map(reason).collect() }
 }
 
-/// A reason for every device. What the plan would cost without it, or with it, comes from a search of its own.
+/// A reason for every device. What the plan would cost without it, or with it, comes from a search of its
+/// own.
 pub(crate) fn reasons(
     request: &PlanRequest,
     sizes: &Sizes<'_>,
@@ -271,8 +273,8 @@ pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[u
     }
 }
 
-/// The smallest changes, each of which alone makes the request possible, pins and number of stages included. Only where that can be
-/// searched exactly.
+/// The smallest changes, each of which alone makes the request possible, pins and number of stages included.
+/// Only where that can be searched exactly.
 fn remedies(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<Remedy> {
     if usable.len() > EXACT_MISSING_MAX {
         return Vec::new();
@@ -298,7 +300,8 @@ fn remedies(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<R
     growth.into_iter().chain(shorter).collect()
 }
 
-/// The request with the longest context with which the model fits, if a shorter one helps. In whole pages, as caches are made.
+/// The request with the longest context with which the model fits, if a shorter one helps. In whole pages, as
+/// caches are made.
 fn shorter(request: &PlanRequest, usable: &[usize]) -> Option<PlanRequest> {
     let free: Vec<u64> = request.devices.iter().map(|d| d.device.memory_free_bytes).collect();
     let PlanRequest { context_tokens: context, cache_tokens: cache, slots, .. } = *request;

@@ -1,4 +1,5 @@
-//! Whether memory alone allows a plan, exactly, for up to [`EXACT_DEVICES_MAX`] devices; and one that it allows.
+//! Whether memory alone allows a plan, exactly, for up to [`EXACT_DEVICES_MAX`] devices; and one that it
+//! allows.
 
 use exo_types::LayerRange;
 
@@ -18,7 +19,8 @@ pub(crate) fn fits(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], f
     (1..=devices.len()).any(|stages| !sets.complete(stages).is_empty())
 }
 
-/// A plan of at least so many stages, each device filled as far as it goes: for where a search by time found none.
+/// A plan of at least so many stages, each device filled as far as it goes: for where a search by time found
+/// none.
 pub(crate) fn any_layout(
     request: &PlanRequest,
     sizes: &Sizes<'_>,
@@ -56,7 +58,8 @@ fn largest(request: &PlanRequest, usable: &[usize]) -> Vec<usize> {
 
 /// For every set of devices how many layers it can hold from the start, in its best order, last stage aside.
 ///
-/// Holding more is never worse, so a set's best is its best over who comes last, and one number a set suffices.
+/// Holding more is never worse, so a set's best is its best over who comes last, and one number a set
+/// suffices.
 struct Sets<'a> {
     reach: Reach<'a>,
     rooms: &'a [Room],

@@ -1,9 +1,9 @@
 //! The numbers a cost is computed from, where each comes from, and what stands in for one that is missing.
 //!
-//! A missing number never takes the prediction away: an estimate stands in, says so, and widens the range. The
-//! estimates are cautious figures of common hardware: single-socket desktops with DDR4 (decode reads 8 GB/s of weights
-//! and computes 60 GFLOP/s), integrated units on shared memory (40 GB/s, 1 TFLOP/s), cards of the GTX 1660 class
-//! (200 GB/s, 5 TFLOP/s).
+//! A missing number never takes the prediction away: an estimate stands in, says so, and widens the range.
+//! The estimates are cautious figures of common hardware: single-socket desktops with DDR4 (decode reads 8
+//! GB/s of weights and computes 60 GFLOP/s), integrated units on shared memory (40 GB/s, 1 TFLOP/s), cards of
+//! the GTX 1660 class (200 GB/s, 5 TFLOP/s).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, TypeRat
 
 /// A measurement older than this is stale: drivers, clocks and neighbours change in days.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// A number outside of these bounds is refused, whatever it measures: no rate of today's devices reaches them.
+/// A number outside of these bounds is refused, whatever it measures: no rate of today's devices reaches
+/// them.
 const PLAUSIBLE: std::ops::RangeInclusive<f64> = 1e-9..=1e18;
 
 /// Where a number comes from.
@@ -36,8 +37,8 @@ pub enum Source {
 impl Source {
     /// How far the truth may be from it, in per cent, either way.
     ///
-    /// A measurement repeats within 10 % here (docs/benchmarks.md); specifications state peaks that kernels miss
-    /// by up to a half; what was estimated may be off by a factor of three.
+    /// A measurement repeats within 10 % here (docs/benchmarks.md); specifications state peaks that kernels
+    /// miss by up to a half; what was estimated may be off by a factor of three.
     pub fn error_percent(self) -> u64 {
         match self {
             Self::Measured { age, samples } if age <= STALE_AFTER => 10 + 5 * u64::from(samples < 2),
@@ -138,8 +139,8 @@ impl DeviceRates {
         }
     }
 
-    /// Every number: as given where that is plausible, else derived, else estimated by the kind of device; and rates as they were
-    /// corrected.
+    /// Every number: as given where that is plausible, else derived, else estimated by the kind of device;
+    /// and rates as they were corrected.
     pub fn complete(&self, kind: DeviceKind) -> CompleteRates {
         let usual = usual(kind);
         let given = |figure: Option<Figure>| figure.and_then(Figure::plausible);
@@ -222,8 +223,8 @@ struct Usual {
     step_s: f64,
 }
 
-/// A cautious member of each kind. A layer on a card is about ten launches of 2 µs; a step is a submission and a
-/// readback there, and waking the threads on a processor.
+/// A cautious member of each kind. A layer on a card is about ten launches of 2 µs; a step is a submission
+/// and a readback there, and waking the threads on a processor.
 fn usual(kind: DeviceKind) -> Usual {
     let (read_bytes_per_s, flops_per_s, layer_s, step_s) = match kind {
         DeviceKind::Cpu => (8e9, 60e9, 5e-6, 50e-6),

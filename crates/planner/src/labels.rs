@@ -1,11 +1,13 @@
-//! The plan with the least sum whose slowest stage stays below a limit: branch and bound over ordered sets of devices.
+//! The plan with the least sum whose slowest stage stays below a limit: branch and bound over ordered sets of
+//! devices.
 //!
-//! A *label* is a set of devices with the first and the last of them named. For every number of layers it has the least
-//! sum with which these devices, in some order, hold so many from the start. Two orders with the same set, first and
-//! last device differ in nothing that is still to come, so the cheaper one represents both; a label is extended by each
-//! device that is not in it, in one pass over the layers. A cell whose sum and bound of the rest reach the best known plan
-//! is dropped. When a level has more labels than the work that is left allows, those with the least bound stay, and what the
-//! others could have reached is the lower bound of the answer.
+//! A *label* is a set of devices with the first and the last of them named. For every number of layers it has
+//! the least sum with which these devices, in some order, hold so many from the start. Two orders with the
+//! same set, first and last device differ in nothing that is still to come, so the cheaper one represents
+//! both; a label is extended by each device that is not in it, in one pass over the layers. A cell whose sum
+//! and bound of the rest reach the best known plan is dropped. When a level has more labels than the work
+//! that is left allows, those with the least bound stay, and what the others could have reached is the lower
+//! bound of the answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -175,7 +177,8 @@ impl Search<'_> {
         let (problem, layers) = (self.problem, self.problem.layers);
         let (table, hop) = (&problem.tables[to.last], problem.arc(self.labels[at].last, to.last).sum);
         let ends_here = self.may_end(to.set, stages);
-        // Starts that no later start beats, cheapest first: the ends of the windows only grow. Of equals the latest.
+        // Starts that no later start beats, cheapest first: the ends of the windows only grow. Of equals the
+        // latest.
         let mut starts: VecDeque<(usize, i64)> = VecDeque::new();
         for end in 1..=layers {
             if row[end - 1] != NONE {

@@ -1,19 +1,20 @@
 //! Assigns contiguous layer ranges of one model to the devices of a cluster.
 //!
 //! [`plan`] is a pure function from a [`PlanRequest`] (model shape, context, devices, links, objective) to a
-//! [`Plan`]: stages in pipeline order, predicted times with their ranges, a reason with numbers for every device, and a
-//! lower bound that says how much better any plan could be. *Solo is a legal answer*, and so is leaving a device out.
+//! [`Plan`]: stages in pipeline order, predicted times with their ranges, a reason with numbers for every
+//! device, and a lower bound that says how much better any plan could be. *Solo is a legal answer*, and so is
+//! leaving a device out.
 //!
-//! Time decides. The formulas are in `cost.rs`, one table; `problem.rs` turns them into sums; `labels.rs` finds the least
-//! sum by branch and bound (`bound.rs`), and `search.rs` makes each objective of a few such questions. Memory is a hard
-//! constraint, counted to the byte (`memory.rs`, `fit.rs`). The budget is work, not time, so that the same request gives
-//! the same plan everywhere.
+//! Time decides. The formulas are in `cost.rs`, one table; `problem.rs` turns them into sums; `labels.rs`
+//! finds the least sum by branch and bound (`bound.rs`), and `search.rs` makes each objective of a few such
+//! questions. Memory is a hard constraint, counted to the byte (`memory.rs`, `fit.rs`). The budget is work,
+//! not time, so that the same request gives the same plan everywhere.
 //!
-//! **Architecture invariant:** nothing here knows how bytes travel or what a tensor is. Link cost arrives as a
-//! number; the transport that measured it stays out of sight.
+//! **Architecture invariant:** nothing here knows how bytes travel or what a tensor is. Link cost arrives as
+//! a number; the transport that measured it stays out of sight.
 //!
-//! Planning may take seconds. Who asks from elsewhere asks [`validate`] whether the answer still fits, and [`predict`]
-//! what a placement that stands is expected to reach.
+//! Planning may take seconds. Who asks from elsewhere asks [`validate`] whether the answer still fits, and
+//! [`predict`] what a placement that stands is expected to reach.
 //!
 //! Start reading at [`plan`], or at the table in `cost.rs`.
 
@@ -78,8 +79,8 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
     }
 }
 
-/// What the cost model says of a placement, whoever made it: `None` if a device of it is not in the request, or its
-/// stages do not tile the model.
+/// What the cost model says of a placement, whoever made it: `None` if a device of it is not in the request,
+/// or its stages do not tile the model.
 pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u64)> {
     let layout = layout_of(request, stages)?;
     let objective_ns = Costs::of(request, Case::Expected).objective_ns(&layout);
@@ -117,8 +118,8 @@ fn layout_of(request: &PlanRequest, stages: &[Stage]) -> Option<Vec<(usize, Laye
     (next == layers).then_some(layout)
 }
 
-/// What the model of cost says of one step of one stream on the first device of `request`: of a token at the depth of its workload's
-/// prompt, or of that prompt in one step. `None` if it has no such device or layers.
+/// What the model of cost says of one step of one stream on the first device of `request`: of a token at the
+/// depth of its workload's prompt, or of that prompt in one step. `None` if it has no such device or layers.
 pub fn expected_step(request: &PlanRequest, layers: LayerRange, phase: Phase) -> Option<ExpectedStep> {
     check(request).ok()?;
     let fits = layers.start < layers.end && layers.end <= request.shape.layer_count();
@@ -127,7 +128,8 @@ pub fn expected_step(request: &PlanRequest, layers: LayerRange, phase: Phase) ->
         .then(|| Costs::of(request, Case::Expected).step(0, layers, phase))
 }
 
-/// What a shard of these layers needs on a device of the request, by its index; `None` if there is no such device or layer.
+/// What a shard of these layers needs on a device of the request, by its index; `None` if there is no such
+/// device or layer.
 pub fn shard_memory(request: &PlanRequest, device: usize, layers: LayerRange) -> Option<ShardMemory> {
     let held = Held::by(request.devices.get(device)?.device.kind);
     let fits = layers.start < layers.end && layers.end <= request.shape.layer_count();

@@ -12,8 +12,8 @@ const ROWS_OF_HIDDEN: u64 = 14;
 /// What a process needs beside its tensors: code, stacks, connections, allocator slack.
 const FIXED_BYTES: u64 = 64 << 20;
 
-/// Bytes of a stage beside weights and KV: the buffers of one prefill chunk in f32, one row of logits for every
-/// slot where the head is, and 64 MiB for everything else.
+/// Bytes of a stage beside weights and KV: the buffers of one prefill chunk in f32, one row of logits for
+/// every slot where the head is, and 64 MiB for everything else.
 pub fn workspace_bytes(shape: &ModelShape, slots: u32, head: bool) -> u64 {
     let chunk = u64::from(CHUNK_TOKENS) * ROWS_OF_HIDDEN * u64::from(shape.hidden) * 4;
     let logits = if head { u64::from(slots) * u64::from(shape.vocab) * 4 } else { 0 };
@@ -112,8 +112,8 @@ impl<'a> Sizes<'a> {
         workspace_bytes(self.shape, self.slots, false)
     }
 
-    /// The piece that cannot be split and needs the most: a layer alone, or with the embedding or head that the
-    /// first or last layer comes with.
+    /// The piece that cannot be split and needs the most: a layer alone, or with the embedding or head that
+    /// the first or last layer comes with.
     pub(crate) fn largest_unit(&self, held: Held) -> (String, u64) {
         let last = self.layer_count() - 1;
         let unit = |layer: u32| {

@@ -5,8 +5,8 @@ use exo_types::LayerRange;
 use crate::memory::{Held, Sizes};
 use crate::{Pin, PinLayers, PlanError, PlanRequest, explain};
 
-/// Whether every pin names a usable device once, layers of the model, and what that device can hold; and whether they
-/// leave room for each other.
+/// Whether every pin names a usable device once, layers of the model, and what that device can hold; and
+/// whether they leave room for each other.
 pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), PlanError> {
     let layers = sizes.layer_count();
     let mut counted = 0u32;

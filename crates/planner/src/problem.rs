@@ -1,8 +1,9 @@
 //! The tables a search works on: every cost of a plan as a sum over its stages and the arcs between them.
 //!
-//! Each objective is a function of two numbers of a plan that never falls when one of them grows: the *sum* of its
-//! stages and arcs, and its *slowest* stage or wire. Sums are in ticks of 1/1024 ns; the ticks below a nanosecond
-//! count the layers on nodes without the model's file, which so decide between plans of equal time and nothing else.
+//! Each objective is a function of two numbers of a plan that never falls when one of them grows: the *sum*
+//! of its stages and arcs, and its *slowest* stage or wire. Sums are in ticks of 1/1024 ns; the ticks below a
+//! nanosecond count the layers on nodes without the model's file, which so decide between plans of equal time
+//! and nothing else.
 
 use exo_types::LayerRange;
 
@@ -14,11 +15,13 @@ use crate::{PinLayers, PlanRequest};
 pub(crate) const TICKS: i64 = 1 << 10;
 /// Layers of a model, at most, for the ticks to stay below a nanosecond.
 pub(crate) const LAYERS_MAX: u32 = 1023;
-/// A request that takes longer, 104 days, is of no use to anyone, and so many ticks fit in 63 bits beside those that count files.
+/// A request that takes longer, 104 days, is of no use to anyone, and so many ticks fit in 63 bits beside
+/// those that count files.
 const REQUEST_NS_MAX: u64 = (1 << 53) - (1 << 43);
 
-/// Nanoseconds of one layer, stage or hop as ticks. Each is cut at its share of the longest request, so that the sum of all of them is
-/// not above it: a plan has at most as many stages, and hops, as layers, and a head.
+/// Nanoseconds of one layer, stage or hop as ticks. Each is cut at its share of the longest request, so that
+/// the sum of all of them is not above it: a plan has at most as many stages, and hops, as layers, and a
+/// head.
 pub(crate) fn ticks(ns: u64, request: &PlanRequest) -> i64 {
     let terms = 3 * u64::from(request.shape.layer_count()) + 2;
     ns.min(REQUEST_NS_MAX / terms) as i64 * TICKS

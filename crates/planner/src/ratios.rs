@@ -7,13 +7,15 @@ use exo_types::{DType, LayerRange, TypeBytes};
 use crate::inputs::{CompleteRates, Figure, Source};
 use crate::request::{PlanDevice, PlanRequest};
 
-/// Of a device of the request, with what devices of its backend tell of types that it was not measured with itself.
+/// Of a device of the request, with what devices of its backend tell of types that it was not measured with
+/// itself.
 pub fn rates_of(request: &PlanRequest, device: usize) -> CompleteRates {
     TypeRatios::of(&request.devices).complete(&request.devices[device])
 }
 
-/// How much faster or slower devices of a backend are with a type of weights than with Q8_0, of those that were measured with both. Without
-/// it the one of two equal devices that was measured would look slower than the other wherever a type is slower than Q8_0.
+/// How much faster or slower devices of a backend are with a type of weights than with Q8_0, of those that
+/// were measured with both. Without it the one of two equal devices that was measured would look slower than
+/// the other wherever a type is slower than Q8_0.
 pub(crate) struct TypeRatios<'a>(BTreeMap<(&'a str, DType), RatioSum>);
 
 #[derive(Default)]
@@ -44,7 +46,8 @@ impl<'a> TypeRatios<'a> {
         Self(sums)
     }
 
-    /// At which rate a device reads what a stage has, over all its types, with the least certain source of those that count.
+    /// At which rate a device reads what a stage has, over all its types, with the least certain source of
+    /// those that count.
     pub(crate) fn read_rate(&self, request: &PlanRequest, device: usize, range: LayerRange) -> Figure {
         of_bytes(&self.complete(&request.devices[device]), &bytes_by_type(request, range))
     }

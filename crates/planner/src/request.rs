@@ -6,16 +6,18 @@ use exo_types::{DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Pin, Stage, 
 
 use crate::inputs::{DeviceRates, Figure};
 
-/// Work of one search unless the request says otherwise: about 2 s of one core. A unit is one layer considered as the
-/// end of one stage.
+/// Work of one search unless the request says otherwise: about 2 s of one core. A unit is one layer
+/// considered as the end of one stage.
 pub const WORK_MAX: u64 = 400_000_000;
 
-/// One question to the planner. Everything it may know is in here, so that it can be answered on another thread.
+/// One question to the planner. Everything it may know is in here, so that it can be answered on another
+/// thread.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanRequest {
     /// The model in numbers.
     pub shape: ModelShape,
-    /// How many bytes of each layer and of the head are of which type. `None`: all at the device's general rate.
+    /// How many bytes of each layer and of the head are of which type. `None`: all at the device's general
+    /// rate.
     pub weight_types: Option<WeightTypes>,
     /// The model, by manifest.
     pub model: ModelId,
@@ -238,8 +240,8 @@ pub struct DeviceReason {
     pub device: DeviceId,
     /// For people, one line.
     pub text: String,
-    /// What the plan would cost if it were the other way: without this device, or with it. `None` where there is
-    /// no such plan, or it was not looked for.
+    /// What the plan would cost if it were the other way: without this device, or with it. `None` where there
+    /// is no such plan, or it was not looked for.
     pub otherwise_ns: Option<u64>,
 }
 
@@ -257,7 +259,8 @@ pub struct Range {
 /// How fast a plan will be. Nanoseconds, so that every machine computes the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Prediction {
-    /// Tokens of the prompt that is counted: the workload's, as far as they and the answer go into the context.
+    /// Tokens of the prompt that is counted: the workload's, as far as they and the answer go into the
+    /// context.
     pub prompt_tokens: u32,
     /// Time to the first token of that prompt.
     pub ttft_ns: Range,
@@ -269,7 +272,8 @@ pub struct Prediction {
     pub round_ns: Range,
     /// Streams of the workload.
     pub streams: u32,
-    /// Bytes of the file that nodes without it fetch first, at least: a part that a node has is taken for one that it needs.
+    /// Bytes of the file that nodes without it fetch first, at least: a part that a node has is taken for one
+    /// that it needs.
     pub fetch_bytes: u64,
     /// How long that takes at least: it counts until the first answer, not afterwards.
     pub fetch_ns: u64,

@@ -1,7 +1,7 @@
 //! The five scores of a device: compute 40, memory 30, network 15, thermal 10, bandwidth 5 of 100.
 //!
-//! They order the candidates of a search, so that of too many the most promising are considered and equals are taken in
-//! a sensible order, and they are shown. What a plan costs decides which plan is made.
+//! They order the candidates of a search, so that of too many the most promising are considered and equals
+//! are taken in a sensible order, and they are shown. What a plan costs decides which plan is made.
 
 use exo_types::NodeId;
 

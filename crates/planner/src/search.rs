@@ -2,14 +2,15 @@
 //!
 //! Each objective is asked of [`least_sum`] as a few questions about sums under a limit on the slowest stage:
 //!
-//! - *latency* costs `sum + (chunks - 1) · slowest`, for all numbers of stages with as many chunks. With one chunk that is one
-//!   question. With more, whoever wants to beat the plan found must have a slowest stage below its own: the range below is halved
-//!   until its bounds exclude it.
-//! - *throughput* costs `max(micro-batches · slowest, sum)`, for each number of stages. The least cost is found by halving:
-//!   a cost is possible if there is a plan with its sum at most that and its slowest stage at most that by the micro-batches.
+//! - *latency* costs `sum + (chunks - 1) · slowest`, for all numbers of stages with as many chunks. With one
+//!   chunk that is one question. With more, whoever wants to beat the plan found must have a slowest stage
+//!   below its own: the range below is halved until its bounds exclude it.
+//! - *throughput* costs `max(micro-batches · slowest, sum)`, for each number of stages. The least cost is
+//!   found by halving: a cost is possible if there is a plan with its sum at most that and its slowest stage
+//!   at most that by the micro-batches.
 //!
-//! The first answer comes from the same search with few labels a level (greedy by bound, [`GREEDY_WIDTH`]), and makes most of
-//! the rest unnecessary.
+//! The first answer comes from the same search with few labels a level (greedy by bound, [`GREEDY_WIDTH`]),
+//! and makes most of the rest unnecessary.
 
 use std::ops::RangeInclusive;
 
@@ -24,8 +25,8 @@ use crate::{Objective, PlanRequest, fit, score};
 
 /// Devices that one search considers: sets of them are bits of one number.
 pub(crate) const CANDIDATES_MAX: usize = 128;
-/// Sets of more devices are not searched to the end by any budget: for latency, which is asked once for each number of chunks, a part of it
-/// finds what all of it does.
+/// Sets of more devices are not searched to the end by any budget: for latency, which is asked once for each
+/// number of chunks, a part of it finds what all of it does.
 const SEARCHED_WHOLE_MAX: usize = 32;
 /// Labels a level of the first, greedy search.
 const GREEDY_WIDTH: usize = 4;
@@ -64,8 +65,8 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
     Some(Outcome { layout, objective_ns, lower_bound_ns: objective_ns.min(lower as u64), work: search.work })
 }
 
-/// Usable devices in the order of their scores, those with the file first among equals; pinned ones always. If the best by score
-/// cannot hold the model together, the rest goes by memory.
+/// Usable devices in the order of their scores, those with the file first among equals; pinned ones always.
+/// If the best by score cannot hold the model together, the rest goes by memory.
 fn candidates(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<usize> {
     let scores = score::scores(request, sizes);
     let is_pinned = |d: usize| {
@@ -88,7 +89,8 @@ fn candidates(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec
     devices
 }
 
-/// A bound for plans on any of the devices, beyond the candidates too: as if the best link lay between all of them.
+/// A bound for plans on any of the devices, beyond the candidates too: as if the best link lay between all of
+/// them.
 fn whole_cluster_bound(request: &PlanRequest, costs: &Costs<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> i64 {
     let (phase, hop_ns) = match request.objective {
         Objective::Throughput => (Phase::Rows(1), costs.least_hop_ns(1)),
@@ -119,7 +121,8 @@ struct Search<'a> {
     work: u64,
 }
 
-/// A range of the slowest stage that is still open: above `over`, up to `slow_max`; plans in it have at least this sum.
+/// A range of the slowest stage that is still open: above `over`, up to `slow_max`; plans in it have at least
+/// this sum.
 struct Open {
     over: i64,
     slow_max: i64,

@@ -7,9 +7,9 @@ use crate::explain::{name, unusable};
 use crate::memory::{Held, Sizes};
 use crate::{InvalidPlan, Plan, PlanRequest};
 
-/// Checks `plan` against `request`, which may be newer than the one it was made for: its layers tile the model, each
-/// stage has a device of its own that may be used, and each device has room for its stage. Whether a better plan
-/// exists is not asked, so this costs microseconds.
+/// Checks `plan` against `request`, which may be newer than the one it was made for: its layers tile the
+/// model, each stage has a device of its own that may be used, and each device has room for its stage.
+/// Whether a better plan exists is not asked, so this costs microseconds.
 pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
     tiles(request, plan)?;
     let sizes = Sizes::of(request);
@@ -66,7 +66,8 @@ fn tiles(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
             let found = "a stage without shards".to_owned();
             return Err(InvalidPlan::NotTiled { at: next, found, layer_count });
         };
-        // The stage is what goes on from the one before; a shard of it that differs from it is named by itself.
+        // The stage is what goes on from the one before; a shard of it that differs from it is named by
+        // itself.
         let misplaced = (!follows).then_some(Shard { layers: stage.layers, ..first.shard });
         let torn = || stage.shards.iter().map(|s| s.shard).find(|shard| *shard != part);
         if let Some(found) = misplaced.or_else(torn) {

@@ -123,7 +123,8 @@ fn random(draws: &mut Draws, devices_max: u64, layers_max: u64, objective: u64) 
     request
 }
 
-/// The least objective over every order of every subset and every cut. Memory is asked of `validate`'s own numbers.
+/// The least objective over every order of every subset and every cut. Memory is asked of `validate`'s own
+/// numbers.
 fn brute_force(request: &PlanRequest) -> Option<u64> {
     fn visit(request: &PlanRequest, used: u32, stages: &mut Vec<Stage>, start: u32, best: &mut Option<u64>) {
         let count = request.shape.layer_count();

@@ -68,8 +68,9 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
     PlanDevice { rates, ..PlanDevice::reported(NodeId(key), name.to_owned(), facts, None) }
 }
 
-/// Reads `name[/card]=layers[@GB/s][!]` per device (`!` excludes it), then `+N` for at least N stages, `>name` for a node
-/// with the file, `^name` or `^name:N` or `^name:A..B` for a pinned device. The only test code that knows the API.
+/// Reads `name[/card]=layers[@GB/s][!]` per device (`!` excludes it), then `+N` for at least N stages,
+/// `>name` for a node with the file, `^name` or `^name:N` or `^name:A..B` for a pinned device. The only test
+/// code that knows the API.
 fn run(cluster: &str, layers: u32, links: &[LinkFacts]) -> (Vec<PlanDevice>, Result<Plan, PlanError>) {
     let request = read(cluster, layers, links);
     let planned = plan(&request);
@@ -223,7 +224,8 @@ fn a_full_pipeline_shares_by_speed_and_is_made_only_where_it_wins() {
     let mut shares: Vec<u32> = piped.stages.iter().map(layers).collect();
     shares.sort_unstable();
     assert_eq!(shares, [2, 4, 6]);
-    // Of its own it is not made: every micro-batch reads the weights again, and one device reads them once for all.
+    // Of its own it is not made: every micro-batch reads the weights again, and one device reads them once
+    // for all.
     request.pins.clear();
     assert_eq!(plan(&request).expect("fits").stages.len(), 1);
 }
@@ -329,7 +331,8 @@ fn a_token_takes_what_the_formula_says() {
     let links = [link("a", "b")];
     let predicted = |cluster| run(cluster, 4, &links).1.expect("fits").predicted;
     let solo = predicted("a=4@10");
-    // Four layers at 10 GB/s and the head, 5 us a layer and 50 us a step; one token of keys and values is nothing.
+    // Four layers at 10 GB/s and the head, 5 us a layer and 50 us a step; one token of keys and values is
+    // nothing.
     let read_ns = (4.0 * (GIB - 1024) as f64 + (1 << 20) as f64) / 10.0;
     let expected = read_ns + 4.0 * 5e3 + 50e3;
     let off = |ns: u64, expected: f64| (ns as f64 - expected).abs() / expected;
@@ -461,7 +464,8 @@ fn a_processor_needs_room_for_packed_weights_and_a_card_does_not() {
     }
 }
 
-/// Whether any order of any subset holds the model, each stage at least one layer, and at least `stages` of them.
+/// Whether any order of any subset holds the model, each stage at least one layer, and at least `stages` of
+/// them.
 fn brute_force(shape: &ModelShape, devices: &[PlanDevice], tokens: u64, stages: usize) -> bool {
     fn place(
         shape: &ModelShape,
@@ -569,7 +573,8 @@ proptest! {
         prop_assert_eq!(plan.reasons.len(), devices.len());
     }
 
-    /// What an error says is missing is missing: with it added in the best place the model fits, without it not.
+    /// What an error says is missing is missing: with it added in the best place the model fits, without it
+    /// not.
     #[test]
     fn missing_bytes_are_enough(shape in shapes(), rooms in prop::collection::vec(0u64..8, 1..4)) {
         let devices = mixed(&shape, rooms.into_iter().map(|room| (room, None)));
@@ -651,7 +656,8 @@ fn two_equal_devices_stay_equal_when_one_of_them_has_measured_a_type() {
 
 #[test]
 fn a_prompt_passes_a_pipeline_in_chunks_that_overlap() {
-    // 512 tokens are one chunk over one stage, 2 over two, 4 over four; a short context shortens prompt and answer alike.
+    // 512 tokens are one chunk over one stage, 2 over two, 4 over four; a short context shortens prompt and
+    // answer alike.
     let ttft = |devices: &str, context: u32| {
         let mut request = read(devices, 4, &[]);
         (request.context_tokens, request.cache_tokens) = (context, 1);
@@ -697,7 +703,8 @@ fn a_node_fetches_what_it_lacks_of_the_file() {
     assert_eq!((fetched(&request).fetch_bytes, fetched(&request).fetch_ns), (0, 0));
 }
 
-/// 80 layers at 113 ms a token on one device and 453 ms on the other, 40,000 times: five hours a layer, which are not one number.
+/// 80 layers at 113 ms a token on one device and 453 ms on the other, 40,000 times: five hours a layer, which
+/// are not one number.
 #[test]
 fn a_very_long_answer_goes_to_the_faster_device() {
     let mut request = read("f=50@9.5 s=100@2.37", 80, &[]);

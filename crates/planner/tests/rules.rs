@@ -1,11 +1,16 @@
-//! The plan against the rules that others place by, on described clusters of real machines, all judged by one model of cost.
+//! The plan against the rules that others place by, on described clusters of real machines, all judged by one
+//! model of cost.
 //!
 //! `clusters/machines.txt` has the machines and clusters, with sources. The rules:
 //!
-//! - *memory* (exo, Python): the fewest devices that hold the model, of those the ones with most memory; layers in proportion to it;
-//! - *without links* (prima.cpp): the least sum of computing where hops are free and the ring has every device that helps;
-//! - *equal* (llama.cpp's `--split-mode layer` without proportions, and most tutorials): the same number of layers on each device;
-//! - *fewest* (ours until decision 0031): the fewest devices that hold the model, the fastest set, shares by speed.
+//! - *memory* (exo, Python): the fewest devices that hold the model, of those the ones with most memory;
+//!   layers in proportion to it;
+//! - *without links* (prima.cpp): the least sum of computing where hops are free and the ring has every
+//!   device that helps;
+//! - *equal* (llama.cpp's `--split-mode layer` without proportions, and most tutorials): the same number of
+//!   layers on each device;
+//! - *fewest* (ours until decision 0031): the fewest devices that hold the model, the fastest set, shares by
+//!   speed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,7 +71,8 @@ fn read() -> (BTreeMap<String, Machine>, Vec<Cluster>) {
     (machines, clusters)
 }
 
-/// Layers, hidden width, GiB in Q4_K_M or BF16, vocabulary, and bytes of keys and values of a token and layer in f16.
+/// Layers, hidden width, GiB in Q4_K_M or BF16, vocabulary, and bytes of keys and values of a token and layer
+/// in f16.
 fn shape(model: &str) -> ModelShape {
     let (layers, hidden, gib, vocab, kv): (u64, u32, f64, u32, u64) = match model {
         "llama-8b-q4" => (32, 4096, 4.6, 128_256, 4096),
@@ -157,7 +163,8 @@ fn staged(request: &PlanRequest, order: &[usize], counts: &[u32]) -> Vec<Stage> 
     stages
 }
 
-/// Whole numbers in proportion to `weights` that add up to `total`, none above its cap; `None` where the caps are too low.
+/// Whole numbers in proportion to `weights` that add up to `total`, none above its cap; `None` where the caps
+/// are too low.
 fn apportioned(weights: &[f64], caps: &[u32], total: u32) -> Option<Vec<u32>> {
     if caps.iter().sum::<u32>() < total {
         return None;

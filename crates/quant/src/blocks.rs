@@ -1,7 +1,7 @@
 //! f32 rows to stored blocks, one type per file. Layouts are ggml's, as `backend-cpu` reads them.
 //!
-//! Types that only stand in where rows fit no larger block (Q5_0, Q5_1) and plain floats are rounded as `backend-cpu`
-//! rounds them; the others search for their scales ([`crate::fit`]).
+//! Types that only stand in where rows fit no larger block (Q5_0, Q5_1) and plain floats are rounded as
+//! `backend-cpu` rounds them; the others search for their scales ([`crate::fit`]).
 
 mod nibble_k;
 mod q4_0;

@@ -1,11 +1,13 @@
 //! Scales for a group of elements: the search that every quantiser here shares.
 //!
-//! A group is approximated by `s · q` or `s · q - m` with whole `q` of few values. For given `q` the best `s` (and `m`)
-//! follow from weighted least squares, for given `s` the best `q` from rounding; neither is found without the other. So
-//! a number of scales about the obvious one (the one that maps the largest element to the last `q`) is rounded with and
-//! fitted to, and the best of those is improved by turns until it stands still.
+//! A group is approximated by `s · q` or `s · q - m` with whole `q` of few values. For given `q` the best `s`
+//! (and `m`) follow from weighted least squares, for given `s` the best `q` from rounding; neither is found
+//! without the other. So a number of scales about the obvious one (the one that maps the largest element to
+//! the last `q`) is rounded with and fitted to, and the best of those is improved by turns until it stands
+//! still.
 //!
-//! Everything is plain f32 arithmetic in loops of fixed length, which the compiler turns into vector instructions.
+//! Everything is plain f32 arithmetic in loops of fixed length, which the compiler turns into vector
+//! instructions.
 
 /// The whole numbers a quant may be.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +26,8 @@ pub(crate) struct Affine {
 /// Turns of rounding and fitting after the search; nearly every group stands still after two.
 const TURNS_MAX: usize = 4;
 
-/// To the nearest whole number, halves to even, for magnitudes below 2^22: one addition that pushes the fraction out of
-/// the mantissa. `f32::round` is a call on a plain x86-64.
+/// To the nearest whole number, halves to even, for magnitudes below 2^22: one addition that pushes the
+/// fraction out of the mantissa. `f32::round` is a call on a plain x86-64.
 #[inline(always)]
 pub(crate) fn round(x: f32) -> f32 {
     const PUSH: f32 = 12_582_912.0;
@@ -51,8 +53,8 @@ pub(crate) fn inverse(x: f32) -> f32 {
     if x == 0.0 { 0.0 } else { 1.0 / x }
 }
 
-/// How much each element's squared error counts: the root mean square of the group plus the element's own magnitude.
-/// Large weights carry more of a product than their share of the error, but small ones are many.
+/// How much each element's squared error counts: the root mean square of the group plus the element's own
+/// magnitude. Large weights carry more of a product than their share of the error, but small ones are many.
 #[inline(always)]
 pub(crate) fn weights<const N: usize>(x: &[f32; N]) -> [f32; N] {
     let mean = x.iter().map(|x| x * x).sum::<f32>() / N as f32;
@@ -60,7 +62,8 @@ pub(crate) fn weights<const N: usize>(x: &[f32; N]) -> [f32; N] {
     x.map(|x| rms + x.abs())
 }
 
-/// The scale of `x ≈ s · q`. `steps` scales on either side of the obvious ones are tried, `stride` levels apart.
+/// The scale of `x ≈ s · q`. `steps` scales on either side of the obvious ones are tried, `stride` levels
+/// apart.
 #[inline(always)]
 pub(crate) fn symmetric<const N: usize>(
     x: &[f32; N],
@@ -162,7 +165,8 @@ impl Given {
         Self { w: sum(sw), wx: sum(swx) }
     }
 
-    /// Rounds `(x + min) · inverse`, then fits: `Σwx²` less the error, and the fit. `None` without a positive scale.
+    /// Rounds `(x + min) · inverse`, then fits: `Σwx²` less the error, and the fit. `None` without a positive
+    /// scale.
     #[inline(always)]
     fn fit<const N: usize>(
         &self,

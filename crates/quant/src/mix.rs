@@ -1,7 +1,8 @@
 //! Which tensor gets which type: llama.cpp's rules for the architectures we run, from its `llama-quant.cpp`.
 //!
-//! The head (or the embedding table that serves as one) decides every token and gets six bits. In the `_M` mixes so do
-//! the values and the second feed-forward matrix of an eighth of the layers at either end and every third between.
+//! The head (or the embedding table that serves as one) decides every token and gets six bits. In the `_M`
+//! mixes so do the values and the second feed-forward matrix of an eighth of the layers at either end and
+//! every third between.
 
 use exo_formats::{Architecture, LayerTensor, ModelConfig, TensorName};
 use exo_types::DType;

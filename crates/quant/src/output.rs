@@ -1,4 +1,5 @@
-//! The new file: written under another name beside its place, and renamed when it is complete and on the disk.
+//! The new file: written under another name beside its place, and renamed when it is complete and on the
+//! disk.
 
 #[cfg(unix)]
 mod unix;

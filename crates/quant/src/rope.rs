@@ -1,4 +1,5 @@
-//! What a GGUF file says of rotary frequencies: in which order rows of Q and K are stored, and how the frequencies are scaled.
+//! What a GGUF file says of rotary frequencies: in which order rows of Q and K are stored, and how the
+//! frequencies are scaled.
 
 use exo_formats::{Architecture, ModelConfig};
 

@@ -35,7 +35,8 @@ impl Tensor {
         self.rows * self.cols
     }
 
-    /// Gives the memory of rows that were read back to the system. Rows of a reordered head lie within its own.
+    /// Gives the memory of rows that were read back to the system. Rows of a reordered head lie within its
+    /// own.
     pub(crate) fn release(&self, rows: Range<u64>) {
         let row_bytes = self.range.len() / self.rows as usize;
         let [start, end] = [rows.start, rows.end].map(|row| self.range.start + row as usize * row_bytes);
@@ -44,8 +45,8 @@ impl Tensor {
 
     /// The stored bytes of the row that is number `index` in a GGUF file.
     ///
-    /// Hugging Face's Llama rotates element i of a head with i + D/2, GGUF's with its neighbour: there the rows of Q and
-    /// K that make up a head come in the order 0, D/2, 1, D/2 + 1, …
+    /// Hugging Face's Llama rotates element i of a head with i + D/2, GGUF's with its neighbour: there the
+    /// rows of Q and K that make up a head come in the order 0, D/2, 1, D/2 + 1, …
     pub(crate) fn row(&self, index: u64) -> &[u8] {
         let stored = match self.reordered_head {
             None => index,

@@ -88,7 +88,8 @@ fn the_file_does_not_depend_on_the_number_of_threads() {
     assert_eq!(file(1), file(3));
 }
 
-/// A copy of a golden folder with a tokenizer of two tokens: theirs is not looked at by the tests it is made for.
+/// A copy of a golden folder with a tokenizer of two tokens: theirs is not looked at by the tests it is made
+/// for.
 fn folder_of(golden: &str, to: &Path) -> Result<Model, OpenError> {
     for entry in std::fs::read_dir(repository("golden/fixtures").join(golden)).unwrap() {
         let path = entry.unwrap().path();
@@ -112,7 +113,8 @@ fn folder_of(golden: &str, to: &Path) -> Result<Model, OpenError> {
     exo_formats::open(to)
 }
 
-/// The golden folders and GGUF files hold the same weights, the latter as llama.cpp's converter arranges them.
+/// The golden folders and GGUF files hold the same weights, the latter as llama.cpp's converter arranges
+/// them.
 #[test]
 fn a_folder_becomes_the_gguf_file_that_llama_cpp_would_make_of_it() {
     for (golden, target) in [

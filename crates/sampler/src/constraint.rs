@@ -2,12 +2,14 @@
 
 use std::fmt::Debug;
 
-/// Which tokens may come next: a fold over the generated tokens, so that whoever replays them stands where it stood.
+/// Which tokens may come next: a fold over the generated tokens, so that whoever replays them stands where it
+/// stood.
 pub trait TokenConstraint: Debug + Send {
     /// Whether the token may come next. Cheaper than a mask.
     fn allows(&mut self, token: u32) -> Result<bool, ConstraintError>;
 
-    /// One bit for each token of the vocabulary, the lowest bit of the first word first. Tokens beyond it may not come.
+    /// One bit for each token of the vocabulary, the lowest bit of the first word first. Tokens beyond it may
+    /// not come.
     fn mask(&mut self) -> Result<&[u32], ConstraintError>;
 
     /// Adds a token to the fold. One that may not come makes every later question an error.
@@ -16,7 +18,8 @@ pub trait TokenConstraint: Debug + Send {
     /// The token that ends an answer which cannot go on.
     fn end_token(&self) -> u32;
 
-    /// Tokens that spell the only text that may come next, as far as there is only one. The same text may come in other tokens.
+    /// Tokens that spell the only text that may come next, as far as there is only one. The same text may
+    /// come in other tokens.
     fn forced(&mut self) -> Vec<u32> {
         Vec::new()
     }

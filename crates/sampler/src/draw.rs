@@ -20,7 +20,8 @@ pub(crate) fn uniform(seed: u64, position: u64) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The candidate on which `u` falls when the unit interval is cut in proportion to `exp(logit / temperature)`.
+/// The candidate on which `u` falls when the unit interval is cut in proportion to
+/// `exp(logit / temperature)`.
 pub(crate) fn draw(candidates: &mut Candidates, logits: &[f32], temperature: f32, u: f64) -> u32 {
     let max = candidates.max_logit(logits);
     let temperature = f64::from(temperature);

@@ -20,7 +20,8 @@ impl Candidates {
         self.ids.extend(0..vocab as u32);
     }
 
-    /// The tokens of a vocabulary that a mask has, in the order of ids. What lies beyond the mask is not in it.
+    /// The tokens of a vocabulary that a mask has, in the order of ids. What lies beyond the mask is not in
+    /// it.
     pub(crate) fn fill_allowed(&mut self, vocab: usize, mask: &[u32]) {
         self.ids.clear();
         for (base, &word) in (0u32..).step_by(32).zip(mask) {
@@ -53,9 +54,9 @@ impl Candidates {
         self.ids.sort_unstable_by(|a, b| likelier_first(logits, *a, *b));
     }
 
-    /// Keeps the smallest set of the most typical tokens whose probabilities, among those kept so far, sum to at least `p`; never
-    /// fewer than one. How typical a token is says `|−ln p(token) − H|`, H being the entropy: the less, the more. 1 or more keeps
-    /// all. Source: Meister et al. 2022, arXiv:2202.00666.
+    /// Keeps the smallest set of the most typical tokens whose probabilities, among those kept so far, sum to
+    /// at least `p`; never fewer than one. How typical a token is says `|−ln p(token) − H|`, H being the
+    /// entropy: the less, the more. 1 or more keeps all. Source: Meister et al. 2022, arXiv:2202.00666.
     pub(crate) fn typical_p(&mut self, logits: &[f32], p: f64) {
         if p.is_nan() || p >= 1.0 || self.ids.len() < 2 {
             return;

@@ -69,13 +69,14 @@ impl Sampler {
         }
     }
 
-    /// Tokens that its constraint leaves no choice about, if it has one that can tell: good guesses, and no more.
+    /// Tokens that its constraint leaves no choice about, if it has one that can tell: good guesses, and no
+    /// more.
     pub fn forced(&mut self) -> Vec<u32> {
         self.constraint.as_mut().map(|constraint| constraint.forced()).unwrap_or_default()
     }
 
-    /// Of a sampler that is plain greedy: what the greatest logit's token decides. It is the token itself if it may come; whoever
-    /// is answered `None` must show the logits.
+    /// Of a sampler that is plain greedy: what the greatest logit's token decides. It is the token itself if
+    /// it may come; whoever is answered `None` must show the logits.
     pub fn take_best(&mut self, token: u32) -> Option<SampledToken> {
         debug_assert!(self.is_plain_greedy(), "whoever wants more is shown the logits");
         let token = match self.constraint.as_mut().map(|constraint| constraint.allows(token)) {
@@ -86,8 +87,9 @@ impl Sampler {
         Some(SampledToken::bare(token))
     }
 
-    /// Whether it takes the greatest logit as it is and is asked for nothing else: whoever knows which that is, and that all are
-    /// finite, needs no logits to know the token, unless a constraint refuses that one ([`Sampler::take_best`]).
+    /// Whether it takes the greatest logit as it is and is asked for nothing else: whoever knows which that
+    /// is, and that all are finite, needs no logits to know the token, unless a constraint refuses that one
+    /// ([`Sampler::take_best`]).
     pub fn is_plain_greedy(&self) -> bool {
         self.is_greedy() && self.penalties.is_neutral() && self.params.logprobs.is_none()
     }
@@ -101,7 +103,8 @@ impl Sampler {
         &self.params
     }
 
-    /// An answer that the grammar cannot go on with is ended. Whoever checks the tokens sees that it ended where it may not.
+    /// An answer that the grammar cannot go on with is ended. Whoever checks the tokens sees that it ended
+    /// where it may not.
     fn end_token(&self) -> u32 {
         self.constraint.as_ref().map_or(0, |constraint| constraint.end_token())
     }

@@ -116,8 +116,8 @@ fn temperature_flattens_and_sharpens_what_the_filters_kept() {
     let total: f64 = P.iter().map(|p| p * p).sum();
     let sharp = P.map(|p| p * p / total);
     check_frequencies(SamplingParams { temperature: 0.5, ..hot() }, &logits_of(&P), &sharp);
-    // Filters come before temperature: 0.4 + 0.3 reaches 0.69. Flattened first, the two would sum to 0.55 and a
-    // third token would be drawn.
+    // Filters come before temperature: 0.4 + 0.3 reaches 0.69. Flattened first, the two would sum to 0.55 and
+    // a third token would be drawn.
     let total = P[0].sqrt() + P[1].sqrt();
     let kept = [P[0].sqrt() / total, P[1].sqrt() / total, 0.0, 0.0, 0.0];
     check_frequencies(SamplingParams { temperature: 2.0, top_p: 0.69, ..hot() }, &logits_of(&P), &kept);

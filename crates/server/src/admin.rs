@@ -38,8 +38,8 @@ pub async fn cluster(State(app): State<Arc<App>>, Extension(caller): Extension<C
     Ok(json(&if caller == Caller::Key { for_viewers(cluster) } else { cluster }))
 }
 
-/// `GET /exo/v1/events`: the cluster, and between its changes the downloads of the node for who owns it. It ends with the server, and
-/// with the session that it was asked for with.
+/// `GET /exo/v1/events`: the cluster, and between its changes the downloads of the node for who owns it. It
+/// ends with the server, and with the session that it was asked for with.
 pub async fn events(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,

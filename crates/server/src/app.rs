@@ -99,7 +99,8 @@ impl App {
         Ok(answer.map_err(late)??)
     }
 
-    /// The same for a call that must not stop half-way: it goes on when the client has gone, or has waited for `limit`.
+    /// The same for a call that must not stop half-way: it goes on when the client has gone, or has waited
+    /// for `limit`.
     pub async fn admin_whole<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -222,7 +223,8 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
     owned.merge(shown).merge(entry)
 }
 
-/// Names the request, catches panics, counts the answer until it is read and sets the headers every answer has.
+/// Names the request, catches panics, counts the answer until it is read and sets the headers every answer
+/// has.
 async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let mut id = [0; 16];
     if let Err(e) = getrandom::fill(&mut id) {
@@ -273,7 +275,8 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     response
 }
 
-/// Whether a request only looks at the node, as pages and scrapes do every second or two: in the log they would push out all else.
+/// Whether a request only looks at the node, as pages and scrapes do every second or two: in the log they
+/// would push out all else.
 fn is_look(request: &Request) -> bool {
     let path = request.uri().path();
     let of_pages = ["/health", "/metrics", "/exo/v1/"].iter().any(|start| path.starts_with(start));

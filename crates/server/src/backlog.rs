@@ -1,7 +1,9 @@
-//! Answers that wait for their clients: bounded for each, and in sum with all others and with the bodies of requests.
+//! Answers that wait for their clients: bounded for each, and in sum with all others and with the bodies of
+//! requests.
 //!
-//! Answers that are collected as a whole count while they are made, streams while they wait. The first bytes of every answer cost nothing, so that a client that reads is never refused for one that does not.
-//! What waits beyond them takes room, at most half of the [`Room`]: the other half stays for bodies.
+//! Answers that are collected as a whole count while they are made, streams while they wait. The first bytes
+//! of every answer cost nothing, so that a client that reads is never refused for one that does not. What
+//! waits beyond them takes room, at most half of the [`Room`]: the other half stays for bodies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,8 +52,8 @@ impl Backlog {
         unread == 0 || unread + bytes <= self.unread_max
     }
 
-    /// Counts `bytes` until they are written to the client's socket. An answer of which nothing waits may add any
-    /// number of them, if there is room.
+    /// Counts `bytes` until they are written to the client's socket. An answer of which nothing waits may add
+    /// any number of them, if there is room.
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, ApiError> {
         let unread = self.unread_bytes();
         if unread > 0 && unread + bytes.len() > self.unread_max {

@@ -36,14 +36,15 @@ const GIVE_BACK_TIMES: u32 = 5;
 /// In such units room is given out.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// Room for what all clients together make this process hold: bodies, the documents they become, and answers that nobody
-/// has read yet.
+/// Room for what all clients together make this process hold: bodies, the documents they become, and answers
+/// that nobody has read yet.
 #[derive(Clone)]
 pub struct Room {
     units: Arc<Semaphore>,
     /// Answers take from these as well: half of all, so that answers never leave bodies without room.
     answer_units: Arc<Semaphore>,
-    /// And so do large requests: seven eighths of all, so that a small one finds room beside any number of them.
+    /// And so do large requests: seven eighths of all, so that a small one finds room beside any number of
+    /// them.
     large_units: Arc<Semaphore>,
     bytes_max: usize,
     /// Bytes that requests gave back and that have not been looked at since.
@@ -148,7 +149,8 @@ impl Drop for Lease {
     }
 }
 
-/// Has freed memory given back while large requests come and after them; of small ones the allocator keeps little.
+/// Has freed memory given back while large requests come and after them; of small ones the allocator keeps
+/// little.
 pub async fn give_back(room: Room, give_freed_memory_back: fn()) -> Infallible {
     let mut times = 0;
     loop {
@@ -164,8 +166,8 @@ pub async fn give_back(room: Room, give_freed_memory_back: fn()) -> Infallible {
     }
 }
 
-/// Reads a body as JSON and makes of it and its text what `take` does, both where a large one holds up nobody. What it takes counts
-/// until the lease is dropped.
+/// Reads a body as JSON and makes of it and its text what `take` does, both where a large one holds up
+/// nobody. What it takes counts until the lease is dropped.
 pub async fn read_json<T: Send + 'static>(
     headers: &HeaderMap,
     body: Body,

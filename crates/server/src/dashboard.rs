@@ -1,8 +1,8 @@
-//! The page that people keep open: its files, as `cargo xtask web` has made them, and the headers that keep what is hostile in it from
-//! doing harm.
+//! The page that people keep open: its files, as `cargo xtask web` has made them, and the headers that keep
+//! what is hostile in it from doing harm.
 //!
-//! A build without them serves one page by hand that says how to get them. The files hold no secret and are open to whoever reaches the
-//! port; what they show comes through the API, with a session.
+//! A build without them serves one page by hand that says how to get them. The files hold no secret and are
+//! open to whoever reaches the port; what they show comes through the API, with a session.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::bundle::Dashboard;
 use crate::errors::ApiError;
 use crate::openai;
 
-/// No script and no style but the page's own files; no other origin for anything; in no frame; and where the browser knows Trusted
-/// Types, markup is made by the framework's own policy alone.
+/// No script and no style but the page's own files; no other origin for anything; in no frame; and where the
+/// browser knows Trusted Types, markup is made by the framework's own policy alone.
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
                            connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; \
                            frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html";

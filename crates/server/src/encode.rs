@@ -46,7 +46,8 @@ pub trait Chunks: Send + 'static {
         EVENT_STREAM
     }
 
-    /// Appends the events (in the sense of server-sent events) that `event` becomes; often one, sometimes none.
+    /// Appends the events (in the sense of server-sent events) that `event` becomes; often one, sometimes
+    /// none.
     fn push(&mut self, event: GenerateEvent, out: &mut String);
 
     /// Appends a sign of life, and why the answer waits.
@@ -93,8 +94,8 @@ pub fn push_done(out: &mut String) {
     out.push_str("data: [DONE]\n\n");
 }
 
-/// Appends a comment, which clients skip. Line breaks would end it and start something else. No empty line stands behind it: there,
-/// some clients see an event without data once one had an id.
+/// Appends a comment, which clients skip. Line breaks would end it and start something else. No empty line
+/// stands behind it: there, some clients see an event without data once one had an id.
 pub fn push_comment(out: &mut String, text: &str) {
     out.push_str(": ");
     out.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));

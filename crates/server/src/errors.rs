@@ -1,5 +1,5 @@
-//! Every way a request can fail, as a status code and a body in OpenAI's shape. One table: [`ApiError::of`] for
-//! what the node says, the constructors for what this crate finds by itself. Codes are stable.
+//! Every way a request can fail, as a status code and a body in OpenAI's shape. One table: [`ApiError::of`]
+//! for what the node says, the constructors for what this crate finds by itself. Codes are stable.
 
 use axum::Json;
 use axum::extract::FromRequestParts;

@@ -27,7 +27,8 @@ pub struct Asked<T> {
     pub context: RequestContext,
     /// Where an answer that another node began comes from.
     pub origin: Origin,
-    /// For the room that the body takes: whole answers hold it, and streams until their headers, when the prompt is one of tokens.
+    /// For the room that the body takes: whole answers hold it, and streams until their headers, when the
+    /// prompt is one of tokens.
     pub lease: Lease,
 }
 

@@ -3,11 +3,14 @@
 //!
 //! - `Host` must be on the allow-list: a page whose DNS name was rebound to 127.0.0.1 sends its own name.
 //! - `Origin`, where sent, must be our own; no CORS header is ever answered. `Sec-Fetch-Site` likewise.
-//! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be. On `/api/*` what curl sends by itself
-//!   passes as well, where no header tells of a browser: Ollama's documented lines name no type.
-//! - `/exo/*` needs the local secret or a session and a connection of this machine that no proxy stands in; `/v1/*` an API key as
-//!   soon as there are any, on every listener: a proxy in front of loopback must not open it. A session opens it as the secret does.
-//! - `/metrics` needs an API key on every listener, or the secret near, unless the setting `metrics_open` says otherwise.
+//! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be. On `/api/*` what
+//!   curl sends by itself passes as well, where no header tells of a browser: Ollama's documented lines name
+//!   no type.
+//! - `/exo/*` needs the local secret or a session and a connection of this machine that no proxy stands in;
+//!   `/v1/*` an API key as soon as there are any, on every listener: a proxy in front of loopback must not
+//!   open it. A session opens it as the secret does.
+//! - `/metrics` needs an API key on every listener, or the secret near, unless the setting `metrics_open`
+//!   says otherwise.
 //! - No cookie is ever set or read: all ports of a host share them (decision 0046).
 //! - On the local channel the system says who connects: the owner of the node, who may do everything.
 
@@ -144,7 +147,8 @@ impl Guard {
         }
     }
 
-    /// Whether a request may read `/metrics`: with an API key on every listener, with the local secret or a session from this machine.
+    /// Whether a request may read `/metrics`: with an API key on every listener, with the local secret or a
+    /// session from this machine.
     pub fn check_metrics(&self, headers: &HeaderMap, peer: Peer) -> Result<Caller, ApiError> {
         if peer == Peer::Owner {
             return Ok(Caller::Owner);
@@ -195,7 +199,8 @@ impl Guard {
         self.is_secret(&[Some(secret)])
     }
 
-    /// Refuses what comes from another machine or through a proxy: what it brings would cross the network in clear.
+    /// Refuses what comes from another machine or through a proxy: what it brings would cross the network in
+    /// clear.
     pub fn check_near(&self, headers: &HeaderMap, peer: Peer) -> Result<(), ApiError> {
         if is_near(headers, peer) {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Responses that are kept for those who go on from them: in the memory of this node, up to a number of bytes for all.
+//! Responses that are kept for those who go on from them: in the memory of this node, up to a number of bytes
+//! for all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

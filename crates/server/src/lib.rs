@@ -1,7 +1,8 @@
 //! HTTP: the APIs as OpenAI's, Anthropic's and Ollama's clients speak them, and the administrative routes.
 //!
-//! Everything a node does for a client passes through [`exo_api::Facade`]; this crate only speaks HTTP. Who may
-//! speak to it is in `guard`, what can go wrong in `errors`, and every wait has a bound in [`ServerOptions`]. A client that leaves, stalls or is cut off drops the node's stream, and with it the
+//! Everything a node does for a client passes through [`exo_api::Facade`]; this crate only speaks HTTP. Who
+//! may speak to it is in `guard`, what can go wrong in `errors`, and every wait has a bound in
+//! [`ServerOptions`]. A client that leaves, stalls or is cut off drops the node's stream, and with it the
 //! request.
 //!
 //! **Architecture invariant:** knows no model, device or peer, and nothing of the node but the facade.
@@ -83,8 +84,10 @@ pub enum ServeError {
     Address(#[source] std::io::Error),
 }
 
-/// Serves HTTP on `listener`, on `second`, which is on loopback, and on `local` for the user whose node this is, until `shutdown`
-/// is ready; then lets running requests end for [`ServerOptions::shutdown_grace`], and ends the others with an error that says so. A listener that is not on loopback needs an API key in `options`.
+/// Serves HTTP on `listener`, on `second`, which is on loopback, and on `local` for the user whose node this
+/// is, until `shutdown` is ready; then lets running requests end for [`ServerOptions::shutdown_grace`], and
+/// ends the others with an error that says so. A listener that is not on loopback needs an API key in
+/// `options`.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     second: Option<tokio::net::TcpListener>,

@@ -24,7 +24,8 @@ use crate::timed_io::TimedIo;
 
 /// Largest header of a request, all lines together.
 const HEADER_BYTES_MAX: usize = 64 << 10;
-/// Pause after a failed accept, usually for want of file descriptors: trying at once would only burn the core.
+/// Pause after a failed accept, usually for want of file descriptors: trying at once would only burn the
+/// core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// For telling a client that there is no room.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
@@ -74,7 +75,8 @@ impl Listen for LocalListener {
 /// When answers have been ended, their last events get so long to be written.
 const LAST_EVENTS_TIME: Duration = Duration::from_secs(1);
 
-/// Serves until `stopping` is cancelled, then lets connections end for the grace time, and what is ended behind it be said.
+/// Serves until `stopping` is cancelled, then lets connections end for the grace time, and what is ended
+/// behind it be said.
 pub async fn run<L: Listen>(
     listener: L,
     router: Router,

@@ -1,7 +1,7 @@
 //! The event stream: one task looks at the node for all readers, and each reader takes what it has not had.
 //!
-//! Nothing is kept for a reader but how far it is. Events are kept once, in a bounded buffer; who falls out of it is told and cut off,
-//! and comes again to a new snapshot. Without readers nothing runs.
+//! Nothing is kept for a reader but how far it is. Events are kept once, in a bounded buffer; who falls out
+//! of it is told and cut off, and comes again to a new snapshot. Without readers nothing runs.
 //!
 //! Start reading at [`Live::stream`].
 
@@ -53,7 +53,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// In the ids of all events since the task was started; others are of no use. `None` while there is no task.
+    /// In the ids of all events since the task was started; others are of no use. `None` while there is no
+    /// task.
     run: Option<u64>,
     readers: usize,
     /// What a reader has who has applied everything.
@@ -103,8 +104,9 @@ impl Live {
         }
     }
 
-    /// The events from `after` on, the id of an event that the reader has, if that is remembered; else from a snapshot on. Ends when
-    /// `is_over` says why, which is asked at least with every sign of life and whenever `ended` changes.
+    /// The events from `after` on, the id of an event that the reader has, if that is remembered; else from a
+    /// snapshot on. Ends when `is_over` says why, which is asked at least with every sign of life and
+    /// whenever `ended` changes.
     pub fn stream(
         &self,
         facade: &Arc<dyn Facade>,

@@ -1,4 +1,5 @@
-//! `/metrics` for Prometheus, and where it finds the nodes of a cluster. Readable with an API key or the local secret.
+//! `/metrics` for Prometheus, and where it finds the nodes of a cluster. Readable with an API key or the
+//! local secret.
 
 mod exposition;
 mod gather;
@@ -59,7 +60,8 @@ pub async fn metrics(
     Ok(response)
 }
 
-/// `GET /metrics/targets`: every member is scraped through this node, whose API may be the only one that others reach.
+/// `GET /metrics/targets`: every member is scraped through this node, whose API may be the only one that
+/// others reach.
 pub async fn targets(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
     let told = app.admin(app.facade.telemetry()).await?;
     // The guard has seen to it that there is one, and that it is one of ours.

@@ -10,16 +10,18 @@ use crate::bundle::{self, Dashboard};
 /// Settings of one listener. [`ServerOptions::new`] has the defaults; each bound says why it is what it is.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// The local secret: whoever sends it as a bearer token may use `/exo/v1/*`. Read from its 0600 file by the
-    /// caller. Must not be empty.
+    /// The local secret: whoever sends it as a bearer token may use `/exo/v1/*`. Read from its 0600 file by
+    /// the caller. Must not be empty.
     pub local_secret: String,
-    /// Host names besides `localhost`, `127.0.0.1` and `[::1]` that requests may be addressed to, without port.
+    /// Host names besides `localhost`, `127.0.0.1` and `[::1]` that requests may be addressed to, without
+    /// port.
     pub allowed_hosts: Vec<String>,
     /// Keys that open `/v1/*`. As soon as there is one, it is needed on loopback as well.
     pub api_keys: Vec<ApiKey>,
     /// Whether `/metrics` is readable without any key.
     pub metrics_open: bool,
-    /// Whether an API key also shows the state of the cluster, from other machines too. It never changes anything.
+    /// Whether an API key also shows the state of the cluster, from other machines too. It never changes
+    /// anything.
     pub keys_see_cluster: bool,
     /// Where hashes of sessions are kept over restarts; `None` to end them all with the server.
     pub sessions_path: Option<PathBuf>,
@@ -31,10 +33,11 @@ pub struct ServerOptions {
     pub events_bytes_max: usize,
     /// Largest request body. A prompt of a million tokens has about four megabytes.
     pub body_bytes_max: usize,
-    /// For bodies, the documents they become, and, up to half of it, answers that wait for their readers, of all clients
-    /// together. A body alone may take several times its bytes.
+    /// For bodies, the documents they become, and, up to half of it, answers that wait for their readers, of
+    /// all clients together. A body alone may take several times its bytes.
     pub bodies_bytes_max: usize,
-    /// Of a streamed answer that may wait for its reader: an answer of the usual length in whole, with probabilities.
+    /// Of a streamed answer that may wait for its reader: an answer of the usual length in whole, with
+    /// probabilities.
     pub unread_bytes_max: usize,
     /// For responses that are kept for `previous_response_id`, of all clients together: thousands of turns.
     pub responses_bytes_max: usize,
@@ -44,20 +47,22 @@ pub struct ServerOptions {
     pub body_timeout: Duration,
     /// For the client to take what was written. A client that stops reading is cut off and its slot freed.
     pub write_timeout: Duration,
-    /// Connections at once; further ones are answered 503 and closed. Far more than requests may wait: those get a
-    /// 429 that says so. With keys, half of them are for connections that have shown one; among the others the oldest
-    /// makes place for who comes.
+    /// Connections at once; further ones are answered 503 and closed. Far more than requests may wait: those
+    /// get a 429 that says so. With keys, half of them are for connections that have shown one; among the
+    /// others the oldest makes place for who comes.
     pub connections_max: usize,
     /// Connections of the local channel at once, which count for themselves: a few commands, and who watches.
     pub local_connections_max: usize,
     /// How long a request may wait for placing, loading and a slot.
     pub queue_wait_max: Duration,
-    /// Whether tools of a request that run at their vendor are left out, and named in the answer. They are refused otherwise.
+    /// Whether tools of a request that run at their vendor are left out, and named in the answer. They are
+    /// refused otherwise.
     pub leave_out_hosted_tools: bool,
     /// Whether streamed answers can go on at another node: another member's memory then has a copy of each.
     pub resume: bool,
-    /// Longest silence of the node within a request, which says every 20 s that it watches the request's deadlines. The last
-    /// resort of "no request hangs": the deadlines themselves are the node's (`docs/failure-model.md`).
+    /// Longest silence of the node within a request, which says every 20 s that it watches the request's
+    /// deadlines. The last resort of "no request hangs": the deadlines themselves are the node's
+    /// (`docs/failure-model.md`).
     pub silence_max: Duration,
     /// How long a streaming request waits in the queue before its headers are sent. Until then a refusal is a
     /// status code; afterwards the client sees why it waits, and a refusal is an `error` event.
@@ -68,7 +73,8 @@ pub struct ServerOptions {
     pub admin_timeout: Duration,
     /// For running requests to end after the shutdown signal.
     pub shutdown_grace: Duration,
-    /// Has the allocator give back what is free. Called some times after large requests, and may take milliseconds.
+    /// Has the allocator give back what is free. Called some times after large requests, and may take
+    /// milliseconds.
     pub give_freed_memory_back: fn(),
 }
 
@@ -107,7 +113,8 @@ impl ServerOptions {
         }
     }
 
-    /// Where keys are needed: connections at once that have shown none. Those with a key always find the other half.
+    /// Where keys are needed: connections at once that have shown none. Those with a key always find the
+    /// other half.
     pub(crate) fn keyless_connections_max(&self) -> usize {
         self.connections_max.div_ceil(2)
     }

@@ -1,7 +1,8 @@
 //! Answers that outlive their readers: a page is closed or reloaded, and finds its answer again.
 //!
-//! A client asks for it with `exo-keep: true`, or with an id and a secret that it has drawn (`exo-keep: ID.SECRET`). Then the events of the answer go into a bounded buffer of this node instead of to a
-//! connection, and whoever shows the secret reads them, from the start or behind the last that it has had.
+//! A client asks for it with `exo-keep: true`, or with an id and a secret that it has drawn
+//! (`exo-keep: ID.SECRET`). Then the events of the answer go into a bounded buffer of this node instead of to
+//! a connection, and whoever shows the secret reads them, from the start or behind the last that it has had.
 //! They are gone ten minutes after the end.
 //!
 //! Start reading at [`Outliving::keep`].
@@ -21,7 +22,8 @@ use tokio::time::Instant;
 use crate::errors::ApiError;
 use crate::resume::{Positions, Resumed};
 
-/// Answers at once. Beyond them those that ended longest ago go, and where all still run, one more ends with its reader as usual.
+/// Answers at once. Beyond them those that ended longest ago go, and where all still run, one more ends with
+/// its reader as usual.
 const ANSWERS_MAX: usize = 16;
 /// Of one principal: there is always place for another one.
 const OF_ONE_MAX: usize = ANSWERS_MAX / 2;
@@ -82,7 +84,8 @@ impl Outliving {
         Self { answers: Mutex::default(), answer_bytes_max }
     }
 
-    /// Keeps the events of an answer; `None` if there are too many that still run, of this principal or of all.
+    /// Keeps the events of an answer; `None` if there are too many that still run, of this principal or of
+    /// all.
     pub fn keep(
         &self,
         endpoint: Resumed,
@@ -135,7 +138,8 @@ impl Outliving {
         all
     }
 
-    /// Forgets an answer that has ended when its time is over. Until then only the list holds it: one that makes place is gone at once.
+    /// Forgets an answer that has ended when its time is over. Until then only the list holds it: one that
+    /// makes place is gone at once.
     pub async fn forget_later(&self, answer: Arc<Answer>) {
         drop(answer);
         tokio::time::sleep(KEPT_FOR).await;

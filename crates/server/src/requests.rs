@@ -1,5 +1,5 @@
-//! Requests of this node's clients as this crate knows them: those that run, so that they can be cancelled, and the last that have ended.
-//! Never their text.
+//! Requests of this node's clients as this crate knows them: those that run, so that they can be cancelled,
+//! and the last that have ended. Never their text.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::errors::ApiError;
 
-/// Ended requests that are remembered: a page of them. With what is asked for as a model cut to size, some 100 KiB.
+/// Ended requests that are remembered: a page of them. With what is asked for as a model cut to size, some
+/// 100 KiB.
 const RECENT_MAX: usize = 200;
 /// A request may ask for a model of any name.
 const MODEL_CHARS_MAX: usize = 200;

@@ -76,7 +76,8 @@ fn read_body(body: Value) -> Result<Body, ApiError> {
     }
 }
 
-/// The body with the items that it names in their places. They are found by their ids, which are made of their response's.
+/// The body with the items that it names in their places. They are found by their ids, which are made of
+/// their response's.
 fn with_items(
     app: &App,
     principal: Principal,
@@ -105,8 +106,8 @@ fn with_items(
     Ok(body)
 }
 
-/// The conversation that the request goes on from. It takes its room as if it had come with the request, and once more for the copy
-/// that is kept.
+/// The conversation that the request goes on from. It takes its room as if it had come with the request, and
+/// once more for the copy that is kept.
 fn previous(
     app: &App,
     principal: Principal,

@@ -1,8 +1,9 @@
 //! Answers that go on at another node when theirs is lost.
 //!
-//! The head of a streamed answer has its request's id and a secret (`exo-resume: ID.SECRET`), and each of its events says how far
-//! its choices are (`id: 0:57`). Another member keeps a copy of the request; whoever shows the secret gets the rest of the answer
-//! from any node, by the same handler as before, which is told what is there already.
+//! The head of a streamed answer has its request's id and a secret (`exo-resume: ID.SECRET`), and each of its
+//! events says how far its choices are (`id: 0:57`). Another member keeps a copy of the request; whoever
+//! shows the secret gets the rest of the answer from any node, by the same handler as before, which is told
+//! what is there already.
 
 use std::sync::Arc;
 
@@ -24,8 +25,8 @@ use crate::{messages, openai, sse};
 
 /// The header with id and secret.
 const RESUME: &str = "exo-resume";
-/// Asks for an answer that outlives its reader: `true`, or `ID.SECRET` of the client's choice, with which it finds the answer before it
-/// has seen its head.
+/// Asks for an answer that outlives its reader: `true`, or `ID.SECRET` of the client's choice, with which it
+/// finds the answer before it has seen its head.
 const KEEP: &str = "exo-keep";
 /// Of the id and the secret that a client chooses: 128 bits.
 const CHOSEN_DIGITS: usize = 32;
@@ -34,8 +35,8 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// A longer request has no copy.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// The endpoints whose streams go on elsewhere. Responses lean on what their node keeps for the next one, and Ollama's lines have no
-/// ids.
+/// The endpoints whose streams go on elsewhere. Responses lean on what their node keeps for the next one, and
+/// Ollama's lines have no ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resumed {
@@ -165,7 +166,8 @@ impl Origin {
             None => (None, Positions::default()),
         };
         let positions = Some(Positions(vec![0; usize::from(choices)]));
-        // The same question once more, as some browsers send it over a new connection: the answer to the first has no reader.
+        // The same question once more, as some browsers send it over a new connection: the answer to the
+        // first has no reader.
         if let Some(before) = self.alias.filter(|_| keep).and_then(|alias| app.outliving.find(alias, &proof))
         {
             app.requests.cancel(before.request());
@@ -252,7 +254,8 @@ impl std::fmt::Display for Positions {
     }
 }
 
-/// Puts the id into the last of some server-sent events, behind its data: there are clients that look at the first line only.
+/// Puts the id into the last of some server-sent events, behind its data: there are clients that look at the
+/// first line only.
 pub fn mark(out: &mut String, positions: &Positions) {
     if out.ends_with("\n\n") {
         out.pop();
@@ -321,7 +324,8 @@ pub async fn resume(
         })?,
     };
     if let Some(answer) = app.outliving.find(id, &proof(&secret)) {
-        // Copies on other members are under the id that the node gave it, which its client may not have heard.
+        // Copies on other members are under the id that the node gave it, which its client may not have
+        // heard.
         let header = HeaderValue::from_str(&format!("{}.{secret}", answer.request())).ok();
         return Ok(match sse::read(&app, &answer, &after) {
             Ok(events) => sse::with_ticket(events, header),

@@ -1,8 +1,8 @@
-//! What a JSON document will take in memory, counted while its bytes come: one that is too deep or has too many parts is
-//! refused before it is kept, and one that is kept has its room before it is parsed.
+//! What a JSON document will take in memory, counted while its bytes come: one that is too deep or has too
+//! many parts is refused before it is kept, and one that is kept has its room before it is parsed.
 //!
-//! **Architecture invariant:** decides nothing about what is valid. It may count too much in bytes that are no JSON, never too
-//! little in bytes that are.
+//! **Architecture invariant:** decides nothing about what is valid. It may count too much in bytes that are
+//! no JSON, never too little in bytes that are.
 
 /// Arrays and objects in one another.
 const NESTING_MAX: usize = 120;
@@ -134,7 +134,8 @@ mod tests {
         assert_eq!(scan(&["[", &"0,".repeat(VALUES_MAX)]), Err(TooMuch::Values));
     }
 
-    /// The bytes of what a parser really makes of documents that are all small parts are not more than what is counted.
+    /// The bytes of what a parser really makes of documents that are all small parts are not more than what
+    /// is counted.
     #[test]
     fn no_document_takes_more_than_is_counted() {
         use serde_json::{Map, Value};

@@ -1,7 +1,7 @@
 //! Seats for connections: a bounded number of them, of which those that have shown no key get a part.
 //!
-//! Who has a key cannot show it before it is connected, so a connection without one is never refused for others like
-//! it: the oldest of them makes place. Who shows its key keeps its seat until it leaves.
+//! Who has a key cannot show it before it is connected, so a connection without one is never refused for
+//! others like it: the oldest of them makes place. Who shows its key keeps its seat until it leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,8 +48,8 @@ impl Seats {
         Some(self.seat(number, CancellationToken::new()))
     }
 
-    /// A seat for a connection that has shown no key yet. If there is no other, the oldest connection without a key
-    /// loses its seat; `None` if there is none of those.
+    /// A seat for a connection that has shown no key yet. If there is no other, the oldest connection without
+    /// a key loses its seat; `None` if there is none of those.
     pub fn take_keyless(self: &Arc<Self>) -> Option<Seat> {
         let mut taken = self.taken();
         if taken.keyless.len() >= self.keyless_max || taken.count() >= self.seats_max {

@@ -1,7 +1,8 @@
 //! Sessions of browsers: a code that is good once, and the token that it becomes.
 //!
-//! Codes live in memory for a minute. Of tokens only their hashes are kept, in memory and in a file of the data folder, so that a session
-//! outlasts a restart and the file opens nothing. Why no cookies: decision 0046.
+//! Codes live in memory for a minute. Of tokens only their hashes are kept, in memory and in a file of the
+//! data folder, so that a session outlasts a restart and the file opens nothing. Why no cookies:
+//! decision 0046.
 //!
 //! Start reading at [`Sessions::exchange`].
 
@@ -19,11 +20,13 @@ use crate::options::ApiKey;
 
 /// How long a code is good for: as long as a browser takes to open, on a slow machine.
 pub const CODE_LIFE: Duration = Duration::from_secs(60);
-/// Codes that are remembered, used and expired ones too, so that whoever brings one late is told why it opens nothing.
+/// Codes that are remembered, used and expired ones too, so that whoever brings one late is told why it opens
+/// nothing.
 const CODES_MAX: usize = 32;
 /// Sessions at once. One more takes the place of the one that was idle longest.
 const SESSIONS_MAX: usize = 32;
-/// How exactly the file knows when a session was used: a write for each request would wear disks out, and sessions last for hours.
+/// How exactly the file knows when a session was used: a write for each request would wear disks out, and
+/// sessions last for hours.
 const SAVE_EVERY_S: u64 = 600;
 /// What a token begins with, so that one that has ended is told from a wrong secret.
 pub const TOKEN_PREFIX: &str = "exs_";
@@ -148,7 +151,8 @@ impl Sessions {
         self.touch(id, now_unix_s).map(|save| (id, save))
     }
 
-    /// Whether a session that was found before still lasts. That is no use of it: a page that nobody looks at is idle.
+    /// Whether a session that was found before still lasts. That is no use of it: a page that nobody looks at
+    /// is idle.
     pub fn lasts(&self, id: SessionId, now_unix_s: u64) -> bool {
         let mut kept = self.kept();
         self.drop_idle(&mut kept, now_unix_s);
@@ -195,7 +199,8 @@ impl Sessions {
         write(path, &bytes)
     }
 
-    /// Ends what was idle too long. A clock that was set back counts as no time, one that was set ahead as time.
+    /// Ends what was idle too long. A clock that was set back counts as no time, one that was set ahead as
+    /// time.
     fn drop_idle(&self, kept: &mut Kept, now_unix_s: u64) {
         let before = kept.sessions.len();
         for session in &mut kept.sessions {

@@ -1,5 +1,5 @@
-//! The life of one request as this crate watches it: the node's stream, with a bound on silence and a net under
-//! panics. Dropping it drops the node's stream and so cancels the request.
+//! The life of one request as this crate watches it: the node's stream, with a bound on silence and a net
+//! under panics. Dropping it drops the node's stream and so cancels the request.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ impl Source {
     pub fn new(app: &App, dialect: Dialect, request: GenerateRequest) -> Self {
         let (facade, tracked) = (app.facade.clone(), app.requests.track(&request));
         let resumable = request.resumable.is_some().then_some(request.request);
-        // Starting is part of the stream, so that a node that ponders before it accepts is bounded like one that
-        // ponders afterwards, and a client that leaves meanwhile cancels it.
+        // Starting is part of the stream, so that a node that ponders before it accepts is bounded like one
+        // that ponders afterwards, and a client that leaves meanwhile cancels it.
         let begun = Arc::<AtomicBool>::default();
         let has_begun = begun.clone();
         let start = async move {
@@ -112,7 +112,8 @@ impl Source {
     fn take(&mut self, event: GenerateEvent) -> Heard {
         self.tracked.take(&event);
         match &event {
-            // Why one waits may be told by whoever wants; only the node's own watch over the request puts the bound off.
+            // Why one waits may be told by whoever wants; only the node's own watch over the request puts the
+            // bound off.
             GenerateEvent::Queued { reason } => self.waiting_for = Some(reason.clone()),
             GenerateEvent::Done(_) => self.ended = true,
             GenerateEvent::Watched => self.heard = Instant::now(),

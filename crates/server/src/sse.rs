@@ -1,11 +1,11 @@
 //! A streamed answer: server-sent events, each written as soon as it is there.
 //!
-//! A task takes the node's events as they come, whether or not the client reads, so that everything that waits for a
-//! client is in this crate's hands and counted. A client that falls too far behind loses its request; one that leaves ends it, unless it
-//! has asked that its answer outlives it (`outlive`).
+//! A task takes the node's events as they come, whether or not the client reads, so that everything that
+//! waits for a client is in this crate's hands and counted. A client that falls too far behind loses its
+//! request; one that leaves ends it, unless it has asked that its answer outlives it (`outlive`).
 //!
-//! While the request waits the client sees why, as comment lines (`: loading 37 %`). A failure after the headers
-//! is an event of the dialect that says what the body would have said; then the stream ends.
+//! While the request waits the client sees why, as comment lines (`: loading 37 %`). A failure after the
+//! headers is an event of the dialect that says what the body would have said; then the stream ends.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -32,8 +32,8 @@ use crate::source::{Heard, Source};
 /// How often the writer looks whether the client has read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// While the node has not accepted a request, its prompt and its schemas are looked at, and the status is open; some clients wait no
-/// longer for it.
+/// While the node has not accepted a request, its prompt and its schemas are looked at, and the status is
+/// open; some clients wait no longer for it.
 const ACCEPT_MAX: Duration = Duration::from_secs(30);
 /// How often is looked whether it has.
 const ACCEPT_POLL: Duration = Duration::from_millis(50);
@@ -96,8 +96,9 @@ pub fn read(app: &App, answer: &Arc<Answer>, after: &Positions) -> Result<Respon
     Ok(event_stream(answer.read(after, app.options.keep_alive_every)?))
 }
 
-/// Makes an answer whoever reads it, from this moment on, and forgets it a while after its end. What comes back when it is clear what the
-/// status code is, is its first reader: a client that does not wait for it finds the answer all the same, and a refusal as its only event.
+/// Makes an answer whoever reads it, from this moment on, and forgets it a while after its end. What comes
+/// back when it is clear what the status code is, is its first reader: a client that does not wait for it
+/// finds the answer all the same, and a refusal as its only event.
 pub async fn outlive(
     app: &Arc<App>,
     source: Source,
@@ -112,7 +113,8 @@ pub async fn outlive(
     let (owner, kept) = (app.clone(), answer.clone());
     app.streams.spawn(async move {
         let ending = EndWhenDropped(kept.clone());
-        // When the server has waited long enough for answers, their sources end them, with a word to whoever reads.
+        // When the server has waited long enough for answers, their sources end them, with a word to whoever
+        // reads.
         if let Some(error) = caught(writer.open(owner.options.stream_headers_after, &mut opened)).await {
             writer.fail(error.clone());
             tell(&mut opened, Err(error));
@@ -263,7 +265,8 @@ impl<C: Chunks> Writer<C> {
                         self.wait_for_reader(text.len()).await;
                     }
                     match text.is_empty() && written.elapsed() >= self.keep_alive_every {
-                        // Of a thought that is not shown, or a call that is told as a whole, nothing is written for minutes.
+                        // Of a thought that is not shown, or a call that is told as a whole, nothing is
+                        // written for minutes.
                         true => self.sign_of_life(&mut written),
                         false => text,
                     }
@@ -284,8 +287,8 @@ impl<C: Chunks> Writer<C> {
         }
     }
 
-    /// The end of an answer may say again all that was said: no sign that its client reads too slowly. It gets as long as one write
-    /// may take.
+    /// The end of an answer may say again all that was said: no sign that its client reads too slowly. It
+    /// gets as long as one write may take.
     async fn wait_for_reader(&mut self, bytes: usize) {
         let Sink::Reader { backlog, .. } = &self.sink else { return };
         let until = Instant::now() + self.write_timeout;
@@ -311,13 +314,15 @@ impl<C: Chunks> Writer<C> {
         }
     }
 
-    /// What keeps the connection alive that has had nothing for a while; what waits to be read does so by itself.
+    /// What keeps the connection alive that has had nothing for a while; what waits to be read does so by
+    /// itself.
     fn sign_of_life(&self, written: &mut Instant) -> String {
         *written = Instant::now();
         if self.sink.unread_bytes() > 0 { String::new() } else { self.comment() }
     }
 
-    /// A sign of life with the reason why nothing comes. Of an answer that is kept, its readers make their own.
+    /// A sign of life with the reason why nothing comes. Of an answer that is kept, its readers make their
+    /// own.
     fn comment(&self) -> String {
         if let Sink::Kept(answer) = &self.sink {
             answer.waits_for(self.source.waiting_for.as_deref());

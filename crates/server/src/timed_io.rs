@@ -1,7 +1,7 @@
 //! A connection whose peer must keep reading: a write that stays blocked too long breaks it.
 //!
-//! Without this a client that stops reading holds its slot for ever, because nothing else bounds how long hyper
-//! waits for room in the socket.
+//! Without this a client that stops reading holds its slot for ever, because nothing else bounds how long
+//! hyper waits for room in the socket.
 
 use std::io;
 use std::pin::Pin;

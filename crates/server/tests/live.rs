@@ -1,4 +1,5 @@
-//! The event stream as a reader sees it: whole at first, then in parts, and never more than the server wants to hold.
+//! The event stream as a reader sees it: whole at first, then in parts, and never more than the server wants
+//! to hold.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
@@ -37,7 +38,8 @@ impl Reader {
         Self { stream, text: String::new() }
     }
 
-    /// The next event; `None` at the end of the stream. Chunked encoding puts lines between, which are no fields.
+    /// The next event; `None` at the end of the stream. Chunked encoding puts lines between, which are no
+    /// fields.
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some((block, rest)) = self.text.split_once("\n\n") {

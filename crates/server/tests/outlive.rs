@@ -9,7 +9,8 @@ use exo_server::ServerOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Asks for a streamed answer that is kept, or is not, and reads until `count` events have come. What came, and `exo-resume`.
+/// Asks for a streamed answer that is kept, or is not, and reads until `count` events have come. What came,
+/// and `exo-resume`.
 async fn begin(server: &Server, model: &str, keep: &str, count: usize) -> (String, Option<String>) {
     let body = chat_body(model, r#","stream":true"#);
     let head = format!(

@@ -265,7 +265,8 @@ impl Clients {
         self.all().filter(|(_, run)| run.ended.is_none())
     }
 
-    /// The node told the client something. Gives the request if the client is through with it, and lets go of its stream.
+    /// The node told the client something. Gives the request if the client is through with it, and lets go of
+    /// its stream.
     pub fn told(&mut self, stream: StreamId, event: &SequenceEvent, now: Time) -> Option<RequestId> {
         let (client, run) = self.runs.get_mut(&(stream.0 as usize))?;
         if run.ended.is_some() {

@@ -22,8 +22,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock of node `node`, started at `began` for the `life`th time. Drift and wall clock are the node's, the
-    /// offset is the process's.
+    /// The clock of node `node`, started at `began` for the `life`th time. Drift and wall clock are the
+    /// node's, the offset is the process's.
     pub fn new(seed: u64, node: usize, life: u32, began: Time) -> Self {
         let mut own = Draws::new(seed, Of::Clock, node as u64);
         let drift_ppm = own.draw().below(2 * DRIFT_PPM_MAX as u64 + 1) as i64 - DRIFT_PPM_MAX;

@@ -67,7 +67,8 @@ impl World {
         }
     }
 
-    /// Tells a node if nothing listens at any address of another one. What packets do not reach refuses nothing.
+    /// Tells a node if nothing listens at any address of another one. What packets do not reach refuses
+    /// nothing.
     pub(crate) fn probe_ports(&mut self, node: usize, peer: NodeId, addresses: &[SocketAddr]) {
         let mut longest = Duration::ZERO;
         for address in addresses {

@@ -1,7 +1,7 @@
 //! A node's disk: what is on it, what is on its way there, and what a crash leaves of that.
 //!
-//! Writes are answered in the order of their ids. What is asked for while the disk works waits and goes there as one:
-//! one transaction, one answer after the other. A crash keeps any prefix of what was not answered.
+//! Writes are answered in the order of their ids. What is asked for while the disk works waits and goes there
+//! as one: one transaction, one answer after the other. A crash keeps any prefix of what was not answered.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -157,7 +157,8 @@ impl Disk {
         self.content.addresses = addresses;
     }
 
-    /// Queues a write. True if the disk was idle: it begins with all that is queued, and [`Disk::complete`] is next.
+    /// Queues a write. True if the disk was idle: it begins with all that is queued, and [`Disk::complete`]
+    /// is next.
     pub fn ask(&mut self, id: PersistId, write: Write) -> bool {
         self.queue.push_back((id, write));
         self.begin()
@@ -210,7 +211,8 @@ impl Disk {
         self.note_trust();
     }
 
-    /// The process died. Of what was not answered, the first `kept` writes are on the disk (all, if there are fewer).
+    /// The process died. Of what was not answered, the first `kept` writes are on the disk (all, if there are
+    /// fewer).
     pub fn crash(&mut self, kept: usize) {
         let unanswered: Vec<_> = self.queue.drain(..).collect();
         self.at_work = 0;

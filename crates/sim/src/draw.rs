@@ -1,7 +1,7 @@
 //! Chance: every draw is a hash of the seed, what it is for, and a counter of its own.
 //!
-//! There is no generator whose state one draw hands to the next. So leaving out a fault or a client moves no other
-//! draw, and a failing run can be made smaller without becoming another run.
+//! There is no generator whose state one draw hands to the next. So leaving out a fault or a client moves no
+//! other draw, and a failing run can be made smaller without becoming another run.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! An engine: sequences, pages and steps as a real one keeps them, with numbers for hidden rows.
 //!
-//! It is stricter than a real engine, which would compute wrong text in silence: a position that is computed twice
-//! without truncation, a gap, rows that do not fit, a page that nobody kept, or more pages than there are, is a
-//! [`Misuse`], and the run has failed.
+//! It is stricter than a real engine, which would compute wrong text in silence: a position that is computed
+//! twice without truncation, a gap, rows that do not fit, a page that nobody kept, or more pages than there
+//! are, is a [`Misuse`], and the run has failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

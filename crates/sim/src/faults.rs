@@ -1,7 +1,8 @@
 //! What goes wrong in a run: a list made before it, drawn with weights.
 //!
-//! Each fault draws its numbers from its own place in the list, so that a run without some of them has the others
-//! unchanged. A fault names nodes by number; in a run with fewer nodes the number is taken modulo these.
+//! Each fault draws its numbers from its own place in the list, so that a run without some of them has the
+//! others unchanged. A fault names nodes by number; in a run with fewer nodes the number is taken modulo
+//! these.
 
 use std::time::Duration;
 

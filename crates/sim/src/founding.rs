@@ -38,7 +38,8 @@ pub fn sign(key: &SigningKey, statement: Statement) -> Entry {
     statement.signed(signature)
 }
 
-/// The log of trust of a cluster that `founder` founded, with so many nodes in it: the founder and those that follow.
+/// The log of trust of a cluster that `founder` founded, with so many nodes in it: the founder and those that
+/// follow.
 pub fn trust(seed: u64, founder: usize, members: usize) -> TrustLog {
     let (issuer, me) = (key(seed, founder), node_id(&key(seed, founder)));
     let mut nonce = [0; 16];

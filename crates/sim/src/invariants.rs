@@ -1,7 +1,8 @@
 //! What must hold in every run, whatever goes wrong: named functions in a list, asked after every event.
 //!
-//! Each sees inputs before they are fed, effects before they are carried out, starts and ends of processes, a look at the
-//! whole cluster twice a second, and the end of the run. It keeps what it needs in its own part of [`Watch`].
+//! Each sees inputs before they are fed, effects before they are carried out, starts and ends of processes, a
+//! look at the whole cluster twice a second, and the end of the run. It keeps what it needs in its own part
+//! of [`Watch`].
 
 mod cluster;
 mod durable;

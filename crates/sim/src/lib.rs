@@ -1,8 +1,10 @@
-//! Whole clusters of [`NodeMachine`](exo_machine::NodeMachine)s in one thread, under simulated time, network and disk.
+//! Whole clusters of [`NodeMachine`](exo_machine::NodeMachine)s in one thread, under simulated time, network
+//! and disk.
 //!
-//! A [`Scenario`] is decided before a run: how many nodes, what goes wrong, who asks. A [`World`] runs it: it feeds the
-//! machines what happens and carries out their effects, and shows every input and every effect to the [`invariants`]. One
-//! seed is one run, and prints the command that repeats it when something is broken; [`shrink`] makes it smaller.
+//! A [`Scenario`] is decided before a run: how many nodes, what goes wrong, who asks. A [`World`] runs it: it
+//! feeds the machines what happens and carries out their effects, and shows every input and every effect to
+//! the [`invariants`]. One seed is one run, and prints the command that repeats it when something is broken;
+//! [`shrink`] makes it smaller.
 //!
 //! | part | plays |
 //! |---|---|
@@ -15,10 +17,11 @@
 //! | [`planted`] | bugs of the machine that seeds must find (feature `planted`) |
 //! | [`invariants`] | what must hold |
 //!
-//! What stands for the process around a machine is not `node`'s: its run loop, hands, files, transport and devices are
-//! not simulated.
+//! What stands for the process around a machine is not `node`'s: its run loop, hands, files, transport and
+//! devices are not simulated.
 //!
-//! **Architecture invariant:** no thread, no clock, no file; chance comes from the seed. Nothing that is shipped knows it.
+//! **Architecture invariant:** no thread, no clock, no file; chance comes from the seed. Nothing that is
+//! shipped knows it.
 //!
 //! Start reading at [`run`], then [`World`].
 

@@ -1,4 +1,5 @@
-//! What a member says of the members that is not so. It has a key of its own and all that the cluster's nodes know, and is no admin.
+//! What a member says of the members that is not so. It has a key of its own and all that the cluster's nodes
+//! know, and is no admin.
 
 use std::sync::Arc;
 
@@ -71,7 +72,8 @@ fn entry(key: &SigningKey, statement: Statement) -> Entry {
 }
 
 impl World {
-    /// A node that is not the founder tells another a lie, if both run and a control link between them is open.
+    /// A node that is not the founder tells another a lie, if both run and a control link between them is
+    /// open.
     pub(crate) fn lie(&mut self, liar: usize, to: usize, lie: Lie) {
         let wires = self.net.between(liar, to);
         let own_end = |wire: &usize| {

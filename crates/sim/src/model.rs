@@ -1,4 +1,5 @@
-//! A model to compute with: its text shows every token that was wrong, missing, double or computed by a wrong layer.
+//! A model to compute with: its text shows every token that was wrong, missing, double or computed by a wrong
+//! layer.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +16,21 @@ pub const HIDDEN: u32 = 2;
 /// Bytes of a hidden row.
 pub const ROW_BYTES: usize = 4 * HIDDEN as usize;
 
-/// What an engine computes. A number of 64 bits stands for a hidden row, and another for all that a layer has cached up
-/// to a position.
+/// What an engine computes. A number of 64 bits stands for a hidden row, and another for all that a layer has
+/// cached up to a position.
 pub trait Model: std::fmt::Debug {
     /// The hidden row that enters the first layer.
     fn embed(&self, token: u32, position: u32) -> u64;
-    /// A layer at one position: `before` is its own result one position earlier (0 at the first), `row` what enters. The
-    /// result is what is cached, and the row that leaves. It depends on all positions before, as attention does.
+    /// A layer at one position: `before` is its own result one position earlier (0 at the first), `row` what
+    /// enters. The result is what is cached, and the row that leaves. It depends on all positions before, as
+    /// attention does.
     fn layer(&self, layer: u32, before: u64, row: u64) -> u64;
     /// The token that follows a position, from the row that left the last layer.
     fn sample(&self, row: u64, position: u32, sampling: &SamplingParams) -> u32;
 }
 
-/// Tokens by hash. In half of the sequences a phrase comes again and again, so that guesses are right now and then.
+/// Tokens by hash. In half of the sequences a phrase comes again and again, so that guesses are right now and
+/// then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HashModel;
 

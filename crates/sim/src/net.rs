@@ -1,7 +1,7 @@
 //! The network between nodes: who reaches whom, and connections as two ordered streams.
 //!
-//! A connection delivers what was sent, in order, or it ends: in a reset, which both ends hear of, or in silence, which
-//! nobody hears of. No single message vanishes from a living one.
+//! A connection delivers what was sent, in order, or it ends: in a reset, which both ends hear of, or in
+//! silence, which nobody hears of. No single message vanishes from a living one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -289,7 +289,8 @@ impl Net {
         }
     }
 
-    /// Something does again, unless it is cut twice. What was held back arrives now: connection, side, parcel.
+    /// Something does again, unless it is cut twice. What was held back arrives now: connection, side,
+    /// parcel.
     pub fn heal(&mut self, from: usize, to: usize) -> Vec<(usize, usize, Parcel)> {
         let cuts = self.cuts.entry((from, to)).or_default();
         *cuts = cuts.saturating_sub(1);
@@ -386,7 +387,8 @@ mod tests {
         Parcel::Ping(Time(n))
     }
 
-    /// Sends so many from side 0, one each 10 µs from `from_us`, and gives them with the times they arrive at.
+    /// Sends so many from side 0, one each 10 µs from `from_us`, and gives them with the times they arrive
+    /// at.
     fn send(net: &mut Net, wire: usize, from_us: u64, count: u64) -> Vec<(Time, Parcel)> {
         let one = |n| match net.send(Time(from_us + 10 * n), wire, 0, &ping(from_us + n), 100) {
             Sent::At(at) => Some((at, ping(from_us + n))),

@@ -182,7 +182,8 @@ impl Node {
             listen: self.address,
             peers: self.peers.clone(),
             trust_closed: false,
-            // Long logs take longer than a run: in every other one they are folded, and followers lag behind them, all the time.
+            // Long logs take longer than a run: in every other one they are folded, and followers lag behind
+            // them, all the time.
             log: match seed % 2 {
                 0 => LogLimits { snapshot_every: 4, kept_max: 4 },
                 _ => LogLimits::default(),

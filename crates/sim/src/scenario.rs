@@ -1,4 +1,5 @@
-//! Everything that is decided before a run: how many nodes, what they know of each other, what goes wrong, who asks.
+//! Everything that is decided before a run: how many nodes, what they know of each other, what goes wrong,
+//! who asks.
 
 use std::time::Duration;
 
@@ -114,10 +115,12 @@ pub struct Scenario {
 
 /// The usual length of a run.
 pub const SECONDS: u64 = 60;
-/// The first starts of nodes lie within these, in milliseconds. Fresh nodes find each other also when some are late.
+/// The first starts of nodes lie within these, in milliseconds. Fresh nodes find each other also when some
+/// are late.
 const STARTS_MS: u64 = 400;
 const STARTS_JOINING_MS: u64 = 3_000;
-/// Faults begin within these: there is time left to recover. Clusters that form while nodes do not hear each other may stay apart.
+/// Faults begin within these: there is time left to recover. Clusters that form while nodes do not hear each
+/// other may stay apart.
 const FAULTS_MS: (u64, u64) = (100, 27_000);
 const FAULTS_JOINING_MS: (u64, u64) = (8_000, 27_000);
 /// Requests begin within these.
@@ -244,7 +247,8 @@ fn asks(
         asks.push(Ask { at, node, what: AskWhat::Drain { node: whom, drain } });
         let at = at + Duration::from_millis(15_000 + draw(10).below(10_000));
         let (node, drain) = (draw(11).below(60) as usize, Drain::Over);
-        // Once more when the halves of a cluster are one again: what the one that gives up had decided is lost.
+        // Once more when the halves of a cluster are one again: what the one that gives up had decided is
+        // lost.
         for at in [at, Time::from_millis(44_000)] {
             asks.push(Ask { at, node, what: AskWhat::Drain { node: whom, drain } });
         }

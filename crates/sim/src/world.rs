@@ -1,7 +1,8 @@
 //! The world: nodes under one time, and a queue of what happens next.
 //!
-//! What happens is ordered by its time, then by when it was decided; nothing else decides order. Each event feeds at most
-//! one machine with inputs, whose effects are carried out at once, which means that they become further events.
+//! What happens is ordered by its time, then by when it was decided; nothing else decides order. Each event
+//! feeds at most one machine with inputs, whose effects are carried out at once, which means that they become
+//! further events.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -27,9 +28,11 @@ use crate::trace;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Between two samples of a node's memory and sensors.
 pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(1000);
-/// No timer rings sooner than this after the input before: a deadline in the past would stop the world's time.
+/// No timer rings sooner than this after the input before: a deadline in the past would stop the world's
+/// time.
 const TIMER_GAP: Duration = Duration::from_micros(50);
-/// The longest that a run goes on behind its end while a request is open: the bound of a request and a little.
+/// The longest that a run goes on behind its end while a request is open: the bound of a request and a
+/// little.
 const AFTER: Duration = Duration::from_secs(220);
 /// From the end of the last request to the last look.
 const REST: Duration = Duration::from_secs(5);

@@ -66,7 +66,8 @@ fn a_member_that_was_away_finds_a_leader_that_its_log_does_not_know() {
     assert_eq!(run(scenario(3, false, &faults, 40)).failure, None);
 }
 
-/// A node is let in at 3.060 s, and cannot write the log that it gets until 3.071 s; meanwhile the founder dies.
+/// A node is let in at 3.060 s, and cannot write the log that it gets until 3.071 s; meanwhile the founder
+/// dies.
 #[test]
 fn a_member_that_has_no_log_comes_back_without_the_founder() {
     let [founder, _, joiner] = by_key(3)[..] else { panic!() };
@@ -85,7 +86,8 @@ fn a_member_that_has_no_log_comes_back_without_the_founder() {
     assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
 }
 
-/// The founder lets a node in while another member no longer hears it, leads in its place, and wins when they meet.
+/// The founder lets a node in while another member no longer hears it, leads in its place, and wins when they
+/// meet.
 #[test]
 fn who_was_let_in_while_the_cluster_was_split_stays_a_member() {
     let [founder, joiner, other] = by_key(3)[..] else { panic!() };
@@ -100,7 +102,8 @@ fn who_was_let_in_while_the_cluster_was_split_stays_a_member() {
     assert_eq!(run(scenario(3, false, &faults, 40)).failure, None);
 }
 
-/// The one that was away meets only a node that was let in meanwhile: neither's transport lets the other connect.
+/// The one that was away meets only a node that was let in meanwhile: neither's transport lets the other
+/// connect.
 #[test]
 fn a_member_that_was_away_and_a_newcomer_that_it_never_met_become_one_cluster_without_the_founder() {
     let [founder, away, joiner] = by_key(3)[..] else { panic!() };
@@ -119,8 +122,9 @@ fn a_member_that_was_away_and_a_newcomer_that_it_never_met_become_one_cluster_wi
     assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
 }
 
-/// The founder lets a node in, and its disk does not say whether that will last; in some runs it dies before it is sure, and its next
-/// start finds either log. Invariants see to it that nobody hears of what may be forgotten; in the end all are one cluster.
+/// The founder lets a node in, and its disk does not say whether that will last; in some runs it dies before
+/// it is sure, and its next start finds either log. Invariants see to it that nobody hears of what may be
+/// forgotten; in the end all are one cluster.
 #[test]
 fn an_admission_that_may_not_last_is_neither_told_nor_forgotten() {
     let [founder, _, joiner] = by_key(3)[..] else { panic!() };
@@ -143,8 +147,8 @@ fn an_admission_that_may_not_last_is_neither_told_nor_forgotten() {
     }
 }
 
-/// The coordinator is killed with a stage of the answer. Whoever follows it repairs at once, and everybody follows: nothing that is
-/// told with a new epoch is lost because a disk is slow.
+/// The coordinator is killed with a stage of the answer. Whoever follows it repairs at once, and everybody
+/// follows: nothing that is told with a new epoch is lost because a disk is slow.
 #[test]
 fn an_answer_goes_on_at_once_when_the_coordinator_dies_with_a_stage_of_it() {
     let slowest =
@@ -162,7 +166,8 @@ fn an_answer_goes_on_at_once_when_the_coordinator_dies_with_a_stage_of_it() {
             assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
             report.slowest
         });
-    // Undisturbed it takes 1.2 s, loading included. A follower whose disk is slower than the next message took 2 s more.
+    // Undisturbed it takes 1.2 s, loading included. A follower whose disk is slower than the next message
+    // took 2 s more.
     let slowest = slowest.max().unwrap_or_default();
     assert!(slowest < Duration::from_millis(2_500), "{slowest:?}");
 }

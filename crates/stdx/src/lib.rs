@@ -1,7 +1,7 @@
 //! The few things about files and the wall clock that the standard library lacks, or has for one system only.
 //!
-//! **Architecture invariant:** knows nothing of exo: no path of ours, no format, no setting. Errors are the system's own; who
-//! calls says what was attempted.
+//! **Architecture invariant:** knows nothing of exo: no path of ours, no format, no setting. Errors are the
+//! system's own; who calls says what was attempted.
 //!
 //! Start reading at [`publish`].
 
@@ -25,7 +25,8 @@ use unix as system;
 #[cfg(windows)]
 use windows as system;
 
-/// A file that is created with these options is its owner's alone. On Windows the folders of a user's profile see to that.
+/// A file that is created with these options is its owner's alone. On Windows the folders of a user's profile
+/// see to that.
 pub fn for_owner_only(options: &mut OpenOptions) -> &mut OpenOptions {
     system::for_owner_only(options)
 }
@@ -41,10 +42,11 @@ pub fn mode_open_to_others(about: &Metadata) -> Option<u32> {
 }
 
 /// Gives a finished file its name, and only if nobody has that name: of two that try, the second gets
-/// [`io::ErrorKind::AlreadyExists`]. Lasting when this returns. The draft's name may stay, and is the caller's to remove.
+/// [`io::ErrorKind::AlreadyExists`]. Lasting when this returns. The draft's name may stay, and is the
+/// caller's to remove.
 ///
-/// On a file system without hard links, of two that try within the same instant, the last one's file may stay and both hear
-/// nothing.
+/// On a file system without hard links, of two that try within the same instant, the last one's file may stay
+/// and both hear nothing.
 pub fn publish(draft: &Path, path: &Path) -> io::Result<()> {
     // A link refuses to replace a file; a file system without links gets the name by renaming.
     match fs::hard_link(draft, path) {

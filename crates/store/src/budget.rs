@@ -1,7 +1,8 @@
-//! Room on the disk for models that exo fetches: what stays free for all else, and what they may take together.
+//! Room on the disk for models that exo fetches: what stays free for all else, and what they may take
+//! together.
 //!
-//! Whoever is about to fetch takes room for all of it first. What was taken and has not come yet counts for whoever asks next, so two
-//! downloads cannot both count on the same free bytes.
+//! Whoever is about to fetch takes room for all of it first. What was taken and has not come yet counts for
+//! whoever asks next, so two downloads cannot both count on the same free bytes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::links;
 use crate::registry::Layout;
 
-/// Share of a disk that stays free unless a setting says otherwise, and its bounds: systems whose disk is full misbehave, and a share of a
-/// very large disk is more than they need.
+/// Share of a disk that stays free unless a setting says otherwise, and its bounds: systems whose disk is
+/// full misbehave, and a share of a very large disk is more than they need.
 const RESERVE_SHARE: u64 = 50;
 const RESERVE_BYTES: (u64, u64) = (1 << 30, 16 << 30);
 /// Files that are looked at to know what models take; far more than there are.

@@ -1,6 +1,8 @@
-//! Models that other programs have already downloaded: Hugging Face, Ollama, LM Studio, llama.cpp, Jan and Docker.
+//! Models that other programs have already downloaded: Hugging Face, Ollama, LM Studio, llama.cpp, Jan and
+//! Docker.
 //!
-//! Folders are read and never written, files are used where they are. What is there and cannot be used is listed with the reason.
+//! Folders are read and never written, files are used where they are. What is there and cannot be used is
+//! listed with the reason.
 
 mod blobs;
 mod docker;
@@ -59,8 +61,8 @@ impl Places<'_> {
     }
 }
 
-/// Models of other programs at their default and configured places, sorted by name. `env` answers for environment variables, `home`
-/// is the user's home folder.
+/// Models of other programs at their default and configured places, sorted by name. `env` answers for
+/// environment variables, `home` is the user's home folder.
 pub fn local_caches(home: &Path, env: &dyn Fn(&str) -> Option<String>) -> Vec<CachedModel> {
     let places = Places { home, env };
     let mut found = Vec::new();
@@ -76,8 +78,9 @@ pub fn local_caches(home: &Path, env: &dyn Fn(&str) -> Option<String>) -> Vec<Ca
     found
 }
 
-/// The model that `name` means among those found: by its whole name, by its repository where that has one file, or by repository and
-/// quantisation as in `org/repo:Q4_K_M`. What is usable goes first; an error if several are.
+/// The model that `name` means among those found: by its whole name, by its repository where that has one
+/// file, or by repository and quantisation as in `org/repo:Q4_K_M`. What is usable goes first; an error if
+/// several are.
 pub fn find_cached<'a>(found: &'a [CachedModel], name: &str) -> Result<Option<&'a CachedModel>, CacheError> {
     let lower = name.to_lowercase();
     let latest = format!("{lower}:latest");
@@ -140,7 +143,8 @@ fn gguf(name: String, path: PathBuf, cache: &'static str, sha256: Option<String>
     CachedModel { name, path, cache, bytes, sha256, more, problem }
 }
 
-/// Bytes of a file and of the other parts of its model, and what is wrong with one of them. Digests of the others go to `more`.
+/// Bytes of a file and of the other parts of its model, and what is wrong with one of them. Digests of the
+/// others go to `more`.
 fn with_other_parts(first: &Path, bytes: u64, more: &mut Vec<(PathBuf, String)>) -> (u64, Option<String>) {
     let mut bytes = bytes;
     let name = file_name(first);

@@ -1,5 +1,5 @@
-//! Models of a hub of which several commits may be here: the folder of each, and their names. The name means what a person asked for last,
-//! once it was opened; the others bear their commit.
+//! Models of a hub of which several commits may be here: the folder of each, and their names. The name means
+//! what a person asked for last, once it was opened; the others bear their commit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use crate::registry::{self, Entry, Layout, Local};
 /// So much of a commit tells it from others, for people.
 const COMMIT_CHARS: usize = 7;
 
-/// Names a model that has come. Where another commit has the name that somebody of this machine asked for, it keeps it until the new one
-/// [takes](take_name) it.
+/// Names a model that has come. Where another commit has the name that somebody of this machine asked for, it
+/// keeps it until the new one [takes](take_name) it.
 pub(crate) fn name_new(layout: &Layout, entries: &mut [Entry], came: ModelId) {
     let Some(new) = entries.iter().find(|entry| entry.id == came) else { return };
     let Some((_, commit)) = commit_of(layout, new) else { return };
@@ -80,7 +80,8 @@ pub(crate) fn hub_folder(hub: &Path, path: &Path) -> Option<PathBuf> {
     (is_plain && below.len() >= HUB_DEPTH).then(|| hub.join(below[..HUB_DEPTH].iter().collect::<PathBuf>()))
 }
 
-/// Deletes a copy in this folder of a hub's models: of a folder in which others of the list lie, too, only its own files.
+/// Deletes a copy in this folder of a hub's models: of a folder in which others of the list lie, too, only
+/// its own files.
 pub(crate) fn delete_copy(hub: &Path, folder: &Path, copy: &Local, entries: &[Entry]) -> std::io::Result<()> {
     let others =
         entries.iter().filter_map(|entry| entry.local.as_ref()).filter(|other| other.path != copy.path);

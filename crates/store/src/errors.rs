@@ -200,7 +200,8 @@ pub enum FindError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreWarning {
-    /// The list of models was unreadable. Fetched models were found again on disk; local ones must be added again.
+    /// The list of models was unreadable. Fetched models were found again on disk; local ones must be added
+    /// again.
     #[error(
         "the list of models was unreadable and is kept as {}; {recovered} fetched models were found again, \
          your own files must be added again",

@@ -1,9 +1,10 @@
 //! Model files on disk: which models this node knows, their manifests, and partial copies fetched from peers.
 //!
 //! A [`Manifest`] lists a model's files cut into chunks with a BLAKE3 hash each; its root hash is the
-//! [`ModelId`](exo_types::ModelId). A model of a hub may be known before it is fetched ([`HubSource`]). A model is either *local* (the user's own file: read, never written, never
-//! deleted) or *fetched*: sparse files under the data folder that hold the chunks a node needed so far
-//! ([`PartialModel`]), each verified before it was written.
+//! [`ModelId`](exo_types::ModelId). A model of a hub may be known before it is fetched ([`HubSource`]). A
+//! model is either *local* (the user's own file: read, never written, never deleted) or *fetched*: sparse
+//! files under the data folder that hold the chunks a node needed so far ([`PartialModel`]), each verified
+//! before it was written.
 //!
 //! Everything here blocks; `node` calls it from blocking tasks.
 //!

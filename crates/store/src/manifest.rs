@@ -88,7 +88,8 @@ impl Manifest {
         if total < SMALL_MODEL_BYTES { SMALL_CHUNK_BYTES } else { CHUNK_BYTES }
     }
 
-    /// The manifest of a model of which only the heads were read: `heads` has the hashes of the chunks there, for each file.
+    /// The manifest of a model of which only the heads were read: `heads` has the hashes of the chunks there,
+    /// for each file.
     pub fn of_hub(model: &Model, hub: HubSource, heads: Vec<Vec<[u8; 32]>>) -> Result<Self, ManifestError> {
         let total: u64 = model.files.iter().fold(0, |sum, f| sum.saturating_add(f.len));
         let entry = |(file, chunks): (&exo_formats::ModelFile, _)| FileEntry {
@@ -135,8 +136,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The model's identity: a hash over everything that decides its bytes. Names that decide nothing are left
-    /// out, so the same GGUF file is the same model whatever it is called.
+    /// The model's identity: a hash over everything that decides its bytes. Names that decide nothing are
+    /// left out, so the same GGUF file is the same model whatever it is called.
     pub fn root(&self) -> ModelId {
         let mut hasher = match &self.hub {
             None => blake3::Hasher::new_derive_key(ROOT_CONTEXT),
@@ -204,7 +205,8 @@ impl Manifest {
         bytes
     }
 
-    /// Decodes and checks what [`Manifest::to_bytes`] wrote. Bounded: a hostile manifest costs its own length.
+    /// Decodes and checks what [`Manifest::to_bytes`] wrote. Bounded: a hostile manifest costs its own
+    /// length.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ManifestError> {
         if bytes.len() > ENCODED_BYTES_MAX {
             return Err(ManifestError::TooLong { found_bytes: bytes.len(), max_bytes: ENCODED_BYTES_MAX });

@@ -1,7 +1,7 @@
 //! A copy that holds only some chunks: sparse files, and a map of what they hold.
 //!
-//! A chunk counts as held *on disk* only after its bytes were synchronised, so after a crash or a power cut the
-//! map never promises what is not there; at most the last few chunks are fetched again.
+//! A chunk counts as held *on disk* only after its bytes were synchronised, so after a crash or a power cut
+//! the map never promises what is not there; at most the last few chunks are fetched again.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -149,7 +149,8 @@ impl PartialModel {
         self.state().held.has(chunk)
     }
 
-    /// Verifies the bytes, as far as their hash is known, and writes them. Writing a chunk that is held does nothing.
+    /// Verifies the bytes, as far as their hash is known, and writes them. Writing a chunk that is held does
+    /// nothing.
     pub fn write_chunk(&self, chunk: ChunkRef, bytes: &[u8]) -> Result<(), ChunkError> {
         let model = self.id;
         let len = self.manifest.chunk_len(chunk).ok_or(ChunkError::OutOfRange { model, chunk })?;
@@ -233,7 +234,8 @@ impl PartialModel {
         self.state().checked
     }
 
-    /// Keeps what a check of the whole found that began when [`PartialModel::unseen`] was so much: chunks that came since make it void.
+    /// Keeps what a check of the whole found that began when [`PartialModel::unseen`] was so much: chunks
+    /// that came since make it void.
     pub fn note_check(&self, matches: bool, unseen: u64) -> Result<(), StoreError> {
         let mut state = self.state();
         if state.unseen != unseen {
@@ -281,7 +283,8 @@ impl PartialModel {
         if unsynced.is_empty() {
             return Ok(());
         }
-        // First the bytes, then the map that promises them. A disk may take seconds for either: without the state's lock.
+        // First the bytes, then the map that promises them. A disk may take seconds for either: without the
+        // state's lock.
         let synced = self.sync_files(&unsynced).and_then(|()| self.write_map());
         if synced.is_err() {
             // Some systems report a full disk only here. What is not safe is not held.

@@ -36,7 +36,8 @@ pub struct ModelRecord {
     pub source: Source,
     /// Whether what no node has of it is to be had from a hub.
     pub is_of_hub: bool,
-    /// Whether all of it that is on this disk was fetched by exo, from a hub or from peers: only such a model is ever deleted by itself.
+    /// Whether all of it that is on this disk was fetched by exo, from a hub or from peers: only such a model
+    /// is ever deleted by itself.
     pub is_downloaded: bool,
     /// Whether somebody wants it to stay, however full the disk is.
     pub is_kept: bool,

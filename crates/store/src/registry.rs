@@ -130,8 +130,8 @@ struct Foreign {
     models: Vec<serde_json::Value>,
 }
 
-/// The list. Of another version of exo, what can be read of it stays; unreadable, it is made again from what is on disk. In both
-/// cases the file is moved aside.
+/// The list. Of another version of exo, what can be read of it stays; unreadable, it is made again from what
+/// is on disk. In both cases the file is moved aside.
 pub(crate) fn load(layout: &Layout) -> Result<(Vec<Entry>, Vec<StoreWarning>), StoreError> {
     let path = layout.registry();
     let Some(bytes) = read_bounded(&path, REGISTRY_BYTES_MAX)? else { return Ok((Vec::new(), Vec::new())) };

@@ -1,4 +1,5 @@
-//! SHA-256 that stops between two chunks and goes on elsewhere: how the digest of a file is computed that no node has whole.
+//! SHA-256 that stops between two chunks and goes on elsewhere: how the digest of a file is computed that no
+//! node has whole.
 
 use serde::{Deserialize, Serialize};
 use sha2::block_api::compress256;

@@ -38,8 +38,8 @@ impl Store {
         Ok((Self { layout, manifests: Mutex::default(), partials: Mutex::default() }, warnings))
     }
 
-    /// Adds the user's own file or folder: opens it, hashes it (unless the same path, size and time were hashed
-    /// before) and remembers it. `progress` is told (bytes done, bytes in all).
+    /// Adds the user's own file or folder: opens it, hashes it (unless the same path, size and time were
+    /// hashed before) and remembers it. `progress` is told (bytes done, bytes in all).
     pub fn add_path(
         &self,
         path: &Path,
@@ -112,7 +112,8 @@ impl Store {
         Err(FindError::Nothing { text: text.chars().take(200).collect(), known })
     }
 
-    /// Forgets a model. Deletes fetched bytes, from peers and from a hub, never the user's own file. Returns the bytes freed.
+    /// Forgets a model. Deletes fetched bytes, from peers and from a hub, never the user's own file. Returns
+    /// the bytes freed.
     pub fn remove(&self, id: ModelId) -> Result<u64, StoreError> {
         let entry = self.entry(id)?;
         let mut freed = self.forget(id)?;
@@ -126,7 +127,8 @@ impl Store {
         Ok(freed)
     }
 
-    /// [`Store::remove`] for a model that turned out to be none we can run: what came from a hub stays on disk.
+    /// [`Store::remove`] for a model that turned out to be none we can run: what came from a hub stays on
+    /// disk.
     pub fn forget(&self, id: ModelId) -> Result<u64, StoreError> {
         let entry = self.entry(id)?;
         let mut freed = if entry.fetched { self.partial(id)?.map_or(0, |p| p.held_bytes()) } else { 0 };
@@ -158,7 +160,8 @@ impl Store {
         self.change(ids, |entry| entry.used_unix_s = entry.used_unix_s.max(unix_s))
     }
 
-    /// Notes what a person asked for when a model became known before it was fetched. It is no older commit that goes any more.
+    /// Notes what a person asked for when a model became known before it was fetched. It is no older commit
+    /// that goes any more.
     pub fn asked_for(&self, id: ModelId, reference: &str) -> Result<(), StoreError> {
         self.change(&[id], |entry| {
             entry.reference = Some(reference.to_owned());
@@ -166,7 +169,8 @@ impl Store {
         })
     }
 
-    /// Gives a model that a person asked for its name: from now on other commits of it are called `NAME@COMMIT`. For one that was opened.
+    /// Gives a model that a person asked for its name: from now on other commits of it are called
+    /// `NAME@COMMIT`. For one that was opened.
     pub fn takes_name(&self, id: ModelId) -> Result<ModelRecord, StoreError> {
         registry::update(&self.layout, |entries| {
             entries.iter_mut().filter(|entry| entry.id == id).for_each(|entry| entry.replaced = false);
@@ -175,8 +179,8 @@ impl Store {
         self.record(id)
     }
 
-    /// [`Store::takes_name`] for a newer commit that takes the place of a model, which goes once nothing uses it. That the name is kept goes
-    /// over to the newer one; what is kept by its commit stays.
+    /// [`Store::takes_name`] for a newer commit that takes the place of a model, which goes once nothing uses
+    /// it. That the name is kept goes over to the newer one; what is kept by its commit stays.
     pub fn replace(&self, older: ModelId, newer: ModelId) -> Result<Replaced, StoreError> {
         registry::update(&self.layout, |entries| {
             let Some(at) = entries.iter().position(|entry| entry.id == older && !entry.replaced) else {
@@ -227,8 +231,8 @@ impl Store {
         Ok(manifest)
     }
 
-    /// The partial copy of `manifest`'s model: the one on disk, or a new empty one. Everyone shares one. It takes no name from a model of
-    /// this machine's own: that is for [`Store::takes_name`].
+    /// The partial copy of `manifest`'s model: the one on disk, or a new empty one. Everyone shares one. It
+    /// takes no name from a model of this machine's own: that is for [`Store::takes_name`].
     pub fn prepare(&self, manifest: &Manifest) -> Result<Arc<PartialModel>, StoreError> {
         manifest.check().map_err(StoreError::Manifest)?;
         let id = manifest.root();

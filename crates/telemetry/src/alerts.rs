@@ -1,8 +1,9 @@
 //! From measurements to alerts: what is wrong, since when, what is affected, what to do.
 //!
-//! A rule looks at everything once a second and says of each thing that it concerns whether it is bad, or between good and bad. An
-//! alert begins when a thing has been bad for as long as its rule asks, and ends when it has been good for as long: what wanders about
-//! a limit neither begins nor ends one. An alert that is over is kept for a day.
+//! A rule looks at everything once a second and says of each thing that it concerns whether it is bad, or
+//! between good and bad. An alert begins when a thing has been bad for as long as its rule asks, and ends
+//! when it has been good for as long: what wanders about a limit neither begins nor ends one. An alert that
+//! is over is kept for a day.
 
 mod findings;
 mod memory;
@@ -28,7 +29,8 @@ const RESOLVED_MAX: usize = 500;
 const TRACKED_MAX: usize = 2000;
 /// Silences at once, at most.
 const SILENCES_MAX: usize = 256;
-/// Between two changes of an alert's text, in seconds: its numbers change with every look, and each change is told to all who read along.
+/// Between two changes of an alert's text, in seconds: its numbers change with every look, and each change is
+/// told to all who read along.
 const TEXT_EVERY_S: u64 = 30;
 /// After so many seconds in which nothing could be judged, a thing counts as good.
 const IDLE_S_MAX: u64 = 300;

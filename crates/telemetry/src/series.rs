@@ -1,6 +1,7 @@
 //! The last hour of measurements, in rings of fixed size.
 //!
-//! One point stands for [`STEP_S`] seconds and is the last thing that was told in them. What was not told is a gap.
+//! One point stands for [`STEP_S`] seconds and is the last thing that was told in them. What was not told is
+//! a gap.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use exo_api::{NodeTelemetryView, SeriesPoints, SeriesView, TelemetryView};
 pub const STEP_S: u32 = 5;
 /// Points of an hour.
 pub const POINTS: usize = 720;
-/// Things that are followed. A cluster of 256 nodes with a few devices each stays below; more are not followed.
+/// Things that are followed. A cluster of 256 nodes with a few devices each stays below; more are not
+/// followed.
 const SUBJECTS_MAX: usize = 2048;
 
 /// What is measured.
@@ -58,7 +60,8 @@ impl Subject {
 /// The points of one subject. Gaps are NaN: a point takes four bytes.
 #[derive(Debug)]
 struct Ring {
-    /// One row for each name, each of as many points as there are steps since the ring began, [`POINTS`] at most.
+    /// One row for each name, each of as many points as there are steps since the ring began, [`POINTS`] at
+    /// most.
     rows: Vec<std::collections::VecDeque<f32>>,
     /// Number of the step of the last point.
     step: u64,
@@ -95,7 +98,8 @@ pub struct Series {
 }
 
 impl Series {
-    /// Takes in what was measured at `time_s`, which never runs backwards; `unix_s` is the same by the system's clock.
+    /// Takes in what was measured at `time_s`, which never runs backwards; `unix_s` is the same by the
+    /// system's clock.
     pub fn observe(&mut self, time_s: u64, unix_s: u64, told: &TelemetryView) {
         let step = time_s / u64::from(STEP_S) + 1;
         self.now = (step, unix_s);
@@ -147,7 +151,8 @@ impl Series {
         }
     }
 
-    /// The last hour of a subject, up to now; `None` if nothing was told of it. Series without a single point are left out.
+    /// The last hour of a subject, up to now; `None` if nothing was told of it. Series without a single point
+    /// are left out.
     pub fn of(&self, subject: &Subject) -> Option<SeriesView> {
         let ring = self.rings.get(subject)?;
         let (step, end_unix_s) = self.now;

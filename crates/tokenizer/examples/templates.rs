@@ -1,9 +1,11 @@
-//! Chat templates of others against what is made of them: `templates FOLDER` reads each `.jinja` in it. Of those that show tools to a
-//! model, a call, several calls and their results are rendered, read back as an answer, and rendered again: the same text.
+//! Chat templates of others against what is made of them: `templates FOLDER` reads each `.jinja` in it. Of
+//! those that show tools to a model, a call, several calls and their results are rendered, read back as an
+//! answer, and rendered again: the same text.
 //!
-//! Prints a line for each with the form that was found, or why none was, and what reading takes; the exit status is 1 if fewer are right
-//! than when this was written, or reading takes a microsecond for a byte, or more for each of a longer text's. `cargo xtask prove
-//! constrained` gets the templates from a public package.
+//! Prints a line for each with the form that was found, or why none was, and what reading takes; the exit
+//! status is 1 if fewer are right than when this was written, or reading takes a microsecond for a byte, or
+//! more for each of a longer text's. `cargo xtask prove constrained` gets the templates from a public
+//! package.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -21,10 +23,12 @@ use serde_json::{Map, Value, json};
 /// Of 70 templates: those of models that run here, and most others.
 const RIGHT_MIN: usize = 30;
 const MICROSECONDS_MAX: f64 = 1.0;
-/// What a byte of a text of sixteen times the length may take more: where that is quadratic, it is sixteen times as much.
+/// What a byte of a text of sixteen times the length may take more: where that is quadratic, it is sixteen
+/// times as much.
 const LONGER_MAX: f64 = 3.0;
 
-/// Texts of the tokens that end a turn. A model's files say which are its own; the folder has templates alone.
+/// Texts of the tokens that end a turn. A model's files say which are its own; the folder has templates
+/// alone.
 const ENDS: [&str; 27] = [
     "</s>",
     "<|im_end|>",
@@ -174,7 +178,8 @@ fn judge(path: &Path) -> Result<(String, [f64; 2]), Why> {
     Ok((what, [64, 1024].map(|times| microseconds(&reading, times))))
 }
 
-/// What reading takes for each byte of text and then a call that could end at every place, in pieces as tokens are; the best of three.
+/// What reading takes for each byte of text and then a call that could end at every place, in pieces as
+/// tokens are; the best of three.
 fn microseconds(reading: &AnswerFormat, times: usize) -> f64 {
     let text = format!(
         "{}{}",

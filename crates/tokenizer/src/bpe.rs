@@ -1,8 +1,8 @@
 //! Byte-pair encoding over compact tables.
 //!
-//! The `tokenizers` crate keeps a vocabulary as two maps with `String`s and the merges as a third: 40 MB for the 152,000
-//! tokens of Qwen3. Here the texts lie end to end and the maps hold numbers: 6 MB. It cuts as the crate does; a test
-//! compares them on random vocabularies and texts.
+//! The `tokenizers` crate keeps a vocabulary as two maps with `String`s and the merges as a third: 40 MB for
+//! the 152,000 tokens of Qwen3. Here the texts lie end to end and the maps hold numbers: 6 MB. It cuts as the
+//! crate does; a test compares them on random vocabularies and texts.
 //!
 //! Source: Sennrich, Haddow, Birch 2016, arXiv:1508.07909.
 

@@ -90,8 +90,8 @@ pub(crate) fn inconsistent(reason: String) -> TokenizerError {
 }
 
 /// Runs code of the `tokenizers` crate on data from a file. Known panics (a merge longer than every token, a
-/// precompiled normaliser with wild offsets) are too many to check beforehand, and the next version has others;
-/// nothing shared is changed on the way, so a panic is an error like any other.
+/// precompiled normaliser with wild offsets) are too many to check beforehand, and the next version has
+/// others; nothing shared is changed on the way, so a panic is an error like any other.
 pub(crate) fn guarded<T>(what: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(what)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());

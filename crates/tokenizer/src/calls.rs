@@ -1,4 +1,5 @@
-//! Calls of tools and thoughts in the text of an answer: how a template prints them, and how they are read back.
+//! Calls of tools and thoughts in the text of an answer: how a template prints them, and how they are read
+//! back.
 
 mod arguments;
 mod bare;

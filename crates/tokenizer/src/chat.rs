@@ -1,12 +1,14 @@
 //! Messages to ids: control tokens come from the template, never from the text of a message.
 //!
-//! Rendered, a prompt is one text, and nothing in it tells `<|im_end|>` of the template from one that a user typed. So each
-//! control token has a *key*, its first sign that is neither letter nor digit (`<`), and the keys in the request are followed
-//! through the template: they go in as private characters and come out where the template put them. A control token found in
-//! the prompt that has a key of the request in it is text. Everything else is tokenised as the whole prompt always was.
+//! Rendered, a prompt is one text, and nothing in it tells `<|im_end|>` of the template from one that a user
+//! typed. So each control token has a *key*, its first sign that is neither letter nor digit (`<`), and the
+//! keys in the request are followed through the template: they go in as private characters and come out where
+//! the template put them. A control token found in the prompt that has a key of the request in it is text.
+//! Everything else is tokenised as the whole prompt always was.
 //!
-//! A template may look at such signs (`'</think>' in content`). Its prompt then differs when they are private, and only those
-//! in control tokens that are written out whole in one string of the request are followed.
+//! A template may look at such signs (`'</think>' in content`). Its prompt then differs when they are
+//! private, and only those in control tokens that are written out whole in one string of the request are
+//! followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +17,8 @@ use serde_json::{Map, Value};
 use crate::template::{PRIVATE, ReadMessages};
 use crate::{ChatTemplate, EncodeError, RenderOptions, TemplateError, Tokenizer};
 
-/// Barring one control token can let another be found that overlapped it; after so many rounds all keys are barred.
+/// Barring one control token can let another be found that overlapped it; after so many rounds all keys are
+/// barred.
 const ROUNDS_MAX: usize = 8;
 
 /// Messages did not become tokens.
@@ -75,9 +78,9 @@ impl Disguise {
 type Which<'a> = dyn Fn(&str) -> Result<Vec<usize>, EncodeError> + 'a;
 
 impl Tokenizer {
-    /// The ids of the prompt that `template` makes of `messages`. Control tokens are the template's own; their text in a
-    /// message, a tool or a variable is encoded as any other text. Where there is no such text, the ids are those of the
-    /// rendered prompt with [`crate::EncodeOptions::parse_special`].
+    /// The ids of the prompt that `template` makes of `messages`. Control tokens are the template's own;
+    /// their text in a message, a tool or a variable is encoded as any other text. Where there is no such
+    /// text, the ids are those of the rendered prompt with [`crate::EncodeOptions::parse_special`].
     pub fn encode_chat(
         &self,
         template: &ChatTemplate,
@@ -118,7 +121,8 @@ impl Tokenizer {
         Ok(keys)
     }
 
-    /// As [`Tokenizer::encode`] with control tokens, except those that have a character at one of `theirs` in them.
+    /// As [`Tokenizer::encode`] with control tokens, except those that have a character at one of `theirs` in
+    /// them.
     fn encode_barring(&self, text: &str, theirs: &[usize]) -> Result<Vec<u32>, EncodeError> {
         self.check_length(text)?;
         let mut barred = vec![false; theirs.len()];
@@ -168,7 +172,8 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// Renders with some characters of the request followed: the prompt, and where in it they are. `None` if there are none.
+    /// Renders with some characters of the request followed: the prompt, and where in it they are. `None` if
+    /// there are none.
     fn follow(&self, which: &Which<'_>) -> Result<Option<(String, Vec<usize>)>, ChatError> {
         let is_number = |text: &str| self.mark.is_some_and(|mark| text.starts_with(mark));
         let which = &|text: &str| if is_number(text) { Ok(Vec::new()) } else { which(text) };

@@ -1,12 +1,13 @@
-//! The texts that begin and end a turn, from a tokenizer's source alone: for lists of models, which must not wait for vocabularies.
+//! The texts that begin and end a turn, from a tokenizer's source alone: for lists of models, which must not
+//! wait for vocabularies.
 
 use exo_formats::TokenizerSource;
 use serde_json::Value;
 
 use crate::tokenizer::END_NAMES;
 
-/// The text of the token that begins a text, of the one that ends it, and all texts that may end a turn: those of `eos_ids`, of the
-/// source's own ends, and the well-known names.
+/// The text of the token that begins a text, of the one that ends it, and all texts that may end a turn:
+/// those of `eos_ids`, of the source's own ends, and the well-known names.
 pub fn end_texts(source: &TokenizerSource, eos_ids: &[u32]) -> (Option<String>, Option<String>, Vec<String>) {
     let (begin, end, more) = match source {
         TokenizerSource::Gguf(keys) => {

@@ -158,8 +158,8 @@ fn scored_merges(source: &GgufTokenizer, scores: &[f32], ids: &Ids) -> Result<Ve
             return Err(gguf("tokens", format!("they make more than {SPM_MERGES_MAX} merges")));
         }
     }
-    // Best score first, then the longer left half, then the longer right half. The sort is stable and the list
-    // is in the order of ids, as in the conversion this follows.
+    // Best score first, then the longer left half, then the longer right half. The sort is stable and the
+    // list is in the order of ids, as in the conversion this follows.
     found.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.2.cmp(&a.2)).then(b.3.cmp(&a.3)));
     Ok(found.into_iter().map(|(_, merge, ..)| merge).collect())
 }

@@ -1,8 +1,8 @@
 //! Regular expressions from model files, held to a bound.
 //!
-//! The `tokenizers` crate ends its search quietly when an expression backtracks too much, which cuts a text into
-//! wrong pieces, and it starts each search anew with a full allowance, which can take hours. Here every search
-//! looks at a window, has an allowance of steps, and all searches of one text share a stopwatch.
+//! The `tokenizers` crate ends its search quietly when an expression backtracks too much, which cuts a text
+//! into wrong pieces, and it starts each search anew with a full allowance, which can take hours. Here every
+//! search looks at a window, has an allowance of steps, and all searches of one text share a stopwatch.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -21,13 +21,13 @@ const PROGRAM_LEN_MAX: usize = 100_000;
 
 /// Text one search sees at first. With the allowance below, a search reads at most 2 GiB: seconds, not hours.
 const WINDOW: usize = 32 << 10;
-/// A match that ends closer than this to the window's end is searched again in a larger window, so lookahead up
-/// to this length is exact. Known patterns look ahead by one character, or to the end of a number.
+/// A match that ends closer than this to the window's end is searched again in a larger window, so lookahead
+/// up to this length is exact. Known patterns look ahead by one character, or to the end of a number.
 const MARGIN: usize = 8 << 10;
 /// Backtracking steps of a search in the first window: two per byte.
 const STEPS: usize = 64 << 10;
-/// Backtracking steps in a grown window. Only a single match of many KiB leads there, and such a match (a run of
-/// spaces) hardly backtracks.
+/// Backtracking steps in a grown window. Only a single match of many KiB leads there, and such a match (a run
+/// of spaces) hardly backtracks.
 const STEPS_GROWN: usize = 2 << 10;
 
 /// How long all searches of one text may take.
@@ -100,7 +100,8 @@ impl GuardedRegex {
                 Some((from, to)) if whole || to <= settled => return Ok(Some((from, to))),
                 Some(_) => window *= 2,
                 None if whole => return Ok(None),
-                // Nothing starts before `settled`: a match there would need to look further ahead than MARGIN.
+                // Nothing starts before `settled`: a match there would need to look further ahead than
+                // MARGIN.
                 None if settled > at => (at, window) = (settled, WINDOW),
                 None => window *= 2,
             }

@@ -1,7 +1,8 @@
 //! What each token stands for, as bytes, worked out once.
 //!
-//! `tokenizer.json` describes decoding as a chain of operations over the whole list of tokens. For every chain a
-//! language model uses, all but the very start of the text can be done token by token, and therefore in advance.
+//! `tokenizer.json` describes decoding as a chain of operations over the whole list of tokens. For every
+//! chain a language model uses, all but the very start of the text can be done token by token, and therefore
+//! in advance.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! What happens to a text before the model cuts it: normalising, then splitting into words.
 //!
-//! Read from the JSON of `tokenizer.json`. Steps that run a pattern of the file are ours, behind the guard; the
-//! rest are the `tokenizers` crate's.
+//! Read from the JSON of `tokenizer.json`. Steps that run a pattern of the file are ours, behind the guard;
+//! the rest are the `tokenizers` crate's.
 
 use std::sync::{Mutex, PoisonError};
 

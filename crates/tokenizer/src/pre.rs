@@ -1,7 +1,7 @@
 //! The pre-tokenizers GGUF files name: how a text is cut before byte-pair merging.
 //!
-//! GGUF carries a name where `tokenizer.json` carries the pattern itself. Names and behaviour are llama.cpp's,
-//! patterns are those of the models' own `tokenizer.json`.
+//! GGUF carries a name where `tokenizer.json` carries the pattern itself. Names and behaviour are
+//! llama.cpp's, patterns are those of the models' own `tokenizer.json`.
 
 /// GPT-2.
 pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";

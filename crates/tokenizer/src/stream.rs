@@ -8,9 +8,9 @@ use crate::pieces::{Pieces, Start};
 /// Turns ids into text as they come. Owns what it needs, costs the same for every token, and never gives out
 /// half a character.
 ///
-/// Bytes that can no longer become UTF-8 turn into U+FFFD, one for each part that could have begun a character,
-/// as in [`String::from_utf8_lossy`]. (Hugging Face's byte fallback replaces *every* byte of a run that holds one
-/// bad byte; a stream cannot take back the good ones.)
+/// Bytes that can no longer become UTF-8 turn into U+FFFD, one for each part that could have begun a
+/// character, as in [`String::from_utf8_lossy`]. (Hugging Face's byte fallback replaces *every* byte of a run
+/// that holds one bad byte; a stream cannot take back the good ones.)
 #[derive(Clone, Debug)]
 pub struct StreamDecoder {
     pieces: Arc<Pieces>,

@@ -1,8 +1,8 @@
 //! Chat templates: messages to the prompt text a model was trained on.
 //!
-//! A template is a program from a model file. It gets what Hugging Face gives it (Jinja2 with trimmed blocks, loop
-//! controls, `raise_exception`, `strftime_now`, `tojson`, Python's string methods) and no more: no files, no
-//! clock, a limit on instructions, on the size of any value, on what it writes and on time.
+//! A template is a program from a model file. It gets what Hugging Face gives it (Jinja2 with trimmed blocks,
+//! loop controls, `raise_exception`, `strftime_now`, `tojson`, Python's string methods) and no more: no
+//! files, no clock, a limit on instructions, on the size of any value, on what it writes and on time.
 
 mod budget;
 mod compile;
@@ -53,8 +53,8 @@ impl ChatTemplate {
         eos_token: Option<&str>,
     ) -> Result<Self, TemplateError> {
         let source: Arc<str> = compile::prepare(source)?.into();
-        // Compiled again for each rendering, which takes a fraction of a millisecond: the compiled form borrows
-        // the source.
+        // Compiled again for each rendering, which takes a fraction of a millisecond: the compiled form
+        // borrows the source.
         compile::compile(&source)?;
         Ok(Self { source, bos_token: bos_token.map(str::to_owned), eos_token: eos_token.map(str::to_owned) })
     }
@@ -64,14 +64,15 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// The prompt for `messages`, each an object with `role` and `content` and whatever else the template reads. Arguments of calls
-    /// are objects, or JSON text whose numbers are printed as they are spelled.
+    /// The prompt for `messages`, each an object with `role` and `content` and whatever else the template
+    /// reads. Arguments of calls are objects, or JSON text whose numbers are printed as they are spelled.
     pub fn render(&self, messages: &[Value], options: &RenderOptions) -> Result<String, TemplateError> {
         let ReadMessages { messages, mark } = ReadMessages::new(messages, options, &self.source);
         self.render_read(&messages, mark, options)
     }
 
-    /// The prompt for messages with objects as arguments, in which `mark` stands in front of numbers with a spelling.
+    /// The prompt for messages with objects as arguments, in which `mark` stands in front of numbers with a
+    /// spelling.
     pub(crate) fn render_read(
         &self,
         messages: &[Value],

@@ -1,8 +1,8 @@
 //! A `tokenizer.json` as the `tokenizer.ggml.*` keys of a GGUF file.
 //!
-//! GGUF names a way to cut text where `tokenizer.json` spells it out, so only what has a name can be written. The result
-//! is built again and held against the original on texts that show where cuts differ: keys that mean something else
-//! are refused, not written.
+//! GGUF names a way to cut text where `tokenizer.json` spells it out, so only what has a name can be written.
+//! The result is built again and held against the original on texts that show where cuts differ: keys that
+//! mean something else are refused, not written.
 
 use std::collections::HashMap;
 

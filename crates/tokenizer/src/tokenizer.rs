@@ -36,8 +36,8 @@ pub(crate) const END_NAMES: [&str; 12] = [
     "<｜end▁of▁sentence｜>",
 ];
 
-/// Tokens around what is before a hole, between that and what is behind it, and in front of what fills it, by the names models give
-/// them.
+/// Tokens around what is before a hole, between that and what is behind it, and in front of what fills it, by
+/// the names models give them.
 const INFILL_NAMES: [[&str; 3]; 5] = [
     ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
     ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
@@ -104,8 +104,8 @@ impl Tokenizer {
         Ok([frame.before.as_slice(), &ids, &frame.after].concat())
     }
 
-    /// The ids that ask a model for what stands between `prefix` and `suffix`, with the model's own beginning tokens; `None` where
-    /// its vocabulary has no tokens for that. Control tokens in both texts are text.
+    /// The ids that ask a model for what stands between `prefix` and `suffix`, with the model's own beginning
+    /// tokens; `None` where its vocabulary has no tokens for that. Control tokens in both texts are text.
     pub fn encode_infill(&self, prefix: &str, suffix: &str) -> Result<Option<Vec<u32>>, EncodeError> {
         let found = INFILL_NAMES.iter().find_map(|[before, between, behind]| {
             Some([self.token_id(before)?, self.token_id(between)?, self.token_id(behind)?])
@@ -154,8 +154,8 @@ impl Tokenizer {
         Ok(parts)
     }
 
-    /// As [`Tokenizer::encode`] with control tokens, for a text in which characters stand for others where no token may be
-    /// found.
+    /// As [`Tokenizer::encode`] with control tokens, for a text in which characters stand for others where no
+    /// token may be found.
     pub(crate) fn encode_hidden(
         &self,
         text: &str,
@@ -183,7 +183,8 @@ impl Tokenizer {
         StreamDecoder::new(Arc::clone(&self.0.built.pieces), skip_special, true)
     }
 
-    /// Like [`Tokenizer::stream`] for text that continues other text: a SentencePiece space at its start stays.
+    /// Like [`Tokenizer::stream`] for text that continues other text: a SentencePiece space at its start
+    /// stays.
     pub fn stream_continuing(&self, skip_special: bool) -> StreamDecoder {
         StreamDecoder::new(Arc::clone(&self.0.built.pieces), skip_special, false)
     }
@@ -236,8 +237,8 @@ impl fmt::Debug for Tokenizer {
 }
 
 impl Inner {
-    /// Whether only a chat template may make this token: control tokens, and what begins and ends a text, whatever kind the
-    /// file says it is.
+    /// Whether only a chat template may make this token: control tokens, and what begins and ends a text,
+    /// whatever kind the file says it is.
     fn is_control(&self, id: u32) -> bool {
         self.built.pieces.is_special(id)
             || self.frame.bos == Some(id)
@@ -274,7 +275,8 @@ impl Built {
         Ok(words)
     }
 
-    /// `shown`: which characters become which others once tokens were found, see [`Tokenizer::encode_hidden`].
+    /// `shown`: which characters become which others once tokens were found, see
+    /// [`Tokenizer::encode_hidden`].
     fn encode(
         &self,
         text: &str,

@@ -1,5 +1,5 @@
-//! Ten thousand outputs of models that know the signs and not their order, each cut at every place: always the same parts, in a time that
-//! grows with the text alone.
+//! Ten thousand outputs of models that know the signs and not their order, each cut at every place: always
+//! the same parts, in a time that grows with the text alone.
 
 use std::time::{Duration, Instant};
 
@@ -104,7 +104,8 @@ fn a_long_text_takes_as_long_as_short_ones_of_its_length() {
             let text = |times: usize| format!("{open}{}", filling.repeat(times));
             let (short, long) = (text(500), text(8000));
             let ratio = || time(&format, &long, 1).as_secs_f64() / time(&format, &short, 16).as_secs_f64();
-            // What is quadratic takes sixteen times as long, always. The machine is shared: one good try is enough.
+            // What is quadratic takes sixteen times as long, always. The machine is shared: one good try is
+            // enough.
             let is_linear = (0..20).any(|_| ratio() < 4.0);
             assert!(is_linear, "longer texts take longer for each of their bytes: {open}{filling}");
         }

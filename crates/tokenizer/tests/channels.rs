@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use crate::calls::parts;
 
-/// As gpt-oss's: the one who is called stands where the speaker is named, one call in a message, thoughts in the last turn alone.
+/// As gpt-oss's: the one who is called stands where the speaker is named, one call in a message, thoughts in
+/// the last turn alone.
 const HARMONY: &str = "<|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}{% for t in tools %}{{ t | tojson }}{% endfor %}<|end|>\
     {% for m in messages %}{% if m.role == 'tool' %}<|start|>functions.{{ m.name }} to=assistant<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>\
     {% elif m.role == 'assistant' %}{% if m.thinking and (m.tool_calls or loop.last) %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}\

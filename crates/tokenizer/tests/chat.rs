@@ -1,4 +1,5 @@
-//! Control tokens in messages: typed ones are text, the template's own are not, and other prompts are as they were.
+//! Control tokens in messages: typed ones are text, the template's own are not, and other prompts are as they
+//! were.
 
 use exo_formats::{GgufTokenizer, TokenizerSource};
 use exo_tokenizer::{ChatTemplate, EncodeOptions, RenderOptions, Tokenizer};

@@ -6,7 +6,8 @@ use exo_formats::{GgufTokenizer, Texts, TokenizerSource};
 use exo_tokenizer::{EncodeOptions, Tokenizer};
 
 const TOKENS: usize = 150_000;
-/// Texts end to end, twice (as written and as bytes), and tables of numbers. With maps of `String`s it was 45 MB.
+/// Texts end to end, twice (as written and as bytes), and tables of numbers. With maps of `String`s it was 45
+/// MB.
 const BYTES_MAX: u64 = 16 << 20;
 
 fn resident_bytes() -> u64 {

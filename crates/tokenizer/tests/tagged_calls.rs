@@ -1,4 +1,5 @@
-//! Calls whose parameters stand between tags: how templates print them, and how they are read back from text in pieces of any size.
+//! Calls whose parameters stand between tags: how templates print them, and how they are read back from text
+//! in pieces of any size.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,8 @@ use exo_tokenizer::{ChatTemplate, RenderOptions};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-/// A function in a tag, a tag for each parameter; values as Python prints them. Thoughts are printed in every turn.
+/// A function in a tag, a tag for each parameter; values as Python prints them. Thoughts are printed in every
+/// turn.
 pub const FUNCTION: &str = "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n\
     {% if m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}\
     {% if not loop.first or m.content %}{{ '\n' }}{% endif %}<tool_call>\n<function={{ c.function.name }}>\n\
@@ -194,7 +196,8 @@ fn arguments() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Whether a text leaves its place: a grammar lets no such text through, and a caller's is read up to its sign.
+/// Whether a text leaves its place: a grammar lets no such text through, and a caller's is read up to its
+/// sign.
 fn has_sign(source: &str, arguments: &Value) -> bool {
     let close = format(source).parameters.expect("tags").close;
     let text = arguments["text"].as_str().unwrap_or_default();
@@ -202,7 +205,8 @@ fn has_sign(source: &str, arguments: &Value) -> bool {
 }
 
 proptest! {
-    /// A call is printed, read in pieces, and printed again: the same text, whatever the pieces and the values.
+    /// A call is printed, read in pieces, and printed again: the same text, whatever the pieces and the
+    /// values.
     #[test]
     fn calls_come_back_as_they_were_printed(
         arguments in arguments(),
@@ -224,7 +228,8 @@ proptest! {
         prop_assert_eq!(printed(source, "", &again), text);
     }
 
-    /// Any text at all, cut anywhere, is read the same in any pieces; what it says of a call is JSON or its beginning.
+    /// Any text at all, cut anywhere, is read the same in any pieces; what it says of a call is JSON or its
+    /// beginning.
     #[test]
     fn the_pieces_of_a_text_do_not_matter(
         parts in prop::collection::vec(0usize..14, 0..14),

@@ -11,7 +11,8 @@ use crate::join::JoinChannel;
 /// Which of the two transports carries a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Via {
-    /// A stream of a pooled QUIC connection: control, lossy links. Does not notice a killed process for seconds.
+    /// A stream of a pooled QUIC connection: control, lossy links. Does not notice a killed process for
+    /// seconds.
     Quic,
     /// A TLS connection of its own over TCP: fastest on a LAN, and its reset tells of a death at once.
     Tcp,

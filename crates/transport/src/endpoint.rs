@@ -250,8 +250,8 @@ fn shared(
     (Arc::new(shared), incoming)
 }
 
-/// Breaks the connections of members that were removed. They make no new ones from the moment they are; what was on its way to them,
-/// the word of their removal, still gets out.
+/// Breaks the connections of members that were removed. They make no new ones from the moment they are; what
+/// was on its way to them, the word of their removal, still gets out.
 async fn close_those_who_left(shared: Arc<Shared>) {
     let mut changes = shared.members.watch();
     while changes.changed().await.is_ok() {

@@ -9,9 +9,9 @@ use tokio::task::AbortHandle;
 
 use crate::places::network_of;
 
-/// At most so many handshakes at once. When full, one of the host that has most of them is dropped, its oldest, and the newest is not
-/// refused: an honest handshake takes milliseconds, so whoever is oldest is most likely stalling, and a host that opens
-/// many crowds out its own.
+/// At most so many handshakes at once. When full, one of the host that has most of them is dropped, its
+/// oldest, and the newest is not refused: an honest handshake takes milliseconds, so whoever is oldest is
+/// most likely stalling, and a host that opens many crowds out its own.
 pub(crate) struct HalfOpen {
     max: usize,
     within: Duration,
@@ -66,7 +66,8 @@ impl HalfOpen {
             tracing::debug!(max = self.max, host = %dropped.host, "too many handshakes at once: dropped one");
             dropped.task.abort();
         }
-        // The lock is held over the spawn, so that the task cannot take itself off the list before it is on it.
+        // The lock is held over the spawn, so that the task cannot take itself off the list before it is on
+        // it.
         let task = tokio::spawn(async move {
             let _ = tokio::time::timeout(this.within, handshake).await;
             this.lock().all.retain(|other| other.id != id);

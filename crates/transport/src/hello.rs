@@ -71,8 +71,8 @@ pub(crate) async fn greet(
     Ok(version)
 }
 
-/// Waits for the greeting and answers: the accepting side. A version that does not fit is answered too, so that
-/// the dialler can name it. Returns the agreed version and the purpose.
+/// Waits for the greeting and answers: the accepting side. A version that does not fit is answered too, so
+/// that the dialler can name it. Returns the agreed version and the purpose.
 pub(crate) async fn answer(
     writer: &mut FrameWriter,
     reader: &mut FrameReader,

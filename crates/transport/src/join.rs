@@ -79,8 +79,8 @@ impl JoinChannel {
         }
     }
 
-    /// A secret that only the two ends of this connection know (the TLS exporter): a code that is proven over it
-    /// cannot be relayed by somebody in between.
+    /// A secret that only the two ends of this connection know (the TLS exporter): a code that is proven over
+    /// it cannot be relayed by somebody in between.
     pub fn exporter(&self) -> &[u8; 32] {
         &self.exporter
     }
@@ -118,8 +118,8 @@ impl JoinChannel {
         Ok((header.kind, payload))
     }
 
-    /// Says that this side is done and waits, within the exchange's time, until the other side is too, so that
-    /// the last message is not lost with the connection.
+    /// Says that this side is done and waits, within the exchange's time, until the other side is too, so
+    /// that the last message is not lost with the connection.
     pub async fn finish(mut self) -> Result<(), JoinError> {
         let stream = &mut self.stream;
         let hang_up = async {

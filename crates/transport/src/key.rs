@@ -64,8 +64,8 @@ impl NodeKey {
         Self(SigningKey::from_bytes(seed))
     }
 
-    /// Reads the key at `path`; where there is none, draws one and keeps it there with mode 0600. Two processes
-    /// that race for a new file end with the same key.
+    /// Reads the key at `path`; where there is none, draws one and keeps it there with mode 0600. Two
+    /// processes that race for a new file end with the same key.
     pub fn load_or_create(path: &Path) -> Result<Self, KeyFileError> {
         match load(path) {
             Err(KeyFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => create(path),

@@ -1,14 +1,16 @@
 //! Authenticated streams of bytes between nodes: QUIC and TLS over TCP.
 //!
-//! A node is its Ed25519 key ([`NodeKey`]). Both ends of every connection prove theirs in a TLS 1.3 handshake with
-//! raw public keys (RFC 7250): no certificate authority, no names. Who may connect is a [`MemberSet`] that the
-//! caller keeps current; a stranger is refused in the handshake, a removed member at once. What is gained is a
-//! [`Channel`]: two directions of bounded [frames](Frame) that carry bytes and a kind, nothing more.
+//! A node is its Ed25519 key ([`NodeKey`]). Both ends of every connection prove theirs in a TLS 1.3 handshake
+//! with raw public keys (RFC 7250): no certificate authority, no names. Who may connect is a [`MemberSet`]
+//! that the caller keeps current; a stranger is refused in the handshake, a removed member at once. What is
+//! gained is a [`Channel`]: two directions of bounded [frames](Frame) that carry bytes and a kind, nothing
+//! more.
 //!
-//! Strangers reach one thing only, the join exchange ([`JoinChannel`]): TCP, 4 KiB each way, 5 seconds, 8 at once.
+//! Strangers reach one thing only, the join exchange ([`JoinChannel`]): TCP, 4 KiB each way, 5 seconds, 8 at
+//! once.
 //!
-//! **Architecture invariant:** nothing here knows what a tensor, a model or an instance is. Frames have a kind
-//! byte that belongs to the layer above.
+//! **Architecture invariant:** nothing here knows what a tensor, a model or an instance is. Frames have a
+//! kind byte that belongs to the layer above.
 //!
 //! Start reading at [`Endpoint`].
 

@@ -1,4 +1,5 @@
-//! Every connection that is open, by peer, so that a removal is effective at once, and what was lost on the way to each.
+//! Every connection that is open, by peer, so that a removal is effective at once, and what was lost on the
+//! way to each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

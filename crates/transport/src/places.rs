@@ -1,4 +1,5 @@
-//! Who may have a join exchange: few at once, and of one address fewer and not too often, so that one host keeps nobody else out.
+//! Who may have a join exchange: few at once, and of one address fewer and not too often, so that one host
+//! keeps nobody else out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// Exchanges at once, whoever they are with. Another one takes the place of the oldest of the address that has most: an honest
-/// exchange takes milliseconds, so whoever holds several for long is most likely stalling, also with many addresses.
+/// Exchanges at once, whoever they are with. Another one takes the place of the oldest of the address that
+/// has most: an honest exchange takes milliseconds, so whoever holds several for long is most likely
+/// stalling, also with many addresses.
 pub const JOIN_CONCURRENT_MAX: usize = 8;
 /// Of these, with one address. This machine is not counted: whoever floods from here has the machine anyway.
 const OF_ADDRESS_MAX: usize = 3;

@@ -190,8 +190,8 @@ impl Pool {
     }
 }
 
-/// A dial that fails or is dropped (its time is over) takes the connection out of the pool, so that the next one
-/// starts afresh. Channels that already use it are left alone: they notice for themselves.
+/// A dial that fails or is dropped (its time is over) takes the connection out of the pool, so that the next
+/// one starts afresh. Channels that already use it are left alone: they notice for themselves.
 struct ForgetUnlessKept {
     slot: Slot,
     connection: Option<Connection>,
@@ -243,7 +243,8 @@ async fn connect(
     Ok(Pooled { connection, registration })
 }
 
-/// Renews the keys of a connection that this side dialled, of both directions, for as long as somebody uses it.
+/// Renews the keys of a connection that this side dialled, of both directions, for as long as somebody uses
+/// it.
 async fn renew(connection: Connection, user: Weak<Registration>, limits: Renewal, renewed: Renewed) {
     let bytes = || connection.stats().udp_tx.bytes + connection.stats().udp_rx.bytes;
     let (mut keys, mut counted) = (Keys::new(limits), bytes());

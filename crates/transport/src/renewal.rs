@@ -1,7 +1,9 @@
-//! New traffic keys for connections that are old or have carried much, so that a key that leaks opens little of what was said.
+//! New traffic keys for connections that are old or have carried much, so that a key that leaks opens little
+//! of what was said.
 //!
-//! Both protocols change the keys of a connection while it is used: TLS 1.3 by a message in each direction (RFC 8446, 4.6.3), QUIC by
-//! a bit in each packet (RFC 9001, 6). No frame waits for it. The libraries do it by themselves only before a cipher wears out.
+//! Both protocols change the keys of a connection while it is used: TLS 1.3 by a message in each direction
+//! (RFC 8446, 4.6.3), QUIC by a bit in each packet (RFC 9001, 6). No frame waits for it. The libraries do it
+//! by themselves only before a cipher wears out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

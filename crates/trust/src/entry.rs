@@ -132,7 +132,8 @@ fn clean_reason(reason: &str) -> String {
 pub struct Statement {
     /// The founding entry of its cluster; none in that entry itself.
     pub cluster: Option<EntryId>,
-    /// The entries it follows, in order of their ids: all that the author knew and that no other entry followed yet.
+    /// The entries it follows, in order of their ids: all that the author knew and that no other entry
+    /// followed yet.
     pub after: Vec<EntryId>,
     /// Who signs.
     pub author: NodeId,
@@ -164,7 +165,8 @@ impl Statement {
         [DOMAIN, &self.encode()].concat()
     }
 
-    /// The entry, once its author has signed [`Statement::to_sign`]. Checks nothing; [`crate::TrustLog::insert`] does.
+    /// The entry, once its author has signed [`Statement::to_sign`]. Checks nothing;
+    /// [`crate::TrustLog::insert`] does.
     pub fn signed(self, signature: [u8; SIGNATURE_BYTES]) -> Entry {
         let id = EntryId(blake3::hash(&self.to_sign()).into());
         Entry { id, statement: self, signature }

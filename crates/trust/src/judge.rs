@@ -1,12 +1,13 @@
 //! Which entries stand, when not everybody who signed knew of everything that was signed.
 //!
-//! Every entry in the log was possible after the entries it follows. Two entries of which neither follows the other are
-//! *concurrent*. An entry that takes the rights of an admin away *disarms* what that admin signed concurrently with it:
+//! Every entry in the log was possible after the entries it follows. Two entries of which neither follows the
+//! other are *concurrent*. An entry that takes the rights of an admin away *disarms* what that admin signed
+//! concurrently with it:
 //!
 //! 1. an entry stands if an appointment that it rests on stands and all entries that disarm it are void;
 //! 2. it is void if all appointments it rests on are void, or an entry that disarms it stands;
-//! 3. where 1 and 2 settle nothing more, entries disarm each other in a ring: of these the one whose author has been admin for
-//!    longest stands, and 1 and 2 go on.
+//! 3. where 1 and 2 settle nothing more, entries disarm each other in a ring: of these the one whose author
+//!    has been admin for longest stands, and 1 and 2 go on.
 //!
 //! Nothing of this depends on the order in which entries arrived, nor on any clock.
 

@@ -13,7 +13,8 @@ use crate::{Act, ActError, Entry, EntryId, InsertError, Statement, View};
 pub const ENTRIES_MAX: usize = 1024;
 /// Of these, kept for taking rights away: who fills the log does not stay for it.
 const RESERVED: usize = 128;
-/// Entries of an author who is no admin any more that are taken in: what it signed before it heard of that. All of them are void.
+/// Entries of an author who is no admin any more that are taken in: what it signed before it heard of that.
+/// All of them are void.
 const LATE_MAX: usize = 32;
 /// Entries in [`TrustLog::known`].
 const KNOWN_MAX: usize = 64;
@@ -101,8 +102,8 @@ impl TrustLog {
         self.items.iter().map(|item| &item.entry)
     }
 
-    /// What somebody lacks who has these entries and what they follow; in an order to be taken in. Ids that are unknown here
-    /// count for nothing.
+    /// What somebody lacks who has these entries and what they follow; in an order to be taken in. Ids that
+    /// are unknown here count for nothing.
     pub fn missing(&self, known: &[EntryId]) -> impl Iterator<Item = &Entry> {
         let has = self.closed(known.iter().filter_map(|id| self.numbers.get(id)).copied());
         self.items
@@ -170,8 +171,8 @@ impl TrustLog {
         Ok(Inserted::New)
     }
 
-    /// Some of the entries that are here, for who is to say what is missing: the heads, and further and further back, so that
-    /// somebody who lacks the last ones knows one of the others.
+    /// Some of the entries that are here, for who is to say what is missing: the heads, and further and
+    /// further back, so that somebody who lacks the last ones knows one of the others.
     pub fn known(&self) -> Vec<EntryId> {
         let back = std::iter::successors(Some(1), |back| Some(back * 2));
         let back =

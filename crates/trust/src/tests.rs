@@ -387,8 +387,8 @@ fn play(steps: &[Step]) -> Vec<TrustLog> {
 }
 
 proptest! {
-    /// Whatever admins and liars sign, and whoever meets whom: in the end all come to the same view, and a log read from
-    /// entries in another order as well.
+    /// Whatever admins and liars sign, and whoever meets whom: in the end all come to the same view, and a
+    /// log read from entries in another order as well.
     #[test]
     fn all_come_to_the_same_view(steps in steps(), seed in any::<u64>()) {
         let mut logs = play(&steps);
@@ -411,7 +411,8 @@ proptest! {
         prop_assert_eq!(shuffled.forked(), first.forked());
     }
 
-    /// Nodes that no admin ever appointed, in any copy of the log, have changed nothing; those whose removal stands are no members.
+    /// Nodes that no admin ever appointed, in any copy of the log, have changed nothing; those whose removal
+    /// stands are no members.
     #[test]
     fn only_admins_change_anything(steps in steps()) {
         for log in play(&steps) {

@@ -70,7 +70,8 @@ impl View {
         self.members.iter().filter(|(_, member)| member.role == Role::Admin).map(|(node, _)| *node)
     }
 
-    /// Until when strangers nearby join on sight, in seconds since 1970; 0 once that is over for good, `None` before it began.
+    /// Until when strangers nearby join on sight, in seconds since 1970; 0 once that is over for good, `None`
+    /// before it began.
     pub fn window_until_unix_s(&self) -> Option<u64> {
         self.window_until_unix_s
     }

@@ -141,8 +141,8 @@ impl fmt::Display for SequenceId {
     }
 }
 
-/// On whose behalf work is done: a hash of the API key or of the local user, and outside of the node that took the request
-/// also of that node ([`Principal::at`]). Never the key itself.
+/// On whose behalf work is done: a hash of the API key or of the local user, and outside of the node that
+/// took the request also of that node ([`Principal::at`]). Never the key itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Principal(pub [u8; 16]);
 
@@ -158,8 +158,8 @@ impl Principal {
         }
     }
 
-    /// The same user as one of this node, which is how the cluster knows it: two nodes' local users are two principals, and
-    /// neither is served what was cached for the other.
+    /// The same user as one of this node, which is how the cluster knows it: two nodes' local users are two
+    /// principals, and neither is served what was cached for the other.
     pub fn at(self, node: NodeId) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("exo principal: who, on which node");
         hasher.update(&self.0).update(&node.0);
@@ -184,8 +184,9 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// One placement of an instance. No two coordinators give out the same: the epoch is that of the coordinator that decided it, and
-/// the number grows within the epoch. Two ids are equal, or one of them is refused by name.
+/// One placement of an instance. No two coordinators give out the same: the epoch is that of the coordinator
+/// that decided it, and the number grows within the epoch. Two ids are equal, or one of them is refused by
+/// name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PlacementId {
     /// Of the coordinator that decided it.
@@ -220,7 +221,8 @@ impl fmt::Display for Term {
     }
 }
 
-/// Which submission of a sequence, as its driver counts them from [`Attempt::FIRST`]. What is sent again unchanged is the same one.
+/// Which submission of a sequence, as its driver counts them from [`Attempt::FIRST`]. What is sent again
+/// unchanged is the same one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Attempt(pub u16);
 

@@ -14,9 +14,10 @@ pub enum KvDType {
     /// Half the memory; rounds each element to 11 bits.
     #[default]
     F16,
-    /// A little over a quarter of the memory. Each group of 32 elements of a row (the last may be shorter) has a scale,
-    /// its largest magnitude over 127 rounded to an IEEE half; an element is the nearest multiple of it from -127 to
-    /// 127, the even one of two. A group that holds something not finite is NaN as a whole.
+    /// A little over a quarter of the memory. Each group of 32 elements of a row (the last may be shorter)
+    /// has a scale, its largest magnitude over 127 rounded to an IEEE half; an element is the nearest
+    /// multiple of it from -127 to 127, the even one of two. A group that holds something not finite is NaN
+    /// as a whole.
     Q8,
 }
 

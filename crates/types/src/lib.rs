@@ -1,8 +1,8 @@
 //! The words every room shares: identifiers, element types, shards, placements, steps, device facts.
 //!
-//! Plain values with `serde`, no behaviour beyond arithmetic on themselves, and the few functions that make text of
-//! strangers safe to show. A type belongs here when two rooms
-//! that must not know each other both need it.
+//! Plain values with `serde`, no behaviour beyond arithmetic on themselves, and the few functions that make
+//! text of strangers safe to show. A type belongs here when two rooms that must not know each other both need
+//! it.
 //!
 //! **Architecture invariant:** depends on no other room, and knows neither clock, socket, file nor thread.
 

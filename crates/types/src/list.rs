@@ -22,8 +22,8 @@ pub const SEQUENCES_MAX: usize = 1024;
 /// Candidates reported per sampled token.
 pub const TOP_MAX: usize = 20;
 
-/// A list of at most `MAX` elements, for `deserialize_with`. An element takes up to a hundred times its bytes on the wire: a list
-/// that is refused only when it is whole has filled the memory.
+/// A list of at most `MAX` elements, for `deserialize_with`. An element takes up to a hundred times its bytes
+/// on the wire: a list that is refused only when it is whole has filled the memory.
 pub fn list<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// The end of a log: how many entries, and the chain hash after them. Equal heads mean equal logs.
 ///
-/// `hash(n) = BLAKE3(hash(n - 1) || n - 1 || payload)`, with the key derived for this one use. Whoever has a head and the
-/// entries behind it knows the next head, without the file the log is in.
+/// `hash(n) = BLAKE3(hash(n - 1) || n - 1 || payload)`, with the key derived for this one use. Whoever has a
+/// head and the entries behind it knows the next head, without the file the log is in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LogHead {
     /// Number of entries, so also the index of the next one.

@@ -42,7 +42,8 @@ impl Pooling {
 }
 
 impl PromptQuery {
-    /// Whether rows in front of the last are needed: kept pages, which spare computing them, are of no use then.
+    /// Whether rows in front of the last are needed: kept pages, which spare computing them, are of no use
+    /// then.
     pub fn needs_all_rows(self) -> bool {
         match self {
             Self::Nothing | Self::Embedding(Pooling::Last) => false,
@@ -51,7 +52,8 @@ impl PromptQuery {
     }
 }
 
-/// The answer to a [`PromptQuery`]. It travels with the first token behind the prompt; shared, because tokens are copied.
+/// The answer to a [`PromptQuery`]. It travels with the first token behind the prompt; shared, because tokens
+/// are copied.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum PromptReport {
     /// One for each token but the first.

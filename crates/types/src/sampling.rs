@@ -18,8 +18,8 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Drop tokens less likely than this times the most likely one; 0 keeps all.
     pub min_p: f32,
-    /// Keep the smallest set of the most typical tokens whose probabilities sum to at least this: those whose surprise is nearest
-    /// to the mean surprise; 1 keeps all.
+    /// Keep the smallest set of the most typical tokens whose probabilities sum to at least this: those whose
+    /// surprise is nearest to the mean surprise; 1 keeps all.
     pub typical_p: f32,
     /// Divide (positive) or multiply (negative) the logits of seen tokens by this; 1 is off.
     pub repetition_penalty: f32,
@@ -42,8 +42,8 @@ pub struct SamplingParams {
 /// Longest text of a [`Constraint`]'s grammar.
 pub const GRAMMAR_BYTES_MAX: usize = 1 << 20;
 
-/// A grammar that the generated tokens keep to. Whoever samples compiles it for itself, with the same engine and over the same
-/// vocabulary as the driver that checks them.
+/// A grammar that the generated tokens keep to. Whoever samples compiles it for itself, with the same engine
+/// and over the same vocabulary as the driver that checks them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Constraint {
     /// In the engine's dialect of Lark.

@@ -27,7 +27,8 @@ pub struct ModelShape {
     pub layers: Vec<LayerShape>,
     /// Stored bytes of the embedding table.
     pub embedding_bytes: u64,
-    /// Stored bytes of final norm and output head. A tied head counts the embedding table again: the last stage holds a copy.
+    /// Stored bytes of final norm and output head. A tied head counts the embedding table again: the last
+    /// stage holds a copy.
     pub head_bytes: u64,
     /// As [`LayerShape::packed_bytes`], of the embedding table.
     pub embedding_packed_bytes: u64,

@@ -98,8 +98,9 @@ pub struct CacheShape {
     pub kv: KvDType,
 }
 
-/// What a shard in a device's memory is. Two with equal specs hold the same weights and the same empty cache, whichever
-/// placement they were loaded for: what is loaded with the spec that is wanted need not be loaded again.
+/// What a shard in a device's memory is. Two with equal specs hold the same weights and the same empty cache,
+/// whichever placement they were loaded for: what is loaded with the spec that is wanted need not be loaded
+/// again.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ShardSpec {
     /// The model, by manifest.
@@ -161,8 +162,8 @@ impl Stage {
         Self { layers: shard.layers, shards: vec![PlacedShard { node, device, shard }] }
     }
 
-    /// The shard whose node receives the stage's steps and sends its results. Panics on a stage without shards: planners
-    /// make none, and decoding has refused them.
+    /// The shard whose node receives the stage's steps and sends its results. Panics on a stage without
+    /// shards: planners make none, and decoding has refused them.
     pub fn leader(&self) -> &PlacedShard {
         assert!(!self.shards.is_empty(), "the stage of layers {} has no shard", self.layers);
         &self.shards[0]
@@ -190,16 +191,16 @@ pub struct Placement {
     pub context_tokens: u32,
     /// Sequences that may run at once.
     pub slots: u32,
-    /// Tokens whose keys and values every stage has room for, over all sequences and what is kept of earlier ones:
-    /// at least one sequence of `context_tokens`, in whole pages.
+    /// Tokens whose keys and values every stage has room for, over all sequences and what is kept of earlier
+    /// ones: at least one sequence of `context_tokens`, in whole pages.
     pub cache_tokens: u32,
     /// How every stage stores keys and values.
     pub kv: KvDType,
 }
 
 impl Placement {
-    /// Whether the stages tile `layer_count` layers in order, with embedding first and head last, and every shard of a stage
-    /// has the stage's layers.
+    /// Whether the stages tile `layer_count` layers in order, with embedding first and head last, and every
+    /// shard of a stage has the stage's layers.
     pub fn tiles(&self, layer_count: u32) -> bool {
         let mut next = 0;
         for (i, stage) in self.stages.iter().enumerate() {
@@ -219,7 +220,8 @@ impl Placement {
         self.stages.iter().position(|stage| stage.is_on(node))
     }
 
-    /// Every shard with its position, in order of stage and rank: the order of whatever there is one of per shard.
+    /// Every shard with its position, in order of stage and rank: the order of whatever there is one of per
+    /// shard.
     pub fn shards(&self) -> impl Iterator<Item = (ShardPosition, &PlacedShard)> {
         (0u32..).zip(&self.stages).flat_map(move |(stage, part)| {
             (0u32..).zip(&part.shards).map(move |(rank, shard)| (self.position(stage, rank), shard))

@@ -8,8 +8,8 @@ use crate::{
     Epoch, NodeId, PlacementId, Principal, PromptQuery, SEQUENCES_MAX, SamplingParams, SequenceId, Term, list,
 };
 
-/// Guessed tokens one part of a step may carry: far more than pays on any device we know, few enough that a step's
-/// logits stay small.
+/// Guessed tokens one part of a step may carry: far more than pays on any device we know, few enough that a
+/// step's logits stay small.
 pub const DRAFTS_MAX: u32 = 16;
 
 /// What opening a sequence tells every stage.
@@ -33,7 +33,8 @@ pub struct SequenceSpec {
 }
 
 impl SequenceSpec {
-    /// What is still asked of the prompt: nothing where something was generated, since the report came with the first token.
+    /// What is still asked of the prompt: nothing where something was generated, since the report came with
+    /// the first token.
     pub fn open_query(&self) -> PromptQuery {
         match self.history.len() == self.prompt_tokens as usize {
             true => self.query,
@@ -42,8 +43,8 @@ impl SequenceSpec {
     }
 }
 
-/// Names a full page of keys and values that may be read by sequences to come. The scheduler draws it, each stage
-/// knows its own page by it; within a term no name is used twice.
+/// Names a full page of keys and values that may be read by sequences to come. The scheduler draws it, each
+/// stage knows its own page by it; within a term no name is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PageKey(pub u64);
 
@@ -66,16 +67,17 @@ pub struct StepSequence {
     pub tokens: Vec<u32>,
     /// Whether the last stage samples after the last of these tokens that is not a draft.
     pub sample: bool,
-    /// How many tokens at the end are drafts: guesses at what will be sampled. Where the token sampled is the draft
-    /// that stands there, the last stage samples after that one too. Fewer than the tokens, at most [`DRAFTS_MAX`],
-    /// 0 where nothing is sampled.
+    /// How many tokens at the end are drafts: guesses at what will be sampled. Where the token sampled is the
+    /// draft that stands there, the last stage samples after that one too. Fewer than the tokens, at most
+    /// [`DRAFTS_MAX`], 0 where nothing is sampled.
     pub drafts: u32,
     /// Forget positions from here on before the step (rejected drafts, replay); `None` keeps all.
     pub truncate_to: Option<u32>,
 }
 
 impl StepSequence {
-    /// The part in two: tokens that are the sequence's, and drafts. Panics if there are more drafts than tokens.
+    /// The part in two: tokens that are the sequence's, and drafts. Panics if there are more drafts than
+    /// tokens.
     pub fn split_drafts(&self) -> (&[u32], &[u32]) {
         self.tokens.split_at(self.tokens.len() - self.drafts as usize)
     }
@@ -90,8 +92,8 @@ impl StepSequence {
         self.start + self.split_drafts().0.len() as u32
     }
 
-    /// Whether `sampled`, in order from [`StepSequence::sample_position`], is what this part can give: every token
-    /// but the last is the draft at its place, and the last is not, or comes after all drafts.
+    /// Whether `sampled`, in order from [`StepSequence::sample_position`], is what this part can give: every
+    /// token but the last is the draft at its place, and the last is not, or comes after all drafts.
     pub fn is_answered_by(&self, sampled: impl IntoIterator<Item = u32>) -> bool {
         let mut drafts = self.split_drafts().1.iter();
         let mut open = self.sample;

@@ -21,8 +21,8 @@ pub trait ByteSource: Send + Sync {
         true
     }
 
-    /// The caller has copied `range` and will hardly read it again: a mapped file gives the memory of its pages back.
-    /// They stay readable.
+    /// The caller has copied `range` and will hardly read it again: a mapped file gives the memory of its
+    /// pages back. They stay readable.
     fn release(&self, range: Range<usize>) {
         let _ = range; // what is no mapped file has nothing to give back
     }

@@ -1,21 +1,21 @@
 //! Text that came from elsewhere, made fit for a terminal, a list of names or a command line.
 //!
-//! Names, reasons, device descriptions and answers of models are data. A terminal obeys control characters, and a reader is
-//! misled by characters that turn text around or that nobody sees; neither gets through here.
+//! Names, reasons, device descriptions and answers of models are data. A terminal obeys control characters,
+//! and a reader is misled by characters that turn text around or that nobody sees; neither gets through here.
 
 use std::borrow::Cow;
 
 /// Stands for a character that must not be shown as it is.
 const REPLACED: char = '\u{FFFD}';
 
-/// Whether a terminal, or the order of the text around it, obeys this character: C0 and C1 controls, delete, line and
-/// paragraph separators, bidirectional embeddings, overrides and isolates, interlinear annotation.
+/// Whether a terminal, or the order of the text around it, obeys this character: C0 and C1 controls, delete,
+/// line and paragraph separators, bidirectional embeddings, overrides and isolates, interlinear annotation.
 pub fn is_terminal_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{206F}' | '\u{FFF9}'..='\u{FFFB}')
 }
 
-/// Whether nobody sees this character: Unicode's ignorable and filler characters. Two names that look the same must not
-/// differ by them.
+/// Whether nobody sees this character: Unicode's ignorable and filler characters. Two names that look the
+/// same must not differ by them.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}' | '\u{180B}'..='\u{180F}'
@@ -24,8 +24,8 @@ fn is_invisible(c: char) -> bool {
         | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// One line that can be shown: what a terminal obeys or nobody sees becomes U+FFFD, ends of lines and tabs become spaces.
-/// A text of more than `chars_max` characters is cut, and says by how much.
+/// One line that can be shown: what a terminal obeys or nobody sees becomes U+FFFD, ends of lines and tabs
+/// become spaces. A text of more than `chars_max` characters is cut, and says by how much.
 pub fn printable(text: &str, chars_max: usize) -> String {
     let shown = |c: char| match c {
         '\n' | '\r' | '\t' => ' ',
@@ -40,9 +40,10 @@ pub fn printable(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// Lines that can be shown: as they are, but what a terminal obeys becomes U+FFFD. Ends of lines and tabs stay; so does what
-/// scripts and emoji need between letters. Carriage returns are left out: before the end of a line they are half of that end,
-/// alone they would write over the line. Each character is judged alone, so a text may come in pieces.
+/// Lines that can be shown: as they are, but what a terminal obeys becomes U+FFFD. Ends of lines and tabs
+/// stay; so does what scripts and emoji need between letters. Carriage returns are left out: before the end
+/// of a line they are half of that end, alone they would write over the line. Each character is judged alone,
+/// so a text may come in pieces.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     let is_refused = |c: char| is_terminal_control(c) && !matches!(c, '\n' | '\t');
     if !text.contains(is_refused) {
@@ -52,8 +53,8 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept.map(|c| if is_refused(c) { REPLACED } else { c }).collect())
 }
 
-/// A name that somebody gave, fit to be kept: without what a terminal obeys or nobody sees, without space around it, and at
-/// most `chars_max` characters, of which the last is `…` if it was cut. May be empty.
+/// A name that somebody gave, fit to be kept: without what a terminal obeys or nobody sees, without space
+/// around it, and at most `chars_max` characters, of which the last is `…` if it was cut. May be empty.
 pub fn clean_name(name: &str, chars_max: usize) -> String {
     let kept = |c: &char| !is_terminal_control(*c) && !is_invisible(*c);
     let kept: String = name.chars().filter(kept).take(chars_max + 1).collect();
@@ -64,8 +65,8 @@ pub fn clean_name(name: &str, chars_max: usize) -> String {
     kept.chars().take(chars_max.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// A text as one word of a suggested command: quoted for a POSIX shell unless it is plain. It is first made [`printable`], so
-/// what is shown is what is copied.
+/// A text as one word of a suggested command: quoted for a POSIX shell unless it is plain. It is first made
+/// [`printable`], so what is shown is what is copied.
 pub fn shell_word(text: &str) -> String {
     const WORD_CHARS_MAX: usize = 256;
     let word = printable(text, WORD_CHARS_MAX);

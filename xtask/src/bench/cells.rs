@@ -13,7 +13,8 @@ pub enum What {
     DecodeAt(u32),
     /// Tokens per second of so many streams together, prompts included.
     Streams(u32),
-    /// Longest wait for a stream's next token, in seconds, while a prompt of this length is computed beside it.
+    /// Longest wait for a stream's next token, in seconds, while a prompt of this length is computed beside
+    /// it.
     LongestWait(u32),
     /// The median of those waits.
     MedianWait(u32),

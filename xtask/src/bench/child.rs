@@ -26,7 +26,8 @@ pub fn start(mut command: Command, cores: &[usize]) -> anyhow::Result<Running> {
     spawn(command, cores)
 }
 
-/// Starts a program on these cores that ends when its standard input does: so it does not outlive us, whatever ends us.
+/// Starts a program on these cores that ends when its standard input does: so it does not outlive us,
+/// whatever ends us.
 pub fn start_held(mut command: Command, cores: &[usize]) -> anyhow::Result<Running> {
     command.stdin(Stdio::piped());
     spawn(command, cores)
@@ -90,7 +91,8 @@ impl Running {
         drop(self.child.stdin.take());
     }
 
-    /// Waits for its end: how it ended, and the last of what it said. `None` if that takes longer; dropping this then ends it.
+    /// Waits for its end: how it ended, and the last of what it said. `None` if that takes longer; dropping
+    /// this then ends it.
     pub fn wait(&mut self, at_most: Duration) -> Option<(ExitStatus, String)> {
         let until = Instant::now() + at_most;
         let (_, stderr) = self.ended.recv_timeout(at_most).ok()?;

@@ -15,7 +15,8 @@ const PROMPT: u32 = 2000;
 /// Tokens of the stream's own prompt, and of its answer before the other prompt comes.
 const STREAM_PROMPT: usize = 32;
 const LEAD: usize = 16;
-/// More than a stream gets while the prompt is computed, if its node guesses well, too. With its prompt it stays within the context.
+/// More than a stream gets while the prompt is computed, if its node guesses well, too. With its prompt it
+/// stays within the context.
 const STREAM_TOKENS: u32 = 1900;
 
 /// When the prompt was sent, and when its first token was there.

@@ -1,8 +1,8 @@
 //! Tokens guessed ahead: a node that guesses beside one that does not, one stream, greedy.
 //!
-//! With random weights nothing can be said of how often guesses are right in real text. What can be measured are the two
-//! ends: what they cost where they are never right and switch themselves off, and, with the model itself as its draft
-//! model, what checking costs where they always are.
+//! With random weights nothing can be said of how often guesses are right in real text. What can be measured
+//! are the two ends: what they cost where they are never right and switch themselves off, and, with the model
+//! itself as its draft model, what checking costs where they always are.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! Plain HTTP to a server of this machine: one request, one connection, whole answers or line by line, with a deadline.
+//! Plain HTTP to a server of this machine: one request, one connection, whole answers or line by line, with a
+//! deadline.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -46,7 +47,8 @@ impl Server {
         serde_json::from_slice(&body).with_context(|| format!("{method} {path}: the answer is not JSON"))
     }
 
-    /// The body of a good answer. `at_most` bounds the connection and each silence of the server, which answers all at once.
+    /// The body of a good answer. `at_most` bounds the connection and each silence of the server, which
+    /// answers all at once.
     fn answered(&self, method: &str, path: &str, body: &str, at_most: Duration) -> anyhow::Result<Vec<u8>> {
         let attempt = || format!("{method} http://{}{path}", self.address);
         let stream = self.send(&format!("{method} {path} HTTP/1.1"), body, at_most).with_context(attempt)?;
@@ -60,8 +62,8 @@ impl Server {
         Ok(body)
     }
 
-    /// Sends a document and hands on each line of the answer as it comes, until `each` has seen enough. `at_most` bounds each
-    /// silence of the server, and all of it together.
+    /// Sends a document and hands on each line of the answer as it comes, until `each` has seen enough.
+    /// `at_most` bounds each silence of the server, and all of it together.
     pub fn lines(
         &self,
         path: &str,

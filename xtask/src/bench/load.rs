@@ -42,7 +42,8 @@ pub fn prompt(len: usize, seed: u64) -> Vec<u64> {
 }
 
 impl Target {
-    /// Completes `prompt` greedily by exactly `tokens` tokens: seconds until the answer was there, and the tokens.
+    /// Completes `prompt` greedily by exactly `tokens` tokens: seconds until the answer was there, and the
+    /// tokens.
     pub fn complete(&self, prompt: &[u64], tokens: u32) -> anyhow::Result<(f64, u64)> {
         let mut body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
@@ -57,7 +58,8 @@ impl Target {
         Ok((seconds, made.as_u64().context("the answer does not say how many tokens it has")?))
     }
 
-    /// Completes `prompt` greedily by at most `tokens` tokens and tells of each when it comes, until `each` has seen enough.
+    /// Completes `prompt` greedily by at most `tokens` tokens and tells of each when it comes, until `each`
+    /// has seen enough.
     pub fn stream(
         &self,
         prompt: &[u64],
@@ -93,7 +95,8 @@ impl Target {
     }
 }
 
-/// Whether a line of a streamed answer brings a token, and not its end or a word to keep the connection alive.
+/// Whether a line of a streamed answer brings a token, and not its end or a word to keep the connection
+/// alive.
 fn is_token(line: &str) -> anyhow::Result<bool> {
     let Some(event) = line.strip_prefix("data: ").filter(|data| *data != "[DONE]") else { return Ok(false) };
     let event: Value = serde_json::from_str(event).context("an event of the stream is not JSON")?;

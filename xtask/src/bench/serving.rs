@@ -24,7 +24,8 @@ const PREFIX: usize = 1000;
 const SUFFIX: usize = 16;
 /// Longest sequence here, with room for the longest prompt.
 const CONTEXT: u32 = 2048;
-/// Tokens of keys and values for each stream, on both servers. A whole context for each of 32 streams would be gigabytes.
+/// Tokens of keys and values for each stream, on both servers. A whole context for each of 32 streams would
+/// be gigabytes.
 const STREAM_CACHE: u32 = 512;
 /// From the start of a server to its first answer.
 const START_MAX: Duration = Duration::from_secs(30);
@@ -277,8 +278,8 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
-/// Processor time over time of a process that is left alone: the median of three parts, so that one rare duty does
-/// not stand for all.
+/// Processor time over time of a process that is left alone: the median of three parts, so that one rare duty
+/// does not stand for all.
 fn idle_share(process: &mut Running) -> anyhow::Result<f64> {
     // What the last request left to do.
     std::thread::park_timeout(Duration::from_secs(2));

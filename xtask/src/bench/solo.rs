@@ -171,9 +171,10 @@ impl Bench {
     }
 }
 
-/// Touches and gives back as much memory as the model's weights will take, then reads its file: a virtual machine gets memory
-/// from its host at the first touch, at 0.5 GB/s where this was found, which is no more exo's time than a cold disk. Half of
-/// the free memory at most is touched: a model that needs more is measured as it is.
+/// Touches and gives back as much memory as the model's weights will take, then reads its file: a virtual
+/// machine gets memory from its host at the first touch, at 0.5 GB/s where this was found, which is no more
+/// exo's time than a cold disk. Half of the free memory at most is touched: a model that needs more is
+/// measured as it is.
 fn warm(model: &Path) -> anyhow::Result<()> {
     let context = || format!("{} cannot be read", model.display());
     let mut file = std::fs::File::open(model).with_context(context)?;
@@ -188,8 +189,8 @@ fn rate_of(rows: &Value, prompt: u32, generate: u32, depth: u32) -> Option<f64> 
     rows.as_array()?.iter().find(is_it)?["avg_ts"].as_f64()
 }
 
-/// What llama.cpp runs beside `model`: the same file. A BF16 file, which is to be held against llama.cpp's F16, has
-/// one of that type beside it.
+/// What llama.cpp runs beside `model`: the same file. A BF16 file, which is to be held against llama.cpp's
+/// F16, has one of that type beside it.
 fn reference_file(model: &Path) -> PathBuf {
     let name = model.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let f16 = model.with_file_name(name.replace("BF16", "F16"));

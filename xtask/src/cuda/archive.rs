@@ -1,7 +1,8 @@
 //! The PTX that is committed: a stream of zlib for each file of kernels, and the hashes of their texts.
 //!
-//! A file for each, because a driver loads one at a time and a change of one kernel shall be a change of one file. `hashes.txt` is
-//! what a review sees of a change: `sha256  bytes  name`, of the text before it was compressed.
+//! A file for each, because a driver loads one at a time and a change of one kernel shall be a change of one
+//! file. `hashes.txt` is what a review sees of a change: `sha256 bytes name`, of the text before it was
+//! compressed.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -12,8 +12,9 @@ use crate::run;
 
 /// The model with everything the kernels use.
 const CPU_MODEL: &str = "sapphire_rapids";
-/// What makes Linux 6.1 boot in Bochs 3.0: fast short string moves hang it, 5-level paging and process-context
-/// identifiers fail a check when it leaves system management mode, and its monitor/mwait does not wake.
+/// What makes Linux 6.1 boot in Bochs 3.0: fast short string moves hang it, 5-level paging and
+/// process-context identifiers fail a check when it leaves system management mode, and its monitor/mwait does
+/// not wake.
 const KERNEL_ARGS: &str = "initrd=initrd console=ttyS0 quiet clearcpuid=fsrm no5lvl nopcid idle=halt mitigations=off \
                            nokaslr lsm=none tsc=reliable lpj=1000000";
 const MEMORY_MIB: u32 = 2048;

@@ -34,7 +34,8 @@ impl Initramfs {
     fn entry(&mut self, path: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         let name_len = path.len() as u32 + 1;
-        // inode, mode, uid, gid, links, mtime, size, device (2), device of a node (2), length of the name, checksum
+        // inode, mode, uid, gid, links, mtime, size, device (2), device of a node (2), length of the name,
+        // checksum
         let fields = [self.entries, mode, 0, 0, 1, 0, content.len() as u32, 0, 0, 0, 0, name_len, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {

@@ -1,7 +1,8 @@
 //! Modules of a crate that import each other in circles: whoever reads one has to read them all.
 //!
-//! A module here is what the crate's root names, with all that lies in its folder: a module and what lies in it may know each other. A
-//! name that the root hands on (`pub use module::Name`) is its module's. Tests are left out.
+//! A module here is what the crate's root names, with all that lies in its folder: a module and what lies in
+//! it may know each other. A name that the root hands on (`pub use module::Name`) is its module's. Tests are
+//! left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -132,7 +133,8 @@ fn names_of_root(tokens: &[Token<'_>], modules: &Modules) -> BTreeMap<String, St
     names
 }
 
-/// What follows `crate::`, and, in a file that lies beside the root, `super::`: one name, or the first of each in braces.
+/// What follows `crate::`, and, in a file that lies beside the root, `super::`: one name, or the first of
+/// each in braces.
 fn heads<'a>(tokens: &[Token<'a>], tests: &TestCode, is_flat: bool) -> Vec<&'a str> {
     let mut heads = Vec::new();
     for at in 0..tokens.len() {

@@ -1,5 +1,5 @@
-//! Three minutes of hostile bodies at a node that may have 1 GiB: the long form of an ordinary test of the command line, which starts
-//! the node and keeps the bounds.
+//! Three minutes of hostile bodies at a node that may have 1 GiB: the long form of an ordinary test of the
+//! command line, which starts the node and keeps the bounds.
 
 use std::process::{Command, Stdio};
 

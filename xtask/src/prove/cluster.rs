@@ -1,4 +1,5 @@
-//! A cluster of nodes on loopback for one proof: each is a process with a folder of its own, and none outlives us.
+//! A cluster of nodes on loopback for one proof: each is a process with a folder of its own, and none
+//! outlives us.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,7 +26,8 @@ const STOP_MAX: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(120);
 /// Between two looks at what takes a second or so.
 const POLL: Duration = Duration::from_millis(20);
-/// Between two looks at a model that is about to be ready: what follows should find it as fresh as a client can.
+/// Between two looks at a model that is about to be ready: what follows should find it as fresh as a client
+/// can.
 const READY_POLL: Duration = Duration::from_millis(2);
 const NAMES: [&str; 5] = ["anna", "ben", "carla", "dan", "emma"];
 
@@ -52,7 +54,8 @@ pub struct Instance {
 }
 
 impl Cluster {
-    /// Starts `size` nodes of the program, each with these `flags`. What they know of each other is not waited for.
+    /// Starts `size` nodes of the program, each with these `flags`. What they know of each other is not
+    /// waited for.
     pub fn start(exo: &Path, size: usize, flags: &[&str]) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("exo-prove-").tempdir();
         let folder = folder.context("no folder for the nodes")?;
@@ -95,8 +98,8 @@ impl Cluster {
         Ok(name)
     }
 
-    /// Places the model on all nodes through the node `at`, as soon as that one sees them all, and comes back as soon as it says that
-    /// the model is ready.
+    /// Places the model on all nodes through the node `at`, as soon as that one sees them all, and comes back
+    /// as soon as it says that the model is ready.
     pub fn place(&mut self, at: usize, model: &str, context_tokens: u32) -> anyhow::Result<Instance> {
         let size = self.nodes.len();
         let node = self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?;
@@ -260,7 +263,8 @@ fn stages(instance: &Value) -> impl Iterator<Item = &Value> {
     instance["stages"].as_array().into_iter().flatten()
 }
 
-/// The API of the node on this data folder, once it is open. The file with its address is the last to be written.
+/// The API of the node on this data folder, once it is open. The file with its address is the last to be
+/// written.
 pub(super) fn published(folder: &Path) -> Option<Server> {
     let file: Value = serde_json::from_slice(&std::fs::read(folder.join("api.json")).ok()?).ok()?;
     let secret = std::fs::read_to_string(folder.join("api-secret")).ok()?;

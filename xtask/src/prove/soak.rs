@@ -1,8 +1,9 @@
-//! A cluster of machines on a network of their own serves while something happens to one of them every few seconds: its process
-//! is killed, ended, stopped, its cable pulled, or it is drained. Clients ask all the while, one at each machine.
+//! A cluster of machines on a network of their own serves while something happens to one of them every few
+//! seconds: its process is killed, ended, stopped, its cable pulled, or it is drained. Clients ask all the
+//! while, one at each machine.
 //!
-//! A wrong text and a request without an end are faults whatever happened. An error counts where the machine that was asked had
-//! nothing done to it: the others belong to what it went through.
+//! A wrong text and a request without an end are faults whatever happened. An error counts where the machine
+//! that was asked had nothing done to it: the others belong to what it went through.
 
 mod clients;
 mod faults;
@@ -143,7 +144,8 @@ fn served_again(back: &anyhow::Result<Duration>) -> Verdict {
     }
 }
 
-/// What the hungriest process holds, before and after. Memory may grow by half and 64 MiB, threads and files by half and 16.
+/// What the hungriest process holds, before and after. Memory may grow by half and 64 MiB, threads and files
+/// by half and 16.
 fn level(before: [u64; 3], after: [u64; 3]) -> Verdict {
     let [mib, threads, files] = [64 << 20, 16, 16];
     let is_level = |at: usize, more: u64| after[at] <= before[at] + before[at] / 2 + more;

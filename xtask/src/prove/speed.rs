@@ -1,8 +1,8 @@
 //! Decode of this tree beside that of another binary: on one node, and split over two on loopback.
 //!
-//! Machines drift: what counts is the ratio of two measurements that stand beside each other, and the median of many such pairs.
-//! All nodes of both binaries run all the time; those that are not asked do nothing. No token is guessed ahead, so a token
-//! is a step, and what a split adds to a token is what its hops cost.
+//! Machines drift: what counts is the ratio of two measurements that stand beside each other, and the median
+//! of many such pairs. All nodes of both binaries run all the time; those that are not asked do nothing. No
+//! token is guessed ahead, so a token is a step, and what a split adds to a token is what its hops cost.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,7 +21,8 @@ const RATIO_MIN: f64 = 0.98;
 /// Most that a hop may add to a token.
 const HOP_MS_MAX: f64 = 0.05;
 const CONTEXT: u32 = 512;
-/// Tokens of one answer. Those of a small model take milliseconds: answers are asked for until the time below has passed.
+/// Tokens of one answer. Those of a small model take milliseconds: answers are asked for until the time below
+/// has passed.
 const TOKENS: u32 = 128;
 const MEASURE: Duration = Duration::from_millis(500);
 const ANSWER_MAX: Duration = Duration::from_secs(300);

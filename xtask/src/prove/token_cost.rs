@@ -1,4 +1,5 @@
-//! What a token costs the machine, measured in a process of its own: it counts what it allocates, and is built as the simulator is.
+//! What a token costs the machine, measured in a process of its own: it counts what it allocates, and is
+//! built as the simulator is.
 
 use std::process::{Command, Stdio};
 

@@ -8,7 +8,8 @@ use anyhow::Context;
 use super::TESTS_ONLY;
 use super::tokens::{test_code, test_files, tokens};
 
-/// Lines of all files but those of tests and of crates that only tests use, without what stands under `#[cfg(test)]`.
+/// Lines of all files but those of tests and of crates that only tests use, without what stands under
+/// `#[cfg(test)]`.
 pub fn lines(files: &[PathBuf]) -> anyhow::Result<usize> {
     let mut sources = BTreeMap::new();
     for file in super::rust_files(files) {

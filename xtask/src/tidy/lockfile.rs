@@ -1,5 +1,5 @@
-//! `fuzz/` is a workspace of its own with a lockfile of its own: it has to hold the crates as they are here, in the versions that are
-//! tested here. Cargo itself would look at it only when somebody fuzzes.
+//! `fuzz/` is a workspace of its own with a lockfile of its own: it has to hold the crates as they are here,
+//! in the versions that are tested here. Cargo itself would look at it only when somebody fuzzes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

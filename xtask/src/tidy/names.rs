@@ -1,5 +1,5 @@
-//! Names that are our own where the field has one: the left column of the house's table of words. Those that stand are in
-//! `xtask/invented-names.txt`, a line each, and may only become fewer.
+//! Names that are our own where the field has one: the left column of the house's table of words. Those that
+//! stand are in `xtask/invented-names.txt`, a line each, and may only become fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Platform code is split by file: a `cfg` about the system or the processor stands on a `mod` or a `use`, never inside a
-//! function. In tests it may stand on a whole item as well.
+//! Platform code is split by file: a `cfg` about the system or the processor stands on a `mod` or a `use`,
+//! never inside a function. In tests it may stand on a whole item as well.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,8 @@ fn is_in(file: &Path, folder: &str) -> bool {
     file.components().any(|part| part.as_os_str() == folder)
 }
 
-/// Lines, from 1 on, and what is wrong there. For formatted code: what is inside something is indented further.
+/// Lines, from 1 on, and what is wrong there. For formatted code: what is inside something is indented
+/// further.
 fn find(text: &str, is_test: bool) -> Vec<(usize, &'static str)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut functions: Vec<usize> = Vec::new(); // how far their heads are indented
@@ -80,7 +81,8 @@ fn find(text: &str, is_test: bool) -> Vec<(usize, &'static str)> {
     found
 }
 
-/// Whether the line has a `cfg` of a platform, written as a macro or as an attribute, and on which line that ends.
+/// Whether the line has a `cfg` of a platform, written as a macro or as an attribute, and on which line that
+/// ends.
 fn platform_cfg(lines: &[&str], at: usize) -> Option<(bool, usize)> {
     ["cfg!", "#[cfg", "#![cfg", "cfg_attr"].into_iter().find_map(|name| {
         let start = format!("{name}(");
@@ -91,7 +93,8 @@ fn platform_cfg(lines: &[&str], at: usize) -> Option<(bool, usize)> {
     })
 }
 
-/// What stands between these brackets, up to the first comma if only that is the condition, and the line where it ends.
+/// What stands between these brackets, up to the first comma if only that is the condition, and the line
+/// where it ends.
 fn condition(lines: &[&str], (at, column): (usize, usize), to_comma: bool) -> (String, usize) {
     let (mut depth, mut text) = (1, String::new());
     for (number, line) in lines.iter().enumerate().skip(at) {

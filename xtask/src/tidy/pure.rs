@@ -1,5 +1,6 @@
-//! The pure crates: values in, values out. Their logic runs in a simulator, many nodes to a thread and the same for the same
-//! seed, so nothing in it may ask the system for anything, share memory between nodes, or depend on the order of a hash table.
+//! The pure crates: values in, values out. Their logic runs in a simulator, many nodes to a thread and the
+//! same for the same seed, so nothing in it may ask the system for anything, share memory between nodes, or
+//! depend on the order of a hash table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -65,8 +66,8 @@ fn read(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Walks what each pure crate needs, on any system and its build scripts included: that is what a lockfile tells. `needs` has the
-/// dependencies of our own crates, without those of their tests.
+/// Walks what each pure crate needs, on any system and its build scripts included: that is what a lockfile
+/// tells. `needs` has the dependencies of our own crates, without those of their tests.
 fn dependencies(lock: &Lock, needs: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut complaints = Vec::new();
     for pure in PURE.map(|name| format!("exo-{name}")) {

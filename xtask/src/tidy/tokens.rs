@@ -74,7 +74,8 @@ fn token_len(rest: &str, first: char) -> usize {
             let mut chars = rest[1..].chars();
             let (inside, next) = (chars.next(), chars.next());
             match inside {
-                // From the escape on, the quote that ends the character is the first one behind the escaped letter.
+                // From the escape on, the quote that ends the character is the first one behind the escaped
+                // letter.
                 Some('\\') => 3 + rest.get(3..).and_then(|tail| tail.find('\'')).map_or(0, |end| end + 1),
                 Some(letter) if next == Some('\'') => 2 + letter.len_utf8(),
                 _ => 1 + word(&rest[1..]),

@@ -33,7 +33,8 @@ pub fn check_lockfile(path: &Path) -> anyhow::Result<()> {
     answer(bad, packages.len() - 1, "installed")
 }
 
-/// Every package that a part of is in what browsers get: no exceptions, and its text must be there for the page to show.
+/// Every package that a part of is in what browsers get: no exceptions, and its text must be there for the
+/// page to show.
 pub fn check_bundled(path: &Path) -> anyhow::Result<()> {
     let list = read(path)?;
     let packages = list.as_array().context("the list of bundled packages is none")?;

@@ -8,7 +8,8 @@ use anyhow::Context;
 
 use crate::run;
 
-/// Of all files below these paths that git does not ignore, with their names, and of the Node that builds them.
+/// Of all files below these paths that git does not ignore, with their names, and of the Node that builds
+/// them.
 pub fn of(paths: &[&str]) -> anyhow::Result<String> {
     let mut args =
         vec!["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate", "--"];

@@ -15,7 +15,8 @@ pub fn take_system(system: Option<Value>, path: &str) -> Result<Option<ChatMessa
     Ok(Some(ChatMessage { role: "system".to_owned(), content, ..ChatMessage::default() }))
 }
 
-/// The conversation, and of each of its messages where it stands in the request. `may_end_with_answer`: it is only counted.
+/// The conversation, and of each of its messages where it stands in the request. `may_end_with_answer`: it is
+/// only counted.
 pub fn take_messages(
     values: Vec<Value>,
     may_end_with_answer: bool,
@@ -68,7 +69,8 @@ struct Turns {
 }
 
 impl Turns {
-    /// A text of `role`; it goes on with the message before it if that has the same role, as the dialect has it.
+    /// A text of `role`; it goes on with the message before it if that has the same role, as the dialect has
+    /// it.
     fn push(&mut self, role: &str, content: String, place: &str) {
         if let Some(last) = self.messages.last_mut().filter(|last| last.role == role) {
             join(&mut last.content, &content);

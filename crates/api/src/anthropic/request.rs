@@ -114,7 +114,8 @@ impl MessagesRequest {
         self
     }
 
-    /// What is asked of the tokenizer to count the prompt. `leaves_out_hosted_tools` is as in [`RequestContext`].
+    /// What is asked of the tokenizer to count the prompt. `leaves_out_hosted_tools` is as in
+    /// [`RequestContext`].
     pub fn into_count(self, leaves_out_hosted_tools: bool) -> Result<TokensRequest, BadParam> {
         self.hosted.left_out(leaves_out_hosted_tools)?;
         let opens_answer = self.messages.last().is_none_or(|last| last.role != "assistant");
@@ -308,8 +309,8 @@ fn take_thoughts_kept(management: Option<Value>) -> Result<Option<usize>, BadPar
     Ok(kept)
 }
 
-/// Leaves the thoughts of the last so many turns that have some. A turn is all that the assistant says and calls until the user
-/// speaks again.
+/// Leaves the thoughts of the last so many turns that have some. A turn is all that the assistant says and
+/// calls until the user speaks again.
 fn keep_thoughts(messages: &mut [ChatMessage], turns: usize) {
     let (mut seen, mut is_counted) = (0, false);
     for i in (0..messages.len()).rev() {

@@ -10,8 +10,8 @@ use crate::tools::{
     CALLS_MAX, LONG_NAME_LEN_MAX, TOOLS_MAX, check_distinct, check_name, check_parameters, tool_call,
 };
 
-/// The conversation. Results name no call in this dialect: each answers the first call that has no answer yet, of the tool that it
-/// names.
+/// The conversation. Results name no call in this dialect: each answers the first call that has no answer
+/// yet, of the tool that it names.
 pub fn take_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
     check_count("messages", "messages", values.len(), MESSAGES_MAX)?;
     let mut unanswered: Vec<(String, String)> = Vec::new();

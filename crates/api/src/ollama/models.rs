@@ -1,4 +1,5 @@
-//! Models, as `/api/tags`, `/api/ps` and `/api/show` tell of them, and the answers of `/api/pull` and `/api/version`.
+//! Models, as `/api/tags`, `/api/ps` and `/api/show` tell of them, and the answers of `/api/pull` and
+//! `/api/version`.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;

@@ -69,7 +69,8 @@ pub fn take_options(body: &mut Fields, table: Table) -> Result<Options, BadParam
     Ok(Options { sampling, stop, max_tokens, context_tokens })
 }
 
-/// Of the options of a request that only reads, the context that is asked for: all others are about generated tokens.
+/// Of the options of a request that only reads, the context that is asked for: all others are about generated
+/// tokens.
 pub fn take_context(body: &mut Fields, table: Table) -> Result<Option<u32>, BadParam> {
     let Some(options) = body.take_value("options") else { return Ok(None) };
     let mut fields = Fields::new(options, "options")?;

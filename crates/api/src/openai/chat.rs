@@ -12,8 +12,8 @@ use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reason
 use crate::request::{MESSAGES_MAX, RequestContext, check_count, check_results, join_parts, token_bound};
 use crate::table;
 
-/// Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask for
-/// nothing.
+/// Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask
+/// for nothing.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChatRequest {
     /// Name or id of a model.
@@ -32,7 +32,8 @@ pub struct ChatRequest {
     /// With `logprobs`: how many of the likeliest tokens to report, 0 to 20. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u8>,
-    /// What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by token.
+    /// What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by
+    /// token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub response_format: Option<Value>,

@@ -27,7 +27,8 @@ pub struct CompletionRequest {
     /// Upper bound of generated tokens per choice; 0 only with `echo`. Default 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// Report the probability of each token and of so many of the likeliest, 0 to 20; with `echo` of the prompt's too.
+    /// Report the probability of each token and of so many of the likeliest, 0 to 20; with `echo` of the
+    /// prompt's too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u8>,
     /// Begin each answer with the prompt. Default false.

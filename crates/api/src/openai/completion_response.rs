@@ -66,7 +66,8 @@ pub struct TextOffset {
 }
 
 impl TextOffset {
-    /// Where the token begins that `piece` is; behind it come the others. The parts of a character begin where it does.
+    /// Where the token begins that `piece` is; behind it come the others. The parts of a character begin
+    /// where it does.
     fn advance(&mut self, piece: &TokenPiece) -> u64 {
         let begins = self.chars;
         if piece.is_text {

@@ -131,7 +131,8 @@ fn finish(table: Table, mut fields: Fields, asked_in: &str) -> Result<(), BadPar
 /// The answer of `/tokenize`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct Tokenized {
-    /// The ids; with `with_pieces` objects of `id` and `piece`, which is text, or bytes where it is no text alone.
+    /// The ids; with `with_pieces` objects of `id` and `piece`, which is text, or bytes where it is no text
+    /// alone.
     #[schema(value_type = Vec<Object>)]
     pub tokens: TokenList,
     /// How many; to vLLM's body.

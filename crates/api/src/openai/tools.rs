@@ -1,4 +1,5 @@
-//! `tools`, `tool_choice` and `parallel_tool_calls`, from field to [`Tools`]; and calls in messages that come back.
+//! `tools`, `tool_choice` and `parallel_tool_calls`, from field to [`Tools`]; and calls in messages that come
+//! back.
 
 use serde_json::{Value, json};
 

@@ -70,7 +70,8 @@ pub struct Response {
 }
 
 impl Response {
-    /// What was said, as a message of the conversation that goes on from here. A call that was cut is not in it.
+    /// What was said, as a message of the conversation that goes on from here. A call that was cut is not in
+    /// it.
     pub fn said(&self) -> ChatMessage {
         let mut said = ChatMessage { role: "assistant".to_owned(), ..ChatMessage::default() };
         for item in &self.output {

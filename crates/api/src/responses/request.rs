@@ -234,7 +234,8 @@ fn take_metadata(fields: &mut Fields) -> Result<Map<String, Value>, BadParam> {
     Ok(metadata)
 }
 
-/// Whether probabilities are among what is to be included. The rest is of tools that do not run here, or comes in clear.
+/// Whether probabilities are among what is to be included. The rest is of tools that do not run here, or
+/// comes in clear.
 fn take_include(fields: &mut Fields) -> Result<bool, BadParam> {
     const LOGPROBS: &str = "message.output_text.logprobs";
     const NOTHING: [&str; 6] = [

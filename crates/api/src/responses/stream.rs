@@ -72,7 +72,8 @@ impl ResponseStream {
         out
     }
 
-    /// The end of an answer that failed. Clients take no event before the first: one that failed before it began begins with it.
+    /// The end of an answer that failed. Clients take no event before the first: one that failed before it
+    /// began begins with it.
     pub fn fail(&mut self, code: &str, message: &str) -> Vec<ResponseEvent> {
         let mut out = Vec::new();
         self.is_open = false;
@@ -87,7 +88,8 @@ impl ResponseStream {
         out
     }
 
-    /// The end of an answer that failed goes out whether or not there is room for it: without what may be of any size.
+    /// The end of an answer that failed goes out whether or not there is room for it: without what may be of
+    /// any size.
     fn forget_the_large(&mut self) {
         let response = &mut self.response;
         (response.output, response.tools, response.instructions) = (Vec::new(), Vec::new(), None);

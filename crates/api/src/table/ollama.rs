@@ -19,8 +19,8 @@ pub const OLLAMA_EMBEDDINGS: Table =
 pub const OLLAMA_NAMED: Table =
     Table { endpoint: "POST /api/show` and `POST /api/pull", fields: [NAMED_FIELDS, &[]] };
 
-/// The version of Ollama whose API is spoken here: the one that brought `logprobs`, the latest of the fields that are honoured.
-/// Clients refuse servers that name an older one than they need.
+/// The version of Ollama whose API is spoken here: the one that brought `logprobs`, the latest of the fields
+/// that are honoured. Clients refuse servers that name an older one than they need.
 pub const OLLAMA_VERSION: &str = "0.12.11";
 
 const TEXT_ONLY: &str = "models here read and write text";

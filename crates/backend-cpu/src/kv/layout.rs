@@ -4,15 +4,16 @@ use exo_types::KvDType;
 
 use exo_backend::KvShape;
 
-/// Positions of a block: 32 halves fill a cache line. Attention reduces block by block, so the last bits of its results
-/// hang on this number.
+/// Positions of a block: 32 halves fill a cache line. Attention reduces block by block, so the last bits of
+/// its results hang on this number.
 pub(crate) const BLOCK: usize = 32;
 /// Rows of values are filled up with zeros to a multiple of this: vectors of every width fit.
 const WIDTH_STEP: usize = 16;
 /// Every part of a block starts at a multiple of this: a cache line.
 const ALIGN: usize = 64;
 
-/// A cache in bytes. One layer, page and key-value head is a run of *blocks* of 32 positions (the last filled up):
+/// A cache in bytes. One layer, page and key-value head is a run of *blocks* of 32 positions (the last filled
+/// up):
 ///
 /// | part of a block | shape      | elements                                                                         |
 /// |-----------------|------------|----------------------------------------------------------------------------------|
@@ -23,9 +24,9 @@ const ALIGN: usize = 64;
 ///
 /// A block is read from front to back by one piece of attention: a single stream of memory.
 ///
-/// A page's layers lie side by side, so that memory comes with the tokens that fill it. Layer by layer, all of them would reach
-/// a new 2 MiB of theirs in the same step, and the system clears each before it gives it: with 28 layers that took 180 ms every 512
-/// tokens, in which all streams waited.
+/// A page's layers lie side by side, so that memory comes with the tokens that fill it. Layer by layer, all
+/// of them would reach a new 2 MiB of theirs in the same step, and the system clears each before it gives it:
+/// with 28 layers that took 180 ms every 512 tokens, in which all streams waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvLayout {
     pub(crate) dtype: KvDType,

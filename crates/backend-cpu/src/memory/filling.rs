@@ -36,7 +36,8 @@ impl Filling {
     #[inline(always)]
     pub(crate) fn filled(&self) -> &[u8] {
         let len = self.filled.load(Ordering::Acquire);
-        // SAFETY: `len` bytes of the slice, which is ours, were written before `filled` said so, and `fill` writes behind them only.
+        // SAFETY: `len` bytes of the slice, which is ours, were written before `filled` said so, and `fill`
+        // writes behind them only.
         unsafe { std::slice::from_raw_parts(self.start(), len) }
     }
 
@@ -46,7 +47,8 @@ impl Filling {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.filled.load(Ordering::Relaxed);
         let len = len.min(self.len() - at);
-        // SAFETY: within the slice and behind what is filled, so nobody reads it; the turn keeps other writers out.
+        // SAFETY: within the slice and behind what is filled, so nobody reads it; the turn keeps other
+        // writers out.
         write(unsafe { std::slice::from_raw_parts_mut(self.start().add(at), len) });
         self.filled.store(at + len, Ordering::Release);
     }

@@ -7,7 +7,8 @@ use super::{HUGE_PAGE, PageSize};
 
 /// At least `len` zero bytes from a multiple of [`HUGE_PAGE`] on, and how many. `None` if the system refuses.
 ///
-/// What is no whole large page at the end is in small ones: a megabyte in a large page of its own would cost two.
+/// What is no whole large page at the end is in small ones: a megabyte in a large page of its own would cost
+/// two.
 pub(super) fn map(len: usize, pages: PageSize) -> Option<(NonNull<u8>, usize)> {
     let (small, huge) =
         (len.checked_next_multiple_of(page_bytes())?, len.checked_next_multiple_of(HUGE_PAGE)?);
@@ -29,9 +30,9 @@ fn page_bytes() -> usize {
 /// Pages that the administrator set aside, if enough are free.
 fn explicit(len: usize) -> Option<NonNull<u8>> {
     let start = anonymous(len, libc::MAP_HUGETLB | libc::MAP_HUGE_2MB)?;
-    // Taken at once: a control group without leave for them lets us map them and kills at the first touch. Kernels that cannot
-    // take them at once (before 5.14) go without.
-    // SAFETY: the mapping is ours and its memory is plain.
+    // Taken at once: a control group without leave for them lets us map them and kills at the first touch.
+    // Kernels that cannot take them at once (before 5.14) go without. SAFETY: the mapping is ours and its
+    // memory is plain.
     if unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_POPULATE_WRITE) } == 0 {
         return Some(start);
     }
@@ -44,7 +45,8 @@ fn explicit(len: usize) -> Option<NonNull<u8>> {
 fn advised(len: usize, advice: libc::c_int) -> Option<NonNull<u8>> {
     let base = anonymous(len.checked_add(HUGE_PAGE)?, 0)?;
     let before = base.as_ptr().align_offset(HUGE_PAGE);
-    // SAFETY: `before` is below HUGE_PAGE, so `len` bytes fit behind it; what lies before and after them is ours and unused.
+    // SAFETY: `before` is below HUGE_PAGE, so `len` bytes fit behind it; what lies before and after them is
+    // ours and unused.
     unsafe {
         let start = base.add(before);
         if before > 0 {
@@ -85,14 +87,16 @@ pub(super) unsafe fn discard(start: NonNull<u8>, len: usize) {
     unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) };
 }
 
-/// About how much of what [`map`] gave is not in memory: one page in the middle of every 2 MiB stands for them.
+/// About how much of what [`map`] gave is not in memory: one page in the middle of every 2 MiB stands for
+/// them.
 pub(super) fn untouched_bytes(mapped: Range<usize>) -> u64 {
     let page = page_bytes();
     let untouched = |start: usize| {
         let len = (mapped.end - start).min(HUGE_PAGE);
         let middle = start + len / 2 / page * page;
         let mut residence = 1u8;
-        // SAFETY: the kernel looks up an address, which need not be mapped, and writes the one byte that stands for one page.
+        // SAFETY: the kernel looks up an address, which need not be mapped, and writes the one byte that
+        // stands for one page.
         let asked = unsafe { libc::mincore(middle as *mut libc::c_void, 1, (&raw mut residence).cast()) };
         if asked == 0 && residence & 1 == 0 { len as u64 } else { 0 }
     };
@@ -104,8 +108,8 @@ pub(super) fn huge_bytes(ranges: &[Range<usize>]) -> Option<u64> {
     count(&std::fs::read_to_string("/proc/self/smaps").ok()?, ranges)
 }
 
-/// Adds up what `smaps` says of the areas that `ranges` touch. The kernel joins neighbouring areas, so that one may
-/// reach beyond them: it counts for no more than it has in common with them.
+/// Adds up what `smaps` says of the areas that `ranges` touch. The kernel joins neighbouring areas, so that
+/// one may reach beyond them: it counts for no more than it has in common with them.
 fn count(smaps: &str, ranges: &[Range<usize>]) -> Option<u64> {
     let mut total = 0;
     let mut common = 0;

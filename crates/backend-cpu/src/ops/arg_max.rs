@@ -8,15 +8,16 @@ use crate::simd::{Kernel, Simd};
 /// Elements looked at before it is known whether the greatest is among them.
 const BLOCK: usize = 4096;
 
-/// `out[r] = i`: where the greatest `x[r, i]` is, the lowest i among equals; `-1 - i` of the first that is not finite.
+/// `out[r] = i`: where the greatest `x[r, i]` is, the lowest i among equals; `-1 - i` of the first that is
+/// not finite.
 ///
 /// | operand | shape    | layout          | type |
 /// |---------|----------|-----------------|------|
 /// | `x`     | `[R, V]` | rows contiguous | f32  |
 /// | `out`   | `[R]`    | contiguous      | f32  |
 ///
-/// Floats are compared as whole numbers in the same order, which vectors do without a thought for NaN. Cost: reads a row once,
-/// and one block of it twice.
+/// Floats are compared as whole numbers in the same order, which vectors do without a thought for NaN. Cost:
+/// reads a row once, and one block of it twice.
 pub(super) fn arg_max(turn: &Turn<'_>, level: Level, out: &mut [f32], x: &[f32], width: usize) {
     let rows = (PARALLEL_ELEMENTS_MIN / width).max(1);
     turn.chunks_mut(out, rows, |i, out| {
@@ -46,7 +47,8 @@ impl Kernel for Row<'_> {
     }
 }
 
-/// A number in the order of the floats: above 0, the same for 0 and -0, and the greatest of all for what is not finite.
+/// A number in the order of the floats: above 0, the same for 0 and -0, and the greatest of all for what is
+/// not finite.
 #[inline(always)]
 fn rank(x: f32) -> u32 {
     let bits = x.to_bits();

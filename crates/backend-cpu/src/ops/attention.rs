@@ -1,4 +1,5 @@
-//! Attention over paged keys and values. Here: what it computes and how it is shared out; [`tile`] has the arithmetic.
+//! Attention over paged keys and values. Here: what it computes and how it is shared out; [`tile`] has the
+//! arithmetic.
 
 mod split;
 mod tile;
@@ -33,19 +34,19 @@ pub(super) struct Asked<'a> {
 /// | `q`, `out` | `[T, H, D]` | rows contiguous         | f32    |
 /// | cache      |             | [`crate::kv::KvLayout`] | stored |
 ///
-/// A query's positions are reduced block by block, in order, keeping the largest score so far and rescaling what there is
-/// when a block holds a larger one (online softmax); sixteen blocks make a span, and spans are added up in order. Within
-/// a block nothing depends on lanes or on other queries, so a row's bits are those of its own positions and P alone,
-/// the same in decode and prefill, on AVX2 and AVX-512.
+/// A query's positions are reduced block by block, in order, keeping the largest score so far and rescaling
+/// what there is when a block holds a larger one (online softmax); sixteen blocks make a span, and spans are
+/// added up in order. Within a block nothing depends on lanes or on other queries, so a row's bits are those
+/// of its own positions and P alone, the same in decode and prefill, on AVX2 and AVX-512.
 ///
-/// A piece of work is some neighbouring rows of one sequence with all the query heads of one key-value head, of several where
-/// the rows are few, or one span of that where a piece is longer than a thread's fair part. A tile of queries multiplies while it
-/// converts, so prefill needs no converted copy. Cost: decode reads each page once for all query heads of its heads and is
-/// bound by that; prefill by multiply-adds.
+/// A piece of work is some neighbouring rows of one sequence with all the query heads of one key-value head,
+/// of several where the rows are few, or one span of that where a piece is longer than a thread's fair part.
+/// A tile of queries multiplies while it converts, so prefill needs no converted copy. Cost: decode reads
+/// each page once for all query heads of its heads and is bound by that; prefill by multiply-adds.
 ///
-/// The ladder: one thread of a Sapphire Rapids, AVX-512, `--example attention`; decode at depth 4,096 as part of the read
-/// bandwidth, and a chunk of 256 rows up to 2,048 in GFLOP/s (a peak of 225); F16 and Q8, heads of Qwen3-0.6B (16 on 8, 128
-/// wide) and of Llama-3.2-1B (32 on 8, 64 wide):
+/// The ladder: one thread of a Sapphire Rapids, AVX-512, `--example attention`; decode at depth 4,096 as part
+/// of the read bandwidth, and a chunk of 256 rows up to 2,048 in GFLOP/s (a peak of 225); F16 and Q8, heads
+/// of Qwen3-0.6B (16 on 8, 128 wide) and of Llama-3.2-1B (32 on 8, 64 wide):
 ///
 /// | variant | decode, Qwen | Llama | prefill, Qwen | Llama |
 /// |---|---|---|---|---|
@@ -56,11 +57,12 @@ pub(super) struct Asked<'a> {
 /// | without a test: keys ask for the values, values for the next keys; near ones in a second step | 0.81, 0.60 | 0.76, 0.50 | 117, 104 | 105, 92 |
 /// | the same without the second step | 0.80, 0.58 | 0.77, 0.45 | 120, 103 | 101, 90 |
 ///
-/// The last but one it is. AVX2, first rung and this one: decode 0.36, 0.27 and 0.30, 0.19 before, 0.71, 0.58 and 0.58,
-/// 0.36 now; prefill 66, 68 and 57, 58 before, 80, 69 and 65, 59 now. Two threads that share out spans of all heads and not heads
-/// of all spans read 0.71 and 0.61 of F16 at 4,096, not 0.61 and 0.49. Finding the largest score by shuffles and not through memory
-/// changed nothing that could be measured. Loops alone, out of the cache, take 0.4 of the time that memory does for Qwen's F16; products
-/// of halves or BF16 would round what f32 keeps, and `vdpbf16ps` is no faster (decision 0021). With Q8 conversions bind: two
+/// The last but one it is. AVX2, first rung and this one: decode 0.36, 0.27 and 0.30, 0.19 before, 0.71, 0.58
+/// and 0.58, 0.36 now; prefill 66, 68 and 57, 58 before, 80, 69 and 65, 59 now. Two threads that share out
+/// spans of all heads and not heads of all spans read 0.71 and 0.61 of F16 at 4,096, not 0.61 and 0.49.
+/// Finding the largest score by shuffles and not through memory changed nothing that could be measured. Loops
+/// alone, out of the cache, take 0.4 of the time that memory does for Qwen's F16; products of halves or BF16
+/// would round what f32 keeps, and `vdpbf16ps` is no faster (decision 0021). With Q8 conversions bind: two
 /// instructions for each vector.
 ///
 /// Sources: Vaswani et al. 2017, arXiv:1706.03762; Milakov & Gimelshein 2018, arXiv:1805.02867.
@@ -80,7 +82,8 @@ pub(super) fn attention(
     Ok(())
 }
 
-/// The work of a step, cut so that as many neighbouring heads as possible come together, and every thread has something.
+/// The work of a step, cut so that as many neighbouring heads as possible come together, and every thread has
+/// something.
 fn pieces<'a>(step: &'a Step<'a>, kv_heads: usize, threads: usize) -> Vec<Piece<'a>> {
     let runs = step.runs();
     // A piece that is long is shared out by its spans.
@@ -95,8 +98,8 @@ fn pieces<'a>(step: &'a Step<'a>, kv_heads: usize, threads: usize) -> Vec<Piece<
     runs.into_iter().flat_map(of).collect()
 }
 
-/// How dear a piece is that is not left to one thread. There are fewer of these than twice the threads, whatever the step, which
-/// bounds the memory for their spans' sums.
+/// How dear a piece is that is not left to one thread. There are fewer of these than twice the threads,
+/// whatever the step, which bounds the memory for their spans' sums.
 fn cost_whole_max(costs: impl Iterator<Item = usize>, threads: usize) -> usize {
     if threads == 1 { usize::MAX } else { costs.sum::<usize>() / (2 * threads) }
 }
@@ -123,7 +126,8 @@ fn share_out(turn: &Turn<'_>, level: Level, pieces: &[Piece<'_>], out: &SendPtr<
             (piece, None) => whole(level, piece, out, scratch),
             (piece, Some((span, first))) => {
                 let len = piece.records_len();
-                // SAFETY: `parts` cuts `records` into disjoint runs of `records_len`, one for each span of this job.
+                // SAFETY: `parts` cuts `records` into disjoint runs of `records_len`, one for each span of
+                // this job.
                 let records = unsafe { std::slice::from_raw_parts_mut(start.get().add(first), len) };
                 one_span(level, piece, span, records, scratch);
             }
@@ -152,7 +156,8 @@ mod tests {
             let whole_max = cost_whole_max(costs.iter().copied(), threads);
             costs.iter().filter(|cost| **cost > whole_max).count()
         };
-        // A chunk of 512 rows at a depth of 32,768, 16 heads on 8: 21 runs of 24 rows and one of 8, which takes the heads by threes.
+        // A chunk of 512 rows at a depth of 32,768, 16 heads on 8: 21 runs of 24 rows and one of 8, which
+        // takes the heads by threes.
         let chunk = [vec![1024; 168], vec![3072, 3072, 2048]].concat();
         assert_eq!((long(&chunk, 1), long(&chunk, 2), long(&chunk, 32)), (0, 0, 2));
         // One long decode beside it, and a decode alone.

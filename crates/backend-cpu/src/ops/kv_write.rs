@@ -15,8 +15,9 @@ use crate::pool::{SendPtr, Turn};
 /// | `k`, `v` | `[T, K, D]` | rows contiguous         | f32    |
 /// | `kv`     |             | [`crate::kv::KvLayout`] | stored |
 ///
-/// Halves are rounded to nearest, ties to even; Q8 as [`exo_types::KvDType::Q8`] says. Fails before it writes if a
-/// page is not in the table or the cache. Cost: a key's elements go to as many cache lines; threads take heads.
+/// Halves are rounded to nearest, ties to even; Q8 as [`exo_types::KvDType::Q8`] says. Fails before it writes
+/// if a page is not in the table or the cache. Cost: a key's elements go to as many cache lines; threads take
+/// heads.
 pub(super) fn kv_write(
     turn: &Turn<'_>,
     level: Level,
@@ -35,8 +36,8 @@ pub(super) fn kv_write(
             let (block, slot) = paging.block(layout, t, head, paging.position(t));
             let row = (t * heads + head) * d..(t * heads + head + 1) * d;
             assert!(block + layout.block_bytes() <= len);
-            // SAFETY: in bounds by the assertion; the cache is borrowed mutably here, and no other piece has blocks of
-            // this head.
+            // SAFETY: in bounds by the assertion; the cache is borrowed mutably here, and no other piece has
+            // blocks of this head.
             let block =
                 unsafe { std::slice::from_raw_parts_mut(start.get().add(block), layout.block_bytes()) };
             level.dispatch(WriteRow { layout, block, slot, key: &k[row.clone()], value: &v[row] });

@@ -13,7 +13,8 @@ use crate::pool::Turn;
 use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 use crate::storage::{CpuWeight, Reading};
 
-/// Bytes of weights that one piece of work reads: enough to be worth sharing out, few enough to share out evenly.
+/// Bytes of weights that one piece of work reads: enough to be worth sharing out, few enough to share out
+/// evenly.
 const TASK_BYTES: usize = 64 << 10;
 /// Multiply-adds below which one thread does it all.
 const PARALLEL_PRODUCTS_MIN: usize = 1 << 15;
@@ -44,10 +45,10 @@ pub(super) struct Product<'a> {
 /// | `bias`  | `[N]`    | contiguous                                      | f32    |
 /// | `out`   | `[T, N]` | rows contiguous, not `x`                        | f32    |
 ///
-/// Quantised types that have a packing ([`crate::packed`]) are multiplied by rows rounded to eight bits and BF16 by rows rounded
-/// to sixteen, once for all of `products`, with the formulas of [`crate::products`]; F32, F16 and the others by `x` as it is
-/// ([`float`]). Cost: decode reads the weights once and is bound by that; prefill by multiply-adds. Threads take runs of weight
-/// rows.
+/// Quantised types that have a packing ([`crate::packed`]) are multiplied by rows rounded to eight bits and
+/// BF16 by rows rounded to sixteen, once for all of `products`, with the formulas of [`crate::products`];
+/// F32, F16 and the others by `x` as it is ([`float`]). Cost: decode reads the weights once and is bound by
+/// that; prefill by multiply-adds. Threads take runs of weight rows.
 pub(super) fn matmul(
     turn: &Turn<'_>,
     level: Level,
@@ -132,7 +133,8 @@ impl<'a> Columns<'a> {
         let at = row * self.width + col;
         assert!(col + values.len() <= self.width && at + values.len() <= self.len);
         let (groups, rest) = values.as_chunks::<GROUP_ROWS>();
-        // SAFETY: in bounds by the assertion, borrowed mutably by `new`, this thread's own by the caller's promise.
+        // SAFETY: in bounds by the assertion, borrowed mutably by `new`, this thread's own by the caller's
+        // promise.
         unsafe {
             let start = self.start.add(at);
             // Of a length that is known: stores, and no call.

@@ -56,7 +56,8 @@ impl<'a> Paging<'a> {
         window.map_or(0, |window| (last + 1).saturating_sub(window as usize))..=last
     }
 
-    /// The block of row `t`'s sequence and a head that holds `position`, as its first byte, and the slot in it.
+    /// The block of row `t`'s sequence and a head that holds `position`, as its first byte, and the slot in
+    /// it.
     pub(super) fn block(&self, layout: &KvLayout, t: usize, head: usize, position: usize) -> (usize, usize) {
         let (column, slot) = (position / self.shape.page_tokens, position % self.shape.page_tokens);
         let page = self.table[self.sequence(t) * self.pages_per_sequence + column] as usize;

@@ -14,9 +14,9 @@ use exo_backend::RopeStyle;
 /// | `positions`   | `[T]`             | contiguous      | u32  |
 /// | `frequencies` | `[rotary/2]`      | contiguous      | f32  |
 ///
-/// The angle is rounded to f32, as the reference implementations do: at position 100 000 that rounding is worth
-/// 4 milliradians, and agreeing with them matters more than being right. Its sine and cosine are taken in f64 and
-/// rounded once, so they are the same on every machine. Source: Su et al. 2021, arXiv:2104.09864.
+/// The angle is rounded to f32, as the reference implementations do: at position 100 000 that rounding is
+/// worth 4 milliradians, and agreeing with them matters more than being right. Its sine and cosine are taken
+/// in f64 and rounded once, so they are the same on every machine. Source: Su et al. 2021, arXiv:2104.09864.
 pub(super) fn rope(
     turn: &Turn<'_>,
     x: &mut [f32],

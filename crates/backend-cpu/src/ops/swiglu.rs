@@ -9,8 +9,8 @@ use crate::simd::{F32Row, Kernel, LANES_MAX, Simd, exp, load_tail};
 ///
 /// `gate[i] = gate[i] / (1 + exp(-gate[i])) · up[i]`, elementwise; both contiguous and of one length.
 ///
-/// [`exp`] is our own, so the result does not hang on the system's library. A very negative gate gives nearly 0.
-/// Source: Shazeer 2020, arXiv:2002.05202.
+/// [`exp`] is our own, so the result does not hang on the system's library. A very negative gate gives
+/// nearly 0. Source: Shazeer 2020, arXiv:2002.05202.
 pub(super) fn swiglu(turn: &Turn<'_>, level: Level, gate: &mut [f32], up: &[f32]) {
     turn.chunks_mut(gate, PARALLEL_ELEMENTS_MIN, |i, gate| {
         let first = i * PARALLEL_ELEMENTS_MIN;

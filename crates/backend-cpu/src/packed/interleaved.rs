@@ -1,8 +1,9 @@
 //! F32 and F16 with sixteen rows side by side: what one vector multiplies by an element of `x`.
 //!
-//! Groups of sixteen rows one after the other, the last filled up with rows of zeros. Within a group the sixteen elements
-//! of a column lie together, row by row: element `[n, k]` of K columns is number `(n / 16 · K + k) · 16 + n mod 16`.
-//! Decode reads a group as one stream, and no sum of a product crosses lanes.
+//! Groups of sixteen rows one after the other, the last filled up with rows of zeros. Within a group the
+//! sixteen elements of a column lie together, row by row: element `[n, k]` of K columns is number
+//! `(n / 16 · K + k) · 16 + n mod 16`. Decode reads a group as one stream, and no sum of a product crosses
+//! lanes.
 
 use bytemuck::Pod;
 use exo_types::DType;
@@ -18,8 +19,8 @@ pub(crate) const fn is_interleaved(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16)
 }
 
-/// Interleaves 1 to 16 rows as they are stored, one after another in `rows`; `out` is a group. Rows that are not there
-/// become zeros.
+/// Interleaves 1 to 16 rows as they are stored, one after another in `rows`; `out` is a group. Rows that are
+/// not there become zeros.
 ///
 /// Panics unless the type is [`is_interleaved`] and the lengths fit.
 pub(crate) fn interleave_group(dtype: DType, cols: usize, rows: &[u8], out: &mut [u8]) {

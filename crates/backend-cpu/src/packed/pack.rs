@@ -1,8 +1,9 @@
 //! From the file's blocks to groups.
 //!
-//! Four rows at a time: their words of one number are neighbours in a line and are stored together, so that what remains is
-//! turning squares of four words around, which compilers do in registers. A block's quants are moved as words of four, all four
-//! bytes at once; only the bits above the nibbles need more than a shift and a mask.
+//! Four rows at a time: their words of one number are neighbours in a line and are stored together, so that
+//! what remains is turning squares of four words around, which compilers do in registers. A block's quants
+//! are moved as words of four, all four bytes at once; only the bits above the nibbles need more than a shift
+//! and a mask.
 
 use exo_types::DType;
 
@@ -14,8 +15,8 @@ use crate::scales_6_bit;
 /// Rows that are packed together.
 const ROWS: usize = 4;
 
-/// Packs up to sixteen rows of `cols` columns as they are stored, one after another in `rows`. Rows that are not
-/// there become zeros: their products are finite and nobody reads them.
+/// Packs up to sixteen rows of `cols` columns as they are stored, one after another in `rows`. Rows that are
+/// not there become zeros: their products are finite and nobody reads them.
 ///
 /// Panics unless `rows` are 1 to 16 whole rows and `out` is one group.
 pub(crate) fn pack_group(dtype: DType, cols: usize, rows: &[u8], out: &mut [Line]) {
@@ -53,8 +54,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Calls `put` with block after block of the file, of SIZE bytes, of every four rows. The last may be a part of one, and
-    /// is filled up with zeros.
+    /// Calls `put` with block after block of the file, of SIZE bytes, of every four rows. The last may be a
+    /// part of one, and is filled up with zeros.
     #[inline(always)]
     fn pack<const SIZE: usize>(
         &self,
@@ -250,7 +251,8 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
 /// Bit 4j + b to bit j of byte b.
 #[inline(always)]
 fn spread_fifth_bits(bits: u32) -> u32 {
-    // The multiplication puts bit b of four also at b + 7, b + 14 and b + 21; the mask keeps the one in byte b.
+    // The multiplication puts bit b of four also at b + 7, b + 14 and b + 21; the mask keeps the one in byte
+    // b.
     let spread = |j: u32| ((bits >> (4 * j) & 15).wrapping_mul(0x0020_4081) & 0x0101_0101) << j;
     (0..8).fold(0, |all, j| all | spread(j))
 }

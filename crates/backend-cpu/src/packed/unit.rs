@@ -2,19 +2,22 @@
 
 use crate::packed::BLOCK;
 
-/// What lies between the biased exponent of a unit and that of elements which are rounded by no bit: an element of exponent e
-/// is its fifteen bits `0x4000 | fraction << 7`, shifted down by `unit + EXPONENT_LESS_UNIT - e`, in units.
+/// What lies between the biased exponent of a unit and that of elements which are rounded by no bit: an
+/// element of exponent e is its fifteen bits `0x4000 | fraction << 7`, shifted down by
+/// `unit + EXPONENT_LESS_UNIT - e`, in units.
 pub(crate) const EXPONENT_LESS_UNIT: u32 = 14;
-/// The most that the magnitudes of a block add up to, in units: below 2^16 less the half unit by which each may be rounded up.
+/// The most that the magnitudes of a block add up to, in units: below 2^16 less the half unit by which each
+/// may be rounded up.
 const SUM_MAX: f32 = 65504.0;
-/// Biased exponents of the smallest unit, and of the first magnitude that counts as not finite: 2^-119 and 2^120.
+/// Biased exponents of the smallest unit, and of the first magnitude that counts as not finite: 2^-119 and
+/// 2^120.
 const UNIT_MIN: u32 = 127 - 119;
 const EXPONENT_END: u32 = 127 + 120;
 /// NaN as BF16.
 const NAN: u16 = 0x7fc0;
 
-/// The unit of 32 columns of a row as BF16: as [`exo_backend::Activations::Rounded16`] defines it, NaN where an element is too
-/// large.
+/// The unit of 32 columns of a row as BF16: as [`exo_backend::Activations::Rounded16`] defines it, NaN where
+/// an element is too large.
 #[inline(always)]
 pub(super) fn unit(block: &[u8; 2 * BLOCK]) -> [u8; 2] {
     // Eight lanes, in registers of every x86-64 processor.

@@ -76,7 +76,8 @@ fn stored_words(group: &Group<'_>, block: usize, row: usize) -> [u32; 8] {
     })
 }
 
-/// Row `row` of a group in f32: the values that [`crate::quant::dequantise_row`] gives for the stored row, bit by bit.
+/// Row `row` of a group in f32: the values that [`crate::quant::dequantise_row`] gives for the stored row,
+/// bit by bit.
 ///
 /// Panics unless `out` is one row.
 pub(crate) fn unpack_row(group: &Group<'_>, row: usize, out: &mut [f32]) {

@@ -1,15 +1,18 @@
 //! Where jobs are posted, claimed and reported.
 //!
-//! One word says which job is the newest (its *generation*) and how many workers sleep. Beside it stand two job
-//! descriptions, used in turn, so that a worker which reads the previous one late never sees it half overwritten.
+//! One word says which job is the newest (its *generation*) and how many workers sleep. Beside it stand two
+//! job descriptions, used in turn, so that a worker which reads the previous one late never sees it half
+//! overwritten.
 //!
-//! Each thread has a *seat* with the number of pieces claimed from its share, tagged with the generation. Claiming is a
-//! compare-and-swap on that word by whoever wants a piece, and it is all a worker does to take part: nobody registers.
+//! Each thread has a *seat* with the number of pieces claimed from its share, tagged with the generation.
+//! Claiming is a compare-and-swap on that word by whoever wants a piece, and it is all a worker does to take
+//! part: nobody registers.
 //!
-//! Why a claimed piece's `work` is alive: the caller leaves a job only when all of its pieces are done. A claim tagged
-//! with the job's own generation succeeds only while a piece of that share is unclaimed, hence not done, hence the
-//! caller is still there. Once a share is claimed whole its tag is never older than the job: a worker that
-//! comes late with an old description finds every share it knows of taken, or tagged by a later job, and touches nothing.
+//! Why a claimed piece's `work` is alive: the caller leaves a job only when all of its pieces are done. A
+//! claim tagged with the job's own generation succeeds only while a piece of that share is unclaimed, hence
+//! not done, hence the caller is still there. Once a share is claimed whole its tag is never older than the
+//! job: a worker that comes late with an old description finds every share it knows of taken, or tagged by a
+//! later job, and touches nothing.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -102,7 +105,8 @@ impl Board {
         self.seats.len()
     }
 
-    /// Posts a job and wakes sleepers. Only by the thread whose turn it is, which must stay until all is done.
+    /// Posts a job and wakes sleepers. Only by the thread whose turn it is, which must stay until all is
+    /// done.
     pub(super) fn publish<F: Fn(usize) + Sync>(&self, generation: u64, pieces: usize, work: &F) -> Job {
         /// # Safety
         /// `work` is a `&F` that is alive.
@@ -114,8 +118,8 @@ impl Board {
         let job = Job { generation, pieces, work: (&raw const *work).cast(), call: call::<F> };
         let Post { state, jobs } = &self.post.0;
         let slot = &jobs[(generation & 1) as usize];
-        // A reader that sees one of the following stores also sees the generation posted before this one, and so
-        // knows that the description it was reading is gone.
+        // A reader that sees one of the following stores also sees the generation posted before this one, and
+        // so knows that the description it was reading is gone.
         fence(Ordering::Release);
         slot.pieces.store(pieces, Ordering::Relaxed);
         slot.work.store(job.work.cast_mut(), Ordering::Relaxed);
@@ -135,7 +139,8 @@ impl Board {
         let pieces = slot.pieces.load(Ordering::Relaxed);
         let work = slot.work.load(Ordering::Relaxed);
         let call = slot.call.load(Ordering::Relaxed);
-        // With the fence in `publish`: had one of these loads seen a later description, the next one sees a later generation.
+        // With the fence in `publish`: had one of these loads seen a later description, the next one sees a
+        // later generation.
         fence(Ordering::Acquire);
         if generation_of(state.load(Ordering::Relaxed)) != generation & (u64::MAX >> COUNT_BITS) {
             return None;
@@ -145,11 +150,12 @@ impl Board {
         Some(Job { generation, pieces, work, call })
     }
 
-    /// Works on `job` until every piece is claimed: first this seat's share, then the others'. Returns how many pieces
-    /// this thread did.
+    /// Works on `job` until every piece is claimed: first this seat's share, then the others'. Returns how
+    /// many pieces this thread did.
     ///
     /// # Safety
-    /// `job` is as [`Board::publish`] or [`Board::read`] gave it, and its caller returns only when all pieces are done.
+    /// `job` is as [`Board::publish`] or [`Board::read`] gave it, and its caller returns only when all pieces
+    /// are done.
     pub(super) unsafe fn take_part(&self, seat: usize, job: &Job) -> u64 {
         let done = Cell::new(0);
         let work = || {
@@ -216,7 +222,8 @@ impl Board {
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits for a job newer than `seen`: awake for as long as `patience` says, then asleep. `None` when the pool ends.
+    /// Waits for a job newer than `seen`: awake for as long as `patience` says, then asleep. `None` when the
+    /// pool ends.
     pub(super) fn next_job(&self, seat: usize, seen: u64, patience: Patience) -> Option<u64> {
         let state = &self.post.0.state;
         loop {
@@ -274,8 +281,8 @@ impl Board {
 }
 
 impl Job {
-    /// How many generations ago `tag` was, negative for one still to come. Wrong only for a share that no job has touched for 2^39
-    /// jobs: 15 hours of nothing but empty jobs with fewer pieces than threads.
+    /// How many generations ago `tag` was, negative for one still to come. Wrong only for a share that no job
+    /// has touched for 2^39 jobs: 15 hours of nothing but empty jobs with fewer pieces than threads.
     fn age_of(&self, tag: u64) -> i64 {
         (self.generation.wrapping_sub(tag) << COUNT_BITS) as i64
     }

@@ -128,7 +128,8 @@ fn pools_come_and_go_awake_or_asleep() {
     }
 }
 
-/// Six pools of two threads each on whatever cores there are: more watchers than cores, and everybody gets on.
+/// Six pools of two threads each on whatever cores there are: more watchers than cores, and everybody gets
+/// on.
 #[test]
 fn many_pools_on_the_same_cores_all_make_progress() {
     let start = Instant::now();

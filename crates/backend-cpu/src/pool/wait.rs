@@ -3,10 +3,12 @@
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 
-/// From the end of a job to sleep. Twice what waking takes: longer gaps cost little by waking, shorter ones nothing.
+/// From the end of a job to sleep. Twice what waking takes: longer gaps cost little by waking, shorter ones
+/// nothing.
 const WATCH_MAX: Duration = Duration::from_micros(50);
-/// The part of it in which the core is kept. After it, each look is followed by an offer of the core to whoever waits for it: when
-/// several nodes share a machine, the one that works must not wait for one that watches.
+/// The part of it in which the core is kept. After it, each look is followed by an offer of the core to
+/// whoever waits for it: when several nodes share a machine, the one that works must not wait for one that
+/// watches.
 const KEEP_CORE: Duration = Duration::from_micros(5);
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 32;

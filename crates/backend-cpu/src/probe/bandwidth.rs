@@ -18,7 +18,8 @@ use crate::memory::{Block, Heap, PageSize};
 
 /// Many times the last-level cache of a processor that a model's weights do not fit into either.
 const BUFFER_BYTES: usize = 256 << 20;
-/// The least that is still worth a measurement; a machine with little memory gives a sixteenth of what is free.
+/// The least that is still worth a measurement; a machine with little memory gives a sixteenth of what is
+/// free.
 const BUFFER_BYTES_MIN: usize = 32 << 20;
 /// For one reading. Every loop runs at least once, whatever it takes.
 const READ_TIME: Duration = Duration::from_millis(100);
@@ -71,8 +72,8 @@ impl BandwidthProbe {
         self.heap.huge_bytes().map(|huge| huge as f64 / self.bytes() as f64)
     }
 
-    /// Reads with `threads` threads (at most one per processor), each its own part, for about 100 ms: the fastest
-    /// pass of the fastest loop.
+    /// Reads with `threads` threads (at most one per processor), each its own part, for about 100 ms: the
+    /// fastest pass of the fastest loop.
     pub fn read(&self, threads: usize) -> Reading {
         let kernels = kernels();
         let words = &*self.words;
@@ -118,9 +119,9 @@ struct Kernel {
     run: Loop,
 }
 
-/// The loops this processor can run. Which is fastest differs by machine and by the number of threads: wider loads
-/// ask for more at once, two streams keep two of the prefetchers busy, and asking for the page after this one gets
-/// past the 4 KiB boundary at which hardware prefetchers stop.
+/// The loops this processor can run. Which is fastest differs by machine and by the number of threads: wider
+/// loads ask for more at once, two streams keep two of the prefetchers busy, and asking for the page after
+/// this one gets past the 4 KiB boundary at which hardware prefetchers stop.
 fn kernels() -> Vec<Kernel> {
     let mut kernels = vec![
         Kernel { name: "plain loads", run: plain_loads::<1> },
@@ -136,8 +137,9 @@ unsafe fn plain_loads<const STREAMS: usize>(words: &[u64]) -> u64 {
     sum::<STREAMS>(words, |_| ())
 }
 
-/// Adds up `words`, read as `STREAMS` parts side by side. `ahead` is shown the address of every stride. Sixteen sums
-/// side by side per stream: the adds must not be what is measured. Compiled once for each width of load.
+/// Adds up `words`, read as `STREAMS` parts side by side. `ahead` is shown the address of every stride.
+/// Sixteen sums side by side per stream: the adds must not be what is measured. Compiled once for each width
+/// of load.
 #[inline(always)]
 fn sum<const STREAMS: usize>(words: &[u64], ahead: impl Fn(*const u64)) -> u64 {
     let part = words.len() / STREAMS;

@@ -9,7 +9,8 @@ use super::team;
 use crate::Isa;
 use crate::packed::activations;
 
-/// One instruction or more for each lane, spelt out: `$before`, the lane's number, `$between`, the number, `$after`.
+/// One instruction or more for each lane, spelt out: `$before`, the lane's number, `$between`, the number,
+/// `$after`.
 #[allow(unused_macros, reason = "of processors that have no loop")]
 macro_rules! lanes {
     ($before:literal, $between:literal, $after:literal) => {
@@ -86,8 +87,8 @@ impl Instruction {
         Self::PairNeon,
     ];
 
-    /// What the kernels of `isa` multiply weights of `dtype` with, as far as this processor has it; `None` if there is no
-    /// loop for it here.
+    /// What the kernels of `isa` multiply weights of `dtype` with, as far as this processor has it; `None` if
+    /// there is no loop for it here.
     pub fn for_weights(isa: Isa, dtype: DType) -> Option<Self> {
         let [exact, eight, sixteen] = match isa {
             Isa::Scalar => return None,
@@ -144,8 +145,8 @@ impl Instruction {
     }
 }
 
-/// Multiply-adds per second of `threads` threads (at most one per processor) that do nothing else, over about 50 ms.
-/// `None` if this processor lacks the instruction.
+/// Multiply-adds per second of `threads` threads (at most one per processor) that do nothing else, over about
+/// 50 ms. `None` if this processor lacks the instruction.
 pub fn peak(instruction: Instruction, threads: usize) -> Option<f64> {
     let spin = instruction.spin()?;
     let rates = team::run(threads, |member| {
@@ -164,7 +165,8 @@ pub fn peak(instruction: Instruction, threads: usize) -> Option<f64> {
     Some(rates.iter().sum())
 }
 
-/// Sums side by side in each loop: more than latency times instructions per cycle (4 x 2), so that none waits.
+/// Sums side by side in each loop: more than latency times instructions per cycle (4 x 2), so that none
+/// waits.
 const LANES: u64 = 12;
 
 #[cfg(test)]

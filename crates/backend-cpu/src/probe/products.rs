@@ -73,15 +73,15 @@ impl ProductsProbe {
         self.heap.huge_bytes().map(|huge| (huge as f64 / bytes).min(1.0))
     }
 
-    /// Bytes of weights per second that a pass over all matrices reads for one row of activations: the matrix work of
-    /// one token of decode.
+    /// Bytes of weights per second that a pass over all matrices reads for one row of activations: the matrix
+    /// work of one token of decode.
     pub fn decode(&self) -> f64 {
         let seconds = self.multiply(1, Duration::MAX).0;
         self.bytes() as f64 / seconds
     }
 
-    /// Products per second, two operations each, with `rows` rows of activations, over as many matrices as fit into
-    /// `time`, the largest left out.
+    /// Products per second, two operations each, with `rows` rows of activations, over as many matrices as
+    /// fit into `time`, the largest left out.
     pub fn operations(&self, rows: usize, time: Duration) -> f64 {
         let (seconds, products) = self.multiply(rows, time);
         2.0 * products as f64 / seconds
@@ -158,7 +158,8 @@ impl Matrix {
     }
 }
 
-/// Ordinary numbers for the halves of each block, wherever they stand: sums that are no numbers can be slower.
+/// Ordinary numbers for the halves of each block, wherever they stand: sums that are no numbers can be
+/// slower.
 fn set_scales(dtype: DType, stored: &mut [u8]) {
     let halves: &[usize] = match dtype {
         DType::Q6_K => &[208],

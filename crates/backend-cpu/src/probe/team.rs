@@ -33,8 +33,8 @@ impl Member<'_> {
     }
 }
 
-/// Runs `work` on `threads` threads, but not on more than there are processors for: more do not go faster together,
-/// they only wait for each other.
+/// Runs `work` on `threads` threads, but not on more than there are processors for: more do not go faster
+/// together, they only wait for each other.
 pub(super) fn run<T: Send>(threads: usize, work: impl Fn(&Member<'_>) -> T + Sync) -> Vec<T> {
     // Not told, or refused: the threads run where the system likes, which costs precision only.
     let cores = CoreList::allowed().ok();

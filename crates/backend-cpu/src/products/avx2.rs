@@ -1,8 +1,8 @@
 //! The formula with AVX2: a group is two times eight rows, one 32-bit lane each.
 //!
-//! `vpmaddubsw` multiplies half a line of words (eight rows by four columns, unsigned bytes) by a word of activations
-//! that is broadcast from memory, and adds neighbours to 16-bit lanes: two of them are a row. Words are added in 16
-//! bits as long as they fit, then `vpmaddwd` adds the two lanes of a row to 32 bits:
+//! `vpmaddubsw` multiplies half a line of words (eight rows by four columns, unsigned bytes) by a word of
+//! activations that is broadcast from memory, and adds neighbours to 16-bit lanes: two of them are a row.
+//! Words are added in 16 bits as long as they fit, then `vpmaddwd` adds the two lanes of a row to 32 bits:
 //!
 //! | quants      | largest sum of a lane for a word | words per 16-bit lane                         | times      |
 //! |-------------|----------------------------------|-----------------------------------------------|------------|
@@ -11,17 +11,18 @@
 //! | six bits    | 2 · 32 · 127                     | 4: 32512, less the centre from the start      | the scale  |
 //! | bytes       | as nibbles: each is split in two | 8: 30480                                      | 1, 16      |
 //!
-//! A byte must be split because `vpmaddubsw` saturates: 2 · 255 · 127 is more than 16 bits hold. Other centres, and that
-//! of bytes, are added in 32 bits.
+//! A byte must be split because `vpmaddubsw` saturates: 2 · 255 · 127 is more than 16 bits hold. Other
+//! centres, and that of bytes, are added in 32 bits.
 //!
-//! One row of activations streams the weights through [`one`]; more go through [`many`], which unpacks a block to the
-//! first-level cache for a chunk of rows.
+//! One row of activations streams the weights through [`one`]; more go through [`many`], which unpacks a
+//! block to the first-level cache for a chunk of rows.
 //!
-//! **Ladder.** Sapphire Rapids (Xeon at 2.6 GHz, two virtual cores, shared with others: readings differ by a tenth), one
-//! thread, the shapes of Qwen3-0.6B in 2 MiB pages, `cargo run --release -p exo-backend-cpu --example products avx2`.
+//! **Ladder.** Sapphire Rapids (Xeon at 2.6 GHz, two virtual cores, shared with others: readings differ by a
+//! tenth), one thread, the shapes of Qwen3-0.6B in 2 MiB pages,
+//! `cargo run --release -p exo-backend-cpu --example products avx2`.
 //!
-//! One row: part of the read bandwidth beside it, 14 to 19 GB/s; readings of one variant differ by up to 0.1, so the last
-//! line, from several runs, does not say whether fetching scales ahead helps:
+//! One row: part of the read bandwidth beside it, 14 to 19 GB/s; readings of one variant differ by up to 0.1,
+//! so the last line, from several runs, does not say whether fetching scales ahead helps:
 //!
 //! | variant                                                   | Q8_0 | Q4_0 | Q5_0 | Q4_K | Q6_K |
 //! |-----------------------------------------------------------|------|------|------|------|------|
@@ -46,8 +47,8 @@
 //! | the same, more: tiles of 4                                | 53, 99  | 90, 171 | 97, 163 | 87, 172 | 58, 152 |
 //! | all unpacked to the cache, quants prefetched 4 KiB ahead  | 71, 98  | 128, 166| 110, 172| 126, 159| 91, 144 |
 //!
-//! In two steps 4 rows read 67 to 74, 133 to 137, 116 to 122, 132 to 135 and 104 to 110 beside 65, 90 to 116, 109, 87 to 92 and 98 to
-//! 100 in one; 512 rows the same.
+//! In two steps 4 rows read 67 to 74, 133 to 137, 116 to 122, 132 to 135 and 104 to 110 beside 65, 90 to 116,
+//! 109, 87 to 92 and 98 to 100 in one; 512 rows the same.
 
 mod many;
 mod one;
@@ -74,8 +75,8 @@ impl Products for Avx2 {
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
         check(weights, x, sums);
         let multiply = for_type!(weights.dtype, multiply);
-        // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has the
-        // lines of its layout.
+        // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has
+        // the lines of its layout.
         unsafe { multiply(weights, x, sums) }
     }
 }
@@ -169,7 +170,8 @@ unsafe fn row_scales<K: Stored>(place: Place, half: usize) -> RowScales {
     }
 }
 
-/// Two words of eight rows, a quant in each byte: j and j + 4, or of bytes the low and the high nibbles of word j.
+/// Two words of eight rows, a quant in each byte: j and j + 4, or of bytes the low and the high nibbles of
+/// word j.
 ///
 /// # Safety
 /// `quants` are the lines of a block of type `K`; `j` is below 4, or 8 for bytes.

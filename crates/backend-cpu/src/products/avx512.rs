@@ -1,12 +1,14 @@
 //! The formula with AVX-512 and VNNI: one lane per row of a group.
 //!
-//! `vpdpbusd` multiplies a line of words (sixteen rows by four columns, unsigned) by a word of activations that is
-//! broadcast from memory, and adds to sixteen 32-bit sums. A tile is one group by up to eight rows of activations: a
-//! line is unpacked once for all of them. One row of activations is bound by the bandwidth of the weights, eight by
-//! the multipliers: eight `vpdpbusd` of a block are followed by a conversion, a product and an `fma`.
+//! `vpdpbusd` multiplies a line of words (sixteen rows by four columns, unsigned) by a word of activations
+//! that is broadcast from memory, and adds to sixteen 32-bit sums. A tile is one group by up to eight rows of
+//! activations: a line is unpacked once for all of them. One row of activations is bound by the bandwidth of
+//! the weights, eight by the multipliers: eight `vpdpbusd` of a block are followed by a conversion, a product
+//! and an `fma`.
 //!
-//! **Ladder.** Sapphire Rapids (two virtual cores, shared with others), one thread, the shapes of Qwen3-0.6B in 2 MiB
-//! pages, `cargo run --release -p exo-backend-cpu --example products avx512`; one run, readings differ by a tenth.
+//! **Ladder.** Sapphire Rapids (two virtual cores, shared with others), one thread, the shapes of Qwen3-0.6B
+//! in 2 MiB pages, `cargo run --release -p exo-backend-cpu --example products avx512`; one run, readings
+//! differ by a tenth.
 //!
 //! One row: part of the read bandwidth beside it, 17 to 20 GB/s:
 //!
@@ -18,10 +20,12 @@
 //! | 2 KiB ahead to the second level, 1 KiB ahead to the first   | 0.87 | 0.87 | 0.79 | 0.70 | 0.81 |
 //! | the same for scales, heads converted once per superblock    | 0.90 | 0.85 | 0.84 | 0.83 | 0.84 |
 //!
-//! That had left out the lines between one step and the next. With them, and 4 KiB ahead to the second level, rates were 1.03
-//! (Q8_0), 1.11 (Q4_0), 1.09 (Q4_K) and 1.07 (Q6_K) of the last line's on a day of 15 to 18 GB/s; 2 KiB ahead 0.97 to 1.05.
+//! That had left out the lines between one step and the next. With them, and 4 KiB ahead to the second level,
+//! rates were 1.03 (Q8_0), 1.11 (Q4_0), 1.09 (Q4_K) and 1.07 (Q6_K) of the last line's on a day of 15 to 18
+//! GB/s; 2 KiB ahead 0.97 to 1.05.
 //!
-//! Several rows: thousand million operations per second with 8 rows, with 512 (`vpdpbusd` in registers: about 1000):
+//! Several rows: thousand million operations per second with 8 rows, with 512 (`vpdpbusd` in registers: about
+//! 1000):
 //!
 //! | variant                                                     | Q8_0     | Q4_0     | Q5_0     | Q4_K     | Q6_K     |
 //! |-------------------------------------------------------------|----------|----------|----------|----------|----------|
@@ -29,8 +33,8 @@
 //! | fetched ahead, the halves of Q6_K one after the other       | 205, 382 | 311, 384 | 273, 344 | 308, 383 | 220, 278 |
 //! | two groups, unpacked once for all rows (see [`many`])       | 152, 440 | 203, 367 | 190, 446 | 201, 446 | 145, 316 |
 //!
-//! So few rows go by single groups, from 32 on by two; beside the last line (another day, all readings lower) the one
-//! before it read 380, 370, -, 355, 262 with 512 rows. Q4_0 by two groups read 447 in a later run.
+//! So few rows go by single groups, from 32 on by two; beside the last line (another day, all readings lower)
+//! the one before it read 380, 370, -, 355, 262 with 512 rows. Q4_0 by two groups read 447 in a later run.
 
 mod many;
 
@@ -57,8 +61,8 @@ impl Products for Avx512 {
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
         check(weights, x, sums);
         let multiply = for_type!(weights.dtype, multiply);
-        // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has the
-        // lines of its layout.
+        // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has
+        // the lines of its layout.
         unsafe { multiply(weights, x, sums) }
     }
 
@@ -231,8 +235,8 @@ unsafe fn block_scales<K: Stored>(head: &Head, scales: *const Line, side: usize)
     }
 }
 
-/// Fetches lines some blocks ahead: as many as lie between the quants of block `at`, which begin at `line`, and those of
-/// the next.
+/// Fetches lines some blocks ahead: as many as lie between the quants of block `at`, which begin at `line`,
+/// and those of the next.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn fetch<K: Stored>(line: *const Line, at: usize) {

@@ -1,7 +1,7 @@
 //! Products of BF16 weights by activations of sixteen bits: integers, in blocks of 32 columns.
 //!
-//! **The formula.** For row n of the weights and row t of the activations, over the blocks b of 32 columns in ascending order,
-//! starting from 0:
+//! **The formula.** For row n of the weights and row t of the activations, over the blocks b of 32 columns in
+//! ascending order, starting from 0:
 //!
 //! | value                                                       | rounded                      |
 //! |-------------------------------------------------------------|------------------------------|
@@ -9,18 +9,21 @@
 //! | `I = Σ w · x`, exact in i32: `Σ |w| < 2^16`, `|x| < 2^15`   |                              |
 //! | `sum = fma(float(I), u · d, sum)`                           | conversion, product and fma  |
 //!
-//! `u` is a power of two ([`exo_backend::Activations::Rounded16`] says which), x are the rounded activations and d their scale.
-//! Every operation whose result is rounded is in the table, so results depend on nothing else: not on the instruction set, on the
-//! number of rows on either side, or on threads. Where u or d is not a number, the result is none.
+//! `u` is a power of two ([`exo_backend::Activations::Rounded16`] says which), x are the rounded activations
+//! and d their scale. Every operation whose result is rounded is in the table, so results depend on nothing
+//! else: not on the instruction set, on the number of rows on either side, or on threads. Where u or d is not
+//! a number, the result is none.
 //!
-//! **Error.** A BF16 has eight significant bits: from 128 units on it is a whole number of them, and below it is off by at most half
-//! a unit. A unit is at most 2/65504 of the block's sum of magnitudes, or 2^-13 of its largest where that sets it. An activation is
-//! off by at most 2^-16 of its block's largest. Of normally distributed numbers the normalised mean square error of a product of
-//! 4096 columns is 1.8e-9, where activations of eight bits cost 2.9e-5 and those of eight significant bits, which `vdpbf16ps`
-//! takes, 2.7e-6 (docs/decisions/0021-bf16-in-whole-numbers.md has more).
+//! **Error.** A BF16 has eight significant bits: from 128 units on it is a whole number of them, and below it
+//! is off by at most half a unit. A unit is at most 2/65504 of the block's sum of magnitudes, or 2^-13 of its
+//! largest where that sets it. An activation is off by at most 2^-16 of its block's largest. Of normally
+//! distributed numbers the normalised mean square error of a product of 4096 columns is 1.8e-9, where
+//! activations of eight bits cost 2.9e-5 and those of eight significant bits, which `vdpbf16ps` takes, 2.7e-6
+//! (docs/decisions/0021-bf16-in-whole-numbers.md has more).
 //!
-//! **Ladder.** One thread of a Sapphire Rapids whose `vfmadd zmm` does 217 to 242 GFLOP/s and `vpdpwssd` 400 to 450, 512 rows of
-//! 2048 columns, `cargo run --release -p exo-backend-cpu --example speed 1 BF16`; readings differ by a tenth:
+//! **Ladder.** One thread of a Sapphire Rapids whose `vfmadd zmm` does 217 to 242 GFLOP/s and `vpdpwssd` 400
+//! to 450, 512 rows of 2048 columns, `cargo run --release -p exo-backend-cpu --example speed 1 BF16`;
+//! readings differ by a tenth:
 //!
 //! | variant                                                                         | AVX-512    | AVX2 |
 //! |---------------------------------------------------------------------------------|------------|------|
@@ -31,9 +34,10 @@
 //! | a pointer for each row of a tile, totals in registers for a run of blocks        | 200 to 216 | 117  |
 //! | the next tile's activations fetched ahead: as it is                              | 218 to 240 | 117  |
 //!
-//! Unrolling the words of a block, tiles of six rows and fetching the next run's weights ahead gained nothing. With one row the weights
-//! are read at 17 to 28 GB/s from the last-level cache, F16 at 19: bringing words to whole numbers costs decode nothing. 500 MB of them
-//! come at 15.3 GB/s when a line of one group is fetched ahead, and at 15.9 by [`fetch_weights`].
+//! Unrolling the words of a block, tiles of six rows and fetching the next run's weights ahead gained
+//! nothing. With one row the weights are read at 17 to 28 GB/s from the last-level cache, F16 at 19: bringing
+//! words to whole numbers costs decode nothing. 500 MB of them come at 15.3 GB/s when a line of one group is
+//! fetched ahead, and at 15.9 by [`fetch_weights`].
 
 use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line};
 use crate::products::{Sums, check};
@@ -42,13 +46,16 @@ use crate::simd::{Kernel, Simd, fetch, fetch_weights};
 
 /// Words of a row of a block, and lines of them in a group.
 const WORDS: usize = BLOCK / 2;
-/// Blocks that are brought to whole numbers together: those of two groups fill a third of a first-level cache of 48 KiB.
+/// Blocks that are brought to whole numbers together: those of two groups fill a third of a first-level cache
+/// of 48 KiB.
 const RUN: usize = 8;
 /// Lines of a block of a group as whole numbers: words and units.
 const SLAB: usize = WORDS + 1;
-/// Up to this many rows of activations, weights are brought to whole numbers while they are multiplied; beyond it, once before.
+/// Up to this many rows of activations, weights are brought to whole numbers while they are multiplied;
+/// beyond it, once before.
 const DIRECT_ROWS_MAX: usize = 4;
-/// Bytes ahead of the multiplier at which AVX2 fetches lines for a single row: in two steps they came a tenth slower.
+/// Bytes ahead of the multiplier at which AVX2 fetches lines for a single row: in two steps they came a tenth
+/// slower.
 const AHEAD: usize = 2048;
 
 /// Rounds a row.
@@ -170,7 +177,8 @@ impl<const R: usize> Rows<'_, R> {
             }
             let mut t = 0;
             while t < self.x.rows() {
-                // Sums of 16 or 12 vectors, beside two of weights and one of `x`: what AVX-512 and AVX2 have registers for.
+                // Sums of 16 or 12 vectors, beside two of weights and one of `x`: what AVX-512 and AVX2 have
+                // registers for.
                 let most = if S::LANES == GROUP_ROWS { 8 } else { 6 };
                 let count = match (self.x.rows() - t).min(most) {
                     8 => 8,
@@ -197,7 +205,8 @@ impl<const R: usize> Rows<'_, R> {
         let mut totals = self.load(simd, t);
         for (at, slab) in run.clone().zip(slabs.chunks_exact(SLAB * R * 4 * S::LANES)) {
             for row in x {
-                // Those of the next tile: other lines of memory than the ones that the processor would foresee.
+                // Those of the next tile: other lines of memory than the ones that the processor would
+                // foresee.
                 fetch(row.wrapping_add(M * self.x.blocks + at).wrapping_byte_add(LINE / 2).cast());
             }
             // SAFETY: as above.
@@ -211,7 +220,8 @@ impl<const R: usize> Rows<'_, R> {
     fn rows<const M: usize>(&self, t: usize) -> [*const WideBlock; M] {
         let mut rows = [std::ptr::null(); M];
         for (m, row) in rows.iter_mut().enumerate() {
-            // The compiler would make one pointer of them and add up distances for each load, on the ports of the products.
+            // The compiler would make one pointer of them and add up distances for each load, on the ports of
+            // the products.
             *row = std::hint::black_box(self.x.row(t + m).as_ptr());
         }
         rows
@@ -260,8 +270,8 @@ impl<const R: usize> Rows<'_, R> {
     #[expect(clippy::mut_from_ref, reason = "the pointers are this value's own")]
     fn sums<S: Simd>(&self, v: usize, t: usize) -> &mut [f32] {
         assert!(t < self.x.rows() && self.first[v] + S::LANES <= GROUP_ROWS);
-        // SAFETY: there are as many sums as `x` has rows, and these are within one of them. What is borrowed here is given back
-        // before the next call.
+        // SAFETY: there are as many sums as `x` has rows, and these are within one of them. What is borrowed
+        // here is given back before the next call.
         unsafe {
             let sums = (&raw mut (*self.sums[v].add(t)).0).cast::<f32>();
             std::slice::from_raw_parts_mut(sums.add(self.first[v]), S::LANES)

@@ -1,9 +1,10 @@
-//! The formula with NEON and the dot-product extension: a group is four times four rows, one 32-bit lane each.
+//! The formula with NEON and the dot-product extension: a group is four times four rows, one 32-bit lane
+//! each.
 //!
-//! `sdot` multiplies a quarter of a line of words (four rows by four columns) by one word of a register of activations
-//! and adds to four 32-bit sums. It multiplies signed bytes: stored bytes have their top bit turned over, which takes off
-//! their centre; the other quants are positive either way, and their centre is what the sums start from. A tile is one
-//! group by up to four rows of activations, unpacked in registers.
+//! `sdot` multiplies a quarter of a line of words (four rows by four columns) by one word of a register of
+//! activations and adds to four 32-bit sums. It multiplies signed bytes: stored bytes have their top bit
+//! turned over, which takes off their centre; the other quants are positive either way, and their centre is
+//! what the sums start from. A tile is one group by up to four rows of activations, unpacked in registers.
 //!
 //! Executed under qemu-user only (docs/platforms.md): nothing here was measured.
 
@@ -32,8 +33,8 @@ impl Products for Neon {
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
         check(weights, x, sums);
         let multiply = for_type!(weights.dtype, multiply);
-        // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has the
-        // lines of its layout.
+        // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has
+        // the lines of its layout.
         unsafe { multiply(weights, x, sums) }
     }
 }
@@ -47,7 +48,8 @@ unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mu
     let mut t = 0;
     for sums in sums.chunks_mut(TILE) {
         let rows = x.part(t, sums.len());
-        // SAFETY: the caller's promise; `rows` has as many rows as `sums`, and that is the number behind the name.
+        // SAFETY: the caller's promise; `rows` has as many rows as `sums`, and that is the number behind the
+        // name.
         unsafe {
             match sums.len() {
                 1 => tile::<K, 1>(weights, rows, sums),

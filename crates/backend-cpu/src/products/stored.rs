@@ -1,4 +1,5 @@
-//! The packed types as Rust types, so that a kernel written once is compiled for each; and where their blocks lie.
+//! The packed types as Rust types, so that a kernel written once is compiled for each; and where their blocks
+//! lie.
 
 use std::marker::PhantomData;
 
@@ -66,7 +67,8 @@ stored! {
     Q6_K Sixes SignedPairs;
 }
 
-/// The kernel that was compiled for a packed type, as a function pointer. Panics for types that are not packed.
+/// The kernel that was compiled for a packed type, as a function pointer. Panics for types that are not
+/// packed.
 macro_rules! for_type {
     ($dtype:expr, $kernel:ident) => {{
         use exo_types::DType;

@@ -1,4 +1,5 @@
-//! What Q4_0, Q4_1, Q5_0 and Q5_1 share: the low four bits of elements i and i + 16 in byte i, fifth bits in a u32.
+//! What Q4_0, Q4_1, Q5_0 and Q5_1 share: the low four bits of elements i and i + 16 in byte i, fifth bits in
+//! a u32.
 
 use crate::math::to_f16;
 use crate::simd::Simd;

@@ -1,8 +1,8 @@
 //! 256 elements in 16 groups of 16: a byte of 4-bit scale and 4-bit minimum per group, 2-bit quants, two f16.
 //! `x = (d · scale) · q - (dmin · min)`
 //!
-//! Bytes: scales 0..16, quants 16..80, d 80..82, dmin 82..84. Each half of 128 elements has 32 bytes of quants; its
-//! elements 32·j + i sit in bits 2j and 2j + 1 of byte i.
+//! Bytes: scales 0..16, quants 16..80, d 80..82, dmin 82..84. Each half of 128 elements has 32 bytes of
+//! quants; its elements 32·j + i sit in bits 2j and 2j + 1 of byte i.
 
 use crate::math::f16_at;
 use crate::simd::Simd;

@@ -1,8 +1,8 @@
 //! 256 elements in 16 groups of 16: 6-bit scales, quants of 2 bits and a third, inverted one, an f16.
 //! `x = (d · (scale - 32)) · (q - 4 · (third bit is clear))`
 //!
-//! Bytes: third bits 0..32, quants 32..96, scales 96..108, d 108..110. Quants lie as in Q2_K; elements 32·j + i of
-//! the block have their third bit in bit j of byte i.
+//! Bytes: third bits 0..32, quants 32..96, scales 96..108, d 108..110. Quants lie as in Q2_K; elements 32·j +
+//! i of the block have their third bit in bit j of byte i.
 
 use crate::math::f16_at;
 use crate::simd::Simd;

@@ -1,7 +1,8 @@
-//! 256 elements in 8 groups of 32: 6-bit scales and minima, nibbles, two f16. `x = (d · scale) · q - (dmin · min)`
+//! 256 elements in 8 groups of 32: 6-bit scales and minima, nibbles, two f16.
+//! `x = (d · scale) · q - (dmin · min)`
 //!
-//! Bytes: d 0..2, dmin 2..4, scales 4..16, nibbles 16..144. Groups 2j and 2j + 1 are the low and the high nibbles of
-//! the 32 bytes number j.
+//! Bytes: d 0..2, dmin 2..4, scales 4..16, nibbles 16..144. Groups 2j and 2j + 1 are the low and the high
+//! nibbles of the 32 bytes number j.
 
 use crate::math::f16_at;
 use crate::scales_6_bit::unpack;

@@ -1,7 +1,7 @@
 //! 256 elements in 8 groups of 32: as Q4_K, with a fifth bit. `x = (d · scale) · q - (dmin · min)`
 //!
-//! Bytes: d 0..2, dmin 2..4, scales 4..16, fifth bits 16..48, nibbles 48..176. Element i of group g has its fifth
-//! bit in bit g of byte i.
+//! Bytes: d 0..2, dmin 2..4, scales 4..16, fifth bits 16..48, nibbles 48..176. Element i of group g has its
+//! fifth bit in bit g of byte i.
 
 use crate::math::f16_at;
 use crate::scales_6_bit::unpack;

@@ -1,4 +1,5 @@
-//! 256 elements: an f32 scale, 256 signed bytes, and 16 sums of 16 quants that only integer kernels need. `x = d · q`
+//! 256 elements: an f32 scale, 256 signed bytes, and 16 sums of 16 quants that only integer kernels need.
+//! `x = d · q`
 
 use crate::math::f32_at;
 use crate::simd::Simd;

@@ -34,8 +34,8 @@ pub(super) fn largest_of_4(v: __m128) -> f32 {
     _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
-// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
-// slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
+// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through
+// a slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
 impl Simd for Avx2 {
     const LANES: usize = 8;
 

@@ -21,8 +21,8 @@ impl Avx512 {
     }
 }
 
-// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
-// slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
+// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through
+// a slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
 impl Simd for Avx512 {
     const LANES: usize = 16;
 
@@ -183,8 +183,8 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn sum(self, v: __m512) -> f32 {
-        // Not `_mm512_reduce_add_ps`: its order is the compiler's choice, which may differ between two callers.
-        // SAFETY: see above.
+        // Not `_mm512_reduce_add_ps`: its order is the compiler's choice, which may differ between two
+        // callers. SAFETY: see above.
         unsafe {
             let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
             super::avx2::sum_of_4(_mm_add_ps(

@@ -2,12 +2,13 @@
 
 use super::Simd;
 
-/// e to the power of x, within 2 units in the last place for x from -87.3 to 88; what is smaller or larger counts as these
-/// (1.2e-38, 1.7e38), so that no lane is ever infinite or subnormal. What is not a number stays so.
+/// e to the power of x, within 2 units in the last place for x from -87.3 to 88; what is smaller or larger
+/// counts as these (1.2e-38, 1.7e38), so that no lane is ever infinite or subnormal. What is not a number
+/// stays so.
 ///
-/// `x = n·ln2 + r` with `|r| <= ln2/2`, `ln2` in two pieces so that `r` is exact (Cody and Waite), then the Taylor polynomial
-/// of degree 7, scaled by `2^n`. Lanes do not see each other: the result hangs on the instruction set only by whether it
-/// rounds a multiply-add once.
+/// `x = n·ln2 + r` with `|r| <= ln2/2`, `ln2` in two pieces so that `r` is exact (Cody and Waite), then the
+/// Taylor polynomial of degree 7, scaled by `2^n`. Lanes do not see each other: the result hangs on the
+/// instruction set only by whether it rounds a multiply-add once.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(simd: S, x: S::V) -> S::V {
     const LN2_HIGH: f32 = 355.0 / 512.0; // nine bits, so that n times it is exact

@@ -76,8 +76,8 @@ fn sum(v: Pair) -> f32 {
     vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)))
 }
 
-// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
-// slice that was first cut to exactly the bytes accessed, and no alignment is needed.
+// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through
+// a slice that was first cut to exactly the bytes accessed, and no alignment is needed.
 impl Simd for Neon {
     const LANES: usize = 8;
 

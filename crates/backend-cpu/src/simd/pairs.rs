@@ -25,8 +25,8 @@ pub(crate) trait Pairs: Copy + Send + Sync {
     fn splat_word(self, word: i32) -> Self::W;
     /// Of the first `LANES` units, as BF16: what [`Self::in_units`] takes exponents from.
     fn exponents(self, units: &[u8]) -> Self::W;
-    /// Words of BF16 as whole numbers of their row's unit: magnitudes to the nearest, halves up. Anything where the unit is not
-    /// a number.
+    /// Words of BF16 as whole numbers of their row's unit: magnitudes to the nearest, halves up. Anything
+    /// where the unit is not a number.
     fn in_units(self, words: Self::W, exponents: Self::W) -> Self::W;
     fn no_sums(self) -> Self::Sums;
     /// The products of both columns added.

@@ -1,5 +1,5 @@
-//! AMD's libraries, opened at run time: the driver (`libamdhip64`) and the compiler of kernels (`libhiprtc`, which older
-//! versions have in the driver's library).
+//! AMD's libraries, opened at run time: the driver (`libamdhip64`) and the compiler of kernels (`libhiprtc`,
+//! which older versions have in the driver's library).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;

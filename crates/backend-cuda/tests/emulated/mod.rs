@@ -1,5 +1,5 @@
-//! A driver that plays cards on the processor, NVIDIA's and AMD's: built from the kernels' sources, and used by a child process.
-//! The tests of the binary use it too.
+//! A driver that plays cards on the processor, NVIDIA's and AMD's: built from the kernels' sources, and used
+//! by a child process. The tests of the binary use it too.
 
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its part; helpers of tests fail by panicking
 
@@ -27,7 +27,8 @@ fn home() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("backend-cuda")
 }
 
-/// The folder of the emulated `libcuda.so`, which is `libamdhip64.so` too, built if it is older than its sources.
+/// The folder of the emulated `libcuda.so`, which is `libamdhip64.so` too, built if it is older than its
+/// sources.
 pub fn library() -> PathBuf {
     let root = home();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated-cuda");

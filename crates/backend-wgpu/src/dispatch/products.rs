@@ -1,4 +1,5 @@
-//! Matrix products: which kernel for how many rows, and several products of one x together. All give the same bits.
+//! Matrix products: which kernel for how many rows, and several products of one x together. All give the same
+//! bits.
 
 use exo_backend::{Buffer, OpKind, Rows, RunError, Weight};
 
@@ -68,8 +69,8 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// Several products of one x in one dispatch, for up to [`FEW_TOKENS_MAX`] rows; `None` if they do not fit one. With
-/// [`Kernel::MatMulGated`], two products and the SwiGLU that joins them in place of the first.
+/// Several products of one x in one dispatch, for up to [`FEW_TOKENS_MAX`] rows; `None` if they do not fit
+/// one. With [`Kernel::MatMulGated`], two products and the SwiGLU that joins them in place of the first.
 pub(crate) fn together(
     factors: &[Factor],
     x: &wgpu::Buffer,

@@ -1,6 +1,7 @@
 //! What Vulkan tells of memory.
 
-/// Bytes of the largest heap that is the adapter's own. `wgpu` has no word for it, so its Vulkan handle is asked.
+/// Bytes of the largest heap that is the adapter's own. `wgpu` has no word for it, so its Vulkan handle is
+/// asked.
 pub(crate) fn heap_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
     // SAFETY: the handle is only asked for properties, which changes and destroys nothing.
     let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;

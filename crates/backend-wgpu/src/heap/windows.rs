@@ -1,6 +1,7 @@
 //! How much memory an adapter has, on Windows.
 
-/// Through Direct3D 12, what Windows lets this process use of the adapter's own memory now; through Vulkan, its heap.
+/// Through Direct3D 12, what Windows lets this process use of the adapter's own memory now; through Vulkan,
+/// its heap.
 pub(crate) fn heap_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
     direct3d(adapter).or_else(|| super::vulkan::heap_bytes(adapter))
 }

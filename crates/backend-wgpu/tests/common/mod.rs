@@ -4,8 +4,8 @@ use std::io::Write;
 
 use exo_backend_wgpu::{Adapter, Api, list};
 
-/// Every adapter there is. A machine without one says which test it skips, in the report of `cargo xtask test`, which installs
-/// lavapipe.
+/// Every adapter there is. A machine without one says which test it skips, in the report of
+/// `cargo xtask test`, which installs lavapipe.
 pub fn adapters(test: &str) -> Vec<Adapter> {
     let found: Vec<Adapter> = Api::ALL.into_iter().flat_map(|api| list(api).unwrap()).collect();
     if found.is_empty() {

@@ -135,8 +135,8 @@ fn select(rig: &mut Rig<'_>, row: usize) -> Result<(), Trouble> {
     rig.run_shaped(vec![Op::SelectRows { x, rows, out, width: 2 }], RunShape { tokens: 2, selected: 1 })
 }
 
-/// A row at `place`, with two sequences of two pages of four tokens in a cache of three pages. `second` is the second
-/// page of sequence 0.
+/// A row at `place`, with two sequences of two pages of four tokens in a cache of three pages. `second` is
+/// the second page of sequence 0.
 fn paged(rig: &mut Rig<'_>, op: OpKind, place: Place, second: usize) -> Result<(), Trouble> {
     let shape =
         KvShape { layers: 1, kv_heads: 1, head_dim: 2, page_tokens: 4, pages: 3, dtype: KvDType::F32 };

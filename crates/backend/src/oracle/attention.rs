@@ -142,8 +142,8 @@ impl Attention {
         Random::new(13).normals(self.places.len() * self.heads * self.head_dim, self.magnitude)
     }
 
-    /// Keys and values `[tokens, K, D]` of a sequence, such that the cache holds them exactly: what is measured is
-    /// attention, not the rounding of a write.
+    /// Keys and values `[tokens, K, D]` of a sequence, such that the cache holds them exactly: what is
+    /// measured is attention, not the rounding of a write.
     fn history(&self, sequence: usize) -> (Vec<f32>, Vec<f32>) {
         let mut random = Random::new(14 + sequence as u64);
         let count = self.lengths[sequence] * self.kv_width();

@@ -84,7 +84,8 @@ fn element(dtype: DType, b: &[u8], i: usize) -> f64 {
             half(b, 0) * scale * (k4_nibble(b, 48, i) + 16.0 * fifth) - half(b, 2) * min
         }
         DType::Q6_K => {
-            // Within a half: 0..32 low nibbles of bytes 0..32, 32..64 of bytes 32..64, then the same bytes' high ones.
+            // Within a half: 0..32 low nibbles of bytes 0..32, 32..64 of bytes 32..64, then the same bytes'
+            // high ones.
             let (h, j) = (i / 128, i % 128);
             let byte = b[64 * h + j % 64];
             let low = f64::from(if j < 64 { byte & 15 } else { byte >> 4 });
@@ -112,7 +113,8 @@ fn two_bits(b: &[u8], start: usize, i: usize) -> f64 {
     f64::from(b[start + 32 * (i / 128) + i % 32] >> (2 * (i % 128 / 32)) & 3)
 }
 
-/// Low four bits: nibbles of bytes 96..104, low ones first. High two: bit pairs of bytes 104..108, by four groups.
+/// Low four bits: nibbles of bytes 96..104, low ones first. High two: bit pairs of bytes 104..108, by four
+/// groups.
 fn q3_scale(b: &[u8], group: usize) -> f64 {
     let low = if group < 8 { b[96 + group] & 15 } else { b[88 + group] >> 4 };
     let high = b[104 + group % 4] >> (2 * (group / 4)) & 3;

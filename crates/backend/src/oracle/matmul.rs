@@ -18,7 +18,8 @@ struct MatMul {
     of: Rows,
 }
 
-/// Rows, outputs, inputs, bias. Types of 32 elements to a block need K to be a multiple of 32, K-quants of 256.
+/// Rows, outputs, inputs, bias. Types of 32 elements to a block need K to be a multiple of 32, K-quants
+/// of 256.
 const FLOATS: &[(usize, usize, usize, bool)] = &[
     (1, 1, 1, false),
     (3, 5, 17, true),
@@ -177,7 +178,8 @@ fn to_halves(row: &[f32]) -> Vec<f64> {
     row.iter().map(|x| f16::from_f64(f64::from(*x) / step).to_f64() * step).collect()
 }
 
-/// One row as [`Activations::Rounded8`] says, or with another largest number than 127; written apart from every backend's kernel.
+/// One row as [`Activations::Rounded8`] says, or with another largest number than 127; written apart from
+/// every backend's kernel.
 fn rounded_to(most: f32, row: &[f32]) -> Vec<f64> {
     let block = |block: &[f32]| -> Vec<f64> {
         let largest = block.iter().fold(0.0f32, |a, x| a.max(x.abs()));
@@ -203,7 +205,8 @@ mod tests {
         (row[0], row[1], row[2], row[3]) = (-254.0, 3.0, 5.0, 1.9);
         (row[32], row[33]) = (1e-31, 0.0);
         let rounded = rounded_to(127.0, &row);
-        // The scale is 2; 1.5 and 2.5 are ties and go to the even number. The second block is too small to matter.
+        // The scale is 2; 1.5 and 2.5 are ties and go to the even number. The second block is too small to
+        // matter.
         assert_eq!(rounded[..4], [-254.0, 4.0, 4.0, 2.0]);
         assert_eq!(rounded[32..], [0.0, 0.0]);
         row[7] = f32::INFINITY;

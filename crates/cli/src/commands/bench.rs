@@ -1,9 +1,9 @@
 //! `exo bench`: what a model does on this machine, with the machine's own limits measured beside each number.
 //!
-//! Runs without node or API, on the processor in this process, on a graphics processor in a child ([`compute`](super::compute)).
-//! `plan` turns the arguments into tests, `synthetic` makes weights in one of the shapes where no file is given, `lane` drives
-//! an engine, `measure` takes the samples, `limit` what bounds them, `work` says how many bytes and products a step costs, `report`
-//! prints.
+//! Runs without node or API, on the processor in this process, on a graphics processor in a child
+//! ([`compute`](super::compute)). `plan` turns the arguments into tests, `synthetic` makes weights in one of
+//! the shapes where no file is given, `lane` drives an engine, `measure` takes the samples, `limit` what
+//! bounds them, `work` says how many bytes and products a step costs, `report` prints.
 
 pub mod lane;
 mod limit;

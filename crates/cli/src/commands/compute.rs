@@ -1,7 +1,8 @@
-//! What a command that works without a node computes on: what a node would, or the device that `--backend` names.
+//! What a command that works without a node computes on: what a node would, or the device that `--backend`
+//! names.
 //!
-//! A graphics driver may end the process that it is loaded into. So a command that computes on a graphics processor does so in
-//! a child, which is this program with the same arguments, and says what became of it.
+//! A graphics driver may end the process that it is loaded into. So a command that computes on a graphics
+//! processor does so in a child, which is this program with the same arguments, and says what became of it.
 
 use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
@@ -43,8 +44,9 @@ pub enum Runs {
 }
 
 impl Compute {
-    /// Opens what the settings `backend` and `device` name, in a child if that is a graphics processor. A driver that crashes
-    /// when it is asked does so in another child first. What was chosen by itself is said, and why.
+    /// Opens what the settings `backend` and `device` name, in a child if that is a graphics processor. A
+    /// driver that crashes when it is asked does so in another child first. What was chosen by itself is
+    /// said, and why.
     pub async fn open(config: &Config) -> anyhow::Result<Runs> {
         let is_child = is_child()?;
         let mut settings = node_config(config)?;
@@ -82,7 +84,8 @@ impl Compute {
     }
 }
 
-/// Whether this process computes for another. A child ends with that, and one whose parent is gone does not begin.
+/// Whether this process computes for another. A child ends with that, and one whose parent is gone does not
+/// begin.
 fn is_child() -> anyhow::Result<bool> {
     let Some(parent) = std::env::var_os(IN_CHILD) else { return Ok(false) };
     system::end_with_parent();

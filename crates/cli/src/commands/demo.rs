@@ -1,4 +1,5 @@
-//! `exo demo`: a cluster of nodes on this machine, a model on one of them and then split over all, start to end.
+//! `exo demo`: a cluster of nodes on this machine, a model on one of them and then split over all, start to
+//! end.
 //!
 //! Everything it claims it also checks: see [`verdict`].
 
@@ -133,7 +134,8 @@ async fn place(nodes: &Nodes, nodes_min: u32) -> anyhow::Result<InstanceView> {
     Ok(instance)
 }
 
-/// Asks the prompts and measures, at the node of the first stage: a request that arrives elsewhere adds a hop.
+/// Asks the prompts and measures, at the node of the first stage: a request that arrives elsewhere adds a
+/// hop.
 async fn work(nodes: &Nodes, instance: InstanceView, known: &[Known], aloud: bool) -> anyhow::Result<Run> {
     let first = instance.stages.first().context("the instance has no stages")?;
     let client = nodes.client_of(&first.node_name)?;

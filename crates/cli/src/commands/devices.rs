@@ -137,12 +137,13 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// What a first look shows where there is no data folder yet: on a machine without any card none is made for taking turns.
+/// What a first look shows where there is no data folder yet: on a machine without any card none is made for
+/// taking turns.
 struct First {
     /// There may be something to measure.
     may_measure: bool,
-    /// Of drivers that did not answer even this: nobody waits for one of them a second time, also where no folder can be made in
-    /// which to note it.
+    /// Of drivers that did not answer even this: nobody waits for one of them a second time, also where no
+    /// folder can be made in which to note it.
     outcomes: Vec<Outcome>,
 }
 
@@ -159,7 +160,8 @@ impl First {
     }
 }
 
-/// Ends whatever keeps nodes off a device for a while. A node that runs notices the end of a quarantine within seconds.
+/// Ends whatever keeps nodes off a device for a while. A node that runs notices the end of a quarantine
+/// within seconds.
 fn release(data_dir: &Path) -> anyhow::Result<()> {
     let (released, warning) = match data_dir.is_dir() {
         true => Registry::change(data_dir, |registry| registry.release_all(exo_stdx::unix_s()))

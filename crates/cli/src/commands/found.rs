@@ -27,7 +27,8 @@ pub async fn run(json: Json) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The one that a name means: by its whole name, or a repository by the name of its only file. Verified where its program keeps a digest.
+/// The one that a name means: by its whole name, or a repository by the name of its only file. Verified where
+/// its program keeps a digest.
 pub async fn find(name: &str) -> anyhow::Result<Option<CachedModel>> {
     let found = all().await?;
     let bare = name.strip_prefix("hf.co/").unwrap_or(name);

@@ -138,13 +138,14 @@ pub fn agrees(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// A node as a suggested command names it: by so much of its id that nobody finds a key of his own that begins the same. Its
-/// name is what it says itself.
+/// A node as a suggested command names it: by so much of its id that nobody finds a key of his own that
+/// begins the same. Its name is what it says itself.
 pub fn node_word(id: &str) -> String {
     shell_word(id.get(..ID_CHARS).unwrap_or(id))
 }
 
-/// The id meant by a name, an id or the start of an id. A long start of an id is that node, whoever calls itself so.
+/// The id meant by a name, an id or the start of an id. A long start of an id is that node, whoever calls
+/// itself so.
 pub fn pick<'a>(
     wanted: &str,
     known: impl Iterator<Item = (&'a str, &'a str)> + Clone,

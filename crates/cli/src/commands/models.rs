@@ -108,8 +108,8 @@ pub async fn add_as(client: &Client, path: &Path, name: Option<&str>) -> anyhow:
     model
 }
 
-/// The name of a model the node knows: `model` itself, or after adding it if it is a path, one that another program has on this
-/// disk, or a reference, which is fetched first.
+/// The name of a model the node knows: `model` itself, or after adding it if it is a path, one that another
+/// program has on this disk, or a reference, which is fetched first.
 pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::Result<String> {
     if let Some(name) = resolve_here(client, model).await? {
         return Ok(name);
@@ -122,7 +122,8 @@ pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::R
     }
 }
 
-/// The same for what is on this disk or known to the node; `None` for what would have to be fetched, or is no model.
+/// The same for what is on this disk or known to the node; `None` for what would have to be fetched, or is no
+/// model.
 pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option<String>> {
     let path = Path::new(model);
     if matches!(model.parse::<Reference>(), Ok(Reference::Path(_))) {

@@ -65,7 +65,8 @@ fn has_screen() -> bool {
     matches!(std::env::consts::OS, "macos" | "windows") || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
 }
 
-/// Opens the browser on a file of the owner's that leads to the link: the arguments of a program are anybody's to read.
+/// Opens the browser on a file of the owner's that leads to the link: the arguments of a program are
+/// anybody's to read.
 async fn open(data_dir: &Path, link: &str) -> anyhow::Result<()> {
     let page = write_page(data_dir, link)?;
     let (program, first) = match std::env::consts::OS {
@@ -116,7 +117,8 @@ fn tunnel(port: u16) -> String {
     tunnel_line(port, &user, host.as_deref().unwrap_or("HOST"))
 }
 
-/// The address that an ssh client has connected to, as its server tells: client's address and port, then ours.
+/// The address that an ssh client has connected to, as its server tells: client's address and port, then
+/// ours.
 fn server_of(connection: &str) -> Option<String> {
     connection.split_whitespace().nth(2).map(str::to_owned)
 }

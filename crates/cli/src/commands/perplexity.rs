@@ -1,8 +1,8 @@
-//! `exo perplexity`: how well a model predicts a text, by the convention of `llama-perplexity`, so that the numbers of
-//! both stand side by side.
+//! `exo perplexity`: how well a model predicts a text, by the convention of `llama-perplexity`, so that the
+//! numbers of both stand side by side.
 //!
-//! Runs without node or API, on the processor in this process, on a graphics processor in a child ([`compute`](super::compute)).
-//! `chunks` cuts the text, `measure` scores it.
+//! Runs without node or API, on the processor in this process, on a graphics processor in a child
+//! ([`compute`](super::compute)). `chunks` cuts the text, `measure` scores it.
 
 mod chunks;
 mod measure;

@@ -1,7 +1,7 @@
 //! `exo pull`, `exo show`, `exo search` and `exo prune`: models of a hub.
 //!
-//! A node that runs fetches, and goes on if the command is killed; without one the command fetches by itself. What is fetched lies in
-//! the data folder, below `hub`.
+//! A node that runs fetches, and goes on if the command is killed; without one the command fetches by itself.
+//! What is fetched lies in the data folder, below `hub`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -155,7 +155,8 @@ async fn with_node(client: &Client, args: &Pull, request: PullRequest) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name of the model once it is here, fetched by the node if it is not there: what `exo run` and `exo place` do with a reference.
+/// The name of the model once it is here, fetched by the node if it is not there: what `exo run` and
+/// `exo place` do with a reference.
 pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> anyhow::Result<String> {
     let settings = settings(config)?;
     if settings.offline.is_some() {

@@ -1,4 +1,5 @@
-//! `exo quantize`: a model file or folder to a GGUF file of another type. Runs in this process, without node or API.
+//! `exo quantize`: a model file or folder to a GGUF file of another type. Runs in this process, without node
+//! or API.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! The model of a command that works on files, without a node: a file, a folder, the built-in model, or a model that the data folder knows.
+//! The model of a command that works on files, without a node: a file, a folder, the built-in model, or a
+//! model that the data folder knows.
 
 use std::path::{Path, PathBuf};
 

@@ -31,8 +31,8 @@ impl StopSignals {
     }
 }
 
-/// The terminal as it was, put back when this is dropped: a prompt that waits in a thread of its own does not do it when the
-/// process is told to end.
+/// The terminal as it was, put back when this is dropped: a prompt that waits in a thread of its own does not
+/// do it when the process is told to end.
 pub struct TerminalState(Option<Termios>);
 
 impl TerminalState {

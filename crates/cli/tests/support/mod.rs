@@ -1,4 +1,5 @@
-//! Nodes as processes, and the ways to talk to them. The only test code that knows the command line and the API.
+//! Nodes as processes, and the ways to talk to them. The only test code that knows the command line and the
+//! API.
 
 // Each test file uses its part; helpers of tests fail by panicking.
 #![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
@@ -36,8 +37,8 @@ pub fn wait_for<T>(what: &str, at_most: Duration, mut ready: impl FnMut() -> Opt
     }
 }
 
-/// `exo` with a clean environment: neither settings nor files of whoever runs the tests. It computes on the processor unless
-/// a flag says otherwise, so that tests are the same on machines with cards.
+/// `exo` with a clean environment: neither settings nor files of whoever runs the tests. It computes on the
+/// processor unless a flag says otherwise, so that tests are the same on machines with cards.
 pub fn exo(args: &[&str]) -> Command {
     clean(Command::new(EXO), args)
 }
@@ -662,7 +663,8 @@ pub fn has_mounts(bus: &Path) -> bool {
     with_bus(bus, "true").output().is_ok_and(|output| output.status.success())
 }
 
-/// A program that sees the folder as the devices of the PCI bus, and a folder `misc` beside it as `/usr/share/misc`.
+/// A program that sees the folder as the devices of the PCI bus, and a folder `misc` beside it as
+/// `/usr/share/misc`.
 fn with_bus(bus: &Path, program: &str) -> Command {
     let mut unshare = Command::new("unshare");
     let mounts = "mount --bind \"$0\" /sys/bus/pci/devices && \
@@ -672,7 +674,8 @@ fn with_bus(bus: &Path, program: &str) -> Command {
     unshare
 }
 
-/// The folder of a library that plays NVIDIA's management library, in which each card tells the same: it is near its limit, and slowed down.
+/// The folder of a library that plays NVIDIA's management library, in which each card tells the same: it is
+/// near its limit, and slowed down.
 pub fn nvml(folder: &Path) -> PathBuf {
     let library = folder.join("libnvidia-ml.so.1");
     let text = "#include <stdio.h>\nint nvmlInit_v2(void) { return 0; }\nint nvmlShutdown(void) { return 0; }\n\

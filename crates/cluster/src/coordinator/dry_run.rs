@@ -1,5 +1,6 @@
-//! How a placement is planned: what the planner is asked, what makes room where it finds nothing, and what its plan is good for. The
-//! coordinator goes these steps with every placement, and whoever plans without placing with a [`dry_run`].
+//! How a placement is planned: what the planner is asked, what makes room where it finds nothing, and what
+//! its plan is good for. The coordinator goes these steps with every placement, and whoever plans without
+//! placing with a [`dry_run`].
 
 use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanError, PlanRequest, Workload};
 use exo_types::{InstanceId, NodeId};
@@ -167,7 +168,8 @@ impl PlannerInputs {
     }
 }
 
-/// Plans as the coordinator would for a placement, with `request` made from `inputs`, and changes nothing. Seconds of search at worst.
+/// Plans as the coordinator would for a placement, with `request` made from `inputs`, and changes nothing.
+/// Seconds of search at worst.
 pub fn dry_run(inputs: &PlannerInputs, mut request: PlanRequest) -> Result<DryRun, DryRunError> {
     let mut as_it_is = None;
     let mut unloaded: Vec<Unloadable> = Vec::new();

@@ -156,8 +156,8 @@ impl Coordinator {
     }
 }
 
-/// Durable events were checked before they were written; one that does not apply is said aloud and left out, the
-/// same way on every node.
+/// Durable events were checked before they were written; one that does not apply is said aloud and left out,
+/// the same way on every node.
 fn apply_durable(state: &mut State, event: &Event) {
     if let Err(error) = state.apply(event) {
         tracing::error!(%error, ?event, "an event of the log does not apply");

@@ -1,8 +1,8 @@
 //! Moves: stages that serve go elsewhere, and nobody waits for their weights.
 //!
-//! A node that is drained, or about to leave, serves on while its layers are loaded on other devices *ahead* of the placement that
-//! they are for. Then the placement is replaced: everything it needs is in memory by then. Where nothing takes the layers, the stages
-//! stay, and everybody sees why.
+//! A node that is drained, or about to leave, serves on while its layers are loaded on other devices *ahead*
+//! of the placement that they are for. Then the placement is replaced: everything it needs is in memory by
+//! then. Where nothing takes the layers, the stages stay, and everybody sees why.
 
 use std::time::Duration;
 
@@ -333,7 +333,8 @@ impl Coordinator {
         self.ask(vec![(reply, Answer::Done)], vec![Event::NodeDrained { node, is_drained }], out);
     }
 
-    /// Who said long ago that it leaves has changed its mind, and who was removed is drained no more: it may come again.
+    /// Who said long ago that it leaves has changed its mind, and who was removed is drained no more: it may
+    /// come again.
     pub(super) fn forget_drained(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
         let knows_members = self.members.contains_key(&self.me);
         let Some(leading) = &mut self.leading else { return };

@@ -113,8 +113,8 @@ impl Coordinator {
         devices
     }
 
-    /// What is about to be freed there, and what is promised but not taken yet. What a node
-    /// holds is matched with what is wanted of it by content, as its worker does: a shard that a later placement takes over is
+    /// What is about to be freed there, and what is promised but not taken yet. What a node holds is matched
+    /// with what is wanted of it by content, as its worker does: a shard that a later placement takes over is
     /// neither freed nor taken once more.
     fn change_on(
         &self,
@@ -177,8 +177,8 @@ impl Change {
     }
 }
 
-/// Writes into every device of a memory domain what is free of that for all of them: the most that one of them reports, so that none can make
-/// the memory of others look taken.
+/// Writes into every device of a memory domain what is free of that for all of them: the most that one of
+/// them reports, so that none can make the memory of others look taken.
 fn share(devices: &mut [PlanDevice], changes: &BTreeMap<u64, Change>) {
     let mut free: BTreeMap<u64, u64> = BTreeMap::new();
     for domain in devices.iter().filter_map(|d| d.device.memory_domain) {
@@ -195,9 +195,10 @@ fn share(devices: &mut [PlanDevice], changes: &BTreeMap<u64, Change>) {
     }
 }
 
-/// Every path that some member has measured, in its direction. Whoever receives has measured the rate; where that is missing, the
-/// rate of the other direction stands in for it. Both ends measure the round trip, and the longer one counts: a member that lies
-/// makes none of its links shorter than the other end has found them.
+/// Every path that some member has measured, in its direction. Whoever receives has measured the rate; where
+/// that is missing, the rate of the other direction stands in for it. Both ends measure the round trip, and
+/// the longer one counts: a member that lies makes none of its links shorter than the other end has found
+/// them.
 pub fn link_facts(reports: &BTreeMap<NodeId, NodeReport>, among: impl Fn(NodeId) -> bool) -> Vec<LinkFacts> {
     let mut links: BTreeMap<(NodeId, NodeId), &LinkReport> = BTreeMap::new();
     for (&at, report) in reports.iter().filter(|(node, _)| among(**node)) {
@@ -252,8 +253,8 @@ pub(super) fn placement(
     (placement, memory_bytes)
 }
 
-/// An id no other epoch can give out, even one of another half of the cluster with the same counter: the epoch's
-/// counter, 16 bits of its key, and a serial number.
+/// An id no other epoch can give out, even one of another half of the cluster with the same counter: the
+/// epoch's counter, 16 bits of its key, and a serial number.
 pub(super) fn instance_after(epoch: Epoch, last: Option<InstanceId>) -> InstanceId {
     let key = u64::from(u16::from_be_bytes([epoch.key.0[0], epoch.key.0[1]]));
     let base = epoch.counter << 28 | key << 12;

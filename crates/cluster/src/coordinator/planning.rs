@@ -1,10 +1,10 @@
 //! The handshake with the planner: one plan in flight, the others queued, and what is done with an answer.
 //!
-//! Planning may take seconds, so it comes out as [`CoordinatorOutput::Plan`] and the answer comes back as an input. By
-//! then the cluster may be another one. What counts as a change is what a plan can be wrong about: the devices there
-//! are, whether they may be used, and what is placed. Free memory moves with every report, and round trips with every
-//! ping: of these only what the plan needs is checked, by [`validate`]. Otherwise a plan that takes longer than the
-//! second between two reports would always be asked for again.
+//! Planning may take seconds, so it comes out as [`CoordinatorOutput::Plan`] and the answer comes back as an
+//! input. By then the cluster may be another one. What counts as a change is what a plan can be wrong about:
+//! the devices there are, whether they may be used, and what is placed. Free memory moves with every report,
+//! and round trips with every ping: of these only what the plan needs is checked, by [`validate`]. Otherwise
+//! a plan that takes longer than the second between two reports would always be asked for again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -149,8 +149,8 @@ impl PlanQueue {
         Ok(())
     }
 
-    /// Lets `reply` wait with those who asked for the same model, or says in what they asked for another placement. `None` if
-    /// nobody has asked.
+    /// Lets `reply` wait with those who asked for the same model, or says in what they asked for another
+    /// placement. `None` if nobody has asked.
     pub(super) fn join(&mut self, wanted: &InstanceRequest, reply: ReplyTo) -> Option<Result<(), String>> {
         let mut asks = self.in_flight.iter_mut().map(|f| &mut f.ask).chain(&mut self.queued);
         asks.find_map(|ask| match &mut ask.purpose {
@@ -179,8 +179,8 @@ impl PlanQueue {
         self.in_flight.is_none() && self.queued.is_empty()
     }
 
-    /// Takes the review in flight where something waits that must not wait for it: a lost stage for any, and every other plan for one
-    /// that nobody asked for.
+    /// Takes the review in flight where something waits that must not wait for it: a lost stage for any, and
+    /// every other plan for one that nobody asked for.
     fn preempted(&mut self) -> Option<PlanAsk> {
         let is_in_the_way = |asked: bool| {
             self.queued.iter().any(|ask| match &ask.purpose {
@@ -362,8 +362,8 @@ impl Coordinator {
         }
     }
 
-    /// Two that a plan puts beside each other do not talk, and the planner found no other way. A replacement makes do with fewer
-    /// stages.
+    /// Two that a plan puts beside each other do not talk, and the planner found no other way. A replacement
+    /// makes do with fewer stages.
     fn plan_is_torn(
         &mut self,
         now: Time,
@@ -389,8 +389,8 @@ impl Coordinator {
         }
     }
 
-    /// There is no placement. A replacement makes do with fewer stages than were asked for: these are better than no
-    /// instance, and the wish was for the cluster as it was.
+    /// There is no placement. A replacement makes do with fewer stages than were asked for: these are better
+    /// than no instance, and the wish was for the cluster as it was.
     fn plan_failed(
         &mut self,
         now: Time,

@@ -1,9 +1,9 @@
 //! Repair: what is lost of a placement finds another device, and nobody else moves.
 //!
-//! Stages that stand keep their layers and their devices, so their nodes load nothing. Each lost range goes whole to the device with
-//! which the placement is fastest: the one that had it, a free one, or a further stage on one that has a stage already. Where none
-//! holds it whole it is cut, the longest part first. What this finds is soon there; the planner is asked for a better one when it
-//! finds nothing.
+//! Stages that stand keep their layers and their devices, so their nodes load nothing. Each lost range goes
+//! whole to the device with which the placement is fastest: the one that had it, a free one, or a further
+//! stage on one that has a stage already. Where none holds it whole it is cut, the longest part first. What
+//! this finds is soon there; the planner is asked for a better one when it finds nothing.
 
 use std::collections::BTreeMap;
 
@@ -42,8 +42,8 @@ struct Repair<'a> {
 }
 
 impl Coordinator {
-    /// The instance with its lost layers elsewhere, or `None` where no device takes them. An instance that has lost nothing comes
-    /// back as it is.
+    /// The instance with its lost layers elsewhere, or `None` where no device takes them. An instance that
+    /// has lost nothing comes back as it is.
     pub(super) fn repaired(&self, now: Time, instance: InstanceId, of: Of) -> Option<(Vec<Stage>, Vec<u64>)> {
         let entry = self.state.instances().get(&instance)?;
         let objective = match objective_of(&entry.request) {
@@ -150,7 +150,8 @@ impl<'a> Repair<'a> {
         })
     }
 
-    /// Whether the device's node talks with those that have the layers beside the range, the last layers being beside the first.
+    /// Whether the device's node talks with those that have the layers beside the range, the last layers
+    /// being beside the first.
     fn talks(&self, device: usize, range: LayerRange, gap: LayerRange) -> bool {
         let node = self.request.devices[device].node;
         let ends = |stage: &&(Stage, u64)| stage.0.layers.end == range.start;

@@ -1,7 +1,8 @@
-//! Whether an instance is worth moving: the planner is asked again, and what a better plan gains stands beside what it costs.
+//! Whether an instance is worth moving: the planner is asked again, and what a better plan gains stands
+//! beside what it costs.
 //!
-//! The better plan is loaded ahead while the stages that stand serve on, so it needs room beside them. What cannot be loaded so, or
-//! gains too little for the ranges of the predictions, is kept.
+//! The better plan is loaded ahead while the stages that stand serve on, so it needs room beside them. What
+//! cannot be loaded so, or gains too little for the ranges of the predictions, is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -62,8 +63,8 @@ struct Cost {
 }
 
 impl Coordinator {
-    /// Has the planner look at what serves when devices have come, gone, or may be used no more. What it finds is told, and
-    /// carried out when somebody asks for it.
+    /// Has the planner look at what serves when devices have come, gone, or may be used no more. What it
+    /// finds is told, and carried out when somebody asks for it.
     pub(super) fn review(&mut self, now: Time) {
         let devices = self.usable(now);
         let Some(leading) = &mut self.leading else { return };

@@ -1,8 +1,8 @@
-//! Models that requests loaded are unloaded again: for what is placed next, those first that were not used for longest; and when none has
-//! used them for long.
+//! Models that requests loaded are unloaded again: for what is placed next, those first that were not used
+//! for longest; and when none has used them for long.
 //!
-//! A model that a person placed stays until a person unloads it, and one with requests is left alone. What is unloaded and what is
-//! placed instead are one write to the log.
+//! A model that a person placed stays until a person unloads it, and one with requests is left alone. What is
+//! unloaded and what is placed instead are one write to the log.
 
 use std::time::Duration;
 
@@ -46,8 +46,8 @@ impl Coordinator {
         all.find(|instance| !unloaded.contains(instance))
     }
 
-    /// What requests loaded: first what makes room now, then what will when it is idle, so that who asked learns whether waiting would
-    /// help; of each those first that were not used for longest.
+    /// What requests loaded: first what makes room now, then what will when it is idle, so that who asked
+    /// learns whether waiting would help; of each those first that were not used for longest.
     pub(super) fn unloadable(&self, now: Time) -> Vec<Unloadable> {
         let Some(leading) = &self.leading else { return Vec::new() };
         let loaded = leading.planned.instances().iter().filter(|(_, entry)| entry.request.is_on_demand);
@@ -83,7 +83,8 @@ impl Coordinator {
         watch.is_some_and(|watch| watch.moving.is_none() && now.since(watch.used_at) >= time)
     }
 
-    /// Unloads what requests loaded and none has used for as long as is set. The next request has it placed again.
+    /// Unloads what requests loaded and none has used for as long as is set. The next request has it placed
+    /// again.
     pub(super) fn unload_idle(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
         let (Some(leading), Some(after)) = (&self.leading, self.config.unload_idle_after) else { return };
         // What was refused by the log a moment ago waits, as any decision does.
@@ -99,8 +100,8 @@ impl Coordinator {
         }
     }
 
-    /// Unloads those of the instances that hold memory where the plan needs it: the events, and what to say of them. An error says
-    /// which of them are in use.
+    /// Unloads those of the instances that hold memory where the plan needs it: the events, and what to say
+    /// of them. An error says which of them are in use.
     pub(super) fn make_room(
         &self,
         now: Time,

@@ -128,8 +128,8 @@ impl Coordinator {
         }
     }
 
-    /// Brings the watch up to date and says what is to be done. An instance whose next placement is being planned, or
-    /// is on its way to the log like a removal, is left alone until it is durable.
+    /// Brings the watch up to date and says what is to be done. An instance whose next placement is being
+    /// planned, or is on its way to the log like a removal, is left alone until it is durable.
     fn verdict(&mut self, now: Time, instance: InstanceId) -> Option<Verdict> {
         let statuses = self.statuses(instance)?;
         let entry = self.state.instances().get(&instance)?;
@@ -167,7 +167,8 @@ impl Coordinator {
         if let Some(reason) = self.device_given_up(entry) {
             return Some(Verdict::Replace(reason));
         }
-        // A pipeline between two terms has all that it needs but its links: its scheduler opens them again, or gives up.
+        // A pipeline between two terms has all that it needs but its links: its scheduler opens them again,
+        // or gives up.
         let is_over = watch.state == InstanceState::Ready && !statuses.iter().all(StageStatus::is_loaded);
         if let Some(which) = self.unready(entry, &statuses).filter(|_| is_over) {
             return Some(Verdict::Replace(format!("{} is no longer ready: {}", which.0, which.1)));
@@ -193,7 +194,8 @@ impl Coordinator {
         Some((format!("stage {} on {}", at.stage, self.name_of(shard.node)), status))
     }
 
-    /// A shard's device that its node does not use any more, and why: it was given up, or the node was started on another.
+    /// A shard's device that its node does not use any more, and why: it was given up, or the node was
+    /// started on another.
     fn device_given_up(&self, entry: &StateInstance) -> Option<String> {
         entry.placement.shards().find_map(|(at, shard)| {
             let devices = &self.reports.get(&shard.node)?.facts.devices;
@@ -267,7 +269,8 @@ impl Coordinator {
         })
     }
 
-    /// Each shard as its worker last reported it, in the order of [`Placement::shards`](exo_types::Placement::shards).
+    /// Each shard as its worker last reported it, in the order of
+    /// [`Placement::shards`](exo_types::Placement::shards).
     fn statuses(&self, instance: InstanceId) -> Option<Vec<StageStatus>> {
         let placement = &self.state.instances().get(&instance)?.placement;
         let status = |(position, shard): (ShardPosition, &PlacedShard)| {
@@ -330,7 +333,8 @@ impl Coordinator {
         if !matches!(watch.state, InstanceState::Waiting { .. }) {
             watch.state = InstanceState::Degraded { reason: reason.clone() };
         }
-        // A stage whose node has not reported to this coordinator may stand: nobody is moved before it could say so.
+        // A stage whose node has not reported to this coordinator may stand: nobody is moved before it could
+        // say so.
         if self.is_unheard(now, instance) {
             return;
         }
@@ -346,7 +350,8 @@ impl Coordinator {
         }
     }
 
-    /// Whether a node of the instance that is not gone has yet to report. A new coordinator waits for that as long as for members.
+    /// Whether a node of the instance that is not gone has yet to report. A new coordinator waits for that as
+    /// long as for members.
     fn is_unheard(&self, now: Time, instance: InstanceId) -> bool {
         let settle = self.config.settle;
         if self.leading.as_ref().is_none_or(|leading| now.since(leading.since) >= settle) {
@@ -379,7 +384,8 @@ impl Coordinator {
         self.decide(now, instance, Event::InstanceReplaced { placement, memory_bytes, reason }, out);
     }
 
-    /// Nothing takes what is lost. What has served stays placed until something does, what never has is given up.
+    /// Nothing takes what is lost. What has served stays placed until something does, what never has is given
+    /// up.
     pub(super) fn wait(
         &mut self,
         now: Time,
@@ -414,8 +420,8 @@ impl Coordinator {
         self.decide(now, instance, Event::InstanceRemoved { instance, reason: clip(&reason) }, out);
     }
 
-    /// Appends a decision of the coordinator's own. One that the state refuses would be a bug of the planner; it is
-    /// said aloud and taken again later instead of in a loop.
+    /// Appends a decision of the coordinator's own. One that the state refuses would be a bug of the planner;
+    /// it is said aloud and taken again later instead of in a loop.
     pub(super) fn decide(
         &mut self,
         now: Time,
@@ -451,7 +457,8 @@ impl Coordinator {
     }
 }
 
-/// The stage that keeps an instance from serving: one that is not loaded, or the first, whose scheduler has not seen step 0 again.
+/// The stage that keeps an instance from serving: one that is not loaded, or the first, whose scheduler has
+/// not seen step 0 again.
 fn first_unready(statuses: &[StageStatus]) -> Option<usize> {
     let unloaded = statuses.iter().position(|s| !s.is_loaded());
     unloaded.or_else(|| (statuses.first() != Some(&StageStatus::Serving)).then_some(0))

@@ -34,8 +34,8 @@ fn members(last: u8) -> CoordinatorInput {
     CoordinatorInput::Members((1..=last).map(|n| (node(n), format!("n{n}"))).collect())
 }
 
-/// A coordinator that leads over `members` nodes, with a journal and a planner that answer at once, and what it last
-/// told whom.
+/// A coordinator that leads over `members` nodes, with a journal and a planner that answer at once, and what
+/// it last told whom.
 struct Bench {
     coordinator: Coordinator,
     now: Time,
@@ -314,7 +314,8 @@ fn a_removed_member_loses_its_stages() {
 
 #[test]
 fn weights_come_from_members_that_have_all_of_them_or_parts_of_a_model_of_a_hub() {
-    // What the second node reports: all of it, a part of a model that somebody has, a part of one that a hub has.
+    // What the second node reports: all of it, a part of a model that somebody has, a part of one that a hub
+    // has.
     for (complete, is_of_hub, is_asked) in [(true, false, true), (false, false, false), (false, true, true)] {
         let mut bench = Bench::new(3);
         let mut holder = report(2, PLENTY);
@@ -407,8 +408,8 @@ fn every_shard_of_a_stage_is_wanted_counted_and_missed() {
     assert!(reason.contains("stage 0 on n2") && placement.stage_of(node(2)).is_none(), "{reason}");
 }
 
-/// A node full but for `free_bytes` whose two stages of an instance hold what they need, one of them for the placement
-/// before.
+/// A node full but for `free_bytes` whose two stages of an instance hold what they need, one of them for the
+/// placement before.
 #[test]
 fn memory_of_the_same_content_is_counted_once_whichever_placement_it_was_loaded_for() {
     let mut bench = Bench::new(1);

@@ -1,4 +1,5 @@
-//! Trouble that blames no stage, again and again on the same devices: one stage goes elsewhere, to see whether that helps.
+//! Trouble that blames no stage, again and again on the same devices: one stage goes elsewhere, to see
+//! whether that helps.
 
 use std::time::Duration;
 
@@ -37,8 +38,8 @@ impl Unblamed {
 }
 
 impl Coordinator {
-    /// Notes trouble of an instance that blames no stage. Gives the stage that is to go elsewhere: the last that can, once the same
-    /// devices have had enough of it.
+    /// Notes trouble of an instance that blames no stage. Gives the stage that is to go elsewhere: the last
+    /// that can, once the same devices have had enough of it.
     pub(super) fn unblamed(&mut self, now: Time, instance: InstanceId) -> Option<u32> {
         let stages = self.state.instances().get(&instance)?.placement.stages.clone();
         let watch = self.leading.as_mut()?.watches.get_mut(&instance)?;

@@ -15,15 +15,15 @@ use crate::{Event, InstanceRequest, InstanceView, State};
 pub struct CoordinatorConfig {
     /// A loading stage without progress for this long fails the instance.
     pub load_deadline: Duration,
-    /// A stage whose load failed so often in a row fails the instance: the same memory gives the same answer, and who asked is
-    /// better told now.
+    /// A stage whose load failed so often in a row fails the instance: the same memory gives the same answer,
+    /// and who asked is better told now.
     pub failed_loads_max: u32,
     /// A member whose report does not show the desired state is told again after this long.
     pub resend_after: Duration,
     /// A new coordinator waits this long for its members' reports before it calls their stages lost.
     pub settle: Duration,
-    /// A plan that is not there after this long is given up: an ask is refused, a replacement tried again later. The time
-    /// in the queue counts, because somebody waits.
+    /// A plan that is not there after this long is given up: an ask is refused, a replacement tried again
+    /// later. The time in the queue counts, because somebody waits.
     pub plan_deadline: Duration,
     /// Replacements of one instance without becoming ready in between; one more removes it.
     pub replacements_max: u32,
@@ -69,14 +69,15 @@ pub struct ReplyTo {
 
 /// What happens to a coordinator.
 ///
-/// **The log handshake.** While leading, every lasting change comes out as [`CoordinatorOutput::Append`]; the node
-/// writes the events to its journal in one transaction, replicates them, and answers `Appended` or `AppendFailed`
-/// with the same id, in order. What depends on the change (desired states, replies) comes out only then. While
-/// following, the node journals what it receives first and then tells the coordinator with `Replicated`.
+/// **The log handshake.** While leading, every lasting change comes out as [`CoordinatorOutput::Append`]; the
+/// node writes the events to its journal in one transaction, replicates them, and answers `Appended` or
+/// `AppendFailed` with the same id, in order. What depends on the change (desired states, replies) comes out
+/// only then. While following, the node journals what it receives first and then tells the coordinator with
+/// `Replicated`.
 ///
-/// **The plan handshake.** Where to place a model comes out as [`CoordinatorOutput::Plan`], at most one at a time. The
-/// node computes it where nothing waits and answers `Planned` with the same id. What changed meanwhile is the
-/// coordinator's to find out, and so is an answer that never comes.
+/// **The plan handshake.** Where to place a model comes out as [`CoordinatorOutput::Plan`], at most one at a
+/// time. The node computes it where nothing waits and answers `Planned` with the same id. What changed
+/// meanwhile is the coordinator's to find out, and so is an answer that never comes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CoordinatorInput {
     /// Time passed. At least once a second.
@@ -177,7 +178,8 @@ pub enum CoordinatorOutput {
         /// In order.
         events: Vec<Event>,
     },
-    /// Compute [`exo_planner::plan`] without holding up anything else, then answer [`CoordinatorInput::Planned`].
+    /// Compute [`exo_planner::plan`] without holding up anything else, then answer
+    /// [`CoordinatorInput::Planned`].
     Plan {
         /// The id to answer with.
         plan: PlanId,

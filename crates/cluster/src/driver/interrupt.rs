@@ -1,4 +1,5 @@
-//! Interruptions: what ends a submission and not the request. The next submission goes on where the tokens end.
+//! Interruptions: what ends a submission and not the request. The next submission goes on where the tokens
+//! end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +10,12 @@ use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Seat, Stand};
 use crate::wire::EndReason;
 use crate::{InstanceState, InstanceView};
 
-/// Failures of one kind without a token between them, after which the request fails with them: the same sequence fails the same
-/// way. Lost stages do not count: each is replaced, or the pause has its bound.
+/// Failures of one kind without a token between them, after which the request fails with them: the same
+/// sequence fails the same way. Lost stages do not count: each is replaced, or the pause has its bound.
 pub(crate) const SETBACKS_MAX: u32 = 3;
 
-/// An answer whose instance is not among the instances any more ends after this long: it was unloaded, or a half of the cluster
-/// that did not know of it leads now.
+/// An answer whose instance is not among the instances any more ends after this long: it was unloaded, or a
+/// half of the cluster that did not know of it leads now.
 pub(crate) const GONE_MAX: Duration = Duration::from_secs(10);
 
 /// What stands between the last token and the next.

@@ -117,9 +117,11 @@ impl Driver {
         }
     }
 
-    /// What was computed of this submission is lost. The next one goes out at once: a scheduler between two terms takes it.
+    /// What was computed of this submission is lost. The next one goes out at once: a scheduler between two
+    /// terms takes it.
     fn setback(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
-        // That its scheduler is gone says that it was placed anew or unloaded: the news of the instances say which.
+        // That its scheduler is gone says that it was placed anew or unloaded: the news of the instances say
+        // which.
         let kind = if kind == FailureKind::InstanceGone { FailureKind::StageLost } else { kind };
         self.interrupt(now, kind, message, out);
         if !self.over && self.seat.is_none() && now >= self.submit_at {
@@ -127,8 +129,8 @@ impl Driver {
         }
     }
 
-    /// A scheduler that is not there (yet, or any more) is asked again later, and so is one whose queue has no room for what was accepted
-    /// before; any other refusal is final.
+    /// A scheduler that is not there (yet, or any more) is asked again later, and so is one whose queue has
+    /// no room for what was accepted before; any other refusal is final.
     fn rejected(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
         match (kind, self.seat.as_ref().map(|seat| seat.received)) {
             (FailureKind::InstanceGone, Some(0)) => {

@@ -370,7 +370,8 @@ fn every_state_has_its_deadline() {
     check(beaten, 3_600_000, "more than 3600 s");
 }
 
-/// A card that hangs in a step with another's long prompt may be noticed later than an answer beside it has patience.
+/// A card that hangs in a step with another's long prompt may be noticed later than an answer beside it has
+/// patience.
 #[test]
 fn silence_in_the_middle_of_an_answer_interrupts_it_and_the_third_time_ends_it() {
     let mut d = running();

@@ -14,13 +14,15 @@ use crate::wire::{DataMessage, EndReason, TokenResult};
 /// Deadlines of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverConfig {
-    /// From the start, or from when loading last moved on, until the sequence runs: placing, loading and queueing.
+    /// From the start, or from when loading last moved on, until the sequence runs: placing, loading and
+    /// queueing.
     pub queue_deadline: Duration,
     /// Between two tokens. Longer than the scheduler's deadline for a full step, so that the cause is told.
     pub idle_deadline: Duration,
     /// Added to the first token's deadline per prompt token.
     pub prefill_deadline_per_token: Duration,
-    /// From an interruption (a lost stage, a failed step) to the next token: placing anew, loading, queueing, computing what was lost.
+    /// From an interruption (a lost stage, a failed step) to the next token: placing anew, loading, queueing,
+    /// computing what was lost.
     pub pause_max: Duration,
     /// From start to end, whatever happens.
     pub overall_deadline: Duration,
@@ -72,15 +74,17 @@ pub enum DriverInput {
     Tick,
     /// The instances as now known. Feed it at the start and on every change.
     Instances(Vec<InstanceView>),
-    /// Nodes to which this one has an open data link. Feed it at the start, before the instances, and on every change.
+    /// Nodes to which this one has an open data link. Feed it at the start, before the instances, and on
+    /// every change.
     Links(Arc<BTreeSet<NodeId>>),
-    /// No instance can serve the model: the coordinator refused to place it. Counts only while waiting for one.
+    /// No instance can serve the model: the coordinator refused to place it. Counts only while waiting for
+    /// one.
     PlaceRefused {
         /// Why, for people.
         message: String,
     },
-    /// A message about this sequence; others are ignored, and so are tokens, which come as [`DriverInput::Tokens`]. `from` is the
-    /// authenticated sender.
+    /// A message about this sequence; others are ignored, and so are tokens, which come as
+    /// [`DriverInput::Tokens`]. `from` is the authenticated sender.
     Message {
         /// Who sent it.
         from: NodeId,

@@ -6,8 +6,8 @@ use exo_types::{Placement, PlacementId, Principal};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct PageHash([u8; 32]);
 
-/// Hashes of the full pages of one sequence. Each is keyed by the one before it, the first by what decides the
-/// values: placement, model, type of the cache and principal.
+/// Hashes of the full pages of one sequence. Each is keyed by the one before it, the first by what decides
+/// the values: placement, model, type of the cache and principal.
 #[derive(Clone, Debug)]
 pub(super) struct PageChain {
     seed: PageHash,

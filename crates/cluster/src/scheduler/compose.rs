@@ -16,7 +16,8 @@ use crate::wire::{StageCommand, StepMessage, Submission, limits};
 
 /// Sequences opened in front of one step. With the next bound it keeps a step's header within its limit.
 const OPENS_MAX: usize = 16;
-/// Bytes of grammars and biases in front of one step, with what else a header of 8 MiB holds (one sequence may always open).
+/// Bytes of grammars and biases in front of one step, with what else a header of 8 MiB holds (one sequence
+/// may always open).
 const OPEN_BYTES_MAX: usize = 4 << 20;
 /// Tokens of history in front of one step (one sequence may always open).
 const OPEN_TOKENS_MAX: usize = limits::CONTEXT_TOKENS_MAX as usize;
@@ -72,7 +73,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes whose turn it is, if it has room, or else whoever has less than a share and for whom another makes way.
+    /// Takes whose turn it is, if it has room, or else whoever has less than a share and for whom another
+    /// makes way.
     fn next_admitted(&mut self) -> Option<Waiting> {
         let shares = Shares::of_all(&self.running);
         if self.running.len() < self.placement.slots as usize {
@@ -129,7 +131,8 @@ impl Scheduler {
         }
     }
 
-    /// The small model is gone: a sequence's own text goes on guessing, and what its grammar forces goes along as before.
+    /// The small model is gone: a sequence's own text goes on guessing, and what its grammar forces goes
+    /// along as before.
     pub(super) fn stop_drafting(&mut self) {
         if self.config.speculation == Speculation::Model {
             self.config.speculation = Speculation::Lookup;
@@ -137,8 +140,9 @@ impl Scheduler {
         }
     }
 
-    /// The parts of the next step: the longest waiting decodes, then prompts in order of admission. Decodes are
-    /// spread over as many micro-batches as there are stages, so that no stage idles while another computes.
+    /// The parts of the next step: the longest waiting decodes, then prompts in order of admission. Decodes
+    /// are spread over as many micro-batches as there are stages, so that no stage idles while another
+    /// computes.
     fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> Vec<StepSequence> {
         let decoding = self.running.values().filter(|r| r.is_decoding()).count();
         let share = decoding.div_ceil(self.placement.stages.len());
@@ -156,9 +160,9 @@ impl Scheduler {
         self.take(&order, self.chunk_tokens(decoding > 0), out)
     }
 
-    /// Prompt tokens of the next step: as many as their share of time allows. While anyone decodes, as many steps as there are
-    /// stages may be in flight, and a running sequence's token waits for all of them, so each has its part of the share; several
-    /// chunks also keep several stages busy.
+    /// Prompt tokens of the next step: as many as their share of time allows. While anyone decodes, as many
+    /// steps as there are stages may be in flight, and a running sequence's token waits for all of them, so
+    /// each has its part of the share; several chunks also keep several stages busy.
     fn chunk_tokens(&self, anyone_decodes: bool) -> usize {
         let stages = self.placement.stages.len().max(1) as u32;
         let (share, unmeasured) = if anyone_decodes {
@@ -248,8 +252,8 @@ struct Opens {
 }
 
 impl Opens {
-    /// Opens a sequence in front of this step, unless there are enough or another one is computing what it begins
-    /// with. Says whether it is open.
+    /// Opens a sequence in front of this step, unless there are enough or another one is computing what it
+    /// begins with. Says whether it is open.
     fn open(
         &mut self,
         term: Term,

@@ -1,10 +1,11 @@
 //! How long a step may stay away, learned from the steps that came back.
 //!
-//! A lost step is to be noticed soon, and a slow one must never be taken for lost: a false alarm costs every sequence of the
-//! instance. So only steps that are alike are compared (tokens and depth within a factor of two), a slow step counts at once and is
-//! forgotten slowly, and nothing is concluded from less than a few steps. After a pause weights may have left the memory: then a
-//! step has the time in which a slow disk brings back what memory gave in a step. The times are those from sending to coming
-//! back, so they hold the round trips of the links.
+//! A lost step is to be noticed soon, and a slow one must never be taken for lost: a false alarm costs every
+//! sequence of the instance. So only steps that are alike are compared (tokens and depth within a factor of
+//! two), a slow step counts at once and is forgotten slowly, and nothing is concluded from less than a few
+//! steps. After a pause weights may have left the memory: then a step has the time in which a slow disk
+//! brings back what memory gave in a step. The times are those from sending to coming back, so they hold the
+//! round trips of the links.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +18,8 @@ const TIMES: u32 = 8;
 const DEADLINE_MIN: Duration = Duration::from_secs(2);
 /// The pause after which weights may be on disk.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Then a step is late after so many times what its like took: memory gives some 20 GB/s, a slow disk a hundredth.
+/// Then a step is late after so many times what its like took: memory gives some 20 GB/s, a slow disk a
+/// hundredth.
 const TIMES_AFTER_PAUSE: u32 = 200;
 /// And never before this.
 const AFTER_PAUSE_MIN: Duration = Duration::from_secs(6);
@@ -62,8 +64,8 @@ impl StepTimes {
         learned.took = took.max(learned.took - quicker_by / FORGET);
     }
 
-    /// How long a step of this size may take that was sent `pause` after the last one came back; `at_most` where not enough is
-    /// known.
+    /// How long a step of this size may take that was sent `pause` after the last one came back; `at_most`
+    /// where not enough is known.
     pub(super) fn deadline(&self, size: StepSize, pause: Duration, at_most: Duration) -> Duration {
         match self.sizes.get(&size) {
             Some(learned) if learned.steps >= STEPS_MIN => {

@@ -1,13 +1,14 @@
 //! Guesses of a small model: when a sequence asks for them, how many, and for how long a step waits.
 //!
-//! The small model runs beside the scheduler, on the same node. A sequence asks as soon as its last token is known; the
-//! next step waits for the answer, but no longer than [`WAIT_MAX`]: late guesses are thrown away. A long text, like a
-//! prompt, is read while the large model works, and nobody waits for that.
+//! The small model runs beside the scheduler, on the same node. A sequence asks as soon as its last token is
+//! known; the next step waits for the answer, but no longer than [`WAIT_MAX`]: late guesses are thrown away.
+//! A long text, like a prompt, is read while the large model works, and nobody waits for that.
 //!
-//! How often guesses are right is learned per sequence, what they cost over all: as many are asked for as raise the
-//! rate of tokens, none where none does, and after a while one again to see whether that has changed. Where not even a
-//! guess that is surely right would pay, nothing is read either, until what was measured is too old. A sequence that
-//! the small model cannot hold is asked about no more: it only grows, and a question costs what its text is long.
+//! How often guesses are right is learned per sequence, what they cost over all: as many are asked for as
+//! raise the rate of tokens, none where none does, and after a while one again to see whether that has
+//! changed. Where not even a guess that is surely right would pay, nothing is read either, until what was
+//! measured is too old. A sequence that the small model cannot hold is asked about no more: it only grows,
+//! and a question costs what its text is long.
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ const NEWEST: f64 = 1.0 / 16.0;
 const ASK_AGAIN_AFTER: u32 = 128;
 /// Share of a step of one row that a guess takes, until that is measured.
 const COST_AT_FIRST: f64 = 0.1;
-/// Tokens, over all sequences, after which a cost that was not measured again is forgotten: what slowed the small model
-/// down may be gone.
+/// Tokens, over all sequences, after which a cost that was not measured again is forgotten: what slowed the
+/// small model down may be gone.
 const COST_HOLDS_FOR: u32 = 1024;
 /// An answer that takes this many times the usual tells of the machine.
 const OUTLIER: f64 = 3.0;
@@ -82,8 +83,8 @@ impl Drafting {
         (self.sampling.clone(), self.prompt_tokens)
     }
 
-    /// How many guesses to ask the small model for now, behind a text of `len` tokens: `None` for no question at all,
-    /// 0 to have it read.
+    /// How many guesses to ask the small model for now, behind a text of `len` tokens: `None` for no question
+    /// at all, 0 to have it read.
     pub(super) fn ask(&mut self, len: usize, terms: Terms<'_>) -> Option<u32> {
         if self.pending.is_some() || self.guess.as_ref().is_some_and(|(at, _)| *at == len) {
             return None;
@@ -136,7 +137,8 @@ impl Drafting {
         }
     }
 
-    /// Guesses at what follows `text`, at most `count`, none a token of `stop`; as many as `budget` finds worth a row.
+    /// Guesses at what follows `text`, at most `count`, none a token of `stop`; as many as `budget` finds
+    /// worth a row.
     pub(super) fn drafts(
         &self,
         text: &[u32],

@@ -1,4 +1,5 @@
-//! Sequences that are over, for a while: a submission that comes again is answered with what was said, not computed again.
+//! Sequences that are over, for a while: a submission that comes again is answered with what was said, not
+//! computed again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

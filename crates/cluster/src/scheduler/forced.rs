@@ -1,7 +1,9 @@
-//! Tokens that a sequence's grammar leaves no choice about: the last stage names them with what it sampled, and they go along as drafts.
+//! Tokens that a sequence's grammar leaves no choice about: the last stage names them with what it sampled,
+//! and they go along as drafts.
 //!
-//! Their text is sure, their spelling is not: behind the last of them the text goes on with what is not forced, and a token may
-//! reach over that border. How often they are right is learned at every token, sent or not, of the last ones apart.
+//! Their text is sure, their spelling is not: behind the last of them the text goes on with what is not
+//! forced, and a token may reach over that border. How often they are right is learned at every token, sent
+//! or not, of the last ones apart.
 
 use super::row_cost::DraftBudget;
 

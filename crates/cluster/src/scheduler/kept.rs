@@ -1,4 +1,5 @@
-//! Full pages that outlive their sequences: found by hash, counted by user, forgotten when least recently used.
+//! Full pages that outlive their sequences: found by hash, counted by user, forgotten when least recently
+//! used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,8 +56,8 @@ impl Kept {
         page.users += 1;
     }
 
-    /// A sequence that used it has ended. Of a sequence's pages the last is released first: it is of no use without
-    /// those before it, so it goes first.
+    /// A sequence that used it has ended. Of a sequence's pages the last is released first: it is of no use
+    /// without those before it, so it goes first.
     pub(super) fn release(&mut self, key: PageKey) {
         let page = self.pages.get_mut(&key).expect("only held pages are released");
         page.users -= 1;
@@ -78,8 +79,8 @@ impl Kept {
         key
     }
 
-    /// What a running sequence computed with these failed on its device: what they hold may be why, and whoever begins with them, or
-    /// with what was computed behind them, would fail as well.
+    /// What a running sequence computed with these failed on its device: what they hold may be why, and
+    /// whoever begins with them, or with what was computed behind them, would fail as well.
     pub(super) fn suspect(&mut self, keys: &[PageKey]) {
         let mut hashes: Vec<PageHash> =
             keys.iter().filter_map(|key| Some(self.pages.get(key)?.hash)).collect();
@@ -107,7 +108,8 @@ impl Kept {
         Some(key)
     }
 
-    /// Forgets all but these, which no running sequence uses. Whether all of those that were kept are among them.
+    /// Forgets all but these, which no running sequence uses. Whether all of those that were kept are among
+    /// them.
     pub(super) fn retain(&mut self, keys: &BTreeSet<PageKey>) -> bool {
         let before = self.pages.len();
         self.pages.retain(|key, page| page.users > 0 || keys.contains(key));

@@ -1,14 +1,16 @@
 //! Prompt lookup: a sequence's next tokens guessed from its own earlier ones.
 //!
-//! Where the last few tokens stood before, whatever followed them there is the guess; no second model is needed
-//! (Saxena 2023, prompt lookup decoding). Guesses are made and judged at every token, sent or not, so how often they
-//! are right is known before any is paid for, and a text that starts to repeat itself is noticed for free.
+//! Where the last few tokens stood before, whatever followed them there is the guess; no second model is
+//! needed (Saxena 2023, prompt lookup decoding). Guesses are made and judged at every token, sent or not, so
+//! how often they are right is known before any is paid for, and a text that starts to repeat itself is
+//! noticed for free.
 //!
 //! A token costs O(1): two table entries and, after a wrong guess, at most [`MATCH_MAX`] comparisons.
 
 use super::row_cost::DraftBudget;
 
-/// Tokens that must agree for a place to count, the long first: it finds the better place, the short finds more.
+/// Tokens that must agree for a place to count, the long first: it finds the better place, the short finds
+/// more.
 const NGRAMS: [usize; 2] = [4, 2];
 /// Agreeing tokens are counted up to here.
 const MATCH_MAX: u32 = 16;
@@ -24,8 +26,8 @@ const NEWEST: f64 = 1.0 / 8.0;
 /// Where in its own text a sequence seems to be once more. The text is the caller's; it only grows.
 #[derive(Clone, Debug)]
 pub(super) struct Lookup {
-    /// Per length of [`NGRAMS`]: by hash of that many tokens, the place behind where they were last seen. A place may
-    /// be another's of the same hash.
+    /// Per length of [`NGRAMS`]: by hash of that many tokens, the place behind where they were last seen. A
+    /// place may be another's of the same hash.
     tables: [Vec<u32>; NGRAMS.len()],
     guess: Option<Guess>,
     /// Share of right guesses by [`class`] of match.
@@ -69,7 +71,8 @@ impl Lookup {
         }
     }
 
-    /// Guesses at what follows `tokens`, at most `count`, none a token of `stop`; as many as `budget` finds worth a row.
+    /// Guesses at what follows `tokens`, at most `count`, none a token of `stop`; as many as `budget` finds
+    /// worth a row.
     pub(super) fn drafts(
         &self,
         tokens: &[u32],

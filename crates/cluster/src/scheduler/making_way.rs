@@ -1,8 +1,8 @@
 //! Who has more than its share of the slots makes way for who has less.
 //!
-//! The shares are those of principals, and within a principal those of its requests. A sequence that makes way goes back into the
-//! queue with what it has generated, the next of its principal's: it begins again behind its kept pages, and its driver and client
-//! see a pause.
+//! The shares are those of principals, and within a principal those of its requests. A sequence that makes
+//! way goes back into the queue with what it has generated, the next of its principal's: it begins again
+//! behind its kept pages, and its driver and client see a pause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,8 +43,9 @@ impl Shares {
 }
 
 impl Scheduler {
-    /// Who is admitted, and which sequence makes way for it: the first that waits and whose principal runs at most as much as that
-    /// sequence's when both have changed places; or the same of requests of one principal. Who runs nothing is overtaken by nobody.
+    /// Who is admitted, and which sequence makes way for it: the first that waits and whose principal runs at
+    /// most as much as that sequence's when both have changed places; or the same of requests of one
+    /// principal. Who runs nothing is overtaken by nobody.
     pub(super) fn who_makes_way(&self, shares: &Shares) -> Option<(SequenceId, SequenceId)> {
         let mut overtaken = BTreeSet::new();
         for waiting in self.queue.in_order() {
@@ -65,7 +66,8 @@ impl Scheduler {
         None
     }
 
-    /// Of the principal that runs most, of its request that does, the one that began last; and none that a step has.
+    /// Of the principal that runs most, of its request that does, the one that began last; and none that a
+    /// step has.
     fn makes_way_for(&self, waiting: &Waiting, shares: &Shares) -> Option<SequenceId> {
         let SequenceSpec { sequence: SequenceId { request, .. }, principal, .. } = waiting.submission.spec;
         let has_too_much = |running: RequestId, of: Principal| match of == principal {

@@ -1,8 +1,9 @@
 //! Step 0: each term begins with a step without sequences, which goes the way of all steps.
 //!
-//! Each stage adds its pages, the last one returns them. So a scheduler that has opened knows that every stage is there, that
-//! every link is open in the direction in which steps and tokens take it, and how large the caches are. Of a later term it brings
-//! the names of pages that outlive the term before, and each stage strikes out those that it does not have.
+//! Each stage adds its pages, the last one returns them. So a scheduler that has opened knows that every
+//! stage is there, that every link is open in the direction in which steps and tokens take it, and how large
+//! the caches are. Of a later term it brings the names of pages that outlive the term before, and each stage
+//! strikes out those that it does not have.
 
 use std::time::Duration;
 
@@ -124,8 +125,8 @@ impl Scheduler {
         }
     }
 
-    /// A step met a stage or a link that is not there. Only step 0 is sent again: behind it sequences are open, and what one
-    /// stage computed and another did not ends the term.
+    /// A step met a stage or a link that is not there. Only step 0 is sent again: behind it sequences are
+    /// open, and what one stage computed and another did not ends the term.
     pub(super) fn not_wired(
         &mut self,
         now: Time,

@@ -78,8 +78,8 @@ impl Scheduler {
         }
     }
 
-    /// Ends the sequences that a step failed with, and counts what it says of the devices. It goes by the submissions that were in the
-    /// step: their drivers may have heard before, and submitted again.
+    /// Ends the sequences that a step failed with, and counts what it says of the devices. It goes by the
+    /// submissions that were in the step: their drivers may have heard before, and submitted again.
     fn take_failures(&mut self, flight: &Flight, failures: &[StepFailure], out: &mut Vec<SchedulerOutput>) {
         if failures.is_empty() && self.tickets_lost.is_empty() {
             if flight.tokens > 0 {
@@ -93,7 +93,8 @@ impl Scheduler {
             f.sequences.iter().filter_map(|(id, _)| in_step.get(id).copied()).collect()
         };
         let mut of_device = failures.iter().filter(|f| is_of_device(f.kind)).peekable();
-        // A step of sequences that are lost failed with the one in front of it, which was counted; what is left of it is empty.
+        // A step of sequences that are lost failed with the one in front of it, which was counted; what is
+        // left of it is empty.
         let is_fine = of_device.peek().is_none() && in_step.values().any(|t| !lost_before.contains(t));
         let news = of_device.find(|f| tickets(f).iter().any(|t| !lost_before.contains(t)));
         let lost: BTreeSet<u64> =
@@ -166,7 +167,8 @@ impl Scheduler {
             self.drafts[0] += u64::from(result.drafts);
             self.drafts[1] += u64::from(result.drafts_accepted());
             let end = running.sampled(result, flight.step, self.placement.context_tokens);
-            // Every token but the last sampled one went through the stages, and none that was rejected counts.
+            // Every token but the last sampled one went through the stages, and none that was rejected
+            // counts.
             let computed = running.tokens().len() as u32 - 1;
             self.keep(sequence, *ticket, computed);
             let Some(reason) = end else { continue };
@@ -259,7 +261,8 @@ impl Scheduler {
         }
     }
 
-    /// Every sequence is interrupted and the instance is reported, with the stage whose device failed, if it is one.
+    /// Every sequence is interrupted and the instance is reported, with the stage whose device failed, if it
+    /// is one.
     pub(super) fn fail_instance(
         &mut self,
         kind: FailureKind,

@@ -1,11 +1,13 @@
 //! Pages of keys and values, counted on the first stage for every stage of the pipeline.
 //!
-//! A sequence is admitted with a [`Claim`] on all pages it can come to need, so a running sequence never runs out of
-//! them; pages that it begins with, because they are kept from others, count once however many use them. Pages that
-//! nobody uses stay kept until a step needs the room: claims are promises, and a promise evicts nothing.
+//! A sequence is admitted with a [`Claim`] on all pages it can come to need, so a running sequence never runs
+//! out of them; pages that it begins with, because they are kept from others, count once however many use
+//! them. Pages that nobody uses stay kept until a step needs the room: claims are promises, and a promise
+//! evicts nothing.
 //!
-//! Three numbers hold it together: `filled + kept <= total` at every step, by eviction; `promised + kept in use <=
-//! total`, by admission; `filled <= promised`. So there is always something to evict.
+//! Three numbers hold it together: `filled + kept <= total` at every step, by eviction;
+//! `promised + kept in use <= total`, by admission; `filled <= promised`. So there is always something to
+//! evict.
 
 use std::collections::BTreeSet;
 
@@ -144,7 +146,8 @@ impl Pages {
         self.claimed() + idle + need.pages_max - count <= self.total
     }
 
-    /// Whether there will be when `gone` gives its own back. Kept pages that it could begin with are not counted.
+    /// Whether there will be when `gone` gives its own back. Kept pages that it could begin with are not
+    /// counted.
     pub(super) fn can_claim_without(&self, gone: &Claim, need: &Need) -> bool {
         let idle = gone.used.iter().filter(|key| self.kept.has_one_user(**key)).count() as u32;
         self.claimed() - gone.own_promised() - idle + need.pages_max <= self.total
@@ -195,8 +198,8 @@ impl Pages {
         }
     }
 
-    /// The first `computed` positions of `tokens`, its sequence so far, are in the cache of every stage. Gives the
-    /// pages to keep, with their names.
+    /// The first `computed` positions of `tokens`, its sequence so far, are in the cache of every stage.
+    /// Gives the pages to keep, with their names.
     pub(super) fn keep(&mut self, claim: &mut Claim, tokens: &[u32], computed: u32) -> Vec<(u32, PageKey)> {
         let full = (computed / self.page_tokens) as usize;
         if full <= claim.settled {
@@ -208,7 +211,8 @@ impl Pages {
             let Some(hash) = claim.need.chain.get(index) else { break };
             self.coming.remove(&hash);
             claim.settled = index + 1;
-            // Two sequences may have computed the same at the same time: the second keeps its page for itself.
+            // Two sequences may have computed the same at the same time: the second keeps its page for
+            // itself.
             if self.kept.find(hash).is_none() {
                 let before = index.checked_sub(1).and_then(|before| claim.need.chain.get(before));
                 let key = self.kept.add(hash, before);
@@ -238,7 +242,8 @@ impl Pages {
         }
     }
 
-    /// Names of the pages that are kept when a term ends and no sequence runs, so many at most. Others are forgotten.
+    /// Names of the pages that are kept when a term ends and no sequence runs, so many at most. Others are
+    /// forgotten.
     pub(super) fn outlive_term(&mut self, count_max: usize) -> Vec<PageKey> {
         let keys = self.kept.idle_keys(count_max);
         self.retain(&keys);
@@ -338,8 +343,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever joins, grows and leaves: counts agree with what is running, no page is both in use and forgotten,
-        /// there is room at every step, and a sequence begins with its own principal's pages of its own tokens.
+        /// Whatever joins, grows and leaves: counts agree with what is running, no page is both in use and
+        /// forgotten, there is room at every step, and a sequence begins with its own principal's pages of
+        /// its own tokens.
         #[test]
         fn pages_are_counted_once_and_shared_by_content_and_principal(
             total in 4u32..24,

@@ -1,6 +1,7 @@
-//! Waiting sequences: who runs least is the next. Of equals, principals take turns, and within a principal its requests do, so that
-//! one request with many choices does not stand in front of another with one. Answers that were interrupted go on before new ones
-//! begin, and take turns among themselves in the same way.
+//! Waiting sequences: who runs least is the next. Of equals, principals take turns, and within a principal
+//! its requests do, so that one request with many choices does not stand in front of another with one.
+//! Answers that were interrupted go on before new ones begin, and take turns among themselves in the same
+//! way.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -50,8 +51,8 @@ impl Queue {
         self.len_max
     }
 
-    /// Whether it has no seat. One that was submitted before may have been accepted where it was lost: it finds a seat where new ones
-    /// find none, as do all that a few pipelines can have held at once.
+    /// Whether it has no seat. One that was submitted before may have been accepted where it was lost: it
+    /// finds a seat where new ones find none, as do all that a few pipelines can have held at once.
     pub(super) fn is_full_for(&self, submission: &Submission) -> bool {
         match is_returning(submission) {
             true => self.is_full_for_returning(submission),
@@ -67,8 +68,9 @@ impl Queue {
         returning().count() >= RETURNING_MAX || waiting + tokens(submission) > RETURNING_TOKENS_MAX
     }
 
-    /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many others have taken, and one
-    /// seat for who has none; so more may wait than there are seats, at most four times as many.
+    /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many
+    /// others have taken, and one seat for who has none; so more may wait than there are seats, at most four
+    /// times as many.
     fn is_full_for_new(&self, principal: Principal) -> bool {
         let len = self.len();
         let waits =
@@ -88,15 +90,16 @@ impl Queue {
         turns.entry(principal).entry(request).push_back(waiting);
     }
 
-    /// Puts a sequence back that made way for another: its principal has its turn as before, and in it this one the next.
+    /// Puts a sequence back that made way for another: its principal has its turn as before, and in it this
+    /// one the next.
     pub(super) fn put_back(&mut self, waiting: Waiting) {
         let (principal, request) =
             (waiting.submission.spec.principal, waiting.submission.spec.sequence.request);
         self.new.entry(principal).first_entry(request).push_front(waiting);
     }
 
-    /// Who has the next slot: of those that run least, whose turn it is. Nobody goes before it because of its pages, so that a long
-    /// prompt is not starved.
+    /// Who has the next slot: of those that run least, whose turn it is. Nobody goes before it because of its
+    /// pages, so that a long prompt is not starved.
     pub(super) fn next(&self, runs: impl Fn(&SequenceSpec) -> (usize, usize)) -> Option<&Waiting> {
         let runs = |waiting: &&Waiting| runs(&waiting.submission.spec);
         let least = |turns| {
@@ -118,7 +121,8 @@ impl Queue {
         in_order(&self.resumed).chain(in_order(&self.new))
     }
 
-    /// Takes one of [`Queue::in_order`] as if it were its turn; its principal, and within it its request, goes to the end of the turns.
+    /// Takes one of [`Queue::in_order`] as if it were its turn; its principal, and within it its request,
+    /// goes to the end of the turns.
     pub(super) fn take(&mut self, sequence: SequenceId) -> Option<Waiting> {
         let principal = self.get(sequence)?.spec.principal;
         let is_resumed = waiting(&self.resumed).any(|waiting| waiting.submission.spec.sequence == sequence);

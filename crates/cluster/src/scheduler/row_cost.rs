@@ -1,8 +1,9 @@
 //! What a row of a step costs, learned from the steps that come back, and whether a draft is worth one.
 //!
 //! A decode step takes `base + rows · row`: reading the weights, and computing on them. On a device bound by
-//! bandwidth a further row is almost free, on one bound by arithmetic it costs as much as the first. Nothing of this
-//! is asked of the device: it is a line through the times of recent steps of different numbers of rows.
+//! bandwidth a further row is almost free, on one bound by arithmetic it costs as much as the first. Nothing
+//! of this is asked of the device: it is a line through the times of recent steps of different numbers of
+//! rows.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ const ROW_AT_FIRST: f64 = 0.15;
 const VARIANCE_MIN: f64 = 0.01;
 /// A step that takes this many times the usual tells of the machine, not of its rows.
 const OUTLIER: f64 = 3.0;
-/// Steps without a draft, after which a row is taken to be as cheap as at first: kernels, batch or machine changed.
+/// Steps without a draft, after which a row is taken to be as cheap as at first: kernels, batch or machine
+/// changed.
 const ASK_AGAIN_AFTER: u32 = 128;
 /// A draft less likely than this is not sent however cheap a row seems.
 const CHANCE_MIN: f64 = 0.05;
@@ -135,7 +137,8 @@ impl DraftBudget {
 mod tests {
     use super::*;
 
-    /// The share learned from steps of these rows, when a step takes `base + rows · row` milliseconds, give or take.
+    /// The share learned from steps of these rows, when a step takes `base + rows · row` milliseconds, give
+    /// or take.
     fn measured(base: f64, row: f64, rows: &[u32]) -> f64 {
         let mut cost = RowCost::new();
         for i in 0..200 {

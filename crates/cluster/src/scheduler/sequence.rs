@@ -12,8 +12,8 @@ use super::pages::{Claim, Pages};
 use super::row_cost::DraftBudget;
 use crate::wire::{EndReason, SequenceTimes, StageCommand, Submission, TokenResult, sampling_bytes_about};
 
-/// Reports on prompts that one step may bring back, in the size of one vector: with `limits::EMBEDDING_MAX` and
-/// `limits::SCORES_BYTES_MAX` it keeps the tokens of a step well within their message.
+/// Reports on prompts that one step may bring back, in the size of one vector: with `limits::EMBEDDING_MAX`
+/// and `limits::SCORES_BYTES_MAX` it keeps the tokens of a step well within their message.
 pub(super) const REPORT_BUDGET: usize = 64;
 
 /// A sequence that holds pages.
@@ -67,8 +67,8 @@ enum Next {
     Prefill { sent: usize },
     /// Its next token is in flight.
     Awaited,
-    /// This token goes through the pipeline. `since` is the step that sampled it: the longest waiting goes first.
-    /// `behind_rejected`: the stages hold drafts that were rejected where it belongs.
+    /// This token goes through the pipeline. `since` is the step that sampled it: the longest waiting goes
+    /// first. `behind_rejected`: the stages hold drafts that were rejected where it belongs.
     Decode { token: u32, since: u64, behind_rejected: bool },
 }
 
@@ -109,7 +109,8 @@ impl Running {
         }
     }
 
-    /// What goes on with it from here: its answer so far becomes part of what the next submission begins with.
+    /// What goes on with it from here: its answer so far becomes part of what the next submission begins
+    /// with.
     pub(super) fn into_rest(self, sequence: SequenceId, placement: PlacementId) -> Submission {
         let Self { attempt, driver, principal, sampling, prompt_tokens, tokens: history, .. } = self;
         let (query, max_tokens) = (self.query, self.max_tokens.saturating_sub(self.generated));
@@ -222,8 +223,8 @@ impl Running {
         }
     }
 
-    /// Its part of the next step: the waiting token with drafts worth their cost, or up to `chunk_tokens` of the
-    /// prompt. Nor are there more drafts than `chunk_tokens`.
+    /// Its part of the next step: the waiting token with drafts worth their cost, or up to `chunk_tokens` of
+    /// the prompt. Nor are there more drafts than `chunk_tokens`.
     pub(super) fn take(
         &mut self,
         sequence: SequenceId,
@@ -256,8 +257,8 @@ impl Running {
         Some(StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to })
     }
 
-    /// Guesses at the tokens after the next. None reaches the last token the sequence may have, nor passes a stop token:
-    /// all that are right belong to the answer. And whether they are what its grammar forces.
+    /// Guesses at the tokens after the next. None reaches the last token the sequence may have, nor passes a
+    /// stop token: all that are right belong to the answer. And whether they are what its grammar forces.
     fn drafts(&self, count_max: usize, budget: &mut DraftBudget) -> (Vec<u32>, bool) {
         let stop = if self.ignore_eos { &[][..] } else { &self.stop_tokens };
         let count = self.drafts_max().min(count_max as u32);

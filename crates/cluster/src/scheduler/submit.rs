@@ -1,7 +1,8 @@
 //! Submissions: what is queued, what is refused and why, and what a driver that submits again is told.
 //!
-//! A driver counts its submissions of a sequence. A lower attempt than the one known here is refused by name, an equal one is
-//! answered again with what was said, a higher one takes the place of the one before, which ends in silence.
+//! A driver counts its submissions of a sequence. A lower attempt than the one known here is refused by name,
+//! an equal one is answered again with what was said, a higher one takes the place of the one before, which
+//! ends in silence.
 
 use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, Time};
 

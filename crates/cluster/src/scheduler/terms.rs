@@ -1,9 +1,10 @@
 //! Terms: what was on its way is lost with a link, and the pipeline begins anew in place.
 //!
-//! A link that ends takes steps or tokens with it, so the stages no longer hold the same. Their nodes and weights are there:
-//! running sequences are interrupted, and step 0 of the next term clears the stages and proves the links again. Full pages outlive the
-//! term where every stage still has them, so an interrupted sequence that is submitted again begins with its own. Sequences that wait go
-//! on waiting. A pipeline that cannot hold a term for long is given up.
+//! A link that ends takes steps or tokens with it, so the stages no longer hold the same. Their nodes and
+//! weights are there: running sequences are interrupted, and step 0 of the next term clears the stages and
+//! proves the links again. Full pages outlive the term where every stage still has them, so an interrupted
+//! sequence that is submitted again begins with its own. Sequences that wait go on waiting. A pipeline that
+//! cannot hold a term for long is given up.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -103,8 +104,8 @@ impl Scheduler {
         self.opening = Some(opening.naming(self.pages.outlive_term(limits::PAGES_OF_TERM_MAX)));
     }
 
-    /// Stages do not keep the same: a command was under way when the term ended, or one of them is new. In the next term all keep
-    /// what each has now. Whether there is one.
+    /// Stages do not keep the same: a command was under way when the term ended, or one of them is new. In
+    /// the next term all keep what each has now. Whether there is one.
     pub(super) fn agree_in_next_term(&mut self, now: Time) -> bool {
         let (Some(opening), Some(next)) = (self.opening.take(), self.terms.current.next()) else {
             return false;

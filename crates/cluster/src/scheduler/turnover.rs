@@ -32,13 +32,14 @@ impl Turnover {
         self.since = now;
     }
 
-    /// When half of those `waiting` should have had their turn: whoever is refused comes back to a queue with room,
-    /// not to its last free place.
+    /// When half of those `waiting` should have had their turn: whoever is refused comes back to a queue with
+    /// room, not to its last free place.
     pub(super) fn retry_after_s(&self, now: Time, waiting: u32) -> u32 {
         if self.answers == 0.0 {
             return RETRY_UNMEASURED_S;
         }
-        // Answers often end together: only a silence that as many as count would have filled makes them slower.
+        // Answers often end together: only a silence that as many as count would have filled makes them
+        // slower.
         let silent = now.since(self.since).as_secs_f64() / MEMORY_ANSWERS;
         let each = (self.seconds / self.answers).max(silent);
         // However slow they are, room may come sooner: somebody gives up.

@@ -68,8 +68,8 @@ pub struct SchedulerConfig {
     pub prompt_share_alone: Duration,
     /// Whether and how tokens are guessed ahead.
     pub speculation: Speculation,
-    /// A step in flight (and at the head of the pipeline) without completion for this long ends the term; earlier where it is
-    /// known how long such steps take.
+    /// A step in flight (and at the head of the pipeline) without completion for this long ends the term;
+    /// earlier where it is known how long such steps take.
     pub step_deadline: Duration,
     /// Added to the deadline per token of the step.
     pub step_deadline_per_token: Duration,
@@ -171,9 +171,11 @@ pub enum SchedulerInput {
     DraftRefused(SequenceId),
     /// The small model is gone: there are no guesses from now on.
     DraftsOver,
-    /// The data link to a node ended, which may be up again: what was in it is lost. Drivers' nodes count too: their sequences stop.
+    /// The data link to a node ended, which may be up again: what was in it is lost. Drivers' nodes count
+    /// too: their sequences stop.
     LinkLost(NodeId),
-    /// Membership says the node is gone. Sequences of its drivers stop with its link: by now another run of it may be there.
+    /// Membership says the node is gone. Sequences of its drivers stop with its link: by now another run of
+    /// it may be there.
     NodeLost(NodeId),
     /// The instance is removed or placed anew: everything ends.
     Stop {

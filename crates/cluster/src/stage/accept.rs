@@ -49,8 +49,8 @@ impl StageMachine {
         Ok(())
     }
 
-    /// Step 0 came, perhaps again: the scheduler repeats it until one comes back, and then begins with step 1. Behind that it is
-    /// another scheduler's, which knows nothing of what is open here.
+    /// Step 0 came, perhaps again: the scheduler repeats it until one comes back, and then begins with
+    /// step 1. Behind that it is another scheduler's, which knows nothing of what is open here.
     fn arrive_first(&mut self, message: StepMessage, expected: u64) -> Result<(), Broken> {
         // Its own scheduler names all that is kept here, each time.
         let named: BTreeSet<PageKey> = message.kept.iter().copied().collect();

@@ -102,8 +102,8 @@ impl StageMachine {
         out.push(StageOutput::Send { to, message: DataMessage::Step(message) });
     }
 
-    /// The scheduler's node gets all tokens, once: it hands them on to the drivers that it has itself. A driver on another node
-    /// gets its own.
+    /// The scheduler's node gets all tokens, once: it hands them on to the drivers that it has itself. A
+    /// driver on another node gets its own.
     fn send_tokens(&self, done: Computing, mut results: Vec<TokenResult>, out: &mut Vec<StageOutput>) {
         let (placement, term) = (self.placement.id, self.term);
         let step = done.frame.step;
@@ -154,8 +154,8 @@ impl StageMachine {
         Some((part.sequence, self.open.get(&part.sequence)?.attempt))
     }
 
-    /// Gives up sequences of the step; what is left of it goes on. Each driver is told why in its own case. The scheduler is told once for
-    /// each kind: what it says goes to all of their drivers.
+    /// Gives up sequences of the step; what is left of it goes on. Each driver is told why in its own case.
+    /// The scheduler is told once for each kind: what it says goes to all of their drivers.
     fn lose(&mut self, done: &mut Computing, lost: Vec<Lost>, out: &mut Vec<StageOutput>) {
         let mut by_driver: BTreeMap<(NodeId, FailureKind, String), Vec<StepSequence>> = BTreeMap::new();
         let mut by_kind: BTreeMap<FailureKind, (String, Vec<StepSequence>)> = BTreeMap::new();

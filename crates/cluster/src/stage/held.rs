@@ -13,8 +13,8 @@ const FRAMES_MAX: usize = 4;
 /// Steps that wait for all stages of a node.
 const FRAMES_IN_ALL_MAX: usize = 64;
 
-/// Holds step 0 until its stage is there, or says what is missing. A later step finds its stage, or the term is over:
-/// it is not held.
+/// Holds step 0 until its stage is there, or says what is missing. A later step finds its stage, or the term
+/// is over: it is not held.
 #[derive(Clone, Debug, Default)]
 pub struct HeldSteps {
     /// In order of arrival.
@@ -36,8 +36,8 @@ impl HeldSteps {
         self.frames.is_empty()
     }
 
-    /// A step came from `from` for a stage that is not there; `missing` says how far it is, for people. Gives the answer to the
-    /// sender if the step is not held.
+    /// A step came from `from` for a stage that is not there; `missing` says how far it is, for people. Gives
+    /// the answer to the sender if the step is not held.
     pub fn hold(
         &mut self,
         now: Time,

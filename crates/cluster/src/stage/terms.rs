@@ -1,10 +1,11 @@
-//! Terms of a stage: what is of an earlier one is ignored, and step 0 of a later one empties the stage, but for kept pages.
+//! Terms of a stage: what is of an earlier one is ignored, and step 0 of a later one empties the stage, but
+//! for kept pages.
 //!
-//! Step 0 names the pages that the scheduler knows of. Each stage forgets all others, and leaves in the list only what it has; so
-//! what comes back is what every stage keeps.
+//! Step 0 names the pages that the scheduler knows of. Each stage forgets all others, and leaves in the list
+//! only what it has; so what comes back is what every stage keeps.
 //!
-//! Step 0 of a term that this stage is through with comes from a scheduler that was started anew, on a node that was: it is told so,
-//! and begins the next term.
+//! Step 0 of a term that this stage is through with comes from a scheduler that was started anew, on a node
+//! that was: it is told so, and begins the next term.
 
 use std::collections::BTreeSet;
 
@@ -40,8 +41,8 @@ impl StageMachine {
         got == term
     }
 
-    /// Whether a step is of the present term. A later one begins with step 0; any other step of it has met a stage that lost what
-    /// came before.
+    /// Whether a step is of the present term. A later one begins with step 0; any other step of it has met a
+    /// stage that lost what came before.
     pub(super) fn follows(
         &mut self,
         from: NodeId,

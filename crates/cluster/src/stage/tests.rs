@@ -538,7 +538,8 @@ fn in_term(term: u32, mut message: StepMessage) -> StepMessage {
     message
 }
 
-/// Stage 1 in the middle of term 1: sequence 1 is open, a page is kept, step 2 is on the engine and step 3 waits.
+/// Stage 1 in the middle of term 1: sequence 1 is open, a page is kept, step 2 is on the engine and step 3
+/// waits.
 fn busy() -> StageMachine {
     let mut s = stage(1);
     feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4, 5])]));

@@ -25,8 +25,8 @@ pub struct StageGeometry {
 pub enum ComputeResult {
     /// Hidden rows in the wire's encoding: any stage but the last.
     Rows(Bytes),
-    /// Sampled tokens: the last stage. One per sequence with `sample`, in the frame's order. Their `attempt` does not count: the
-    /// stage knows it.
+    /// Sampled tokens: the last stage. One per sequence with `sample`, in the frame's order. Their `attempt`
+    /// does not count: the stage knows it.
     Tokens(Vec<TokenResult>),
     /// The same without some sequences of the frame, which cannot go on: only they are lost.
     Partial {
@@ -69,8 +69,8 @@ pub enum StageInput {
     Undeliverable(Undeliverable),
     /// The data link to a node ended: what was in it is lost.
     LinkLost(NodeId),
-    /// A later stage's word for the scheduler: `NotWired`, `Undelivered` or `PipelineBroken`. It goes from stage to stage against
-    /// the direction of the steps, so that it needs no link that they did not prove.
+    /// A later stage's word for the scheduler: `NotWired`, `Undelivered` or `PipelineBroken`. It goes from
+    /// stage to stage against the direction of the steps, so that it needs no link that they did not prove.
     Report {
         /// The authenticated sender.
         from: NodeId,
@@ -96,10 +96,11 @@ pub enum StageInput {
 /// What a stage wants done.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StageOutput {
-    /// Run this on the engine: the commands (which cannot fail: they were checked, and memory is only taken by
-    /// batches), then the batch, if it has sequences. Answer with `ComputeDone`, in order. One is out at a time, or a second behind a chunk
-    /// of a prompt on the only stage; that one may come again, once, without sequences that were lost with the chunk.
-    /// For a frame without sequences the answer is `Rows` without bytes or `Tokens(vec![])`.
+    /// Run this on the engine: the commands (which cannot fail: they were checked, and memory is only taken
+    /// by batches), then the batch, if it has sequences. Answer with `ComputeDone`, in order. One is out at a
+    /// time, or a second behind a chunk of a prompt on the only stage; that one may come again, once, without
+    /// sequences that were lost with the chunk. For a frame without sequences the answer is `Rows` without
+    /// bytes or `Tokens(vec![])`.
     Compute {
         /// Carried out first, in order.
         commands: Vec<StageCommand>,
@@ -108,8 +109,9 @@ pub enum StageOutput {
         /// Hidden rows of the batch; empty on the first stage.
         rows: Bytes,
     },
-    /// A term begins: drop all sequences on the engine and all kept pages but some, after the steps that it was given before.
-    /// Answer with `Rewired`; nothing of the term is computed before. What comes back of earlier steps is ignored.
+    /// A term begins: drop all sequences on the engine and all kept pages but some, after the steps that it
+    /// was given before. Answer with `Rewired`; nothing of the term is computed before. What comes back of
+    /// earlier steps is ignored.
     Rewire {
         /// The term that begins.
         term: Term,

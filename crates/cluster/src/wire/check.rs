@@ -1,4 +1,5 @@
-//! Bounds of decoded messages: every count and length a peer chose is checked here before anything is believed.
+//! Bounds of decoded messages: every count and length a peer chose is checked here before anything is
+//! believed.
 
 mod backup;
 mod control;

@@ -68,7 +68,8 @@ pub struct NodeReport {
     /// Measured paths to other nodes, over links that are open.
     #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
     pub links: Vec<LinkReport>,
-    /// Members to which no data link is open, and has not been for a moment. Those that are gone are among them.
+    /// Members to which no data link is open, and has not been for a moment. Those that are gone are among
+    /// them.
     #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
     pub unreached: Vec<NodeId>,
     /// Epoch and revision of the desired state it works towards; `None` before the first.
@@ -128,7 +129,8 @@ pub struct HeldModel {
     pub held_bytes: u64,
     /// Whether all of it is there.
     pub complete: bool,
-    /// Whether what no member has of it is to be had from a hub: then any node may serve it, from what it has of it.
+    /// Whether what no member has of it is to be had from a hub: then any node may serve it, from what it has
+    /// of it.
     pub is_of_hub: bool,
 }
 
@@ -154,11 +156,13 @@ pub struct StageReport {
     pub held_bytes: u64,
     /// Of those, bytes of weights, as the engine counted them. To show; 0 until `node` fills it in.
     pub weight_bytes: u64,
-    /// Of those, bytes that are read from the file until they are in memory. To show; 0 until `node` fills it in.
+    /// Of those, bytes that are read from the file until they are in memory. To show; 0 until `node` fills it
+    /// in.
     pub waiting_bytes: u64,
     /// Microseconds it has computed so far. To show; 0 until `node` fills it in.
     pub busy_us: u64,
-    /// Requests that run or wait there; only of a first stage, whose node has the scheduler. 0 until `node` fills it in.
+    /// Requests that run or wait there; only of a first stage, whose node has the scheduler. 0 until `node`
+    /// fills it in.
     pub sequences: u32,
 }
 
@@ -177,7 +181,8 @@ pub struct LinkReport {
     pub jitter_us: u32,
     /// How fast bytes come from the other end, if that was measured.
     pub inbound: Option<Bandwidth>,
-    /// Bytes of frames sent to the other end and received from it since the process began, where they are counted.
+    /// Bytes of frames sent to the other end and received from it since the process began, where they are
+    /// counted.
     pub traffic: Option<Traffic>,
 }
 
@@ -336,8 +341,8 @@ pub enum ControlReply {
     },
 }
 
-/// With what the coordinator plans a placement, for members that plan without placing. Measured links are not in it: every member has
-/// those from the reports.
+/// With what the coordinator plans a placement, for members that plan without placing. Measured links are not
+/// in it: every member has those from the reports.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct PlannerInputs {
     /// Every device of the members that are there, in the order in which equal ones are taken.
@@ -349,7 +354,8 @@ pub struct PlannerInputs {
     /// Nodes that hold a part of the model's file, and how many bytes.
     #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
     pub parts: Vec<(NodeId, u64)>,
-    /// Models that requests loaded, in the order in which they make room for a plan that does not fit otherwise.
+    /// Models that requests loaded, in the order in which they make room for a plan that does not fit
+    /// otherwise.
     #[serde(deserialize_with = "list::<_, _, INSTANCES_MAX>")]
     pub unloadable: Vec<Unloadable>,
 }
@@ -379,7 +385,8 @@ pub struct Unloadable {
     pub shards: Vec<(NodeId, DeviceId)>,
     /// For how many seconds it had no request; `None` while it is in use.
     pub idle_s: Option<u64>,
-    /// Free bytes of every device, in the order of [`PlannerInputs::devices`], once this and those before it are unloaded.
+    /// Free bytes of every device, in the order of [`PlannerInputs::devices`], once this and those before it
+    /// are unloaded.
     #[serde(deserialize_with = "list::<_, _, REASONS_MAX>")]
     pub memory_free_bytes: Vec<u64>,
 }
@@ -458,8 +465,8 @@ pub enum LogMessage {
         /// [`crate::State::encode`].
         state: Vec<u8>,
     },
-    /// Member to coordinator: my log on disk ends here, send what follows. It is said behind each write, too: answers of the
-    /// coordinator wait for that.
+    /// Member to coordinator: my log on disk ends here, send what follows. It is said behind each write, too:
+    /// answers of the coordinator wait for that.
     Pull {
         /// Number of entries.
         index: u64,

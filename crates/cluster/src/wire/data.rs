@@ -36,9 +36,9 @@ pub enum DataMessage {
         /// Sequences in front of it.
         queue_ahead: u32,
     },
-    /// Scheduler to driver: its pages are reserved and it is being computed. Repeated every few seconds until its
-    /// first token while the pipeline moves (behind long prompts that token may take a while), and when more of its
-    /// prompt turns out to be cached.
+    /// Scheduler to driver: its pages are reserved and it is being computed. Repeated every few seconds until
+    /// its first token while the pipeline moves (behind long prompts that token may take a while), and when
+    /// more of its prompt turns out to be cached.
     Started {
         /// The placement.
         placement: PlacementId,
@@ -68,7 +68,8 @@ pub enum DataMessage {
     },
     /// Along the pipeline: commands, then a batch.
     Step(StepMessage),
-    /// Last stage to the scheduler's node (every step, also without tokens), and to drivers on third nodes (only theirs).
+    /// Last stage to the scheduler's node (every step, also without tokens), and to drivers on third nodes
+    /// (only theirs).
     Tokens(TokensMessage),
     /// Scheduler to driver: no more tokens come than these.
     SequenceEnded {
@@ -104,8 +105,8 @@ pub enum DataMessage {
     },
     /// Any stage to the drivers of the step: it could not be computed. The scheduler learns it in `Tokens`.
     StepFailed(StepFailure),
-    /// Any stage to the scheduler: the link to a neighbour ended, which ends the term, or steps no longer fit together here, which
-    /// ends the placement.
+    /// Any stage to the scheduler: the link to a neighbour ended, which ends the term, or steps no longer fit
+    /// together here, which ends the placement.
     PipelineBroken {
         /// The placement.
         placement: PlacementId,
@@ -118,8 +119,9 @@ pub enum DataMessage {
         /// For people.
         message: String,
     },
-    /// A step met a stage or a link that is not there. From the node where it waited in vain to the node that sent it, and from
-    /// there against the direction of the steps to the scheduler: step 0 is sent again, any other ends the term.
+    /// A step met a stage or a link that is not there. From the node where it waited in vain to the node that
+    /// sent it, and from there against the direction of the steps to the scheduler: step 0 is sent again, any
+    /// other ends the term.
     NotWired {
         /// The placement.
         placement: PlacementId,
@@ -132,7 +134,8 @@ pub enum DataMessage {
         /// What was not there and how long the step waited, for people.
         missing: String,
     },
-    /// Last stage to the scheduler, the way `NotWired` takes: tokens did not reach their driver. Its sequences end.
+    /// Last stage to the scheduler, the way `NotWired` takes: tokens did not reach their driver. Its
+    /// sequences end.
     Undelivered {
         /// The placement.
         placement: PlacementId,
@@ -148,8 +151,8 @@ pub enum DataMessage {
     },
 }
 
-/// About as many bytes as a sequence takes in a message that opens or submits it: its lists and its grammar; everything else of it is
-/// small.
+/// About as many bytes as a sequence takes in a message that opens or submits it: its lists and its grammar;
+/// everything else of it is small.
 pub fn spec_bytes_about(spec: &SequenceSpec) -> usize {
     4 * spec.history.len() + sampling_bytes_about(&spec.sampling)
 }
@@ -180,7 +183,8 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// Whether it goes on where an earlier submission of the sequence was interrupted: somebody has read its beginning.
+    /// Whether it goes on where an earlier submission of the sequence was interrupted: somebody has read its
+    /// beginning.
     pub fn is_resumed(&self) -> bool {
         self.spec.history.len() > self.spec.prompt_tokens as usize
     }
@@ -236,8 +240,8 @@ pub enum StageCommand {
     Close(SequenceId),
 }
 
-/// One step on its way. A batch without sequences only carries commands. Step 0 begins a term: it carries neither, and
-/// proves every link that steps and tokens take.
+/// One step on its way. A batch without sequences only carries commands. Step 0 begins a term: it carries
+/// neither, and proves every link that steps and tokens take.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StepMessage {
     /// Index of the stage it is for: one node may hold several.
@@ -253,7 +257,8 @@ pub struct StepMessage {
     /// The caches of the stages that step 0 has passed, in order; empty in every other step.
     #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub pages: Vec<StagePages>,
-    /// With step 0: pages of the term before that all stages it has passed still keep. What is not named is forgotten.
+    /// With step 0: pages of the term before that all stages it has passed still keep. What is not named is
+    /// forgotten.
     #[serde(deserialize_with = "list::<_, _, PAGES_OF_TERM_MAX>")]
     pub kept: Vec<PageKey>,
     /// How long each stage that it has passed computed it, in microseconds. It decides nothing.
@@ -287,7 +292,8 @@ pub struct TokensMessage {
     /// With step 0: pages of the term before that every stage still keeps.
     #[serde(deserialize_with = "list::<_, _, PAGES_OF_TERM_MAX>")]
     pub kept: Vec<PageKey>,
-    /// How long each stage computed it, in microseconds (for a driver: empty, it is told at the end). It decides nothing.
+    /// How long each stage computed it, in microseconds (for a driver: empty, it is told at the end). It
+    /// decides nothing.
     pub computed_us: Vec<u32>,
 }
 
@@ -350,8 +356,8 @@ pub struct TokenResult {
     pub tokens: Vec<SampledToken>,
     /// Drafts the step carried for it. One more token than these at most.
     pub drafts: u32,
-    /// Tokens that its grammar leaves no choice about behind these, as the model's tokenizer spells them (for a driver: empty). What
-    /// comes may be others: they are good for drafts and for nothing else.
+    /// Tokens that its grammar leaves no choice about behind these, as the model's tokenizer spells them (for
+    /// a driver: empty). What comes may be others: they are good for drafts and for nothing else.
     pub forced: Vec<u32>,
 }
 

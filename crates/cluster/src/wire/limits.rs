@@ -1,5 +1,5 @@
-//! Bounds of everything a peer may send. How long a list is is checked before any of it is in memory, all else before anything is
-//! believed.
+//! Bounds of everything a peer may send. How long a list is is checked before any of it is in memory, all
+//! else before anything is believed.
 
 use exo_types::SampledToken;
 pub use exo_types::{DEVICES_MAX, LAYERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX, TOP_MAX};

@@ -1,4 +1,5 @@
-//! What a node measures and only shows: of its machine, of the instances that it schedules, of its clients' requests.
+//! What a node measures and only shows: of its machine, of the instances that it schedules, of its clients'
+//! requests.
 
 use exo_types::{PlacementId, list};
 use serde::{Deserialize, Serialize};
@@ -109,7 +110,8 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts a time between `bounds`, which are in seconds and the same each time. What is no time is not counted.
+    /// Counts a time between `bounds`, which are in seconds and the same each time. What is no time is not
+    /// counted.
     pub fn observe(&mut self, bounds: &[f64], seconds: f64) {
         if !seconds.is_finite() || seconds < 0.0 {
             return;

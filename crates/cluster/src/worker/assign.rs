@@ -8,9 +8,9 @@ use super::{ActualShard, EngineId, Phase, Worker};
 use crate::wire::DesiredShard;
 
 impl Worker {
-    /// Gives every wanted shard an entry: the one that serves it already, unless one with the same content is further and
-    /// serves none; else a new one. An entry serves one wanted shard at a time, so two with the same content take two.
-    /// An entry that is left over and holds nothing is dropped.
+    /// Gives every wanted shard an entry: the one that serves it already, unless one with the same content is
+    /// further and serves none; else a new one. An entry serves one wanted shard at a time, so two with the
+    /// same content take two. An entry that is left over and holds nothing is dropped.
     pub(super) fn assign(&mut self, now: Time) {
         let wanted = self.desired.as_ref().map_or(&[][..], |desired| &desired.shards);
         for entry in &mut self.actual {
@@ -62,7 +62,8 @@ impl ActualShard {
         }
     }
 
-    /// Serves another wanted shard of the same content from now on. What failed before does not count against it.
+    /// Serves another wanted shard of the same content from now on. What failed before does not count against
+    /// it.
     fn take_over(&mut self, shard: &DesiredShard, now: Time) {
         self.serves = Some(shard.position());
         if !self.phase.holds_memory() {

@@ -9,9 +9,10 @@ use crate::wire::DesiredShard;
 
 /// The next action that brings `actual` nearer to `desired`; `None` when there is nothing to do now.
 ///
-/// In this order: what serves no wanted shard leaves; then the entry of each wanted shard takes its next step (manifest,
-/// bytes, load). A shard is loaded only when `memory_bytes` of its device would hold it beside everything that still holds
-/// memory there, unloading included. A wanted shard without an entry is passed over: the worker gives it one first.
+/// In this order: what serves no wanted shard leaves; then the entry of each wanted shard takes its next step
+/// (manifest, bytes, load). A shard is loaded only when `memory_bytes` of its device would hold it beside
+/// everything that still holds memory there, unloading included. A wanted shard without an entry is passed
+/// over: the worker gives it one first.
 pub fn plan(
     desired: &[DesiredShard],
     actual: &[ActualShard],

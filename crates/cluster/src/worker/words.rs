@@ -28,8 +28,8 @@ impl Default for WorkerConfig {
     }
 }
 
-/// Names one shard in the memory of this node, from its first byte to its last: the worker counts them, and a shard that is
-/// loaded once more has another number.
+/// Names one shard in the memory of this node, from its first byte to its last: the worker counts them, and a
+/// shard that is loaded once more has another number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct EngineId(pub u64);
 

@@ -83,8 +83,8 @@ impl Finder<'_> {
         users.iter().chain(&shared).chain([&always]).flat_map(|paths| self.split(paths)).collect()
     }
 
-    /// Where a description says its library is: from the description on, or from the root. A name without a path is for the system's
-    /// linker to find.
+    /// Where a description says its library is: from the description on, or from the root. A name without a
+    /// path is for the system's linker to find.
     fn described_path(&self, description: &Path, library: &str) -> Option<PathBuf> {
         match library.starts_with('/') {
             true => self.split(library.as_ref()).pop(),

@@ -5,7 +5,8 @@ use super::GraphicsCard;
 /// What drives a card on Windows that has no driver of its maker's.
 const BASIC_DRIVERS: [&str; 2] = ["BasicDisplay", "vga"];
 
-/// What to do so that a driver shows this card, on the system that Rust calls `os` ([`std::env::consts::OS`]).
+/// What to do so that a driver shows this card, on the system that Rust calls `os`
+/// ([`std::env::consts::OS`]).
 pub fn advice(card: &GraphicsCard, os: &str) -> String {
     let maker = card.maker().unwrap_or("its maker");
     match os {

@@ -93,7 +93,8 @@ impl Entry {
 
     fn properties(&self) -> Option<Table> {
         let mut made: *mut CFMutableDictionary = ptr::null_mut();
-        // SAFETY: the entry is held, and the pointer outlives the call; without an allocator the usual one is meant.
+        // SAFETY: the entry is held, and the pointer outlives the call; without an allocator the usual one is
+        // meant.
         let error = unsafe { IORegistryEntryCreateCFProperties(self.0, &mut made, None, 0) };
         let made = NonNull::new(made).filter(|_| error == 0)?;
         // SAFETY: the dictionary was made for us.

@@ -1,5 +1,5 @@
-//! What macOS's registry of devices tells of graphics processors, read: those on a PCI bus (Intel's Macs), and the one that is
-//! part of Apple's chips.
+//! What macOS's registry of devices tells of graphics processors, read: those on a PCI bus (Intel's Macs),
+//! and the one that is part of Apple's chips.
 
 use std::collections::BTreeMap;
 

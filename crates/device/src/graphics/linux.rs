@@ -73,8 +73,8 @@ fn free(card: &Path) -> Option<u64> {
     bytes(card, "mem_info_vram_total")?.checked_sub(bytes(card, "mem_info_vram_used")?)
 }
 
-/// Of Intel's cards with memory of their own: Intel's i915 outside the kernel tells it, and so do some versions of xe, tile by tile;
-/// the kernel's i915 and newer versions of xe do not.
+/// Of Intel's cards with memory of their own: Intel's i915 outside the kernel tells it, and so do some
+/// versions of xe, tile by tile; the kernel's i915 and newer versions of xe do not.
 fn intel_memory(card: &Path) -> Option<u64> {
     let of_card =
         children(&card.join("drm"), "card").into_iter().find_map(|home| bytes(&home, "lmem_total_bytes"));

@@ -1,4 +1,5 @@
-//! Names of cards from the list of PCI numbers that many systems keep (`pci.ids`, package `hwdata` or `pci.ids`).
+//! Names of cards from the list of PCI numbers that many systems keep (`pci.ids`, package `hwdata` or
+//! `pci.ids`).
 
 use std::fs::File;
 use std::io::Read;
@@ -11,8 +12,8 @@ const LISTS: [&str; 3] = ["usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids", 
 /// It has a megabyte and a half.
 const LIST_BYTES_MAX: u64 = 16 << 20;
 
-/// Adds names and chips to cards for which the system has none, where there is a list below `root` (`/`, or a fixture). It is read
-/// as a whole: for people who look, not for looking again and again.
+/// Adds names and chips to cards for which the system has none, where there is a list below `root` (`/`, or a
+/// fixture). It is read as a whole: for people who look, not for looking again and again.
 pub fn name_cards(root: &Path, cards: &mut [GraphicsCard]) {
     if cards.iter().all(|card| card.name.is_some() && card.architecture.is_some()) {
         return;

@@ -1,5 +1,5 @@
-//! What Windows' Plug and Play tells of devices on the PCI bus, read: which of them are graphics cards, who made them, where they
-//! are, and what drives them.
+//! What Windows' Plug and Play tells of devices on the PCI bus, read: which of them are graphics cards, who
+//! made them, where they are, and what drives them.
 
 use super::advice::is_basic;
 use super::{GraphicsCard, maker};
@@ -52,7 +52,8 @@ impl Device {
     }
 }
 
-/// What follows `name` in an identifier such as `PCI\VEN_10DE&DEV_2684&SUBSYS_16F110DE&REV_A1`, up to the next part.
+/// What follows `name` in an identifier such as `PCI\VEN_10DE&DEV_2684&SUBSYS_16F110DE&REV_A1`, up to the
+/// next part.
 fn field<'a>(id: &'a str, name: &str) -> Option<&'a str> {
     let parts = id.strip_prefix(r"PCI\")?.split('&');
     parts.into_iter().find_map(|part| part.strip_prefix(name))
@@ -65,8 +66,8 @@ fn location(bus: u32, address: u32) -> Option<String> {
     is_slot.then(|| format!("{segment:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
-/// Whether the kernel's part of Direct3D means the card at `pci_address` by these numbers of bus, device and function. It has no
-/// word for the segment.
+/// Whether the kernel's part of Direct3D means the card at `pci_address` by these numbers of bus, device and
+/// function. It has no word for the segment.
 pub(super) fn is_at(pci_address: &str, bus: u32, device: u32, function: u32) -> bool {
     let place = (device < 32).then(|| location(bus & 0xff, device << 16 | function & 0xffff)).flatten();
     // Both begin with the four digits and the colon of a segment.
@@ -128,7 +129,8 @@ mod tests {
         assert_eq!(basic.card().unwrap().name, None, "its driver does not know it");
     }
 
-    /// A card for computing, of which Windows knows no more than what it is: "3D Video Controller", of no class.
+    /// A card for computing, of which Windows knows no more than what it is: "3D Video Controller", of no
+    /// class.
     #[test]
     fn a_card_without_any_driver_is_told_by_its_class_on_the_bus() {
         let ids = [

@@ -1,6 +1,7 @@
 //! Windows: Plug and Play's list of the PCI bus, and the kernel's part of Direct3D for what drivers tell.
 //!
-//! Both are parts of Windows; DXGI, which asks the same kernel, is passed by, for it may load a maker's library into the process.
+//! Both are parts of Windows; DXGI, which asks the same kernel, is passed by, for it may load a maker's
+//! library into the process.
 #![allow(unsafe_code, reason = "the system is called through pointers")]
 
 use std::ffi::c_void;
@@ -30,8 +31,8 @@ use windows::core::{GUID, Owned, w};
 use super::GraphicsCard;
 use super::pnp::{Device, celsius, is_at, texts};
 
-/// By which name the kernel's part of Direct3D knows a device, since Windows 10. Microsoft does not document it; that it
-/// means the right card is checked with the card's address.
+/// By which name the kernel's part of Direct3D knows a device, since Windows 10. Microsoft does not document
+/// it; that it means the right card is checked with the card's address.
 const DIRECT3D_NAME: DEVPROPKEY =
     DEVPROPKEY { fmtid: GUID::from_u128(0x60b193cb_5276_4d0f_96fc_f173abad3ec6), pid: 2 };
 
@@ -169,7 +170,8 @@ impl Adapter {
             MemorySegmentGroup: D3DKMT_MEMORY_SEGMENT_GROUP_LOCAL,
             ..D3DKMT_QUERYVIDEOMEMORYINFO::default()
         };
-        // SAFETY: the structure is the one that the call takes and outlives it; without a process it means this one.
+        // SAFETY: the structure is the one that the call takes and outlives it; without a process it means
+        // this one.
         let is_told = unsafe { D3DKMTQueryVideoMemoryInfo(&mut call) }.is_ok() && call.Budget > 0;
         is_told.then(|| call.Budget.saturating_sub(call.CurrentUsage))
     }
@@ -193,7 +195,8 @@ impl Adapter {
             pPrivateDriverData: (&raw mut *answer).cast::<c_void>(),
             PrivateDriverDataSize: size_of::<T>() as u32,
         };
-        // SAFETY: the answer is as large as is said and outlives the call; what it is made of, the caller knows.
+        // SAFETY: the answer is as large as is said and outlives the call; what it is made of, the caller
+        // knows.
         unsafe { D3DKMTQueryAdapterInfo(&mut call) }.is_ok()
     }
 }

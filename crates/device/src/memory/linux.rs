@@ -14,7 +14,8 @@ pub(super) fn memory(root: &Path) -> Option<Memory> {
     Some(Memory { total_bytes, available_bytes: available_bytes.min(total_bytes) })
 }
 
-/// The limit of this process's group and of every group above it, for cgroup v2 and for v1's memory controller.
+/// The limit of this process's group and of every group above it, for cgroup v2 and for v1's memory
+/// controller.
 pub(super) fn group_limits(root: &Path) -> Vec<Memory> {
     const V2: Files = Files {
         limit: "memory.max",
@@ -46,7 +47,8 @@ pub(super) fn group_limits(root: &Path) -> Vec<Memory> {
     limits
 }
 
-/// What `ulimit -d` leaves this process of its own memory. One that is at its limit is refused memory, and ends.
+/// What `ulimit -d` leaves this process of its own memory. One that is at its limit is refused memory, and
+/// ends.
 pub(super) fn data_limit(root: &Path) -> Option<Memory> {
     let limits = std::fs::read_to_string(root.join("proc/self/limits")).ok()?;
     let soft = limits.lines().find_map(|line| line.strip_prefix("Max data size"))?;
@@ -68,7 +70,8 @@ struct Files {
 }
 
 impl Files {
-    /// From `path` up to the mount. In a container the path may lie outside what is mounted: only the mount is there.
+    /// From `path` up to the mount. In a container the path may lie outside what is mounted: only the mount
+    /// is there.
     fn limits(&self, root: &Path, path: &str) -> Vec<Memory> {
         let mount = root.join(self.mount);
         let relative = Path::new(path.trim_start_matches('/'));

@@ -104,7 +104,8 @@ fn take_turn(file: File, folder: &Path, name: &str, wait_max: Duration) -> Resul
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Turn { _file: file }),
-            // A file system without locks: writes are whole, so at worst what another process learnt just now is lost.
+            // A file system without locks: writes are whole, so at worst what another process learnt just now
+            // is lost.
             Err(TryLockError::Error(error)) if system::is_without_locks(&error) => {
                 return Ok(Turn { _file: file });
             }

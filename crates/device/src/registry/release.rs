@@ -14,8 +14,8 @@ pub enum Released {
 }
 
 impl Registry {
-    /// Ends every quarantine, forgets every failed trial and every driver that did not answer, and says which of them would
-    /// still have counted.
+    /// Ends every quarantine, forgets every failed trial and every driver that did not answer, and says which
+    /// of them would still have counted.
     pub fn release_all(&mut self, now_unix_s: u64) -> Vec<Released> {
         let mut released = Vec::new();
         for device in self.devices.values_mut() {

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{QUARANTINE_S, REASON_CHARS_MAX};
 
-/// What came of asking a card something whose answer is known. Counts for one backend, driver version and version of exo.
+/// What came of asking a card something whose answer is known. Counts for one backend, driver version and
+/// version of exo.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Trial {
     /// The version of exo that asked.

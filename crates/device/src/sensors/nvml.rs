@@ -7,7 +7,8 @@ use exo_types::Monitor;
 
 use crate::{GraphicsCard, nvidia_architecture};
 
-/// What counts as slowed down. A card under load is at the power it may draw (`SW_POWER_CAP`): that is no fault.
+/// What counts as slowed down. A card under load is at the power it may draw (`SW_POWER_CAP`): that is no
+/// fault.
 const SLOWED: ThrottleReasons = ThrottleReasons::SW_THERMAL_SLOWDOWN
     .union(ThrottleReasons::HW_SLOWDOWN)
     .union(ThrottleReasons::HW_THERMAL_SLOWDOWN)
@@ -18,8 +19,8 @@ const SLOWED: ThrottleReasons = ThrottleReasons::SW_THERMAL_SLOWDOWN
 pub struct Nvml(nvml_wrapper::Nvml);
 
 impl Nvml {
-    /// Opens it; `None` where it is not there or does not start. This loads the maker's code into the process: call it in a
-    /// child first.
+    /// Opens it; `None` where it is not there or does not start. This loads the maker's code into the
+    /// process: call it in a child first.
     pub fn open() -> Option<Self> {
         nvml_wrapper::Nvml::init().ok().map(Self)
     }
@@ -63,8 +64,8 @@ impl Nvml {
     }
 }
 
-/// The library counts the cores of all of them: how many each has, the compute capability says. `None` for one that is newer than
-/// this.
+/// The library counts the cores of all of them: how many each has, the compute capability says. `None` for
+/// one that is newer than this.
 fn multiprocessors(capability: (i32, i32), cores: u32) -> Option<u32> {
     let each = match capability {
         (3, _) => 192,

@@ -16,8 +16,8 @@ pub struct ProcessorMeter {
 }
 
 impl ProcessorMeter {
-    /// The part of the time since the last look that the cores were busy, 0 to 1, and whether any of them was or is slowed down for
-    /// heat. `None` where the kernel below `root` does not say, and at the first look.
+    /// The part of the time since the last look that the cores were busy, 0 to 1, and whether any of them was
+    /// or is slowed down for heat. `None` where the kernel below `root` does not say, and at the first look.
     pub fn read(&mut self, root: &Path) -> (Option<f32>, Option<bool>) {
         let ticks = ticks(root);
         let before = std::mem::replace(&mut self.ticks, ticks);
@@ -36,7 +36,8 @@ impl ProcessorMeter {
     }
 }
 
-/// The first line of `proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. Guests are in the first two already.
+/// The first line of `proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal. Guests are in the
+/// first two already.
 fn ticks(root: &Path) -> Option<(u64, u64)> {
     let text = fs::read_to_string(root.join("proc/stat")).ok()?;
     let fields = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);

@@ -1,4 +1,5 @@
-//! Whether a graphics card is slowed down for heat, as the kernel's drivers of AMD's and Intel's cards tell it.
+//! Whether a graphics card is slowed down for heat, as the kernel's drivers of AMD's and Intel's cards tell
+//! it.
 
 use std::fs;
 use std::path::Path;
@@ -6,12 +7,14 @@ use std::path::Path;
 use super::number;
 use crate::folders::children;
 
-/// Where i915 and xe write why a card runs slower than it was asked to, below the card's folder and below a folder of `drm`.
+/// Where i915 and xe write why a card runs slower than it was asked to, below the card's folder and below a
+/// folder of `drm`.
 const INTEL: [&str; 2] = ["gt/gt0/throttle_reason_", "tile0/gt0/freq0/throttle/reason_"];
 /// Of those reasons, heat of the card or of what feeds it. Its limits of power (`pl1`, `pl2`) are no fault.
 const HEAT: [&str; 4] = ["thermal", "prochot", "ratl", "vr_thermalert"];
 
-/// amdgpu's `gpu_metrics` of format 1.3 ends with a mask of why the card is slowed down, which is the same for all cards.
+/// amdgpu's `gpu_metrics` of format 1.3 ends with a mask of why the card is slowed down, which is the same
+/// for all cards.
 const METRICS_1_3_LEN: usize = 120;
 /// Of that mask, temperatures and what signals them. Limits of power and current are below, and are no fault.
 const AMD_HEAT: u64 = 0xFFFF << 32;

@@ -47,7 +47,8 @@ impl Drop for Com {
 /// Needs COM on this thread.
 fn read() -> Result<Marks> {
     let mut marks = Marks::new();
-    // SAFETY: COM is on, the class and the interface belong together, and the objects are counted by their types.
+    // SAFETY: COM is on, the class and the interface belong together, and the objects are counted by their
+    // types.
     unsafe {
         let manager: INetworkListManager = CoCreateInstance(&NetworkListManager, None, CLSCTX_ALL)?;
         let connections = manager.GetNetworkConnections()?;

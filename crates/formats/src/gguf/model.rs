@@ -15,7 +15,8 @@ use crate::{
     OpenError, RopeConfig, RopeStyle, TokenizerSource,
 };
 
-/// Opens the file at `path`, which is known to be a regular file; of a model over several files all of them, whichever is named.
+/// Opens the file at `path`, which is known to be a regular file; of a model over several files all of them,
+/// whichever is named.
 pub(crate) fn open_file(path: &Path) -> Result<Model, OpenError> {
     let parts = split::all_parts(Part::open(path)?)?;
     describe(&parts)
@@ -27,8 +28,8 @@ pub(crate) fn open_bytes(name: &str, bytes: Vec<u8>) -> Result<Model, OpenError>
     describe(&parts)
 }
 
-/// How many bytes of a GGUF file have to be there for what its head says to be so: up to its end, or up to what is wrong with it. For a file
-/// that is holes behind what was read of it. `None` if it cannot be read.
+/// How many bytes of a GGUF file have to be there for what its head says to be so: up to its end, or up to
+/// what is wrong with it. For a file that is holes behind what was read of it. `None` if it cannot be read.
 pub fn head_bytes_needed(path: &Path) -> Option<u64> {
     let file = crate::MappedFile::open(path).ok()?;
     let parsed = Gguf::parse(exo_types::ByteSource::bytes(&file));
@@ -84,7 +85,8 @@ fn describe_parts(parts: &[Part]) -> Result<Model, OpenError> {
     })
 }
 
-/// What is said of vectors. The numbers are llama.cpp's; there is no key for the lengths that a vector may be cut to.
+/// What is said of vectors. The numbers are llama.cpp's; there is no key for the lengths that a vector may be
+/// cut to.
 fn read_embedding(gguf: &Gguf, architecture: Architecture) -> Result<EmbeddingInfo, GgufError> {
     let pooling = match gguf.metadata.u32(&format!("{architecture}.pooling_type"))? {
         Some(1) => Some(Pooling::Mean),

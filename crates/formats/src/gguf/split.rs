@@ -1,7 +1,8 @@
-//! A model over several GGUF files, as `llama-gguf-split` writes them: the first one describes it, each has some of its tensors.
+//! A model over several GGUF files, as `llama-gguf-split` writes them: the first one describes it, each has
+//! some of its tensors.
 //!
-//! Their names say which part each is, `NAME-00002-of-00003.gguf`, and so do their keys; both must agree, or a part is missing, there
-//! twice, or of another model.
+//! Their names say which part each is, `NAME-00002-of-00003.gguf`, and so do their keys; both must agree, or
+//! a part is missing, there twice, or of another model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

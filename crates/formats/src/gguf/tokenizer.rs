@@ -3,8 +3,8 @@
 use super::{GgufError, Metadata};
 use crate::GgufTokenizer;
 
-/// Texts of control tokens that end a turn or a message whatever the keys say: a GGUF file has one `eos` key where
-/// a `generation_config.json` lists several ids.
+/// Texts of control tokens that end a turn or a message whatever the keys say: a GGUF file has one `eos` key
+/// where a `generation_config.json` lists several ids.
 const END_TEXTS: [&str; 9] = [
     "<|eot_id|>",
     "<|eom_id|>",

@@ -1,9 +1,11 @@
-//! Which files a model's folder may consist of: those that are in it, and blobs of the Hugging Face cache that it is part of.
+//! Which files a model's folder may consist of: those that are in it, and blobs of the Hugging Face cache
+//! that it is part of.
 //!
-//! A folder from elsewhere may hold links. One that leads out of it would put a file of the user's into a manifest, and so on
-//! the disks of other nodes. Links are followed to their end, through other links and linked folders, and the end decides.
-//! Who can write to the folder *while* it is opened can still change a link between the look and the reading; that, and hard
-//! links, which are files like any other, are not seen here.
+//! A folder from elsewhere may hold links. One that leads out of it would put a file of the user's into a
+//! manifest, and so on the disks of other nodes. Links are followed to their end, through other links and
+//! linked folders, and the end decides. Who can write to the folder *while* it is opened can still change a
+//! link between the look and the reading; that, and hard links, which are files like any other, are not seen
+//! here.
 
 use std::fs;
 use std::io;
@@ -34,7 +36,8 @@ impl<'a> Contained<'a> {
         Ok(Self { folder, root, blobs })
     }
 
-    /// The path of a file in the folder. A file that is not there is for the reader to miss; a link out of it is refused.
+    /// The path of a file in the folder. A file that is not there is for the reader to miss; a link out of it
+    /// is refused.
     pub(super) fn path(&self, name: &str) -> Result<PathBuf, OpenError> {
         let path = self.folder.join(name);
         let target = match fs::canonicalize(&path) {

@@ -1,5 +1,5 @@
-//! How Sentence Transformers folders say that rows become one vector: `modules.json` names the steps, and a folder below has the
-//! numbers of the pooling.
+//! How Sentence Transformers folders say that rows become one vector: `modules.json` names the steps, and a
+//! folder below has the numbers of the pooling.
 
 use std::path::PathBuf;
 
@@ -14,14 +14,16 @@ pub(super) const MODULES: &str = "modules.json";
 const BYTES_MAX: u64 = 64 << 10;
 const FOLDER_BYTES_MAX: usize = 64;
 
-/// What a folder says of pooling, and the files that say it: names of one part, as models' files have, and where they are.
+/// What a folder says of pooling, and the files that say it: names of one part, as models' files have, and
+/// where they are.
 #[derive(Default)]
 pub(super) struct FoundPooling {
     pub(super) pooling: Option<Pooling>,
     pub(super) files: Vec<(String, PathBuf)>,
 }
 
-/// Reads what the folder says. Nothing is known of steps that are not understood, as all of them make the vector.
+/// Reads what the folder says. Nothing is known of steps that are not understood, as all of them make the
+/// vector.
 pub(super) fn read(contained: &Contained<'_>) -> Result<FoundPooling, OpenError> {
     let document = |path: &PathBuf| -> Result<Option<Value>, OpenError> {
         let bytes = json::read_bytes(path, BYTES_MAX)?;
@@ -42,7 +44,8 @@ pub(super) fn read(contained: &Contained<'_>) -> Result<FoundPooling, OpenError>
     Ok(FoundPooling::default())
 }
 
-/// The folder of the pooling, where the steps are the model, a pooling and at most scaling to length 1, which all vectors are.
+/// The folder of the pooling, where the steps are the model, a pooling and at most scaling to length 1, which
+/// all vectors are.
 fn pooling_folder(modules: &Value) -> Option<&str> {
     let steps = modules.as_array()?;
     let kind = |step: &Value| step.get("type")?.as_str()?.rsplit('.').next().map(str::to_owned);

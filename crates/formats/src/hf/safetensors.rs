@@ -98,8 +98,8 @@ fn check_overlaps(entries: &[Entry]) -> Result<(), SafetensorsError> {
     }
 }
 
-/// The header's entries in its order. Built by hand so that a name that appears twice is an error and a shape of
-/// a million dimensions is refused while it is read.
+/// The header's entries in its order. Built by hand so that a name that appears twice is an error and a shape
+/// of a million dimensions is refused while it is read.
 struct Listed(Vec<(String, Raw)>);
 
 #[derive(serde::Deserialize)]

@@ -6,8 +6,8 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// What the system maps at most around a byte that is read, where it is in memory: the whole folio of the page cache that holds
-/// it, from Linux 6.18 on; before that 64 KiB. A multiple of every page size.
+/// What the system maps at most around a byte that is read, where it is in memory: the whole folio of the
+/// page cache that holds it, from Linux 6.18 on; before that 64 KiB. A multiple of every page size.
 const AROUND_BYTES: usize = 2 << 20;
 /// More files than one process maps; a model in 200 pieces is rare. The table is 160 KiB of zeros.
 const SLOTS: usize = 4096;
@@ -97,21 +97,21 @@ pub(super) fn is_warm(start: usize, range: Range<usize>) -> bool {
     let first = start + range.start - (start + range.start) % page_bytes;
     let len = start + range.end - first;
     let mut pages = vec![0u8; len.div_ceil(page_bytes)];
-    // SAFETY: the pages from `first` on belong to one of our mappings, which is alive as long as its owner calls this; there is
-    // a byte for each of them.
+    // SAFETY: the pages from `first` on belong to one of our mappings, which is alive as long as its owner
+    // calls this; there is a byte for each of them.
     let told = unsafe { libc::mincore(first as *mut c_void, len, pages.as_mut_ptr().cast()) };
     told != 0 || 2 * pages.iter().filter(|page| **page & 1 != 0).count() >= pages.len()
 }
 
-/// Takes the pages that hold `range` of the mapping at `start` out of this process's memory, with all that a read of it may have
-/// mapped: folios begin at multiples of their size in the file. The next read brings them back from the file, so it does
-/// not matter that they hold neighbours too.
+/// Takes the pages that hold `range` of the mapping at `start` out of this process's memory, with all that a
+/// read of it may have mapped: folios begin at multiples of their size in the file. The next read brings them
+/// back from the file, so it does not matter that they hold neighbours too.
 pub(super) fn release(start: usize, len: usize, range: Range<usize>) {
     let first = start + (range.start - range.start % AROUND_BYTES);
     let end = start + range.end.next_multiple_of(AROUND_BYTES).min(len);
-    // SAFETY: the pages from `first` to `end` belong to one of our mappings, which is alive as long as its owner calls this,
-    // and is a read-only view of a file: dropping its pages loses nothing. Where the guard has put zero pages
-    // they come back as zeros. A refusal leaves things as they are.
+    // SAFETY: the pages from `first` to `end` belong to one of our mappings, which is alive as long as its
+    // owner calls this, and is a read-only view of a file: dropping its pages loses nothing. Where the guard
+    // has put zero pages they come back as zeros. A refusal leaves things as they are.
     unsafe { libc::madvise(first as *mut c_void, end - first, libc::MADV_DONTNEED) };
 }
 
@@ -156,8 +156,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     }
 }
 
-/// Puts zero pages from the faulting page to the end of its mapping, if it is one of ours. To the end, not one
-/// page: a truncation takes the whole tail, and a fault per page would be a million signals for 4 GiB.
+/// Puts zero pages from the faulting page to the end of its mapping, if it is one of ours. To the end, not
+/// one page: a truncation takes the whole tail, and a fault per page would be a million signals for 4 GiB.
 fn replace_by_zeros(address: usize) -> bool {
     let page_bytes = PAGE_BYTES.load(Ordering::Acquire);
     for slot in &TABLE {
@@ -168,9 +168,9 @@ fn replace_by_zeros(address: usize) -> bool {
         slot.lost.store(true, Ordering::Release);
         let page = address - address % page_bytes;
         let rest = (start + len).next_multiple_of(page_bytes) - page;
-        // SAFETY: [page, page + rest) lies inside a mapping that is alive, because a thread is reading it, and
-        // that belongs to us, because it is in the table. Replacing it in place keeps every reference to it
-        // valid; `Mmap` later unmaps the whole range whatever is behind it.
+        // SAFETY: [page, page + rest) lies inside a mapping that is alive, because a thread is reading it,
+        // and that belongs to us, because it is in the table. Replacing it in place keeps every reference to
+        // it valid; `Mmap` later unmaps the whole range whatever is behind it.
         let replaced = unsafe {
             libc::mmap(
                 page as *mut c_void,
@@ -191,8 +191,8 @@ fn chain(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let Some(previous) = PREVIOUS.get() else { return };
     let handler = previous.sa_sigaction;
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // SAFETY: all zeros is the default action. The faulting instruction runs again and the kernel ends the
-        // process, as it also does for an ignored SIGBUS that a fault raised.
+        // SAFETY: all zeros is the default action. The faulting instruction runs again and the kernel ends
+        // the process, as it also does for an ignored SIGBUS that a fault raised.
         unsafe {
             let default = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
             libc::sigaction(signal, &default, std::ptr::null_mut());

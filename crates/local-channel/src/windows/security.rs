@@ -37,7 +37,8 @@ impl Sid {
     /// Whose process this is.
     pub fn of_this_process() -> io::Result<Self> {
         let mut token = HANDLE::default();
-        // SAFETY: the pseudo handle of this process is always valid, and `token` is written before it is read.
+        // SAFETY: the pseudo handle of this process is always valid, and `token` is written before it is
+        // read.
         unsafe { OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token)? };
         let mut user = [0_u64; TOKEN_USER_WORDS];
         let bytes = u32::try_from(size_of_val(&user)).unwrap_or(u32::MAX);
@@ -73,12 +74,14 @@ impl Sid {
     }
 }
 
-/// Who made this pipe: nobody can name another user than themselves as the owner, but for the system's own services.
+/// Who made this pipe: nobody can name another user than themselves as the owner, but for the system's own
+/// services.
 pub fn owner_of(pipe: &impl AsRawHandle) -> io::Result<Sid> {
     let mut owner = PSID::default();
     let mut descriptor = PSECURITY_DESCRIPTOR::default();
     let handle = HANDLE(pipe.as_raw_handle());
-    // SAFETY: the handle is open as long as `pipe` is borrowed. `owner` points into the descriptor, which is freed after it was read.
+    // SAFETY: the handle is open as long as `pipe` is borrowed. `owner` points into the descriptor, which is
+    // freed after it was read.
     unsafe {
         GetSecurityInfo(
             handle,

@@ -15,11 +15,13 @@ use crate::{Effect, ExchangeId, JoinEffect, Notice};
 
 /// Exchanges that wait for a signature or the disk at once.
 const ADMISSIONS_MAX: usize = 64;
-/// For the answer to a stranger. The transport ends the exchange after five seconds, and the answer must still get out.
+/// For the answer to a stranger. The transport ends the exchange after five seconds, and the answer must
+/// still get out.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// How long an entry is waited for after its exchange was answered [`JoinAnswer::Later`].
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Another node seen for no longer than this is pointed to: later on this one has surely asked there by itself.
+/// Another node seen for no longer than this is pointed to: later on this one has surely asked there by
+/// itself.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(3);
 
 /// A question from a stranger.
@@ -89,12 +91,14 @@ impl Admission {
 }
 
 impl Joining {
-    /// A person lets in a stranger that has asked, whose name this returns. It learns of it when it asks again.
+    /// A person lets in a stranger that has asked, whose name this returns. It learns of it when it asks
+    /// again.
     pub fn invite(&mut self, node: NodeId) -> Option<String> {
         self.requests.admit(node)
     }
 
-    /// A person refuses a stranger that has asked, whose name this returns. It is neither shown nor let in on sight for a while.
+    /// A person refuses a stranger that has asked, whose name this returns. It is neither shown nor let in on
+    /// sight for a while.
     pub fn refuse(
         &mut self,
         ctx: &Context<'_>,
@@ -201,9 +205,10 @@ impl Joining {
         Decision::Admit { name: known_name(*node, &ask.name), on_sight: !is_invited }
     }
 
-    /// Points `asker` to where this fresh node and it are both going: a cluster that has members, or else a fresh node lower
-    /// than this one. Letting it in here would make a second cluster, and clusters with members never join each other. Where
-    /// strangers must prove their keys it is pointed to none that has not: among false names there is always a lower one.
+    /// Points `asker` to where this fresh node and it are both going: a cluster that has members, or else a
+    /// fresh node lower than this one. Letting it in here would make a second cluster, and clusters with
+    /// members never join each other. Where strangers must prove their keys it is pointed to none that has
+    /// not: among false names there is always a lower one.
     fn elsewhere(&self, ctx: &Context<'_>, asker: NodeId) -> Option<JoinAnswer> {
         let may_be_there = |s: &Stranger| !s.has_failed && !self.must_prove(s);
         let candidates = self.strangers.iter().filter(|(node, s)| **node != asker && may_be_there(s));
@@ -280,7 +285,8 @@ impl Joining {
         notice(out, Notice::Admitted { node, name: admission.name.clone(), words });
     }
 
-    /// Somebody who was let in did not hear of it in time, and asks again: the words are those of the exchange in which it does.
+    /// Somebody who was let in did not hear of it in time, and asks again: the words are those of the
+    /// exchange in which it does.
     fn welcome_again(&mut self, asked: &Asked, out: &mut Vec<JoiningOutput>) {
         if let Some(words) = self.words.get_mut(&asked.node).filter(|words| **words != asked.words) {
             words.clone_from(&asked.words);
@@ -289,7 +295,8 @@ impl Joining {
         }
     }
 
-    /// Answers exchanges whose time is over. What becomes of the entry still counts for a while: it may be written all the same.
+    /// Answers exchanges whose time is over. What becomes of the entry still counts for a while: it may be
+    /// written all the same.
     pub(super) fn expire_admissions(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         self.admissions.retain(|number, admission| {

@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
-/// For a fresh node with a higher key to ask, after which this one asks it: it may not be able to. A machine with a public
-/// address asks nobody that no person named, and what one machine hears of another the other may not hear of it.
+/// For a fresh node with a higher key to ask, after which this one asks it: it may not be able to. A machine
+/// with a public address asks nobody that no person named, and what one machine hears of another the other
+/// may not hear of it.
 const HIGHER_ASKS_WITHIN: Duration = Duration::from_secs(6);
 /// Between two attempts to join the same node.
 const RETRY: Duration = Duration::from_secs(2);
@@ -127,7 +128,8 @@ impl Joining {
         nodes
     }
 
-    /// The log of trust of the cluster that let this node in, if `node` is to be asked for it: which, and what of it is here.
+    /// The log of trust of the cluster that let this node in, if `node` is to be asked for it: which, and
+    /// what of it is here.
     pub fn wants_trust_of(&self, node: NodeId) -> Option<(EntryId, Vec<EntryId>)> {
         let grant = self.grant.as_ref().filter(|grant| grant.by == node)?;
         let GrantStep::AwaitingTrust { log, .. } = &grant.step else { return None };
@@ -176,8 +178,8 @@ impl Joining {
         self.advance(ctx, out);
     }
 
-    /// The answer to [`JoiningOutput::MoveIn`]: this node lives there now, or the log could not be written. With the
-    /// context after it.
+    /// The answer to [`JoiningOutput::MoveIn`]: this node lives there now, or the log could not be written.
+    /// With the context after it.
     pub fn moved_in(&mut self, ctx: &Context<'_>, has_moved: bool, out: &mut Vec<JoiningOutput>) {
         let Some(grant) = self.grant.take_if(|grant| matches!(grant.step, GrantStep::MovingIn)) else {
             tracing::trace!(has_moved, "an answer to no move");
@@ -197,10 +199,11 @@ impl Joining {
         self.advance(ctx, out);
     }
 
-    /// Whom this node would join. None while it cannot: with members of its own, with an answer or a log on its way,
-    /// and while clients wait for answers, because moving in replaces this node's instances.
+    /// Whom this node would join. None while it cannot: with members of its own, with an answer or a log on
+    /// its way, and while clients wait for answers, because moving in replaces this node's instances.
     pub(super) fn candidates(&self, ctx: &Context<'_>) -> impl Iterator<Item = Candidate> {
-        // Who is being let in would be left alone: two nodes that let each other in would swap their clusters.
+        // Who is being let in would be left alone: two nodes that let each other in would swap their
+        // clusters.
         let is_still = self.attempt.is_none() && self.grant.is_none() && self.admissions.is_empty();
         let can_join = ctx.is_alone() && !ctx.is_busy && is_still && self.by_code.is_none();
         let (me, is_closed) = (ctx.me(), !ctx.is_fresh());
@@ -236,7 +239,8 @@ impl Joining {
         }
     }
 
-    /// Who has proven its key waits behind no name that has not: one at a time is asked, and it is known to be there.
+    /// Who has proven its key waits behind no name that has not: one at a time is asked, and it is known to
+    /// be there.
     fn costs_a_dial(&self, candidate: &Candidate) -> bool {
         let stranger = self.strangers.get(&candidate.node);
         candidate.is_unnamed && stranger.is_none_or(|stranger| stranger.proven.is_none())
@@ -267,11 +271,12 @@ impl Joining {
         out.push(JoiningOutput::Effect(Effect::Joining(ask)));
     }
 
-    /// Whether this stranger has to say who it is before it is asked. Names cost nothing, and one attempt at a time is
-    /// needed lest this node joins two clusters: so a network with many silent names would cost the time of each. But
-    /// many may be asked at once who they are, since nothing follows from that. Where nobody plays tricks, the attempts
-    /// that fail are few and this costs no time. More names than there is room for count as failed attempts: the one that is asked
-    /// first, the lowest, would be another before it is asked.
+    /// Whether this stranger has to say who it is before it is asked. Names cost nothing, and one attempt at
+    /// a time is needed lest this node joins two clusters: so a network with many silent names would cost the
+    /// time of each. But many may be asked at once who they are, since nothing follows from that. Where
+    /// nobody plays tricks, the attempts that fail are few and this costs no time. More names than there is
+    /// room for count as failed attempts: the one that is asked first, the lowest, would be another before it
+    /// is asked.
     pub(super) fn must_prove(&self, stranger: &Stranger) -> bool {
         let has_proven = stranger.proven.is_some() && !stranger.has_failed;
         (self.attempts_failed >= ATTEMPTS_FAILED_MAX || self.is_crowded) && !stranger.is_named && !has_proven
@@ -295,7 +300,8 @@ impl Joining {
         })
     }
 
-    /// Asks strangers who they are, several at once: first those never asked, and of these those at addresses with few names.
+    /// Asks strangers who they are, several at once: first those never asked, and of these those at addresses
+    /// with few names.
     pub(super) fn probe_strangers(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         for stranger in self.strangers.values_mut() {
@@ -360,7 +366,8 @@ impl Joining {
         true
     }
 
-    /// Whether this node asks another than `node` at the moment, or has been let in: it is about to leave its cluster.
+    /// Whether this node asks another than `node` at the moment, or has been let in: it is about to leave its
+    /// cluster.
     pub(super) fn is_leaving(&self, me: NodeId, node: NodeId) -> bool {
         // Two fresh nodes that ask each other: the lower key lets the other one in.
         let asks = self.attempt.as_ref().is_some_and(|attempt| attempt.with != node || me > node);

@@ -1,5 +1,6 @@
-//! Joining where a person was given a code. Who asks and who lets in prove to each other that they know it, without telling it
-//! (the hands do that); so a code works from far away, with the window shut, and for a node that has been used.
+//! Joining where a person was given a code. Who asks and who lets in prove to each other that they know it,
+//! without telling it (the hands do that); so a code works from far away, with the window shut, and for a
+//! node that has been used.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -171,7 +172,8 @@ impl ByCode {
         self.began + if is_named && self.tried.is_empty() { PROOF_NAMED_MAX } else { SEEN_MAX }
     }
 
-    /// What everybody said: of several nodes nearby one has given the code out, and its word must not get lost.
+    /// What everybody said: of several nodes nearby one has given the code out, and its word must not get
+    /// lost.
     fn why_not(&self, name: impl Fn(NodeId) -> Option<String>) -> String {
         let name = |node: &NodeId| name(*node).unwrap_or_else(|| node.to_string());
         let mut by_reason: Vec<(&str, Vec<String>)> = Vec::new();

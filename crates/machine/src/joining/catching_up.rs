@@ -1,8 +1,9 @@
 //! Learning what the log of trust has by now from whom no link leads to.
 //!
-//! A member that was away may meet only members that joined meanwhile: neither side's transport lets the other connect, since its
-//! log does not name this one or the other way round. One that was removed while it was away is refused by all. Both
-//! learn it in a join exchange. Entries prove themselves, so it does not matter who sends them.
+//! A member that was away may meet only members that joined meanwhile: neither side's transport lets the
+//! other connect, since its log does not name this one or the other way round. One that was removed while it
+//! was away is refused by all. Both learn it in a join exchange. Entries prove themselves, so it does not
+//! matter who sends them.
 
 use std::time::Duration;
 
@@ -69,7 +70,8 @@ impl Joining {
         for node in wanted {
             self.trust_from.entry(node).or_insert(TrustFrom { at: now + FIRST, is_asked: false });
         }
-        // Whoever was not asked for longest comes first, members before strangers: silent ones keep nobody out.
+        // Whoever was not asked for longest comes first, members before strangers: silent ones keep nobody
+        // out.
         let due = self.trust_from.iter().filter(|(_, asked)| !asked.is_asked && asked.at <= now);
         let mut due: Vec<_> =
             due.map(|(node, asked)| (self.strangers.contains_key(node), asked.at, *node)).collect();

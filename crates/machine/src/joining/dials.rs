@@ -1,5 +1,5 @@
-//! How many strangers are dialled that no person named: addresses are what strangers say, so whoever names many must not make
-//! this node knock at all of them.
+//! How many strangers are dialled that no person named: addresses are what strangers say, so whoever names
+//! many must not make this node knock at all of them.
 
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ impl Dials {
         self.used.saturating_sub(u32::try_from(given_back).unwrap_or(u32::MAX))
     }
 
-    /// The last time by `now` at which one was given back: what has passed of the next one's time is not lost.
+    /// The last time by `now` at which one was given back: what has passed of the next one's time is not
+    /// lost.
     fn given_back_until(&self, now: Time) -> Time {
         let given_back = now.since(self.since).as_millis() / ONE_IN.as_millis();
         self.since + ONE_IN.saturating_mul(u32::try_from(given_back).unwrap_or(u32::MAX))

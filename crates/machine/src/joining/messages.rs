@@ -55,7 +55,8 @@ pub enum JoinAnswer {
         /// Why.
         reason: String,
     },
-    /// To [`Wanted::Trust`]: entries in their encoding, each after what it follows; as many as the exchange carries.
+    /// To [`Wanted::Trust`]: entries in their encoding, each after what it follows; as many as the exchange
+    /// carries.
     Trust(Vec<Vec<u8>>),
     /// To [`Wanted::Name`].
     Here {

@@ -1,5 +1,6 @@
-//! The door that a person opens for a while at one admin's node: strangers nearby that ask there are let in as if that person had
-//! said so of each. It is in memory only, so neither a restart nor a clock opens it again, and no other node knows of it.
+//! The door that a person opens for a while at one admin's node: strangers nearby that ask there are let in
+//! as if that person had said so of each. It is in memory only, so neither a restart nor a clock opens it
+//! again, and no other node knows of it.
 
 use std::time::Duration;
 
@@ -29,8 +30,8 @@ impl Opened {
         self.until.take().is_some()
     }
 
-    /// Whether it is open: neither the time that the node runs nor the clock on the wall has ended that. A machine that slept, and wakes
-    /// on another network, has no open door.
+    /// Whether it is open: neither the time that the node runs nor the clock on the wall has ended that. A
+    /// machine that slept, and wakes on another network, has no open door.
     pub(super) fn is_open(&self, now: Now) -> bool {
         self.until.is_some_and(|(until, until_unix_s)| now.time < until && now.unix_s < until_unix_s)
     }

@@ -1,5 +1,5 @@
-//! Strangers that asked while the window was shut, for people. Keys cost nothing, so who makes many must neither fill a person's
-//! terminal nor push off the list whom that person has seen on it.
+//! Strangers that asked while the window was shut, for people. Keys cost nothing, so who makes many must
+//! neither fill a person's terminal nor push off the list whom that person has seen on it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -183,7 +183,8 @@ impl Requests {
         Some(std::mem::take(&mut self.untold))
     }
 
-    /// Takes out who is a member by now, maybe by another's word, and who has not asked for long. Whether there was one.
+    /// Takes out who is a member by now, maybe by another's word, and who has not asked for long. Whether
+    /// there was one.
     pub(super) fn forget(&mut self, now: Time, is_member: impl Fn(NodeId) -> bool) -> bool {
         let before = self.all.len();
         // Whom a person let in hears of it whenever it asks.

@@ -1,5 +1,5 @@
-//! Rules of joining, one test each. [`World`] carries messages between several [`Joining`]s and stands in for their
-//! keys, disks and links; [`Node`] is one of them.
+//! Rules of joining, one test each. [`World`] carries messages between several [`Joining`]s and stands in for
+//! their keys, disks and links; [`Node`] is one of them.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! Where other nodes may be reached. An address is a hint, never trust: the transport checks the key behind it.
+//! Where other nodes may be reached. An address is a hint, never trust: the transport checks the key behind
+//! it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,8 +29,8 @@ impl Addresses {
         self.nodes.get(&node).map_or(&[], Vec::as_slice)
     }
 
-    /// The node itself says (over discovery) that it is here: its older addresses that never worked make room. Whether
-    /// one of these is new.
+    /// The node itself says (over discovery) that it is here: its older addresses that never worked make
+    /// room. Whether one of these is new.
     pub(super) fn learn(&mut self, node: NodeId, addresses: &[SocketAddr]) -> bool {
         let Some(list) = self.list(node) else { return false };
         let mut is_new = false;

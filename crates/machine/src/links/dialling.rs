@@ -12,7 +12,8 @@ use crate::{DialId, Effect, Purpose, Via};
 const ADDRESS_MAX: Duration = Duration::from_secs(3);
 /// What one address may take at least: a handshake over a slow path.
 const ADDRESS_MIN: Duration = Duration::from_millis(1500);
-/// What all addresses together may take, as long as each has its least: news of other addresses waits for that.
+/// What all addresses together may take, as long as each has its least: news of other addresses waits for
+/// that.
 const DIAL_MAX: Duration = Duration::from_secs(12);
 /// Longer than all addresses together may take: for the answer itself.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -71,7 +72,8 @@ impl Links {
         }
     }
 
-    /// A member says where it reaches others. Its loopback is ours only if it is reached over loopback itself.
+    /// A member says where it reaches others. Its loopback is ours only if it is reached over loopback
+    /// itself.
     pub fn learn_from(&mut self, from: NodeId, reached: &[(NodeId, SocketAddr)]) {
         let is_near = self.addresses(from).first().is_some_and(|address| address.ip().is_loopback());
         for (node, address) in reached {
@@ -153,7 +155,8 @@ impl Links {
         Some(slot.dial_next.max(slot.since + patience))
     }
 
-    /// Each address over the better transport first. Control prefers QUIC, data TCP, whose reset tells of a death.
+    /// Each address over the better transport first. Control prefers QUIC, data TCP, whose reset tells of a
+    /// death.
     fn ways(&self, node: NodeId, purpose: Purpose) -> Vec<(Via, SocketAddr)> {
         let order = match purpose {
             Purpose::Control => [Via::Quic, Via::Tcp],

@@ -81,7 +81,8 @@ impl Links {
         self.settle(now, out);
     }
 
-    /// The peer, which dialled, keeps this link: so does this side, unless it decides between links and has another.
+    /// The peer, which dialled, keeps this link: so does this side, unless it decides between links and has
+    /// another.
     fn answer(&mut self, now: Time, id: LinkId, out: &mut Vec<LinksOutput>) {
         let Some(link) = self.links.get(&id) else { return };
         let (node, purpose, order) = (link.node, link.purpose, link.order);
@@ -133,7 +134,8 @@ impl Links {
         out.push(LinksOutput::Up { node, purpose });
     }
 
-    /// Ends the other links of the same purpose on which either side has said Accept. One without may be a newer one.
+    /// Ends the other links of the same purpose on which either side has said Accept. One without may be a
+    /// newer one.
     fn close_others(&mut self, now: Time, id: LinkId, out: &mut Vec<LinksOutput>) {
         let Some(kept) = self.links.get(&id) else { return };
         let (node, purpose) = (kept.node, kept.purpose);

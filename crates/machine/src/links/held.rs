@@ -1,7 +1,7 @@
 //! Data messages for links that are not open: they wait a bounded time, in order.
 //!
-//! A link may open some milliseconds after the first message for it, or come back after it ended. What waits here was
-//! never in a link, so it is sent once. What was in a link that ended is not here.
+//! A link may open some milliseconds after the first message for it, or come back after it ended. What waits
+//! here was never in a link, so it is sent once. What was in a link that ended is not here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use exo_cluster::wire::{DataMessage, StageCommand, StepFailure, spec_bytes_about};
 use exo_types::{NodeId, PromptReport, SampledToken, SequenceSpec, Time};
 
-/// Longer than two nodes that just met need to open their links, short enough for whoever waits for an answer.
+/// Longer than two nodes that just met need to open their links, short enough for whoever waits for an
+/// answer.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Bytes that wait for all peers together.
 pub(super) const BYTES_MAX: usize = 8 << 20;

@@ -1,7 +1,8 @@
 //! Whether two processes speak with one peer's key: a data folder was copied, or a disk image with it.
 //!
-//! A process that is over never comes back. So two are alive where an older one completes a handshake, or gives a sign of life on
-//! its open link, long after a newer one has said Accept. While both are, neither has a link, and each is told.
+//! A process that is over never comes back. So two are alive where an older one completes a handshake, or
+//! gives a sign of life on its open link, long after a newer one has said Accept. While both are, neither has
+//! a link, and each is told.
 
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use exo_types::{NodeId, Time};
 use super::{LinkState, Links, LinksOutput, close_effect, send};
 use crate::{LinkEnd, LinkId, Outgoing};
 
-/// Signs of life of a process that has ended arrive no later than this behind its successor's first Accept: links that are silent
-/// for so long are closed.
+/// Signs of life of a process that has ended arrive no later than this behind its successor's first Accept:
+/// links that are silent for so long are closed.
 const LATE_MAX: Duration = Duration::from_secs(10);
-/// A key belongs to one process again when no other one has been seen with it for this long: longer than any wait before a dial.
+/// A key belongs to one process again when no other one has been seen with it for this long: longer than any
+/// wait before a dial.
 pub(crate) const APART_FOR: Duration = Duration::from_secs(30);
 /// Runs of a peer that are known for what they are.
 const RUNS_MAX: usize = 8;

@@ -1,4 +1,5 @@
-//! What the model of cost expects of a placement that stands, with devices and links as they are reported now.
+//! What the model of cost expects of a placement that stands, with devices and links as they are reported
+//! now.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Whole clusters under random trouble, from a seed. `Sim` checks at every step that an epoch has one leader, that
-//! no epoch falls and that nothing is led before it is on disk; here is what holds afterwards.
+//! Whole clusters under random trouble, from a seed. `Sim` checks at every step that an epoch has one leader,
+//! that no epoch falls and that nothing is led before it is on disk; here is what holds afterwards.
 
 use std::time::Duration;
 
@@ -46,7 +46,8 @@ fn heal(sim: &mut Sim) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
-    /// After any trouble, a healed cluster agrees on one coordinator within ten seconds, and then nothing changes.
+    /// After any trouble, a healed cluster agrees on one coordinator within ten seconds, and then nothing
+    /// changes.
     #[test]
     fn a_healed_cluster_agrees_within_ten_seconds_and_stays(seed: u64, count in 2usize..=5) {
         let mut sim = Sim::new(seed, count);
@@ -152,7 +153,8 @@ fn check_lies(out: &[Output], asked: &mut Option<Epoch>, disk: Option<Epoch>) ->
 }
 
 proptest! {
-    /// A lying member can confuse, not break: no panic, no flood, no falling epoch, no lead under another's name.
+    /// A lying member can confuse, not break: no panic, no flood, no falling epoch, no lead under another's
+    /// name.
     #[test]
     fn lies_neither_break_the_machine_nor_lower_its_epoch(
         said in proptest::collection::vec((1usize..3, any_message(), 0u64..3000, any::<bool>()), 1..60)

@@ -1,7 +1,7 @@
 //! A cluster of machines on one thread: time, delivery, loss, crashes and partitions from one seed.
 //!
-//! Machines are woken by their own `WakeAt` only. What they say is recorded; invariants that hold at every moment
-//! are checked here, at the moment, and a failure prints the seed.
+//! Machines are woken by their own `WakeAt` only. What they say is recorded; invariants that hold at every
+//! moment are checked here, at the moment, and a failure prints the seed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;

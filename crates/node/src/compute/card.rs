@@ -157,7 +157,8 @@ impl Card {
         Loss::GiveUp { quarantine, keep: Box::new(keep) }
     }
 
-    /// Opens it in a child, whatever the registry says of it; if that works, the registry says nothing more against it.
+    /// Opens it in a child, whatever the registry says of it; if that works, the registry says nothing more
+    /// against it.
     pub(super) fn check(&self) -> Check {
         let ask = DeviceAsk { heeds_quarantine: false, ..self.ask.clone() };
         let (program, identity) = (self.program.clone(), self.identity.clone());

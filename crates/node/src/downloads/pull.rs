@@ -178,7 +178,8 @@ impl Pull {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The commit that it must be of: as an earlier run of the node understood it, or as a person was shown it.
+    /// The commit that it must be of: as an earlier run of the node understood it, or as a person was shown
+    /// it.
     fn commit(&self) -> Option<&str> {
         let pinned = self.pinned.as_ref().and_then(|pinned| pinned.commit.as_deref());
         pinned.or(self.request.commit.as_deref())
@@ -294,7 +295,8 @@ impl Pull {
         Ok(Brought::Files(fetched?))
     }
 
-    /// What is here of the reference, where the hub is not asked: it cannot be, as `why` says, or need not be.
+    /// What is here of the reference, where the hub is not asked: it cannot be, as `why` says, or need not
+    /// be.
     fn here(&self, shared: &Shared, options: &PullOptions, why: Option<&str>) -> Option<Brought> {
         let found = match why {
             Some(_) => options.on_disk(&self.reference),
@@ -467,8 +469,8 @@ pub async fn drive(shared: Arc<Shared>, pull: Arc<Pull>, mut stop: watch::Receiv
     let _ = pull.ended.send(true);
 }
 
-/// Attempts, until one ends for another reason than a line that is away. False if the wish has changed meanwhile, which is then
-/// carried out.
+/// Attempts, until one ends for another reason than a line that is away. False if the wish has changed
+/// meanwhile, which is then carried out.
 async fn run(
     shared: &Arc<Shared>,
     pull: &Arc<Pull>,
@@ -679,7 +681,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The last step, once it is known to open: it takes its name, and the older commit that it updates goes, at once if nothing uses it.
+    /// The last step, once it is known to open: it takes its name, and the older commit that it updates goes,
+    /// at once if nothing uses it.
     async fn name(
         &self,
         pull: &Pull,

@@ -1,5 +1,5 @@
-//! Makes a model of a hub known before it is fetched: the heads of its files are read, and an identity follows from them and from what
-//! the hub says of the rest.
+//! Makes a model of a hub known before it is fetched: the heads of its files are read, and an identity
+//! follows from them and from what the hub says of the rest.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::reference_error::ReferenceError;
 
 /// Bytes that are read of a hub for one model: vocabularies and headers of many files.
 const BYTES_MAX: u64 = 512 << 20;
-/// The first bytes of a GGUF file that are asked for, and the same as a part of it: what is read too much is kept, but may be no layer
-/// of this node.
+/// The first bytes of a GGUF file that are asked for, and the same as a part of it: what is read too much is
+/// kept, but may be no layer of this node.
 const FIRST_BYTES: (u64, u64) = (64 << 10, 1 << 20);
 const FIRST_PART: u64 = 16;
 
@@ -75,8 +75,8 @@ pub fn register(
 const CHECKED_BYTES_MIN: u64 = 256 << 20;
 const CHECK_BYTES_MAX: u64 = 128 << 20;
 
-/// Whether exo opens the model of a plan, by the heads of its files: before tens of gigabytes come that nothing runs. Where that
-/// cannot be found out it is not refused. Blocks.
+/// Whether exo opens the model of a plan, by the heads of its files: before tens of gigabytes come that
+/// nothing runs. Where that cannot be found out it is not refused. Blocks.
 pub fn check_opens(
     data_dir: &Path,
     client: &Client,
@@ -107,7 +107,8 @@ fn read_head(path: &Path, bytes: u64, plan: &Plan) -> Result<Vec<u8>, ReferenceE
     Ok(head)
 }
 
-/// A file as the hub names it. One of which only a head is read must have a digest, or nothing would say what the rest is.
+/// A file as the hub names it. One of which only a head is read must have a digest, or nothing would say what
+/// the rest is.
 fn hub_file(plan: &Plan, planned: &PlannedFile, is_read: bool) -> Result<HubFile, ReferenceError> {
     let sha256 = planned.sha256.as_deref().and_then(digest_of);
     if sha256.is_none() && !is_read {

@@ -1,4 +1,5 @@
-//! Downloads that are not over, kept in a file, so that they go on when the node starts again. No token is in it.
+//! Downloads that are not over, kept in a file, so that they go on when the node starts again. No token is in
+//! it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};

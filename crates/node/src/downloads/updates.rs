@@ -1,4 +1,5 @@
-//! Newer commits of models that this node fetched: what an update would bring, shown before a byte of it is fetched.
+//! Newer commits of models that this node fetched: what an update would bring, shown before a byte of it is
+//! fetched.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

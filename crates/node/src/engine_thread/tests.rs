@@ -353,7 +353,8 @@ fn rewire(keep: &[u64]) -> Order {
     Order::Rewire { keep: keep.iter().map(|&key| exo_types::PageKey(key)).collect() }
 }
 
-/// What is told until `count` steps are computed and as many rewirings are done as there are orders for; the rest is lost.
+/// What is told until `count` steps are computed and as many rewirings are done as there are orders for; the
+/// rest is lost.
 fn answers(orders: Vec<Order>, device: Arc<dyn Device>) -> Vec<String> {
     let (tell, events) = channel();
     let host =

@@ -1,5 +1,5 @@
-//! Checks of models of a hub against its digests: begun by a person, or when a model is ready that a command or a request of this
-//! node had placed.
+//! Checks of models of a hub against its digests: begun by a person, or when a model is ready that a command
+//! or a request of this node had placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! Texts to vectors: each text is a sequence of which the last stage reports the pooled rows with its first token.
+//! Texts to vectors: each text is a sequence of which the last stage reports the pooled rows with its first
+//! token.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::generate::{CancelOnDrop, check_tokens, encode, invalid};
 use crate::library::OpenModel;
 use crate::meters::RequestWatch;
 
-/// Texts of one request that are with the scheduler at once. A request of thousands takes no more of the queue than one of a few.
+/// Texts of one request that are with the scheduler at once. A request of thousands takes no more of the
+/// queue than one of a few.
 const WINDOW: usize = 16;
 
 /// A request whose vectors are being made.

@@ -86,7 +86,8 @@ impl NodeFacade {
         Ok(views)
     }
 
-    /// Has members asked about models that they alone have. The list waits a moment; what comes later is in the next one.
+    /// Has members asked about models that they alone have. The list waits a moment; what comes later is in
+    /// the next one.
     async fn ask_of_others(&self, held: &[ModelHolders], records: &BTreeMap<ModelId, ModelRecord>) {
         let view = self.view.borrow().clone();
         let mut of_members: BTreeMap<&str, (&NodeView, Vec<ModelId>)> = BTreeMap::new();

@@ -106,8 +106,8 @@ impl NodeFacade {
         }
     }
 
-    /// An instance of the model that differs in what the caller named is unloaded if that was asked for, and else an error:
-    /// the coordinator would answer with it as it is.
+    /// An instance of the model that differs in what the caller named is unloaded if that was asked for, and
+    /// else an error: the coordinator would answer with it as it is.
     async fn replace_different(
         &self,
         resolved: &Resolved,
@@ -200,8 +200,8 @@ impl NodeFacade {
         }
     }
 
-    /// The coordinator's news of the instance arrive beside its answer, and what it was asked for with the log: before that no
-    /// weights are known.
+    /// The coordinator's news of the instance arrive beside its answer, and what it was asked for with the
+    /// log: before that no weights are known.
     async fn wait_for_view(&self, instance: InstanceId) -> Result<InstanceView, AdminError> {
         let id = instance.to_string();
         let mut views = self.view.clone();
@@ -217,7 +217,8 @@ fn other_answer() -> AdminError {
     AdminError::Failed { message: "the coordinator gave an answer of another kind".to_owned() }
 }
 
-/// Which parameter asks for a cache that cannot be: of what the node's settings decide nobody is told as if it were theirs.
+/// Which parameter asks for a cache that cannot be: of what the node's settings decide nobody is told as if
+/// it were theirs.
 fn cache_param(request: &PlaceRequest) -> &'static str {
     match request {
         PlaceRequest { cache_tokens: Some(_), .. } => "cache_tokens",

@@ -12,9 +12,11 @@ use tokio::sync::AcquireError;
 use super::NodeFacade;
 use crate::tokens;
 
-/// Prompts that may be rendered and tokenised at once: several, so that a long one does not hold up short ones.
+/// Prompts that may be rendered and tokenised at once: several, so that a long one does not hold up short
+/// ones.
 pub const PREPARING_MAX: usize = 4;
-/// A prompt that counts as long. While it is tokenised it takes some 130 times its text, so there is one of them at a time.
+/// A prompt that counts as long. While it is tokenised it takes some 130 times its text, so there is one of
+/// them at a time.
 const LONG_PROMPT_BYTES: usize = 256 << 10;
 /// For those in front.
 const TURN_MAX: Duration = Duration::from_secs(120);
@@ -40,8 +42,8 @@ impl NodeFacade {
             .await
     }
 
-    /// Does what may take a while with a prompt of about so many bytes; few at a time, or a flood of requests would take the
-    /// processor from those that run.
+    /// Does what may take a while with a prompt of about so many bytes; few at a time, or a flood of requests
+    /// would take the processor from those that run.
     pub(super) async fn in_turn<T: Send + 'static>(
         &self,
         prompt_bytes: usize,
@@ -74,7 +76,8 @@ impl NodeFacade {
     }
 }
 
-/// Tokenising takes some 130 bytes for each byte of text, so memory bounds it; above 2 GiB the tokenizer's own bound is lower.
+/// Tokenising takes some 130 bytes for each byte of text, so memory bounds it; above 2 GiB the tokenizer's
+/// own bound is lower.
 pub fn prompt_bytes_max(memory: Option<exo_device::Memory>) -> usize {
     const MOST: usize = 2 << 20;
     let share = memory.map_or(u64::MAX, |memory| memory.total_bytes >> 10);

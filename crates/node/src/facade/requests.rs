@@ -1,4 +1,5 @@
-//! From a request to what runs: the model, its limits, the prompt as tokens, and the sequences that the machine is given.
+//! From a request to what runs: the model, its limits, the prompt as tokens, and the sequences that the
+//! machine is given.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -84,7 +85,8 @@ impl NodeFacade {
         Ok((resolved, open.map_err(failed)?))
     }
 
-    /// How the model would be placed, and what its placement, or that one, holds: at least the context that was asked for.
+    /// How the model would be placed, and what its placement, or that one, holds: at least the context that
+    /// was asked for.
     pub(super) fn limits(
         &self,
         resolved: &Resolved,
@@ -120,8 +122,8 @@ impl NodeFacade {
         Ok((place, limits))
     }
 
-    /// Renders and tokenises, and lets go of what the prompt was made of: while a request runs its tokens are needed, and of that
-    /// only the kind.
+    /// Renders and tokenises, and lets go of what the prompt was made of: while a request runs its tokens are
+    /// needed, and of that only the kind.
     async fn prepare(
         &self,
         mut request: GenerateRequest,
@@ -170,7 +172,8 @@ fn check_resumed(request: &GenerateRequest, model: ModelId, vocab: u32) -> Resul
     }
 }
 
-/// What the machine needs for the copy of a request. The tokens that there are stay with the request as well: they are said again.
+/// What the machine needs for the copy of a request. The tokens that there are stay with the request as well:
+/// they are said again.
 fn backup(request: RequestId, model: ModelId, choices: u16, resumable: &mut Resumable) -> BackupStart {
     let mut tokens = resumable.resumed.as_ref().map(|resumed| resumed.choices.clone()).unwrap_or_default();
     tokens.resize(usize::from(choices), Vec::new());

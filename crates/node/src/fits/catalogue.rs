@@ -1,5 +1,6 @@
-//! Well-known models in numbers, for `exo fits`. Shapes are those of the models' published `config.json`; licences and uses are what
-//! their model cards say. A shape is checked by the number of parameters that it makes, which the cards state too.
+//! Well-known models in numbers, for `exo fits`. Shapes are those of the models' published `config.json`;
+//! licences and uses are what their model cards say. A shape is checked by the number of parameters that it
+//! makes, which the cards state too.
 
 use exo_formats::Architecture;
 

@@ -59,7 +59,8 @@ impl ModelNumbers {
         self.parameters().div_ceil(256).saturating_mul(block)
     }
 
-    /// As a model's file would describe it. Scaling of RoPE for long contexts is left out: it changes values, not work.
+    /// As a model's file would describe it. Scaling of RoPE for long contexts is left out: it changes values,
+    /// not work.
     pub fn config(&self) -> ModelConfig {
         let (theta, d) = (self.rope_theta, self.head_dim);
         let frequency = |i| theta.powf(-2.0 * f64::from(i) / f64::from(d)) as f32;

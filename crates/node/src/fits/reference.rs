@@ -1,7 +1,8 @@
-//! A model of a hub that is not in the catalogue: the heads of its files are read, and planned like any other.
+//! A model of a hub that is not in the catalogue: the heads of its files are read, and planned like any
+//! other.
 //!
-//! A skeleton of the model is made in a temporary folder: files of the right length that are holes behind their heads, so that `formats`
-//! opens them as it opens any model. No weights are fetched.
+//! A skeleton of the model is made in a temporary folder: files of the right length that are holes behind
+//! their heads, so that `formats` opens them as it opens any model. No weights are fetched.
 
 use std::path::Path;
 
@@ -46,8 +47,9 @@ pub fn fit_reference(
     Ok(judge(cluster, view, &models))
 }
 
-/// The largest model of a repository that fits the memory that is free now, by its head; else the smallest, if the machines could hold it
-/// with nothing beside it. For what is to run: nothing of what fits nowhere is fetched. Blocks.
+/// The largest model of a repository that fits the memory that is free now, by its head; else the smallest,
+/// if the machines could hold it with nothing beside it. For what is to run: nothing of what fits nowhere is
+/// fetched. Blocks.
 pub fn choose_fitting(
     cluster: &FitsCluster,
     client: &Client,
@@ -75,7 +77,8 @@ pub fn choose_fitting(
     Err(ReferenceError::DoesNotFit { reference: hub.to_string(), summary: view.summary })
 }
 
-/// Looks at the head of what is named, or of one type after the other until one fits; whether the last one does.
+/// Looks at the head of what is named, or of one type after the other until one fits; whether the last one
+/// does.
 fn look(
     cluster: &FitsCluster,
     (client, cancel): (&Client, &Cancel),
@@ -104,8 +107,8 @@ fn look(
     Ok((tried, is_fitting))
 }
 
-/// What is looked at: what is named; else the largest that are no larger than all memory, and the smallest in any case. By their files, as
-/// several may have the same label.
+/// What is looked at: what is named; else the largest that are no larger than all memory, and the smallest in
+/// any case. By their files, as several may have the same label.
 fn candidates(cluster: &FitsCluster, hub: &HubReference, snapshot: &Snapshot) -> Vec<HubReference> {
     if hub.quantisation.is_some() || hub.file.is_some() {
         return vec![hub.clone()];

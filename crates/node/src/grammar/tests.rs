@@ -1,4 +1,5 @@
-//! How many steps the tokens save that a grammar forces: a scheduler, and a stage that samples from scripted logits.
+//! How many steps the tokens save that a grammar forces: a scheduler, and a stage that samples from scripted
+//! logits.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The devices of this node: devices that workers lose are verified and used again, or put in quarantine, with the processor in
-//! their place. Cards that come and go. What all of it comes to is sampled for the machine.
+//! The devices of this node: devices that workers lose are verified and used again, or put in quarantine,
+//! with the processor in their place. Cards that come and go. What all of it comes to is sampled for the
+//! machine.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -100,8 +101,8 @@ impl Devices {
         self.compute.seat(device)
     }
 
-    /// What measures types of weights on `device` before they are loaded; `None` where that is no processor of this process, or
-    /// whoever embeds the node knows its rates.
+    /// What measures types of weights on `device` before they are loaded; `None` where that is no processor
+    /// of this process, or whoever embeds the node knows its rates.
     pub fn type_meter(&self, device: &DeviceId) -> Option<TypeMeter> {
         let is_here = matches!(self.compute.seat(device), Some(Seat::Here(_))) && *device == DeviceId::cpu();
         (is_here && self.host.processor().read_bytes_per_s.is_none()).then(|| TypeMeter::of(&self.config))
@@ -256,8 +257,8 @@ impl Devices {
         });
     }
 
-    /// From now on the node offers its processor, if no other graphics processor is left or all that are have memory of their own,
-    /// and says why.
+    /// From now on the node offers its processor, if no other graphics processor is left or all that are have
+    /// memory of their own, and says why.
     fn replaced(
         &mut self,
         device: &DeviceId,
@@ -279,7 +280,8 @@ impl Devices {
         }
     }
 
-    /// A device in quarantine gets another chance: its time is over, somebody said so, or its card is another.
+    /// A device in quarantine gets another chance: its time is over, somebody said so, or its card is
+    /// another.
     fn retry(&mut self, device: &DeviceId) {
         if let Some(check) = self.compute.retry(device) {
             tracing::info!(device = %device.0, "a device in quarantine is checked again");

@@ -62,13 +62,15 @@ impl Engines {
         let token = CancellationToken::new();
         let (library, events, model) = (self.library.clone(), self.events.clone(), spec.model);
         let draft = self.draft.clone().filter(|_| spec.embedding);
-        // Beside another shard it would be measured with a part of the processor, and take that from what runs.
+        // Beside another shard it would be measured with a part of the processor, and take that from what
+        // runs.
         let is_alone = self.engines.is_empty();
         let (meter, shard) = (devices.type_meter(&spec.device).filter(|_| is_alone), spec.shard());
         let stand = devices.follow(&spec.device);
         let work = async move {
             if let Some(mut stand) = stand {
-                // A device that was just lost is verified first; an end of the wait is seen when it is loaded.
+                // A device that was just lost is verified first; an end of the wait is seen when it is
+                // loaded.
                 let known =
                     stand.wait_for(|state| !matches!(state, DeviceState::Lost | DeviceState::Verifying));
                 let _ = tokio::time::timeout(VERIFIED_MAX, known).await;

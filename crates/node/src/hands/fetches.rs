@@ -105,7 +105,8 @@ pub fn held_models(store: &exo_store::Store) -> Vec<HeldModel> {
     held_now(store.list(), &Mutex::default())
 }
 
-/// What is there; where the disk does not say, what was there before: one that fails for a moment is no reason to have no models.
+/// What is there; where the disk does not say, what was there before: one that fails for a moment is no
+/// reason to have no models.
 fn held_now(records: Result<Vec<ModelRecord>, StoreError>, last: &Mutex<Vec<HeldModel>>) -> Vec<HeldModel> {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     match records {

@@ -1,8 +1,8 @@
 //! Join exchanges over the network, discovery, and what this node's key signs.
 //!
-//! An exchange is one question and one answer, in postcard, each in one message of a [`JoinChannel`]. The channel ends
-//! after [`exo_transport::JOIN_TIME_MAX`] whatever happens, and the transport serves few at once, so every task here is
-//! short and their number bounded.
+//! An exchange is one question and one answer, in postcard, each in one message of a [`JoinChannel`]. The
+//! channel ends after [`exo_transport::JOIN_TIME_MAX`] whatever happens, and the transport serves few at
+//! once, so every task here is short and their number bounded.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -252,8 +252,8 @@ async fn ask_at(
     }
 }
 
-/// Dials all addresses of a node, one after the other without waiting for the one before, until the node proves its key
-/// at one of them. Only then it is asked, and once: two questions would be two admissions.
+/// Dials all addresses of a node, one after the other without waiting for the one before, until the node
+/// proves its key at one of them. Only then it is asked, and once: two questions would be two admissions.
 async fn reach(
     endpoint: &Endpoint,
     with: NodeId,
@@ -648,7 +648,8 @@ mod tests {
         let (words, others) = words_of(&mut asker, &mut other).await.unwrap();
         assert_eq!((words.split(' ').count(), &words), (4, &others));
         assert_eq!(words_of(&mut asker, &mut other).await, Ok((words.clone(), others.clone())));
-        // A machine that starts again has forgotten its number: who asks does not show its own for another one.
+        // A machine that starts again has forgotten its number: who asks does not show its own for another
+        // one.
         other.hands.numbers = Arc::default();
         let error = words_of(&mut asker, &mut other).await.unwrap_err();
         assert!(error.contains("another number than before"), "{error}");

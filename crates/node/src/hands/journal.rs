@@ -1,10 +1,11 @@
-//! Writes the journal, the log of trust and the epoch on a thread of its own, so that nothing else waits for the disk.
+//! Writes the journal, the log of trust and the epoch on a thread of its own, so that nothing else waits for
+//! the disk.
 //!
-//! Writes are carried out, and answered, in the order in which they came. The appends that wait together go into one
-//! transaction with one sync (group commit): ten decisions in a row cost the disk one write.
+//! Writes are carried out, and answered, in the order in which they came. The appends that wait together go
+//! into one transaction with one sync (group commit): ten decisions in a row cost the disk one write.
 //!
-//! An append names the head that it continues. When a write fails, the appends that were decided on top of it name a head
-//! that the log never had, and fail, whenever they arrive.
+//! An append names the head that it continues. When a write fails, the appends that were decided on top of it
+//! name a head that the log never had, and fail, whenever they arrive.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -27,8 +28,8 @@ pub struct WriterGone;
 
 type Request = (PersistId, Write);
 
-/// The way to the thread that has the journal. Once this is dropped, the thread writes what is queued, closes the
-/// journal and ends.
+/// The way to the thread that has the journal. Once this is dropped, the thread writes what is queued, closes
+/// the journal and ends.
 pub struct JournalWriter {
     requests: Sender<Request>,
     /// Nothing comes: it is closed when the thread has closed the journal.
@@ -36,7 +37,8 @@ pub struct JournalWriter {
 }
 
 impl JournalWriter {
-    /// Starts the thread. It calls `answer` once for each write, in their order; the callback should return at once.
+    /// Starts the thread. It calls `answer` once for each write, in their order; the callback should return
+    /// at once.
     pub fn start(
         journal: Journal,
         data: Arc<DataDir>,
@@ -57,7 +59,8 @@ impl JournalWriter {
         self.requests.send((id, write)).map_err(|_| WriterGone)
     }
 
-    /// Has what is queued written and the journal closed, and waits for that; `false` if it takes longer than `within`.
+    /// Has what is queued written and the journal closed, and waits for that; `false` if it takes longer than
+    /// `within`.
     pub fn close(self, within: Duration) -> bool {
         let Self { requests, closed } = self;
         drop(requests);
@@ -67,7 +70,8 @@ impl JournalWriter {
 
 /// What the thread owns.
 struct WriterThread {
-    /// Closed after a write that failed: a database that was refused once refuses everything until it is opened again.
+    /// Closed after a write that failed: a database that was refused once refuses everything until it is
+    /// opened again.
     journal: Option<Journal>,
     /// Where the log ended when an append failed, until one succeeds.
     doubtful: Option<LogHead>,
@@ -169,8 +173,9 @@ impl WriterThread {
         }
     }
 
-    /// Where the journal ends. Entries of a transaction whose sync failed may be there all the same: they were answered as failed, so
-    /// they are taken back before something else follows what was in front of them.
+    /// Where the journal ends. Entries of a transaction whose sync failed may be there all the same: they
+    /// were answered as failed, so they are taken back before something else follows what was in front of
+    /// them.
     fn journal_at(&mut self, after: LogHead) -> Result<LogHead, WriteFailure> {
         let is_doubtful = self.doubtful == Some(after);
         self.written(|journal| {

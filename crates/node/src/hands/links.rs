@@ -1,7 +1,8 @@
 //! Connections to members: dialling, the table of those that stand, and two tasks behind each.
 //!
-//! The machine decides which links are kept; here they are opened, written to, read from and closed. Frames are encoded and
-//! decoded in the tasks of their link, so the loop only ever sees whole messages within their bounds.
+//! The machine decides which links are kept; here they are opened, written to, read from and closed. Frames
+//! are encoded and decoded in the tasks of their link, so the loop only ever sees whole messages within their
+//! bounds.
 
 mod tasks;
 #[cfg(test)]
@@ -37,8 +38,8 @@ const BURST_MAX: Duration = Duration::from_secs(25);
 /// The pauses before each attempt to find no port. Behind them membership's own bound is near.
 const PROBES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(300)];
-/// Channels with questions about model files and logs that one member may have open. An honest one has some for each model that it fetches,
-/// and one for what a person asks.
+/// Channels with questions about model files and logs that one member may have open. An honest one has some
+/// for each model that it fetches, and one for what a person asks.
 const ASKING_MAX: usize = 32;
 /// Messages that may wait for a slow peer; one more and the link is given up.
 const QUEUE_LEN_MAX: usize = 1024;

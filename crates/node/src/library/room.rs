@@ -1,9 +1,10 @@
-//! Room on this node's disk for what is about to be fetched. Where there is none, models that exo fetched go, those first that were not in
-//! use for longest.
+//! Room on this node's disk for what is about to be fetched. Where there is none, models that exo fetched go,
+//! those first that were not in use for longest.
 //!
-//! What is placed, kept, being fetched, or whole on no other member stays, and a file that exo did not fetch is never touched. Two members
-//! that have the last two copies of a model could both count on the other's. So a node first stops saying that it has what is to go, waits
-//! until the others have heard of that, and deletes only what another still says to have: of two that do so at once, both keep it.
+//! What is placed, kept, being fetched, or whole on no other member stays, and a file that exo did not fetch
+//! is never touched. Two members that have the last two copies of a model could both count on the other's. So
+//! a node first stops saying that it has what is to go, waits until the others have heard of that, and
+//! deletes only what another still says to have: of two that do so at once, both keep it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -25,7 +26,8 @@ use exo_accelerators::chain;
 const SCAN_MAX: Duration = Duration::from_secs(12);
 /// For the others to hear what this node does not count as its own any more: reports come each second.
 const NOTICE: Duration = Duration::from_secs(3);
-/// How often what is to go is chosen anew, and the unit of the time between, which is another for another node.
+/// How often what is to go is chosen anew, and the unit of the time between, which is another for another
+/// node.
 const ATTEMPTS: u32 = 3;
 const APART: Duration = Duration::from_secs(1);
 /// For the machine to answer, after a look at the disk.
@@ -60,7 +62,8 @@ struct State {
     disk: DiskFacts,
 }
 
-/// What models take of the disk and what they may, where that is bounded, and the names of those whose file is not the one that was added.
+/// What models take of the disk and what they may, where that is bounded, and the names of those whose file
+/// is not the one that was added.
 type DiskFacts = (Option<(u64, u64)>, Vec<String>);
 
 /// Room that was found.
@@ -86,7 +89,8 @@ impl Room {
         }
     }
 
-    /// Notes what a look at the models on the disk has found. Blocks for a walk over their files where there is a quota.
+    /// Notes what a look at the models on the disk has found. Blocks for a walk over their files where there
+    /// is a quota.
     pub fn looked_at(&self, records: &[ModelRecord]) {
         let quota_bytes = self.budget.quota_bytes().map(|quota| (self.budget.used_bytes(), quota));
         let is_changed =
@@ -124,7 +128,8 @@ impl Room {
         let _ = self.view.set(view);
     }
 
-    /// Whether somebody coordinates, if need be after a while: before that, what is placed has not been heard yet.
+    /// Whether somebody coordinates, if need be after a while: before that, what is placed has not been heard
+    /// yet.
     async fn knows_what_is_placed(&self) -> bool {
         let Some(mut view) = self.view.get().cloned() else { return false };
         let known = view.wait_for(|view| view.epoch.is_some());
@@ -182,7 +187,8 @@ impl Room {
 }
 
 impl Library {
-    /// Takes room for bytes that are to be fetched, of this model if it is known. Deletes for it what may go, as long as it `is_wanted`.
+    /// Takes room for bytes that are to be fetched, of this model if it is known. Deletes for it what may go,
+    /// as long as it `is_wanted`.
     pub async fn make_room(
         &self,
         model: Option<ModelId>,
@@ -203,7 +209,8 @@ impl Library {
         let mut removed = Vec::new();
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
-                // Another node counted on what was to go here, as this one did on what was there: their next looks are apart.
+                // Another node counted on what was to go here, as this one did on what was there: their next
+                // looks are apart.
                 tokio::time::sleep(APART * u32::from(self.room.me.0[0] % 8)).await;
             }
             let leaving = if is_wanted() { self.to_remove(needed_bytes).await } else { None };
@@ -268,8 +275,8 @@ impl Library {
         Ok(going.into_iter().map(|record| record.name).collect())
     }
 
-    /// Deletes models whose place a newer commit has taken, once nothing uses them. That others have them is not asked for: a person wanted
-    /// the newer one in their place.
+    /// Deletes models whose place a newer commit has taken, once nothing uses them. That others have them is
+    /// not asked for: a person wanted the newer one in their place.
     pub async fn remove_replaced(&self) {
         if !self.room.knows_what_is_placed().await {
             return;
@@ -293,7 +300,8 @@ impl Library {
         }
     }
 
-    /// Deletes what others still have once they have heard that this node has it no more; nothing if that is not enough any more.
+    /// Deletes what others still have once they have heard that this node has it no more; nothing if that is
+    /// not enough any more.
     async fn remove_after_notice(
         &self,
         leaving: Vec<ModelRecord>,
@@ -341,7 +349,8 @@ impl Library {
         None
     }
 
-    /// Notes what is placed here on the disk, from time to time, and lets go of what nobody needed, until the node stops.
+    /// Notes what is placed here on the disk, from time to time, and lets go of what nobody needed, until the
+    /// node stops.
     pub async fn look_after(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let (mut before, mut noted_at) = (BTreeSet::new(), tokio::time::Instant::now());
         loop {
@@ -439,7 +448,8 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the machine look at the disk, and waits until it has. False if that took too long: then others hear of it later.
+/// Has the machine look at the disk, and waits until it has. False if that took too long: then others hear of
+/// it later.
 pub async fn list_again(node: &EventSender) -> bool {
     let (answer, answered) = oneshot::channel();
     node.post(Event::Asked { question: Question::ModelsAfterScan, answer });

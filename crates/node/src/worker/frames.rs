@@ -1,5 +1,5 @@
-//! Frames between a node and its worker: a version byte, the lengths of header and tail, the header in postcard, the tail as
-//! it is. Both lengths are checked before anything is read into memory.
+//! Frames between a node and its worker: a version byte, the lengths of header and tail, the header in
+//! postcard, the tail as it is. Both lengths are checked before anything is read into memory.
 
 use std::io::{self, BufReader, Read, Write};
 

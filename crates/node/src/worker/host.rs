@@ -1,7 +1,7 @@
 //! The node's side of one worker: it starts the process, hands it steps, and tells what becomes of them.
 //!
-//! Three threads: one writes orders, one reads answers, one watches the clock. The first two may wait for as long as a
-//! broken worker likes; whoever of the last two first finds that it is over has the last word.
+//! Three threads: one writes orders, one reads answers, one watches the clock. The first two may wait for as
+//! long as a broken worker likes; whoever of the last two first finds that it is over has the last word.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,13 +22,15 @@ use crate::engine_thread::{EngineEvent, Events, Job, Order};
 
 /// From the end of its input to the end of the worker.
 const STOP_MAX: Duration = Duration::from_secs(3);
-/// A worker that loads says something this often; shorter than the cluster's own patience, so that the cause is told.
+/// A worker that loads says something this often; shorter than the cluster's own patience, so that the cause
+/// is told.
 const LOAD_SILENCE_MAX: Duration = Duration::from_secs(50);
 /// For the end of a worker whose output has ended.
 const END_MAX: Duration = Duration::from_secs(1);
 /// From the end of a worker to that of its output: one that hangs inside the kernel keeps it open.
 const KILLED_MAX: Duration = Duration::from_secs(2);
-/// To forget sequences and kept pages: no device is asked for that. From when the steps in front of it are done.
+/// To forget sequences and kept pages: no device is asked for that. From when the steps in front of it are
+/// done.
 const REWIRE_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at the clock.
 const LOOK_MIN: Duration = Duration::from_millis(20);
@@ -96,8 +98,8 @@ struct State {
 }
 
 impl WorkerHost {
-    /// Starts a worker that loads and then computes. Every outcome, also a refusal to start, comes as an event; the last
-    /// one is `Unloaded`, once the process is gone.
+    /// Starts a worker that loads and then computes. Every outcome, also a refusal to start, comes as an
+    /// event; the last one is `Unloaded`, once the process is gone.
     pub fn start(how: WorkerProgram, load: LoadShard, events: Events) -> Self {
         let (orders, inbox) = channel();
         let (engine, step_max) = (load.engine, how.step_max);
@@ -321,7 +323,8 @@ impl Line {
         }
     }
 
-    /// Takes the order off that an answer is for, which is the first that is out; any other answer ends the worker.
+    /// Takes the order off that an answer is for, which is the first that is out; any other answer ends the
+    /// worker.
     fn answered(&self, what: Pending, memory: Option<WorkerMemory>) -> Option<InFlight> {
         let mut state = self.state();
         state.memory = memory.or(state.memory);
@@ -497,8 +500,8 @@ mod tests {
         Order::Compute(Job { commands: Vec::new(), frame, rows: Bytes::new() })
     }
 
-    /// What the threads of a worker share that was given steps 1 and 2 some time ago and has ten seconds for each; and what is
-    /// told of them.
+    /// What the threads of a worker share that was given steps 1 and 2 some time ago and has ten seconds for
+    /// each; and what is told of them.
     fn two_out(ago: Duration) -> (Line, Receiver<EngineEvent>) {
         let (tell, events) = channel();
         let line = Line {

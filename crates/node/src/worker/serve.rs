@@ -26,7 +26,8 @@ const READ_EVERY: Duration = Duration::from_secs(2);
 
 type Output<W> = Arc<Mutex<FrameWriter<W>>>;
 
-/// Serves one node until `input` ends. `die` must end the process at once: it is called when that takes too long.
+/// Serves one node until `input` ends. `die` must end the process at once: it is called when that takes too
+/// long.
 pub fn serve<R, W>(input: R, output: W, host: &dyn Host, die: impl FnOnce() + Send + 'static)
 where
     R: Read + Send + 'static,
@@ -150,8 +151,8 @@ fn load<W: Write + Send + 'static>(
     drop(reading);
 }
 
-/// Tells memory and sensors until what it gives back is dropped. Without a thread for it they are told with the steps, or
-/// not at all.
+/// Tells memory and sensors until what it gives back is dropped. Without a thread for it they are told with
+/// the steps, or not at all.
 fn watch_device<W: Write + Send + 'static>(device: &Arc<dyn Device>, output: &Output<W>) -> Sender<()> {
     let (device, output) = (Arc::downgrade(device), output.clone());
     let (end, ended) = channel::<()>();

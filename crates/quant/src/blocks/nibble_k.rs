@@ -1,12 +1,13 @@
 //! Q4_K and Q5_K: 256 elements in 8 groups of 32. `x = (d · scale) · q - (dmin · min)`
 //!
-//! Q4_K: d 0..2, dmin 2..4, scales 4..16, nibbles 16..144. Q5_K: the same with fifth bits 16..48 before the nibbles
-//! 48..176. Groups 2j and 2j + 1 are the low and the high nibbles of the 32 bytes number j; element i of group g has its
-//! fifth bit in bit g of byte i. Scales and minima have six bits.
+//! Q4_K: d 0..2, dmin 2..4, scales 4..16, nibbles 16..144. Q5_K: the same with fifth bits 16..48 before the
+//! nibbles 48..176. Groups 2j and 2j + 1 are the low and the high nibbles of the 32 bytes number j; element i
+//! of group g has its fifth bit in bit g of byte i. Scales and minima have six bits.
 //!
-//! Each group is fitted alone, then the block's `d` and `dmin` are chosen so that the largest scale and minimum fit six
-//! bits. Rounding to those costs more than the search gained, so it is undone as far as it goes, by turns: each group
-//! takes the best of the nine pairs about its own, and `d` and `dmin` are fitted to all 256 elements.
+//! Each group is fitted alone, then the block's `d` and `dmin` are chosen so that the largest scale and
+//! minimum fit six bits. Rounding to those costs more than the search gained, so it is undone as far as it
+//! goes, by turns: each group takes the best of the nine pairs about its own, and `d` and `dmin` are fitted
+//! to all 256 elements.
 
 use super::stored;
 use crate::fit::{Affine, Levels, affine, inverse, quant, weights};

@@ -1,11 +1,12 @@
-//! 256 elements in 16 groups of 16: signed 8-bit scales, quants of 4 and 2 bits, an f16. `x = (d · scale) · (q - 32)`
+//! 256 elements in 16 groups of 16: signed 8-bit scales, quants of 4 and 2 bits, an f16.
+//! `x = (d · scale) · (q - 32)`
 //!
-//! Bytes: low bits 0..128, high bits 128..192, scales 192..208, d 208..210. Each half of 128 elements has 64 bytes of
-//! low bits (elements 0..64 in the low nibbles, 64..128 in the high ones) and 32 bytes of high bits (elements
-//! 32·j + i in bits 2j and 2j + 1 of byte i).
+//! Bytes: low bits 0..128, high bits 128..192, scales 192..208, d 208..210. Each half of 128 elements has 64
+//! bytes of low bits (elements 0..64 in the low nibbles, 64..128 in the high ones) and 32 bytes of high bits
+//! (elements 32·j + i in bits 2j and 2j + 1 of byte i).
 //!
-//! Groups are fitted alone, `d` maps the largest scale to -128, then each group takes the best of the three scales about
-//! its own and `d` is fitted to all 256 elements.
+//! Groups are fitted alone, `d` maps the largest scale to -128, then each group takes the best of the three
+//! scales about its own and `d` is fitted to all 256 elements.
 
 use super::stored;
 use crate::fit::{Levels, inverse, quant, symmetric, weights};

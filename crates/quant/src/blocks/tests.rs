@@ -25,7 +25,8 @@ fn relative_rmse(x: &[f32], back: &[f32]) -> f64 {
     (squares(&mut x.iter().zip(back).map(|(a, b)| a - b)) / squares(&mut x.iter().copied())).sqrt()
 }
 
-/// Numbers as weights are distributed: the sum of twelve uniform ones is close to normal. The same on every machine.
+/// Numbers as weights are distributed: the sum of twelve uniform ones is close to normal. The same on every
+/// machine.
 fn normal(len: usize) -> Vec<f32> {
     let mut state = 1u64;
     let mut uniform = || {

@@ -1,4 +1,5 @@
-//! Samples as text: OpenMetrics as the client library writes it, or Prometheus' older format, which differs in few lines.
+//! Samples as text: OpenMetrics as the client library writes it, or Prometheus' older format, which differs
+//! in few lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -92,7 +93,8 @@ impl Samples {
         Ok(text)
     }
 
-    /// As Prometheus' text format: a counter is described under the name of its samples, and nothing marks the end.
+    /// As Prometheus' text format: a counter is described under the name of its samples, and nothing marks
+    /// the end.
     pub fn prometheus(self) -> Result<String, fmt::Error> {
         let open = self.open_metrics()?;
         let counters = METRICS.iter().filter(|metric| metric.kind == Kind::Counter);

@@ -42,7 +42,8 @@ pub fn gather(view: &ClusterView, told: &TelemetryView, scope: &Scope) -> Sample
     gathered.samples
 }
 
-/// What members are called in labels: their names, and behind them the beginning of the id where two have the same.
+/// What members are called in labels: their names, and behind them the beginning of the id where two have the
+/// same.
 pub fn labels_of(told: &TelemetryView) -> BTreeMap<String, String> {
     let name = |node: &NodeTelemetryView| clean_name(&node.name, LABEL_CHARS_MAX);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Every metric once: what `/metrics` may show. `docs/metrics.md` describes each, and tests compare the two and the files in `ops/`.
+//! Every metric once: what `/metrics` may show. `docs/metrics.md` describes each, and tests compare the two
+//! and the files in `ops/`.
 
 /// What kind of numbers a metric is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -293,8 +293,8 @@ fn histograms_are_cumulative_and_end_in_everything() {
     assert!(shown.contains("exo_time_per_output_token_seconds_count{model=\"m\"} 18\n"), "{shown}");
 }
 
-/// A node with several devices and models, of which a scrape of one must stay below 3,000 series. The bounds of time are ten times what
-/// is wanted of a machine that does nothing else.
+/// A node with several devices and models, of which a scrape of one must stay below 3,000 series. The bounds
+/// of time are ten times what is wanted of a machine that does nothing else.
 #[test]
 fn a_hundred_described_nodes_are_one_scrape_and_one_node_is_small() {
     let mut nodes = Vec::new();

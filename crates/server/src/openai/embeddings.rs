@@ -56,8 +56,8 @@ pub async fn ollama_older(
     Ok(json(&OllamaEmbedding::new(embeddings)))
 }
 
-/// The node's answer. Each wait in it is bounded by the node; a client that goes away, or whoever ends the request, drops it, which
-/// cancels it.
+/// The node's answer. Each wait in it is bounded by the node; a client that goes away, or whoever ends the
+/// request, drops it, which cancels it.
 async fn embed(app: &App, dialect: Dialect, request: EmbedRequest) -> Result<Embeddings, ApiError> {
     let mut tracked = app.requests.track_embedding(&request);
     let made = tokio::select! {

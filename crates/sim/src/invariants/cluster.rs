@@ -18,7 +18,8 @@ pub(super) struct Cluster {
     timers: BTreeMap<usize, u32>,
 }
 
-/// So long after the last fault all that run follow the same coordinator, who runs, and a request was answered.
+/// So long after the last fault all that run follow the same coordinator, who runs, and a request was
+/// answered.
 pub(super) fn agrees_and_serves_in_20_s(
     watch: &mut Watch,
     facts: &Facts<'_>,

@@ -46,8 +46,8 @@ fn key(head: LogHead) -> Head {
     (head.index, head.hash)
 }
 
-/// Nothing that was acknowledged, with two holders, is lost: whoever coordinates has it, unless it cannot reach a holder or two
-/// halves had a coordinator each. And no log is cut off where another could go on.
+/// Nothing that was acknowledged, with two holders, is lost: whoever coordinates has it, unless it cannot
+/// reach a holder or two halves had a coordinator each. And no log is cut off where another could go on.
 pub(super) fn acknowledged_is_kept(
     watch: &mut Watch,
     facts: &Facts<'_>,
@@ -210,7 +210,8 @@ impl Logs {
             }
         }
         self.lacking = lacking;
-        // Who leads without hearing a holder may go on without it, and of two halves one gives up what it decided.
+        // Who leads without hearing a holder may go on without it, and of two halves one gives up what it
+        // decided.
         self.acknowledged.retain(|fact| !excused.contains(fact));
         let on_a_disk = |at: Head| facts.nodes.iter().any(|n| self.extends(key(n.durable_head()), at));
         match self.acknowledged.iter().find(|(at, _)| !on_a_disk(*at)) {

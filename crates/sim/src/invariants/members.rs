@@ -14,7 +14,8 @@ pub(super) struct Members {
     checked: BTreeSet<EntryId>,
 }
 
-/// Nobody is a member or may connect without an entry that the founder has signed, or whom the founder was asked to appoint.
+/// Nobody is a member or may connect without an entry that the founder has signed, or whom the founder was
+/// asked to appoint.
 pub(super) fn members_are_signed_in(
     watch: &mut Watch,
     facts: &Facts<'_>,
@@ -61,8 +62,8 @@ fn entries_are_signed(
     Ok(())
 }
 
-/// A member by this node's log of trust, or by that of somebody who let this node in: its word comes with the welcome, maybe before the
-/// entry is with the other.
+/// A member by this node's log of trust, or by that of somebody who let this node in: its word comes with the
+/// welcome, maybe before the entry is with the other.
 fn may_connect(facts: &Facts<'_>, node: usize, members: &BTreeSet<NodeId>) -> Result<(), String> {
     let own = &facts.nodes[node];
     let let_in = |other: &NodeId| {

@@ -32,8 +32,8 @@ pub(super) struct Placements {
     without: BTreeMap<(usize, usize, PlacementKey), Time>,
 }
 
-/// When an instance becomes ready, every way between its stages is open, or was a moment ago. Time in which the node that says
-/// so stood still does not count: what it handles when it goes on was sent before.
+/// When an instance becomes ready, every way between its stages is open, or was a moment ago. Time in which
+/// the node that says so stood still does not count: what it handles when it goes on was sent before.
 pub(super) fn ready_means_open(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
     let placements = &mut watch.placements;
     let (node, effects) = match *seen {
@@ -94,8 +94,8 @@ pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> 
     Ok(())
 }
 
-/// A pipeline whose stages are all loaded has a scheduler: when that gave up its instance is placed anew soon after, if its
-/// coordinator can hear of it.
+/// A pipeline whose stages are all loaded has a scheduler: when that gave up its instance is placed anew soon
+/// after, if its coordinator can hear of it.
 pub(super) fn trouble_leaves_ready_in_5_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
@@ -112,7 +112,8 @@ pub(super) fn trouble_leaves_ready_in_5_s(
     }
 }
 
-/// What a node reported to be broken it reports until its instance is placed anew: who coordinates may not have heard it.
+/// What a node reported to be broken it reports until its instance is placed anew: who coordinates may not
+/// have heard it.
 fn troubles_are_kept(
     placements: &mut Placements,
     facts: &Facts<'_>,

@@ -1,4 +1,5 @@
-//! Where nothing goes wrong nothing is taken for wrong: a false alarm is repaired, and nobody would see it in an answer.
+//! Where nothing goes wrong nothing is taken for wrong: a false alarm is repaired, and nobody would see it in
+//! an answer.
 
 use std::collections::BTreeMap;
 

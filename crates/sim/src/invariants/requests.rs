@@ -35,7 +35,8 @@ struct Text {
     is_over: bool,
 }
 
-/// Each client gets the text of the model alone, in order, without gap or repetition, and all of it if it ends well.
+/// Each client gets the text of the model alone, in order, without gap or repetition, and all of it if it
+/// ends well.
 pub(super) fn text_in_order(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
     let requests = &mut watch.requests;
     match *seen {

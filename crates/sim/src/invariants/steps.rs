@@ -14,7 +14,8 @@ use crate::shape::{PlacementKey, part_of, wired_to};
 /// The longest deadline of a step, without its tokens; and a look.
 const OUTCOME_WITHIN: Duration = Duration::from_millis(32_000);
 const OUTCOME_PER_TOKEN: Duration = Duration::from_millis(250);
-/// Steps and tokens that one handled input may send besides those for each sequence: the next step of each stage.
+/// Steps and tokens that one handled input may send besides those for each sequence: the next step of each
+/// stage.
 const MESSAGES_BESIDES: usize = 4;
 
 /// One term of a placement's pipeline.

@@ -1,4 +1,5 @@
-//! The cache of Hugging Face's tools: `models--org--name/snapshots/COMMIT`, files that are links to blobs named by their digest.
+//! The cache of Hugging Face's tools: `models--org--name/snapshots/COMMIT`, files that are links to blobs
+//! named by their digest.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! Ollama's models: manifests in folders of host, namespace, model and tag, blobs named by digest.
 //!
-//! Today's manifests are in `manifests`; newer versions write `manifest-v2`, where a tag is a link to, or a copy of, a blob.
+//! Today's manifests are in `manifests`; newer versions write `manifest-v2`, where a tag is a link to, or a
+//! copy of, a blob.
 
 use std::path::{Path, PathBuf};
 

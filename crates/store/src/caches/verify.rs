@@ -56,7 +56,8 @@ pub enum CacheError {
 }
 
 impl CachedModel {
-    /// Reads its files and compares them with their digests; without any there is nothing to do. `progress` is told the bytes done.
+    /// Reads its files and compares them with their digests; without any there is nothing to do. `progress`
+    /// is told the bytes done.
     pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), CacheError> {
         let mut done = 0;
         let first = self.sha256.iter().map(|expected| (&self.path, expected));

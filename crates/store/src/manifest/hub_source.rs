@@ -1,9 +1,11 @@
-//! Where the bytes of a model are that is known before it is fetched: files of a hub's repository at one commit.
+//! Where the bytes of a model are that is known before it is fetched: files of a hub's repository at one
+//! commit.
 //!
-//! Of such a model nobody has hashed the chunks. Its identity is made of what the hub says: repository, commit, and path, size and
-//! SHA-256 of each file; and of the hashes of the chunks at the head of each file, which were read to know the model at all. So two nodes
-//! that ask the same hub name the same model, and heads from a peer are checked. Chunks behind the heads have the word of whoever
-//! gave them: the hub, or a member of the cluster.
+//! Of such a model nobody has hashed the chunks. Its identity is made of what the hub says: repository,
+//! commit, and path, size and SHA-256 of each file; and of the hashes of the chunks at the head of each file,
+//! which were read to know the model at all. So two nodes that ask the same hub name the same model, and
+//! heads from a peer are checked. Chunks behind the heads have the word of whoever gave them: the hub, or a
+//! member of the cluster.
 
 use serde::{Deserialize, Serialize};
 

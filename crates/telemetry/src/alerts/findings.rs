@@ -20,7 +20,8 @@ const SHORT: usize = 12;
 
 /// Without a byte for so long a transfer stands still, in seconds.
 const STALLED_S: u64 = 60;
-/// A download is counted in whole chunks of 4 MiB, several of which are under way: a slow line brings none for minutes.
+/// A download is counted in whole chunks of 4 MiB, several of which are under way: a slow line brings none
+/// for minutes.
 const PULL_STALLED_S: u64 = 300;
 
 const MIB: u64 = 1 << 20;

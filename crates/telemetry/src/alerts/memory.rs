@@ -51,13 +51,14 @@ pub(super) struct Share {
     pub(super) share: f64,
     /// The share that the model of cost expects.
     pub(super) expected: f64,
-    /// Beside the others and what is expected of each, 1 for a stage that is as slow as they are: its part of all slowness, times the
-    /// number of stages.
+    /// Beside the others and what is expected of each, 1 for a stage that is as slow as they are: its part of
+    /// all slowness, times the number of stages.
     pub(super) excess: f64,
     pub(super) stages: usize,
 }
 
-/// What is expected of each stage: a share of the time. A split into unlike parts is no fault of the larger one's device.
+/// What is expected of each stage: a share of the time. A split into unlike parts is no fault of the larger
+/// one's device.
 type Expected = BTreeMap<u32, f64>;
 
 /// Seconds that each stage of an instance had computed, with its node and device.
@@ -129,7 +130,8 @@ impl Memory {
         self.baselines.get(&(from.to_owned(), to.to_owned())).copied()
     }
 
-    /// The stage of an instance that was slowest of late beside what is expected of it, if it computed at all and there are others.
+    /// The stage of an instance that was slowest of late beside what is expected of it, if it computed at all
+    /// and there are others.
     pub(super) fn slowest_stage(&self, instance: &str) -> Option<&Share> {
         self.shares.get(instance)
     }

@@ -1,4 +1,5 @@
-//! Every rule once: its stable id, how much it matters, how long it waits, and what to do. `docs/runbook.md` has a section for each.
+//! Every rule once: its stable id, how much it matters, how long it waits, and what to do. `docs/runbook.md`
+//! has a section for each.
 
 use exo_api::Severity;
 

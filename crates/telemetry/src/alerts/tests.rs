@@ -191,7 +191,8 @@ fn compute(world: &mut World, seconds: u64, shares: [f64; 2]) {
     }
 }
 
-/// What the alert about a slow stage says where its plan expects so many milliseconds of each, for a token and for a prompt.
+/// What the alert about a slow stage says where its plan expects so many milliseconds of each, for a token
+/// and for a prompt.
 fn slow_stage(shares: [f64; 2], expected: [(f64, f64); 2]) -> Option<String> {
     let mut bench = Bench::new();
     let stage = |(token_ms, prompt_ms)| StageView {

@@ -5,7 +5,8 @@ use super::format::{
 };
 use crate::ChatTemplate;
 
-/// Harmony names who is called either where the speaker is named, as its template prints it, or in the channel, as models write it.
+/// Harmony names who is called either where the speaker is named, as its template prints it, or in the
+/// channel, as models write it.
 const IN_ROLE: [&str; 2] = [" to=functions.", "<|channel|>commentary json<|message|>"];
 const IN_CHANNEL: [&str; 2] = ["<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"];
 

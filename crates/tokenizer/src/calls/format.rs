@@ -1,7 +1,7 @@
 //! How a template prints calls of tools, found by rendering conversations whose parts are known.
 //!
-//! Nothing goes by a model's name. A call is looked for where the assistant's turn begins: what stands before, between and behind
-//! calls, and around name and arguments, is what the model was trained to write.
+//! Nothing goes by a model's name. A call is looked for where the assistant's turn begins: what stands
+//! before, between and behind calls, and around name and arguments, is what the model was trained to write.
 
 use serde_json::{Map, Value, json};
 
@@ -37,7 +37,8 @@ pub struct CallOpening {
     pub head: Vec<CallPart>,
 }
 
-/// How a template prints calls: `begin`, a call, (`between`, a call)*, `end`. A call is `head`, the arguments, `tail`.
+/// How a template prints calls: `begin`, a call, (`between`, a call)*, `end`. A call is `head`, the
+/// arguments, `tail`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CallFormat {
     /// In front of the first call.
@@ -52,13 +53,14 @@ pub struct CallFormat {
     pub tail: Vec<CallPart>,
     /// Another way to write `begin` and `head`, which the template reads as well and does not print.
     pub other: Option<CallOpening>,
-    /// How each parameter stands between tags of its own; `None` where arguments are JSON with a space behind commas and colons.
+    /// How each parameter stands between tags of its own; `None` where arguments are JSON with a space behind
+    /// commas and colons.
     pub parameters: Option<ParameterFormat>,
 }
 
 impl CallFormat {
-    /// What `template` prints, `ends` being the texts of the tokens that end a turn. An error says why it prints no calls that could
-    /// be recognised.
+    /// What `template` prints, `ends` being the texts of the tokens that end a turn. An error says why it
+    /// prints no calls that could be recognised.
     pub fn find(template: &ChatTemplate, ends: &[String]) -> Result<Self, String> {
         let calls = [(NAME, IDS[0], ARGUMENTS), (OTHER, IDS[1], OTHER_ARGUMENTS)];
         let one = Turn::render(template, &calls[..1]).map_err(|e| format!("it prints no calls: {e}"))?;

@@ -1,7 +1,8 @@
-//! From the text of an answer to its parts: thought, text, calls. A fold over the text: the same parts, however it is cut.
+//! From the text of an answer to its parts: thought, text, calls. A fold over the text: the same parts,
+//! however it is cut.
 //!
-//! The grammar that such answers are kept to lets nothing else through than what the format has. So this looks for a format's signs
-//! and counts braces, and need not guess.
+//! The grammar that such answers are kept to lets nothing else through than what the format has. So this
+//! looks for a format's signs and counts braces, and need not guess.
 
 use std::collections::BTreeMap;
 
@@ -187,7 +188,8 @@ impl AnswerParser {
         true
     }
 
-    /// What a call begins with where nothing but white space is in front of it, and whether that is a part of its head.
+    /// What a call begins with where nothing but white space is in front of it, and whether that is a part of
+    /// its head.
     fn first_sign(&self) -> Option<(String, bool)> {
         let calls = self.format.calls.as_ref()?;
         let begin = calls.begin.trim();
@@ -329,7 +331,8 @@ fn some_arguments(json: String) -> Vec<AnswerPart> {
     if json.is_empty() { Vec::new() } else { vec![AnswerPart::Arguments(json)] }
 }
 
-/// Takes the text in front of a sign, and the sign; without one, all text that cannot be the sign's beginning.
+/// Takes the text in front of a sign, and the sign; without one, all text that cannot be the sign's
+/// beginning.
 fn split_at_sign(held: &mut String, sign: &str) -> (String, bool) {
     if let Some(at) = held.find(sign) {
         let rest = held.split_off(at + sign.len());
@@ -344,8 +347,8 @@ fn split_at_sign(held: &mut String, sign: &str) -> (String, bool) {
     (std::mem::replace(held, rest), false)
 }
 
-/// What follows the parts of a call in `text`, and its name; `None` while not all of them are there. An id that the model gave the
-/// call says nothing: calls are named by what they are a part of.
+/// What follows the parts of a call in `text`, and its name; `None` while not all of them are there. An id
+/// that the model gave the call says nothing: calls are named by what they are a part of.
 fn match_parts<'t>(text: &'t str, parts: &[CallPart]) -> Option<(&'t str, Option<String>)> {
     let (mut rest, mut name) = (text, None);
     for part in parts {

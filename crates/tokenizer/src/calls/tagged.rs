@@ -1,4 +1,5 @@
-//! Calls whose parameters stand between tags, each for itself: how a template prints them, found as for calls in JSON.
+//! Calls whose parameters stand between tags, each for itself: how a template prints them, found as for calls
+//! in JSON.
 
 use super::format::{CallFormat, IDS, NAME, OTHER, Probe, Turn, parts, up_to_end};
 use crate::ChatTemplate;
@@ -17,8 +18,8 @@ const VALUES: [(&str, &str, Option<&str>); 7] = [
     ("probe_not", "false", None),
 ];
 
-/// How a template prints a parameter: `open`, its name, `behind_name`, its value, `close`. Texts stand as they are, all else as JSON
-/// but for three words.
+/// How a template prints a parameter: `open`, its name, `behind_name`, its value, `close`. Texts stand as
+/// they are, all else as JSON but for three words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParameterFormat {
     /// In front of the name.
@@ -35,7 +36,8 @@ pub struct ParameterFormat {
     pub null_word: Option<String>,
 }
 
-/// What `template` prints. `None` where its calls have no parameters between tags; an error where they have and cannot be followed.
+/// What `template` prints. `None` where its calls have no parameters between tags; an error where they have
+/// and cannot be followed.
 pub(super) fn find(template: &ChatTemplate, ends: &[String]) -> Option<Result<CallFormat, String>> {
     let probes = Probes { template, ends };
     let one_value = object(&VALUES[..1]);
@@ -108,7 +110,8 @@ impl Probes<'_> {
         })
     }
 
-    /// Renders a call with a value of each kind: the parts must be those that were found, and the values as they should be.
+    /// Renders a call with a value of each kind: the parts must be those that were found, and the values as
+    /// they should be.
     fn check_values(&self, head: &str, end: &str, found: &mut ParameterFormat) -> Result<(), String> {
         let ParameterFormat { open, behind_name, close, .. } = &*found;
         if open.trim().is_empty() || behind_name.trim().is_empty() || close.trim().is_empty() {
@@ -168,8 +171,8 @@ impl Probes<'_> {
     }
 }
 
-/// How much two calls, one without arguments, have in common in front of the first parameter. Never a part of a tag: tags of
-/// parameters begin like those that close a call.
+/// How much two calls, one without arguments, have in common in front of the first parameter. Never a part of
+/// a tag: tags of parameters begin like those that close a call.
 fn head_len(none: &str, one: &str, name_at: usize, key_at: usize) -> Option<usize> {
     let same = none.bytes().zip(one.bytes()).take_while(|(a, b)| a == b).count().min(key_at);
     let same = (0..=same).rev().find(|at| none.is_char_boundary(*at))?;

@@ -1,4 +1,5 @@
-//! How a template prints thoughts, and what it opens an answer with, found by rendering turns whose parts are known.
+//! How a template prints thoughts, and what it opens an answer with, found by rendering turns whose parts are
+//! known.
 
 use serde_json::{Map, Value, json};
 
@@ -71,7 +72,8 @@ impl ThoughtFormat {
         })
     }
 
-    /// Thoughts and answers that each stand in a message of their own, behind signs of their own: harmony, as gpt-oss writes it.
+    /// Thoughts and answers that each stand in a message of their own, behind signs of their own: harmony, as
+    /// gpt-oss writes it.
     fn find_channels(template: &ChatTemplate) -> Option<Self> {
         let usual = prompt(template, Map::new())?;
         let plain = answered(template, &usual, None)?;

@@ -12,7 +12,8 @@ use crate::TemplateError;
 
 /// Longest prompt text a template may write; the tokenizer takes half of it.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// Largest value an operation may take or make: about twice the output, in bytes of text and 16 for each item.
+/// Largest value an operation may take or make: about twice the output, in bytes of text and 16 for each
+/// item.
 const VALUE_BYTES_MAX: usize = 8 << 20;
 /// Everything written, into captured blocks and macros too.
 const WRITTEN_BYTES_MAX: u64 = 32 << 20;
@@ -47,8 +48,8 @@ impl Budget {
         if written > WRITTEN_BYTES_MAX { Err(too_much()) } else { Ok(()) }
     }
 
-    /// Checks values before they are worked on: their size with everything inside, and their depth, which guards
-    /// against cycles (a namespace that holds itself) and against recursion without end.
+    /// Checks values before they are worked on: their size with everything inside, and their depth, which
+    /// guards against cycles (a namespace that holds itself) and against recursion without end.
     pub(crate) fn weigh<'v>(&self, values: impl IntoIterator<Item = &'v Value>) -> Result<usize, Error> {
         self.check_time()?;
         let mut weight = 0;

@@ -1,9 +1,10 @@
 //! From source to instructions that cannot run away.
 //!
-//! minijinja counts instructions, but one instruction can double a string or repeat it a hundred million times, and
-//! forty doublings fill any memory. So the instructions that make values are replaced, one for one, by calls to
-//! functions of ours (`operators`) that check sizes first. That is what the `unstable_machinery` feature is
-//! for here; `Cargo.lock` pins the version, and the tests cover every replaced instruction.
+//! minijinja counts instructions, but one instruction can double a string or repeat it a hundred million
+//! times, and forty doublings fill any memory. So the instructions that make values are replaced, one for
+//! one, by calls to functions of ours (`operators`) that check sizes first. That is what the
+//! `unstable_machinery` feature is for here; `Cargo.lock` pins the version, and the tests cover every
+//! replaced instruction.
 
 use std::collections::BTreeMap;
 

@@ -72,8 +72,8 @@ fn range(first: i64, second: Option<i64>, step: Option<i64>) -> Result<Value, Er
     Ok((0..count as i64).map(|i| from + i * step).map(Value::from).collect::<Vec<_>>().into())
 }
 
-/// `json.dumps(value, ensure_ascii=False, …)` as transformers calls it: no HTML escaping, a space after `,` and
-/// `:` unless indented.
+/// `json.dumps(value, ensure_ascii=False, …)` as transformers calls it: no HTML escaping, a space after `,`
+/// and `:` unless indented.
 pub(crate) fn tojson(value: Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let sort_keys: Option<bool> = options.get("sort_keys")?;
@@ -227,7 +227,8 @@ fn python_float(number: f64) -> String {
     format!("{digits}e{sign}{exponent:0>2}")
 }
 
-/// JSON as the engine's value, maps in their own order. A string that begins with `mark` is a number with a spelling.
+/// JSON as the engine's value, maps in their own order. A string that begins with `mark` is a number with a
+/// spelling.
 pub(crate) fn value_of(json: &Json, mark: Option<char>) -> Value {
     match json {
         Json::Null => Value::from(()),

@@ -1,8 +1,9 @@
 //! Numbers of calls that come back, printed as they are spelled.
 //!
-//! A template's numbers are whole ones and doubles: `1e5`, `1.50` and thirty digits would come out otherwise than the model wrote
-//! them, and what was kept of its answer would not be found again. So the arguments of calls may come as JSON text, and a number in
-//! it that would be printed otherwise becomes a value of its own.
+//! A template's numbers are whole ones and doubles: `1e5`, `1.50` and thirty digits would come out otherwise
+//! than the model wrote them, and what was kept of its answer would not be found again. So the arguments of
+//! calls may come as JSON text, and a number in it that would be printed otherwise becomes a value of its
+//! own.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -118,7 +119,8 @@ fn replaced(text: &str, places: Vec<Range<usize>>, with: impl Fn(&str) -> String
     out
 }
 
-/// A number that is printed as it is spelled. What calculates or asks for its kind is given a plain one, by [`plain_number`].
+/// A number that is printed as it is spelled. What calculates or asks for its kind is given a plain one, by
+/// [`plain_number`].
 struct SpelledNumber {
     text: String,
     plain: Value,

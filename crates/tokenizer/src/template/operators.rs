@@ -1,4 +1,5 @@
-//! The operations that make values, with their sizes checked, and those that calculate, with numbers that have a spelling as plain ones.
+//! The operations that make values, with their sizes checked, and those that calculate, with numbers that
+//! have a spelling as plain ones.
 
 use std::sync::OnceLock;
 

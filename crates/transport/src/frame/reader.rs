@@ -74,7 +74,8 @@ impl FrameReader {
         outcome
     }
 
-    /// Bytes that have arrived in all, also of a frame that is not whole yet: while they grow, the sender lives.
+    /// Bytes that have arrived in all, also of a frame that is not whole yet: while they grow, the sender
+    /// lives.
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes
     }

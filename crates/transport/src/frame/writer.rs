@@ -59,8 +59,8 @@ impl FrameWriter {
         self.stall_max = stall_max;
     }
 
-    /// Sends one frame made of `parts` in order. Waits while the peer reads slower than we write. Dropping the
-    /// future half-way breaks the channel; run it to its end, or expect [`SendError::CutOff`].
+    /// Sends one frame made of `parts` in order. Waits while the peer reads slower than we write. Dropping
+    /// the future half-way breaks the channel; run it to its end, or expect [`SendError::CutOff`].
     pub async fn send(&mut self, kind: u8, parts: &[&[u8]]) -> Result<(), SendError> {
         match self.state {
             State::Between => {}

@@ -13,7 +13,8 @@ use super::super::kills::text_of;
 use super::hosts::{Door, Hosts};
 use crate::bench::http::Server;
 
-/// A stream stands still for at most two minutes; who hears nothing for longer, or has no end by then, is left hanging.
+/// A stream stands still for at most two minutes; who hears nothing for longer, or has no end by then, is
+/// left hanging.
 const END_MAX: Duration = Duration::from_secs(180);
 /// Between two attempts where the node is not there or refuses.
 const AGAIN: Duration = Duration::from_millis(250);

@@ -12,11 +12,11 @@ use crate::ops::paging::Paging;
 use crate::pool::SendPtr;
 use crate::simd::{Element, F16, F32, I8, Kernel, Simd};
 
-/// Blocks of a span. Each span is summed on its own and the spans are added in order, so that threads can share out a
-/// long context without a trace in the result.
+/// Blocks of a span. Each span is summed on its own and the spans are added in order, so that threads can
+/// share out a long context without a trace in the result.
 const SPAN_BLOCKS: usize = 16;
-/// Queries of a piece: enough that a block is read from memory once for many, few enough to share out evenly and to
-/// keep their sums in the second-level cache.
+/// Queries of a piece: enough that a block is read from memory once for many, few enough to share out evenly
+/// and to keep their sums in the second-level cache.
 const PIECE_QUERIES: usize = 48;
 
 /// What all pieces of an op share.
@@ -80,8 +80,8 @@ impl<'a> Step<'a> {
         Piece { step: self, rows, heads, reach, blocks }
     }
 
-    /// Key-value heads of a piece of so many rows. A few rows take the heads together, as these lie side by side in memory; with
-    /// many rows one head is enough work.
+    /// Key-value heads of a piece of so many rows. A few rows take the heads together, as these lie side by
+    /// side in memory; with many rows one head is enough work.
     pub(super) fn heads_of_piece(&self, rows: usize, fair: usize) -> usize {
         (PIECE_QUERIES / (rows * self.group)).min(fair).clamp(1, self.paging.shape.kv_heads)
     }
@@ -101,7 +101,8 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Some rows of a sequence, and the query heads of some neighbouring key-value heads: its *queries*, head by head and row by row.
+/// Some rows of a sequence, and the query heads of some neighbouring key-value heads: its *queries*, head by
+/// head and row by row.
 pub(super) struct Piece<'a> {
     step: &'a Step<'a>,
     rows: Range<usize>,

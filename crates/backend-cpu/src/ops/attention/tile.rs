@@ -14,7 +14,8 @@ use crate::simd::{Element, Kernel, NEAR, Simd, exp, fetch, fetch_far};
 /// Most queries of a tile: with two vectors of positions each, their sums fill 24 of 32 registers.
 pub(super) const TILE: usize = 12;
 
-/// Queries of the next tile when so many are left: twelve, or up to six, which is all that sixteen registers hold.
+/// Queries of the next tile when so many are left: twelve, or up to six, which is all that sixteen registers
+/// hold.
 pub(super) fn tile_len<S: Simd>(left: usize) -> usize {
     match left {
         _ if !S::WIDE => left.min(1),
@@ -122,7 +123,8 @@ pub(super) type Slots = (usize, usize);
 pub(super) struct BlockOf<'a, E> {
     layout: &'a KvLayout,
     bytes: &'a [u8],
-    /// From its keys, and from its values, to what is read next, byte by byte: the values, the next block's keys.
+    /// From its keys, and from its values, to what is read next, byte by byte: the values, the next block's
+    /// keys.
     ahead: [usize; 2],
     /// To what is read soon.
     near: usize,
@@ -138,8 +140,8 @@ impl<E> Clone for BlockOf<'_, E> {
 impl<E> Copy for BlockOf<'_, E> {}
 
 impl<'a, E: Element> BlockOf<'a, E> {
-    /// The block at `start` of a cache of this layout, to be read before the one at `next`. Panics if `E` is not its element
-    /// or the block is not in it.
+    /// The block at `start` of a cache of this layout, to be read before the one at `next`. Panics if `E` is
+    /// not its element or the block is not in it.
     pub(super) fn new(layout: &'a KvLayout, cache: &'a [u8], start: usize, next: usize) -> Self {
         assert!(E::BYTES == layout.element_bytes(), "another element than the cache's");
         let bytes = &cache[start..start + layout.block_bytes()];
@@ -152,8 +154,8 @@ impl<'a, E: Element> BlockOf<'a, E> {
         Self { ahead: [0; 2], near: 0, ..self }
     }
 
-    /// While these bytes are read, which lie in the keys (0) or the values (1): asks memory for the lines `ahead` of them, and the
-    /// second-level cache for those that are near.
+    /// While these bytes are read, which lie in the keys (0) or the values (1): asks memory for the lines
+    /// `ahead` of them, and the second-level cache for those that are near.
     #[inline(always)]
     fn fetch_ahead(self, at: *const u8, half: usize, bytes: usize) {
         for line in (0..bytes).step_by(LINE) {
@@ -175,9 +177,9 @@ impl<'a, E: Element> BlockOf<'a, E> {
 
 /// Adds the positions `slots[m]` of a block to the record of query m, for M queries of one key-value head.
 ///
-/// `q` is `[D, M]`, scaled; `records` are M records. Lanes are positions in the scores and elements in the sums, so no
-/// sum crosses lanes but the totals', and the result is the same for every number of lanes, M and company. Scores are
-/// summed in the order of D (Q8: by groups), values in the order of positions.
+/// `q` is `[D, M]`, scaled; `records` are M records. Lanes are positions in the scores and elements in the
+/// sums, so no sum crosses lanes but the totals', and the result is the same for every number of lanes, M and
+/// company. Scores are summed in the order of D (Q8: by groups), values in the order of positions.
 #[inline(always)]
 pub(super) fn tile<S: Simd, E: Element, const M: usize>(
     simd: S,
@@ -246,7 +248,8 @@ impl<E: Element, const M: usize> Scores<'_, E, M> {
     }
 }
 
-/// The products of these elements of M queries `[D, M]` with those of NV vectors of keys from slot `first` on, added up.
+/// The products of these elements of M queries `[D, M]` with those of NV vectors of keys from slot `first`
+/// on, added up.
 #[inline(always)]
 fn dots<S: Simd, E: Element, const M: usize, const NV: usize>(
     simd: S,
@@ -262,7 +265,8 @@ fn dots<S: Simd, E: Element, const M: usize, const NV: usize>(
         block.fetch_ahead(line, 0, NV * S::LANES * E::BYTES);
         let mut keys = [simd.splat(0.0); NV];
         for j in 0..NV {
-            // SAFETY: `NV` vectors of the 32 positions of a line of the keys, one line for each element: by the assertion above.
+            // SAFETY: `NV` vectors of the 32 positions of a line of the keys, one line for each element: by
+            // the assertion above.
             keys[j] = unsafe { E::load(simd, line.add(j * S::LANES * E::BYTES)) };
         }
         for m in 0..M {
@@ -276,8 +280,8 @@ fn dots<S: Simd, E: Element, const M: usize, const NV: usize>(
     acc
 }
 
-/// Turns the scores of a block into weights `exp(score - largest)`, 0 or nearly so outside `slots`, after it has made the
-/// record relative to the new largest score.
+/// Turns the scores of a block into weights `exp(score - largest)`, 0 or nearly so outside `slots`, after it
+/// has made the record relative to the new largest score.
 struct Soften<'a> {
     scores: &'a mut [f32; BLOCK],
     slots: Slots,
@@ -325,7 +329,8 @@ fn larger(b: f32, a: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Adds the weighted values of each query's slots to its sums: those that all have together, the others one by one.
+/// Adds the weighted values of each query's slots to its sums: those that all have together, the others one
+/// by one.
 #[inline(always)]
 fn gather<S: Simd, E: Element, const M: usize>(
     simd: S,
@@ -403,8 +408,8 @@ impl<E: Element, const M: usize> Values<'_, E, M> {
         }
     }
 
-    /// All of these elements, a multiple of 16, in strips as wide as there are registers for: a short row of values is then
-    /// read as it lies.
+    /// All of these elements, a multiple of 16, in strips as wide as there are registers for: a short row of
+    /// values is then read as it lies.
     #[inline(always)]
     fn columns<S: Simd>(&mut self, simd: S, weights: &[[f32; BLOCK]; M], elements: Range<usize>) {
         let mut d = elements.start;

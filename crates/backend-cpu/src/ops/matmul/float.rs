@@ -12,30 +12,33 @@ use crate::quant;
 use crate::simd::{Element, F16, F32, Kernel, Simd, fetch_weights};
 use crate::storage::Reading;
 
-/// Columns whose products are added up by themselves: their panel stays in the first-level cache. Whole blocks of every
-/// type.
+/// Columns whose products are added up by themselves: their panel stays in the first-level cache. Whole
+/// blocks of every type.
 const BLOCK_COLS: usize = 256;
-/// Up to this many rows of `x`, interleaved weights are converted while they are multiplied; beyond it, once before, as
-/// rows of types without an order of their own always are.
+/// Up to this many rows of `x`, interleaved weights are converted while they are multiplied; beyond it, once
+/// before, as rows of types without an order of their own always are.
 const DIRECT_TOKENS_MAX: usize = 4;
 /// Weight rows of a panel at most: two groups.
 pub(super) const PANEL_ROWS: usize = 2 * GROUP_ROWS;
 
 /// Multiplies the rows `range` of the weights, whole panels but for the last, by every row of `x`.
 ///
-/// The sum of a product goes over blocks of 256 columns, and over the columns of a block, each in ascending order:
+/// The sum of a product goes over blocks of 256 columns, and over the columns of a block, each in ascending
+/// order:
 ///
 /// `block = Σ_k fma(w[n, k], x[t, k], ·)` from 0, `out = Σ block + bias` from 0
 ///
-/// (`fma` is rounded once where the instruction set can). Lanes are weight rows, so no sum crosses lanes, and which
-/// products share a tile does not show in any of them.
+/// (`fma` is rounded once where the instruction set can). Lanes are weight rows, so no sum crosses lanes, and
+/// which products share a tile does not show in any of them.
 ///
-/// Ladder, F16, 64 rows of `x`, one thread of a Sapphire Rapids at a peak of 217 GFLOP/s: lanes along the columns with
-/// whole rows 52, with blocks of rows and columns 58, with tiles by index 99, with sums halved eight at a time 115; lanes
-/// along the rows with tiles of 2 vectors by 12 rows of `x` 83 (the compiler spills), by 10 142, by 8 144.
+/// Ladder, F16, 64 rows of `x`, one thread of a Sapphire Rapids at a peak of 217 GFLOP/s: lanes along the
+/// columns with whole rows 52, with blocks of rows and columns 58, with tiles by index 99, with sums halved
+/// eight at a time 115; lanes along the rows with tiles of 2 vectors by 12 rows of `x` 83 (the compiler
+/// spills), by 10 142, by 8 144.
 ///
-/// One row of `x`, 500 MB of F16 beside a read bandwidth of 17 to 18 GB/s: nothing fetched ahead 16.6 GB/s, to the first-level
-/// cache 16.7, to the second 16.8, to both ([`fetch_weights`]) 17.4; with AVX2 16.2, 15.9, 15.0, 16.3.
+/// One row of `x`, 500 MB of F16 beside a read bandwidth of 17 to 18 GB/s: nothing fetched ahead 16.6 GB/s,
+/// to the first-level cache 16.7, to the second 16.8, to both ([`fetch_weights`]) 17.4; with AVX2 16.2, 15.9,
+/// 15.0, 16.3.
 pub(super) fn piece(level: Level, product: &Product<'_>, x: &[f32], range: Range<usize>) {
     let Product { w, bias, out } = product;
     let piece = Piece { w, x, k: w.cols, tokens: x.len() / w.cols, bias: *bias, rows: range, out };
@@ -128,7 +131,8 @@ impl Piece<'_> {
         Some(groups)
     }
 
-    /// R vectors of rows, the last perhaps beyond the matrix; `weights` are their groups, and where in these they begin.
+    /// R vectors of rows, the last perhaps beyond the matrix; `weights` are their groups, and where in these
+    /// they begin.
     #[inline(always)]
     fn panel<S: Simd, const R: usize>(
         &self,
@@ -225,7 +229,8 @@ impl Piece<'_> {
     ) {
         let mut t = 0;
         while t < self.tokens {
-            // Sums of 16 or 12 vectors, beside the vectors of weights and those of `x`: what AVX-512 and AVX2 have registers for.
+            // Sums of 16 or 12 vectors, beside the vectors of weights and those of `x`: what AVX-512 and AVX2
+            // have registers for.
             let most = match S::LANES {
                 _ if W::DIRECT => DIRECT_TOKENS_MAX,
                 16 => 8,
@@ -251,7 +256,8 @@ impl Piece<'_> {
 
     /// R vectors of weight rows by M rows of `x` from `t` on.
     ///
-    /// By index and not by iterators, and with nothing else that uses the sums: they would not stay in registers.
+    /// By index and not by iterators, and with nothing else that uses the sums: they would not stay in
+    /// registers.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "v and m are row and column of a tile of registers")]
     fn tile<S: Simd, W: Source<R>, const R: usize, const M: usize>(
@@ -346,7 +352,8 @@ impl<E, const R: usize> Clone for Stored<'_, E, R> {
 impl<E, const R: usize> Copy for Stored<'_, E, R> {}
 
 impl<'a, E: Element, const R: usize> Stored<'a, E, R> {
-    /// Columns `cols` of the R · `lanes` rows of `groups` from number `first` on. Panics unless they are there.
+    /// Columns `cols` of the R · `lanes` rows of `groups` from number `first` on. Panics unless they are
+    /// there.
     #[inline(always)]
     fn new(groups: Pair<'a>, first: usize, cols: &Range<usize>, lanes: usize) -> Self {
         let vectors = std::array::from_fn(|v| {
@@ -368,7 +375,8 @@ impl<E: Element, const R: usize> Source<R> for Stored<'_, E, R> {
 
     #[inline(always)]
     unsafe fn load<S: Simd>(self, simd: S, k: usize, v: usize) -> S::V {
-        // SAFETY: `new` saw that this column's lanes are within the slice; `v` and `k` are by the caller's promise.
+        // SAFETY: `new` saw that this column's lanes are within the slice; `v` and `k` are by the caller's
+        // promise.
         unsafe { E::load(simd, self.vectors.get_unchecked(v).as_ptr().add(k * GROUP_ROWS * E::BYTES)) }
     }
 
@@ -380,7 +388,8 @@ impl<E: Element, const R: usize> Source<R> for Stored<'_, E, R> {
     }
 }
 
-/// At least `len` bytes of a scratch, from the start of a cache line: a vector that lies in two lines is loaded twice.
+/// At least `len` bytes of a scratch, from the start of a cache line: a vector that lies in two lines is
+/// loaded twice.
 fn lines(scratch: &mut Vec<Line>, len: usize) -> &mut [u8] {
     let lines = len.div_ceil(LINE);
     if scratch.len() < lines {

@@ -13,8 +13,8 @@ use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::RoundedRows;
 use crate::storage::{InMemory, Reading};
 
-/// Bytes of rounded rows that are multiplied by one piece of weights before the next ones are. Of these the part under
-/// the columns at hand, at most half, stays in a core's second-level cache.
+/// Bytes of rounded rows that are multiplied by one piece of weights before the next ones are. Of these the
+/// part under the columns at hand, at most half, stays in a core's second-level cache.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Rounds the rows of `x`, each `k` wide, into `rounded`.
@@ -114,8 +114,9 @@ fn put(product: &Product<'_>, rows: Range<usize>, t: usize, sums: &mut Sums) {
     unsafe { product.out.put(t, rows.start, sums) }
 }
 
-/// Group `g` of the weights, packed now if they lie as they are stored. `packed` is what was in memory when the piece began: what has
-/// come since is read from there, too, as reading it from the file would bring its pages back.
+/// Group `g` of the weights, packed now if they lie as they are stored. `packed` is what was in memory when
+/// the piece began: what has come since is read from there, too, as reading it from the file would bring its
+/// pages back.
 #[inline(always)]
 fn group<'a>(
     w: &'a Reading<'a>,

@@ -1,4 +1,5 @@
-//! With what every x86-64 processor has. Left to itself the compiler moves the words one by one through memory.
+//! With what every x86-64 processor has. Left to itself the compiler moves the words one by one through
+//! memory.
 
 use std::arch::x86_64::*;
 
@@ -26,8 +27,8 @@ pub(in crate::packed) fn words(rows: [[u32; 4]; 4]) -> [[u32; 4]; 4] {
 #[inline(always)]
 pub(in crate::packed) fn halves(rows: [[u16; 8]; 8]) -> [[u16; 8]; 8] {
     let rows: [__m128i; 8] = rows.map(cast);
-    // Rows r and r + 4, two of these, then all: each time the elements of one column come to lie twice as close.
-    // SAFETY: every x86-64 processor has SSE2, and these touch no memory.
+    // Rows r and r + 4, two of these, then all: each time the elements of one column come to lie twice as
+    // close. SAFETY: every x86-64 processor has SSE2, and these touch no memory.
     unsafe {
         let pair =
             |r: usize| (_mm_unpacklo_epi16(rows[r], rows[r + 4]), _mm_unpackhi_epi16(rows[r], rows[r + 4]));

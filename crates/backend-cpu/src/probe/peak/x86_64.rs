@@ -1,5 +1,5 @@
-//! The loops are in assembler because a compiler sees that the operands never change and moves the work out of them.
-//! All registers are cleared first: what a register held before may be slow to compute with.
+//! The loops are in assembler because a compiler sees that the operands never change and moves the work out
+//! of them. All registers are cleared first: what a register held before may be slow to compute with.
 
 use core::arch::asm;
 

@@ -37,8 +37,8 @@ unsafe fn chunk<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [
     let (size, larger) = (sums.len() / tiles, sums.len() % tiles);
     let mut walk = Walk::<K>::new(weights);
     for at in 0..weights.blocks {
-        // SAFETY: there are as many places as blocks; the rows of each tile are rows of `x` and of `sums`, and `at` is
-        // below the blocks of a row.
+        // SAFETY: there are as many places as blocks; the rows of each tile are rows of `x` and of `sums`,
+        // and `at` is below the blocks of a row.
         unsafe {
             let block = unpack::<K>(walk.next());
             let mut t = 0;
@@ -125,7 +125,8 @@ unsafe fn tile<K: Stored, const U: usize>(
     }
 }
 
-/// `N` words by those of `x` from word `first` on: summed up in 16 bits, then times the lanes' factor of `part`.
+/// `N` words by those of `x` from word `first` on: summed up in 16 bits, then times the lanes' factor of
+/// `part`.
 ///
 /// # Safety
 /// `words` are `N` or more, `x` point to blocks, and `first + N` is at most 8.

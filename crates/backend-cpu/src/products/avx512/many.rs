@@ -1,8 +1,9 @@
 //! Many rows of activations: two groups are unpacked once, some columns at a time, and multiplied in tiles.
 //!
-//! An unpacked block of a group (its *slab*) is eight lines of words and a line each for the scales, as floats, and what
-//! else the type has: minima, or the scales of two halves. The slabs of two groups stay in the first-level cache while
-//! all rows go by; the sums rest in memory between runs of columns, which changes none of their bits.
+//! An unpacked block of a group (its *slab*) is eight lines of words and a line each for the scales, as
+//! floats, and what else the type has: minima, or the scales of two halves. The slabs of two groups stay in
+//! the first-level cache while all rows go by; the sums rest in memory between runs of columns, which changes
+//! none of their bits.
 
 use std::arch::x86_64::*;
 
@@ -12,9 +13,11 @@ use crate::packed::{Group, LINE, Line};
 use crate::products::Sums;
 use crate::rounded::{RoundedBlock, RoundedRows};
 
-/// Blocks of 32 columns that are unpacked together: those of two groups fill less than half of a first-level cache of 48 KiB.
+/// Blocks of 32 columns that are unpacked together: those of two groups fill less than half of a first-level
+/// cache of 48 KiB.
 const RUN: usize = 16;
-/// Lines of a slab: eight of words, the scales, the minima or the scales of the first half, those of the second.
+/// Lines of a slab: eight of words, the scales, the minima or the scales of the first half, those of the
+/// second.
 const SLAB: usize = 11;
 const SCALES: usize = 8;
 const MINIMA: usize = 9;
@@ -23,7 +26,8 @@ const HALVES: [usize; 2] = [9, 10];
 /// Multiplies two groups by as many rows of `x` as fill tiles, and gives how many.
 ///
 /// # Safety
-/// The processor has the features; the groups are of one type and as wide as `x`; the sums are as many as its rows.
+/// The processor has the features; the groups are of one type and as wide as `x`; the sums are as many as its
+/// rows.
 pub(super) unsafe fn multiply(weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) -> usize {
     let whole = x.rows() / TILE * TILE;
     if whole > 0 {

@@ -19,8 +19,8 @@ fn twice(bytes: [u8; 16]) -> __m256i {
     _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }
 
-// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
-// slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
+// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through
+// a slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
 impl Pairs for Avx2 {
     type V = __m256;
     type W = __m256i;
@@ -65,9 +65,9 @@ impl Pairs for Avx2 {
         unsafe {
             let own = _mm256_shuffle_epi8(_mm256_add_epi16(words, words), twice(HIGH_BYTES));
             let shift = _mm256_sub_epi8(exponents, own);
-            // A shift of s = 1 to 15 bits is a product by 2^(15 - s). With 8 to 15 its low byte is number s of the table, with 1
-            // to 7 its high byte is number s + 8; the saturated sum sets the top bit, which gives 0, where that is above 15. The
-            // other byte is 0 in both cases.
+            // A shift of s = 1 to 15 bits is a product by 2^(15 - s). With 8 to 15 its low byte is number s
+            // of the table, with 1 to 7 its high byte is number s + 8; the saturated sum sets the top bit,
+            // which gives 0, where that is above 15. The other byte is 0 in both cases.
             let number = _mm256_adds_epu8(shift, _mm256_set1_epi16(0x7870));
             let power = _mm256_shuffle_epi8(twice(POWERS), number);
             let fraction = _mm256_and_si256(_mm256_slli_epi16::<7>(words), _mm256_set1_epi16(FRACTION));

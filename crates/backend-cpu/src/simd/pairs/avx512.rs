@@ -7,7 +7,8 @@ use super::super::Avx512;
 use super::{FRACTION, LEADING, Pairs};
 use crate::packed::EXPONENT_LESS_UNIT;
 
-/// One instruction. As an intrinsic the compiler makes `vpmaddwd` and `vpaddd` of it, which take twice the time.
+/// One instruction. As an intrinsic the compiler makes `vpmaddwd` and `vpaddd` of it, which take twice the
+/// time.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn add_products(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
@@ -24,8 +25,8 @@ fn add_products(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
     sums
 }
 
-// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
-// slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
+// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through
+// a slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
 impl Pairs for Avx512 {
     type V = __m512;
     type W = __m512i;
@@ -71,7 +72,8 @@ impl Pairs for Avx512 {
         // SAFETY: see above.
         unsafe {
             let own = _mm512_srli_epi16::<8>(_mm512_add_epi16(words, words));
-            // 2^15 shifted down: what the product of sixteen bits, its high half rounded, is to be multiplied by.
+            // 2^15 shifted down: what the product of sixteen bits, its high half rounded, is to be multiplied
+            // by.
             let power = _mm512_srlv_epi16(_mm512_set1_epi16(i16::MIN), _mm512_sub_epi16(exponents, own));
             let magnitude = _mm512_ternarylogic_epi32::<{ SHIFTED & MASK | OR }>(
                 _mm512_slli_epi16::<7>(words),

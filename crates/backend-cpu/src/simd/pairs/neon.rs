@@ -1,4 +1,5 @@
-//! Eight words of NEON in two registers: `smlal`, whose sums of the two columns of a word stay apart until the end.
+//! Eight words of NEON in two registers: `smlal`, whose sums of the two columns of a word stay apart until
+//! the end.
 
 use std::arch::aarch64::*;
 
@@ -41,8 +42,8 @@ fn add_scaled(sums: [int32x4_t; 2], factor: float32x4_t, to: float32x4_t) -> flo
     vfmaq_f32(to, vcvtq_f32_s32(vpaddq_s32(sums[0], sums[1])), factor)
 }
 
-// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
-// slice that was first cut to exactly the bytes accessed, and no alignment is needed.
+// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through
+// a slice that was first cut to exactly the bytes accessed, and no alignment is needed.
 impl Pairs for Neon {
     type V = Pair;
     type W = [int16x8_t; 2];

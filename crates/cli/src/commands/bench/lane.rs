@@ -52,7 +52,8 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Closes what is open and opens `count` sequences, each with a prompt of `tokens` random tokens of its own.
+    /// Closes what is open and opens `count` sequences, each with a prompt of `tokens` random tokens of its
+    /// own.
     pub fn open(&mut self, count: u32, tokens: u32) -> anyhow::Result<()> {
         for index in 0..self.prompts.len() {
             self.engine.close(sequence(index))?;
@@ -74,8 +75,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// Takes sequence `index` from where it stands to `to` prompt tokens, in chunks as large as the engine takes. Draws
-    /// a token after the last if `sample`.
+    /// Takes sequence `index` from where it stands to `to` prompt tokens, in chunks as large as the engine
+    /// takes. Draws a token after the last if `sample`.
     pub fn prefill(&mut self, index: usize, to: u32, sample: bool) -> anyhow::Result<()> {
         let chunk = self.engine.options().chunk_tokens_max;
         let mut at = self.engine.positions(sequence(index)).unwrap_or(0);
@@ -93,8 +94,8 @@ impl<'a> Lane<'a> {
         (0..self.prompts.len()).try_for_each(|index| Ok(self.engine.truncate(sequence(index), to)?))
     }
 
-    /// Generates `tokens` tokens for each open sequence, all of them in every step. The first token fed is the
-    /// prompt's at that position.
+    /// Generates `tokens` tokens for each open sequence, all of them in every step. The first token fed is
+    /// the prompt's at that position.
     pub fn decode(&mut self, tokens: u32) -> anyhow::Result<()> {
         let from = self.engine.positions(sequence(0)).unwrap_or(0);
         let mut next: Vec<u32> = self.prompts.iter().map(|p| p[from as usize]).collect();

@@ -1,5 +1,5 @@
-//! Takes the samples: for each number of threads (on the processor) and type of cache an engine, for each test its
-//! repetitions, and beside each repetition what the machine could do at that moment.
+//! Takes the samples: for each number of threads (on the processor) and type of cache an engine, for each
+//! test its repetitions, and beside each repetition what the machine could do at that moment.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -299,7 +299,8 @@ impl Bench<'_> {
         Ok((lane, load))
     }
 
-    /// Prepares one test, warms up and repeats it. What was sampled before an error or a cancellation is kept.
+    /// Prepares one test, warms up and repeats it. What was sampled before an error or a cancellation is
+    /// kept.
     fn samples(&self, lane: &mut Lane<'_>, mut row: Row, limit: &mut Limit<'_>) -> anyhow::Result<()> {
         let (test, on) = (row.test, on_threads(row.threads));
         self.spinner.set_message(format!("{test}{on}: preparing"));

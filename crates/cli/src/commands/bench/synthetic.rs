@@ -1,9 +1,10 @@
-//! A model of random weights in a given shape: what a machine does with a model follows from shapes and types alone.
+//! A model of random weights in a given shape: what a machine does with a model follows from shapes and types
+//! alone.
 //!
-//! For each type a pattern of about a million normal numbers goes through the quantiser that `exo quantize` uses, so that
-//! blocks and scales are those of a real file. The pattern, of a prime number of blocks, is repeated to the length of the
-//! type's largest tensor, and each tensor is a piece of that from a place of its own. The device holds every tensor for
-//! itself; this process holds one tensor of each type.
+//! For each type a pattern of about a million normal numbers goes through the quantiser that `exo quantize`
+//! uses, so that blocks and scales are those of a real file. The pattern, of a prime number of blocks, is
+//! repeated to the length of the type's largest tensor, and each tensor is a piece of that from a place of
+//! its own. The device holds every tensor for itself; this process holds one tensor of each type.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -130,7 +131,8 @@ impl Synthetic {
         pools
     }
 
-    /// Normal numbers as a tensor of the type stores them. Matrices keep the size of what they multiply; norms are about 1.
+    /// Normal numbers as a tensor of the type stores them. Matrices keep the size of what they multiply;
+    /// norms are about 1.
     fn pattern(&self, key: PoolKey, elements: u64) -> Vec<u8> {
         let deviation = if key.is_vector { 0.1 } else { f64::from(self.config.hidden).powf(-0.5) };
         let mean = if key.is_vector { 1.0 } else { 0.0 };

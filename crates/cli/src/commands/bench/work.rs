@@ -10,8 +10,8 @@ pub struct Work {
     pub stored_bytes: u64,
     /// Elements of every tensor.
     pub parameters: u64,
-    /// Bytes that one decode step reads, whatever the number of its sequences: every tensor but an embedding table
-    /// of its own, of which a token reads one row.
+    /// Bytes that one decode step reads, whatever the number of its sequences: every tensor but an embedding
+    /// table of its own, of which a token reads one row.
     pub step_weight_bytes: u64,
     /// Multiply-adds of one token in the matrices of the layers.
     pub layer_products: u64,
@@ -53,15 +53,15 @@ impl Work {
         Ok(work)
     }
 
-    /// Multiply-adds of the weights in a prompt of `tokens`: the head runs once, for the last. Attention is not
-    /// counted.
+    /// Multiply-adds of the weights in a prompt of `tokens`: the head runs once, for the last. Attention is
+    /// not counted.
     pub fn prefill_products(&self, tokens: u32) -> u64 {
         self.layer_products * u64::from(tokens) + self.head_products
     }
 }
 
-/// Bytes of keys and values one sequence reads per token, averaged over `tokens` tokens from `depth` on, itself
-/// included.
+/// Bytes of keys and values one sequence reads per token, averaged over `tokens` tokens from `depth` on,
+/// itself included.
 pub fn kv_bytes_per_token(position_bytes: u64, depth: u32, tokens: u32) -> f64 {
     let mean_positions = f64::from(depth) + (f64::from(tokens) + 1.0) / 2.0;
     position_bytes as f64 * mean_positions

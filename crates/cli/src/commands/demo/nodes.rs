@@ -30,8 +30,8 @@ const LAST_LINES: usize = 12;
 /// Between two looks at something that is about to happen.
 pub const POLL: Duration = Duration::from_millis(20);
 const NAMES: [&str; 8] = ["anna", "ben", "carla", "dan", "emma", "finn", "gina", "hugo"];
-/// Settings of the user's that say how hard a node may work. All others are the demo's own, so that it neither
-/// touches the user's cluster nor depends on it.
+/// Settings of the user's that say how hard a node may work. All others are the demo's own, so that it
+/// neither touches the user's cluster nor depends on it.
 const PASSED_ON: [&str; 5] = ["threads", "mmap", "memory_mib", "kv", "log"];
 
 /// All nodes of the demo.
@@ -39,7 +39,8 @@ pub struct Nodes {
     root: TempDir,
     group: String,
     passed_on: Vec<(String, String)>,
-    /// The backend of the second node; all others compute on the processor, so that the demo is the same everywhere.
+    /// The backend of the second node; all others compute on the processor, so that the demo is the same
+    /// everywhere.
     mixed: Option<String>,
     children: Vec<Node>,
 }

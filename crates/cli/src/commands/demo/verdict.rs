@@ -1,4 +1,5 @@
-//! What the demo promises, checked: the same text split and solo, the known answers, and each node only its share.
+//! What the demo promises, checked: the same text split and solo, the known answers, and each node only its
+//! share.
 
 use std::collections::BTreeSet;
 
@@ -43,8 +44,8 @@ fn texts(known: &[Known], solo: &Run, split: &Run) -> Vec<String> {
     broken
 }
 
-/// Where the long text goes another way, if it may: processors and graphics cards round differently, and over some hundred tokens
-/// the likeliest of two that are nearly as likely is sometimes the other one.
+/// Where the long text goes another way, if it may: processors and graphics cards round differently, and over
+/// some hundred tokens the likeliest of two that are nearly as likely is sometimes the other one.
 pub fn other_way(solo: &Run, split: &Run) -> Option<usize> {
     let (alone, apart) = (&solo.measured.text, &split.measured.text);
     let same = alone.chars().zip(apart.chars()).take_while(|(a, b)| a == b).count();

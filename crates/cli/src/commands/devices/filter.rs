@@ -1,4 +1,5 @@
-//! Which devices `exo devices` shows where `--backend` and `--device` are given: those that they would make a node take.
+//! Which devices `exo devices` shows where `--backend` and `--device` are given: those that they would make a
+//! node take.
 
 use exo_accelerators::report::Row;
 use exo_accelerators::{AUTO, Outcome, is_place};
@@ -15,7 +16,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// From the command line. A file or a variable says what nodes take, not what is to be seen; a device is one of its backend.
+    /// From the command line. A file or a variable says what nodes take, not what is to be seen; a device is
+    /// one of its backend.
     pub fn of_flags(config: &Config) -> anyhow::Result<Self> {
         let (backend, device) = (config.flag("backend")?, config.flag("device")?);
         let backend = backend.or_else(|| device.as_ref().map(|_| config.text("backend").to_owned()));
@@ -78,8 +80,8 @@ impl Filter {
         Ok(rows)
     }
 
-    /// As a node takes the setting: a number is a place in the list of the backend that is named, anything else a part of a name;
-    /// where no backend is named, a place has it.
+    /// As a node takes the setting: a number is a place in the list of the backend that is named, anything
+    /// else a part of a name; where no backend is named, a place has it.
     fn names(&self, row: &Row, which: &str) -> bool {
         let is_number = |text: &str| match &self.backend {
             Some(_) => !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()),

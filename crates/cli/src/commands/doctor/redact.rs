@@ -1,4 +1,5 @@
-//! What a report must not tell is replaced: secrets, keys, and the names and addresses of people, machines and networks.
+//! What a report must not tell is replaced: secrets, keys, and the names and addresses of people, machines
+//! and networks.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -16,7 +17,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// A word that names something. Shorter than two characters it tells nothing, and would be found everywhere.
+    /// A word that names something. Shorter than two characters it tells nothing, and would be found
+    /// everywhere.
     pub(super) fn add(&mut self, word: &str, stands: &str) {
         let word = word.trim();
         if word.chars().count() >= 2 {
@@ -29,8 +31,8 @@ impl Known {
     }
 }
 
-/// Replaces what is known and what looks like an address, a key or a folder of a person. The same text is replaced by the same word
-/// throughout a report, so that its parts can still be put together.
+/// Replaces what is known and what looks like an address, a key or a folder of a person. The same text is
+/// replaced by the same word throughout a report, so that its parts can still be put together.
 #[derive(Debug)]
 pub(super) struct Redactor {
     known: Option<(Regex, BTreeMap<String, String>)>,

@@ -1,4 +1,5 @@
-//! `exo doctor --report`: what somebody who helps needs to see, in one file without secrets, names and addresses.
+//! `exo doctor --report`: what somebody who helps needs to see, in one file without secrets, names and
+//! addresses.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@
 //! read_gb_s_by_type = { Q4_K = 700 }
 //! tflops = 60                # of prefill; left out: derived from the rate of reading
 //! tflops_by_type = { Q4_K = 50 }
-//! source = "measured"        # left out: "stated", as a data sheet does, with a wider range; or "measured_long_ago"
+//! source = "measured"        # or "measured_long_ago"; left out: "stated", as on a data sheet
 //!
 //! [[link]]
 //! from = "desktop"

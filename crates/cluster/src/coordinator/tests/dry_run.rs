@@ -104,7 +104,8 @@ fn a_plan_makes_room_as_a_placement_does_and_says_what_goes() {
     assert_eq!(in_use, Err("waiting for room: m1 is in use".to_owned()));
     reports(&mut bench, &[1], 0, &[]);
     bench.advance(10);
-    // What would not fit with all of it is refused for the cluster as it is: 400 MiB are taken, whoever took them.
+    // What would not fit with all of it is refused for the cluster as it is: 400 MiB are taken, whoever took
+    // them.
     let mut large = model(3, false);
     large.shape.layers.iter_mut().for_each(|layer| layer.packed_bytes *= 8);
     let why = agree(&mut bench, large).expect_err("too large");
@@ -156,7 +157,8 @@ fn a_part_that_a_member_has_is_not_fetched_again() {
     assert_eq!(inputs.request(&request(), Vec::new()).parts, [(node(2), 1234)]);
 }
 
-/// Two nodes on one machine: what is placed on one is not free on the other, though neither holds anything yet.
+/// Two nodes on one machine: what is placed on one is not free on the other, though neither holds anything
+/// yet.
 #[test]
 fn what_is_promised_of_shared_memory_is_promised_for_all_that_share_it() {
     let mut bench = Bench::new(2);

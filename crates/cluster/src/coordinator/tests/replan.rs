@@ -85,7 +85,8 @@ fn a_small_gain_is_not_worth_a_move() {
 
 #[test]
 fn what_has_no_room_beside_what_serves_is_kept_with_the_bytes() {
-    // The second node is fast and small: it takes three layers, beside which the first must load its one anew.
+    // The second node is fast and small: it takes three layers, beside which the first must load its one
+    // anew.
     let mut bench = joined(4.0);
     let need = 100 << 20;
     let mut small = fast(4.0);

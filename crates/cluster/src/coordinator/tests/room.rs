@@ -22,7 +22,8 @@ fn place(bench: &mut Bench, n: u8, is_on_demand: bool) {
     bench.feed(CoordinatorInput::Place { reply, request: model(n, is_on_demand) });
 }
 
-/// One node reports what it was told to load, with so many requests on each model; `room` is for this many models in all.
+/// One node reports what it was told to load, with so many requests on each model; `room` is for this many
+/// models in all.
 fn load(bench: &mut Bench, room: u64, sequences: u32) {
     load_with(bench, room, 1, |stage| stage.sequences = sequences);
 }

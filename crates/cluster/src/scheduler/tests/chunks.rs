@@ -14,8 +14,8 @@ fn those_behind_long_prompts_hear_that_the_pipeline_moves() {
     assert!(tick(&mut s, 20_000).is_empty(), "nothing moved since");
 }
 
-/// Answers every step at the pace of a device: 40 ms a step and `prompt_us` a prompt token, until `until` tokens of
-/// sequence 1 are there. Gives the longest time between two of its tokens after the first.
+/// Answers every step at the pace of a device: 40 ms a step and `prompt_us` a prompt token, until `until`
+/// tokens of sequence 1 are there. Gives the longest time between two of its tokens after the first.
 fn longest_gap(s: &mut Scheduler, mut out: Vec<SchedulerOutput>, prompt_us: u64, until: u32) -> Duration {
     let (mut steps, mut now, mut last, mut gap) = (VecDeque::new(), Time::ZERO, None, Duration::ZERO);
     loop {

@@ -5,7 +5,8 @@ use super::*;
 const TEXT: [u32; 11] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 const WE: Principal = Principal::LOCAL;
 
-/// A scheduler that has run sequence 1 over `TEXT` to its end, two tokens of answer, on two stages: all is idle.
+/// A scheduler that has run sequence 1 over `TEXT` to its end, two tokens of answer, on two stages: all is
+/// idle.
 fn after_one(pages: u32) -> Scheduler {
     let mut s = scheduler(&[1, 2], pages);
     submit_text(&mut s, 1, &TEXT, 2, WE);

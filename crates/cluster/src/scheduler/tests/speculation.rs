@@ -13,8 +13,8 @@ use crate::wire::{EndReason, StepMessage, TokenResult};
 const STOP: u32 = 99;
 const PAGE_TOKENS: usize = 4;
 
-/// The token after `text`: what its last one or two tokens say, so that texts repeat themselves, but for one in
-/// `noise` tokens.
+/// The token after `text`: what its last one or two tokens say, so that texts repeat themselves, but for one
+/// in `noise` tokens.
 fn model(text: &[u32], noise: u64) -> u32 {
     let last = text
         .iter()

@@ -45,7 +45,8 @@ fn a_link_that_ends_begins_the_next_term_in_place() {
     assert_eq!(out[3], "step 1: open 5, open 6 | 5@0+4* 6@0+4*", "the pipeline begins empty");
 }
 
-/// An answer of one token behind a prompt of nine is interrupted: two full pages of it are kept. Gives their names.
+/// An answer of one token behind a prompt of nine is interrupted: two full pages of it are kept. Gives their
+/// names.
 fn interrupted(s: &mut Scheduler) -> Vec<exo_types::PageKey> {
     submit(s, 1, 9, 12);
     tokens(s, 1, vec![]);

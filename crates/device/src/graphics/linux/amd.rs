@@ -29,8 +29,8 @@ impl Node {
     }
 }
 
-/// Reads `properties` of a node: a name and a number in each line. `None` for a processor, and for what does not say in which
-/// slot it is (before Linux 5.5).
+/// Reads `properties` of a node: a name and a number in each line. `None` for a processor, and for what does
+/// not say in which slot it is (before Linux 5.5).
 pub fn node(properties: &str) -> Option<Node> {
     let number = |name: &str| -> Option<u64> {
         let mut lines = properties.lines().filter_map(|line| line.split_once(' '));
@@ -53,7 +53,8 @@ pub fn node(properties: &str) -> Option<Node> {
     })
 }
 
-/// The version of the graphics core in the list of a card's parts. It is that of the target, but for some cards for computing.
+/// The version of the graphics core in the list of a card's parts. It is that of the target, but for some
+/// cards for computing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Core {
     pub major: u32,

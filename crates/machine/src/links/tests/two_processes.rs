@@ -5,7 +5,8 @@ use super::*;
 const FIRST: u64 = 200;
 const COPY: u64 = 300;
 
-/// This side keeps the link that it dialled to the first process, and another one with its key dials once in 4 s.
+/// This side keeps the link that it dialled to the first process, and another one with its key dials once in
+/// 4 s.
 #[test]
 fn neither_of_two_processes_with_one_key_is_served_until_one_has_gone() {
     let mut one = One::with(HIGHER);

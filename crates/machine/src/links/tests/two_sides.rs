@@ -27,7 +27,8 @@ fn in_order(pair: &Pair, seed: u64) {
 fn while_links_stay_up_every_message_arrives_once_and_in_order() {
     let mut two_stood = 0;
     for seed in 0..3000 {
-        // The higher id starts to dial 1.2 s after it starts: about when the lower one starts, in half of the runs.
+        // The higher id starts to dial 1.2 s after it starts: about when the lower one starts, in half of the
+        // runs.
         let mut pair = Pair::new(seed, 1 + seed % 200, 2400);
         pair.run(pair.started);
         pair.talk(30);

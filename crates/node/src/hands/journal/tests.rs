@@ -127,7 +127,8 @@ fn entries_that_are_there_although_their_write_failed_are_taken_back_before_the_
     let (mut thread, mut log) = (bench.thread(), Log::at(LogHead::EMPTY));
     thread.carry_out([log.append(&[b"good"])].into());
     let durable = log.head;
-    // As after a sync that failed: they are on the disk, their asker heard that they are not, and the journal was closed.
+    // As after a sync that failed: they are on the disk, their asker heard that they are not, and the journal
+    // was closed.
     thread.journal().unwrap().append(&[b"doubtful".to_vec()]).unwrap();
     (thread.journal, thread.doubtful) = (None, Some(durable));
     thread.carry_out([log.append(&[b"next"]), log.append(&[b"and its next"])].into());

@@ -126,8 +126,9 @@ async fn write_all(
     writer.finish().await
 }
 
-/// What a link's pings carry out and its pongs carry back: microseconds of the link's own clock, so that no two clocks are compared,
-/// and a keyed hash of them, so that no peer answers a ping that it has not seen. A peer may seem further away than it is, and no nearer.
+/// What a link's pings carry out and its pongs carry back: microseconds of the link's own clock, so that no
+/// two clocks are compared, and a keyed hash of them, so that no peer answers a ping that it has not seen. A
+/// peer may seem further away than it is, and no nearer.
 #[derive(Clone)]
 pub(super) struct Stamps {
     clock: Instant,

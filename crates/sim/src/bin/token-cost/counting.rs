@@ -19,8 +19,8 @@ fn count(bytes: usize) {
     BYTES.fetch_add(bytes as u64, Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments of the caller, who keeps the contract; counting
-// allocates nothing.
+// SAFETY: every call goes to the system's allocator with the arguments of the caller, who keeps the contract;
+// counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());

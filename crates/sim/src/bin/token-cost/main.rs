@@ -1,10 +1,11 @@
 //! What a token costs the machine: `cargo xtask prove token-cost`.
 //!
-//! Machines in one thread, with hands that do at once what they are asked to. Around each call of the first one's
-//! `handle` the time that this thread computed is taken, and what it allocated. Each case runs several times; of each
-//! call the shortest time counts, because all runs do the same. Tokens are routed by sequence, so each token of a step of 64
-//! sequences may cost no more messages, effects and allocations than one of a smaller step. The last case empties the
-//! caches before each call, which is the worst that a model can do that computes on the same cores; no bound holds for it.
+//! Machines in one thread, with hands that do at once what they are asked to. Around each call of the first
+//! one's `handle` the time that this thread computed is taken, and what it allocated. Each case runs several
+//! times; of each call the shortest time counts, because all runs do the same. Tokens are routed by sequence,
+//! so each token of a step of 64 sequences may cost no more messages, effects and allocations than one of a
+//! smaller step. The last case empties the caches before each call, which is the worst that a model can do
+//! that computes on the same cores; no bound holds for it.
 
 #![allow(clippy::print_stdout)] // its output is for the terminal
 
@@ -27,7 +28,8 @@ const TOKENS: u64 = 10_000;
 const RUNS: usize = 5;
 /// Sequences at once.
 const BATCHES: [usize; 3] = [1, 16, 64];
-/// Tokens and runs with cold caches, and what is read before each call: as much as a model's weights would leave behind.
+/// Tokens and runs with cold caches, and what is read before each call: as much as a model's weights would
+/// leave behind.
 const COLD: (u64, usize, usize) = (500, 2, 64 << 20);
 /// Long prompts: most of their cost is in one call.
 const PROMPTS: [u32; 2] = [16_000, 128_000];

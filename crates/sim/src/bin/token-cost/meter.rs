@@ -58,7 +58,8 @@ impl Meter {
         effects
     }
 
-    /// Takes the shorter time of each call: both runs did the same, and what was longer was not the machine's.
+    /// Takes the shorter time of each call: both runs did the same, and what was longer was not the
+    /// machine's.
     pub fn shorten(&mut self, other: &Self) -> Result<(), String> {
         if self.calls_of != other.calls_of || self.allocations != other.allocations {
             return Err("two runs of the same case differ".to_owned());
