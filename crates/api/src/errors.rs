@@ -1,5 +1,7 @@
 //! Why an administrative call failed.
 
+use exo_types::{size, size_up};
+
 /// Why an administrative call failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -27,7 +29,7 @@ pub enum AdminError {
         message: String,
     },
     /// The cluster's memory is too small.
-    #[error("`{model}` needs {needed_bytes} bytes, {free_bytes} are free: {detail}")]
+    #[error("`{model}` needs {}, {} are free: {detail}", size_up(*needed_bytes), size(*free_bytes))]
     DoesNotFit {
         /// The model.
         model: String,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_types::{FailureKind, ModelId, Principal, RequestId, SampledToken, SamplingParams};
+use exo_types::{FailureKind, ModelId, Principal, RequestId, SampledToken, SamplingParams, size, size_up};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -567,7 +567,7 @@ pub enum GenerateError {
         known: Vec<String>,
     },
     /// The cluster's memory is too small.
-    #[error("`{model}` needs {needed_bytes} bytes, {free_bytes} are free: {detail}")]
+    #[error("`{model}` needs {}, {} are free: {detail}", size_up(*needed_bytes), size(*free_bytes))]
     DoesNotFit {
         /// The model.
         model: String,

@@ -114,6 +114,8 @@ impl Meters {
             model: String::new(),
             arrived: Instant::now(),
             finished: None,
+            read: 0,
+            positions: BTreeMap::new(),
             is_counted: false,
         }
     }
@@ -145,6 +147,10 @@ pub struct RequestWatch {
     arrived: Instant,
     /// Why the last of its choices ended.
     finished: Option<RequestEnd>,
+    /// Tokens of its prompt, once it has begun.
+    read: u32,
+    /// How far each choice is: an answer that is cut off has cost its tokens, too.
+    positions: BTreeMap<u16, u32>,
     is_counted: bool,
 }
 
@@ -155,6 +161,10 @@ impl RequestWatch {
             match &item {
                 Ok(GenerateEvent::Finished { reason, .. }) => self.finished = Some((*reason).into()),
                 Ok(GenerateEvent::Done(summary)) => self.done(summary),
+                Ok(GenerateEvent::Started { prompt_tokens }) => self.read = *prompt_tokens,
+                Ok(GenerateEvent::Delta(delta)) => {
+                    self.positions.insert(delta.index, delta.position);
+                }
                 Ok(_) => {}
                 Err(error) => self.failed(error),
             }
@@ -174,7 +184,16 @@ impl RequestWatch {
 
     /// It failed.
     pub fn failed(&mut self, error: &GenerateError) {
-        self.end(error.into(), |_| {});
+        self.cut_off(error.into());
+    }
+
+    fn cut_off(&mut self, end: RequestEnd) {
+        let (read, generated) =
+            (self.read, self.positions.values().map(|position| u64::from(*position)).sum::<u64>());
+        self.end(end, |totals| {
+            totals.prompt_tokens += u64::from(read);
+            totals.completion_tokens += generated;
+        });
     }
 
     fn done(&mut self, summary: &Summary) {
@@ -206,13 +225,13 @@ impl RequestWatch {
 
 impl Drop for RequestWatch {
     fn drop(&mut self) {
-        self.end(RequestEnd::Cancelled, |_| {});
+        self.cut_off(RequestEnd::Cancelled);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use exo_api::{FinishReason, Timings, Usage};
+    use exo_api::{Delta, FinishReason, Timings, Usage};
 
     use super::*;
 
@@ -259,16 +278,26 @@ mod tests {
         run(watch(&meters, "m"), vec![Ok(finished), Ok(GenerateEvent::Done(summary()))]).await;
         let deadline = GenerateError::Deadline { waited_ms: 1, reason: String::new() };
         run(watch(&meters, "m"), vec![Err(deadline)]).await;
-        // Its client left.
+        // Its client left, before and after it began.
         drop(watch(&meters, "m").over(Box::pin(futures_util::stream::pending())));
+        let delta = Delta { position: 7, ..Delta::default() };
+        let begun = [Ok(GenerateEvent::Started { prompt_tokens: 3 }), Ok(GenerateEvent::Delta(delta))];
+        let mut cut = watch(&meters, "m").over(Box::pin(futures_util::stream::iter(begun)));
+        for _ in 0..2 {
+            cut.next().await;
+        }
+        drop(cut);
         let [totals] = &meters.requests()[..] else { panic!("{:?}", meters.requests()) };
         let count = |end: RequestEnd| {
             let found = totals.ended.iter().find(|(_, reason, _)| *reason == end.number());
             found.map_or(0, |(_, _, count)| *count)
         };
         let ends = [RequestEnd::Length, RequestEnd::Deadline, RequestEnd::Cancelled, RequestEnd::Stop];
-        assert_eq!(ends.map(count), [1, 1, 1, 0]);
-        assert_eq!((totals.prompt_tokens, totals.completion_tokens, totals.cached_tokens), (10, 5, 4));
+        assert_eq!(ends.map(count), [1, 1, 2, 0]);
+        assert_eq!(
+            (totals.prompt_tokens, totals.completion_tokens, totals.cached_tokens),
+            (10 + 3, 5 + 7, 4)
+        );
         assert_eq!(
             (totals.token.sum_us, totals.queue.sum_us, totals.prefill.sum_us),
             (50_000, 100_000, 300_000)

@@ -5,7 +5,7 @@
 //! what it would plan a placement ([`PlannerInputs`]), and the facade plans with that, so that the answer is
 //! what a placement would be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_api::plan::{
@@ -313,8 +313,11 @@ pub(crate) fn differences(
         differences.push(format!("keys and values as {} and not {}", placed.kv, wanted.kv));
     }
     let stages_min = request.nodes_min.unwrap_or(1);
-    if (placed.stages.len() as u32) < stages_min {
-        differences.push(format!("{} devices and not at least {stages_min}", placed.stages.len()));
+    // After losses one device may have several stages.
+    let devices: BTreeSet<_> = placed.shards().map(|(_, shard)| (shard.node, shard.device.clone())).collect();
+    if (devices.len() as u32) < stages_min {
+        let plural = if devices.len() == 1 { "" } else { "s" };
+        differences.push(format!("{} device{plural} and not at least {stages_min}", devices.len()));
     }
     differences.extend(shown.into_iter().flat_map(|shown| other_wishes(shown, request, wanted, view)));
     differences

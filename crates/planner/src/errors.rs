@@ -1,6 +1,6 @@
 //! Why there is no plan, and why a plan does not fit (any more).
 
-use exo_types::{DeviceId, NodeId};
+use exo_types::{DeviceId, NodeId, size, size_up};
 
 /// One device's memory, for the message that says where the bytes are missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,13 +41,16 @@ pub enum PlanError {
     },
     /// It needs more memory than there is.
     #[error(
-        "the model needs {needed_bytes} bytes, the devices have {usable_bytes} usable of {free_bytes} free: \
-         {} ({}); the largest single unit is {largest_unit} with \
-         {largest_unit_bytes} bytes{}",
+        "the model needs {}, the devices have {} usable of {} free: {} ({}); the largest single unit is {largest_unit} with {}{}{}",
+        size_up(*needed_bytes),
+        size(*usable_bytes),
+        size(*free_bytes),
         missing(*missing_bytes),
-        per_device.iter().map(|d| format!("{}: {} usable of {} free", d.name, d.usable_bytes, d.free_bytes))
+        per_device.iter().map(|d| format!("{}: {} usable of {} free", d.name, size(d.usable_bytes), size(d.free_bytes)))
             .collect::<Vec<_>>().join(", "),
-        remedies.iter().map(|r| format!("; {r}")).collect::<String>()
+        size_up(*largest_unit_bytes),
+        remedies.iter().map(|r| format!("; {r}")).collect::<String>(),
+        if left_out.is_empty() { String::new() } else { format!("; left out: {left_out}") }
     )]
     DoesNotFit {
         /// Weights and KV of the whole model.
@@ -63,9 +66,11 @@ pub enum PlanError {
         /// Every usable device.
         per_device: Vec<DeviceMemory>,
         /// Name of the largest piece that cannot be split.
-        largest_unit: String,
+        largest_unit: Box<str>,
         /// Its bytes.
         largest_unit_bytes: u64,
+        /// Devices that do not count, with the reason.
+        left_out: Box<str>,
         /// Changes each of which alone would do.
         remedies: Vec<Remedy>,
     },
@@ -90,7 +95,7 @@ pub enum PlanError {
 fn missing(bytes: u64) -> String {
     match bytes {
         0 => "in sum that is enough, in pieces no devices hold it".to_owned(),
-        bytes => format!("{bytes} bytes are missing"),
+        bytes => format!("{} are missing", size_up(bytes)),
     }
 }
 
@@ -116,7 +121,7 @@ pub enum Remedy {
 impl std::fmt::Display for Remedy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Memory { device, bytes } => write!(f, "it fits with {bytes} more bytes on {device}"),
+            Self::Memory { device, bytes } => write!(f, "it fits with {} more on {device}", size_up(*bytes)),
             Self::Context { context_tokens, cache_tokens } => {
                 write!(f, "it fits with a context of {context_tokens} tokens ({cache_tokens} in the cache)")
             }

@@ -1,6 +1,6 @@
 //! The words: why a device got its part, and why there is no plan.
 
-use exo_types::{LayerRange, Shard, SupportClass};
+use exo_types::{LayerRange, Shard, SupportClass, size};
 
 use crate::cost::{Costs, Times};
 use crate::errors::Remedy;
@@ -267,10 +267,20 @@ pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[u
         usable_bytes,
         missing_bytes,
         per_device,
-        largest_unit,
+        largest_unit: largest_unit.into(),
         largest_unit_bytes,
+        left_out: not_counted(request),
         remedies: remedies(request, sizes, usable),
     }
+}
+
+/// As many as an error names.
+const LEFT_OUT_MAX: usize = 8;
+
+/// Devices that do not count, with the reason: one of them may be what would help.
+fn not_counted(request: &PlanRequest) -> Box<str> {
+    let why = |device: &PlanDevice| Some(format!("{} ({})", name(device), unusable(device)?));
+    request.devices.iter().filter_map(why).take(LEFT_OUT_MAX).collect::<Vec<_>>().join(", ").into()
 }
 
 /// The smallest changes, each of which alone makes the request possible, pins and number of stages included.
@@ -357,18 +367,4 @@ fn least_growth(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> O
 
 pub(crate) fn name(device: &PlanDevice) -> String {
     format!("{} {}", device.node_name, device.device.id)
-}
-
-/// Bytes for people, to three figures.
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
 }

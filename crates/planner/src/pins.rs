@@ -1,6 +1,6 @@
 //! Pins that no plan can meet, told before the search.
 
-use exo_types::LayerRange;
+use exo_types::{LayerRange, size, size_up};
 
 use crate::memory::{Held, Sizes};
 use crate::{Pin, PinLayers, PlanError, PlanRequest, explain};
@@ -49,8 +49,10 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
         if needed_bytes > free_bytes {
             let most = most_layers(sizes, held, free_bytes);
             return Err(refused(format!(
-                "it needs {needed_bytes} bytes and has {free_bytes} free, room for {most} layers at most: pin fewer, free memory \
-                 there, or ask for less context or fewer slots"
+                "it needs {} and has {} free, room for {most} layers at most: pin fewer, free memory \
+                 there, or ask for less context or fewer slots",
+                size_up(needed_bytes),
+                size(free_bytes)
             )));
         }
         counted = counted.saturating_add(count);

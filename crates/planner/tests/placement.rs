@@ -192,12 +192,12 @@ fn pins_are_kept() {
     b        layers 0..1
     a        layers 1..32
     ");
-    insta::assert_snapshot!(check("a=40@50 b=4@10 ^b:5", 32), @r"the pin of b cpu cannot be met: it needs 5437652992 bytes and has 4366012384 free, room for 4 layers at most: pin fewer, free memory there, or ask for less context or fewer slots");
+    insta::assert_snapshot!(check("a=40@50 b=4@10 ^b:5", 32), @r"the pin of b cpu cannot be met: it needs 5.1 GiB and has 4.1 GiB free, room for 4 layers at most: pin fewer, free memory there, or ask for less context or fewer slots");
     insta::assert_snapshot!(check("a=40@50 b=40@10 ^b:0..4 ^a:3..32", 32), @r"the pin of a cpu cannot be met: b cpu has some of layers 3..32");
     insta::assert_snapshot!(check("a=40@50 b=40@10! ^b", 32), @r"the pin of b cpu cannot be met: excluded: leaving");
     insta::assert_snapshot!(check("a=40@50 b=40@10 ^c", 32), @r"the pin of mmaaaaaa cpu cannot be met: there is no such device now: start its node, or place the model anew without the pin");
     insta::assert_snapshot!(check("a=40@50 b=40@10 ^b:20 ^a:20", 32), @r"the pin of a cpu cannot be met: the pins ask for 40 layers, the model has 32: pin fewer");
-    insta::assert_snapshot!(check("a=30@50 b=40@10 ^a:32", 32), @r"the pin of a cpu cannot be met: it needs 34429734880 bytes and has 32283299808 free, room for 30 layers at most: pin fewer, free memory there, or ask for less context or fewer slots");
+    insta::assert_snapshot!(check("a=30@50 b=40@10 ^a:32", 32), @r"the pin of a cpu cannot be met: it needs 32.1 GiB and has 30.1 GiB free, room for 30 layers at most: pin fewer, free memory there, or ask for less context or fewer slots");
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn the_order_follows_the_shortest_way_around() {
 
 #[test]
 fn a_model_that_does_not_fit_says_what_is_missing_and_where() {
-    insta::assert_snapshot!(check("a=10 b=4", 32), @r"the model needs 34360787008 bytes, the devices have 15036587968 usable of 15174475712 free: 19324199040 bytes are missing (a cpu: 10739519456 usable of 10808463328 free, b cpu: 4297068512 usable of 4366012384 free); the largest single unit is layer 31 with the output head with 1074790464 bytes; it fits with 19326300192 more bytes on a cpu");
+    insta::assert_snapshot!(check("a=10 b=4", 32), @r"the model needs 32.1 GiB, the devices have 14.0 GiB usable of 14.1 GiB free: 18.0 GiB are missing (a cpu: 10.0 GiB usable of 10.1 GiB free, b cpu: 4.0 GiB usable of 4.1 GiB free); the largest single unit is layer 31 with the output head with 1.1 GiB; it fits with 18.0 GiB more on a cpu");
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn a_model_that_fits_in_sum_and_not_in_pieces_says_what_would_help() {
     };
     // Half a layer more on either, less the slack every test device has.
     assert!((GIB / 2 - (4 << 20)..=GIB / 2).contains(&missing_bytes), "{missing_bytes}");
-    assert_eq!(largest_unit, "layer 2 with the output head");
+    assert_eq!(&*largest_unit, "layer 2 with the output head");
 }
 
 #[test]

@@ -45,5 +45,5 @@ pub use shard::{CacheShape, LayerRange, PlacedShard, Placement, Shard, ShardPosi
 pub use share::{ComputeShare, ParseShareError};
 pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSequence, WireDType};
 pub use tensor::{ByteSource, SourceLost, TensorView};
-pub use text::{clean_name, is_terminal_control, printable, printable_lines, shell_word};
+pub use text::{clean_name, is_terminal_control, printable, printable_lines, shell_word, size, size_up};
 pub use time::Time;

@@ -78,6 +78,29 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
+/// Bytes for people, in the unit that they read.
+pub fn size(bytes: u64) -> String {
+    in_units(bytes, f64::round)
+}
+
+/// The same of what is needed or missing: never less than it is.
+pub fn size_up(bytes: u64) -> String {
+    in_units(bytes, f64::ceil)
+}
+
+fn in_units(bytes: u64, round: fn(f64) -> f64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{:.1} {}", round(value * 10.0) / 10.0, UNITS[unit])
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -121,6 +144,16 @@ mod tests {
         ] {
             assert_eq!(shell_word(text), word);
         }
+    }
+
+    #[test]
+    fn bytes_are_said_in_a_unit_and_what_is_missing_is_not_rounded_away() {
+        assert_eq!(
+            (size(1023), size(1536), size(5_437_652_992)),
+            ("1023 B".into(), "1.5 KiB".into(), "5.1 GiB".into())
+        );
+        assert_eq!(size_up((1 << 30) + 1), "1.1 GiB");
+        assert_eq!(size_up(1 << 30), "1.0 GiB");
     }
 
     proptest! {

@@ -423,8 +423,8 @@ impl Coordinator {
                 let names: Vec<&str> = unloaded.map(|entry| &*entry.request.model_name).collect();
                 let message = no_plan_text(error, &names);
                 let refusal = match error {
-                    PlanError::Pin { .. } | PlanError::NoDevices { .. } => ControlRefusal::Invalid,
-                    _ => ControlRefusal::DoesNotFit,
+                    PlanError::DoesNotFit { .. } => ControlRefusal::DoesNotFit,
+                    _ => ControlRefusal::Invalid,
                 };
                 out.extend(replies.into_iter().map(|to| refused(to, refusal, &message)));
             }

@@ -115,7 +115,7 @@ fn weights_that_come_put_the_deadline_off_until_they_stand_still() {
     assert!(feed(&mut d, 560_000, DriverInput::Tick).is_empty());
     let out = feed(&mut d, 560_001, DriverInput::Tick);
     assert!(
-        out.last().is_some_and(|l| l.contains("not started after 560 s: instance i1 is Loading")),
+        out.last().is_some_and(|l| l.contains("not started after 560 s: instance i1 is loading")),
         "{out:?}"
     );
 }

@@ -385,7 +385,7 @@ pub struct Unloadable {
     pub shards: Vec<(NodeId, DeviceId)>,
     /// For how many seconds it had no request; `None` while it is in use.
     pub idle_s: Option<u64>,
-    /// Free bytes of every device, in the order of [`PlannerInputs::devices`], once this and those before it
+    /// Free bytes of every device, in the order of `PlannerInputs::devices`, once this and those before it
     /// are unloaded.
     #[serde(deserialize_with = "list::<_, _, REASONS_MAX>")]
     pub memory_free_bytes: Vec<u64>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{DeviceId, Time};
+use exo_types::{DeviceId, Time, size, size_up};
 
 use super::{Action, ActualShard, Phase};
 use crate::wire::DesiredShard;
@@ -74,7 +74,10 @@ pub(super) fn starved(
     let going = actual.iter().any(|a| a.spec.device == *device && a.phase == Phase::Unloading);
     let free_bytes = free_bytes(device, actual, memory_bytes);
     let short = free_bytes < shard.memory_bytes && !going;
-    short.then(|| format!("{} needs {} bytes, {free_bytes} are free", entry.spec.shard(), shard.memory_bytes))
+    let needed = || {
+        format!("{} needs {}, {} are free", entry.spec.shard(), size_up(shard.memory_bytes), size(free_bytes))
+    };
+    short.then(needed)
 }
 
 fn free_bytes(device: &DeviceId, actual: &[ActualShard], memory_bytes: &BTreeMap<DeviceId, u64>) -> u64 {

@@ -339,7 +339,7 @@ fn memory_that_nobody_will_free_is_reported_with_numbers() {
     feed(&mut w, 0, WorkerInput::ManifestHeld(EngineId(1)));
     assert!(feed(&mut w, 0, WorkerInput::Stored(EngineId(1))).is_empty());
     let StageStatus::Failed { reason, .. } = &w.reports()[0].status else { panic!("{:?}", w.reports()) };
-    assert!(reason.contains("needs 101 bytes, 100 are free"), "{reason}");
+    assert!(reason.contains("needs 101 B, 100 B are free"), "{reason}");
 }
 
 /// Any phase, for starting anywhere.

@@ -90,9 +90,9 @@ metrics! {
     STAGE_WEIGHTS Gauge "exo_stage_weight_bytes" "Weights that a stage holds";
 
     REQUESTS Counter "exo_requests" "Requests for text or vectors that ended, by endpoint and reason";
-    PROMPT_TOKENS Counter "exo_prompt_tokens" "Tokens of prompts of requests that were answered";
+    PROMPT_TOKENS Counter "exo_prompt_tokens" "Tokens of prompts of requests that began";
     CACHED_TOKENS Counter "exo_cached_prompt_tokens" "Of these, tokens whose keys and values were kept";
-    GENERATED_TOKENS Counter "exo_generated_tokens" "Tokens of answers";
+    GENERATED_TOKENS Counter "exo_generated_tokens" "Tokens of answers, of those that were cut off as well";
     FIRST_TOKEN Histogram "exo_time_to_first_token_seconds" "From the arrival of a request to its first token";
     TOKEN_TIME Histogram "exo_time_per_output_token_seconds" "Time per token behind the first, one value for each request";
     DURATION Histogram "exo_request_duration_seconds" "From the arrival of a request to its end";
