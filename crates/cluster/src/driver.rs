@@ -34,6 +34,7 @@ use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId
 
 use self::interrupt::{Interruption, LostSeat, lost_seat};
 pub use self::words::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{Busy, DataMessage, EndReason, SequenceTimes, Submission};
 use crate::{InstanceView, StageView};
 
@@ -50,6 +51,8 @@ pub struct Driver {
     started_at: Time,
     /// When loading last moved on, at first the start.
     loading_at: Time,
+    /// The same, without what is only waited for.
+    came_at: Time,
     /// The newest placement of the model, and how far its shards are: how many steps each, and bytes within
     /// them.
     loading: Option<(PlacementId, u64, u64)>,
@@ -111,6 +114,7 @@ impl Driver {
             start,
             started_at,
             loading_at: now,
+            came_at: now,
             loading: None,
             candidates,
             links,
@@ -348,8 +352,9 @@ impl Driver {
         let loading = self.candidates.iter().filter(|view| !view.is_ready()).map(progress).max();
         let mut stages = self.candidates.iter().flat_map(|view| &view.stages);
         if loading > self.loading {
-            (self.loading, self.loading_at) = (loading, now);
-        } else if stages.any(|stage| stage.status.waits_for_hub()) {
+            (self.loading, self.loading_at, self.came_at) = (loading, now, now);
+        } else if now.since(self.came_at) < HUB_WAITS_MAX && stages.any(|stage| stage.status.waits_for_hub())
+        {
             self.loading_at = now;
         }
     }

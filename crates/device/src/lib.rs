@@ -99,8 +99,10 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
 /// The memory of the machine, also what this process may not use of it. `None` where the system does not say
 /// which machine it is. `root` is where `/proc` is.
 pub fn memory_domain(root: &Path) -> Option<MemoryDomain> {
-    let boot = memory::boot_id(root)?;
-    Some(MemoryDomain::of(boot.trim().as_bytes(), memory::of_machine(root)?.available_bytes))
+    let (boot, memory) = (memory::boot_id(root)?, memory::of_machine(root)?);
+    // Containers may be shown memory of their own beside the host's boot: then it is another one.
+    let name = format!("{} {}", boot.trim(), memory.total_bytes);
+    Some(MemoryDomain::of(name.as_bytes(), memory.available_bytes))
 }
 
 #[cfg(test)]

@@ -10,7 +10,12 @@ impl PullOptions {
     /// What is whole on this disk and came for this very reference: the same branch or tag, and the same
     /// type, named or chosen.
     pub fn fetched_for(&self, reference: &Reference) -> Option<Fetched> {
-        let Reference::Hub(hub) = reference else { return self.on_disk(reference) };
+        let hub = match reference {
+            Reference::Hub(hub) => hub,
+            // What stands behind an address may be another file today, and its query is not kept: its host is asked.
+            Reference::Url(_) => return None,
+            other => return self.on_disk(other),
+        };
         let text = hub.to_string();
         let mut found = Origin::below(&self.root.join(names::relative(&hub.repo)));
         found.retain(|(origin, _)| {

@@ -43,6 +43,8 @@ const OTHERS_MAX: usize = 8;
 const LATE: Duration = Duration::from_secs(1);
 /// How long nothing counts as late then: what happened meanwhile waits to be read.
 const SETTLE: Duration = Duration::from_secs(2);
+/// At least so long deadlines are looked at between two of these.
+const SETTLE_AGAIN: Duration = Duration::from_secs(10);
 
 /// The wall clock went on by so much more than the node's own, which on some systems stops while the machine
 /// sleeps. A clock that is set costs no more than a question to the members.
@@ -299,7 +301,7 @@ impl NodeMachine {
             window_ends: now.time + Duration::from_secs(JOIN_WINDOW_S).saturating_sub(boot.window_ran),
             shut_window_at: now.time,
             ticked: now.time,
-            settles_until: now.time,
+            settles_until: Time::ZERO,
             is_view_stale: false,
             is_view_news: false,
             is_stopping: false,
@@ -325,7 +327,8 @@ impl NodeMachine {
         let before = self.now;
         let is_late = now.time.since(before.time) > LATE && now.time.since(self.next_deadline()) > LATE;
         self.now = Now { time: now.time.max(before.time), unix_s: now.unix_s };
-        if is_late {
+        // A machine that is late again and again must not put its deadlines off for ever.
+        if is_late && self.now.time >= self.settles_until + SETTLE_AGAIN {
             self.settles_until = self.now.time + SETTLE;
         }
         if slept(before, self.now) {

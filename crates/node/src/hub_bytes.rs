@@ -145,7 +145,9 @@ impl HubTries {
 
     fn note_wait(&mut self, now: Instant, error: &HubError) {
         let HubError::Limited { asked_s, .. } = error else { return };
-        let since = self.waits.map_or(now, |(since, _)| since);
+        // One that has long been over is another.
+        let before = self.waits.filter(|(_, until)| now.saturating_duration_since(*until) < HUB_AGAIN_MAX);
+        let since = before.map_or(now, |(since, _)| since);
         // Far in the future is as good as that.
         let until = now + Duration::from_secs((*asked_s).min(1 << 20));
         self.waits = Some((since, until));

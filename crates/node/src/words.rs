@@ -10,7 +10,7 @@
 //! the side that joins ends an exchange in which the other has changed its own, and begins the next with a
 //! fresh one.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exo_transport::JoinChannel;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::exchange_error::{ExchangeError, NoRandom, read};
 use crate::pairing::{receive, send};
 
-/// Nodes whose numbers are kept; beyond that any of them goes.
+/// Nodes whose numbers are kept; beyond that the oldest go.
 const KEPT_MAX: usize = 256;
 
 /// One message: a commitment, then a number from each side.
@@ -36,7 +36,30 @@ pub(crate) struct Numbers {
     answered: Mutex<NumbersByNode>,
 }
 
-type NumbersByNode = BTreeMap<NodeId, ([u8; 32], [u8; 32])>;
+/// Of so many nodes as are remembered, the last that was drawn for at the end.
+#[derive(Default)]
+struct NumbersByNode(VecDeque<(NodeId, Pair)>);
+
+/// This node's number, and what stands against it.
+type Pair = ([u8; 32], [u8; 32]);
+
+impl NumbersByNode {
+    fn get(&self, peer: NodeId) -> Option<Pair> {
+        self.0.iter().find(|(node, _)| *node == peer).map(|(_, pair)| *pair)
+    }
+
+    fn forget(&mut self, peer: NodeId) {
+        self.0.retain(|(node, _)| *node != peer);
+    }
+
+    fn keep(&mut self, peer: NodeId, pair: Pair) {
+        self.forget(peer);
+        self.0.push_back((peer, pair));
+        if self.0.len() > KEPT_MAX {
+            self.0.pop_front();
+        }
+    }
+}
 
 impl Numbers {
     /// The side that joins.
@@ -47,15 +70,16 @@ impl Numbers {
         kind: u8,
     ) -> Result<String, ExchangeError> {
         let peer = channel.peer;
-        let kept = lock(&self.asked).remove(&peer);
+        let kept = lock(&self.asked).get(peer);
         let own = kept.map_or_else(random, |(own, _)| Ok(own))?;
         send(channel, kind, &Drawn(commitment(&own, me, peer))).await?;
         let Drawn(theirs) = receive(channel, kind).await?;
         if kept.is_some_and(|(_, before)| before != theirs) {
+            lock(&self.asked).forget(peer);
             return Err(ExchangeError::NewNumber);
         }
         send(channel, kind, &Drawn(own)).await?;
-        keep(&self.asked, peer, (own, theirs));
+        lock(&self.asked).keep(peer, (own, theirs));
         Ok(words((me, own), (peer, theirs)))
     }
 
@@ -69,28 +93,20 @@ impl Numbers {
     ) -> Result<String, ExchangeError> {
         let peer = channel.peer;
         let Drawn(committed) = read("a number for the words", first)?;
-        let kept = lock(&self.answered).get(&peer).filter(|(_, before)| *before == committed).copied();
+        let kept = lock(&self.answered).get(peer).filter(|(_, before)| *before == committed);
         let own = kept.map_or_else(random, |(own, _)| Ok(own))?;
-        keep(&self.answered, peer, (own, committed));
         send(channel, kind, &Drawn(own)).await?;
         let Drawn(theirs) = receive(channel, kind).await?;
         if commitment(&theirs, peer, me) != committed {
             return Err(ExchangeError::OtherNumber);
         }
+        lock(&self.answered).keep(peer, (own, committed));
         Ok(words((peer, theirs), (me, own)))
     }
 }
 
 fn lock(kept: &Mutex<NumbersByNode>) -> MutexGuard<'_, NumbersByNode> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn keep(kept: &Mutex<NumbersByNode>, peer: NodeId, numbers: ([u8; 32], [u8; 32])) {
-    let mut kept = lock(kept);
-    if kept.len() >= KEPT_MAX && !kept.contains_key(&peer) {
-        kept.pop_first();
-    }
-    kept.insert(peer, numbers);
 }
 
 fn random() -> Result<[u8; 32], NoRandom> {

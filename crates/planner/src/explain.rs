@@ -1,6 +1,6 @@
 //! The words: why a device got its part, and why there is no plan.
 
-use exo_types::{LayerRange, Shard, SupportClass, size};
+use exo_types::{LayerRange, MemoryDomain, Shard, SupportClass, size};
 
 use crate::cost::{Costs, Times};
 use crate::errors::Remedy;
@@ -295,8 +295,7 @@ fn remedies(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<R
     };
     let grown = |&(device, bytes): &(usize, u64)| {
         let mut asked = request.clone();
-        let free_bytes = &mut asked.devices[device].device.memory_free_bytes;
-        *free_bytes = free_bytes.saturating_add(bytes);
+        grow(&mut asked.devices, device, bytes);
         is_planned(asked)
     };
     let growth = least_growth(request, sizes, usable).filter(grown);
@@ -310,10 +309,30 @@ fn remedies(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<R
     growth.into_iter().chain(shorter).collect()
 }
 
+/// So much more on a device is so much more in the memory that it shares.
+fn grow(devices: &mut [PlanDevice], grown: usize, bytes: u64) {
+    let free_bytes = &mut devices[grown].device.memory_free_bytes;
+    *free_bytes = free_bytes.saturating_add(bytes);
+    let Some(MemoryDomain { id, .. }) = devices[grown].device.memory_domain else { return };
+    for domain in devices.iter_mut().filter_map(|d| d.device.memory_domain.as_mut()) {
+        if domain.id == id {
+            domain.free_bytes = domain.free_bytes.saturating_add(bytes);
+        }
+    }
+}
+
+/// What is free on each device, no more than in the memory that it shares.
+fn free_of(request: &PlanRequest) -> Vec<u64> {
+    let free = |PlanDevice { device, .. }: &PlanDevice| {
+        device.memory_domain.map_or(u64::MAX, |domain| domain.free_bytes).min(device.memory_free_bytes)
+    };
+    request.devices.iter().map(free).collect()
+}
+
 /// The request with the longest context with which the model fits, if a shorter one helps. In whole pages, as
 /// caches are made.
 fn shorter(request: &PlanRequest, usable: &[usize]) -> Option<PlanRequest> {
-    let free: Vec<u64> = request.devices.iter().map(|d| d.device.memory_free_bytes).collect();
+    let free = free_of(request);
     let PlanRequest { context_tokens: context, cache_tokens: cache, slots, .. } = *request;
     let is_full =
         u64::from(cache) == u64::from(slots) * u64::from(context).next_multiple_of(PAGE_TOKENS.into());
@@ -344,7 +363,7 @@ fn shorter(request: &PlanRequest, usable: &[usize]) -> Option<PlanRequest> {
 
 /// The device, and the fewest bytes that, added to it, make the model fit.
 fn least_growth(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<(usize, u64)> {
-    let free: Vec<u64> = request.devices.iter().map(|d| d.device.memory_free_bytes).collect();
+    let free = free_of(request);
     let solo =
         |device: usize| sizes.bytes(Held::by(request.devices[device].device.kind), 0, sizes.layer_count());
     let growth = |&device: &usize| {

@@ -364,6 +364,11 @@ impl Store {
         let hub = self.layout.hub();
         let folder_of = |local: &Local| commits::hub_folder(&hub, &local.path);
         let Some(before) = before else { return Ok(()) };
+        // A link of the user's to the hub's copy is that copy.
+        let place = |local: &Local| fs::canonicalize(&local.path).ok();
+        if now.local.as_ref().and_then(place).is_some_and(|now| place(&before) == Some(now)) {
+            return Ok(());
+        }
         let (folder, now) = (folder_of(&before), now.local.as_ref().map(|local| (local, folder_of(local))));
         let folder = match (folder, now) {
             (Some(folder), Some((_, Some(now)))) if now != folder => folder,

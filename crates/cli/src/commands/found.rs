@@ -1,6 +1,6 @@
 //! `exo models --found`: models that other programs have put on this disk.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use exo_hub::Reference;
 use exo_store::{CachedModel, local_caches};
 
@@ -32,16 +32,23 @@ pub async fn run(json: Json) -> anyhow::Result<()> {
 pub async fn find(name: &str) -> anyhow::Result<Option<CachedModel>> {
     let found = all().await?;
     let bare = name.strip_prefix("hf.co/").unwrap_or(name);
-    let Some(model) = exo_store::find_cached(&found, bare)? else { return Ok(None) };
-    if let Some(problem) = &model.problem {
-        let text =
-            format!("{} has `{}` on this disk, but exo cannot use it: {problem}", model.cache, model.name);
-        // What another program left half is no reason not to fetch it.
-        if matches!(name.parse(), Ok(Reference::Hub(_) | Reference::Registry(_))) {
+    // What another program left half, or has several times, is no reason not to fetch it.
+    let is_elsewhere = matches!(name.parse(), Ok(Reference::Hub(_) | Reference::Registry(_)));
+    let unusable = |text: String| match is_elsewhere {
+        true => {
             ui::note(&text);
-            return Ok(None);
+            Ok(None)
         }
-        bail!(text);
+        false => Err(anyhow::anyhow!(text)),
+    };
+    let model = match exo_store::find_cached(&found, bare) {
+        Ok(Some(model)) => model,
+        Ok(None) => return Ok(None),
+        Err(error) => return unusable(exo_accelerators::chain(&error)),
+    };
+    if let Some(problem) = &model.problem {
+        let (cache, name) = (&model.cache, &model.name);
+        return unusable(format!("{cache} has `{name}` on this disk, but exo cannot use it: {problem}"));
     }
     ui::note(&format!("{} has it on this disk: {} is read in place", model.cache, model.path.display()));
     let checked = model.clone();
@@ -51,7 +58,9 @@ pub async fn find(name: &str) -> anyhow::Result<Option<CachedModel>> {
         bar.finish_and_clear();
         result
     });
-    work.await.context("verifying broke off")??;
+    if let Err(error) = work.await.context("verifying broke off")? {
+        return unusable(exo_accelerators::chain(&error));
+    }
     Ok(Some(model.clone()))
 }
 

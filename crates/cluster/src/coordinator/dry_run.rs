@@ -3,10 +3,10 @@
 //! placing with a [`dry_run`].
 
 use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanError, PlanRequest, Workload};
-use exo_types::{InstanceId, NodeId};
+use exo_types::{DeviceId, InstanceId, NodeId, PlacedShard};
 
 use super::reach::Reach;
-use crate::wire::{PlannerDevice, PlannerInputs, Unloadable, clip};
+use crate::wire::{FreeMemory, PlannerDevice, PlannerInputs, Unloadable, clip};
 use crate::{InstanceRequest, PlaceObjective};
 
 /// The round trip between members that do not talk: worse than every other way.
@@ -73,11 +73,23 @@ pub(super) fn needs_room(error: &PlanError) -> bool {
 }
 
 /// Which of what is unloaded holds memory where the plan needs it. An error says which of it is in use.
-pub(super) fn in_the_way(unloaded: Vec<Unloadable>, plan: &Plan) -> Result<Vec<Unloadable>, String> {
+pub(super) fn in_the_way(
+    unloaded: Vec<Unloadable>,
+    plan: &Plan,
+    devices: &[PlanDevice],
+) -> Result<Vec<Unloadable>, String> {
     let shards = || plan.stages.iter().flat_map(|stage| &stage.shards);
+    let memory = |node: NodeId, id: &DeviceId| {
+        let device = devices.iter().find(|d| d.node == node && d.device.id == *id)?;
+        device.device.memory_domain.map(|domain| domain.id)
+    };
+    // On the very device, or on one that shares its memory.
     let is_needed = |unloadable: &Unloadable| {
-        let mut held = unloadable.shards.iter();
-        held.any(|(node, device)| shards().any(|s| s.node == *node && s.device == *device))
+        unloadable.shards.iter().any(|(node, device)| {
+            let held = memory(*node, device);
+            let is_same = |s: &PlacedShard| s.node == *node && s.device == *device;
+            shards().any(|s| is_same(s) || held.is_some() && memory(s.node, &s.device) == held)
+        })
     };
     let needed = unloaded.into_iter().filter(is_needed);
     let (idle, in_use): (Vec<_>, Vec<_>) = needed.partition(|unloadable| unloadable.idle_s.is_some());
@@ -148,9 +160,7 @@ impl PlannerInputs {
     pub fn devices_without_idle(&self) -> Vec<PlanDevice> {
         let mut devices = self.devices();
         if let Some(last) = self.unloadable.iter().rfind(|unloadable| unloadable.idle_s.is_some()) {
-            for (device, free_bytes) in devices.iter_mut().zip(&last.memory_free_bytes) {
-                device.device.memory_free_bytes = *free_bytes;
-            }
+            make_room(&mut devices, &last.room);
         }
         devices
     }
@@ -165,6 +175,24 @@ impl PlannerInputs {
             PlanDevice::reported(*node, node_name.clone(), facts.clone(), excluded.clone())
         };
         self.devices.iter().map(device).collect()
+    }
+}
+
+/// What is free on the devices, on each and in what they share.
+pub(super) fn free_memory(devices: &[PlanDevice]) -> Vec<FreeMemory> {
+    let free = |PlanDevice { device, .. }: &PlanDevice| FreeMemory {
+        free_bytes: device.memory_free_bytes,
+        shared_free_bytes: device.memory_domain.map(|domain| domain.free_bytes),
+    };
+    devices.iter().map(free).collect()
+}
+
+fn make_room(devices: &mut [PlanDevice], room: &[FreeMemory]) {
+    for (PlanDevice { device, .. }, room) in devices.iter_mut().zip(room) {
+        device.memory_free_bytes = room.free_bytes;
+        if let (Some(domain), Some(free_bytes)) = (&mut device.memory_domain, room.shared_free_bytes) {
+            domain.free_bytes = free_bytes;
+        }
     }
 }
 
@@ -186,9 +214,7 @@ pub fn dry_run(inputs: &PlannerInputs, mut request: PlanRequest) -> Result<DryRu
         };
         as_it_is.get_or_insert(error);
         unloaded.push(next.clone());
-        for (device, free_bytes) in request.devices.iter_mut().zip(&next.memory_free_bytes) {
-            device.device.memory_free_bytes = *free_bytes;
-        }
+        make_room(&mut request.devices, &next.room);
     }
 }
 
@@ -205,7 +231,7 @@ fn carried_out(
         };
         return Err(DryRunError::NotNow(torn_text(&name(a), &name(b))));
     }
-    let unloads = in_the_way(unloaded, &plan).map_err(DryRunError::NotNow)?;
+    let unloads = in_the_way(unloaded, &plan, &request.devices).map_err(DryRunError::NotNow)?;
     let unloads = unloads.iter().map(|unloadable| (unloadable.instance, unloadable.text())).collect();
     Ok(DryRun { request, plan, unloads })
 }

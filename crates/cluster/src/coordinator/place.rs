@@ -9,7 +9,7 @@ use exo_types::{
     ShardSpec, SupportClass, Time,
 };
 
-use super::dry_run::{Known, links_apart};
+use super::dry_run::{Known, free_memory, links_apart};
 use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
 use crate::wire::limits::{MEMBERS_MAX, PAIRS_MAX};
 use crate::wire::{
@@ -67,8 +67,7 @@ impl Coordinator {
         let unloadable = self.unloadable(now).into_iter().filter(|u| replaced != Some(u.instance));
         let unloadable = unloadable.map(|each| {
             unloaded.push(each.instance);
-            let memory_free_bytes = free(&unloaded).iter().map(|d| d.device.memory_free_bytes).collect();
-            Unloadable { memory_free_bytes, ..each }
+            Unloadable { room: free_memory(&free(&unloaded)), ..each }
         });
         let unloadable = unloadable.collect();
         let devices = free(&[]).into_iter().map(device).collect();
@@ -87,7 +86,12 @@ impl Coordinator {
     }
 
     /// Every device of the members alive, with the memory that `replaced` may fill.
-    fn devices(&self, now: Time, replaced: Option<InstanceId>, unloaded: &[InstanceId]) -> Vec<PlanDevice> {
+    pub(super) fn devices(
+        &self,
+        now: Time,
+        replaced: Option<InstanceId>,
+        unloaded: &[InstanceId],
+    ) -> Vec<PlanDevice> {
         let Some(leading) = &self.leading else { return Vec::new() };
         let freed: Vec<InstanceId> = replaced.into_iter().chain(unloaded.iter().copied()).collect();
         let mut devices = Vec::new();

@@ -68,7 +68,7 @@ impl Coordinator {
                 model_name: request.model_name.clone(),
                 shards: placement.shards().map(|(_, shard)| (shard.node, shard.device.clone())).collect(),
                 idle_s: idle.filter(|_| request.is_on_demand && self.is_idle(now, instance)),
-                memory_free_bytes: Vec::new(),
+                room: Vec::new(),
             })
         };
         instances.iter().filter_map(of).collect()
@@ -109,7 +109,7 @@ impl Coordinator {
         plan: &Plan,
         model_name: &str,
     ) -> Result<(Vec<Event>, Vec<String>), String> {
-        let idle = in_the_way(self.as_unloadable(now, unloaded), plan)?;
+        let idle = in_the_way(self.as_unloadable(now, unloaded), plan, &self.devices(now, None, &[]))?;
         let reason = clip(&format!("unloaded to make room for {model_name}"));
         let remove = |unloadable: &Unloadable| Event::InstanceRemoved {
             instance: unloadable.instance,

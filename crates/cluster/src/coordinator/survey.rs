@@ -10,6 +10,7 @@ use super::repair::{Of, replaced};
 use super::replan::Review;
 use super::unblamed::{TROUBLES_MAX, Unblamed};
 use super::{Coordinator, CoordinatorOutput, Leading};
+use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{Trouble, clip};
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
 
@@ -36,6 +37,8 @@ pub(super) struct Watch {
     /// The furthest each shard has come.
     best: Vec<(u8, u64)>,
     moved_at: Time,
+    /// When bytes came last: a member's word that a hub makes it wait counts for so long only.
+    came_at: Time,
     /// When it last had requests, or was coming.
     pub(super) used_at: Time,
     /// How long its stages had computed, by their last reports.
@@ -94,6 +97,7 @@ impl Watch {
             review,
             best,
             moved_at: now,
+            came_at: now,
             used_at: now,
             busy_us: 0,
             unblamed: Unblamed::default(),
@@ -218,15 +222,16 @@ impl Coordinator {
         let watch = self.leading.as_mut()?.watches.get_mut(&instance)?;
         if watch.state == InstanceState::Ready && first_unready(statuses).is_some() {
             watch.best = statuses.iter().map(StageStatus::progress).collect();
-            watch.moved_at = now;
+            (watch.moved_at, watch.came_at) = (now, now);
         }
         for (best, status) in watch.best.iter_mut().zip(statuses) {
             if status.progress() > *best {
                 *best = status.progress();
-                watch.moved_at = now;
+                (watch.moved_at, watch.came_at) = (now, now);
             }
         }
-        if statuses.iter().any(StageStatus::waits_for_hub) {
+        let is_believed = now.since(watch.came_at) < HUB_WAITS_MAX;
+        if is_believed && statuses.iter().any(StageStatus::waits_for_hub) {
             watch.moved_at = now;
         }
         if first_unready(statuses).is_none() {

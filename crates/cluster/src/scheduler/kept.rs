@@ -98,6 +98,11 @@ impl Kept {
         }
     }
 
+    /// Whether it is one of these.
+    pub(super) fn is_suspect(&self, key: PageKey) -> bool {
+        self.pages.get(&key).is_some_and(|page| page.is_suspect)
+    }
+
     /// Forgets the page that has been idle for the longest.
     pub(super) fn evict(&mut self) -> Option<PageKey> {
         let (_, key) = self.idle.pop_first()?;

@@ -213,7 +213,9 @@ impl Pages {
             claim.settled = index + 1;
             // Two sequences may have computed the same at the same time: the second keeps its page for
             // itself.
-            if self.kept.find(hash).is_none() {
+            // What is computed with a suspect page is of no more worth than that.
+            let is_suspect = claim.used.iter().any(|key| self.kept.is_suspect(*key));
+            if !is_suspect && self.kept.find(hash).is_none() {
                 let before = index.checked_sub(1).and_then(|before| claim.need.chain.get(before));
                 let key = self.kept.add(hash, before);
                 self.promised -= 1;
@@ -439,8 +441,14 @@ mod tests {
         let need = need(&pages, 1, &text, 12);
         let claim = pages.claim(need);
         assert_eq!(claim.cached_tokens(), 8);
+        // One that runs on keeps nothing more.
+        let mut other = pages.claim(self::need(&pages, 1, &[&text[..], &[1, 2, 3, 4, 5]].concat(), 17));
         pages.suspect(&claim);
         pages.release(&claim);
+        pages.open(&mut other);
+        pages.reach(&mut other, 17);
+        assert!(pages.keep(&mut other, &[&text[..], &[1, 2, 3, 4, 5]].concat(), 17).is_empty());
+        pages.release(&other);
         assert_eq!(run(&mut pages, 1, &text), 0, "all of it is computed anew");
         assert_eq!(pages.cached(), 3 + 2 + 3, "what failed waits for its eviction");
         assert_eq!(pages.clone().outlive_term(100).len(), 2 + 3, "but does not outlive a term");

@@ -388,7 +388,16 @@ pub struct Unloadable {
     /// Free bytes of every device, in the order of `PlannerInputs::devices`, once this and those before it
     /// are unloaded.
     #[serde(deserialize_with = "list::<_, _, REASONS_MAX>")]
-    pub memory_free_bytes: Vec<u64>,
+    pub room: Vec<FreeMemory>,
+}
+
+/// What is free on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FreeMemory {
+    /// On it.
+    pub free_bytes: u64,
+    /// In the memory that it shares with others, if it does.
+    pub shared_free_bytes: Option<u64>,
 }
 
 /// Whether an instance should be elsewhere: what that gains, and what it costs.

@@ -83,7 +83,7 @@ fn planner_inputs() -> PlannerInputs {
         model_name: "m".into(),
         shards: vec![(node(1), DeviceId::cpu())],
         idle_s: Some(4),
-        memory_free_bytes: vec![PLENTY],
+        room: vec![FreeMemory { free_bytes: PLENTY, shared_free_bytes: None }],
     };
     PlannerInputs {
         devices: vec![device],
@@ -386,7 +386,7 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     assert!(refused_inputs(&|inputs| drop(inputs.devices.pop())).contains("not that of every device"));
     assert!(refused_inputs(&|inputs| inputs.devices[0].facts.flops_per_s = Some(f64::NAN)).contains("10^18"));
     assert!(
-        refused_inputs(&|inputs| inputs.unloadable[0].memory_free_bytes[0] = u64::MAX).contains("2^48 bytes")
+        refused_inputs(&|inputs| inputs.unloadable[0].room[0].free_bytes = u64::MAX).contains("2^48 bytes")
     );
     let mut huge = request();
     huge.shape.layers[0].weight_bytes = u64::MAX;

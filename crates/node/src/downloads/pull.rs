@@ -233,8 +233,10 @@ impl Pull {
         let client = Client::new(settings.clone());
         let older = self.older(shared)?;
         let plan = match self.plan(shared, &client, older.as_ref(), cancel) {
-            // Without a line what is here of yesterday is what there is.
-            Err(ReferenceError::Hub(error)) if error.is_line_away() && !is_update => {
+            // Without a line what is here of yesterday is what there is; not for a download that has begun: it waits.
+            Err(ReferenceError::Hub(error))
+                if error.is_line_away() && !is_update && self.pinned.is_none() =>
+            {
                 let why = format!("the hub does not answer ({})", chain(&error));
                 return self.here(shared, &options, Some(&why)).ok_or(ReferenceError::Hub(error));
             }
@@ -396,7 +398,13 @@ impl Pull {
                     if self.request.to_run && hub.names_no_type() && shared.knows_devices() =>
                 {
                     let cluster = FitsCluster::seen(&shared.view.borrow(), &shared.config);
-                    fits::choose_fitting(&cluster, client, &hub, &shared.data_dir, cancel)?
+                    match fits::choose_fitting(&cluster, client, &hub, &shared.data_dir, cancel) {
+                        // Files in many parts: their sizes have to do.
+                        Err(ReferenceError::TooLarge { .. }) => {
+                            exo_hub::resolve(client, &Reference::Hub(hub), shared.memory().as_ref(), cancel)?
+                        }
+                        chosen => chosen?,
+                    }
                 }
                 reference => exo_hub::resolve(client, &reference, shared.memory().as_ref(), cancel)?,
             },
@@ -481,18 +489,19 @@ async fn run(
         (view.state, view.error, view.hint) = (PullState::Queued, None, None);
     });
     let mut away = LineAway::default();
-    loop {
+    'attempts: loop {
         let (failed, is_line_away) = match attempt(shared, pull, wish, stop).await {
             Attempt::Over { is_settled } => return is_settled,
             Attempt::Failed(failed) => (failed, false),
             Attempt::LineAway(failed) => (failed, true),
         };
         let verified_bytes = pull.view().verified_bytes;
-        let wait = is_line_away.then(|| away.note(Instant::now(), verified_bytes)).flatten();
-        if let Some(wait) = wait {
+        let mut note = || is_line_away.then(|| away.note(Instant::now(), verified_bytes)).flatten();
+        while let Some(wait) = note() {
+            tracing::info!(reference = %pull.reference, error = %failed.0, wait_s = wait.as_secs(), "a download waits for its line");
             pull.show_line_away(shared, &failed.0);
             tokio::select! {
-                () = until_answered(shared, pull, wait) => continue,
+                is_answered = is_answered_after(shared, pull, wait) => if is_answered { continue 'attempts },
                 _ = wish.changed() => return false,
                 _ = stop.wait_for(|stop| *stop) => return true,
             }
@@ -505,22 +514,18 @@ async fn run(
     }
 }
 
-/// Waits, and then until the host answers at all: an attempt reads what is here again, and needs a turn.
-async fn until_answered(shared: &Arc<Shared>, pull: &Arc<Pull>, wait: Duration) {
-    loop {
-        tokio::time::sleep(wait).await;
-        let (pull, shared) = (pull.clone(), shared.clone());
-        let look = move || {
-            let plan = pull.lock().plan.clone();
-            match (plan, pull.settings(&shared)) {
-                (Some(plan), Ok(settings)) => plan.is_answered(&Client::new(settings)),
-                _ => true,
-            }
-        };
-        if tokio::task::spawn_blocking(look).await.unwrap_or(true) {
-            return;
+/// Waits, and then asks whether the host answers at all: an attempt reads what is here again, and needs a turn.
+async fn is_answered_after(shared: &Arc<Shared>, pull: &Arc<Pull>, wait: Duration) -> bool {
+    tokio::time::sleep(wait).await;
+    let (pull, shared) = (pull.clone(), shared.clone());
+    let look = move || {
+        let plan = pull.lock().plan.clone();
+        match (plan, pull.settings(&shared)) {
+            (Some(plan), Ok(settings)) => plan.is_answered(&Client::new(settings)),
+            _ => true,
         }
-    }
+    };
+    tokio::task::spawn_blocking(look).await.unwrap_or(true)
 }
 
 /// How long a line has been away.

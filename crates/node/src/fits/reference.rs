@@ -18,8 +18,8 @@ use crate::reference_error::ReferenceError;
 const BYTES_MAX: u64 = 20 << 20;
 /// The first bytes of a file that are asked for: a small vocabulary fits.
 const FIRST_BYTES: u64 = 1 << 20;
-/// Types of a repository that are tried until one fits.
-const TRIES_MAX: usize = 3;
+/// Types of a repository whose heads are read. The others differ in the bytes of their files.
+const READ_MAX: usize = 2;
 
 /// Whether a model of a hub fits. `folder` is empty and its content can be thrown away afterwards. Blocks.
 pub fn fit_reference(
@@ -87,16 +87,19 @@ fn look(
     folder: &Path,
 ) -> Result<(Vec<(Plan, SizedModel)>, bool), ReferenceError> {
     let mut reader = HeadReader::new(client, cancel, folder, FIRST_BYTES, BYTES_MAX).of_shape();
-    let (mut tried, mut is_fitting) = (Vec::new(), false);
+    let (mut tried, mut is_fitting) = (Vec::<(Plan, SizedModel)>::new(), false);
     for one in candidates(cluster, hub, snapshot) {
         let plan = exo_hub::plan_of(client, &one, snapshot, None, cancel)?;
         if !plan.choice.variant.is_supported {
             break;
         }
-        let model = match reader.open(&plan) {
-            // A second description does not fit into what is read: the first one says enough.
-            Err(ReferenceError::TooLarge { .. }) if !tried.is_empty() => break,
-            other => sized(cluster, &plan, &other?),
+        let model = match tried.last() {
+            Some((_, before)) if tried.len() >= READ_MAX => before.scaled(&plan),
+            before => match (reader.open(&plan), before) {
+                // A second description does not fit into what is read: the first one says enough.
+                (Err(ReferenceError::TooLarge { .. }), Some((_, before))) => before.scaled(&plan),
+                (opened, _) => sized(cluster, &plan, &opened?),
+            },
         };
         is_fitting = exo_planner::plan(&cluster.request(&model, cluster.context_tokens)).is_ok();
         tried.push((plan, model));
@@ -107,8 +110,8 @@ fn look(
     Ok((tried, is_fitting))
 }
 
-/// What is looked at: what is named; else the largest that are no larger than all memory, and the smallest in
-/// any case. By their files, as several may have the same label.
+/// What is looked at, the largest first: what is named; else all that are no larger than all memory, and the
+/// smallest in any case. By their files, as several may have the same label.
 fn candidates(cluster: &FitsCluster, hub: &HubReference, snapshot: &Snapshot) -> Vec<HubReference> {
     if hub.quantisation.is_some() || hub.file.is_some() {
         return vec![hub.clone()];
@@ -116,7 +119,6 @@ fn candidates(cluster: &FitsCluster, hub: &HubReference, snapshot: &Snapshot) ->
     let (variants, memory) = (exo_hub::variants(snapshot), cluster.memory_free_bytes());
     let usable = exo_hub::usable(&variants);
     let mut tried: Vec<&Variant> = usable.iter().copied().filter(|v| v.bytes() <= memory).collect();
-    tried.truncate(TRIES_MAX - 1);
     tried.extend(usable.last().copied().filter(|smallest| !tried.contains(smallest)));
     let named = tried.into_iter().map(|variant| {
         let gguf = variant.files.first().map(|file| &file.path).filter(|path| path.ends_with(".gguf"));
@@ -124,6 +126,31 @@ fn candidates(cluster: &FitsCluster, hub: &HubReference, snapshot: &Snapshot) ->
         HubReference { file: gguf.cloned(), quantisation, ..hub.clone() }
     });
     named.collect()
+}
+
+impl SizedModel {
+    /// The same model in another type: its layers take as much more as its files.
+    fn scaled(&self, plan: &Plan) -> Self {
+        let (bytes, before) = (plan.choice.variant.bytes(), self.download_bytes.max(1));
+        let mut shape = self.shape.clone();
+        let scale = |held: &mut u64| {
+            *held = (u128::from(*held) * u128::from(bytes) / u128::from(before)).min(u64::MAX.into()) as u64;
+        };
+        for layer in &mut shape.layers {
+            scale(&mut layer.weight_bytes);
+            scale(&mut layer.packed_bytes);
+        }
+        for table in [
+            &mut shape.embedding_bytes,
+            &mut shape.head_bytes,
+            &mut shape.embedding_packed_bytes,
+            &mut shape.head_packed_bytes,
+        ] {
+            scale(table);
+        }
+        let quantisation = plan.choice.variant.label.clone();
+        Self { quantisation, download_bytes: bytes, shape, weight_types: None }
+    }
 }
 
 /// Numbers in the tables at a model's ends.

@@ -32,7 +32,11 @@ fn reports(bench: &mut Bench, rooms: &[u64], sequences: u32, apart: &[(u8, u8)])
         let held: u64 = stages.iter().map(|stage| stage.held_bytes).sum();
         let all = room * (MODEL_BYTES + MODEL_BYTES / 2);
         let mut report = report(n, all.saturating_sub(held));
-        report.facts.devices[0].memory_total_bytes = all;
+        let device = &mut report.facts.devices[0];
+        device.memory_total_bytes = all;
+        // As processors of Linux machines are: alone in a memory of their own.
+        let free_bytes = device.memory_free_bytes;
+        device.memory_domain = Some(exo_types::MemoryDomain { id: n.into(), free_bytes });
         report.desired = desired.map(|d| (d.epoch, d.revision));
         report.stages = stages;
         report.unreached = apart.iter().filter(|(a, _)| *a == n).map(|(_, b)| node(*b)).collect();

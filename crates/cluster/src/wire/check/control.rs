@@ -1,8 +1,12 @@
 //! Bounds of the control channel and of the log's events.
 
-use exo_types::{Correction, Corrections, DType, DeviceFacts, Monitor, NodeFacts, TYPES_MAX, TypeRates};
+use std::collections::BTreeSet;
 
-use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, SHARDS_MAX};
+use exo_types::{
+    Correction, Corrections, DType, DeviceFacts, Monitor, NodeFacts, NodeId, TYPES_MAX, TypeRates,
+};
+
+use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
     LinkReport, LoadReport, LogMessage, Measured, ModelTotals, NodeReport, NodeVitals, PlannerDevice,
@@ -242,16 +246,20 @@ impl Check for ControlReply {
 
 impl Check for PlannerInputs {
     fn check(&self) -> Result<(), CheckError> {
+        // The planner makes tables of all pairs.
+        let nodes: BTreeSet<NodeId> = self.devices.iter().map(|device| device.node).collect();
+        at_most("nodes", nodes.len(), MEMBERS_MAX)?;
         for PlannerDevice { node_name, facts, excluded, .. } in &self.devices {
             text("bytes of a node's name", node_name)?;
             excluded.as_ref().map_or(Ok(()), |reason| text("bytes of a reason", reason))?;
             facts.check()?;
         }
-        for Unloadable { model_name, shards, memory_free_bytes, .. } in &self.unloadable {
+        for Unloadable { model_name, shards, room, .. } in &self.unloadable {
             name(model_name)?;
             shards.iter().try_for_each(|(_, device)| device_id(device))?;
-            ensure(memory_free_bytes.len() == self.devices.len(), "free memory is not that of every device")?;
-            let largest = memory_free_bytes.iter().copied().max().unwrap_or(0);
+            ensure(room.len() == self.devices.len(), "free memory is not that of every device")?;
+            let bytes = room.iter().map(|room| room.free_bytes.max(room.shared_free_bytes.unwrap_or(0)));
+            let largest = bytes.max().unwrap_or(0);
             ensure(largest <= MEMORY_BYTES_MAX, "a device claims more than 2^48 bytes of memory")?;
         }
         Ok(())
