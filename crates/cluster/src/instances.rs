@@ -107,7 +107,8 @@ impl StageView {
     }
 }
 
-/// How long a hub that asks to wait is waited for without a byte: a little longer than the node that asks it waits.
+/// How long a hub that asks to wait is waited for without a byte: a little longer than the node that asks it
+/// waits.
 pub(crate) const HUB_WAITS_MAX: std::time::Duration = std::time::Duration::from_secs(900);
 
 /// How an instance is doing as a whole.

@@ -12,7 +12,8 @@ impl PullOptions {
     pub fn fetched_for(&self, reference: &Reference) -> Option<Fetched> {
         let hub = match reference {
             Reference::Hub(hub) => hub,
-            // What stands behind an address may be another file today, and its query is not kept: its host is asked.
+            // What stands behind an address may be another file today, and its query is not kept: its host is
+            // asked.
             Reference::Url(_) => return None,
             other => return self.on_disk(other),
         };

@@ -233,7 +233,8 @@ impl Pull {
         let client = Client::new(settings.clone());
         let older = self.older(shared)?;
         let plan = match self.plan(shared, &client, older.as_ref(), cancel) {
-            // Without a line what is here of yesterday is what there is; not for a download that has begun: it waits.
+            // Without a line what is here of yesterday is what there is; not for a download that has begun:
+            // it waits.
             Err(ReferenceError::Hub(error))
                 if error.is_line_away() && !is_update && self.pinned.is_none() =>
             {
@@ -514,7 +515,8 @@ async fn run(
     }
 }
 
-/// Waits, and then asks whether the host answers at all: an attempt reads what is here again, and needs a turn.
+/// Waits, and then asks whether the host answers at all: an attempt reads what is here again, and needs a
+/// turn.
 async fn is_answered_after(shared: &Arc<Shared>, pull: &Arc<Pull>, wait: Duration) -> bool {
     tokio::time::sleep(wait).await;
     let (pull, shared) = (pull.clone(), shared.clone());
