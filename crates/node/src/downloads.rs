@@ -504,8 +504,8 @@ impl Downloads for NodeDownloads {
             let store = self.shared.library.store().clone();
             let work = tokio::task::spawn_blocking(move || {
                 // A list that cannot be read is not an empty one.
-                let known = store.list().map_err(|e| AdminError::Disk { message: chain(&e) })?;
-                let kept = Kept { waiting, known: known.into_iter().map(|record| record.path).collect() };
+                let known = store.places().map_err(|e| AdminError::Disk { message: chain(&e) })?;
+                let kept = Kept { waiting, known };
                 Ok::<_, AdminError>(exo_hub::forget_partial(&root, &kept))
             });
             let pruned = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })??;

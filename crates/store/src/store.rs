@@ -78,6 +78,12 @@ impl Store {
         Ok(records)
     }
 
+    /// Every place that the list knows, also of a model that is used from another one now.
+    pub fn places(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let local = |entry: Entry| entry.local.map(|local| local.path);
+        Ok(self.entries()?.into_iter().filter_map(local).collect())
+    }
+
     /// One model by id.
     pub fn record(&self, id: ModelId) -> Result<ModelRecord, StoreError> {
         Ok(self.record_of(&self.entry(id)?))

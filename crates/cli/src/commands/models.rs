@@ -111,6 +111,12 @@ pub async fn add_as(client: &Client, path: &Path, name: Option<&str>) -> anyhow:
 /// The name of a model the node knows: `model` itself, or after adding it if it is a path, one that another
 /// program has on this disk, or a reference, which is fetched first.
 pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::Result<String> {
+    // What came for this very reference is meant, and not what another program has of it.
+    if let Ok(reference @ (Reference::Hub(_) | Reference::Registry(_))) = model.parse::<Reference>()
+        && super::pull::is_fetched(config, &reference)
+    {
+        return super::pull::bring(config, client, &reference).await;
+    }
     if let Some(name) = resolve_here(client, model).await? {
         return Ok(name);
     }

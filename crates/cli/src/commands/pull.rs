@@ -155,6 +155,11 @@ async fn with_node(client: &Client, args: &Pull, request: PullRequest) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether what came for the reference is whole on this disk.
+pub fn is_fetched(config: &Config, reference: &Reference) -> bool {
+    options(config).fetched_for(reference).is_some()
+}
+
 /// The name of the model once it is here, fetched by the node if it is not there: what `exo run` and
 /// `exo place` do with a reference.
 pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> anyhow::Result<String> {
@@ -402,7 +407,7 @@ pub async fn prune(config: &Config) -> anyhow::Result<()> {
             let (data_dir, root) = (config.data_dir(), options(config).root);
             let work = tokio::task::spawn_blocking(move || -> anyhow::Result<(usize, u64)> {
                 let (store, _) = Store::open(&data_dir).context("cannot open the list of models")?;
-                let known = store.list()?.into_iter().map(|record| record.path).collect();
+                let known = store.places()?;
                 let waiting = exo_node::waiting_downloads(&data_dir);
                 if !waiting.is_empty() {
                     ui::note(&format!(
