@@ -178,7 +178,7 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     let both = refused(&["--pin", "one", "--exclude", "one"]);
     assert!(both.contains("the pin of one") && both.contains("as asked"), "{both}");
     let large = refused(&["--pin", "one=8", "--slots", "512", "--cache-tokens", "60000000"]);
-    assert!(large.contains("bytes and has") && large.contains("layers at most: pin fewer"), "{large}");
+    assert!(large.contains("GiB and has") && large.contains("layers at most: pin fewer"), "{large}");
     assert!(refused(&["--streams", "2"]).contains("--objective"));
     assert!(refused(&["--objective", "throughput", "--nodes", "2"]).contains("leave one out"));
 

@@ -16,8 +16,9 @@ use crate::reference_error::ReferenceError;
 
 /// Bytes that are read of a hub for one reference.
 const BYTES_MAX: u64 = 20 << 20;
-/// The first bytes of a file that are asked for: a small vocabulary fits.
-const FIRST_BYTES: u64 = 1 << 20;
+/// The first bytes of a file that are asked for, and then twice as many until its head is whole: whoever
+/// fetches the model reads them once more.
+const FIRST_BYTES: u64 = 64 << 10;
 /// Types of a repository whose heads are read. The others differ in the bytes of their files.
 const READ_MAX: usize = 2;
 

@@ -100,7 +100,7 @@ fn an_instance_that_fits_nowhere_waits_and_goes_on_when_the_node_is_back() {
     let back = bench.desired[&lost].clone();
     bench.feed(CoordinatorInput::NodeLost(lost));
     let why = waits_for(&bench);
-    assert!(why.contains("is lost") && why.contains("bytes"), "{why}");
+    assert!(why.contains("is lost") && why.contains("are missing"), "{why}");
     bench.advance(3600);
     assert_eq!((waits_for(&bench), bench.log.len()), (why, 1), "for as long as it takes");
     // It comes back with what it held.
