@@ -283,10 +283,10 @@ const scenarios = {
     const bodies = calls.filter(({ path, body }) => path !== "/exo/v1/fits" || body.reference.startsWith("hf.co/")).map(({ path, body }) => [path, body]);
     assert.deepEqual(bodies.slice(-5), [
       ["/exo/v1/models", { path: "/home/x/.ollama/models/blobs/sha256-1" }],
-      ["/exo/v1/pulls", { reference: "hf.co/org/gemma" }],
+      ["/exo/v1/pulls", { reference: "hf.co/org/gemma", layers_only: true }],
       ["/exo/v1/hub/search", { text: "qwen3" }],
       ["/exo/v1/fits", { reference: "hf.co/org/Qwen3-8B-GGUF" }],
-      ["/exo/v1/pulls", { reference: "hf.co/org/Qwen3-8B-GGUF" }],
+      ["/exo/v1/pulls", { reference: "hf.co/org/Qwen3-8B-GGUF", layers_only: true }],
     ]);
     assert.equal(await page.evaluate(() => globalThis.__pwned), undefined);
   },

@@ -241,7 +241,7 @@ async fn ask_once(other: SocketAddr) -> Option<()> {
     }
     let (own, number) = (key.node_id(), next());
     let committed = [&number[..], &own.0, &channel.peer.0].concat();
-    channel.send(5, &blake3::derive_key("exo check words v2 commitment", &committed)).await.ok()?;
+    channel.send(5, &blake3::derive_key("exo check words v3 commitment", &committed)).await.ok()?;
     channel.recv().await.ok()?;
     channel.send(5, &number).await.ok()?;
     channel.send(1, &postcard::to_allocvec(&ask(Wanted::Membership)).unwrap()).await.ok()?;

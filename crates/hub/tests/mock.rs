@@ -590,7 +590,7 @@ fn a_file_that_changed_at_its_address_is_another_and_nothing_of_both_is_put_toge
     let url = |query: &str| format!("{}/org/repo/resolve/main/m-Q8_0.gguf{query}", bench.hub.endpoint());
     let client = Client::new(bench.settings());
     let (plan, cancel) = (bench.plan(&client, &url("")).unwrap(), Cancel::default());
-    let options = PullOptions { rate_max: Some(8 << 20), ..bench.options() };
+    let options = PullOptions { rate_max: Some(8 << 20), ranges_max: 1, ..bench.options() };
     let result = fetch(&client, &plan, &options, &cancel, &mut |p| {
         if p.done_bytes >= CHUNK as u64 {
             cancel.cancel();

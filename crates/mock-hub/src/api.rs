@@ -209,8 +209,16 @@ fn resolve(
         return content::answer(request, file, &[headers[0].clone()], state, out);
     }
     let signature = state.signatures.fetch_add(1, Ordering::Relaxed);
+    let path = encoded(path);
     headers.push(("location", format!("http://{}/{name}/{path}?signature={signature}.0", state.cdn)));
     answer::write(out, "302 Found", &headers, b"")
+}
+
+/// As it stands in an address.
+fn encoded(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let byte = |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    path.bytes().map(byte).collect()
 }
 
 /// `%2F` and its like.

@@ -157,10 +157,10 @@ fn a_vocabulary_that_is_a_file_of_its_own_is_not_read_to_say_whether_a_model_fit
 
 #[test]
 fn two_files_of_one_type_are_two_models_and_a_part_of_a_name_means_one() {
-    let hub = hub_with(&[("m-Q4_K_XL.gguf", demo(0)), ("m-UD-Q4_K_XL.gguf", demo(4 << 20))]);
+    let hub = hub_with(&[("m-Q4_K_XL.gguf", demo(0)), ("m-UD-Q4_K_XL.gguf", demo(6 << 20))]);
     let best = |text: &str| fit_of(&hub, text).unwrap().models.remove(0).best.unwrap().download_bytes;
-    assert_eq!(best("hf.co/org/repo:UD-Q4_K_XL"), 4 << 20);
-    assert_eq!(best("hf.co/org/repo"), 4 << 20, "the larger one, and no question which");
+    assert_eq!(best("hf.co/org/repo:UD-Q4_K_XL"), 6 << 20);
+    assert_eq!(best("hf.co/org/repo"), 6 << 20, "the larger one, and no question which");
     let text = fit_of(&hub, "hf.co/org/repo:Q8_0").unwrap_err().to_string();
     assert!(text.contains("nothing in it is `Q8_0`"), "{text}");
 }
