@@ -27,6 +27,12 @@ const KEPT_MAX: usize = 256;
 #[derive(Serialize, Deserialize)]
 struct Drawn([u8; 32]);
 
+/// What the side that joins knows behind the numbers.
+pub(crate) struct Agreed {
+    pub(crate) words: String,
+    numbers: Pair,
+}
+
 /// Numbers that were drawn for others, while this process runs.
 #[derive(Default)]
 pub(crate) struct Numbers {
@@ -68,7 +74,7 @@ impl Numbers {
         channel: &mut JoinChannel,
         me: NodeId,
         kind: u8,
-    ) -> Result<String, ExchangeError> {
+    ) -> Result<Agreed, ExchangeError> {
         let peer = channel.peer;
         let kept = lock(&self.asked).get(peer);
         let own = kept.map_or_else(random, |(own, _)| Ok(own))?;
@@ -79,8 +85,12 @@ impl Numbers {
             return Err(ExchangeError::NewNumber);
         }
         send(channel, kind, &Drawn(own)).await?;
-        lock(&self.asked).keep(peer, (own, theirs));
-        Ok(words((me, own), (peer, theirs)))
+        Ok(Agreed { words: words((me, own), (peer, theirs)), numbers: (own, theirs) })
+    }
+
+    /// The other side has answered the question behind them, so it has kept its own.
+    pub(crate) fn keep(&self, peer: NodeId, agreed: &Agreed) {
+        lock(&self.asked).keep(peer, agreed.numbers);
     }
 
     /// The side that lets in, to which `first` was said.

@@ -321,18 +321,20 @@ async fn exchange(
         Some(code) => prove(&mut channel, question.me, code).await?,
         None => None,
     };
-    let mut words = String::new();
+    let mut agreed = None;
     let answer = match refused {
         Some(answer) => answer,
         None => {
             if question.ask.what == Wanted::Membership {
-                words = question.numbers.draw(&mut channel, question.me, KIND_DRAWN).await?;
+                agreed = Some(question.numbers.draw(&mut channel, question.me, KIND_DRAWN).await?);
             }
             pairing::send(&mut channel, KIND_ASK, &question.ask).await?;
             answer_of(channel.recv().await?)?
         }
     };
     let peer = channel.peer;
+    let words = agreed.as_ref().map_or_else(String::new, |agreed| agreed.words.clone());
+    agreed.iter().for_each(|agreed| question.numbers.keep(peer, agreed));
     // Only the other side's clean end waits for this; it lasts no longer than the channel.
     tokio::spawn(async move { drop(channel.finish().await) });
     Ok((peer, words, answer))
