@@ -20,7 +20,7 @@ const LOAD_MAX: Duration = Duration::from_secs(60);
 const GONE_MAX: Duration = Duration::from_millis(200);
 /// A step that reads a prompt while nobody decodes takes so long at most.
 const CHUNK_MAX: Duration = Duration::from_secs(1);
-/// How often it is tried: answers are drawn, and many end before their client has left; and a busy machine is slow.
+/// How often it is tried: answers are drawn, and many end before their client leaves; and machines are busy.
 const TRIES: u32 = 40;
 
 /// Tools, and thoughts that the template opens unless it is told not to.
