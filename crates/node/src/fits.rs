@@ -33,7 +33,7 @@ pub use words::{answer as answer_text, pages};
 use crate::cache::CacheRequest;
 use crate::config::NodeConfig;
 use crate::details::Details;
-use crate::heads::OutlineFolder;
+use crate::heads::HeadReader;
 use crate::{described, planning};
 
 /// Types that hub repositories have of most models, the largest first.
@@ -158,8 +158,8 @@ pub fn fit_one(
             let Reference::Hub(hub) = text.parse()? else {
                 return Err(ReferenceError::Unknown(text.to_owned()));
             };
-            let outline = OutlineFolder::new(data_dir)?;
-            fit_reference(cluster, &Client::new(settings?), &hub, outline.path(), cancel)?
+            let client = Client::new(settings?);
+            fit_reference(cluster, &mut HeadReader::new(&client, cancel, data_dir), &hub)?
         }
     };
     Ok(view(cluster, vec![model]))

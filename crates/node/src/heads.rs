@@ -5,12 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exo_formats::{ConfigError, Model, OpenError};
-use exo_hub::{Cancel, Client, Plan, PlannedFile, RepoCommit};
+use exo_hub::{Cancel, Client, Plan, PlannedFile};
 
 use crate::reference_error::ReferenceError;
 
@@ -22,12 +22,11 @@ const OUTLINES_MAX: usize = 64;
 const OUTLINES_KEPT: Duration = Duration::from_secs(3600);
 
 /// A folder for outlines, which goes with this value.
-#[derive(Debug)]
-pub struct OutlineFolder(PathBuf);
+struct OutlineFolder(PathBuf);
 
 impl OutlineFolder {
     /// A new one in the data folder. What a killed process left there is taken away after an hour.
-    pub fn new(data_dir: &Path) -> Result<Self, ReferenceError> {
+    fn new(data_dir: &Path) -> Result<Self, ReferenceError> {
         let all = data_dir.join("outlines");
         let disk = |source| ReferenceError::Disk { folder: all.display().to_string(), source };
         fs::create_dir_all(&all).map_err(disk)?;
@@ -48,8 +47,7 @@ impl OutlineFolder {
         Err(disk(ErrorKind::AlreadyExists.into()))
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
+    fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -62,61 +60,60 @@ impl Drop for OutlineFolder {
     }
 }
 
-/// Reads heads of files, up to a bound over all of them.
+/// How much of a model's files is read to open it.
+#[derive(Clone, Copy)]
+pub struct HeadBounds {
+    /// The first bytes of a GGUF file that are asked for; then twice as many until its head is whole.
+    pub first_bytes: u64,
+    /// Bytes that a reader reads in all.
+    pub bytes_max: u64,
+    /// Whether documents are left out that only whoever talks to a model needs: a vocabulary that is a file of
+    /// its own, and a licence.
+    pub is_shape_only: bool,
+}
+
+/// Reads heads of files, none of their bytes twice: who looks at a model before it is chosen and who then
+/// fetches it share one.
 pub struct HeadReader<'a> {
-    client: &'a Client,
-    cancel: &'a Cancel,
-    folder: &'a Path,
-    /// The first bytes of a GGUF file that are asked for.
-    first_bytes: u64,
-    bytes_max: u64,
-    left: u64,
-    /// Whether documents are left out that only whoever talks to a model needs.
-    is_shape_only: bool,
-    /// How far each file was read, by its name.
-    read: BTreeMap<String, u64>,
+    /// The hub.
+    pub client: &'a Client,
+    /// Ends what is asked of it.
+    pub cancel: &'a Cancel,
+    data_dir: &'a Path,
+    /// Once something was read.
+    folder: Option<OutlineFolder>,
+    /// Of all files together.
+    read_bytes: u64,
+    /// How far each file was read, by its path in the folder.
+    read: BTreeMap<PathBuf, u64>,
 }
 
 impl<'a> HeadReader<'a> {
-    /// Reads into a folder that is empty.
-    pub fn new(
-        client: &'a Client,
-        cancel: &'a Cancel,
-        folder: &'a Path,
-        first_bytes: u64,
-        bytes_max: u64,
-    ) -> Self {
-        let (left, read) = (bytes_max, BTreeMap::new());
-        Self { client, cancel, folder, first_bytes, bytes_max, left, is_shape_only: false, read }
-    }
-
-    /// Reads what says how large a model is and of which kind: no vocabulary that is a file of its own, and
-    /// no licence.
-    pub fn of_shape(self) -> Self {
-        Self { is_shape_only: true, ..self }
+    /// Reads into a temporary folder of the data folder.
+    pub fn new(client: &'a Client, cancel: &'a Cancel, data_dir: &'a Path) -> Self {
+        Self { client, cancel, data_dir, folder: None, read_bytes: 0, read: BTreeMap::new() }
     }
 
     /// The model of a plan, without weights.
-    pub fn open(&mut self, plan: &Plan) -> Result<Model, ReferenceError> {
-        let root = self.root(plan);
-        self.read.clear();
-        self.settle_heads(plan)?;
-        let mut wanted = self.first_bytes;
+    pub fn open(&mut self, plan: &Plan, bounds: HeadBounds) -> Result<Model, ReferenceError> {
+        let folder = self.folder_of(plan)?;
+        self.settle_heads(plan, bounds)?;
+        let mut wanted = bounds.first_bytes;
         loop {
             // Of a GGUF file nobody knows where its head ends before it is read.
             let mut is_more = false;
             for file in plan.files.iter().filter(|f| is_gguf(&f.name)) {
-                self.read_to(plan, file, wanted)?;
+                self.read_to(plan, file, wanted, bounds.bytes_max)?;
                 is_more |= wanted < file.size;
             }
-            match exo_formats::open(&plan.path(&root)) {
+            match exo_formats::open(&plan.path(self.root()?)) {
                 // Holes behind what was read can look like a description: what counts is that it ends before
                 // them.
                 Ok(model) if model.files.iter().all(|f| f.head_bytes <= wanted || !is_gguf(&f.name)) => {
                     return Ok(model);
                 }
                 Err(source)
-                    if !is_more || is_unknown_architecture(&source) || self.is_head_read(plan, &root) =>
+                    if !is_more || is_unknown_architecture(&source) || self.is_head_read(plan, &folder) =>
                 {
                     return Err(ReferenceError::Open {
                         reference: plan.reference.clone(),
@@ -129,70 +126,84 @@ impl<'a> HeadReader<'a> {
     }
 
     /// Whether enough was read of each file for what is wrong with the model to be so.
-    fn is_head_read(&self, plan: &Plan, root: &Path) -> bool {
-        let folder = plan.folder(root);
+    fn is_head_read(&self, plan: &Plan, folder: &Path) -> bool {
         plan.files.iter().filter(|file| is_gguf(&file.name)).all(|file| {
             let needed = exo_formats::gguf::head_bytes_needed(&folder.join(file.below()));
-            needed.is_some_and(|bytes| bytes <= self.read_bytes(&file.name))
+            needed.is_some_and(|bytes| bytes <= self.read_bytes(plan, file))
         })
     }
 
-    /// Where the files of a plan lie.
-    pub fn root(&self, plan: &Plan) -> PathBuf {
-        // That of a registry may be a digest.
-        self.folder.join(plan.choice.variant.label.replace(':', "-"))
+    /// Below which folder the files of plans lie.
+    fn root(&mut self) -> Result<&Path, ReferenceError> {
+        let folder = match self.folder.take() {
+            Some(folder) => folder,
+            None => OutlineFolder::new(self.data_dir)?,
+        };
+        Ok(self.folder.insert(folder).path())
     }
 
-    /// Reads on until a file is there up to this byte, or whole; what came.
-    pub fn read_to(&mut self, plan: &Plan, file: &PlannedFile, end: u64) -> Result<Vec<u8>, ReferenceError> {
-        let start = self.read_bytes(&file.name);
+    /// Where the files of a plan lie.
+    pub fn folder_of(&mut self, plan: &Plan) -> Result<PathBuf, ReferenceError> {
+        Ok(plan.folder(self.root()?))
+    }
+
+    /// Reads on until a file is there up to this byte, or whole.
+    pub fn read_to(
+        &mut self,
+        plan: &Plan,
+        file: &PlannedFile,
+        end: u64,
+        bytes_max: u64,
+    ) -> Result<(), ReferenceError> {
+        let start = self.read_bytes(plan, file);
         let end = end.min(file.size).max(start);
-        let bytes = self.read(file, plan.repo_commit(), (start, end))?;
+        let read_bytes = self.read_bytes.saturating_add(end - start);
+        if read_bytes > bytes_max {
+            return Err(ReferenceError::TooLarge { file: file.name.clone(), bytes_max });
+        }
+        let bytes = self.client.part(file, plan.repo_commit(), (start, end), self.cancel)?;
         self.write(plan, file, start, &bytes)?;
-        self.read.insert(file.name.clone(), end);
-        Ok(bytes)
+        self.read_bytes = read_bytes;
+        self.read.insert(path_below(plan, file), end);
+        Ok(())
     }
 
     /// How far a file was read.
-    pub fn read_bytes(&self, name: &str) -> u64 {
-        self.read.get(name).copied().unwrap_or(0)
+    pub fn read_bytes(&self, plan: &Plan, file: &PlannedFile) -> u64 {
+        self.read.get(&path_below(plan, file)).copied().unwrap_or(0)
     }
 
     /// Documents as a whole, and of safetensors files their heads, which say how long they are.
-    fn settle_heads(&mut self, plan: &Plan) -> Result<(), ReferenceError> {
+    fn settle_heads(&mut self, plan: &Plan, bounds: HeadBounds) -> Result<(), ReferenceError> {
         for file in plan.files.iter().filter(|f| !is_gguf(&f.name)) {
             let end = match file.name.ends_with(".safetensors") {
                 true => {
-                    let length = self.read_to(plan, file, 8)?;
-                    let length = length.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-                    length.saturating_add(8)
+                    self.read_to(plan, file, 8, bounds.bytes_max)?;
+                    let mut length = [0; 8];
+                    if file.size >= 8 {
+                        let path = self.folder_of(plan)?.join(file.below());
+                        let read = File::open(&path).and_then(|mut file| file.read_exact(&mut length));
+                        read.map_err(|source| disk(&path, source))?;
+                    }
+                    u64::from_le_bytes(length).saturating_add(8)
                 }
-                false if self.is_shape_only && is_for_talk(&file.name) => 0,
+                false if bounds.is_shape_only && is_for_talk(&file.name) => 0,
                 false => file.size,
             };
-            self.read_to(plan, file, end)?;
+            self.read_to(plan, file, end, bounds.bytes_max)?;
         }
         Ok(())
     }
 
-    fn read(
-        &mut self,
-        file: &PlannedFile,
-        at: Option<RepoCommit<'_>>,
-        (start, end): (u64, u64),
-    ) -> Result<Vec<u8>, ReferenceError> {
-        let bytes = end.saturating_sub(start);
-        self.left = self
-            .left
-            .checked_sub(bytes)
-            .ok_or_else(|| ReferenceError::TooLarge { file: file.name.clone(), bytes_max: self.bytes_max })?;
-        Ok(self.client.part(file, at, (start, end), self.cancel)?)
-    }
-
     /// Into a file of the right length, which is a hole elsewhere.
-    fn write(&self, plan: &Plan, file: &PlannedFile, start: u64, bytes: &[u8]) -> Result<(), ReferenceError> {
-        let root = self.root(plan);
-        let path = plan.folder(&root).join(file.below());
+    fn write(
+        &mut self,
+        plan: &Plan,
+        file: &PlannedFile,
+        start: u64,
+        bytes: &[u8],
+    ) -> Result<(), ReferenceError> {
+        let path = self.folder_of(plan)?.join(file.below());
         let write = || -> std::io::Result<()> {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)?;
@@ -201,8 +212,16 @@ impl<'a> HeadReader<'a> {
             out.set_len(file.size)?;
             exo_stdx::write_all_at(&out, bytes, start)
         };
-        write().map_err(|source| ReferenceError::Disk { folder: root.display().to_string(), source })
+        write().map_err(|source| disk(&path, source))
     }
+}
+
+fn path_below(plan: &Plan, file: &PlannedFile) -> PathBuf {
+    plan.relative_folder().join(file.below())
+}
+
+fn disk(path: &Path, source: std::io::Error) -> ReferenceError {
+    ReferenceError::Disk { folder: path.display().to_string(), source }
 }
 
 /// What is behind a head that was not read whole changes nothing of this.

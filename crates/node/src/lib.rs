@@ -78,6 +78,7 @@ pub use exo_accelerators::{DEMO_MODEL, Message as DeviceMessage};
 pub use exo_cluster::{Speculation, UnknownSpeculation};
 pub use exo_machine::Notice;
 pub use files::{DataDir, FilesError, RunningApi, running_api};
+pub use heads::HeadReader;
 pub use host::{Host, SystemHost};
 pub use log_capture::LogCapture;
 pub use logs::LogsError;

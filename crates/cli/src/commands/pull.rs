@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use exo_api::{ClusterView, HubToken, NodeStatus, PrunedView, PullRequest, VariantView};
 use exo_hub::{Cancel, Fetched, Kept, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
-use exo_node::{found_repo_view, repo_view};
+use exo_node::{HeadReader, found_repo_view, repo_view};
 use exo_store::{CachedModel, DiskBudget, Store};
 use serde_json::json;
 
@@ -283,7 +283,7 @@ fn fetch_here(
     let needed_bytes = plan.have(&options.root, &copies).missing_bytes;
     if plan.missing_bytes(&options.root) == plan.bytes() {
         let data_dir = options.root.parent().unwrap_or(&options.root);
-        exo_node::check_opens(data_dir, &client, &plan, needed_bytes, cancel)?;
+        exo_node::check_opens(&mut HeadReader::new(&client, cancel, data_dir), &plan, needed_bytes)?;
     }
     let room = budget.take(needed_bytes)?;
     plan.link_unchanged(&options.root, &copies);

@@ -16,6 +16,7 @@ use super::register::{check_opens, register};
 use super::saved::SavedPull;
 use super::updates::Older;
 use crate::fits::{self, FitsCluster};
+use crate::heads::HeadReader;
 use crate::hub_bytes::TOKEN_MAX;
 use crate::library::room::Taken;
 use crate::library_error::LibraryError;
@@ -231,8 +232,9 @@ impl Pull {
             return Ok(here);
         }
         let client = Client::new(settings.clone());
+        let mut heads = HeadReader::new(&client, cancel, &shared.data_dir);
         let older = self.older(shared)?;
-        let plan = match self.plan(shared, &client, older.as_ref(), cancel) {
+        let plan = match self.plan(shared, &mut heads, older.as_ref()) {
             // Without a line what is here of yesterday is what there is; not for a download that has begun:
             // it waits.
             Err(ReferenceError::Hub(error))
@@ -245,7 +247,7 @@ impl Pull {
         };
         self.show(shared, |view| view.state = PullState::Fetching);
         if self.request.layers_only && !plan.is_here(&options.root) {
-            let registered = match register(&shared.library, &shared.data_dir, &client, &plan, cancel) {
+            let registered = match register(&shared.library, &shared.data_dir, &mut heads, &plan) {
                 Err(ReferenceError::Hub(error @ HubError::Lacks { .. })) if self.request.to_run => {
                     let error = chain(&error);
                     tracing::warn!(reference = plan.reference, error, "this machine fetches the whole model");
@@ -257,7 +259,7 @@ impl Pull {
                 registered => Some(registered?),
             };
             let Some((known, is_new)) = registered else {
-                return self.fetch_whole(shared, (&client, &plan, &options), older.as_ref(), cancel);
+                return self.fetch_whole(shared, &mut heads, (&plan, &options), older.as_ref());
             };
             shared.library.hub().use_settings(known.id, settings);
             shared.library.store().asked_for(known.id, &plan.reference).map_err(|source| {
@@ -266,22 +268,23 @@ impl Pull {
             })?;
             return Ok(Brought::Known { known, is_new });
         }
-        self.fetch_whole(shared, (&client, &plan, &options), older.as_ref(), cancel)
+        self.fetch_whole(shared, &mut heads, (&plan, &options), older.as_ref())
     }
 
     fn fetch_whole(
         &self,
         shared: &Shared,
-        (client, plan, options): (&Client, &Plan, &PullOptions),
+        heads: &mut HeadReader<'_>,
+        (plan, options): (&Plan, &PullOptions),
         older: Option<&Older>,
-        cancel: &Cancel,
     ) -> Result<Brought, ReferenceError> {
+        let (client, cancel) = (heads.client, heads.cancel);
         let mut copies = plan.copies(&options.root);
         copies.extend(older.and_then(Older::files));
         let needed_bytes = plan.have(&options.root, &copies).missing_bytes;
         // Another attempt has read it already.
         if plan.missing_bytes(&options.root) == plan.bytes() {
-            check_opens(&shared.data_dir, client, plan, needed_bytes, cancel)?;
+            check_opens(heads, plan, needed_bytes)?;
         }
         let mut room = self.take_room(shared, needed_bytes, cancel)?;
         let linked = plan.link_unchanged(&options.root, &copies);
@@ -384,14 +387,14 @@ impl Pull {
     fn plan(
         &self,
         shared: &Shared,
-        client: &Client,
+        heads: &mut HeadReader<'_>,
         older: Option<&Older>,
-        cancel: &Cancel,
     ) -> Result<Plan, ReferenceError> {
         if let Some(plan) = self.lock().plan.clone() {
             return Ok(plan);
         }
         self.show(shared, |view| view.state = PullState::Resolving);
+        let (client, cancel) = (heads.client, heads.cancel);
         let mut plan = match older {
             Some(older) => exo_hub::resolve_again(client, &older.origin, self.commit(), cancel)?,
             None => match self.pinned_reference() {
@@ -399,7 +402,7 @@ impl Pull {
                     if self.request.to_run && hub.names_no_type() && shared.knows_devices() =>
                 {
                     let cluster = FitsCluster::seen(&shared.view.borrow(), &shared.config);
-                    match fits::choose_fitting(&cluster, client, &hub, &shared.data_dir, cancel) {
+                    match fits::choose_fitting(&cluster, heads, &hub) {
                         // Files in many parts: their sizes have to do.
                         Err(ReferenceError::TooLarge { .. }) => {
                             exo_hub::resolve(client, &Reference::Hub(hub), shared.memory().as_ref(), cancel)?

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use exo_hub::{Cancel, Client, HubError, Plan, PlannedFile};
+use exo_hub::{HubError, Plan, PlannedFile};
 use exo_store::{ChunkRef, HubFile, HubSource, Manifest, ModelRecord};
 
-use crate::heads::{HeadReader, OutlineFolder};
+use crate::heads::{HeadBounds, HeadReader};
 use crate::library::Library;
 use crate::reference_error::ReferenceError;
 
@@ -21,33 +21,31 @@ const FIRST_PART: u64 = 16;
 pub fn register(
     library: &Library,
     data_dir: &Path,
-    client: &Client,
+    heads: &mut HeadReader<'_>,
     plan: &Plan,
-    cancel: &Cancel,
 ) -> Result<(ModelRecord, bool), ReferenceError> {
     let commit = plan.commit.clone().ok_or_else(|| no_digest(plan, "the address"))?;
-    let outline = OutlineFolder::new(data_dir)?;
     let largest = plan.files.iter().map(|f| f.size).max().unwrap_or(0);
-    let first = (largest / FIRST_PART).clamp(FIRST_BYTES.0, FIRST_BYTES.1);
-    let mut reader = HeadReader::new(client, cancel, outline.path(), first, BYTES_MAX);
-    let model = reader.open(plan)?;
+    let first_bytes = (largest / FIRST_PART).clamp(FIRST_BYTES.0, FIRST_BYTES.1);
+    let model = heads.open(plan, HeadBounds { first_bytes, bytes_max: BYTES_MAX, is_shape_only: false })?;
     let chunk_bytes =
         Manifest::usual_chunk_bytes(model.files.iter().fold(0, |sum, f| sum.saturating_add(f.len)));
-    let (mut files, mut heads, mut read) = (Vec::new(), Vec::new(), Vec::new());
-    let folder = plan.folder(&reader.root(plan));
+    let (mut files, mut hashes, mut read) = (Vec::new(), Vec::new(), Vec::new());
+    let folder = heads.folder_of(plan)?;
     for file in &model.files {
         let planned = plan.files.iter().find(|p| folder.join(p.below()) == file.path);
         let planned = planned.ok_or_else(|| no_digest(plan, &file.name))?;
         let count = file.head_bytes.div_ceil(chunk_bytes.into());
-        reader.read_to(plan, planned, count * u64::from(chunk_bytes))?;
+        heads.read_to(plan, planned, count * u64::from(chunk_bytes), BYTES_MAX)?;
         // What was read of it beyond its head is kept, too.
-        let bytes = read_head(&file.path, reader.read_bytes(&planned.name), plan)?;
+        let bytes = read_head(&file.path, heads.read_bytes(plan, planned), plan)?;
         let is_whole = bytes.len() as u64 == file.len;
         let chunks: Vec<&[u8]> = bytes
             .chunks(chunk_bytes as usize)
             .filter(|chunk| is_whole || chunk.len() == chunk_bytes as usize)
             .collect();
-        heads.push(chunks.iter().take(count as usize).map(|chunk| *blake3::hash(chunk).as_bytes()).collect());
+        hashes
+            .push(chunks.iter().take(count as usize).map(|chunk| *blake3::hash(chunk).as_bytes()).collect());
         read.push(chunks.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
         files.push(hub_file(plan, planned, file.head_bytes == file.len)?);
     }
@@ -57,7 +55,7 @@ pub fn register(
         folder: data_dir.display().to_string(),
         source: std::io::Error::other(error),
     };
-    let manifest = Manifest::of_hub(&model, hub, heads).map_err(|e| disk(e.to_string()))?;
+    let manifest = Manifest::of_hub(&model, hub, hashes).map_err(|e| disk(e.to_string()))?;
     let is_new = library.store().record(manifest.root()).is_err();
     let partial = library.store().prepare(&manifest).map_err(|e| disk(e.to_string()))?;
     for (file, chunks) in read.into_iter().enumerate() {
@@ -78,17 +76,15 @@ const CHECK_BYTES_MAX: u64 = 128 << 20;
 /// Whether exo opens the model of a plan, by the heads of its files: before tens of gigabytes come that
 /// nothing runs. Where that cannot be found out it is not refused. Blocks.
 pub fn check_opens(
-    data_dir: &Path,
-    client: &Client,
+    heads: &mut HeadReader<'_>,
     plan: &Plan,
     missing_bytes: u64,
-    cancel: &Cancel,
 ) -> Result<(), ReferenceError> {
     if missing_bytes < CHECKED_BYTES_MIN {
         return Ok(());
     }
-    let outline = OutlineFolder::new(data_dir)?;
-    match HeadReader::new(client, cancel, outline.path(), FIRST_BYTES.1, CHECK_BYTES_MAX).open(plan) {
+    let bounds = HeadBounds { first_bytes: FIRST_BYTES.1, bytes_max: CHECK_BYTES_MAX, is_shape_only: false };
+    match heads.open(plan, bounds) {
         Err(error @ (ReferenceError::Open { .. } | ReferenceError::Hub(HubError::Cancelled))) => Err(error),
         Err(error) => {
             let error = exo_accelerators::chain(&error);

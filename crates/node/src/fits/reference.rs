@@ -4,34 +4,27 @@
 //! A skeleton of the model is made in a temporary folder: files of the right length that are holes behind
 //! their heads, so that `formats` opens them as it opens any model. No weights are fetched.
 
-use std::path::Path;
-
 use exo_api::fits::{FitVerdict, FitView};
-use exo_hub::{Cancel, Client, HubReference, Plan, Snapshot, Variant};
+use exo_hub::{HubReference, Plan, Snapshot, Variant};
 
 use super::{FitsCluster, SizedModel, judge};
-use crate::heads::{HeadReader, OutlineFolder};
+use crate::heads::{HeadBounds, HeadReader};
 use crate::planning;
 use crate::reference_error::ReferenceError;
 
-/// Bytes that are read of a hub for one reference.
-const BYTES_MAX: u64 = 20 << 20;
-/// The first bytes of a file that are asked for, and then twice as many until its head is whole: whoever
-/// fetches the model reads them once more.
-const FIRST_BYTES: u64 = 64 << 10;
+/// What is read of a hub for one reference.
+const BOUNDS: HeadBounds = HeadBounds { first_bytes: 64 << 10, bytes_max: 20 << 20, is_shape_only: true };
 /// Types of a repository whose heads are read. The others differ in the bytes of their files.
 const READ_MAX: usize = 2;
 
-/// Whether a model of a hub fits. `folder` is empty and its content can be thrown away afterwards. Blocks.
+/// Whether a model of a hub fits. Blocks.
 pub fn fit_reference(
     cluster: &FitsCluster,
-    client: &Client,
+    heads: &mut HeadReader<'_>,
     hub: &HubReference,
-    folder: &Path,
-    cancel: &Cancel,
 ) -> Result<FitView, ReferenceError> {
-    let snapshot = client.snapshot(hub, cancel)?;
-    let (tried, _) = look(cluster, (client, cancel), hub, &snapshot, folder)?;
+    let snapshot = heads.client.snapshot(hub, heads.cancel)?;
+    let (tried, _) = look(cluster, heads, hub, &snapshot)?;
     let Some((plan, _)) = tried.last() else {
         let summary = "the repository has no model of a type that exo computes with".to_owned();
         return Ok(FitView { summary, ..empty(hub, &snapshot.licence) });
@@ -53,17 +46,14 @@ pub fn fit_reference(
 /// fetched. Blocks.
 pub fn choose_fitting(
     cluster: &FitsCluster,
-    client: &Client,
+    heads: &mut HeadReader<'_>,
     hub: &HubReference,
-    data_dir: &Path,
-    cancel: &Cancel,
 ) -> Result<Plan, ReferenceError> {
-    let snapshot = client.snapshot(hub, cancel)?;
-    let outline = OutlineFolder::new(data_dir)?;
-    let (mut tried, is_fitting) = look(cluster, (client, cancel), hub, &snapshot, outline.path())?;
+    let snapshot = heads.client.snapshot(hub, heads.cancel)?;
+    let (mut tried, is_fitting) = look(cluster, heads, hub, &snapshot)?;
     // Why there is none is said by who chooses among all.
     let Some((mut plan, model)) = tried.pop() else {
-        return Ok(exo_hub::plan_of(client, hub, &snapshot, None, cancel)?);
+        return Ok(exo_hub::plan_of(heads.client, hub, &snapshot, None, heads.cancel)?);
     };
     if is_fitting {
         plan.choice.reason = "the largest that fits the memory that is free now".to_owned();
@@ -82,21 +72,19 @@ pub fn choose_fitting(
 /// does.
 fn look(
     cluster: &FitsCluster,
-    (client, cancel): (&Client, &Cancel),
+    heads: &mut HeadReader<'_>,
     hub: &HubReference,
     snapshot: &Snapshot,
-    folder: &Path,
 ) -> Result<(Vec<(Plan, SizedModel)>, bool), ReferenceError> {
-    let mut reader = HeadReader::new(client, cancel, folder, FIRST_BYTES, BYTES_MAX).of_shape();
     let (mut tried, mut is_fitting) = (Vec::<(Plan, SizedModel)>::new(), false);
     for one in candidates(cluster, hub, snapshot) {
-        let plan = exo_hub::plan_of(client, &one, snapshot, None, cancel)?;
+        let plan = exo_hub::plan_of(heads.client, &one, snapshot, None, heads.cancel)?;
         if !plan.choice.variant.is_supported {
             break;
         }
         let model = match tried.last() {
             Some((_, before)) if tried.len() >= READ_MAX => before.scaled(&plan),
-            before => match (reader.open(&plan), before) {
+            before => match (heads.open(&plan, BOUNDS), before) {
                 // A second description does not fit into what is read: the first one says enough.
                 (Err(ReferenceError::TooLarge { .. }), Some((_, before))) => before.scaled(&plan),
                 (opened, _) => sized(cluster, &plan, &opened?),

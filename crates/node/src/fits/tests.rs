@@ -9,6 +9,8 @@ use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, KvDType, NodeId,
 use exo_hub::{Cancel, Client, Reference, Settings};
 use exo_mock_hub::{MockHub, Repository};
 
+use crate::heads::HeadReader;
+
 use super::{FitsCluster, ReferenceError, choose_fitting, find_known, fit_catalogue, fit_known, fit_one};
 
 /// `name=GIB@GB_PER_S`, one device each.
@@ -179,7 +181,9 @@ fn what_is_to_run_is_chosen_by_the_memory_that_is_free_and_refused_where_nothing
         let mut laptop = cluster("laptop=16@40", 256);
         laptop.devices[0].device.memory_free_bytes = free_bytes;
         laptop.devices[0].device.memory_total_bytes = total_bytes;
-        choose_fitting(&laptop, &client, &repo, folder.path(), &Cancel::default())
+        let cancel = Cancel::default();
+        let mut heads = HeadReader::new(&client, &cancel, folder.path());
+        choose_fitting(&laptop, &mut heads, &repo)
     };
     let large = choose(8 << 30, 16 << 30).unwrap();
     assert_eq!(large.files[0].name, "m-Q8_0.gguf", "{}", large.choice.reason);
