@@ -9,6 +9,8 @@ use crate::HubError;
 /// Chunks that wait to be synchronised, before fetchers wait for the disk: what a power cut costs beside
 /// those in flight.
 const UNSYNCED_MAX: usize = 8;
+/// What is taken of another's claim: of less, most is on its way already and would come twice.
+const TAKEN_BYTES_MIN: u64 = 1 << 20;
 /// Bytes that one request asks for: few requests, and still enough left to share.
 const RUN_BYTES_MAX: u64 = 64 << 20;
 
@@ -105,7 +107,8 @@ impl Work {
             return None;
         }
         if state.claims[fetcher].is_none() {
-            state.claims[fetcher] = state.missing_run().or_else(|| state.half_of_another());
+            let taken_min = u32::try_from(TAKEN_BYTES_MIN.div_ceil(self.chunk_bytes)).unwrap_or(u32::MAX);
+            state.claims[fetcher] = state.missing_run().or_else(|| state.half_of_another(taken_min));
         }
         state.claims[fetcher]
     }
@@ -294,14 +297,15 @@ impl State {
         Some((first as u32, (first + run) as u32))
     }
 
-    /// At the end of a file, who is done takes half of what the slowest still has to fetch.
-    fn half_of_another(&mut self) -> Option<Claim> {
+    /// At the end of a file, who is done takes half of what the slowest still has to fetch, if that is so many
+    /// chunks.
+    fn half_of_another(&mut self, taken_min: u32) -> Option<Claim> {
         let longest = self.claims.iter_mut().flatten().max_by_key(|(next, end)| end - next)?;
         let (next, end) = *longest;
-        if end - next < 2 {
+        let middle = next + (end - next).div_ceil(2);
+        if end - middle < taken_min {
             return None;
         }
-        let middle = next + (end - next).div_ceil(2);
         longest.1 = middle;
         Some((middle, end))
     }
@@ -338,6 +342,20 @@ mod tests {
         );
         work.hold(&work.unsynced());
         assert_eq!(work.held_bytes(), CHUNK_BYTES * 8);
+    }
+
+    #[test]
+    fn a_few_small_chunks_of_another_are_left_to_it() {
+        let chunk_bytes = TAKEN_BYTES_MIN / 16;
+        let taken = |chunks: u64| {
+            let work = Work::new(chunk_bytes * chunks, chunk_bytes, std::iter::empty(), 2);
+            work.set_fetchers(1);
+            assert_eq!(work.claim(0), Some((0, chunks as u32)));
+            work.set_fetchers(2);
+            work.claim(1)
+        };
+        assert_eq!(taken(32), Some((16, 32)));
+        assert_eq!(taken(31), None);
     }
 
     #[test]
