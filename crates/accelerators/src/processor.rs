@@ -17,6 +17,9 @@ const BACKEND: &str = "cpu";
 /// The planner takes what is older for stale.
 const FRESH_S: u64 = 24 * 3600;
 
+/// A processor is measured with so much memory whatever it may take for models: a quarter of it are weights.
+const MEASURING_BYTES_MIN: u64 = 256 << 20;
+
 /// How models would use the processor: what its rates depend on.
 #[derive(Clone, Default, Debug)]
 pub struct ProcessorOptions {
@@ -30,9 +33,11 @@ pub struct ProcessorOptions {
     pub share: ComputeShare,
     /// Weights are used from their file.
     pub mmap: bool,
+    /// Memory that they may take; `None` for all that is free.
+    pub memory_max_bytes: Option<u64>,
 }
 
-/// From the registry of a data folder, else measured now, about half a second, and kept. `None` if it cannot
+/// From the registry of a data folder, else measured now, about a second, and kept. `None` if it cannot
 /// be measured: then any accelerator counts as faster.
 pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
     known_rates(data_dir, options).filter(|_| is_fresh(data_dir)).or_else(|| {
@@ -63,7 +68,7 @@ pub fn known_types(data_dir: &Path, options: &ProcessorOptions) -> Vec<TypeRates
     types.into_iter().map(type_rates).collect()
 }
 
-/// Measures those of `wanted` that are not known, or have been for too long, half a second each, and keeps
+/// Measures those of `wanted` that are not known, or have been for too long, a second each, and keeps
 /// them: all that is known then. What cannot be measured, or not alone on this machine, stays as it was.
 /// Blocks, and waits for its turn among the processes of it.
 pub fn measure_types(data_dir: &Path, options: &ProcessorOptions, wanted: &[DType]) -> Vec<TypeRates> {
@@ -124,7 +129,7 @@ fn type_rates((dtype, known): (DType, KnownType)) -> TypeRates {
 
 fn measure_type(options: &ProcessorOptions, dtype: DType) -> Option<KnownType> {
     match measure(options, dtype) {
-        Ok((Calibration { read_bytes_per_s, flops_per_s }, true)) => {
+        Ok((Calibration { read_bytes_per_s, flops_per_s, .. }, true)) => {
             tracing::info!(target: "events::device", ?dtype, read_bytes_per_s, flops_per_s, "a type of weights was measured");
             Some(KnownType { read_bytes_per_s, flops_per_s, measured_unix_s: exo_stdx::unix_s() })
         }
@@ -172,7 +177,11 @@ fn driver(options: &ProcessorOptions) -> String {
         share => format!(" for {share} of the time"),
     };
     let from = if options.mmap { " from files" } else { "" };
-    format!("exo {VERSION}, {}, {threads} threads{cores}{share}{from}", isa.name())
+    let within = match options.memory_max_bytes {
+        Some(bytes) => format!(" within {bytes} bytes"),
+        None => String::new(),
+    };
+    format!("exo {VERSION}, {}, {threads} threads{cores}{share}{from}{within}", isa.name())
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -186,9 +195,11 @@ enum MeasureError {
 /// What it can do, and whether with weights where models have them: they stay where they are while memory is
 /// short.
 fn measure(options: &ProcessorOptions, dtype: DType) -> Result<(Calibration, bool), MeasureError> {
-    let ProcessorOptions { threads, cores, isa, share, mmap } = options.clone();
-    let device: Arc<dyn Device> =
-        CpuDevice::open(CpuOptions { threads, cores, isa, share, mmap, ..CpuOptions::default() })?;
+    let ProcessorOptions { threads, cores, isa, share, mmap, memory_max_bytes } = options.clone();
+    let memory_limit_bytes = memory_max_bytes.map(|bytes| bytes.max(MEASURING_BYTES_MIN));
+    let options =
+        CpuOptions { threads, cores, isa, share, mmap, memory_limit_bytes, ..CpuOptions::default() };
+    let device: Arc<dyn Device> = CpuDevice::open(options)?;
     let rates = exo_device::calibrate_type(&*device, dtype)?;
     Ok((rates, device.residence().mapped_because.is_none()))
 }
@@ -199,6 +210,7 @@ fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {
         driver: driver(options),
         read_bytes_per_s: Some(rates.read_bytes_per_s),
         flops_per_s: Some(rates.flops_per_s),
+        is_of_cache: rates.is_of_cache,
         verified_unix_s: Some(now),
         ..Known::default()
     };

@@ -202,7 +202,7 @@ impl Found {
     /// What it can do, if that is known.
     pub fn rates(&self) -> Option<Calibration> {
         let (read_bytes_per_s, flops_per_s) = (self.told.read_bytes_per_s?, self.told.flops_per_s?);
-        Some(Calibration { read_bytes_per_s, flops_per_s })
+        Some(Calibration { read_bytes_per_s, flops_per_s, is_of_cache: false })
     }
 
     /// Adds what the system knows of the card that is not known yet.
@@ -333,7 +333,7 @@ impl Examiner<'_> {
         }
         if self.ask.measure && found.rates().is_none() {
             let began = Instant::now();
-            if let Ok(Calibration { read_bytes_per_s, flops_per_s }) = exo_device::calibrate(&*device) {
+            if let Ok(Calibration { read_bytes_per_s, flops_per_s, .. }) = exo_device::calibrate(&*device) {
                 found.told.read_bytes_per_s = Some(read_bytes_per_s);
                 found.told.flops_per_s = Some(flops_per_s);
             }

@@ -1,20 +1,39 @@
 //! How fast a device computes, measured through the contract: any backend, no special case.
+//!
+//! A decode step reads each weight once, so a model that is larger than the last cache comes from memory in
+//! every step. What decode is measured with is therefore larger than that cache, too.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exo_backend::{
     AllocError, Alone, CancelToken, Device, Element, Op, Program, Recording, Rows, RunError, RunShape,
     Stream, WeightError,
 };
-use exo_types::{DType, TensorView};
+use exo_types::{DType, DeviceKind, TensorView};
 
+use crate::processor::last_cache_bytes;
 use crate::sustained::seconds_per_pass;
 
-/// Inputs of the measured matrix.
+/// Inputs of a measured matrix.
 const COLS: usize = 2048;
-/// Of weights that are read once: more than most caches hold.
-const WEIGHT_BYTES: u64 = 68 << 20;
+/// Of each matrix that decode is measured with.
+const MATRIX_BYTES: u64 = 32 << 20;
+/// Of all these together, in times of the last cache. A cache that replaces lines at random still holds a
+/// fifth of what is read in a circle of twice its size.
+const CACHE_FACTOR: u64 = 2;
+/// Of all together at least, whatever the cache: shorter passes are mostly waking threads.
+const WEIGHT_BYTES_MIN: u64 = 2 * MATRIX_BYTES;
+/// Of all together at most: twice what the last caches of servers hold.
+const WEIGHT_BYTES_MAX: u64 = 1 << 30;
+/// Of the memory that is free, the part that may be measured with.
+const MEMORY_PART: u64 = 4;
+/// The last cache where nothing names it, and that of cards: what the largest for desktops have (AMD X3D
+/// 128 MiB, Apple Ultra 96; Radeon RX 6900 128, GeForce RTX 5090 96).
+const CACHE_BYTES_USUAL: u64 = 128 << 20;
+/// After which no further matrix is made.
+const MAKING_MAX: Duration = Duration::from_millis(500);
 /// Rows of a prefill chunk.
 const TOKENS: usize = 64;
 /// Outputs of the matrix that measures arithmetic: small enough to run several times.
@@ -29,19 +48,22 @@ const PREFILL_WINDOW: Duration = Duration::from_millis(100);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Measured rates of one device.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Calibration {
     /// Bytes of weights, as stored, read per second in a decode step: what decode speed follows from.
     pub read_bytes_per_s: f64,
     /// Multiply-adds times two per second in a prefill chunk.
     pub flops_per_s: f64,
+    /// The last cache held all that decode was measured with, for lack of memory or time, and the device may
+    /// hold more: larger models are read more slowly.
+    pub is_of_cache: bool,
 }
 
 /// A device could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrationError {
-    /// No memory for the matrices (about 73 MiB).
+    /// No memory for the matrices (at least 37 MiB).
     #[error("no memory to measure with")]
     Alloc(#[from] AllocError),
     /// The device did not take the matrix.
@@ -57,22 +79,35 @@ pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
     calibrate_type(device, DType::Q8_0)
 }
 
-/// Measures `device` with a matrix of this type: one row against 68 MiB, then a chunk of rows against a
-/// smaller one. Takes about 400 ms on a device that is not much slower than a laptop, and never more than
-/// four runs past that.
+/// Measures `device` with matrices of this type: one row against twice what the last cache holds, then a
+/// chunk of rows against a matrix that is read often. Takes about a second on a device that is not much
+/// slower than a laptop, and never more than four runs past that.
 pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, CalibrationError> {
-    let rows = (WEIGHT_BYTES / row_bytes(dtype)) as usize;
-    let decode = Bench::new(device, dtype, rows, 1)?;
+    let cache_bytes = match device.facts().kind {
+        DeviceKind::Cpu | DeviceKind::IntegratedGpu => last_cache_bytes(Path::new("/")),
+        DeviceKind::DiscreteGpu => None,
+    };
+    let cache_bytes = cache_bytes.unwrap_or(CACHE_BYTES_USUAL);
+    let memory = device.memory();
+    let rows = (MATRIX_BYTES / row_bytes(dtype)) as usize;
+    let decode = Bench::new(device, dtype, rows, 1, weight_bytes(cache_bytes, memory.free_bytes))?;
     let seconds = decode.run(device, DECODE_WINDOW)?;
     let read_bytes_per_s = decode.weight_bytes as f64 / seconds;
+    let is_of_cache = decode.weight_bytes <= cache_bytes && cache_bytes < memory.total_bytes;
     drop(decode);
-    let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS)?;
+    let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS, 1)?;
     let seconds = prefill.run(device, PREFILL_WINDOW)?;
     let flops_per_s = (2 * COLS * ROWS_SMALL * TOKENS) as f64 / seconds;
-    Ok(Calibration { read_bytes_per_s, flops_per_s })
+    Ok(Calibration { read_bytes_per_s, flops_per_s, is_of_cache })
 }
 
-/// One matrix product, ready to run.
+/// Of the weights that decode is measured with.
+fn weight_bytes(cache_bytes: u64, memory_free_bytes: u64) -> u64 {
+    let beyond = cache_bytes.saturating_mul(CACHE_FACTOR).clamp(WEIGHT_BYTES_MIN, WEIGHT_BYTES_MAX);
+    beyond.min(memory_free_bytes / MEMORY_PART)
+}
+
+/// Matrix products, ready to run.
 struct Bench {
     program: Box<dyn Program>,
     tokens: usize,
@@ -80,24 +115,36 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(device: &dyn Device, dtype: DType, rows: usize, tokens: usize) -> Result<Self, CalibrationError> {
-        let bytes = matrix(row_bytes(dtype) as usize * rows);
-        let weight_bytes = bytes.len() as u64;
-        let weight = device.weight(&TensorView {
-            name: "calibration".to_owned(),
-            dtype,
-            rows: rows as u64,
-            cols: COLS as u64,
-            range: 0..bytes.len(),
-            source: Arc::new(bytes),
-        })?;
+    /// With as many matrices as `all_bytes` are, one at least; fewer where making them takes too long.
+    fn new(
+        device: &dyn Device,
+        dtype: DType,
+        rows: usize,
+        tokens: usize,
+        all_bytes: u64,
+    ) -> Result<Self, CalibrationError> {
         let x = device.buffer(Element::F32, tokens * COLS)?;
         let out = device.buffer(Element::F32, tokens * rows)?;
         let mut stream = device.stream()?;
         let ramp: Vec<f32> = (0..tokens * COLS).map(|i| (i % 17) as f32 - 8.0).collect();
         stream.upload_f32(&x, 0, &ramp)?;
         stream.synchronize(DEADLINE)?;
-        let ops = vec![Op::MatMul { weight, bias: None, x, out, rows: Rows::Tokens }];
+        let (bytes, start) = (matrix(row_bytes(dtype) as usize * rows), Instant::now());
+        let (mut ops, mut weight_bytes) = (Vec::new(), 0);
+        while ops.is_empty() || (weight_bytes < all_bytes && start.elapsed() < MAKING_MAX) {
+            let weight = device.weight(&TensorView {
+                name: "calibration".to_owned(),
+                dtype,
+                rows: rows as u64,
+                cols: COLS as u64,
+                range: 0..bytes.len(),
+                // A device that reads weights where they are must not find all of them in one place.
+                source: Arc::new(bytes.clone()),
+            })?;
+            weight_bytes += bytes.len() as u64;
+            let (x, out) = (x.clone(), out.clone());
+            ops.push(Op::MatMul { weight, bias: None, x, out, rows: Rows::Tokens });
+        }
         Ok(Self { program: device.compile(Recording { ops })?, tokens, weight_bytes })
     }
 
@@ -139,6 +186,16 @@ mod tests {
         let floats = bytes.windows(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
         assert!(floats.into_iter().all(f32::is_normal));
         assert!((0..8).all(|low| bytes.contains(&(0x28 | low))), "values of several sizes");
+    }
+
+    #[test]
+    fn what_is_read_exceeds_the_last_cache_within_the_memory() {
+        let mib = |cache: u64, free: u64| weight_bytes(cache << 20, free << 20) >> 20;
+        assert_eq!(mib(8, 16 << 10), 64, "a laptop");
+        assert_eq!(mib(128, 16 << 10), 256);
+        assert_eq!(mib(480, 16 << 10), 960, "a server");
+        assert_eq!(mib(1152, 512 << 10), 1024, "what takes too long is said");
+        assert_eq!(mib(480, 300), 75, "so is what does not fit");
     }
 
     #[test]

@@ -24,6 +24,12 @@ pub fn processor_name(root: &Path) -> Option<String> {
     system::name(root).filter(|name| !name.is_empty())
 }
 
+/// What the last caches of the processors this process may use hold together; `None` where the system does
+/// not say. `root` is where `/sys` is on Linux.
+pub(crate) fn last_cache_bytes(root: &Path) -> Option<u64> {
+    system::last_cache_bytes(root).filter(|bytes| *bytes > 0)
+}
+
 /// Operating system and architecture, for example `linux-x86_64`.
 pub fn platform() -> String {
     format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH)

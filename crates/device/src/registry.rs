@@ -35,8 +35,8 @@ const DEVICES_MAX: usize = 64;
 const TEXT_CHARS_MAX: usize = 200;
 /// How long a quarantine lasts: what made a card fail may have been a passing thing.
 pub const QUARANTINE_S: u64 = 6 * 3600;
-/// Four others that measure a processor for half a second each.
-const MEASURING_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Four others that measure a processor for about a second each.
+const MEASURING_WAIT_MAX: Duration = Duration::from_secs(5);
 /// By how much a clock is set back at most where it was right.
 const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 /// Of the reason for a quarantine.
@@ -82,6 +82,9 @@ pub struct Known {
     pub read_bytes_per_s: Option<f64>,
     /// What it computes per second.
     pub flops_per_s: Option<f64>,
+    /// Whether the first of them is what the last cache gives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_of_cache: bool,
     /// The same two for other types of weights than Q8_0.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_type: BTreeMap<DType, KnownType>,
@@ -255,7 +258,7 @@ impl Registry {
     pub fn calibration(&self, card: &Identity, backend: &str, driver: &str) -> Option<Calibration> {
         let known = self.known(card, backend).filter(|known| known.driver == clip(driver))?;
         let (read_bytes_per_s, flops_per_s) = (known.read_bytes_per_s?, known.flops_per_s?);
-        Some(Calibration { read_bytes_per_s, flops_per_s })
+        Some(Calibration { read_bytes_per_s, flops_per_s, is_of_cache: known.is_of_cache })
     }
 
     /// The same of other types of weights.
@@ -353,6 +356,7 @@ impl Registry {
             known.memory_bytes = known.memory_bytes.or(before.memory_bytes);
             known.read_bytes_per_s = known.read_bytes_per_s.or(before.read_bytes_per_s);
             known.flops_per_s = known.flops_per_s.or(before.flops_per_s);
+            known.is_of_cache |= before.is_of_cache;
             known.verified_unix_s = known.verified_unix_s.or(before.verified_unix_s);
         }
         known.by_type.retain(|_, rates| rates.is_plausible());
@@ -405,6 +409,7 @@ pub fn calibrated(
             known.memory_bytes = Some(device.memory().total_bytes);
             known.read_bytes_per_s = Some(calibration.read_bytes_per_s).filter(|rate| is_rate(*rate));
             known.flops_per_s = Some(calibration.flops_per_s).filter(|rate| is_rate(*rate));
+            known.is_of_cache = calibration.is_of_cache;
         }
     });
     let warning = match changed {

@@ -86,6 +86,7 @@ pub fn processor_options(config: &NodeConfig) -> ProcessorOptions {
         isa: config.cpu_isa,
         share: config.compute_share,
         mmap: config.mmap,
+        memory_max_bytes: config.memory_max_bytes,
     }
 }
 
@@ -137,16 +138,20 @@ pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure
     facts.memory_total_bytes = limit;
     facts.memory_free_bytes = probed.memory_free_bytes.min(limit);
     (facts.read_bytes_per_s, facts.flops_per_s) = (probed.read_bytes_per_s, probed.flops_per_s);
+    let mut of_cache = None;
     if probed.read_bytes_per_s.is_none()
         && let Some(rates) = exo_accelerators::rates(&config.data_dir, &processor_options(config))
     {
         (facts.read_bytes_per_s, facts.flops_per_s) = (Some(rates.read_bytes_per_s), Some(rates.flops_per_s));
         facts.rates_by_type = exo_accelerators::known_types(&config.data_dir, &processor_options(config));
+        of_cache = rates.is_of_cache.then(|| {
+            "measured within its last cache, for lack of memory or time: larger models are slower".to_owned()
+        });
     }
     // Shown wherever the device is: a warning at the start is soon forgotten.
     let rests = (config.compute_share != ComputeShare::FULL)
         .then(|| format!("computes {} of the time, as `compute_share` says", config.compute_share));
-    let remarks = [Some(probed.support_reason).filter(|r| !r.is_empty()), crowding(config), rests];
+    let remarks = [Some(probed.support_reason).filter(|r| !r.is_empty()), crowding(config), rests, of_cache];
     facts.support_reason = remarks.into_iter().flatten().collect::<Vec<_>>().join("; ");
     Ok((device, facts))
 }
@@ -163,7 +168,7 @@ impl TypeMeter {
         Self { data_dir: config.data_dir.clone(), options: processor_options(config) }
     }
 
-    /// Measures those that are not known, about half a second each; all that is known then. Blocks.
+    /// Measures those that are not known, about a second each; all that is known then. Blocks.
     pub fn measure(self, types: &TypeBytes) -> Vec<TypeRates> {
         let is_large = |(_, bytes): &&(DType, u64)| *bytes >= TYPE_BYTES_MIN;
         let wanted: Vec<DType> = types.0.iter().filter(is_large).map(|(dtype, _)| *dtype).collect();

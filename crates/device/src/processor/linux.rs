@@ -1,4 +1,7 @@
+use std::collections::BTreeMap;
 use std::path::Path;
+
+use crate::CoreList;
 
 pub(super) fn name(root: &Path) -> Option<String> {
     let text = std::fs::read_to_string(root.join("proc/cpuinfo")).ok()?;
@@ -9,8 +12,57 @@ pub(super) fn name(root: &Path) -> Option<String> {
     })
 }
 
+/// Of several with a cache of their own the sum: threads move between them.
+pub(super) fn last_cache_bytes(root: &Path) -> Option<u64> {
+    let cores = CoreList::allowed().ok()?;
+    let caches = cores.numbers().iter().filter_map(|core| last_cache(root, *core));
+    // By those that share it.
+    Some(caches.collect::<BTreeMap<String, u64>>().into_values().fold(0, u64::saturating_add))
+}
+
+/// Who shares the last cache of a core, and its bytes.
+fn last_cache(root: &Path, core: usize) -> Option<(String, u64)> {
+    let folder = root.join(format!("sys/devices/system/cpu/cpu{core}/cache"));
+    let caches = std::fs::read_dir(folder).ok()?.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let read = |name: &str| Some(std::fs::read_to_string(path.join(name)).ok()?.trim().to_owned());
+        let level: u32 = read("level")?.parse().ok()?;
+        let kib: u64 = read("size")?.strip_suffix('K')?.parse().ok()?;
+        Some((level, read("shared_cpu_list")?, kib.checked_mul(1024)?))
+    });
+    let (_, shared, bytes) = caches.max_by_key(|(level, ..)| *level)?;
+    Some((shared, bytes))
+}
+
 #[cfg(test)]
 mod tests {
+    fn cache(root: &std::path::Path, core: usize, index: usize, [level, size, shared]: [&str; 3]) {
+        let folder = root.join(format!("sys/devices/system/cpu/cpu{core}/cache/index{index}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, text) in [("level", level), ("size", size), ("shared_cpu_list", shared)] {
+            std::fs::write(folder.join(name), format!("{text}\n")).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_last_caches_count_once_for_those_that_share_them() {
+        let root = tempfile::tempdir().unwrap();
+        let last = || crate::processor::last_cache_bytes(root.path());
+        assert_eq!(last(), None, "a system that names none");
+        let cores = crate::CoreList::allowed().unwrap();
+        for core in cores.numbers() {
+            cache(root.path(), *core, 0, ["1", "48K", &core.to_string()]);
+            cache(root.path(), *core, 3, ["3", "491520K", "0-63"]);
+        }
+        assert_eq!(last(), Some(480 << 20));
+        for core in cores.numbers() {
+            cache(root.path(), *core, 3, ["3", "32768K", &core.to_string()]);
+        }
+        assert_eq!(last(), Some((32 << 20) * cores.numbers().len() as u64), "of each core its own");
+        cache(root.path(), cores.numbers()[0], 3, ["3", "much", "0"]);
+        assert!(last().is_some(), "what is no number is passed over");
+    }
+
     fn name_in(cpuinfo: &str) -> Option<String> {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("proc")).unwrap();

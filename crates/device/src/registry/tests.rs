@@ -22,6 +22,7 @@ fn measured(driver: &str) -> Known {
         trouble: None,
         quarantine: None,
         trial: None,
+        is_of_cache: true,
         by_type: BTreeMap::new(),
     }
 }
@@ -38,7 +39,7 @@ fn a_measurement_counts_for_its_card_backend_and_driver_only() {
     let folder = tempfile::tempdir().unwrap();
     let here = card(Some("0000:01:00.0"), Some("GPU-1"));
     let registry = changed(folder.path(), |registry| registry.note(&here, "cuda", measured("570"), 7));
-    let expected = Calibration { read_bytes_per_s: 3e11, flops_per_s: 2e13 };
+    let expected = Calibration { read_bytes_per_s: 3e11, flops_per_s: 2e13, is_of_cache: true };
     assert_eq!(registry.calibration(&here, "cuda", "570"), Some(expected));
     assert_eq!(registry.calibration(&here, "cuda", "575"), None);
     assert_eq!(registry.calibration(&here, "vulkan", "570"), None);
