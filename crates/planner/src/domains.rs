@@ -52,7 +52,7 @@ pub fn memory_free_bytes<'a>(devices: impl IntoIterator<Item = &'a PlanDevice>) 
 
 /// What a plan, given by the bytes on each device, takes of shared memory beyond what is free: the device
 /// that is one too many, the bytes that all of it need together, and those that are free.
-pub(crate) fn taken_twice<'a>(
+pub fn oversubscribed<'a>(
     stages: impl IntoIterator<Item = (&'a PlanDevice, u64)>,
 ) -> Option<(&'a PlanDevice, u64, u64)> {
     let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
@@ -78,7 +78,7 @@ impl Overfull {
         };
         let stages: Vec<(usize, u64)> = layout.iter().map(bytes).collect();
         let named = stages.iter().map(|(device, bytes)| (&request.devices[*device], *bytes));
-        let domain = taken_twice(named)?.0.device.memory_domain?;
+        let domain = oversubscribed(named)?.0.device.memory_domain?;
         let is_of_it = |(device, _): &(usize, u64)| {
             request.devices[*device].device.memory_domain.is_some_and(|other| other.id == domain.id)
         };

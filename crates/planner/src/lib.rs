@@ -41,7 +41,7 @@ mod validate;
 use exo_types::{LayerRange, Shard, Stage};
 
 pub use cost::{ExpectedStep, Phase, StageTimes, chunk_tokens};
-pub use domains::memory_free_bytes;
+pub use domains::{memory_free_bytes, oversubscribed};
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
 pub use exo_types::{Pin, PinLayers, WeightTypes};
 pub use explain::PAGE_TOKENS;

@@ -2,7 +2,7 @@
 
 use exo_types::{LayerRange, Shard};
 
-use crate::domains::taken_twice;
+use crate::domains::oversubscribed;
 use crate::explain::{name, unusable};
 use crate::memory::{Held, Sizes};
 use crate::{InvalidPlan, Plan, PlanRequest};
@@ -44,7 +44,7 @@ pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
         Some((stage, device, bytes))
     };
     let on: Vec<_> = shards.filter_map(find).collect();
-    match taken_twice(on.iter().map(|(_, device, bytes)| (*device, *bytes))) {
+    match oversubscribed(on.iter().map(|(_, device, bytes)| (*device, *bytes))) {
         None => Ok(()),
         Some((device, needed_bytes, free_bytes)) => {
             let stage =

@@ -105,6 +105,7 @@ impl Coordinator {
                     let all = changes.entry(domain.id).or_default();
                     all.leaving_bytes = all.leaving_bytes.saturating_add(change.leaving_bytes);
                     all.promised_bytes = all.promised_bytes.saturating_add(change.promised_bytes);
+                    all.loading_bytes = all.loading_bytes.saturating_add(change.loading_bytes);
                 }
                 let unsupported = facts.support == SupportClass::Unsupported;
                 let avoided = replaced.and_then(|instance| self.avoided(now, instance, node, &facts.id));
@@ -152,15 +153,9 @@ impl Coordinator {
             kept = kept.saturating_add(taken);
         }
         let leaving = held.iter().fold(0u64, |sum, stage| sum.saturating_add(stage.held_bytes));
-        Change { kept_bytes: kept, leaving_bytes: leaving, promised_bytes: promised }
-    }
-
-    /// Bytes that are free on a device beside all that is placed there.
-    pub(super) fn free_beside(&self, node: NodeId, device: &DeviceId) -> u64 {
-        let report = self.reports.get(&node);
-        let facts = report.and_then(|r| r.facts.devices.iter().find(|facts| facts.id == *device));
-        let Some(((report, facts), leading)) = report.zip(facts).zip(self.leading.as_ref()) else { return 0 };
-        self.change_on(leading, node, report, facts, &[]).free_of(facts)
+        let here = report.stages.iter().filter(|s| s.spec.device == facts.id);
+        let loading = here.fold(0u64, |sum, stage| sum.saturating_add(stage.loading_bytes()));
+        Change { kept_bytes: kept, leaving_bytes: leaving, promised_bytes: promised, loading_bytes: loading }
     }
 }
 
@@ -170,6 +165,8 @@ struct Change {
     kept_bytes: u64,
     leaving_bytes: u64,
     promised_bytes: u64,
+    /// Of what is held, what the system still counts as free.
+    loading_bytes: u64,
 }
 
 impl Change {
@@ -189,10 +186,11 @@ fn share(devices: &mut [PlanDevice], changes: &BTreeMap<u64, Change>) {
         let most = free.entry(domain.id).or_default();
         *most = domain.free_bytes.max(*most);
     }
-    for (id, Change { leaving_bytes, promised_bytes, .. }) in changes {
-        let left =
-            |free: &mut u64| *free = free.saturating_add(*leaving_bytes).saturating_sub(*promised_bytes);
-        free.get_mut(id).into_iter().for_each(left);
+    for (id, Change { leaving_bytes, promised_bytes, loading_bytes, .. }) in changes {
+        if let Some(free) = free.get_mut(id) {
+            let taken_bytes = promised_bytes.saturating_add(*loading_bytes);
+            *free = free.saturating_add(*leaving_bytes).saturating_sub(taken_bytes);
+        }
     }
     for domain in devices.iter_mut().filter_map(|d| d.device.memory_domain.as_mut()) {
         domain.free_bytes = free.get(&domain.id).copied().unwrap_or(domain.free_bytes);

@@ -8,9 +8,7 @@
 use std::collections::BTreeMap;
 
 use exo_planner::{Objective, PlanDevice, PlanRequest, predict, shard_memory};
-use exo_types::{
-    DeviceId, InstanceId, LayerRange, NodeId, Pin, PinLayers, Placement, Shard, Stage, SupportClass, Time,
-};
+use exo_types::{InstanceId, LayerRange, Pin, PinLayers, Placement, Shard, Stage, SupportClass, Time};
 
 use super::Coordinator;
 use super::dry_run::objective_of;
@@ -36,9 +34,17 @@ struct Repair<'a> {
     reach: &'a Reach,
     /// Whether stages were asked for on devices of their own: then those without one come first.
     spreads: bool,
-    /// Bytes that are free on each device beside the stages that stand and those that were found so far.
-    room: BTreeMap<(NodeId, DeviceId), u64>,
+    room: Room<'a>,
     layout: Layout,
+}
+
+/// Bytes that are free beside the stages that stand and those that were found so far.
+struct Room<'a> {
+    devices: &'a [PlanDevice],
+    /// On each device; 0 where no stage may be.
+    free: Vec<u64>,
+    /// Of each memory domain.
+    shared: BTreeMap<u64, u64>,
 }
 
 impl Coordinator {
@@ -57,8 +63,8 @@ impl Coordinator {
             d.device.support != SupportClass::Unsupported && avoided.is_none()
         };
         let stays = |d: &PlanDevice| of == Of::Loss && self.is_drained(d.node) && is_well(d);
-        let mut repair = Repair::new(&request, &reach, entry, stays);
-        repair.room.retain(|(node, _), _| !self.is_drained(*node));
+        let mut repair = Repair::new(&request, &reach, entry, of, stays);
+        repair.room.close(|d| self.is_drained(d.node));
         while let Some(gap) = repair.gap() {
             repair.fill(gap)?;
         }
@@ -74,18 +80,20 @@ impl<'a> Repair<'a> {
         request: &'a PlanRequest,
         reach: &'a Reach,
         entry: &StateInstance,
+        of: Of,
         stays: impl Fn(&PlanDevice) -> bool,
     ) -> Self {
-        let usable = |d: &&PlanDevice| d.excluded.is_none() || stays(d);
-        let room = |d: &PlanDevice| ((d.node, d.device.id.clone()), d.device.memory_free_bytes);
-        let mut room: BTreeMap<_, _> = request.devices.iter().filter(usable).map(room).collect();
+        let mut room = Room::of(&request.devices, |d| d.excluded.is_none() || stays(d));
         let stages = entry.placement.stages.iter().cloned().zip(entry.memory_bytes.iter().copied());
         let stands = |(stage, bytes): &(Stage, u64)| {
             // Today a stage has one shard.
-            let shard = stage.leader();
-            let free = room.get_mut(&(shard.node, shard.device.clone()));
-            let free = free.filter(|free| stage.shards.len() == 1 && **free >= *bytes);
-            free.map(|free| *free -= bytes).is_some()
+            let Some(device) = room.position(stage) else { return false };
+            let stands = stage.shards.len() == 1 && room.take(device, *bytes);
+            if !stands && of == Of::Move {
+                // It serves until what takes its layers is loaded.
+                room.take_shared(device, *bytes);
+            }
+            stands
         };
         let layout = stages.filter(stands).collect();
         let spreads = matches!(entry.request.objective, PlaceObjective::Spread { .. });
@@ -107,7 +115,7 @@ impl<'a> Repair<'a> {
 
     /// Gives the gap, or its beginning, to a device.
     fn fill(&mut self, gap: LayerRange) -> Option<()> {
-        let fits = |device: usize, range| self.bytes(device, range) <= self.free(device);
+        let fits = |device: usize, range| self.bytes(device, range) <= self.room.free(device);
         let longest = |device: usize| {
             let ranges = (gap.start + 1..=gap.end).rev().map(|end| LayerRange { start: gap.start, end });
             let mut ranges =
@@ -121,8 +129,9 @@ impl<'a> Repair<'a> {
             .filter_map(|(device, range)| Some((self.cost(device)?, device, range)))
             .min_by_key(|(cost, device, _)| (self.spreads && self.has_stage(*device), *cost, *device))?;
         let bytes = self.bytes(device, range);
-        let PlanDevice { node, device: facts, .. } = &self.request.devices[device];
-        *self.room.get_mut(&(*node, facts.id.clone()))? -= bytes;
+        if !self.room.take(device, bytes) {
+            return None;
+        }
         let stage = self.stage(device, range);
         let at = self.layout.partition_point(|(before, _)| before.layers.start < range.start);
         self.layout.insert(at, (stage, bytes));
@@ -198,10 +207,50 @@ impl<'a> Repair<'a> {
     fn bytes(&self, device: usize, range: LayerRange) -> u64 {
         shard_memory(self.request, device, range).map_or(u64::MAX, |memory| memory.total_bytes())
     }
+}
+
+impl<'a> Room<'a> {
+    fn of(devices: &'a [PlanDevice], is_usable: impl Fn(&PlanDevice) -> bool) -> Self {
+        let free = |d: &PlanDevice| if is_usable(d) { d.device.memory_free_bytes } else { 0 };
+        let domains = devices.iter().filter_map(|d| d.device.memory_domain);
+        let shared = domains.map(|domain| (domain.id, domain.free_bytes)).collect();
+        Self { devices, free: devices.iter().map(free).collect(), shared }
+    }
+
+    /// No further stage goes to these.
+    fn close(&mut self, is_closed: impl Fn(&PlanDevice) -> bool) {
+        for (free, _) in self.free.iter_mut().zip(self.devices).filter(|(_, d)| is_closed(d)) {
+            *free = 0;
+        }
+    }
+
+    /// The device of a stage.
+    fn position(&self, stage: &Stage) -> Option<usize> {
+        let shard = stage.leader();
+        self.devices.iter().position(|d| d.node == shard.node && d.device.id == shard.device)
+    }
 
     fn free(&self, device: usize) -> u64 {
-        let PlanDevice { node, device, .. } = &self.request.devices[device];
-        self.room.get(&(*node, device.id.clone())).copied().unwrap_or(0)
+        let domain = self.devices[device].device.memory_domain;
+        let shared = domain.and_then(|domain| self.shared.get(&domain.id));
+        shared.map_or(u64::MAX, |free| *free).min(self.free[device])
+    }
+
+    /// Whether so many bytes were free there; then they are not any more.
+    fn take(&mut self, device: usize, bytes: u64) -> bool {
+        let is_free = bytes <= self.free(device);
+        if is_free {
+            self.free[device] -= bytes;
+            self.take_shared(device, bytes);
+        }
+        is_free
+    }
+
+    fn take_shared(&mut self, device: usize, bytes: u64) {
+        let domain = self.devices[device].device.memory_domain;
+        if let Some(free) = domain.and_then(|domain| self.shared.get_mut(&domain.id)) {
+            *free = free.saturating_sub(bytes);
+        }
     }
 }
 

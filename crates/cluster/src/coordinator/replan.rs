@@ -5,9 +5,10 @@
 //! cannot be loaded so, or gains too little for the ranges of the predictions, is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::time::Duration;
 
-use exo_planner::{Objective, Plan, PlanRequest, predict};
+use exo_planner::{Objective, Plan, PlanRequest, oversubscribed, predict};
 use exo_types::{DeviceId, InstanceId, NodeId, Placement, SupportClass, Time};
 
 use super::asks::refused;
@@ -151,7 +152,7 @@ impl Coordinator {
         };
         let then_ns = plan.proof.objective_ns;
         let (next, memory_bytes) = placement(plan, &entry.request, instance, entry.placement.id);
-        let cost = self.cost_of_move(&entry, &next, &memory_bytes, request);
+        let cost = self.cost_of_move(now, &entry, &next, &memory_bytes, request);
         let gain_percent = now_ns.saturating_sub(then_ns).saturating_mul(100) / now_ns.max(1);
         let keep = self.keep_reason(instance, &entry, &next, gain_percent, &cost);
         let reason = keep.clone().unwrap_or_else(|| {
@@ -230,6 +231,7 @@ impl Coordinator {
     /// What has to be loaded for the next placement, and whether there is room for it beside what serves.
     fn cost_of_move(
         &self,
+        now: Time,
         entry: &StateInstance,
         next: &Placement,
         memory_bytes: &[u64],
@@ -262,15 +264,26 @@ impl Coordinator {
             .map_or((cost.fetch_bytes, 0), |(predicted, _)| (predicted.fetch_bytes, predicted.fetch_ns));
         // Of what is not there yet, parts of the file may be.
         (cost.fetch_bytes, cost.fetch_ns) = (cost.fetch_bytes.min(fetch_bytes), fetch_ns);
-        cost.no_room = needed.into_iter().find_map(|((node, device), needed_bytes)| {
-            let free_bytes = self.free_beside(node, &device);
-            (needed_bytes > free_bytes).then(|| {
-                format!(
-                    "{} {device} needs {needed_bytes} bytes and has {free_bytes} free",
-                    self.name_of(node)
-                )
-            })
-        });
+        cost.no_room = self.no_room_beside(now, &needed);
         cost
+    }
+
+    /// Where these bytes are not free beside all that is placed.
+    fn no_room_beside(&self, now: Time, needed: &BTreeMap<(NodeId, DeviceId), u64>) -> Option<String> {
+        let text = |node: NodeId, what: &dyn Display, needed_bytes: u64, free_bytes: u64| {
+            format!("{} {what} needs {needed_bytes} bytes and has {free_bytes} free", self.name_of(node))
+        };
+        let devices = self.devices(now, None, &[]);
+        let mut found = Vec::new();
+        for ((node, device), &bytes) in needed {
+            let here = devices.iter().find(|d| d.node == *node && d.device.id == *device);
+            let free_bytes = here.map_or(0, |d| d.device.memory_free_bytes);
+            match here {
+                Some(here) if bytes <= free_bytes => found.push((here, bytes)),
+                _ => return Some(text(*node, device, bytes, free_bytes)),
+            }
+        }
+        let (device, needed_bytes, free_bytes) = oversubscribed(found)?;
+        Some(text(device.node, &"with what shares its memory", needed_bytes, free_bytes))
     }
 }

@@ -123,6 +123,18 @@ impl Bench {
         }
     }
 
+    /// What the node was told to hold is in its report, and of a memory that all such nodes share so much is
+    /// free.
+    fn report_shared(&mut self, n: u8, report: NodeReport, free_bytes: u64, status: &StageStatus) {
+        let mut report = report;
+        report.facts.devices[0].memory_domain = Some(exo_types::MemoryDomain { id: 5, free_bytes });
+        let desired = self.desired.get(&node(n));
+        report.desired = desired.map(|d| (d.epoch, d.revision));
+        let shards = desired.iter().flat_map(|d| &d.shards);
+        report.stages = shards.map(|shard| stage_report(shard, status)).collect();
+        self.report(n, report);
+    }
+
     fn ready(members: u8, stages_min: u32) -> Self {
         let mut bench = Self::new(members);
         bench.place(stages_min);

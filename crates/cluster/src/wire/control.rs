@@ -166,6 +166,16 @@ pub struct StageReport {
     pub sequences: u32,
 }
 
+impl StageReport {
+    /// Of what it holds, bytes that no weight is in yet: a memory domain shows them as free.
+    pub(crate) fn loading_bytes(&self) -> u64 {
+        match self.status {
+            StageStatus::Loading { done_bytes, .. } => self.held_bytes.saturating_sub(done_bytes),
+            _ => 0,
+        }
+    }
+}
+
 /// A path between the reporting node and another, as the reporting node has measured it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LinkReport {

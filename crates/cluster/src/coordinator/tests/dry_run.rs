@@ -182,3 +182,26 @@ fn what_is_promised_of_shared_memory_is_promised_for_all_that_share_it() {
     let why = agree(&mut bench, model(3, false)).expect_err("there is room for two");
     assert!(why.contains("missing"), "{why}");
 }
+
+/// What is being loaded is not free although the system says so.
+#[test]
+fn shared_memory_that_weights_are_being_loaded_to_is_not_free() {
+    let mut bench = Bench::new(2);
+    let all = 2 * (MODEL_BYTES + MODEL_BYTES / 2);
+    let loading = |bench: &mut Bench, done_bytes: u64| {
+        let status = StageStatus::Loading { done_bytes, total_bytes: MODEL_BYTES };
+        (1..=2).for_each(|n| bench.report_shared(n, report(n, all), all - done_bytes, &status));
+    };
+    loading(&mut bench, 0);
+    place(&mut bench, model(1, false));
+    let shared_free = |bench: &Bench| {
+        let domains = bench.coordinator.devices(bench.now, None, &[]);
+        domains.iter().map(|d| d.device.memory_domain.unwrap().free_bytes).collect::<Vec<_>>()
+    };
+    let promised = shared_free(&bench);
+    assert!(promised[0] < all - MODEL_BYTES, "{promised:?}");
+    for done_bytes in [0, 100 << 20, MODEL_BYTES] {
+        loading(&mut bench, done_bytes);
+        assert_eq!(shared_free(&bench), promised, "{done_bytes}");
+    }
+}

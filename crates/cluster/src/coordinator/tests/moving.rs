@@ -221,3 +221,21 @@ fn a_log_that_cannot_be_written_is_not_asked_at_once_to_forget_a_removed_node() 
     bench.advance(1);
     assert!(bench.coordinator.state().drained().is_empty(), "a second later it is");
 }
+
+/// What serves on a drained node stays until its layers are elsewhere: beside it there must be room for them.
+#[test]
+fn layers_of_a_drained_node_do_not_move_to_memory_that_they_fill_themselves() {
+    for (free_percent, moves) in [(50, false), (150, true)] {
+        let mut bench = Bench::ready(2, 1);
+        let entry = bench.coordinator.state().instances().values().next().unwrap().clone();
+        let from = entry.placement.stages[0].leader().node;
+        for n in 1..=2 {
+            let free_bytes = entry.memory_bytes[0] * free_percent / 100;
+            bench.report_shared(n, report(n, PLENTY), free_bytes, &StageStatus::Serving);
+        }
+        drain(&mut bench, from, Drain::Lasting);
+        bench.advance(1);
+        let moving = bench.coordinator.instances().remove(0).moving;
+        assert_eq!(matches!(moving, Some(Moving::Loading { .. })), moves, "{moving:?}");
+    }
+}

@@ -55,6 +55,24 @@ fn a_lost_stage_goes_to_a_free_node_that_has_room() {
     assert_eq!(layout(&bench), [before[0].clone(), (free, before[1].1.clone())]);
 }
 
+/// Two nodes of one machine: of what is free there, each lost stage takes its own.
+#[test]
+fn lost_layers_fill_the_memory_that_survivors_share_once() {
+    let mut bench = Bench::ready(4, 4);
+    let stage = bench.coordinator.state().instances().values().next().unwrap().memory_bytes[1];
+    let nodes: Vec<NodeId> = bench.placement().stages.iter().map(|stage| stage.leader().node).collect();
+    for n in [nodes[0].0[0], nodes[3].0[0]] {
+        bench.report_shared(n, report(n, PLENTY), stage + stage / 2, &StageStatus::Serving);
+    }
+    bench.feed(CoordinatorInput::NodeLost(nodes[1]));
+    assert_eq!(bench.placement().id, placed(2), "{:?}", bench.state());
+    let (once, survivors) = (layout(&bench), [nodes[0].0[0], nodes[3].0[0]]);
+    assert!(survivors.contains(&once[1].0), "{once:?}");
+    bench.feed(CoordinatorInput::NodeLost(nodes[2]));
+    assert_eq!(layout(&bench), once, "the other half of a stage is free");
+    assert!(waits_for(&bench).contains("missing"), "{:?}", bench.state());
+}
+
 #[test]
 fn lost_layers_that_no_device_holds_whole_are_cut() {
     let mut bench = Bench::ready(3, 1);

@@ -105,6 +105,18 @@ fn what_has_no_room_beside_what_serves_is_kept_with_the_bytes() {
 }
 
 #[test]
+fn what_has_no_room_in_memory_that_it_shares_with_what_serves_is_kept() {
+    let mut bench = joined(4.0);
+    let serves = bench.placement().stages[0].leader().node;
+    for (n, of) in [(serves.0[0], report(serves.0[0], PLENTY)), (3, fast(4.0))] {
+        bench.report_shared(n, of, 200 << 20, &StageStatus::Serving);
+    }
+    let said = replan(&mut bench, true);
+    assert!(!said.is_better && !said.is_moved, "{said:?}");
+    assert!(said.reason.contains("n3 with what shares its memory needs"), "{said:?}");
+}
+
+#[test]
 fn a_move_ends_with_the_node_that_it_was_for() {
     let mut bench = joined(4.0);
     assert!(replan(&mut bench, true).is_moved);
