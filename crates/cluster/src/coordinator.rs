@@ -33,7 +33,7 @@ use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
 pub use self::dry_run::{DryRun, DryRunError, dry_run};
 use self::log::Pending;
-pub use self::place::link_facts;
+pub use self::place::{disk_rooms, link_facts};
 use self::planning::PlanQueue;
 use self::replan::Usable;
 use self::survey::{Avoided, Watch};

@@ -336,8 +336,13 @@ pub enum Answer {
     Claimed(Result<Backup, Unclaimed>),
     /// To `CheckWords`.
     CheckWords(Vec<(NodeId, String)>),
-    /// To `Links`.
-    Links(Vec<exo_planner::LinkFacts>),
+    /// To `PlanFacts`.
+    PlanFacts {
+        /// Measured links.
+        links: Vec<exo_planner::LinkFacts>,
+        /// Bytes of the model's file that disks have room for.
+        disks: Vec<(NodeId, u64)>,
+    },
 }
 
 /// Why a name means no model that can be asked.

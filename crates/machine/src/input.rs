@@ -18,7 +18,9 @@ use exo_cluster::{EngineId, PlanId};
 use exo_planner::{Plan, PlanError};
 use exo_trust::Act;
 
-use exo_types::{DeviceId, InstanceId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term, Time};
+use exo_types::{
+    DeviceId, InstanceId, ModelId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term, Time,
+};
 
 use crate::backups::BackupStart;
 use crate::joining::{JoinAnswer, JoinAsk, JoinByCode};
@@ -554,6 +556,9 @@ pub enum Question {
     },
     /// The check words shown when members were admitted.
     CheckWords,
-    /// The measured links, as the planner counts them.
-    Links,
+    /// What every member knows of the cluster for a plan: measured links, and the room on disks.
+    PlanFacts {
+        /// Whose file is fetched.
+        model: ModelId,
+    },
 }

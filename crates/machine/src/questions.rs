@@ -47,7 +47,10 @@ impl NodeMachine {
                 Answer::Leaving
             }
             Question::Requests => Answer::Requests(self.request_views()),
-            Question::Links => Answer::Links(exo_cluster::link_facts(&self.reports, |_| true)),
+            Question::PlanFacts { model } => Answer::PlanFacts {
+                links: exo_cluster::link_facts(&self.reports, |_| true),
+                disks: exo_cluster::disk_rooms(&self.reports, model, |_| true),
+            },
             Question::CheckWords => {
                 let words = self.joining.words().iter().map(|(node, words)| (*node, words.clone()));
                 Answer::CheckWords(words.collect())

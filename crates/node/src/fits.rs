@@ -56,6 +56,8 @@ pub struct FitsCluster {
     pub devices: Vec<PlanDevice>,
     /// The paths between them.
     pub links: Vec<LinkFacts>,
+    /// Bytes of a file that the disks of nodes without it have room for.
+    pub disks: Vec<(NodeId, u64)>,
     /// Context to plan for; never more than a model's own.
     pub context_tokens: u32,
     /// Sequences that may run at once, as for whatever is placed.
@@ -72,8 +74,8 @@ pub struct KnownModel {
     pub name: String,
     /// Its description.
     pub model: Model,
-    /// Whether a node has all of it.
-    pub is_whole: bool,
+    /// Nodes that have all of it.
+    pub holders: Vec<NodeId>,
 }
 
 /// One type of weights of a model.
@@ -89,7 +91,8 @@ impl FitsCluster {
     pub(crate) fn seen(view: &ClusterView, config: &NodeConfig) -> Self {
         let (devices, links) = planning::devices_of(view);
         let NodeConfig { context_tokens, slots, cache_tokens, kv, .. } = *config;
-        Self { devices, links, context_tokens, slots, cache_tokens, kv }
+        let disks = Vec::new();
+        Self { devices, links, disks, context_tokens, slots, cache_tokens, kv }
     }
 
     /// With nothing in any memory.
@@ -112,6 +115,7 @@ impl FitsCluster {
             slots,
             cache_tokens,
             links: self.links.clone(),
+            disks: self.disks.clone(),
             weight_types: model.weight_types.clone(),
             work_max: WORK_MAX,
             explain: false,
@@ -172,7 +176,7 @@ pub fn may_be_known(text: &str) -> bool {
 
 /// One model that the cluster has, of the one type that it is stored in.
 pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
-    let (KnownModel { name, model, is_whole }, details) = (known, Details::of(&known.model));
+    let (KnownModel { name, model, holders }, details) = (known, Details::of(&known.model));
     let shape = model.shape_packed(cluster.kv, &exo_backend_cpu::weight_bytes);
     let most = details.dtypes.iter().max_by_key(|(_, bytes)| **bytes);
     let sized = SizedModel {
@@ -197,7 +201,7 @@ pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
         changes: Vec::new(),
     };
     let mut fit = judge(cluster, fit, &[sized]);
-    if let Some(best) = fit.best.as_mut().filter(|_| *is_whole) {
+    if let Some(best) = fit.best.as_mut().filter(|_| !holders.is_empty()) {
         best.download_bytes = 0;
     }
     view(cluster, vec![fit])

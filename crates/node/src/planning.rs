@@ -161,7 +161,7 @@ pub(crate) fn constrain(
         (PlanObjective::Latency, None) if stages_min > 1 => PlaceObjective::Spread { stages_min },
         (PlanObjective::Latency, None) => PlaceObjective::Fit,
     };
-    let request = inputs.request(wanted, Vec::new());
+    let request = inputs.request(wanted, Vec::new(), Vec::new());
     wanted.pins = place.pins.iter().map(|text| pin(&request, text)).collect::<Result<_, _>>()?;
     for name in &place.exclude {
         let found = named(&request, name)?;

@@ -57,6 +57,7 @@ pub(crate) fn reasons(
             (None, Some(stage)) => placed(request, device, stage, plan, &other),
             (None, None) => left_out(request, device, sizes, plan, &other),
         };
+        let text = text + &disk_text(device);
         let otherwise_ns = match &other {
             Otherwise::Plan { objective_ns, .. } => Some(*objective_ns),
             Otherwise::Impossible { .. } | Otherwise::NotAsked => None,
@@ -240,7 +241,7 @@ pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[u
         let device = &request.devices[d];
         let free_bytes = device.device.memory_free_bytes;
         let usable_bytes = free_bytes.saturating_sub(sizes.workspace());
-        DeviceMemory { name: name(device), free_bytes, usable_bytes }
+        DeviceMemory { name: name(device) + &disk_text(device), free_bytes, usable_bytes }
     };
     let per_device: Vec<DeviceMemory> = usable.iter().map(memory).collect();
     let sum = |of: fn(&DeviceMemory) -> u64| per_device.iter().map(of).fold(0u64, u64::saturating_add);
@@ -274,6 +275,14 @@ pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[u
     }
 }
 
+/// What bounds the layers of a device beside its memory.
+fn disk_text(device: &PlanDevice) -> String {
+    match device.disk_room_bytes.filter(|_| device.excluded.is_none()) {
+        Some(bytes) => format!(", whose disk has room for {} of the model's file", size(bytes)),
+        None => String::new(),
+    }
+}
+
 /// As many as an error names.
 const LEFT_OUT_MAX: usize = 8;
 
@@ -298,7 +307,9 @@ fn remedies(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<R
         grow(&mut asked.devices, device, bytes);
         is_planned(asked)
     };
-    let growth = least_growth(request, sizes, usable).filter(grown);
+    // More memory does not help where the disk is what is full.
+    let has_disk = |&(device, _): &(usize, u64)| request.devices[device].disk_room_bytes.is_none();
+    let growth = least_growth(request, sizes, usable).filter(has_disk).filter(grown);
     let growth =
         growth.map(|(device, bytes)| Remedy::Memory { device: name(&request.devices[device]), bytes });
     let shorter = shorter(request, usable).filter(|asked| is_planned(asked.clone()));

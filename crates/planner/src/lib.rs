@@ -22,6 +22,7 @@
 
 mod bound;
 mod cost;
+mod disk;
 mod domains;
 mod errors;
 mod explain;
@@ -60,6 +61,7 @@ use memory::{Held, Sizes};
 /// Places the model of `request` on its devices. The same request gives the same plan everywhere.
 pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
     check(request)?;
+    let request = &*request.within_disks();
     let sizes = Sizes::of(request);
     let usable: Vec<usize> =
         (0..request.devices.len()).filter(|&i| explain::unusable(&request.devices[i]).is_none()).collect();

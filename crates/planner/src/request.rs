@@ -41,6 +41,9 @@ pub struct PlanRequest {
     pub holders: Vec<NodeId>,
     /// Nodes that hold a part of it, and how many bytes: of which layers is not known.
     pub parts: Vec<(NodeId, u64)>,
+    /// Bytes of the file that the disks of nodes have room for, those that are there already included. A node
+    /// that is not in here has room for all of it.
+    pub disks: Vec<(NodeId, u64)>,
     /// Work that the search may do, in units that are the same everywhere; see [`WORK_MAX`].
     pub work_max: u64,
     /// Whether the plan says of each device what it would cost the other way round: a search each.
@@ -64,6 +67,7 @@ impl PlanRequest {
             pins: Vec::new(),
             holders: Vec::new(),
             parts: Vec::new(),
+            disks: Vec::new(),
             work_max: WORK_MAX,
             explain: true,
         }
@@ -102,13 +106,15 @@ pub struct PlanDevice {
     pub thermal_percent: u32,
     /// Why it must not be used (leaving, suspended, no support for an op of this model).
     pub excluded: Option<String>,
+    /// Bytes of the model's file that there is room for on its node's disk, where that bounds its layers.
+    pub disk_room_bytes: Option<u64>,
 }
 
 impl PlanDevice {
     /// A device as its node reports it.
     pub fn reported(node: NodeId, node_name: String, device: DeviceFacts, excluded: Option<String>) -> Self {
         let rates = DeviceRates::reported(&device);
-        Self { node, node_name, device, rates, thermal_percent: 100, excluded }
+        Self { node, node_name, device, rates, thermal_percent: 100, excluded, disk_room_bytes: None }
     }
 }
 

@@ -786,3 +786,45 @@ fn free_memory_that_devices_share_is_counted_once() {
         "no more than a device is limited to"
     );
 }
+
+#[test]
+fn a_node_without_the_file_gets_no_more_layers_than_its_disk_has_room_for() {
+    let room_for = |cluster: &str, node: usize, layers: u64| {
+        let mut request = read(cluster, 12, &[]);
+        request.disks = vec![(request.devices[node].node, layers * GIB + (2 << 20))];
+        request
+    };
+    assert_eq!(placed(&room_for("a=16@10 b=16@5", 0, 12)), "a 0..12", "all of the file has room");
+    assert_eq!(placed(&room_for("a=16@10 b=16@5 >a", 0, 0)), "a 0..12", "its file is there");
+    assert_eq!(placed(&room_for("a=16@10 b=16@5", 0, 0)), "b 0..12");
+    let reasons = plan(&room_for("a=16@10 b=16@5", 0, 0)).expect("it fits").reasons;
+    assert!(reasons[0].text.contains("the disk of its node has room for 2.00 MiB"), "{reasons:?}");
+    // Where it is needed it gets what its disk takes, and the reason says so.
+    let part = room_for("a=16@10 b=9@5", 0, 4);
+    let parts = plan(&part).expect("it fits");
+    let layers = |name_of: &str| {
+        let of = |stage: &&exo_types::Stage| name(&part.devices, stage.leader().node) == name_of;
+        parts.stages.iter().filter(of).map(|stage| stage.layers.len()).sum::<u32>()
+    };
+    assert!(layers("a") <= 4 && layers("b") >= 8, "{:?}", parts.stages);
+    assert!(parts.reasons[0].text.contains("whose disk has room for 4."), "{:?}", parts.reasons);
+    // Refused, with the disk and the bytes.
+    let refused = |layers: u64| plan(&room_for("a=16@10", 0, layers)).expect_err("no disk").to_string();
+    assert!(refused(4).contains("a cpu, whose disk has room for 4."), "{}", refused(4));
+    let none = refused(0);
+    assert!(
+        none.contains("the disk of its node has room for 2.00 MiB") && none.contains("exo models remove"),
+        "{none}"
+    );
+}
+
+/// Two cards of one node fetch to one disk.
+#[test]
+fn devices_of_one_node_share_its_disk() {
+    let mut request = read("a/0=8@10 a/1=8@10 b=16@1", 12, &[]);
+    request.disks = vec![(request.devices[0].node, 6 * GIB)];
+    let plan = plan(&request).expect("it fits");
+    let here = |stage: &&exo_types::Stage| stage.leader().node == request.devices[0].node;
+    let layers: u32 = plan.stages.iter().filter(here).map(|stage| stage.layers.len()).sum();
+    assert!((1..=6).contains(&layers), "{:?}", plan.stages);
+}

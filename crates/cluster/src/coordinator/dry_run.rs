@@ -17,6 +17,8 @@ pub(super) struct Known {
     pub(super) devices: Vec<PlanDevice>,
     pub(super) links: Vec<LinkFacts>,
     pub(super) parts: Vec<(NodeId, u64)>,
+    /// What the disks of nodes have room for.
+    pub(super) disks: Vec<(NodeId, u64)>,
 }
 
 impl Known {
@@ -40,6 +42,7 @@ impl Known {
             pins: wanted.pins.clone(),
             holders: wanted.holders.clone(),
             parts: self.parts,
+            disks: self.disks,
             ..PlanRequest::new(wanted.shape.clone(), wanted.context_tokens, self.devices)
         }
     }
@@ -150,10 +153,16 @@ pub enum DryRunError {
 }
 
 impl PlannerInputs {
-    /// What the planner is asked for an instance.
-    pub fn request(&self, wanted: &InstanceRequest, measured: Vec<LinkFacts>) -> PlanRequest {
+    /// What the planner is asked for an instance, with measured links and the room on disks
+    /// ([`disk_rooms`](crate::disk_rooms)).
+    pub fn request(
+        &self,
+        wanted: &InstanceRequest,
+        measured: Vec<LinkFacts>,
+        disks: Vec<(NodeId, u64)>,
+    ) -> PlanRequest {
         let (devices, links, parts) = (self.devices(), self.links(measured), self.parts.clone());
-        Known { devices, links, parts }.request(wanted)
+        Known { devices, links, parts, disks }.request(wanted)
     }
 
     /// The devices once all is unloaded that makes room for a placement now.

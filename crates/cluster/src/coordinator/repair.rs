@@ -57,6 +57,7 @@ impl Coordinator {
             other => other,
         };
         let request = self.request_for(now, &entry.request, (Some(instance), &[]), objective);
+        let request = request.within_disks();
         let reach = self.reach();
         let is_well = |d: &PlanDevice| {
             let avoided = self.avoided(now, instance, d.node, &d.device.id);

@@ -25,11 +25,13 @@ impl NodeFacade {
             return Err(invalid("context_tokens", "a context has at least one token".to_owned()));
         }
         // Of no model that is there: the catalogue's are none.
-        let inputs = self.planner_inputs(ModelId([0; 32]), None).await?;
-        let links = inputs.links(self.measured_links().await?);
+        let none = ModelId([0; 32]);
+        let inputs = self.planner_inputs(none, None).await?;
+        let (links, disks) = self.plan_facts(none).await?;
+        let links = inputs.links(links);
         let devices = inputs.devices_without_idle();
         let NodeConfig { slots, cache_tokens, kv, .. } = self.config;
-        let cluster = FitsCluster { devices, links, context_tokens, slots, cache_tokens, kv };
+        let mut cluster = FitsCluster { devices, links, disks, context_tokens, slots, cache_tokens, kv };
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
         let (endpoint, token) = (query.endpoint.as_deref(), query.token.as_ref().map(|t| t.0.as_str()));
         let settings = self.downloads.settings().and_then(|settings| settings.aimed(endpoint, token));
@@ -37,6 +39,9 @@ impl NodeFacade {
             Some(text) if fits::may_be_known(text) => self.known_model(text).await?,
             _ => None,
         };
+        if let Some(known) = &known {
+            cluster.disks.retain(|(node, _)| !known.holders.contains(node));
+        }
         let (reference, wish) = (query.reference, cancel.clone());
         let work = tokio::task::spawn_blocking(move || match (known, reference) {
             (Some(known), _) => Ok(fits::fit_model(&cluster, &known)),
@@ -72,7 +77,6 @@ impl NodeFacade {
             return Err(unavailable("no node that has the model has described it in time"));
         };
         let model = model?;
-        let is_whole = !resolved.holder_nodes.is_empty();
-        Ok(Some(KnownModel { name: resolved.name, model, is_whole }))
+        Ok(Some(KnownModel { name: resolved.name, model, holders: resolved.holder_nodes }))
     }
 }

@@ -73,9 +73,13 @@ impl NodeFacade {
         }
     }
 
-    pub(super) async fn measured_links(&self) -> Result<Vec<LinkFacts>, AdminError> {
-        match self.ask(Question::Links, ANSWER_MAX).await {
-            Some(Answer::Links(links)) => Ok(links),
+    /// Measured links, and the room that disks have for the model's file.
+    pub(super) async fn plan_facts(
+        &self,
+        model: ModelId,
+    ) -> Result<(Vec<LinkFacts>, Vec<(NodeId, u64)>), AdminError> {
+        match self.ask(Question::PlanFacts { model }, ANSWER_MAX).await {
+            Some(Answer::PlanFacts { links, disks }) => Ok((links, disks)),
             _ => Err(unavailable("this node is ending")),
         }
     }
@@ -133,7 +137,8 @@ impl NodeFacade {
         }
         // What is unloaded for a plan that then fits nowhere would be lost.
         let inputs = self.planner_inputs(resolved.id, Some(placed.instance())).await?;
-        let without = PlanRequest { explain: false, ..inputs.request(wanted, self.measured_links().await?) };
+        let (links, disks) = self.plan_facts(resolved.id).await?;
+        let without = PlanRequest { explain: false, ..inputs.request(wanted, links, disks) };
         // Seconds of search at worst.
         let planned = tokio::task::spawn_blocking(move || exo_cluster::dry_run(&inputs, without)).await;
         let planned =
@@ -156,7 +161,8 @@ impl NodeFacade {
         let wanted = instance_request(&resolved, &open, cache, query.nodes_min.unwrap_or(1));
         let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
         let inputs = self.planner_inputs(resolved.id, None).await?;
-        let mut request = inputs.request(&wanted, self.measured_links().await?);
+        let (links, disks) = self.plan_facts(resolved.id).await?;
+        let mut request = inputs.request(&wanted, links, disks);
         planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
         let needed_bytes = wanted.shape.weight_bytes();
         let name = resolved.name.clone();

@@ -40,6 +40,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
     FitsCluster {
         devices: devices.collect(),
         links: Vec::new(),
+        disks: Vec::new(),
         context_tokens,
         slots: 1,
         cache_tokens: None,

@@ -57,7 +57,8 @@ fn plans(bench: &mut Bench, request: &InstanceRequest) -> Result<(Vec<NodeId>, V
         })
         .expect("it leads");
     let links = crate::link_facts(&bench.coordinator.reports, |_| true);
-    let planned = dry_run(&inputs, inputs.request(request, links));
+    let disks = crate::disk_rooms(&bench.coordinator.reports, request.model, |_| true);
+    let planned = dry_run(&inputs, inputs.request(request, links, disks));
     let planned = planned.map_err(|error: DryRunError| error.to_string())?;
     let nodes = planned.plan.stages.iter().map(|stage| stage.leader().node).collect();
     Ok((nodes, planned.unloads.into_iter().map(|(_, text)| text).collect()))
@@ -158,7 +159,7 @@ fn a_part_that_a_member_has_is_not_fetched_again() {
         panic!("{out:?}")
     };
     assert_eq!(inputs.parts, [(node(2), 1234)]);
-    assert_eq!(inputs.request(&request(), Vec::new()).parts, [(node(2), 1234)]);
+    assert_eq!(inputs.request(&request(), Vec::new(), Vec::new()).parts, [(node(2), 1234)]);
 }
 
 /// Two nodes on one machine: what is placed on one is not free on the other, though neither holds anything
@@ -204,4 +205,38 @@ fn shared_memory_that_weights_are_being_loaded_to_is_not_free() {
         loading(&mut bench, done_bytes);
         assert_eq!(shared_free(&bench), promised, "{done_bytes}");
     }
+}
+
+#[test]
+fn a_disk_without_room_for_the_file_is_no_place_for_it() {
+    let mut bench = Bench::new(2);
+    let report_disk = |bench: &mut Bench, n: u8, disk_free_bytes: u64, models: Vec<HeldModel>| {
+        let mut report = report(n, PLENTY);
+        report.measured.vitals.disk_free_bytes = Some(disk_free_bytes);
+        report.models = models;
+        bench.report(n, report);
+    };
+    let held = |n: u8, bytes: u64| HeldModel {
+        model: ModelId([n; 32]),
+        name: format!("m{n}"),
+        bytes,
+        held_bytes: bytes,
+        complete: true,
+        is_of_hub: false,
+    };
+    let mut wanted = model(1, false);
+    wanted.holders = vec![node(1)];
+    // The file is on the first node, which is drained.
+    bench.feed(CoordinatorInput::Drain {
+        reply: ReplyTo { node: node(1), request: 3 },
+        node: node(1),
+        drain: crate::wire::Drain::Lasting,
+    });
+    report_disk(&mut bench, 1, 0, vec![held(1, MODEL_BYTES), held(2, MODEL_BYTES)]);
+    report_disk(&mut bench, 2, 10 << 20, vec![]);
+    let why = agree(&mut bench, wanted.clone()).expect_err("no disk");
+    assert!(why.contains("n2 cpu: excluded: the disk of its node has room for 10.00 MiB"), "{why}");
+    // A file that the other node has too may go.
+    report_disk(&mut bench, 2, 10 << 20, vec![held(2, MODEL_BYTES)]);
+    assert_eq!(agree(&mut bench, wanted).expect("there is room").0, [node(2)]);
 }
