@@ -218,7 +218,8 @@ impl Memory {
 
     fn see_stages(&mut self, seen: &Seen<'_>) {
         let mut now: BTreeMap<String, Busy> = BTreeMap::new();
-        for node in &seen.told.nodes {
+        // A member that is lost is shown with what it said last.
+        for node in seen.told.nodes.iter().filter(|node| node.status == NodeStatus::Alive) {
             for stage in &node.stages {
                 let busy = now.entry(stage.instance.clone()).or_default();
                 busy.insert(stage.stage, (stage.busy_s, node.node.clone(), stage.device.clone()));
@@ -227,7 +228,9 @@ impl Memory {
         self.busy.retain(|instance, _| now.contains_key(instance));
         self.shares.retain(|instance, _| now.contains_key(instance));
         for (instance, busy) in now {
-            let Some((since_s, before)) = self.busy.get(&instance) else {
+            let before = self.busy.get(&instance).filter(|(_, before)| are_on_the_same(before, &busy));
+            let Some((since_s, before)) = before else {
+                self.shares.remove(&instance);
                 self.busy.insert(instance, (seen.time_s, busy));
                 continue;
             };
@@ -241,6 +244,13 @@ impl Memory {
             self.busy.insert(instance, (seen.time_s, busy));
         }
     }
+}
+
+/// Whether no stage has come, gone or moved.
+fn are_on_the_same(before: &Busy, now: &Busy) -> bool {
+    let place =
+        |(stage, (_, node, device)): (&u32, &(f64, String, String))| (*stage, node.clone(), device.clone());
+    before.iter().map(place).eq(now.iter().map(place))
 }
 
 /// What tokens, and what prompts, take of each stage, as far as that is predicted; an even share else.

@@ -233,6 +233,35 @@ fn a_stage_is_slow_beside_what_its_plan_expects_and_not_because_it_is_large() {
     assert!(slow_stage([0.1, 0.9], [(0.0, f64::NAN), (0.0, f64::NAN)]).is_some());
 }
 
+#[test]
+fn a_stage_that_has_moved_is_slow_no_more() {
+    for is_lost in [false, true] {
+        let mut bench = Bench::new();
+        let is_slow = |bench: &Bench| {
+            bench
+                .alerts
+                .views()
+                .iter()
+                .any(|alert| alert.rule == "stage_slow" && alert.resolved_unix_s.is_none())
+        };
+        for second in 0..40 {
+            compute(&mut bench.world, second, [0.1, 0.9]);
+            bench.pass(1);
+        }
+        assert!(is_slow(&bench));
+        // The first node has both, and the second one is silent or holds nothing.
+        let second_stage = bench.world.1.nodes[1].stages[0].clone();
+        bench.world.1.nodes[0].stages.push(StageTelemetryView { busy_s: 0.0, ..second_stage });
+        match is_lost {
+            true => bench.world.1.nodes[1].status = NodeStatus::Lost,
+            false => bench.world.1.nodes[1].stages.clear(),
+        }
+        // As long as it must be well.
+        bench.pass(61);
+        assert!(!is_slow(&bench), "{:?}", bench.alerts.views());
+    }
+}
+
 /// For what is counted over ten minutes, and the longest wait behind it.
 const CHANGES_AND_CLEAR_S: u64 = 700;
 
