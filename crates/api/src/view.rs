@@ -973,6 +973,10 @@ pub struct PredictionView {
     pub fetch_bytes: u64,
     /// How long that takes at least, in milliseconds.
     pub fetch_ms: f64,
+    /// Tokens per second of one stream as they were predicted before the steps of its devices corrected that;
+    /// `null` where they have not.
+    #[serde(default)]
+    pub uncorrected_tokens_per_s: Option<f64>,
 }
 
 /// What one stage is expected to compute.

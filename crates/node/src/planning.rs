@@ -400,8 +400,9 @@ pub(crate) fn answer_as_placed(
     model: &str,
     inputs: &PlannerInputs,
     request: PlanRequest,
+    is_over: &dyn Fn() -> bool,
 ) -> Result<PlanView, DryRunError> {
-    let DryRun { request, plan, unloads } = exo_cluster::dry_run(inputs, request)?;
+    let DryRun { request, plan, unloads } = exo_cluster::dry_run(inputs, request, is_over)?;
     let mut view = plan_view(model, &request, &plan);
     for (instance, text) in unloads {
         let of_it = inputs.unloadable.iter().filter(|unloadable| unloadable.instance == instance);

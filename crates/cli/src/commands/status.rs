@@ -259,7 +259,9 @@ pub fn speed_text(instance: &InstanceView) -> Option<String> {
             )
         }
     };
-    Some(format!("predicted for one stream {one}, {first} · {beside}"))
+    let before = predicted.uncorrected_tokens_per_s.map(ui::figure);
+    let before = before.map_or_else(String::new, |rate| format!(", {rate} before its steps corrected that"));
+    Some(format!("predicted for one stream {one}{before}, {first} · {beside}"))
 }
 
 /// How an instance keeps up with its requests; only the node of its first stage knows.

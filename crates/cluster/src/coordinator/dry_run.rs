@@ -147,6 +147,19 @@ pub enum DryRunError {
         /// The same, and what unloading would not change.
         text: String,
     },
+    /// There are more models to make room than there is time to plan without.
+    #[error(
+        "no plan was found within the time for it: {as_it_is}; {unloaded} of {unloadable} models that would make room were counted as unloaded, \
+         unload one, or ask again"
+    )]
+    Late {
+        /// For the cluster as it is.
+        as_it_is: Box<PlanError>,
+        /// How many were tried.
+        unloaded: usize,
+        /// How many there are.
+        unloadable: usize,
+    },
     /// There is a plan that cannot be carried out now.
     #[error("{0}")]
     NotNow(String),
@@ -206,8 +219,12 @@ fn make_room(devices: &mut [PlanDevice], room: &[FreeMemory]) {
 }
 
 /// Plans as the coordinator would for a placement, with `request` made from `inputs`, and changes nothing.
-/// Seconds of search at worst.
-pub fn dry_run(inputs: &PlannerInputs, mut request: PlanRequest) -> Result<DryRun, DryRunError> {
+/// One search after the other, until `is_over`: the last one is finished.
+pub fn dry_run(
+    inputs: &PlannerInputs,
+    mut request: PlanRequest,
+    is_over: &dyn Fn() -> bool,
+) -> Result<DryRun, DryRunError> {
     let mut as_it_is = None;
     let mut unloaded: Vec<Unloadable> = Vec::new();
     loop {
@@ -221,7 +238,11 @@ pub fn dry_run(inputs: &PlannerInputs, mut request: PlanRequest) -> Result<DryRu
             let names: Vec<&str> = unloaded.iter().map(|unloadable| &*unloadable.model_name).collect();
             return Err(DryRunError::NoPlan { text: no_plan_text(&error, &names), error: Box::new(error) });
         };
-        as_it_is.get_or_insert(error);
+        let as_it_is = as_it_is.get_or_insert(error);
+        if is_over() {
+            let (unloaded, unloadable) = (unloaded.len(), inputs.unloadable.len());
+            return Err(DryRunError::Late { as_it_is: Box::new(as_it_is.clone()), unloaded, unloadable });
+        }
         unloaded.push(next.clone());
         make_room(&mut request.devices, &next.room);
     }

@@ -42,7 +42,10 @@ pub(super) fn of(
         device.rates.corrections = Corrections::default();
     }
     let stages = exo_planner::stage_times(&measured, &placement.stages)?.into_iter().map(stage).collect();
-    Some((view(&predicted), stages))
+    let (uncorrected, _) = exo_planner::predict(&measured, &placement.stages)?;
+    let is_corrected = uncorrected.token_ns != predicted.token_ns;
+    let uncorrected_tokens_per_s = is_corrected.then(|| uncorrected.tokens_per_s());
+    Some((PredictionView { uncorrected_tokens_per_s, ..view(&predicted) }, stages))
 }
 
 /// A prediction in words of the API.
@@ -65,5 +68,6 @@ pub fn view(predicted: &Prediction) -> PredictionView {
         total_tokens_per_s: rates(predicted.streams, predicted.round_ns),
         fetch_bytes: predicted.fetch_bytes,
         fetch_ms: ms(predicted.fetch_ns),
+        uncorrected_tokens_per_s: None,
     }
 }

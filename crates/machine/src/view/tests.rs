@@ -266,6 +266,8 @@ fn what_is_predicted_follows_from_the_reports_of_all_its_stages() {
     learned.facts.devices.iter_mut().for_each(|d| d.corrections.decode = Some(half));
     let (corrected, of_learned) = of(&[report(1), learned]).unwrap();
     assert!(corrected.tokens_per_s.expected < slow.tokens_per_s.expected);
+    assert_eq!(slow.uncorrected_tokens_per_s, None);
+    assert_eq!(corrected.uncorrected_tokens_per_s, Some(slow.tokens_per_s.expected), "what was promised");
     assert_eq!(of_learned, stages, "slowness that was learned of is slowness still");
     assert!(
         of_faster[1].token_ms < stages[1].token_ms && stages[1].prompt_ms > 0.0,

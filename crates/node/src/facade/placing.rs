@@ -1,5 +1,7 @@
 //! Placing models: what is asked for, what the coordinator answers, and plans that are only shown.
 
+use std::time::{Duration, Instant};
+
 use exo_api::{AdminError, InstanceView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView};
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs};
 use exo_cluster::{DryRunError, InstanceRequest};
@@ -12,6 +14,9 @@ use crate::cache::{CacheError, CacheRequest, check_context};
 use crate::config::NodeConfig;
 use crate::library::OpenModel;
 use crate::planning;
+
+/// For the searches of a plan that nobody carries out; the last one may take some seconds more.
+const DRY_RUN_MAX: Duration = Duration::from_secs(20);
 
 impl NodeFacade {
     pub(super) fn usual_cache(&self) -> CacheRequest {
@@ -139,8 +144,10 @@ impl NodeFacade {
         let inputs = self.planner_inputs(resolved.id, Some(placed.instance())).await?;
         let (links, disks) = self.plan_facts(resolved.id).await?;
         let without = PlanRequest { explain: false, ..inputs.request(wanted, links, disks) };
-        // Seconds of search at worst.
-        let planned = tokio::task::spawn_blocking(move || exo_cluster::dry_run(&inputs, without)).await;
+        let until = Instant::now() + DRY_RUN_MAX;
+        let is_over = move || Instant::now() > until;
+        let work = move || exo_cluster::dry_run(&inputs, without, &is_over);
+        let planned = tokio::task::spawn_blocking(work).await;
         let planned =
             planned.map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
         planned.map_err(|error| AdminError::Conflict { message: error.to_string() })?;
@@ -160,15 +167,19 @@ impl NodeFacade {
             .map_err(|e| invalid("context_tokens", e.to_string()))?;
         let wanted = instance_request(&resolved, &open, cache, query.nodes_min.unwrap_or(1));
         let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
-        let inputs = self.planner_inputs(resolved.id, None).await?;
+        // As with `--replace`, what it holds where it is placed now counts as free.
+        let placed = self.instances().await?.into_iter().find(|placed| placed.model() == resolved.id);
+        let inputs = self.planner_inputs(resolved.id, placed.map(|placed| placed.instance())).await?;
         let (links, disks) = self.plan_facts(resolved.id).await?;
         let mut request = inputs.request(&wanted, links, disks);
         planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
         let needed_bytes = wanted.shape.weight_bytes();
         let name = resolved.name.clone();
         let free_bytes = exo_planner::memory_free_bytes(&request.devices);
-        let planned =
-            tokio::task::spawn_blocking(move || planning::answer_as_placed(&name, &inputs, request));
+        let until = Instant::now() + DRY_RUN_MAX;
+        let is_over = move || Instant::now() > until;
+        let work = move || planning::answer_as_placed(&name, &inputs, request, &is_over);
+        let planned = tokio::task::spawn_blocking(work);
         let answer = planned
             .await
             .map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;

@@ -111,6 +111,7 @@ fn causes() -> Vec<Cause> {
                 total_tokens_per_s: range(100.0),
                 fetch_bytes: 0,
                 fetch_ms: 0.0,
+                uncorrected_tokens_per_s: None,
             });
         }),
         ("link_degraded", 22, |w, _| w.1.nodes[0].links[0].rtt_ms = 40.0),

@@ -44,21 +44,24 @@ fn reports(bench: &mut Bench, rooms: &[u64], sequences: u32, apart: &[(u8, u8)])
     }
 }
 
-/// What a member that only plans finds: where the stages are, and what is unloaded; or why nothing.
-fn plans(bench: &mut Bench, request: &InstanceRequest) -> Result<(Vec<NodeId>, Vec<String>), String> {
+/// What a member that only plans is told.
+fn inputs(bench: &mut Bench, request: &InstanceRequest) -> PlannerInputs {
     let reply = ReplyTo { node: node(2), request: 9 };
     let ask = CoordinatorInput::PlannerInputs { reply, model: request.model, replaced: None };
     let out = bench.coordinator.handle(bench.now, ask);
-    let inputs: PlannerInputs = out
-        .into_iter()
-        .find_map(|output| match output {
-            CoordinatorOutput::Reply { reply: ControlReply::PlannerInputs(inputs), .. } => Some(*inputs),
-            _ => None,
-        })
-        .expect("it leads");
+    let found = out.into_iter().find_map(|output| match output {
+        CoordinatorOutput::Reply { reply: ControlReply::PlannerInputs(inputs), .. } => Some(*inputs),
+        _ => None,
+    });
+    found.expect("it leads")
+}
+
+/// What it finds: where the stages are, and what is unloaded; or why nothing.
+fn plans(bench: &mut Bench, request: &InstanceRequest) -> Result<(Vec<NodeId>, Vec<String>), String> {
+    let inputs = inputs(bench, request);
     let links = crate::link_facts(&bench.coordinator.reports, |_| true);
     let disks = crate::disk_rooms(&bench.coordinator.reports, request.model, |_| true);
-    let planned = dry_run(&inputs, inputs.request(request, links, disks));
+    let planned = dry_run(&inputs, inputs.request(request, links, disks), &|| false);
     let planned = planned.map_err(|error: DryRunError| error.to_string())?;
     let nodes = planned.plan.stages.iter().map(|stage| stage.leader().node).collect();
     Ok((nodes, planned.unloads.into_iter().map(|(_, text)| text).collect()))
@@ -113,6 +116,10 @@ fn a_plan_makes_room_as_a_placement_does_and_says_what_goes() {
     // them.
     let mut large = model(3, false);
     large.shape.layers.iter_mut().for_each(|layer| layer.packed_bytes *= 8);
+    let told = inputs(&mut bench, &large);
+    let late = dry_run(&told, told.request(&large, Vec::new(), Vec::new()), &|| true).expect_err("too large");
+    let late = late.to_string();
+    assert!(late.contains("0 of 1 models") && late.contains("are missing"), "{late}");
     let why = agree(&mut bench, large).expect_err("too large");
     assert!(why.contains("unloading m1 would not be enough"), "{why}");
     let (_, unloads) = agree(&mut bench, model(2, false)).expect("m1 goes");
