@@ -2172,6 +2172,8 @@ export type PredictionView = {
   total_tokens_per_s: RangeView;
   /** Milliseconds to the first token of that prompt. */
   ttft_ms: RangeView;
+  /** Tokens per second of one stream as they were predicted before the steps of its devices corrected that; `null` where they have not. */
+  uncorrected_tokens_per_s?: number | null;
 };
 
 /** About the prompt's tokens. */
