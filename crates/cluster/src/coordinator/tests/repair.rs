@@ -59,7 +59,10 @@ fn a_lost_stage_goes_to_a_free_node_that_has_room() {
 #[test]
 fn lost_layers_fill_the_memory_that_survivors_share_once() {
     let mut bench = Bench::ready(4, 4);
-    let stage = bench.coordinator.state().instances().values().next().unwrap().memory_bytes[1];
+    let needed =
+        |bench: &Bench| bench.coordinator.state().instances().values().next().unwrap().memory_bytes.clone();
+    let held = needed(&bench);
+    let (stage, all) = (held[1], held[0] + held[3] + held[1] + held[1] / 2);
     let nodes: Vec<NodeId> = bench.placement().stages.iter().map(|stage| stage.leader().node).collect();
     for n in [nodes[0].0[0], nodes[3].0[0]] {
         bench.report_shared(n, report(n, PLENTY), stage + stage / 2, &StageStatus::Serving);
@@ -68,9 +71,10 @@ fn lost_layers_fill_the_memory_that_survivors_share_once() {
     assert_eq!(bench.placement().id, placed(2), "{:?}", bench.state());
     let (once, survivors) = (layout(&bench), [nodes[0].0[0], nodes[3].0[0]]);
     assert!(survivors.contains(&once[1].0), "{once:?}");
+    // A stage does not fit a second time; in larger stages, of less workspace, the model does.
     bench.feed(CoordinatorInput::NodeLost(nodes[2]));
-    assert_eq!(layout(&bench), once, "the other half of a stage is free");
-    assert!(waits_for(&bench).contains("missing"), "{:?}", bench.state());
+    let sum: u64 = needed(&bench).iter().sum();
+    assert!(bench.placement().id != placed(2) && sum <= all, "{sum} of {all}: {:?}", layout(&bench));
 }
 
 #[test]
