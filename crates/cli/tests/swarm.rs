@@ -152,6 +152,22 @@ fn a_chunk_that_is_not_what_the_hub_promised_is_found_by_the_check() {
     assert!(!refused.status.success(), "{}", stdout(&refused));
     assert!(stderr(&refused).contains("is not what the hub promised"), "{}", stderr(&refused));
     assert!(of_the_list(&nodes[1], "source").ends_with("NOT what the hub promised"));
+    // What runs goes on; it is not placed again, neither by a command nor by a request.
+    let alert = wait_for("the alert", LONG, || {
+        let alerts = nodes[1].get("/exo/v1/alerts");
+        alerts.as_array().unwrap().iter().find(|alert| alert["rule"] == "model_differs").cloned()
+    });
+    assert!(alert["text"].as_str().unwrap().contains("runs with it"), "{alert}");
+    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    let refused = nodes[1].exo(&["place", "tiny-Q8_0"]);
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("`exo models remove` it"),
+        "{}",
+        stderr(&refused)
+    );
+    let refused = nodes[1].ask("tiny-Q8_0", &known()[0].0);
+    assert!(refused.status != 200 && refused.body.contains("not what its hub promised"), "{}", refused.body);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use exo_constraint::Compiler;
 use exo_formats::Model;
 use exo_machine::Holder;
-use exo_store::{ChunkRef, PartialModel, Store};
+use exo_store::{ChunkRef, ModelRecord, PartialModel, Store, StoreError};
 use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
 use exo_tokenizer::{ChatTemplate, Tokenizer};
 use exo_transport::Endpoint;
@@ -261,6 +261,17 @@ impl Library {
         cache.get(&id).filter(|o| o.model.check().is_ok()).cloned()
     }
 
+    /// What the disk has of a model, if anything.
+    pub async fn record(&self, id: ModelId) -> Result<Option<ModelRecord>, LibraryError> {
+        let store = self.store.clone();
+        let found = tokio::task::spawn_blocking(move || match store.record(id) {
+            Ok(record) => Ok(Some(record)),
+            Err(StoreError::UnknownModel { .. }) => Ok(None),
+            Err(error) => Err(error),
+        });
+        Ok(found.await??)
+    }
+
     /// Has manifest and headers on disk, fetching them if need be.
     pub async fn ensure_manifest(&self, id: ModelId, holders: &[Holder]) -> Result<(), LibraryError> {
         let partial = match self.local(id).await? {
@@ -284,6 +295,9 @@ impl Library {
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), LibraryError> {
         room::note(&self.store, vec![id]).await;
+        if self.record(id).await?.is_some_and(|record| record.checked == Some(false)) {
+            return Err(LibraryError::Differs { id });
+        }
         let Local::Partial(partial) = self.local(id).await? else { return Ok(()) };
         let opened = partial.clone();
         let ranges = tokio::task::spawn_blocking(move || opened.open_model()).await??.byte_ranges(shard);

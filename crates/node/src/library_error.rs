@@ -30,6 +30,11 @@ pub enum LibraryError {
     /// Each source has its reason.
     #[error("model {id} could not be fetched: {reasons}")]
     NotFetched { id: ModelId, reasons: String },
+    #[error(
+        "a check found that what is here of model {id} is not what its hub promised: `exo models remove` it on every \
+         machine that has of it, and fetch it again"
+    )]
+    Differs { id: ModelId },
     #[error("each chunk of it is checked as it comes, by the model's identity")]
     NotOfHub,
     #[error("a member gave a state of another part of the file")]
@@ -47,6 +52,9 @@ pub enum LibraryError {
 
 impl From<LibraryError> for AdminError {
     fn from(error: LibraryError) -> Self {
-        Self::Failed { message: chain(&error) }
+        match error {
+            LibraryError::Differs { .. } => Self::Conflict { message: chain(&error) },
+            error => Self::Failed { message: chain(&error) },
+        }
     }
 }

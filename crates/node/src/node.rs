@@ -22,6 +22,7 @@ use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
 use crate::host::Host;
 use crate::library::Library;
+use crate::library::room::DiskFacts;
 use crate::meters::Meters;
 use crate::pairing::Invites;
 use crate::run_loop::RunLoop;
@@ -79,8 +80,8 @@ fn own_facts(
     pulls: impl Fn() -> Vec<PullView> + Send + 'static,
 ) -> Box<dyn Fn() -> OwnFacts + Send> {
     Box::new(move || {
-        let (quota_bytes, changed_models) = library.room.disk_facts();
-        OwnFacts { pulls: pulls(), quota_bytes, changed_models }
+        let DiskFacts { quota_bytes, changed, differing } = library.room.disk_facts();
+        OwnFacts { pulls: pulls(), quota_bytes, changed_models: changed, differing_models: differing }
     })
 }
 

@@ -143,6 +143,12 @@ pub enum ChunkError {
         /// The chunk asked for.
         chunk: ChunkRef,
     },
+    /// A check found that what is here is not what the hub promised.
+    #[error("what is here of model {model} is not what its hub promised")]
+    Differs {
+        /// The model.
+        model: ModelId,
+    },
     /// Too many or too few bytes.
     #[error("{chunk} of model {model} came with {found_bytes} bytes, it has {expected_bytes}")]
     Length {

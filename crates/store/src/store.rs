@@ -298,6 +298,7 @@ impl Store {
             return Ok(read_local(file, id, manifest.chunk_start(chunk), len)?);
         }
         match self.partial(id)? {
+            Some(partial) if partial.checked() == Some(false) => Err(ChunkError::Differs { model: id }),
             Some(partial) => partial.read_chunk(chunk),
             None => Err(ChunkError::NotHeld { model: id, chunk }),
         }

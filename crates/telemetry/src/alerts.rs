@@ -59,6 +59,17 @@ pub struct OwnFacts {
     pub quota_bytes: Option<(u64, u64)>,
     /// Names of models whose file is not the one that was added.
     pub changed_models: Vec<String>,
+    /// Models that are not what their hub promised.
+    pub differing_models: Vec<DifferingModel>,
+}
+
+/// A model of a hub of which a check found that what the machines have is something else.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DifferingModel {
+    /// Its id in full.
+    pub id: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// A silence cannot be had.

@@ -59,18 +59,25 @@ impl NodeFacade {
         Ok(self.checker().begin(resolved))
     }
 
-    /// A request is about to have this model placed: the node of the request checks it then.
-    pub(super) fn check_when_placed(&self, model: ModelId) {
-        let id = model.to_full();
-        if !self.view.borrow().instances.iter().any(|instance| instance.model_id == id) {
-            self.check_when_ready(model);
+    /// Whether a model may be placed, by a command or a request of this node: not once a check has found that
+    /// it is not what its hub promised. One that is new is checked when it is ready.
+    pub(super) async fn check_placeable(&self, model: ModelId) -> Result<(), LibraryError> {
+        match self.library.record(model).await? {
+            Some(record) if record.checked == Some(false) => return Err(LibraryError::Differs { id: model }),
+            Some(record) if record.is_of_hub => self.check_when_ready(model),
+            _ => {}
         }
+        Ok(())
     }
 
-    /// Checks a model of a hub once an instance of it is ready.
-    pub(super) fn check_when_ready(&self, model: ModelId) {
-        let is_of_hub = self.library.store().record(model).is_ok_and(|record| record.is_of_hub);
-        if !is_of_hub || !self.checks.awaited().insert(model) {
+    /// Whether an instance runs it, or is to.
+    pub(super) fn is_placed(&self, model: ModelId) -> bool {
+        let id = model.to_full();
+        self.view.borrow().instances.iter().any(|instance| instance.model_id == id)
+    }
+
+    fn check_when_ready(&self, model: ModelId) {
+        if !self.checks.awaited().insert(model) {
             return;
         }
         let (mut checker, id) = (self.checker(), model.to_full());
@@ -124,7 +131,11 @@ impl Checker {
             let outcome = self.library.check(resolved.id, &resolved.holders).await;
             let over = self.over(began, outcome);
             tracing::info!(target: "events::model_check", model = %resolved.id, state = ?over.state, "checked");
+            let differs = over.state == CheckState::Differs;
             self.checks.lock().insert(resolved.id, over);
+            if differs {
+                crate::library::room::list_again(&self.node).await; // which raises the alert
+            }
         });
         shown
     }
@@ -141,8 +152,9 @@ impl Checker {
             }
             Ok(CheckOutcome::Differs { file }) => {
                 let file = exo_types::printable(&file, 100);
-                let message =
-                    format!("{file} is not what the hub promised: what the machines have of it is of no use");
+                let message = format!(
+                    "{file} is not what the hub promised: what the machines have of it is of no use; `exo models remove` the model on each, and fetch it again"
+                );
                 tracing::error!(model = %began.model, file, "a file is not what the hub promised");
                 ModelCheckView { state: CheckState::Differs, message: Some(message), ..began }
             }

@@ -68,7 +68,6 @@ impl NodeFacade {
             place,
             backup,
         };
-        self.check_when_placed(model);
         self.node.post(Event::Started { request: Box::new(start), events: tx });
         let node = self.node.clone();
         Ok(stream(Running { request, name, open, prepared, events, node, arrived }))
@@ -82,7 +81,12 @@ impl NodeFacade {
             model: model.to_owned(),
             reason: chain(&error),
         };
-        Ok((resolved, open.map_err(failed)?))
+        let open = open.map_err(failed)?;
+        // It is about to be placed.
+        if !self.is_placed(resolved.id) {
+            self.check_placeable(resolved.id).await.map_err(failed)?;
+        }
+        Ok((resolved, open))
     }
 
     /// How the model would be placed, and what its placement, or that one, holds: at least the context that

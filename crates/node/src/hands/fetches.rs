@@ -66,8 +66,9 @@ impl Fetches {
                     let event = match done {
                         Ok(()) => FetchEvent::Done,
                         Err(error) => {
-                            // It will hardly have room the next time.
-                            let is_refusal = matches!(error, LibraryError::NoRoom { .. });
+                            // The next time it will hardly have room, or other bytes.
+                            let is_refusal =
+                                matches!(error, LibraryError::NoRoom { .. } | LibraryError::Differs { .. });
                             FetchEvent::Failed { reason: chain(&error), is_refusal }
                         }
                     };

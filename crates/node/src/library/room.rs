@@ -14,6 +14,7 @@ use exo_api::{ClusterView, RemovedModelView};
 use exo_machine::{Answer, ModelHolders, Question};
 use exo_stdx::unix_s;
 use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
+use exo_telemetry::DifferingModel;
 use exo_types::{ModelId, NodeId};
 use tokio::sync::{oneshot, watch};
 
@@ -62,9 +63,16 @@ struct State {
     disk: DiskFacts,
 }
 
-/// What models take of the disk and what they may, where that is bounded, and the names of those whose file
-/// is not the one that was added.
-type DiskFacts = (Option<(u64, u64)>, Vec<String>);
+/// What alerts about models on this disk follow from.
+#[derive(Clone, Default)]
+pub struct DiskFacts {
+    /// What models take of the disk and what they may, where that is bounded.
+    pub quota_bytes: Option<(u64, u64)>,
+    /// Names of those whose file is not the one that was added.
+    pub changed: Vec<String>,
+    /// Those that are not what their hub promised.
+    pub differing: Vec<DifferingModel>,
+}
 
 /// Room that was found.
 pub struct Taken {
@@ -96,7 +104,9 @@ impl Room {
         let is_changed =
             |record: &&ModelRecord| matches!(record.problem, Some(exo_store::RecordProblem::Changed { .. }));
         let changed = records.iter().filter(is_changed).map(|record| record.name.clone()).collect();
-        lock(&self.state).disk = (quota_bytes, changed);
+        let differing = records.iter().filter(|record| record.checked == Some(false));
+        let differing = differing.map(|r| DifferingModel { id: r.id.to_full(), name: r.name.clone() });
+        lock(&self.state).disk = DiskFacts { quota_bytes, changed, differing: differing.collect() };
     }
 
     /// What was found then.

@@ -9,7 +9,7 @@ use exo_api::{
 use exo_types::{DeviceKind, DeviceState, SupportClass, clean_name};
 
 use super::memory::{CHANGES_S, Memory};
-use super::{Rule, Seen};
+use super::{DifferingModel, Rule, Seen};
 
 /// Longest name of others in an alert, in characters.
 const NAME_CHARS_MAX: usize = 64;
@@ -339,6 +339,16 @@ impl Findings<'_> {
             let text = format!("the file of {model} on {name} is not the one that was added");
             let subject = format!("{model} on {name}");
             self.add("model_changed", Some(Level::Bad), affected(Some(model.clone())), subject, text);
+        }
+        for DifferingModel { id, name: model } in &seen.own.differing_models {
+            let model = clean_name(model, NAME_CHARS_MAX);
+            let running = seen.view.instances.iter().find(|instance| instance.model_id == *id);
+            let running = running.map(|i| format!("; {} runs with it", clean_name(&i.id, NAME_CHARS_MAX)));
+            let text = format!(
+                "{model} is not what its hub promised, as a check on {name} found: it is not placed anew{}",
+                running.unwrap_or_default()
+            );
+            self.add("model_differs", Some(Level::Bad), affected(Some(id.clone())), model, text);
         }
     }
 

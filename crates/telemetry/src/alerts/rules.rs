@@ -164,6 +164,12 @@ pub const RULES: &[Rule] = &[
         "`exo models remove` it and `exo models add` the file anew, or put the old file back",
     ),
     rule(
+        "model_differs",
+        Critical,
+        (0, 5),
+        "`exo unload` it, `exo models remove` it on every machine that has of it, and fetch it again; if it happens again, the hub or a mirror has a damaged file",
+    ),
+    rule(
         "instance_down",
         Critical,
         (3, 5),

@@ -145,6 +145,10 @@ fn causes_of_its_own() -> Vec<Cause> {
         ("download_failed", 9, |w, _| w.2.pulls = vec![pull(PullState::Failed)]),
         ("quota_full", 9, |w, _| w.2.quota_bytes = Some((99, 100))),
         ("model_changed", 9, |w, _| w.2.changed_models = vec!["m".to_owned()]),
+        ("model_differs", 9, |w, _| {
+            let id = w.0.instances[0].model_id.clone();
+            w.2.differing_models = vec![DifferingModel { id, name: "m\x1b[2J".to_owned() }];
+        }),
     ]
 }
 
