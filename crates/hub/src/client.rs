@@ -458,8 +458,15 @@ impl Resolver for GuardedResolver {
         config: &Config,
         timeout: NextTimeout,
     ) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let addresses = self.inner.resolve(uri, config, timeout)?;
         let host = uri.host().unwrap_or_default();
+        let addresses = self.inner.resolve(uri, config, timeout).map_err(|error| match error {
+            // The system's resolver has no kind of error of its own for a name that it does not find.
+            ureq::Error::Io(error) => {
+                tracing::debug!(host = quoted(host), %error, "a name was not resolved");
+                ureq::Error::HostNotFound
+            }
+            error => error,
+        })?;
         if self.proxy_host.as_deref() == Some(&host.to_ascii_lowercase()) {
             return Ok(addresses);
         }

@@ -251,11 +251,10 @@ impl HubError {
         })
     }
 
-    /// Whether nothing answered, as where the line is away for a while. A host that answers is not that,
-    /// whatever it says.
+    /// Whether no connection came about, as where the line is away for a while. A host that answers is not
+    /// that, whatever it says and however it breaks off.
     pub fn is_line_away(&self) -> bool {
-        let Self::Unreachable { source, .. } = self else { return false };
-        crate::retry::is_passing(source) && !matches!(**source, ureq::Error::StatusCode(_))
+        matches!(self, Self::Unreachable { source, .. } if crate::retry::is_line_away(source))
     }
 
     pub(crate) fn disk(attempt: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
@@ -278,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_says_what_makes_room_and_only_silence_is_a_line_that_is_away() {
+    fn a_full_disk_says_what_makes_room_and_only_what_does_not_connect_is_a_line_that_is_away() {
         let disk =
             |kind: io::ErrorKind| HubError::disk("write", std::path::Path::new("/d/m.gguf"))(kind.into());
         assert!(disk(io::ErrorKind::StorageFull).hint().is_some_and(|hint| hint.contains("exo prune")));
@@ -293,6 +292,13 @@ mod tests {
         assert!(unreachable(ureq::Error::HostNotFound).is_line_away());
         assert!(!unreachable(ureq::Error::StatusCode(503)).is_line_away());
         assert!(!unreachable(ureq::Error::InvalidProxyUrl).is_line_away());
+        assert!(unreachable(ureq::Error::Timeout(ureq::Timeout::Connect)).is_line_away());
+        assert!(unreachable(ureq::Error::Io(io::ErrorKind::NetworkUnreachable.into())).is_line_away());
+        // A host that breaks off each body, says nothing, or leads to a private address is there.
+        assert!(!unreachable(ureq::Error::Io(io::ErrorKind::UnexpectedEof.into())).is_line_away());
+        assert!(!unreachable(ureq::Error::Io(io::ErrorKind::ConnectionReset.into())).is_line_away());
+        assert!(!unreachable(ureq::Error::Timeout(ureq::Timeout::RecvResponse)).is_line_away());
+        assert!(!unreachable(ureq::Error::Other("resolves to a private address".into())).is_line_away());
         assert!(!HubError::Cancelled.is_line_away());
         let text = || "x".to_owned();
         assert_eq!(HubError::Lacks { host: text(), attempt: text(), problem: text() }.hint(), None);

@@ -290,7 +290,7 @@ impl Plan {
     /// was away.
     pub fn is_answered(&self, client: &Client) -> bool {
         let Some(file) = self.files.iter().find(|file| file.size > 0) else { return true };
-        !matches!(client.get(&file.uri, Some((0, 1))), Err(Failure::Connection(error)) if crate::retry::is_passing(&error))
+        !matches!(client.get(&file.uri, Some((0, 1))), Err(Failure::Connection(error)) if crate::retry::is_line_away(&error))
     }
 }
 

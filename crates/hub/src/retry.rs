@@ -25,6 +25,26 @@ pub(crate) fn backoff(tries: u32) -> Duration {
     Duration::from_millis(200).saturating_mul(1 << tries.min(10)).min(BACKOFF_MAX)
 }
 
+/// Whether a failure says that no connection comes about: a name that means nothing, no way there, nobody who
+/// accepts. What breaks off or comes slowly is a host's, and so is what its certificate says.
+pub(crate) fn is_line_away(error: &ureq::Error) -> bool {
+    use std::io::ErrorKind;
+    use ureq::{Error, Timeout};
+    match error {
+        Error::HostNotFound | Error::ConnectionFailed => true,
+        Error::Timeout(timeout) => matches!(timeout, Timeout::Resolve | Timeout::Connect),
+        Error::Io(error) => matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::NetworkDown
+                | ErrorKind::AddrNotAvailable
+        ),
+        _ => false,
+    }
+}
+
 /// Whether a failure of the connection may be gone at the next attempt.
 pub(crate) fn is_passing(error: &ureq::Error) -> bool {
     use ureq::Error;

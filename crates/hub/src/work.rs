@@ -297,8 +297,8 @@ impl State {
         Some((first as u32, (first + run) as u32))
     }
 
-    /// At the end of a file, who is done takes half of what the slowest still has to fetch, if that is so many
-    /// chunks.
+    /// At the end of a file, who is done takes half of what the slowest still has to fetch, if that is so
+    /// many chunks.
     fn half_of_another(&mut self, taken_min: u32) -> Option<Claim> {
         let longest = self.claims.iter_mut().flatten().max_by_key(|(next, end)| end - next)?;
         let (next, end) = *longest;
