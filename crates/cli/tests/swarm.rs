@@ -126,6 +126,24 @@ fn a_model_that_no_node_has_whole_arrives_in_layers_and_leaves_the_hub_once() {
     assert_eq!(of_the_list(&nodes[2], "source"), "hf.co/org/demo-GGUF:Q8_0@01234567 in parts, verified");
 }
 
+#[test]
+fn a_commit_with_the_same_weights_brings_heads_alone() {
+    let hub = hub();
+    let nodes = cluster("commits", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "3"], &hub, None);
+    assert!(nodes[0].exo(&["unload", "tiny-Q8_0"]).status.success());
+    let mut repository = Repository::new(&[("tiny-Q8_0.gguf", demo_model()), ("README.md", b"new".to_vec())]);
+    repository.commit = "fedcba9876543210fedcba9876543210fedcba98".to_owned();
+    hub.put("org/demo-GGUF", repository);
+    let sent = hub.sent_bytes();
+    command(&nodes[0], &["pull", "--layers", "hf.co/org/demo-GGUF"], &hub, None);
+    command(&nodes[0], &["place", "tiny-Q8_0", "--nodes", "3"], &hub, None);
+    answers_as_the_whole_model(&nodes[0]);
+    assert!(of_the_list(&nodes[0], "source").contains("@fedcba98"));
+    let again = hub.sent_bytes() - sent;
+    assert!(again <= 8 * CHUNK, "{again} bytes left the hub for a commit with the same weights");
+}
+
 fn of_the_list(node: &Node, field: &str) -> String {
     let models: Value = node.get("/exo/v1/models");
     let model = models.as_array().unwrap().iter().find(|m| m["name"] == "tiny-Q8_0").unwrap();

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::chunk::touched;
 use crate::disk::{create_folder, failed, read_bounded};
 use crate::held::HeldMap;
-use crate::manifest::ModelKind;
+use crate::manifest::{FileEntry, ModelKind};
 use crate::{ChunkError, ChunkRef, Manifest, Sha256State, StoreError};
 
 /// Chunks written between two synchronisations: what a crash may cost.
@@ -350,6 +350,52 @@ impl Drop for PartialModel {
             tracing::warn!(model = %self.id, %error, "the last chunks of a partial copy will be fetched again");
         }
     }
+}
+
+/// Begins the copy in `folder`, which is not there yet, with what other commits have of files that are the
+/// same by the hub's SHA-256: they get a second name, and what is held of them is held here.
+pub(crate) fn link_unchanged(
+    folder: &Path,
+    id: ModelId,
+    manifest: &Manifest,
+    others: &[Arc<PartialModel>],
+) -> Result<(), StoreError> {
+    let same =
+        |index: usize| others.iter().find_map(|other| Some((other, same_file(manifest, index, other)?)));
+    let same: Vec<_> = (0..manifest.files.len()).filter_map(|index| Some((index, same(index)?))).collect();
+    if same.is_empty() {
+        return Ok(());
+    }
+    let files = folder.join(FILES);
+    create_folder(&files)?;
+    let mut held = HeldMap::empty(manifest);
+    for (index, (other, there)) in same {
+        other.flush()?;
+        let path = files.join(&manifest.files[index].name);
+        if let Err(error) = fs::hard_link(other.file_path(there), &path) {
+            tracing::info!(model = %id, %error, "an unchanged file cannot get a second name; it is fetched again");
+            continue;
+        }
+        let (file, other) = (index as u32, other.state());
+        let chunks = (0..manifest.chunk_count(file)).map(|index| ChunkRef { file, index });
+        for chunk in chunks.filter(|chunk| other.held.has(ChunkRef { file: there, ..*chunk })) {
+            held.add(chunk, manifest.chunk_len(chunk).unwrap_or(0));
+        }
+    }
+    tracing::info!(model = %id, bytes = held.bytes(), "another commit has the same bytes: they are not fetched again");
+    crate::disk::write_atomic(&folder.join(HELD), &held.encode(id))
+}
+
+/// Which file of another copy is this one of a manifest.
+fn same_file(manifest: &Manifest, index: usize, other: &PartialModel) -> Option<u32> {
+    let digest = |manifest: &Manifest, index: usize| manifest.hub.as_ref()?.files.get(index)?.sha256;
+    let (file, sha256) = (manifest.files.get(index)?, digest(manifest, index)?);
+    let is_same = |(there, entry): &(usize, &FileEntry)| {
+        digest(&other.manifest, *there) == Some(sha256)
+            && FileEntry { name: file.name.clone(), ..(*entry).clone() } == *file
+    };
+    let found = other.manifest.files.iter().enumerate().find(is_same)?;
+    (other.manifest.chunk_bytes == manifest.chunk_bytes).then_some(found.0 as u32)
 }
 
 /// Makes the file if it is not there, with this length and no blocks. Returns whether it was there.

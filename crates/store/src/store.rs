@@ -78,6 +78,13 @@ impl Store {
         Ok(records)
     }
 
+    /// The model of a hub that was made known for a reference before it was fetched.
+    pub fn known_for(&self, reference: &str) -> Result<Option<ModelRecord>, StoreError> {
+        let is_it =
+            |r: &ModelRecord| r.is_of_hub && !r.is_replaced && r.reference.as_deref() == Some(reference);
+        Ok(self.list()?.into_iter().find(is_it))
+    }
+
     /// Every place that the list knows, also of a model that is used from another one now.
     pub fn places(&self) -> Result<Vec<PathBuf>, StoreError> {
         let local = |entry: Entry| entry.local.map(|local| local.path);
@@ -242,13 +249,16 @@ impl Store {
     pub fn prepare(&self, manifest: &Manifest) -> Result<Arc<PartialModel>, StoreError> {
         manifest.check().map_err(StoreError::Manifest)?;
         let id = manifest.root();
+        let folder = self.layout.fetched_model(id);
+        let other_commits = if folder.exists() { Vec::new() } else { self.other_commits(manifest)? };
         let mut partials = lock(&self.partials);
         if let Some(known) = partials.get(&id) {
             return Ok(known.clone());
         }
         write_atomic(&self.layout.manifest(id), &manifest.to_bytes())?;
         let shared = Arc::new(manifest.clone());
-        let partial = Arc::new(PartialModel::open(&self.layout.fetched_model(id), id, shared)?);
+        crate::partial::link_unchanged(&folder, id, manifest, &other_commits)?;
+        let partial = Arc::new(PartialModel::open(&folder, id, shared)?);
         registry::update(&self.layout, |entries| match entries.iter_mut().find(|e| e.id == id) {
             Some(entry) => entry.fetched = true,
             None => {
@@ -258,6 +268,18 @@ impl Store {
         })?;
         partials.insert(id, partial.clone());
         Ok(partial)
+    }
+
+    /// Partial copies of the same repository's other commits, but for those that are not what the hub
+    /// promised.
+    fn other_commits(&self, manifest: &Manifest) -> Result<Vec<Arc<PartialModel>>, StoreError> {
+        let Some(hub) = &manifest.hub else { return Ok(Vec::new()) };
+        let is_of_repo = |id: ModelId| {
+            self.manifest(id).is_ok_and(|other| other.hub.as_ref().is_some_and(|of| of.repo == hub.repo))
+        };
+        let fetched = self.entries()?.into_iter().filter(|entry| entry.fetched && is_of_repo(entry.id));
+        let partials: Result<Vec<_>, _> = fetched.map(|entry| self.partial(entry.id)).collect();
+        Ok(partials?.into_iter().flatten().filter(|partial| partial.checked() != Some(false)).collect())
     }
 
     /// The partial copy of a model, if there is one.

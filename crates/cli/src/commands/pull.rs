@@ -41,6 +41,13 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         let request = request(&reference, &settings, args.ranges, rate_max);
         return with_node(&client, &args, PullRequest { layers_only: args.layers, ..request }).await;
     }
+    if settings.offline.is_some()
+        && options(config).on_disk(&reference).is_none()
+        && let Some(name) = known_in_layers(config, &reference).await?
+    {
+        ui::line(format!("{name} is known, and this disk has layers of it; nothing was asked of its hub"));
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.layers {
         bail!("--layers is for the machines of a cluster, and no node is running: start one with `exo`");
     }
@@ -165,6 +172,11 @@ pub fn is_fetched(config: &Config, reference: &Reference) -> bool {
 pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> anyhow::Result<String> {
     let settings = settings(config)?;
     if settings.offline.is_some() {
+        if options(config).on_disk(reference).is_none()
+            && let Some(name) = known_in_layers(config, reference).await?
+        {
+            return Ok(name);
+        }
         let fetched =
             fetch(reference.clone(), settings, options(config), budget(config)?).await?.context(ENDED)?;
         return Ok(super::models::add(client, &fetched.path).await?.name);
@@ -182,6 +194,16 @@ pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> a
         Followed::Ended => bail!(ENDED),
         Followed::Left => bail!("the download goes on in the node; `exo pulls` shows how far it is"),
     }
+}
+
+/// The name of the model of which this disk has layers for the reference.
+async fn known_in_layers(config: &Config, reference: &Reference) -> anyhow::Result<Option<String>> {
+    let (data_dir, text) = (config.data_dir(), reference.to_string());
+    let work = tokio::task::spawn_blocking(move || -> anyhow::Result<Option<String>> {
+        let (store, _) = Store::open(&data_dir).context("cannot open the list of models")?;
+        Ok(store.known_for(&text)?.map(|record| record.name))
+    });
+    work.await.context("reading the list of models broke off")?
 }
 
 /// Whether another machine of the cluster is there.

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use exo_types::{DType, LayerRange, Shard};
 
 use super::*;
+use crate::{HubFile, HubSource};
 
 #[path = "../../../formats/tests/common/mod.rs"]
 mod common;
@@ -160,4 +161,38 @@ fn who_asks_what_is_here_does_not_wait_for_the_disk_and_the_map_promises_only_wh
     copy.write_map().unwrap();
     assert_eq!(fs::read(copy.folder.join(HELD)).unwrap(), promised);
     assert_ne!(copy.held(), promised);
+}
+
+#[test]
+fn what_another_commit_has_of_the_same_file_is_not_fetched_again() {
+    let scene = Scene::new();
+    let at = |commit: &str, sha256: u8| {
+        let mut manifest = (*scene.manifest).clone();
+        let heads = manifest.files[0].head_bytes.div_ceil(4096) as usize;
+        manifest.files[0].chunks.truncate(heads);
+        let files = vec![HubFile { path: "m.gguf".to_owned(), sha256: Some([sha256; 32]) }];
+        let (repo, commit) = ("org/repo".to_owned(), commit.to_owned());
+        let (label, licence) = ("F32".to_owned(), String::new());
+        manifest.hub = Some(HubSource { repo, commit, label, licence, files });
+        manifest
+    };
+    let folder = |manifest: &Manifest| scene.folder.path().join(manifest.root().to_full());
+    let open = |manifest: &Manifest| {
+        PartialModel::open(&folder(manifest), manifest.root(), Arc::new(manifest.clone())).unwrap()
+    };
+    let older = Arc::new(open(&at("0a", 7)));
+    let chunks: Vec<ChunkRef> = (0..5).map(|index| ChunkRef { file: 0, index }).collect();
+    scene.fetch(&older, &chunks);
+    let newer = |sha256: u8| {
+        let manifest = at(&format!("b{sha256}"), sha256);
+        link_unchanged(&folder(&manifest), manifest.root(), &manifest, std::slice::from_ref(&older)).unwrap();
+        open(&manifest)
+    };
+    let same = newer(7);
+    assert_eq!(same.held_bytes(), 5 * 4096);
+    assert_eq!(same.read_chunk(chunks[4]).unwrap(), scene.send(chunks[4]));
+    assert_eq!(newer(8).held_bytes(), 0, "another file");
+    // What comes for one is there for both, and known to whom it came.
+    scene.fetch(&same, &[ChunkRef { file: 0, index: 5 }]);
+    assert_eq!((same.held_bytes(), older.held_bytes()), (6 * 4096, 5 * 4096));
 }
