@@ -28,24 +28,20 @@ use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
 use exo_transport::Endpoint;
 use exo_trust::Act;
 use exo_types::{InstanceId, NodeId, RequestId};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
 
 pub use self::checks::Checks;
 pub use self::prompts::{PREPARING_MAX, prompt_bytes_max};
 use crate::config::NodeConfig;
 use crate::downloads::NodeDownloads;
 use crate::draft::Draft;
-use crate::events::{Event, EventSender};
+use crate::events::EventSender;
 use crate::library::Library;
 use crate::log_capture;
 use crate::meters::Meters;
 use crate::pairing::Invites;
+use crate::questions::{ANSWER_MAX, REMOVED, ask_coordinator, ask_node, unavailable};
 use crate::telemetry::Telemetry;
-
-/// For an answer of the machine, which never waits itself.
-const ANSWER_MAX: Duration = Duration::from_secs(12);
-/// For an answer of the coordinator: longer than the machine waits for it.
-const COORDINATOR_MAX: Duration = Duration::from_secs(45);
 
 /// See the module.
 pub struct NodeFacade {
@@ -80,13 +76,6 @@ pub struct NodeFacade {
     pub checks: Arc<Checks>,
 }
 
-/// The machine's answer; `None` when the node is ending.
-pub(crate) async fn ask_node(node: &EventSender, question: Question, within: Duration) -> Option<Answer> {
-    let (answer, answered) = oneshot::channel();
-    node.post(Event::Asked { question, answer });
-    tokio::time::timeout(within, answered).await.ok()?.ok()
-}
-
 impl NodeFacade {
     /// The machine's answer; `None` when the node is ending.
     async fn ask(&self, question: Question, within: Duration) -> Option<Answer> {
@@ -112,20 +101,7 @@ impl NodeFacade {
     }
 
     async fn ask_coordinator(&self, ask: ControlAsk) -> Result<ControlReply, AdminError> {
-        let is_member = self.view.borrow().nodes.iter().any(|node| node.is_self);
-        if !is_member && !self.view.borrow().nodes.is_empty() {
-            return Err(AdminError::Conflict { message: REMOVED.to_owned() });
-        }
-        let question = Question::Coordinator(Box::new(ask));
-        let Some(Answer::Coordinator(Some(reply))) = self.ask(question, COORDINATOR_MAX).await else {
-            return Err(unavailable("the coordinator did not answer"));
-        };
-        match *reply {
-            ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message } => {
-                Err(unavailable(&message))
-            }
-            reply => Ok(reply),
-        }
+        ask_coordinator(&self.node, &self.view, ask).await
     }
 
     async fn done(&self, ask: ControlAsk, what: &'static str, name: String) -> Result<(), AdminError> {
@@ -383,9 +359,6 @@ impl Facade for NodeFacade {
     }
 }
 
-/// What whoever asks a node hears that is no member any more.
-const REMOVED: &str = "this node was removed from its cluster, for good; its models stay: end it, and `exo leave` makes it a new one";
-
 /// Why a model name means nothing.
 enum Missing {
     Unknown(Vec<String>),
@@ -421,8 +394,4 @@ impl Missing {
             Self::Stopping => "the node is shutting down".to_owned(),
         }
     }
-}
-
-fn unavailable(reason: &str) -> AdminError {
-    AdminError::Unavailable { reason: reason.to_owned(), retry_after_s: 5 }
 }

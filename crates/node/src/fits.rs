@@ -12,28 +12,32 @@ mod reference;
 mod tests;
 mod words;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use exo_api::ClusterView;
 use exo_api::fits::{FitPlanView, FitSizeView, FitVerdict, FitView, FitsView};
+use exo_api::{AdminError, ClusterView};
 use exo_formats::Model;
 use exo_hub::{Cancel, Client, HubError, Licence, Reference, Settings};
 use exo_machine::prediction_view;
 use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
 use exo_quant::Target;
-use exo_types::{KvDType, ModelShape, NodeId};
+use exo_types::{KvDType, ModelId, ModelShape, NodeId};
+use tokio::sync::watch;
 
 pub use crate::reference_error::ReferenceError;
 use catalogue::{CATALOGUE, CatalogueModel};
 pub use model_shape::ModelNumbers;
-pub(crate) use reference::choose_fitting;
 use reference::fit_reference;
+pub(crate) use reference::{check_fits, choose_fitting};
 pub use words::{answer as answer_text, pages};
 
 use crate::cache::CacheRequest;
 use crate::config::NodeConfig;
 use crate::details::Details;
+use crate::events::EventSender;
 use crate::heads::HeadReader;
+use crate::questions::{plan_facts, planner_inputs};
 use crate::{described, planning};
 
 /// Types that hub repositories have of most models, the largest first.
@@ -87,19 +91,36 @@ pub(crate) struct SizedModel {
 }
 
 impl FitsCluster {
-    /// The cluster as this node sees it, for models as it places them.
-    pub(crate) fn seen(view: &ClusterView, config: &NodeConfig) -> Self {
-        let (devices, links) = planning::devices_of(view);
+    /// The cluster as its coordinator would plan with it, for models as this node places them. What requests
+    /// loaded and none uses counts as free.
+    pub(crate) async fn now(
+        node: &EventSender,
+        view: &watch::Receiver<ClusterView>,
+        config: &NodeConfig,
+    ) -> Result<Self, AdminError> {
+        // Of no model that is there.
+        let none = ModelId([0; 32]);
+        let inputs = planner_inputs(node, view, none, None).await?;
+        let (links, disks) = plan_facts(node, none).await?;
+        let links = inputs.links(links);
+        let devices = inputs.devices_without_idle();
         let NodeConfig { context_tokens, slots, cache_tokens, kv, .. } = *config;
-        let disks = Vec::new();
-        Self { devices, links, disks, context_tokens, slots, cache_tokens, kv }
+        Ok(Self { devices, links, disks, context_tokens, slots, cache_tokens, kv })
     }
 
     /// With nothing in any memory.
     fn emptied(&self) -> Self {
         let mut emptied = self.clone();
-        for device in &mut emptied.devices {
-            device.device.memory_free_bytes = device.device.memory_total_bytes;
+        let mut shared: BTreeMap<u64, u64> = BTreeMap::new();
+        for PlanDevice { device, .. } in &mut emptied.devices {
+            device.memory_free_bytes = device.memory_total_bytes;
+            if let Some(domain) = device.memory_domain {
+                let total_bytes = shared.entry(domain.id).or_default();
+                *total_bytes = (*total_bytes).max(device.memory_total_bytes);
+            }
+        }
+        for domain in emptied.devices.iter_mut().filter_map(|d| d.device.memory_domain.as_mut()) {
+            domain.free_bytes = shared.get(&domain.id).copied().unwrap_or(domain.free_bytes);
         }
         emptied
     }
@@ -333,13 +354,19 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
         memory.map(|(bytes, text)| (cost(bytes), text)).chain(machine).collect();
     more.sort();
     changes.extend(more.into_iter().map(|(_, text)| text));
-    let (quantisation, bytes) = (&smallest.quantisation, words::gib(smallest.download_bytes));
-    let missing = match missing_bytes {
-        0 => "no devices hold it in pieces".to_owned(),
-        bytes => format!("{} of memory are missing", words::gib(*bytes)),
-    };
-    let summary = format!("too large: even as {quantisation} it has {bytes}, and {missing}");
+    let summary = format!("too large: even {}", missing_text(smallest, *missing_bytes));
     FitView { verdict: FitVerdict::TooLarge, summary, changes, ..view }
+}
+
+/// "as Q4_K_M it has 40 GiB, and 12 GiB of memory are missing"
+fn missing_text(model: &SizedModel, missing_bytes: u64) -> String {
+    let (quantisation, bytes) = (&model.quantisation, words::gib(model.download_bytes));
+    match missing_bytes {
+        0 => format!("as {quantisation} it has {bytes}, and no devices hold it in pieces"),
+        missing => {
+            format!("as {quantisation} it has {bytes}, and {} of memory are missing", words::gib(missing))
+        }
+    }
 }
 
 /// Whether another machine like the largest one, with so much memory, would do.

@@ -67,8 +67,8 @@ pub struct HeadBounds {
     pub first_bytes: u64,
     /// Bytes that a reader reads in all.
     pub bytes_max: u64,
-    /// Whether documents are left out that only whoever talks to a model needs: a vocabulary that is a file of
-    /// its own, and a licence.
+    /// Whether documents are left out that only whoever talks to a model needs: a vocabulary that is a file
+    /// of its own, and a licence.
     pub is_shape_only: bool,
 }
 

@@ -57,6 +57,7 @@ mod open_device;
 mod outlet;
 mod pairing;
 pub mod planning;
+mod questions;
 mod reference_error;
 mod run_loop;
 mod start;

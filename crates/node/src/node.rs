@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::downloads::{self, NodeDownloads};
 use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
-use crate::facade::{NodeFacade, PREPARING_MAX, ask_node, prompt_bytes_max};
+use crate::facade::{NodeFacade, PREPARING_MAX, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
 use crate::host::Host;
@@ -25,6 +25,7 @@ use crate::library::Library;
 use crate::library::room::DiskFacts;
 use crate::meters::Meters;
 use crate::pairing::Invites;
+use crate::questions::ask_node;
 use crate::run_loop::RunLoop;
 use crate::telemetry::Telemetry;
 

@@ -25,6 +25,8 @@ use exo_accelerators::chain;
 
 /// After a start, for members to be met and to say what they have; and between two looks.
 const REPORTS_MAX: Duration = Duration::from_secs(30);
+/// The same where somebody waits, for members that were never heard of since this node started.
+const FIRST_REPORTS_MAX: Duration = Duration::from_secs(5);
 const REPORTS_EVERY: Duration = Duration::from_millis(200);
 
 /// From an attempt that nothing answered to the next look: doubled up to the second.
@@ -310,13 +312,12 @@ impl Pull {
             None => return None,
         };
         let known = || {
-            let text = self.reference.to_string();
-            let records = shared.library.store().list().inspect_err(|error| {
-                tracing::warn!(error = chain(error), "the list of models cannot be read");
-            });
-            let is_it =
-                |r: &ModelRecord| r.is_of_hub && !r.is_replaced && r.reference.as_ref() == Some(&text);
-            records.ok()?.into_iter().find(is_it)
+            let known = shared.library.store().known_for(&self.reference.to_string());
+            known
+                .inspect_err(|error| {
+                    tracing::warn!(error = chain(error), "the list of models cannot be read");
+                })
+                .ok()?
         };
         let brought = match found {
             Some(files) => Brought::Files(files),
@@ -345,7 +346,7 @@ impl Pull {
         let room = match make_room() {
             // A node that has just started does not know yet what others have.
             Err(_) if self.pinned.is_some() => {
-                Handle::current().block_on(shared.wait_for_reports(cancel));
+                Handle::current().block_on(shared.wait_for_reports(REPORTS_MAX, cancel));
                 make_room()?
             }
             room => room?,
@@ -394,24 +395,9 @@ impl Pull {
             return Ok(plan);
         }
         self.show(shared, |view| view.state = PullState::Resolving);
-        let (client, cancel) = (heads.client, heads.cancel);
         let mut plan = match older {
-            Some(older) => exo_hub::resolve_again(client, &older.origin, self.commit(), cancel)?,
-            None => match self.pinned_reference() {
-                Reference::Hub(hub)
-                    if self.request.to_run && hub.names_no_type() && shared.knows_devices() =>
-                {
-                    let cluster = FitsCluster::seen(&shared.view.borrow(), &shared.config);
-                    match fits::choose_fitting(&cluster, heads, &hub) {
-                        // Files in many parts: their sizes have to do.
-                        Err(ReferenceError::TooLarge { .. }) => {
-                            exo_hub::resolve(client, &Reference::Hub(hub), shared.memory().as_ref(), cancel)?
-                        }
-                        chosen => chosen?,
-                    }
-                }
-                reference => exo_hub::resolve(client, &reference, shared.memory().as_ref(), cancel)?,
-            },
+            Some(older) => exo_hub::resolve_again(heads.client, &older.origin, self.commit(), heads.cancel)?,
+            None => self.choose(shared, heads)?,
         };
         plan.reference = self.reference.to_string();
         self.lock().plan = Some(plan.clone());
@@ -426,6 +412,28 @@ impl Pull {
         });
         shared.save();
         Ok(plan)
+    }
+
+    /// What the reference means now; of what is to run, what the machines hold.
+    fn choose(&self, shared: &Shared, heads: &mut HeadReader<'_>) -> Result<Plan, ReferenceError> {
+        let (client, cancel, reference) = (heads.client, heads.cancel, self.pinned_reference());
+        let resolve = || exo_hub::resolve(client, &reference, shared.memory().as_ref(), cancel);
+        // An earlier run of the node has looked at what was kept.
+        let is_to_run = self.request.to_run && self.pinned.is_none();
+        let cluster = if is_to_run { shared.cluster_now(cancel) } else { None };
+        let Some(cluster) = cluster else { return Ok(resolve()?) };
+        let chosen = match &reference {
+            Reference::Hub(hub) => fits::choose_fitting(&cluster, heads, hub),
+            _ => {
+                let plan = resolve()?;
+                fits::check_fits(&cluster, heads, &plan).map(|()| plan)
+            }
+        };
+        match chosen {
+            // Files in many parts: their sizes have to do.
+            Err(ReferenceError::TooLarge { .. }) => Ok(resolve()?),
+            chosen => chosen,
+        }
     }
 }
 
@@ -614,14 +622,20 @@ async fn attempt(
 }
 
 impl Shared {
-    /// Whether any device was reported yet: without one, nothing would fit.
-    fn knows_devices(&self) -> bool {
-        self.view.borrow().nodes.iter().any(|node| !node.devices.is_empty())
+    /// With what the coordinator would place a model now; `None` where nobody says. Blocks.
+    fn cluster_now(&self, cancel: &Cancel) -> Option<FitsCluster> {
+        Handle::current().block_on(async {
+            self.wait_for_reports(FIRST_REPORTS_MAX, cancel).await;
+            let cluster = FitsCluster::now(&self.node, &self.view, &self.config).await.inspect_err(|error| {
+                tracing::info!(error = chain(error), "what fits is chosen by size: there is no plan");
+            });
+            cluster.ok().filter(|cluster| !cluster.devices.is_empty())
+        })
     }
 
     /// Waits until each member has said what it has, but for those that are not there.
-    async fn wait_for_reports(&self, cancel: &Cancel) {
-        let deadline = Instant::now() + REPORTS_MAX;
+    async fn wait_for_reports(&self, time_max: Duration, cancel: &Cancel) {
+        let deadline = Instant::now() + time_max;
         let have_all_told = || {
             let nodes = &self.view.borrow().nodes;
             !nodes.is_empty() && nodes.iter().all(|node| !node.version.is_empty())

@@ -8,10 +8,8 @@ use exo_api::fits::{FitsQuery, FitsView};
 use exo_hub::{Cancel, HubError};
 
 use super::{Missing, NodeFacade, unavailable};
-use crate::config::NodeConfig;
 use crate::fits::{self, FitsCluster, KnownModel, ReferenceError};
 use exo_accelerators::chain;
-use exo_types::ModelId;
 
 /// For the heads of a hub's files, and for planning: shorter than what the server waits.
 const FITS_MAX: Duration = Duration::from_secs(28);
@@ -24,14 +22,8 @@ impl NodeFacade {
         if context_tokens == 0 {
             return Err(invalid("context_tokens", "a context has at least one token".to_owned()));
         }
-        // Of no model that is there: the catalogue's are none.
-        let none = ModelId([0; 32]);
-        let inputs = self.planner_inputs(none, None).await?;
-        let (links, disks) = self.plan_facts(none).await?;
-        let links = inputs.links(links);
-        let devices = inputs.devices_without_idle();
-        let NodeConfig { slots, cache_tokens, kv, .. } = self.config;
-        let mut cluster = FitsCluster { devices, links, disks, context_tokens, slots, cache_tokens, kv };
+        let now = FitsCluster::now(&self.node, &self.view, &self.config).await?;
+        let mut cluster = FitsCluster { context_tokens, ..now };
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
         let (endpoint, token) = (query.endpoint.as_deref(), query.token.as_ref().map(|t| t.0.as_str()));
         let settings = self.downloads.settings().and_then(|settings| settings.aimed(endpoint, token));

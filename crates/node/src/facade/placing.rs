@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use exo_api::{AdminError, InstanceView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView};
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs};
 use exo_cluster::{DryRunError, InstanceRequest};
-use exo_machine::{Answer, Question, Resolved};
+use exo_machine::Resolved;
 use exo_planner::{LinkFacts, PlanError, PlanRequest};
 use exo_types::{InstanceId, KvDType, ModelId, NodeId};
 
@@ -14,6 +14,7 @@ use crate::cache::{CacheError, CacheRequest, check_context};
 use crate::config::NodeConfig;
 use crate::library::OpenModel;
 use crate::planning;
+use crate::questions::{other_answer, plan_facts, planner_inputs};
 
 /// For the searches of a plan that nobody carries out; the last one may take some seconds more.
 const DRY_RUN_MAX: Duration = Duration::from_secs(20);
@@ -63,19 +64,12 @@ impl NodeFacade {
         }
     }
 
-    /// With what the coordinator would plan a placement of the model, with what `replaced` holds as free.
-    pub(super) async fn planner_inputs(
+    async fn planner_inputs(
         &self,
         model: ModelId,
         replaced: Option<InstanceId>,
     ) -> Result<PlannerInputs, AdminError> {
-        match self.ask_coordinator(ControlAsk::PlannerInputs { model, replaced }).await? {
-            ControlReply::PlannerInputs(inputs) => Ok(*inputs),
-            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Placed { .. } | ControlReply::Done { .. } | ControlReply::Replanned(_) => {
-                Err(other_answer())
-            }
-        }
+        planner_inputs(&self.node, &self.view, model, replaced).await
     }
 
     /// Measured links, and the room that disks have for the model's file.
@@ -83,10 +77,7 @@ impl NodeFacade {
         &self,
         model: ModelId,
     ) -> Result<(Vec<LinkFacts>, Vec<(NodeId, u64)>), AdminError> {
-        match self.ask(Question::PlanFacts { model }, ANSWER_MAX).await {
-            Some(Answer::PlanFacts { links, disks }) => Ok((links, disks)),
-            _ => Err(unavailable("this node is ending")),
-        }
+        plan_facts(&self.node, model).await
     }
 
     /// What whoever asked should know where no second member has a change on its disk.
@@ -228,10 +219,6 @@ impl NodeFacade {
             seen.ok().and_then(Result::ok).and_then(|v| v.instances.iter().find(|i| i.id == id).cloned());
         found.ok_or_else(|| unavailable("the new instance is not known here yet"))
     }
-}
-
-fn other_answer() -> AdminError {
-    AdminError::Failed { message: "the coordinator gave an answer of another kind".to_owned() }
 }
 
 /// Which parameter asks for a cache that cannot be: of what the node's settings decide nobody is told as if

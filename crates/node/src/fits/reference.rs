@@ -6,8 +6,9 @@
 
 use exo_api::fits::{FitVerdict, FitView};
 use exo_hub::{HubReference, Plan, Snapshot, Variant};
+use exo_planner::PlanError;
 
-use super::{FitsCluster, SizedModel, judge};
+use super::{FitsCluster, SizedModel, judge, missing_text, words};
 use crate::heads::{HeadBounds, HeadReader};
 use crate::planning;
 use crate::reference_error::ReferenceError;
@@ -41,9 +42,9 @@ pub fn fit_reference(
     Ok(judge(cluster, view, &models))
 }
 
-/// The largest model of a repository that fits the memory that is free now, by its head; else the smallest,
-/// if the machines could hold it with nothing beside it. For what is to run: nothing of what fits nowhere is
-/// fetched. Blocks.
+/// The type that is named, or the largest model of a repository that fits the memory that is free now, by its
+/// head; else the smallest. Only if the machines could hold it with nothing beside it: for what is to run,
+/// nothing of what fits nowhere is fetched. Blocks.
 pub fn choose_fitting(
     cluster: &FitsCluster,
     heads: &mut HeadReader<'_>,
@@ -55,17 +56,65 @@ pub fn choose_fitting(
     let Some((mut plan, model)) = tried.pop() else {
         return Ok(exo_hub::plan_of(heads.client, hub, &snapshot, None, heads.cancel)?);
     };
+    let is_named = !hub.names_no_type();
     if is_fitting {
-        plan.choice.reason = "the largest that fits the memory that is free now".to_owned();
+        if !is_named {
+            plan.choice.reason = "the largest that fits the memory that is free now".to_owned();
+        }
         return Ok(plan);
     }
-    if exo_planner::plan(&cluster.emptied().request(&model, cluster.context_tokens)).is_ok() {
-        plan.choice.reason =
-            "the smallest there is: it fits once other programs and models give memory back".to_owned();
+    let Err(mut summary) = fits_emptied(cluster, &model) else {
+        let what = if is_named { plan.choice.reason.as_str() } else { "the smallest there is" };
+        plan.choice.reason = format!("{what}: it fits once other programs and models give memory back");
         return Ok(plan);
+    };
+    if is_named {
+        summary += &match largest_fitting(cluster, heads, hub, &snapshot, &model) {
+            Some(plan) => {
+                let (label, bytes) = (&plan.choice.variant.label, words::gib(plan.choice.variant.bytes()));
+                format!("; the largest that fits is {label}, with {bytes}")
+            }
+            None => "; no other type of it fits".to_owned(),
+        };
     }
-    let view = judge(cluster, empty(hub, &snapshot.licence), &[model]);
-    Err(ReferenceError::DoesNotFit { reference: hub.to_string(), summary: view.summary })
+    Err(ReferenceError::DoesNotFit { reference: hub.to_string(), summary })
+}
+
+/// Whether the model of a plan, of which nothing is to be chosen, fits, by its head. Blocks.
+pub fn check_fits(
+    cluster: &FitsCluster,
+    heads: &mut HeadReader<'_>,
+    plan: &Plan,
+) -> Result<(), ReferenceError> {
+    let model = sized(cluster, plan, &heads.open(plan, BOUNDS)?);
+    fits_emptied(cluster, &model)
+        .map_err(|summary| ReferenceError::DoesNotFit { reference: plan.reference.clone(), summary })
+}
+
+/// Whether the machines could hold it with nothing beside it; how much is missing if not.
+fn fits_emptied(cluster: &FitsCluster, model: &SizedModel) -> Result<(), String> {
+    match exo_planner::plan(&cluster.emptied().request(model, cluster.context_tokens)) {
+        Ok(_) => Ok(()),
+        Err(PlanError::DoesNotFit { missing_bytes, .. }) => Err(missing_text(model, missing_bytes)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The largest type of a repository that fits now, by what is known of another of its types.
+fn largest_fitting(
+    cluster: &FitsCluster,
+    heads: &HeadReader<'_>,
+    hub: &HubReference,
+    snapshot: &Snapshot,
+    known: &SizedModel,
+) -> Option<Plan> {
+    let any = HubReference { quantisation: None, file: None, ..hub.clone() };
+    let plan_of = |one| exo_hub::plan_of(heads.client, &one, snapshot, None, heads.cancel).ok();
+    let is_fitting = |plan: &Plan| {
+        let model = known.scaled(plan);
+        exo_planner::plan(&cluster.request(&model, cluster.context_tokens)).is_ok()
+    };
+    candidates(cluster, &any, snapshot).into_iter().filter_map(plan_of).find(is_fitting)
 }
 
 /// Looks at the head of what is named, or of one type after the other until one fits; whether the last one

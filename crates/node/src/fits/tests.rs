@@ -11,7 +11,9 @@ use exo_mock_hub::{MockHub, Repository};
 
 use crate::heads::HeadReader;
 
-use super::{FitsCluster, ReferenceError, choose_fitting, find_known, fit_catalogue, fit_known, fit_one};
+use super::{
+    FitsCluster, ReferenceError, check_fits, choose_fitting, find_known, fit_catalogue, fit_known, fit_one,
+};
 
 /// `name=GIB@GB_PER_S`, one device each.
 fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
@@ -194,4 +196,42 @@ fn what_is_to_run_is_chosen_by_the_memory_that_is_free_and_refused_where_nothing
     let none = choose(64 << 10, 128 << 10).unwrap_err();
     assert!(matches!(none, ReferenceError::DoesNotFit { .. }), "{none}");
     assert!(none.to_string().contains("nothing of it was fetched"), "{none}");
+    assert!(hub.sent_bytes() < 1 << 20, "{} bytes for looking at it four times", hub.sent_bytes());
+}
+
+#[test]
+fn a_type_that_is_named_and_fits_nowhere_is_refused_with_the_largest_that_does() {
+    let hub = hub_with(&[
+        ("m-Q8_0.gguf", demo(60 << 20)),
+        ("m-Q5_0.gguf", demo(9 << 20)),
+        ("m-Q4_0.gguf", demo(0)),
+    ]);
+    let client = Client::new(Settings::of(&hub.endpoint()).unwrap());
+    let (folder, cancel) = (tempfile::tempdir().unwrap(), Cancel::default());
+    let mut heads = HeadReader::new(&client, &cancel, folder.path());
+    let mut choose = |text: &str, memory_bytes: u64| {
+        let Reference::Hub(repo) = text.parse().unwrap() else { panic!("a repository") };
+        let mut laptop = cluster("laptop=16@40", 256);
+        laptop.devices[0].device.memory_free_bytes = memory_bytes;
+        laptop.devices[0].device.memory_total_bytes = memory_bytes;
+        choose_fitting(&laptop, &mut heads, &repo)
+    };
+    assert!(choose("hf.co/org/repo:Q8_0", 16 << 30).is_ok());
+    let error = choose("hf.co/org/repo:Q8_0", 128 << 10).unwrap_err().to_string();
+    assert!(error.contains("as Q8_0 it has") && error.contains("no other type of it fits"), "{error}");
+}
+
+#[test]
+fn a_model_at_an_address_is_looked_at_before_it_is_fetched() {
+    let hub = hub_with(&[("m-Q8_0.gguf", demo(6 << 20))]);
+    let client = Client::new(Settings::of(&hub.endpoint()).unwrap());
+    let (folder, cancel) = (tempfile::tempdir().unwrap(), Cancel::default());
+    let address = format!("{}/org/repo/resolve/main/m-Q8_0.gguf?x=1", hub.endpoint());
+    let plan = exo_hub::resolve(&client, &Reference::Url(address), None, &cancel).unwrap();
+    let mut laptop = cluster("laptop=16@40", 256);
+    let mut heads = HeadReader::new(&client, &cancel, folder.path());
+    check_fits(&laptop, &mut heads, &plan).unwrap();
+    laptop.devices[0].device.memory_total_bytes = 128 << 10;
+    let error = check_fits(&laptop, &mut heads, &plan).unwrap_err();
+    assert!(matches!(error, ReferenceError::DoesNotFit { .. }), "{error}");
 }
