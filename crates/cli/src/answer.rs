@@ -1,8 +1,16 @@
 //! Reads one streamed answer to its end, from either of OpenAI's two endpoints.
 
+use std::path::Path;
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
-use crate::client::{Client, Event};
+use crate::client::{BrokeOff, Client, Event, Events, Place, Refused};
+
+/// How long other members keep a copy of what a lost node was asked.
+pub const AWAY_MAX: Duration = Duration::from_secs(60);
+/// Between two looks whether the node is there again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What happens while an answer comes in.
 pub enum Part<'a> {
@@ -10,6 +18,8 @@ pub enum Part<'a> {
     Waiting(&'a str),
     /// The next piece of text, never empty.
     Text(&'a str),
+    /// The node ended; the answer goes on when it is back.
+    Away,
 }
 
 /// A complete answer.
@@ -37,15 +47,77 @@ pub async fn read(
     body: &Value,
     on_part: &mut dyn FnMut(Part<'_>),
 ) -> anyhow::Result<Answer> {
-    let mut events = client.stream(path, body).await?;
     let mut answer = Answer::default();
-    while let Some(event) = events.next().await? {
-        match event {
-            Event::Comment(reason) => on_part(Part::Waiting(&reason)),
-            Event::Data(data) => take(data, &mut answer, on_part),
+    take_all(client.stream(path, body).await?, &mut answer, on_part).await.map_err(|ended| ended.error)?;
+    Ok(answer)
+}
+
+/// The same, and where the node ends in mid-answer: other members have a copy of what it was asked, so the
+/// answer goes on when a node answers on its data folder again.
+pub async fn read_through_restarts(
+    data_dir: &Path,
+    client: &Client,
+    path: &str,
+    body: &Value,
+    on_part: &mut dyn FnMut(Part<'_>),
+) -> anyhow::Result<Answer> {
+    let mut answer = Answer::default();
+    let mut events = client.stream(path, body).await?;
+    loop {
+        let Err(ended) = take_all(events, &mut answer, on_part).await else { return Ok(answer) };
+        let Ended { error, place: Some(place) } = ended else { return Err(ended.error) };
+        if !is_end_of_node(&error) {
+            return Err(error);
+        }
+        events = go_on(data_dir, &place, on_part).await.map_err(|why| {
+            why.context(format!("{error:#}; the answer did not go on within {} s", AWAY_MAX.as_secs()))
+        })?;
+    }
+}
+
+/// What ended an answer before its last event.
+struct Ended {
+    error: anyhow::Error,
+    place: Option<Place>,
+}
+
+async fn take_all(
+    mut events: Events,
+    answer: &mut Answer,
+    on_part: &mut dyn FnMut(Part<'_>),
+) -> Result<(), Ended> {
+    loop {
+        match events.next().await {
+            Ok(None) => return Ok(()),
+            Ok(Some(Event::Comment(reason))) => on_part(Part::Waiting(&reason)),
+            Ok(Some(Event::Data(data))) => take(data, answer, on_part),
+            Err(error) => return Err(Ended { error, place: events.place }),
         }
     }
-    Ok(answer)
+}
+
+fn is_end_of_node(error: &anyhow::Error) -> bool {
+    let is_told = |refused: &Refused| refused.code.as_deref() == Some("shutting_down");
+    error.is::<BrokeOff>() || error.downcast_ref().is_some_and(is_told)
+}
+
+/// Waits for the node, and for the members that have the copy.
+async fn go_on(data_dir: &Path, place: &Place, on_part: &mut dyn FnMut(Part<'_>)) -> anyhow::Result<Events> {
+    on_part(Part::Away);
+    let deadline = Instant::now() + AWAY_MAX;
+    loop {
+        let tried = match Client::of(data_dir) {
+            Some(client) => client.resume(place).await,
+            None => Err(anyhow::anyhow!("no node runs on {}", data_dir.display())),
+        };
+        match tried {
+            Err(error) if Instant::now() < deadline => {
+                tracing::debug!(%error, "the answer does not go on yet");
+            }
+            ended => return ended,
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 fn take(mut data: Value, answer: &mut Answer, on_part: &mut dyn FnMut(Part<'_>)) {

@@ -29,6 +29,9 @@ const EVENTS_SILENCE_MAX: Duration = Duration::from_secs(20);
 /// A snapshot of a thousand nodes is smaller.
 const EVENT_BYTES_MAX: usize = 64 << 20;
 
+/// How far a client is that asks for the rest of a stream.
+const LAST_EVENT_ID: &str = "last-event-id";
+
 /// Longest text of an answer that is shown. The node's own messages have some hundred characters.
 const TEXT_CHARS_MAX: usize = 2000;
 
@@ -95,12 +98,21 @@ impl Client {
     /// Starts a streamed answer.
     pub async fn stream(&self, path: &str, body: &impl Serialize) -> anyhow::Result<Events> {
         let body = serde_json::to_vec(body)?.into();
-        self.begin(self.send(Method::POST, path, body, None)).await
+        self.begin(self.send(Method::POST, path, body, &[])).await
+    }
+
+    /// The rest of a streamed answer that broke off.
+    pub async fn resume(&self, place: &Place) -> anyhow::Result<Events> {
+        let id = place.ticket.split('.').next().unwrap_or_default();
+        let mut headers = vec![("exo-resume", place.ticket.as_str())];
+        headers.extend(place.last_id.as_deref().map(|last_id| (LAST_EVENT_ID, last_id)));
+        self.begin(self.send(Method::GET, &format!("/v1/requests/{id}"), Bytes::new(), &headers)).await
     }
 
     /// Starts a stream of named events, behind the one with this id if that is known.
     pub async fn events(&self, path: &str, last_id: Option<&str>) -> anyhow::Result<Events> {
-        self.begin(self.send(Method::GET, path, Bytes::new(), last_id)).await
+        let headers: Vec<_> = last_id.map(|last_id| (LAST_EVENT_ID, last_id)).into_iter().collect();
+        self.begin(self.send(Method::GET, path, Bytes::new(), &headers)).await
     }
 
     async fn begin(
@@ -111,7 +123,9 @@ impl Client {
         if !response.status().is_success() {
             return Err(refusal(response).await);
         }
-        Ok(Events { body: response.into_body(), buffer: Vec::new() })
+        let ticket = response.headers().get("exo-resume").and_then(|value| value.to_str().ok());
+        let place = ticket.map(|ticket| Place { ticket: ticket.to_owned(), last_id: None });
+        Ok(Events { body: response.into_body(), buffer: Vec::new(), place })
     }
 
     async fn call<T: DeserializeOwned>(
@@ -122,7 +136,7 @@ impl Client {
         body: Bytes,
     ) -> anyhow::Result<T> {
         let answer = async {
-            let response = self.send(method, path, body, None).await?;
+            let response = self.send(method, path, body, &[]).await?;
             if !response.status().is_success() {
                 return Err(refusal(response).await);
             }
@@ -142,7 +156,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Bytes,
-        last_id: Option<&str>,
+        headers: &[(&str, &str)],
     ) -> anyhow::Result<Response<Incoming>> {
         let connect = tokio::time::timeout(Duration::from_secs(5), self.connect());
         let late = || format!("no connection to the node at {} within 5 s", self.address());
@@ -152,8 +166,8 @@ impl Client {
         if method != Method::GET {
             request = request.header("content-type", "application/json");
         }
-        if let Some(last_id) = last_id {
-            request = request.header("last-event-id", last_id);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
         }
         let response = sender.send_request(request.body(Full::new(body))?);
         response.await.with_context(|| format!("the node at {} closed the connection", self.address()))
@@ -211,30 +225,64 @@ pub enum Event {
     Comment(String),
 }
 
+/// How far a streamed answer has come, and the secret with which a node gives the rest of it.
+pub struct Place {
+    ticket: String,
+    last_id: Option<String>,
+}
+
+/// The node, or the connection to it, ended in the middle of a stream.
+#[derive(Debug, thiserror::Error)]
+#[error("the node broke off the stream{}", .0.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+pub struct BrokeOff(Option<hyper::Error>);
+
 /// A streamed answer. Dropping it cancels the request.
 pub struct Events {
     body: Incoming,
     buffer: Vec<u8>,
+    /// How far it is, where a node can go on with it.
+    pub place: Option<Place>,
 }
 
 impl Events {
     /// The next event; `None` after the last one.
     pub async fn next(&mut self) -> anyhow::Result<Option<Event>> {
         loop {
-            if let Some(event) = next_line_event(&mut self.buffer)? {
+            let Some(block) = self.block(SILENCE_MAX).await? else { return Err(BrokeOff(None).into()) };
+            if let (Some(place), Some(id)) = (&mut self.place, &block.id) {
+                place.last_id = Some(id.clone());
+            }
+            if let Some(event) = block.event()? {
                 return Ok(event);
             }
-            let frame = tokio::time::timeout(SILENCE_MAX, self.body.frame())
+        }
+    }
+
+    /// The next event that has a name; `None` after the last one.
+    pub async fn next_named(&mut self) -> anyhow::Result<Option<Named>> {
+        while let Some(block) = self.block(EVENTS_SILENCE_MAX).await? {
+            if let Some(named) = block.named()? {
+                return Ok(Some(named));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Only whole ones count: an id stands behind the data that it is of.
+    async fn block(&mut self, silence_max: Duration) -> anyhow::Result<Option<Block>> {
+        loop {
+            if let Some(block) = next_block(&mut self.buffer) {
+                return Ok(Some(block));
+            }
+            if self.buffer.len() > EVENT_BYTES_MAX {
+                bail!("the node sent an event of more than {EVENT_BYTES_MAX} bytes");
+            }
+            let frame = tokio::time::timeout(silence_max, self.body.frame())
                 .await
-                .with_context(|| format!("the node fell silent for {} s", SILENCE_MAX.as_secs()))?;
-            match frame {
-                None => bail!("the node ended the stream before the answer was complete"),
-                Some(frame) => {
-                    let frame = frame.context("the node broke off the stream")?;
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
+                .with_context(|| format!("the node fell silent for {} s", silence_max.as_secs()))?;
+            let Some(frame) = frame else { return Ok(None) };
+            if let Ok(data) = frame.map_err(|why| BrokeOff(Some(why)))?.into_data() {
+                self.buffer.extend_from_slice(&data);
             }
         }
     }
@@ -247,80 +295,89 @@ pub struct Named {
     pub data: Value,
 }
 
-impl Events {
-    /// The next event that has a name; `None` after the last one.
-    pub async fn next_named(&mut self) -> anyhow::Result<Option<Named>> {
-        loop {
-            if let Some(event) = next_named_event(&mut self.buffer)? {
-                return Ok(Some(event));
-            }
-            if self.buffer.len() > EVENT_BYTES_MAX {
-                bail!("the node sent an event of more than {EVENT_BYTES_MAX} bytes");
-            }
-            let frame = tokio::time::timeout(EVENTS_SILENCE_MAX, self.body.frame())
-                .await
-                .with_context(|| format!("the node fell silent for {} s", EVENTS_SILENCE_MAX.as_secs()))?;
-            let Some(frame) = frame else { return Ok(None) };
-            if let Ok(data) = frame.context("the node broke off the stream")?.into_data() {
-                self.buffer.extend_from_slice(&data);
-            }
-        }
-    }
+/// A server-sent event or comment as it came.
+#[derive(Debug, Default, PartialEq)]
+struct Block {
+    name: Option<String>,
+    id: Option<String>,
+    data: Option<String>,
+    comment: Option<String>,
 }
 
-/// Takes the first complete event with a name off the buffer.
-fn next_named_event(buffer: &mut Vec<u8>) -> anyhow::Result<Option<Named>> {
-    while let Some(end) = buffer.windows(2).position(|two| two == b"\n\n") {
-        let block: Vec<u8> = buffer.drain(..end + 2).collect();
-        let text = String::from_utf8_lossy(&block);
-        let field = |name: &str| {
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-        };
-        let (Some(name), Some(data)) = (field("event"), field("data")) else { continue };
-        let data: Value = serde_json::from_str(data).context("the node sent a broken event")?;
-        let id = field("id").map(|id| printable(id, TEXT_CHARS_MAX));
-        return Ok(Some(Named { name: printable(name, TEXT_CHARS_MAX), id, data: all_printable(data) }));
-    }
-    Ok(None)
-}
-
-/// Takes the first complete line off the buffer. `Some(None)` is the end mark.
-fn next_line_event(buffer: &mut Vec<u8>) -> anyhow::Result<Option<Option<Event>>> {
-    while let Some(end) = buffer.iter().position(|b| *b == b'\n') {
-        let line: Vec<u8> = buffer.drain(..=end).collect();
-        let line = String::from_utf8_lossy(&line);
-        let line = line.trim_end();
-        if let Some(comment) = line.strip_prefix(':') {
-            return Ok(Some(Some(Event::Comment(printable(comment.trim(), TEXT_CHARS_MAX)))));
+impl Block {
+    /// As a step of an answer: `Some(None)` is the end mark, `None` says nothing.
+    fn event(self) -> anyhow::Result<Option<Option<Event>>> {
+        if let Some(comment) = self.comment {
+            return Ok(Some(Some(Event::Comment(comment))));
         }
-        let Some(data) = line.strip_prefix("data:") else { continue };
-        if data.trim() == "[DONE]" {
+        let Some(data) = self.data else { return Ok(None) };
+        if data == "[DONE]" {
             return Ok(Some(None));
         }
-        let value: Value = serde_json::from_str(data).context("the node sent a broken event")?;
+        let value: Value = serde_json::from_str(&data).context("the node sent a broken event")?;
         if let Some(message) = value["error"]["message"].as_str() {
             let code = value["error"]["code"].as_str().map(str::to_owned);
             let message = printable(message, TEXT_CHARS_MAX);
             return Err(Refused { status: 200, code, message }.into());
         }
-        return Ok(Some(Some(Event::Data(value))));
+        Ok(Some(Some(Event::Data(value))))
     }
-    Ok(None)
+
+    fn named(self) -> anyhow::Result<Option<Named>> {
+        let (Some(name), Some(data)) = (self.name, self.data) else { return Ok(None) };
+        let data: Value = serde_json::from_str(&data).context("the node sent a broken event")?;
+        Ok(Some(Named { name, id: self.id, data: all_printable(data) }))
+    }
+}
+
+/// Takes the first complete event or comment off the buffer.
+fn next_block(buffer: &mut Vec<u8>) -> Option<Block> {
+    let blank = buffer.iter().take_while(|byte| **byte == b'\n').count();
+    buffer.drain(..blank);
+    // A comment needs no blank line behind it.
+    let end: &[u8] = if buffer.starts_with(b":") { b"\n" } else { b"\n\n" };
+    let at = buffer.windows(end.len()).position(|bytes| bytes == end)?;
+    let bytes: Vec<u8> = buffer.drain(..at + end.len()).collect();
+    let text = String::from_utf8_lossy(&bytes);
+    let mut block = Block::default();
+    for line in text.lines() {
+        let Some((field, value)) = line.split_once(':') else { continue };
+        let value = value.trim();
+        let field = match field {
+            "" => &mut block.comment,
+            "event" => &mut block.name,
+            "id" => &mut block.id,
+            "data" => {
+                block.data = Some(value.to_owned());
+                continue;
+            }
+            _ => continue,
+        };
+        *field = Some(printable(value, TEXT_CHARS_MAX));
+    }
+    Some(block)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The first complete event as a step of an answer.
+    fn next_event(buffer: &mut Vec<u8>) -> anyhow::Result<Option<Option<Event>>> {
+        next_block(buffer).map_or(Ok(None), Block::event)
+    }
+
     #[test]
-    fn lines_split_over_packets_become_events_once_complete() {
-        let mut buffer = b": loading 3 %\n\ndata: {\"a\":1}\n\nda".to_vec();
-        let mut next = || next_line_event(&mut buffer).unwrap();
-        assert_eq!(next(), Some(Some(Event::Comment("loading 3 %".to_owned()))));
-        assert_eq!(next(), Some(Some(Event::Data(serde_json::json!({"a": 1})))));
-        assert_eq!(next(), None);
-        buffer.extend_from_slice(b"ta: [DONE]\n");
-        assert_eq!(next_line_event(&mut buffer).unwrap(), Some(None));
+    fn events_split_over_packets_count_once_complete() {
+        let mut buffer = b": loading 3 %\ndata: {\"a\":1}\nid: 0:1\n\ndata: {\"b\":1}\nid".to_vec();
+        assert_eq!(next_event(&mut buffer).unwrap(), Some(Some(Event::Comment("loading 3 %".to_owned()))));
+        let block = next_block(&mut buffer).unwrap();
+        assert_eq!(block.id.as_deref(), Some("0:1"));
+        assert_eq!(block.event().unwrap(), Some(Some(Event::Data(serde_json::json!({"a": 1})))));
+        assert_eq!(next_block(&mut buffer), None, "what it says may come again");
+        buffer.extend_from_slice(b": 0:2\n\ndata: [DONE]\n\n");
+        assert_eq!(next_block(&mut buffer).unwrap().id.as_deref(), Some("0:2"));
+        assert_eq!(next_event(&mut buffer).unwrap(), Some(None));
     }
 
     #[test]
@@ -328,13 +385,16 @@ mod tests {
         let mut buffer =
             b": keep-alive\nid: 9f-1\nevent: delta\ndata: {\"a\":\"\\u001b[2J\"}\n\nid: 9f-2\nevent: de"
                 .to_vec();
-        let event = next_named_event(&mut buffer).unwrap().unwrap();
+        let mut next = || next_block(&mut buffer).and_then(|block| block.named().unwrap());
+        assert!(next().is_none(), "a comment");
+        let event = next().unwrap();
         assert_eq!((event.name.as_str(), event.id.as_deref()), ("delta", Some("9f-1")));
         assert_eq!(event.data, serde_json::json!({"a": "\u{FFFD}[2J"}));
-        assert!(next_named_event(&mut buffer).unwrap().is_none());
+        assert!(next().is_none());
         buffer.extend_from_slice(b"lta\ndata: {}\n\n");
-        assert_eq!(next_named_event(&mut buffer).unwrap().unwrap().id.as_deref(), Some("9f-2"));
-        assert!(next_named_event(&mut b"event: x\ndata: {\n\n".to_vec()).is_err());
+        let event = next_block(&mut buffer).unwrap().named().unwrap().unwrap();
+        assert_eq!(event.id.as_deref(), Some("9f-2"));
+        assert!(next_block(&mut b"event: x\ndata: {\n\n".to_vec()).unwrap().named().is_err());
     }
 
     #[test]
@@ -349,20 +409,21 @@ mod tests {
         assert!(!shown.to_string().contains(exo_types::is_terminal_control));
         assert!(!shown.to_string().contains("\\u") && !shown.to_string().contains("\\n"));
         let mut buffer = [
-            b": \x1b[2J\n",
-            format!("data: {}\n", serde_json::json!({"error": {"message": hostile}})).as_bytes(),
+            b": \x1b[2J\n\n",
+            format!("data: {}\n\n", serde_json::json!({"error": {"message": hostile}})).as_bytes(),
         ]
         .concat();
-        let comment = next_line_event(&mut buffer).unwrap();
+        let comment = next_event(&mut buffer).unwrap();
         assert_eq!(comment, Some(Some(Event::Comment("\u{FFFD}[2J".to_owned()))));
-        let error = next_line_event(&mut buffer).unwrap_err().to_string();
+        let error = next_event(&mut buffer).unwrap_err().to_string();
         assert!(!error.contains(exo_types::is_terminal_control), "{error}");
     }
 
     #[test]
     fn an_error_inside_the_stream_is_an_error() {
-        let mut buffer = b"data: {\"error\":{\"message\":\"stage lost\",\"code\":\"stage_lost\"}}\n".to_vec();
-        let error = next_line_event(&mut buffer).unwrap_err();
+        let mut buffer =
+            b"data: {\"error\":{\"message\":\"stage lost\",\"code\":\"stage_lost\"}}\n\n".to_vec();
+        let error = next_event(&mut buffer).unwrap_err();
         assert_eq!(error.downcast_ref::<Refused>().unwrap().code.as_deref(), Some("stage_lost"));
     }
 }

@@ -4,9 +4,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::support::{Answer, Node, cluster, long_answer, resumed_of, stream_until, text_of, wait_for};
+use crate::support::{
+    Answer, Node, Start, cluster, exo, known, long_answer, resumed_of, stderr, stdout, stream_until, text_of,
+    wait_for,
+};
 use serde_json::json;
 
 /// Of an answer: the demo model takes a second for them.
@@ -121,4 +125,33 @@ fn an_answer_that_goes_on_has_the_same_ids_and_choices() {
     }
     let head = |chunk: &serde_json::Value| (chunk["id"].clone(), chunk["created"].clone());
     assert!(had.iter().chain(&whole).all(|chunk| head(chunk) == head(&had[0])), "one answer, one id");
+}
+
+#[test]
+fn the_command_that_shows_an_answer_shows_the_rest_when_its_node_is_started_again() {
+    let start = |name: &'static str, flags: &[&str]| Start {
+        name,
+        group: "run-goes-on",
+        flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        ..Start::default()
+    };
+    // Slow enough to be killed in the middle of it.
+    let holder = Node::start(start("one", &["--compute-share", "10%"]));
+    let folder = tempfile::tempdir().unwrap();
+    let mut own = Node::start_in(folder.path(), start("two", &[]));
+    wait_for("one cluster", GOES_ON_MAX, || (own.sees().len() == 2).then_some(()));
+    let placed = holder.post("/exo/v1/instances", &json!({"model": "demo", "pins": ["one"]}));
+    assert_eq!(placed.status, 200, "{}", placed.body);
+    let (prompt, answer) = known().into_iter().max_by_key(|(_, answer)| answer.len()).unwrap();
+    let mut command = exo(&["run", "demo", &prompt, "--temperature", "0", "--data-dir"]);
+    let mut run = command.arg(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut shown = [0; 40];
+    run.stdout.as_mut().unwrap().read_exact(&mut shown).unwrap();
+    own.kill();
+    let own = Node::start_in(folder.path(), start("two", &[]));
+    let rest = run.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&shown).into_owned() + &stdout(&rest);
+    assert!(rest.status.success(), "{text}{}\n{}", stderr(&rest), own.log());
+    assert_eq!(text.trim_end(), answer, "not a token more, less or other");
+    assert!(stderr(&rest).contains("the answer goes on when it is back"), "{}", stderr(&rest));
 }

@@ -1,6 +1,7 @@
 //! `exo run`: one answer, or a chat at a prompt.
 
 use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +26,9 @@ use crate::ui::{self, Answers};
 
 /// Longest prompt taken from standard input.
 const STDIN_BYTES_MAX: u64 = 8 << 20;
+/// Of the chat at a prompt.
+const CHAT_HELP: &str =
+    "Type a message; Ctrl-C stops an answer, Ctrl-D ends. /clear starts over, /help says this.";
 /// From Ctrl-C to the end of what cleans up after itself.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 
@@ -111,10 +115,11 @@ fn prompt(words: &[String]) -> anyhow::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Ctrl-C ends the answer that comes, and at the prompt the chat.
+/// Ctrl-C ends the answer that comes; at the prompt it ends the line, and twice in a row the chat.
 async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Result<ExitCode> {
-    ui::line("Type a message; Ctrl-C stops an answer, Ctrl-D ends. /clear starts over.");
+    ui::line(CHAT_HELP);
     let editor = Arc::new(Mutex::new(DefaultEditor::new().context("cannot use the terminal")?));
+    let mut is_left = false;
     loop {
         // A second Ctrl-C that came just as the answer ended meant the answer.
         let early = tokio::time::timeout(Duration::ZERO, stop.why()).await;
@@ -125,17 +130,31 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
             line = read_line(editor.clone()) => line?,
             () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
         };
-        match line.as_deref().map(str::trim) {
-            None => return Ok(ExitCode::SUCCESS),
-            Some("") => continue,
-            Some("/clear") => {
+        let was_left = std::mem::take(&mut is_left);
+        let line = match line {
+            Line::End => return Ok(ExitCode::SUCCESS),
+            Line::Left if was_left => return Ok(ExitCode::SUCCESS),
+            Line::Left => {
+                is_left = true;
+                ui::line("Ctrl-C once more, or Ctrl-D, ends the chat");
+                continue;
+            }
+            Line::Typed(line) => line,
+        };
+        match line.trim() {
+            "" => continue,
+            "/help" => {
+                ui::line(CHAT_HELP);
+                continue;
+            }
+            "/clear" => {
                 session.clear();
                 continue;
             }
-            Some(_) => {}
+            _ => {}
         }
         let answer = tokio::select! {
-            answer = session.ask(line.as_deref().unwrap_or_default()) => Some(answer),
+            answer = session.ask(&line) => Some(answer),
             why = stop.why() => match why {
                 Stop::Interrupt => None,
                 Stop::Terminate | Stop::Parent | Stop::Asked => return Ok(ExitCode::from(INTERRUPTED)),
@@ -149,8 +168,16 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
     }
 }
 
-/// A line from the terminal; `None` when it ends.
-async fn read_line(editor: Arc<Mutex<DefaultEditor>>) -> anyhow::Result<Option<String>> {
+/// What came of asking for a line.
+enum Line {
+    Typed(String),
+    /// Ctrl-C, maybe in the middle of it.
+    Left,
+    End,
+}
+
+/// A line from the terminal.
+async fn read_line(editor: Arc<Mutex<DefaultEditor>>) -> anyhow::Result<Line> {
     let read = move || {
         let mut editor = editor.lock().unwrap_or_else(PoisonError::into_inner);
         let line = editor.readline("> ")?;
@@ -158,8 +185,9 @@ async fn read_line(editor: Arc<Mutex<DefaultEditor>>) -> anyhow::Result<Option<S
         Ok(line)
     };
     match tokio::task::spawn_blocking(read).await.context("the prompt failed")? {
-        Ok(line) => Ok(Some(line)),
-        Err(ReadlineError::Eof | ReadlineError::Interrupted) => Ok(None),
+        Ok(line) => Ok(Line::Typed(line)),
+        Err(ReadlineError::Interrupted) => Ok(Line::Left),
+        Err(ReadlineError::Eof) => Ok(Line::End),
         Err(error) => Err(error).context("cannot read from the terminal"),
     }
 }
@@ -167,6 +195,7 @@ async fn read_line(editor: Arc<Mutex<DefaultEditor>>) -> anyhow::Result<Option<S
 /// A conversation with one model.
 struct Session<'a> {
     client: &'a Client,
+    data_dir: PathBuf,
     args: &'a Run,
     model: String,
     chat: bool,
@@ -179,7 +208,8 @@ impl<'a> Session<'a> {
         let known: Vec<ModelView> = client.get("/exo/v1/models").await?;
         // A model without a template continues text instead of answering.
         let chat = known.iter().find(|m| m.name == model || m.id == model).is_none_or(|m| m.chat);
-        let mut session = Self { client, args, model, chat, messages: Vec::new() };
+        let data_dir = config.data_dir();
+        let mut session = Self { client, data_dir, args, model, chat, messages: Vec::new() };
         session.clear();
         Ok(session)
     }
@@ -224,6 +254,16 @@ impl<'a> Session<'a> {
         let mut has_begun = false;
         let mut on_part = |part: Part<'_>| match part {
             Part::Waiting(reason) => spinner.set_message(reason.to_owned()),
+            Part::Away => {
+                spinner.finish_and_clear();
+                if has_begun && std::io::stdout().is_terminal() {
+                    ui::line("");
+                }
+                ui::note(&format!(
+                    "the node is away; the answer goes on when it is back, {} s at most (Ctrl-C ends it)",
+                    answer::AWAY_MAX.as_secs()
+                ));
+            }
             Part::Text(piece) => {
                 spinner.finish_and_clear();
                 if !quiet {
@@ -232,7 +272,8 @@ impl<'a> Session<'a> {
                 }
             }
         };
-        let result = answer::read(self.client, path, body, &mut on_part).await;
+        let result =
+            answer::read_through_restarts(&self.data_dir, self.client, path, body, &mut on_part).await;
         spinner.finish_and_clear();
         // What went wrong does not stand behind the text of an answer.
         if has_begun || (result.is_ok() && !quiet) {
