@@ -228,6 +228,8 @@ pub struct Joining {
 #[derive(Debug)]
 struct Stranger {
     addresses: Vec<SocketAddr>,
+    /// The addresses at which it was asked last.
+    asked: Vec<SocketAddr>,
     name: String,
     is_fresh: bool,
     /// Discovery sees it, and takes it back when it is gone.
@@ -253,6 +255,13 @@ impl Stranger {
     /// Whether it would refuse now: others do not wait for it.
     fn refuses(&self, now: Time) -> bool {
         self.has_refused && now < self.next
+    }
+
+    /// Nothing came from the addresses at which it was asked. Those that were heard of meanwhile are tried at
+    /// once: announcements of one node come in several packets.
+    fn not_answered(&mut self, now: Time, wait: Duration) {
+        self.has_failed = self.addresses.iter().all(|address| self.asked.contains(address));
+        self.next = if self.has_failed { now + wait } else { now };
     }
 }
 
@@ -425,6 +434,7 @@ impl Joining {
         addresses.truncate(ADDRESSES_MAX);
         let stranger = self.strangers.entry(node).or_insert_with(|| Stranger {
             addresses: Vec::new(),
+            asked: Vec::new(),
             name: String::new(),
             is_fresh,
             is_discovered: false,
@@ -437,8 +447,12 @@ impl Joining {
             first_seen: ctx.now.time,
             next: Time::ZERO,
         });
-        if stranger.addresses != addresses {
+        // An address that was not tried is a reason to ask at once; a refusal was its key's.
+        if addresses.iter().any(|address| !stranger.asked.contains(address)) {
             stranger.has_failed = false;
+            if !stranger.refuses(ctx.now.time) {
+                stranger.next = Time::ZERO;
+            }
         }
         if stranger.is_fresh && !is_fresh {
             stranger.next = Time::ZERO; // it has a cluster now: worth asking at once

@@ -255,6 +255,7 @@ impl Joining {
         }
         let Some(stranger) = self.strangers.get_mut(&best.node) else { return };
         stranger.next = now + RETRY;
+        stranger.asked.clone_from(&stranger.addresses);
         let addresses = stranger.addresses.clone();
         let is_named = stranger.is_named;
         let proof_within = if is_named { PROOF_NAMED_MAX } else { PROOF_MAX };
@@ -292,7 +293,8 @@ impl Joining {
             let is_sought = can_join && self.must_prove(s) && !s.addresses.is_empty();
             let is_open = s.probe_until.is_some() || self.attempt.as_ref().is_some_and(|a| a.is_with(node));
             let ready_at = match !s.is_fresh || node < me {
-                true => s.next,
+                // The rest of its addresses may come in another announcement.
+                true => s.next.max(s.first_seen + LOOK_AROUND),
                 false if has_lower => return None,
                 false => s.next.max(s.first_seen + HIGHER_ASKS_WITHIN),
             };
@@ -300,18 +302,19 @@ impl Joining {
         })
     }
 
-    /// Asks strangers who they are, several at once: first those never asked, and of these those at addresses
-    /// with few names.
+    /// Asks strangers who they are, several at once: first those at addresses with few names, and of these
+    /// those never asked.
     pub(super) fn probe_strangers(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
-        for stranger in self.strangers.values_mut() {
+        for (peer, stranger) in &mut self.strangers {
             if stranger.probe_until.take_if(|until| now >= *until).is_some() {
-                (stranger.has_failed, stranger.next) = (true, now + RETRY_REFUSED);
+                tracing::debug!(%peer, asked = ?stranger.asked, "a stranger did not say in time who it is");
+                stranger.not_answered(now, RETRY_REFUSED);
             }
         }
         let ready = self.unproven(ctx).filter(|(_, _, ready_at)| *ready_at <= now);
         let of_hosts = self.names_of_hosts();
-        let rank = |s: &Stranger| (s.has_failed, names_of_host(&of_hosts, s), s.next);
+        let rank = |s: &Stranger| (names_of_host(&of_hosts, s), s.has_failed, s.next);
         let mut ready: Vec<_> = ready.map(|(node, s, _)| (rank(s), node)).collect();
         ready.sort();
         for (_, with) in ready.into_iter().take(PROBES_MAX.saturating_sub(self.probes_open())) {
@@ -320,6 +323,7 @@ impl Joining {
             }
             let Some(stranger) = self.strangers.get_mut(&with) else { continue };
             stranger.probe_until = Some(now + PROOF_MAX + ATTEMPT_SLACK);
+            stranger.asked.clone_from(&stranger.addresses);
             let (addresses, group) = (stranger.addresses.clone(), ctx.config.group.clone());
             let ask = JoinAsk { name: String::new(), group, port: 0, what: Wanted::Name };
             let (only_near, proof_within) = (true, PROOF_MAX);
@@ -353,15 +357,20 @@ impl Joining {
             return false;
         };
         stranger.probe_until = None;
-        stranger.has_failed = answer.is_err();
         match answer {
             Ok(JoinAnswer::Here { fresh, .. }) => {
                 (stranger.proven, stranger.is_fresh) = (Some(now), *fresh);
-                stranger.next = now;
+                (stranger.has_failed, stranger.next) = (false, now);
             }
             // It is of another group, or no node that this one knows how to join.
-            Ok(_) => (stranger.proven, stranger.next) = (Some(now), now + RETRY_REFUSED),
-            Err(_) => stranger.next = now + RETRY_REFUSED,
+            Ok(_) => {
+                stranger.proven = Some(now);
+                (stranger.has_failed, stranger.next) = (false, now + RETRY_REFUSED);
+            }
+            Err(reason) => {
+                tracing::debug!(peer = %with, asked = ?stranger.asked, reason, "a stranger did not say who it is");
+                stranger.not_answered(now, RETRY_REFUSED);
+            }
         }
         true
     }
@@ -453,9 +462,8 @@ impl Joining {
         tracing::debug!(peer = %with, reason, "join attempt failed");
         self.not_by_code(with, reason, None);
         if let Some(stranger) = self.strangers.get_mut(&with) {
-            stranger.has_failed = true;
             self.attempts_failed = self.attempts_failed.saturating_add(u32::from(!stranger.is_named));
-            stranger.next = ctx.now.time + if stranger.is_named { RETRY } else { RETRY_REFUSED };
+            stranger.not_answered(ctx.now.time, if stranger.is_named { RETRY } else { RETRY_REFUSED });
         }
     }
 

@@ -13,6 +13,8 @@ const REQUESTS_MAX: usize = 16;
 const TOLD_MAX: usize = 8;
 /// And how long.
 const TOLD_LASTS: Duration = Duration::from_secs(600);
+/// Who asks is shown for so long behind its last time. It asks again after 15 s while it runs.
+const SHOWN_FOR: Duration = Duration::from_secs(60);
 /// How long a stranger is not shown that a person has refused.
 const REFUSED_LASTS: Duration = Duration::from_secs(3600);
 /// Refused ones that are remembered: a person refuses each, so there are few.
@@ -43,7 +45,7 @@ pub struct Request {
 impl Request {
     /// Who wants to come in asks again before.
     fn until(&self) -> Time {
-        self.last_asked + TOLD_LASTS
+        self.last_asked + SHOWN_FOR
     }
 }
 
@@ -222,13 +224,13 @@ mod tests {
         assert!(!requests.forget(at(2), |_| false));
         assert!(requests.forget(at(3), |node| node == first));
         assert_eq!(requests.all().len(), 1);
-        assert_eq!(requests.deadline(), Some(at(601)));
-        asked(&mut requests, 600, 2);
-        assert!(!requests.forget(at(601), |_| false), "it has asked again");
-        asked(&mut requests, 602, 3);
+        assert_eq!(requests.deadline(), Some(at(61)));
+        asked(&mut requests, 60, 2);
+        assert!(!requests.forget(at(61), |_| false), "it has asked again");
+        asked(&mut requests, 62, 3);
         let third = *requests.all().keys().next_back().unwrap();
         assert!(requests.admit(third).is_some());
-        assert!(requests.forget(at(1202), |_| false));
+        assert!(requests.forget(at(122), |_| false));
         assert!(requests.all().keys().eq([&third]), "it may be asleep");
         assert_eq!(requests.deadline(), None);
     }

@@ -888,6 +888,48 @@ fn a_flood_of_names_makes_no_more_dials_than_four_a_second_and_pushes_off_no_oth
 }
 
 #[test]
+fn an_address_heard_of_later_is_asked_at_once_in_a_flood_and_silence_does_not_starve_its_host() {
+    let mut node = Node::fresh(key(250), &[]);
+    let (honest, mut number) = (NodeId([0; 32]), 0);
+    let at = |ports: &[u16]| Found {
+        node: honest,
+        addresses: ports.iter().map(|port| SocketAddr::from(([10, 0, 0, 2], *port))).collect(),
+        name: None,
+        group: Some("home".to_owned()),
+        is_fresh: true,
+        is_lost: false,
+    };
+    // How many tenths of a second of the flood go by until it is asked.
+    let mut asked_after = |node: &mut Node| {
+        (0..400).position(|_| {
+            flood_of_lower_names(node, &mut number);
+            let asks = node.asks();
+            asks.iter().filter(|asked| **asked != honest).for_each(|asked| {
+                node.answered(*asked, Err("connection refused".to_owned()));
+            });
+            asks.contains(&honest)
+        })
+    };
+    let found = |node: &mut Node, ports: &[u16]| {
+        let found = at(ports);
+        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+    };
+    let silent = |node: &mut Node| node.answered(honest, Err("connection refused".to_owned()));
+    assert_eq!(asked_after(&mut node), None, "the flood alone");
+    found(&mut node, &[1]);
+    assert!(asked_after(&mut node).is_some_and(|tenths| tenths < 10));
+    silent(&mut node);
+    found(&mut node, &[1, 2]);
+    assert!(asked_after(&mut node).is_some_and(|tenths| tenths < 5), "another address");
+    found(&mut node, &[3, 2]);
+    silent(&mut node);
+    assert!(asked_after(&mut node).is_some_and(|tenths| tenths < 5), "one that came while it was asked");
+    silent(&mut node);
+    found(&mut node, &[3]);
+    assert!(asked_after(&mut node).is_some_and(|tenths| (145..165).contains(&tenths)), "nothing new");
+}
+
+#[test]
 fn a_stranger_is_let_in_while_the_window_is_open() {
     let keys = keys(2);
     let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
