@@ -155,6 +155,7 @@ impl NodeMachine {
             self.drop_scheduler(older);
         }
         let config = SchedulerConfig {
+            vocab: self.vocab_of(id),
             speculation: self.speculation_of(&placement),
             #[cfg(feature = "planted")]
             planted: self.scheduler_bug(),
@@ -273,12 +274,12 @@ impl NodeMachine {
     pub(crate) fn draft_event(&mut self, event: DraftEvent) {
         match event {
             DraftEvent::Answer { instance, sequence, text_len, mut tokens, each } => {
-                // Vocabularies may be padded differently: what the large model has no row for, it must not
-                // see.
-                let vocab = self.vocab_of(instance);
-                let good = tokens.iter().take_while(|token| **token < vocab).count();
-                tokens.truncate(good);
                 if let Some(placement) = self.scheduler_of(instance) {
+                    // Vocabularies may be padded differently: what the large model has no row for, it must
+                    // not see.
+                    let vocab = self.vocab_of(placement);
+                    let good = tokens.iter().take_while(|token| **token < vocab).count();
+                    tokens.truncate(good);
                     self.feed_scheduler(
                         placement,
                         SchedulerInput::Drafted { sequence, text_len, tokens, each },
@@ -301,9 +302,9 @@ impl NodeMachine {
         }
     }
 
-    fn vocab_of(&self, instance: InstanceId) -> u32 {
-        let placement = self.scheduler_of(instance);
-        let first = self.stages.iter().find(|(p, _)| Some(p.placement) == placement && p.stage == 0);
+    /// By the engine of its first stage, which is here.
+    fn vocab_of(&self, placement: PlacementId) -> u32 {
+        let first = self.stages.iter().find(|(p, _)| p.placement == placement && p.stage == 0);
         let engine = first.and_then(|(_, stage)| self.engines.get(&stage.engine));
         engine.and_then(|engine| Some(engine.loaded.as_ref()?.geometry.vocab)).unwrap_or(0)
     }

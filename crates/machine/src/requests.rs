@@ -95,18 +95,22 @@ impl NodeMachine {
     pub(crate) fn placed(&mut self, model: ModelId, reply: Option<ControlReply>) {
         self.asks.waits_for_room.remove(&model);
         match reply {
-            Some(ControlReply::Refused { refusal: ControlRefusal::InUse, message }) => {
+            // Over in a while: asked again, and its clients hear why they wait.
+            Some(ControlReply::Refused {
+                refusal:
+                    ControlRefusal::InUse
+                    | ControlRefusal::LogFailed
+                    | ControlRefusal::Busy
+                    | ControlRefusal::NoPlan,
+                message,
+            }) => {
                 self.asks.waits_for_room.insert(model, (self.now.time + ROOM_AGAIN, message));
                 let waiting = self.drivers.iter().filter(|(_, entry)| entry.model == model);
                 let waiting: Vec<SequenceId> = waiting.map(|(id, _)| *id).collect();
                 waiting.into_iter().for_each(|id| self.tell_phase(id));
             }
             // Over in a moment: asked again.
-            None
-            | Some(ControlReply::Refused {
-                refusal: ControlRefusal::NotCoordinator | ControlRefusal::LogFailed | ControlRefusal::Busy,
-                ..
-            }) => {}
+            None | Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {}
             Some(ControlReply::Refused { refusal, message }) => {
                 self.refuse_waiting(model, refusal == ControlRefusal::DoesNotFit, &message);
             }
@@ -419,6 +423,8 @@ impl NodeMachine {
         self.feed_drivers(|| DriverInput::Tick);
         let now = self.now.time;
         let silent = self.drivers.iter().filter(|(_, entry)| now.since(entry.told_at) >= WATCHED_EVERY);
+        #[cfg(feature = "planted")]
+        let silent = silent.filter(|_| !self.has_bug(crate::planted::Bug::Unwatched));
         let silent: Vec<_> = silent.map(|(id, _)| *id).collect();
         silent.into_iter().for_each(|id| self.tell_client(id, SequenceEvent::Watched));
         let waits =

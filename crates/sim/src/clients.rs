@@ -194,6 +194,7 @@ impl Client {
                 query: PromptQuery::Nothing,
             },
             max_tokens: choice.max_tokens,
+            vocab: VOCAB,
             stop_tokens: vec![STOP_TOKEN],
             ignore_eos: false,
             speculate: true,

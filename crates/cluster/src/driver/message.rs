@@ -180,6 +180,11 @@ impl Driver {
         if result.position < expected {
             return tracing::trace!(got = result.position, expected, "a token that came again");
         }
+        let vocab = self.start.vocab;
+        if let Some(token) = result.tokens.iter().map(|t| t.token).find(|token| *token >= vocab) {
+            let message = format!("token {token} arrived, the vocabulary has {vocab}");
+            return self.setback(now, FailureKind::Protocol, message, out);
+        }
         let Some(seat) = &mut self.seat else { return };
         let accepted = result.drafts_accepted();
         self.drafts.accepted += accepted;

@@ -8,7 +8,8 @@ use crate::{InstanceState, StageStatus, StageView};
 fn driver() -> Driver {
     let spec = spec(1, node(9), 4);
     let (model, max_tokens, stop_tokens, ignore_eos) = (MODEL, 10, vec![99], false);
-    let start = DriverStart { model, spec, max_tokens, stop_tokens, ignore_eos, speculate: true };
+    let start =
+        DriverStart { model, spec, max_tokens, vocab: 1000, stop_tokens, ignore_eos, speculate: true };
     let mut driver = Driver::new(DriverConfig::default(), Time::ZERO, start);
     driver.handle(Time::ZERO, linked(&[1, 2, 3]));
     driver
@@ -146,6 +147,12 @@ fn repeated_tokens_are_ignored_and_a_gap_is_a_protocol_failure() {
     let out = gap(&mut d, 3);
     let expected = "failed Protocol: 3 attempts in a row failed: the token at 6 arrived, 5 was next";
     assert_eq!(out, [expected]);
+}
+
+#[test]
+fn a_token_beyond_the_vocabulary_is_no_part_of_an_answer() {
+    let mut d = running();
+    assert_eq!(token(&mut d, 1000, 2, result(1, 4, 1000)), ["submit 2 to 1 for p1 with 4"]);
 }
 
 #[test]

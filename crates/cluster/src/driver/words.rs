@@ -49,6 +49,8 @@ pub struct DriverStart {
     pub spec: SequenceSpec,
     /// Tokens to generate at most.
     pub max_tokens: u32,
+    /// Tokens of the model's vocabulary.
+    pub vocab: u32,
     /// Tokens that end the answer.
     pub stop_tokens: Vec<u32>,
     /// Go on behind stop tokens.

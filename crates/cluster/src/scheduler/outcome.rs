@@ -158,7 +158,8 @@ impl Scheduler {
             let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == *ticket) else {
                 continue; // cancelled or failed meanwhile
             };
-            let Some(result) = by_sequence.get(&sequence).filter(|r| r.answers(part)) else {
+            let Some(result) = by_sequence.get(&sequence).filter(|r| r.answers(part, self.config.vocab))
+            else {
                 let (step, position) = (flight.step, part.sample_position());
                 let message = format!("step {step} came back without the tokens from {position} on");
                 self.fail(sequence, FailureKind::Protocol, &message, out);

@@ -137,6 +137,11 @@ impl Scheduler {
             );
             return Some((FailureKind::Protocol, message));
         }
+        let vocab = self.config.vocab;
+        if let Some(token) = spec.history.iter().find(|token| **token >= vocab) {
+            let message = format!("token {token} is not below the vocabulary's {vocab}");
+            return Some((FailureKind::Protocol, message));
+        }
         let tokens = self.tokens_max(submission);
         let (needed, total) = (self.pages.needed(tokens), self.pages.total());
         if needed > total {

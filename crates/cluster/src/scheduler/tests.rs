@@ -243,6 +243,21 @@ fn nonsense_is_rejected_with_a_reason() {
 }
 
 #[test]
+fn a_token_beyond_the_vocabulary_costs_its_own_sequence_and_no_other() {
+    let config = SchedulerConfig { vocab: 50, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1, 2]), 16, 4);
+    let text = submit_text(&mut s, 1, &[3, 50], 4, Principal::LOCAL);
+    assert_eq!(text, ["rejected 1 Protocol"]);
+    submit(&mut s, 2, 4, 4);
+    submit(&mut s, 3, 4, 4);
+    tokens(&mut s, 1, vec![result(2, 4, 7)]);
+    tokens(&mut s, 2, vec![result(3, 4, 7)]);
+    let out = show(&tokens(&mut s, 3, vec![result(2, 5, 50)]));
+    assert_eq!(out[0], "failed 2 Protocol", "{out:?}");
+    assert_eq!((s.stats().running, s.is_serving()), (1, true));
+}
+
+#[test]
 fn a_lost_stage_fails_every_sequence_at_once() {
     let mut s = scheduler(&[1, 2], 8);
     submit(&mut s, 1, 4, 12);

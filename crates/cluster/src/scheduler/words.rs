@@ -58,6 +58,8 @@ pub const STEP_PER_TOKEN: Duration = Duration::from_millis(250);
 /// Bounds of one instance's scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SchedulerConfig {
+    /// Tokens of the vocabulary: a stage that is given another ends the pipeline for everybody.
+    pub vocab: u32,
     /// Sequences that may wait; one more is rejected.
     pub queue_len_max: usize,
     /// Prompt tokens of one step at most, over all stages in flight.
@@ -81,6 +83,7 @@ pub struct SchedulerConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
+            vocab: u32::MAX,
             queue_len_max: 64,
             chunk_tokens_max: exo_planner::CHUNK_TOKENS,
             prompt_share: Duration::from_millis(200),

@@ -76,13 +76,13 @@ impl StageMachine {
                 format!("the engine returned {} bytes of rows instead of {expected_bytes}", rows.len())
             }
             ComputeResult::Tokens(tokens) => {
-                if self.is_last() && are_of(done, tokens, &[]) {
+                if self.is_last() && are_of(done, tokens, &[], self.geometry.vocab) {
                     return result;
                 }
                 format!("the engine returned {} tokens that are not this step's", tokens.len())
             }
             ComputeResult::Partial { results, failed } => {
-                if self.is_last() && are_of(done, results, failed) {
+                if self.is_last() && are_of(done, results, failed, self.geometry.vocab) {
                     return result;
                 }
                 let (tokens, failed) = (results.len(), failed.len());
@@ -210,13 +210,13 @@ impl Lost {
 }
 
 /// Whether they are the results of a step, without those of its sequences that failed.
-fn are_of(done: &Computing, results: &[TokenResult], failed: &[FailedSequence]) -> bool {
+fn are_of(done: &Computing, results: &[TokenResult], failed: &[FailedSequence], vocab: u32) -> bool {
     let parts = &done.frame.sequences;
     let has_failed = |part: &StepSequence| failed.iter().any(|f| f.sequence == part.sequence);
     let sampled: Vec<_> = parts.iter().filter(|part| part.sample && !has_failed(part)).collect();
     failed.iter().all(|f| parts.iter().any(|part| part.sequence == f.sequence))
         && sampled.len() == results.len()
-        && sampled.iter().zip(results).all(|(part, result)| result.answers(part))
+        && sampled.iter().zip(results).all(|(part, result)| result.answers(part, vocab))
 }
 
 /// The first element that is infinite or no number.

@@ -301,10 +301,12 @@ fn a_failed_step_goes_on_empty_and_its_sequences_are_left_out_until_closed() {
 
 #[test]
 fn an_engine_that_answers_something_else_fails_the_step() {
-    let mut s = stage(2);
-    feed(&mut s, step(2, 1, vec![open(1)], vec![part(1, 0, &[4])]));
-    let out = done(&mut s, 1, ComputeResult::Tokens(vec![result(1, 5, 7)]));
-    assert_eq!(show(&out), ["failed 1 to 9: Device", "tokens 1 to 1: 0 failures 1"]);
+    for (wrong, what) in [(result(1, 5, 7), "a position"), (result(1, 1, 100), "beyond the vocabulary")] {
+        let mut s = stage(2);
+        feed(&mut s, step(2, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+        let out = done(&mut s, 1, ComputeResult::Tokens(vec![wrong]));
+        assert_eq!(show(&out), ["failed 1 to 9: Device", "tokens 1 to 1: 0 failures 1"], "{what}");
+    }
 }
 
 #[test]

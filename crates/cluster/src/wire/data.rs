@@ -368,10 +368,11 @@ impl TokenResult {
         (self.tokens.len() as u32).saturating_sub(1).min(self.drafts)
     }
 
-    /// Whether it is what `part` of a step can give.
-    pub fn answers(&self, part: &StepSequence) -> bool {
+    /// Whether it is what `part` of a step of a model with so many tokens can give.
+    pub fn answers(&self, part: &StepSequence, vocab: u32) -> bool {
         let place = (self.sequence, self.position, self.drafts);
-        place == (part.sequence, part.sample_position(), part.drafts)
+        self.tokens.iter().all(|token| token.token < vocab)
+            && place == (part.sequence, part.sample_position(), part.drafts)
             && part.is_answered_by(self.tokens.iter().map(|t| t.token))
     }
 }

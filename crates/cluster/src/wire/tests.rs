@@ -200,6 +200,20 @@ fn rejected(waiting: u32, retry_after_s: u32) -> DataMessage {
     DataMessage::Rejected { placement, sequence, attempt, kind, message, busy }
 }
 
+#[test]
+fn a_pipeline_breaks_for_reasons_of_its_own() {
+    let broken = |kind| DataMessage::PipelineBroken {
+        placement: placement_id(1, 1),
+        term: Term::FIRST,
+        stage: 0,
+        kind,
+        message: "why".to_owned(),
+    };
+    assert!(broken(FailureKind::StageLost).check().is_ok() && broken(FailureKind::Protocol).check().is_ok());
+    // Final for every answer that runs.
+    assert!(broken(FailureKind::Constraint).check().is_err());
+}
+
 fn control_messages() -> Vec<ControlMessage> {
     vec![
         ControlMessage::Membership(vec![1, 2, 3]),

@@ -179,6 +179,7 @@ impl Embedding {
             },
             // The report comes with a token, which nobody is told.
             max_tokens: 1,
+            vocab: self.open.model.config.vocab,
             stop_tokens: Vec::new(),
             ignore_eos: true,
             speculate: false,

@@ -220,6 +220,7 @@ fn starts(
             },
             // What is reported of a prompt comes with a token, wanted or not.
             max_tokens: request.max_tokens.unwrap_or(room).min(room).max(1),
+            vocab: open.model.config.vocab,
             stop_tokens: open.end_ids.clone(),
             ignore_eos: request.ignore_eos,
             speculate: true,

@@ -27,9 +27,15 @@ impl Check for DataMessage {
                 at_most("seconds to come back in", retry_after_s as usize, RETRY_S_MAX as usize)?;
                 text("message", message)
             }
-            Self::SequenceFailed { message, .. }
-            | Self::PipelineBroken { message, .. }
-            | Self::Undelivered { message, .. } => text("message", message),
+            Self::PipelineBroken { kind, message, .. } => {
+                let is_its_own =
+                    matches!(kind, exo_types::FailureKind::StageLost | exo_types::FailureKind::Protocol);
+                ensure(is_its_own, "a pipeline breaks for a lost stage or a broken protocol only")?;
+                text("message", message)
+            }
+            Self::SequenceFailed { message, .. } | Self::Undelivered { message, .. } => {
+                text("message", message)
+            }
             Self::NotWired { stage, missing, .. } => {
                 ensure((*stage as usize) < STAGES_MAX, "a step is for a stage no placement has")?;
                 text("message", missing)

@@ -149,6 +149,7 @@ impl Cluster {
                 query: PromptQuery::Nothing,
             },
             max_tokens,
+            vocab: VOCAB,
             stop_tokens: vec![2],
             ignore_eos: true,
             speculate: true,
