@@ -300,6 +300,10 @@ impl NodeMachine {
                 self.log.fall_back(!self.writes.is_log_busy());
                 let failed = CoordinatorInput::AppendFailed { append, reason: reason.to_owned() };
                 self.feed_coordinator(failed);
+                #[cfg(feature = "planted")]
+                if self.has_bug(crate::planted::Bug::LeadsWithoutDisk) {
+                    return;
+                }
                 self.feed_membership(exo_membership::Input::StepAside);
                 "the journal cannot be written"
             }
@@ -583,6 +587,10 @@ impl NodeMachine {
     }
 
     fn give_up_asks(&mut self, is_over: impl Fn(&OpenAsk) -> bool) {
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::AskedForever) {
+            return;
+        }
         let over = self.asks.open.iter().filter(|(_, ask)| is_over(ask));
         let over: Vec<_> = over.map(|(request, ask)| (*request, ask.asked)).collect();
         for (request, asked) in over {

@@ -70,6 +70,12 @@ pub enum Bug {
     LossUnsaid,
     /// That a node is there is not told to who coordinates.
     UpUnsaid,
+    /// A question whose answer is lost is not given up.
+    AskedForever,
+    /// A client that waits is told nothing.
+    Unwatched,
+    /// Who coordinates and cannot write its log goes on.
+    LeadsWithoutDisk,
     /// One of a scheduler.
     Scheduler(SchedulerBug),
 }

@@ -180,6 +180,16 @@ impl World {
     }
 
     /// An engine's process dies: what it was at is not answered.
+    /// What is asked of the device from now on comes so much later.
+    pub(crate) fn hang_device(&mut self, node: usize, lasting: Duration) {
+        let now = self.now;
+        let Some(process) = &mut self.nodes[node].process else { return };
+        process.device_free_at = process.device_free_at.max(now) + lasting;
+        for loaded in process.engines.values_mut() {
+            loaded.free_at = loaded.free_at.max(now) + lasting;
+        }
+    }
+
     pub(crate) fn lose_engine(&mut self, node: usize) {
         let draw = self.draws.draw();
         let Some(process) = &mut self.nodes[node].process else { return };

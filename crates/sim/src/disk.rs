@@ -96,6 +96,8 @@ pub struct Disk {
     at_work: usize,
     /// The next write to this file fails.
     fails_next: Option<File>,
+    /// For how many reasons there is no room.
+    full: u32,
     /// The next log of trust is written, and the disk does not say that it will last.
     is_unsure_next: bool,
     /// The log of trust that a crash may bring back in place of one that may not last.
@@ -116,6 +118,7 @@ impl Disk {
             queue: VecDeque::new(),
             at_work: 0,
             fails_next: None,
+            full: 0,
             is_unsure_next: false,
             former_trust: None,
             wrong: None,
@@ -145,6 +148,16 @@ impl Disk {
     /// The next write to `file` fails.
     pub fn fail_next(&mut self, file: File) {
         self.fails_next = Some(file);
+    }
+
+    /// From now on every write fails.
+    pub fn be_full(&mut self) {
+        self.full += 1;
+    }
+
+    /// What filled it is gone.
+    pub fn have_room(&mut self) {
+        self.full -= 1;
     }
 
     /// The next log of trust may not last, and its write fails.
@@ -181,8 +194,8 @@ impl Disk {
     }
 
     fn write(&mut self, write: Write) -> Result<(), WriteFailure> {
-        if self.fails_next == Some(file_of(&write)) {
-            self.fails_next = None;
+        let fails = self.fails_next.take_if(|file| *file == file_of(&write)).is_some();
+        if fails || self.full > 0 {
             return Err(failure("the simulated disk is full".to_owned()));
         }
         // Entries that were planned behind others that failed: the log does not end where they begin.

@@ -82,6 +82,22 @@ pub enum FaultKind {
         /// How long.
         lasting: Duration,
     },
+    /// There is no room for any write.
+    FullDisk {
+        /// Which node's.
+        node: Whose,
+        /// How long.
+        lasting: Duration,
+    },
+    /// The device gives nothing back for so long.
+    HangDevice {
+        /// On which node.
+        node: usize,
+        /// How long.
+        lasting: Duration,
+        /// What computes on it is ended then, as a watchdog does.
+        ends: bool,
+    },
     /// The next write to the log fails, and the next log of trust may not last.
     FailWrite {
         /// Which node's.
@@ -169,6 +185,8 @@ impl Fault {
                 | FaultKind::CutPair { lasting, .. }
                 | FaultKind::Freeze { lasting, .. }
                 | FaultKind::SlowDisk { lasting, .. }
+                | FaultKind::FullDisk { lasting, .. }
+                | FaultKind::HangDevice { lasting, .. }
                 | FaultKind::Withhold { lasting, .. } => lasting,
                 FaultKind::Reset { .. }
                 | FaultKind::LoseEngine { .. }
@@ -266,14 +284,39 @@ const MAKERS: &[Maker] = &[
     (4, |own| FaultKind::FailLoad { node: own.node(2), is_refusal: own.draw(10).per_cent(50) }),
 ];
 
+/// Faults that came later. Their weights are no part of the draws of the others.
+const RARE: &[Maker] = &[
+    (1, |own| {
+        let long = own.draw(10).per_cent(20);
+        let lasting = if long { own.draw(8).millis(20_000, 30_000) } else { own.lasting() };
+        FaultKind::FullDisk { node: own.whose(), lasting }
+    }),
+    (1, |own| FaultKind::HangDevice {
+        node: own.node(2),
+        lasting: own.draw(8).millis(1_000, 20_000),
+        ends: own.draw(10).per_cent(50),
+    }),
+];
+
 /// The first number of what a liar does.
 const LIES_FROM: usize = 100;
+/// The first number of a rare fault.
+const RARE_FROM: usize = 200;
 
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
     let one = |index| {
         let own = Own { seed, index };
-        Fault { index, at: own.at(from_ms, until_ms), kind: kind(&own) }
+        Fault { index, at: own.at(from_ms, until_ms), kind: kind(&own, MAKERS) }
+    };
+    (0..count).map(one).collect()
+}
+
+/// Rare faults of a seed. They count on from the others.
+pub fn rare(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: RARE_FROM + index };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind: kind(&own, RARE) }
     };
     (0..count).map(one).collect()
 }
@@ -292,10 +335,10 @@ pub fn lies(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> 
     (0..count).map(one).collect()
 }
 
-fn kind(own: &Own) -> FaultKind {
-    let all: u64 = MAKERS.iter().map(|(weight, _)| weight).sum();
+fn kind(own: &Own, makers: &[Maker]) -> FaultKind {
+    let all: u64 = makers.iter().map(|(weight, _)| weight).sum();
     let mut drawn = own.draw(1).below(all);
-    for (weight, make) in MAKERS {
+    for (weight, make) in makers {
         match drawn.checked_sub(*weight) {
             Some(rest) => drawn = rest,
             None => return make(own),
@@ -319,12 +362,14 @@ mod tests {
 
     #[test]
     fn every_kind_comes_and_all_are_in_time() {
-        let faults: Vec<Fault> = (0..200).flat_map(|seed| list(seed, 6, 2000, 28_000)).collect();
+        let of_seed = |seed| [list(seed, 6, 2000, 28_000), rare(seed, 2, 2000, 28_000)].concat();
+        let faults: Vec<Fault> = (0..200).flat_map(of_seed).collect();
         let kinds: BTreeSet<_> =
             faults.iter().map(|f| std::mem::discriminant(&f.kind)).map(|d| format!("{d:?}")).collect();
-        assert_eq!(kinds.len(), MAKERS.len());
+        assert_eq!(kinds.len(), MAKERS.len() + RARE.len());
         assert!(faults.iter().all(|f| (2_000_000..=36_000_000).contains(&f.at.0)));
-        assert!(faults.iter().filter(|f| f.over().0 > 38_000_000).count() < 30, "few are late");
+        let late = |f: &&Fault| f.over().0 > 38_000_000 && f.index < RARE_FROM;
+        assert!(faults.iter().filter(late).count() < 30, "few are late");
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod epochs;
 mod logs;
 mod members;
 mod placements;
+mod questions;
 mod quiet;
 mod requests;
 mod steps;
@@ -43,6 +44,7 @@ impl std::fmt::Debug for Invariant {
 /// All invariants.
 pub const ALL: &[Invariant] = &[
     Invariant { name: "one_leader_per_epoch", check: epochs::one_leader_per_epoch },
+    Invariant { name: "who_cannot_write_steps_aside", check: epochs::who_cannot_write_steps_aside },
     Invariant { name: "announced_is_durable", check: durable::announced_is_durable },
     Invariant { name: "acknowledged_is_kept", check: logs::acknowledged_is_kept },
     Invariant { name: "logs_agree", check: logs::logs_agree },
@@ -56,6 +58,7 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "placed_stays_placed", check: placements::placed_stays_placed },
     Invariant { name: "trouble_leaves_ready_in_5_s", check: placements::trouble_leaves_ready_in_5_s },
     Invariant { name: "request_ends_in_bound", check: requests::request_ends_in_bound },
+    Invariant { name: "questions_end_in_bound", check: questions::questions_end_in_bound },
     Invariant { name: "text_in_order", check: requests::text_in_order },
     Invariant { name: "answers_go_on", check: requests::answers_go_on },
     Invariant { name: "nothing_left_over", check: requests::nothing_left_over },
@@ -190,6 +193,7 @@ pub struct Watch {
     logs: logs::Logs,
     members: members::Members,
     placements: placements::Placements,
+    questions: questions::Questions,
     quiet: quiet::Quiet,
     steps: steps::Steps,
     requests: requests::Requests,

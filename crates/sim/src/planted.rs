@@ -25,6 +25,30 @@ pub struct Planted {
 /// The bugs.
 pub const PLANTED: &[Planted] = &[
     Planted {
+        name: "asked-forever",
+        what: "a question whose answer is lost is not given up",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::AskedForever,
+        invariants: &["questions_end_in_bound"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "unwatched",
+        what: "a client that waits is told nothing",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Unwatched,
+        invariants: &["questions_end_in_bound"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "leads-without-disk",
+        what: "who coordinates and cannot write its log goes on",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::LeadsWithoutDisk,
+        invariants: &["who_cannot_write_steps_aside"],
+        kind: Kind::Faults,
+    },
+    Planted {
         name: "announce-early",
         what: "`Writes` hands out `Durable` before `Persisted`",
         #[cfg(feature = "planted")]

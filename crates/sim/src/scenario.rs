@@ -115,6 +115,8 @@ pub struct Scenario {
 
 /// The usual length of a run.
 pub const SECONDS: u64 = 60;
+/// A run goes on for so long behind its last fault: the cluster must serve again by then.
+const BEHIND_FAULTS: Duration = Duration::from_secs(25);
 /// The first starts of nodes lie within these, in milliseconds. Fresh nodes find each other also when some
 /// are late.
 const STARTS_MS: u64 = 400;
@@ -152,6 +154,9 @@ impl Scenario {
         };
         let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
         faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));
+        if kind == Kind::Faults && mix(seed, Of::Scenario, 70).per_cent(40) {
+            faults.extend(faults::rare(seed, 1, from_ms, until_ms));
+        }
         let (from_ms, until_ms) = match kind {
             _ if !is_founded => CLIENTS_JOINING_MS,
             Kind::Quiet | Kind::Lies => CLIENTS_QUIET_MS,
@@ -170,7 +175,7 @@ impl Scenario {
         let speculation =
             if mix(seed, Of::Scenario, 50).per_cent(70) { Speculation::Lookup } else { Speculation::Off };
         let stages_min = (stages.between(1, 3) as u32).min(nodes as u32);
-        Self {
+        let mut scenario = Self {
             seed,
             kind,
             lans: (0..nodes).map(lan).collect(),
@@ -185,7 +190,11 @@ impl Scenario {
             asks: asks(seed, kind, (is_founded, nodes, stages_min), remove.per_cent(25)),
             starts_ms: if is_founded { STARTS_MS } else { STARTS_JOINING_MS },
             until: Time::from_millis(1000 * choice.seconds.unwrap_or(SECONDS)),
+        };
+        if choice.seconds.is_none() {
+            scenario.until = scenario.until.max(scenario.calm_from() + BEHIND_FAULTS);
         }
+        scenario
     }
 
     /// How many nodes.

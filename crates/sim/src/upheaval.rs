@@ -165,9 +165,15 @@ impl World {
             FaultKind::LoseEngine { node } => self.lose_engine(self.node_of(node)),
             FaultKind::SlowDisk { node, by, .. } => {
                 let node = self.node_whose(node);
-                self.slowed.insert(index, node);
+                self.whose_disk.insert(index, node);
                 self.nodes[node].troubles.slow_disk.push(by);
             }
+            FaultKind::FullDisk { node, .. } => {
+                let node = self.node_whose(node);
+                self.whose_disk.insert(index, node);
+                self.nodes[node].disk.be_full();
+            }
+            FaultKind::HangDevice { node, lasting, .. } => self.hang_device(self.node_of(node), lasting),
             FaultKind::FailWrite { node } => {
                 let node = self.node_whose(node);
                 self.nodes[node].disk.fail_next(File::Log);
@@ -220,10 +226,19 @@ impl World {
             }
             FaultKind::Freeze { node, .. } => self.thaw(index, self.node_of(node)),
             FaultKind::SlowDisk { by, .. } => {
-                let Some(node) = self.slowed.remove(&index) else { return };
+                let Some(node) = self.whose_disk.remove(&index) else { return };
                 let slow = &mut self.nodes[node].troubles.slow_disk;
                 if let Some(position) = slow.iter().position(|one| *one == by) {
                     slow.remove(position);
+                }
+            }
+            FaultKind::FullDisk { .. } => {
+                let Some(node) = self.whose_disk.remove(&index) else { return };
+                self.nodes[node].disk.have_room();
+            }
+            FaultKind::HangDevice { node, ends, .. } => {
+                if ends {
+                    self.lose_engine(self.node_of(node));
                 }
             }
             FaultKind::Withhold { node, .. } => {

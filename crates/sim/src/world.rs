@@ -162,8 +162,8 @@ pub struct World {
     /// Freezes in force, and in which life; crashes whose process is to be started again. By fault.
     pub(crate) frozen: BTreeMap<usize, u32>,
     pub(crate) crashed: BTreeMap<usize, usize>,
-    /// Nodes whose disk is slow. By fault.
-    pub(crate) slowed: BTreeMap<usize, usize>,
+    /// Nodes whose disk is slow or full. By fault.
+    pub(crate) whose_disk: BTreeMap<usize, usize>,
     queue: BinaryHeap<Entry>,
     inserted: u64,
     handles: u64,
@@ -220,7 +220,7 @@ impl World {
             sent: 0,
             frozen: BTreeMap::new(),
             crashed: BTreeMap::new(),
-            slowed: BTreeMap::new(),
+            whose_disk: BTreeMap::new(),
             queue: BinaryHeap::new(),
             inserted: 0,
             handles: 0,

@@ -1,12 +1,13 @@
 //! Epochs: one leader each, and what is older changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use exo_cluster::InstanceState;
 use exo_cluster::wire::ControlMessage;
-use exo_machine::{Effect, Input, Outgoing};
+use exo_machine::{Effect, Input, Outgoing, PersistId, Write};
 use exo_trust::EntryId;
-use exo_types::Epoch;
+use exo_types::{Epoch, Time};
 
 use super::{Facts, Seen, Watch, epoch_of, said};
 use crate::node::Node;
@@ -20,7 +21,14 @@ pub(super) struct Epochs {
     spoken: BTreeMap<usize, (EntryId, Epoch)>,
     /// The node that was just told something in an older epoch.
     stale: Option<Stale>,
+    /// What nodes want to append to their logs.
+    appends: BTreeSet<(usize, PersistId)>,
+    /// Who could not write in an epoch that it leads in, and since when somebody else could.
+    unwritten: BTreeMap<usize, (Epoch, Time)>,
 }
+
+/// For an election, with a disk that answers late.
+const ASIDE_WITHIN: Duration = Duration::from_secs(3);
 
 /// A command of an older epoch, about to be fed.
 #[derive(Debug)]
@@ -58,6 +66,55 @@ pub(super) fn one_leader_per_epoch(
                 leader.1
             ));
         }
+    }
+    Ok(())
+}
+
+/// Who leads and cannot write its log leaves that to another, if one is there.
+pub(super) fn who_cannot_write_steps_aside(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    let epochs = &mut watch.epochs;
+    let leads_in = |node: usize| {
+        let (epoch, leader) = facts.nodes[node].process.as_ref()?.machine.leader()?;
+        (leader == facts.nodes[node].id).then_some(epoch)
+    };
+    match *seen {
+        Seen::Effects { node, effects } => epochs.appends.extend(effects.iter().filter_map(|e| match e {
+            Effect::Persist { id, write: Write::Append { .. } } => Some((node, *id)),
+            _ => None,
+        })),
+        Seen::Input { node, input: Input::Persisted { id, result } } => {
+            match (epochs.appends.remove(&(node, *id)), result, leads_in(node)) {
+                (true, Err(_), Some(epoch)) => {
+                    epochs.unwritten.entry(node).or_insert((epoch, facts.now));
+                }
+                // What it follows is asked for again, and came.
+                (true, Ok(()), _) => _ = epochs.unwritten.remove(&node),
+                _ => {}
+            }
+        }
+        Seen::Ended { node } => {
+            epochs.appends.retain(|(asked, _)| *asked != node);
+            epochs.unwritten.remove(&node);
+        }
+        Seen::Look => {
+            epochs.unwritten.retain(|node, (epoch, _)| leads_in(*node) == Some(*epoch));
+            for (node, (epoch, since)) in &mut epochs.unwritten {
+                let is_other = |other: &&Node| other.index != *node && other.is_awake();
+                let mut others = facts.nodes.iter().filter(is_other);
+                let is_heard = others.any(|other| facts.is_connected(*node, other.index));
+                if !facts.nodes[*node].is_awake() || !is_heard {
+                    *since = facts.now;
+                }
+                if facts.now.since(*since) > ASIDE_WITHIN {
+                    return Err(format!("n{node} leads on in {epoch}, and could not write its log"));
+                }
+            }
+        }
+        _ => {}
     }
     Ok(())
 }
