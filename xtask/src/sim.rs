@@ -25,7 +25,7 @@ pub struct SimArgs {
     /// So many seconds of simulated time
     #[arg(long)]
     seconds: Option<u64>,
-    /// What the run is about: faults, quiet, join or lies
+    /// What the run is about: faults, quiet, join, lies or wire
     #[arg(long)]
     kind: Option<String>,
     /// Print inputs and effects

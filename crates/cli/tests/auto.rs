@@ -189,7 +189,8 @@ fn without_any_driver_there_is_nothing_to_say() {
     assert_eq!(id, "cpu");
     let has_card = !exo_device::graphics_cards(Path::new("/")).is_empty();
     assert_eq!(why.contains("no driver shows it"), has_card, "{why}");
-    assert_eq!(why.is_empty(), !has_card, "{why}");
+    // A busy machine may say that its cache was measured.
+    assert_eq!(why.is_empty() || why.contains("last cache"), !has_card, "{why}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ const MEMORY_PART: u64 = 4;
 /// 128 MiB, Apple Ultra 96; Radeon RX 6900 128, GeForce RTX 5090 96).
 const CACHE_BYTES_USUAL: u64 = 128 << 20;
 /// After which no further matrix is made.
-const MAKING_MAX: Duration = Duration::from_millis(500);
+const MAKING_MAX: Duration = Duration::from_secs(1);
 /// Rows of a prefill chunk.
 const TOKENS: usize = 64;
 /// Outputs of the matrix that measures arithmetic: small enough to run several times.
@@ -129,7 +129,7 @@ impl Bench {
         let ramp: Vec<f32> = (0..tokens * COLS).map(|i| (i % 17) as f32 - 8.0).collect();
         stream.upload_f32(&x, 0, &ramp)?;
         stream.synchronize(DEADLINE)?;
-        let (bytes, start) = (matrix(row_bytes(dtype) as usize * rows), Instant::now());
+        let (mut bytes, start) = (Arc::new(matrix(row_bytes(dtype) as usize * rows)), Instant::now());
         let (mut ops, mut weight_bytes) = (Vec::new(), 0);
         while ops.is_empty() || (weight_bytes < all_bytes && start.elapsed() < MAKING_MAX) {
             let weight = device.weight(&TensorView {
@@ -138,9 +138,12 @@ impl Bench {
                 rows: rows as u64,
                 cols: COLS as u64,
                 range: 0..bytes.len(),
-                // A device that reads weights where they are must not find all of them in one place.
-                source: Arc::new(bytes.clone()),
+                source: bytes.clone(),
             })?;
+            // A device that reads weights where they are must not find all of them in one place.
+            if Arc::strong_count(&bytes) > 1 {
+                bytes = Arc::new(bytes.to_vec());
+            }
             weight_bytes += bytes.len() as u64;
             let (x, out) = (x.clone(), out.clone());
             ops.push(Op::MatMul { weight, bias: None, x, out, rows: Rows::Tokens });

@@ -10,6 +10,7 @@ use exo_types::Time;
 
 use crate::draw::{Draw, Of, mix};
 use crate::lies::Lie;
+use crate::lies_of_data::Bend;
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,6 +127,17 @@ pub enum FaultKind {
         /// What.
         lie: Lie,
     },
+    /// A member says on the data channel what is not its to say.
+    LieOfData {
+        /// Who.
+        liar: usize,
+        /// To whom.
+        to: usize,
+        /// Of what that one is told next and could be bent, how many go by before.
+        passes: usize,
+        /// As what.
+        bend: Bend,
+    },
     /// A member keeps entries of the log of trust to itself.
     Withhold {
         /// Which.
@@ -193,7 +205,8 @@ impl Fault {
                 | FaultKind::FailWrite { .. }
                 | FaultKind::FailSteps { .. }
                 | FaultKind::FailLoad { .. }
-                | FaultKind::Lie { .. } => Duration::ZERO,
+                | FaultKind::Lie { .. }
+                | FaultKind::LieOfData { .. } => Duration::ZERO,
             }
     }
 }
@@ -302,6 +315,8 @@ const RARE: &[Maker] = &[
 const LIES_FROM: usize = 100;
 /// The first number of a rare fault.
 const RARE_FROM: usize = 200;
+/// The first number of a lie on the data channel.
+const LIES_OF_DATA_FROM: usize = 300;
 
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
@@ -331,6 +346,18 @@ pub fn lies(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> 
             false => FaultKind::Withhold { node: own.node(2), lasting: own.lasting() },
         };
         Fault { index: LIES_FROM + index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+    };
+    (0..count).map(one).collect()
+}
+
+/// What a member says on the data channel in a run of a seed.
+pub fn lies_of_data(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: LIES_OF_DATA_FROM + index };
+        let (liar, to) = own.pair();
+        let bend = Bend::ALL[own.draw(4).below(Bend::ALL.len() as u64) as usize];
+        let kind = FaultKind::LieOfData { liar, to, passes: own.draw(5).below(8) as usize, bend };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
     };
     (0..count).map(one).collect()
 }

@@ -25,7 +25,10 @@ impl World {
             }
             Effect::Probe { peer, addresses } => self.probe_ports(node, peer, &addresses),
             Effect::Burst { from, addresses } => self.burst(node, from, &addresses),
-            Effect::Send { link, message } => self.send(node, link, message),
+            Effect::Send { link, message } => {
+                self.overhear(node, link, &message);
+                self.send(node, link, message);
+            }
             Effect::CloseLink { link, reason } => self.close(node, link, reason),
             Effect::Persist { id, write } => self.persist(node, id, write),
             Effect::Plan { id, request } => {

@@ -40,6 +40,7 @@ mod hands;
 pub mod invariants;
 mod joins;
 pub mod lies;
+mod lies_of_data;
 pub mod model;
 pub mod net;
 mod node;

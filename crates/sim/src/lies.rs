@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::{ControlMessage, LogMessage};
 use exo_cluster::{Event, State};
-use exo_machine::{Outgoing, Purpose, TrustMessage, TrustNews};
+use exo_machine::{LinkId, Outgoing, Purpose, TrustMessage, TrustNews};
 use exo_trust::{Act, Entry, EntryId, Statement, TrustLog};
 use exo_types::{InstanceId, LogHead, NodeId};
 
@@ -75,20 +75,21 @@ impl World {
     /// A node that is not the founder tells another a lie, if both run and a control link between them is
     /// open.
     pub(crate) fn lie(&mut self, liar: usize, to: usize, lie: Lie) {
-        let wires = self.net.between(liar, to);
-        let own_end = |wire: &usize| {
-            let wire = self.net.wire(*wire);
-            let is_open =
-                wire.purpose == Purpose::Control && wire.ends.iter().all(|e| e.state == EndState::Open);
-            wire.ends.iter().find(|end| is_open && end.node == liar).map(|end| end.link)
-        };
-        let Some(link) = wires.iter().find_map(own_end) else { return };
-        if self.nodes[liar].process.is_none() || self.nodes[to].process.is_none() {
-            return;
-        }
+        let Some(link) = self.link_to_lie(liar, to, Purpose::Control) else { return };
         for message in self.lie_in_messages(liar, lie) {
             self.send(liar, link, Outgoing::Control(Arc::new(message)));
         }
+    }
+
+    /// An open link between two that run.
+    pub(crate) fn link_to_lie(&self, liar: usize, to: usize, purpose: Purpose) -> Option<LinkId> {
+        let own_end = |wire: &usize| {
+            let wire = self.net.wire(*wire);
+            let is_open = wire.purpose == purpose && wire.ends.iter().all(|e| e.state == EndState::Open);
+            wire.ends.iter().find(|end| is_open && end.node == liar).map(|end| end.link)
+        };
+        let run = self.nodes[liar].process.is_some() && self.nodes[to].process.is_some();
+        self.net.between(liar, to).iter().find_map(own_end).filter(|_| run)
     }
 
     fn lie_in_messages(&self, liar: usize, lie: Lie) -> Vec<ControlMessage> {

@@ -25,6 +25,30 @@ pub struct Planted {
 /// The bugs.
 pub const PLANTED: &[Planted] = &[
     Planted {
+        name: "cancelled-by-anyone",
+        what: "whoever names a sequence may cancel it",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Scheduler(exo_cluster::SchedulerBug::CancelledByAnyone),
+        invariants: &["text_in_order", "quiet_answers_all"],
+        kind: Kind::Wire,
+    },
+    Planted {
+        name: "returned-by-anyone",
+        what: "any member may say what came of a step",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Scheduler(exo_cluster::SchedulerBug::ReturnedByAnyone),
+        invariants: &["text_in_order", "quiet_stays_quiet"],
+        kind: Kind::Wire,
+    },
+    Planted {
+        name: "any-token",
+        what: "a token that is none of the model goes into the pipeline",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Scheduler(exo_cluster::SchedulerBug::AnyToken),
+        invariants: &["quiet_stays_quiet", "stages_get_what_fits"],
+        kind: Kind::Wire,
+    },
+    Planted {
         name: "asked-forever",
         what: "a question whose answer is lost is not given up",
         #[cfg(feature = "planted")]

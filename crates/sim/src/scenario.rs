@@ -22,12 +22,19 @@ pub enum Kind {
     Join,
     /// Things go wrong, and a member lies about the members.
     Lies,
+    /// Nothing goes wrong, and members say on the data channel what is not theirs to say.
+    Wire,
 }
 
 impl Kind {
     /// All of them, and what each is called.
-    pub const ALL: [(Self, &'static str); 4] =
-        [(Self::Faults, "faults"), (Self::Quiet, "quiet"), (Self::Join, "join"), (Self::Lies, "lies")];
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Faults, "faults"),
+        (Self::Quiet, "quiet"),
+        (Self::Join, "join"),
+        (Self::Lies, "lies"),
+        (Self::Wire, "wire"),
+    ];
 
     /// The one of this name.
     pub fn named(name: &str) -> Option<Self> {
@@ -143,23 +150,27 @@ impl Scenario {
             (draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw());
         let is_founded = match kind {
             Kind::Join => false,
-            Kind::Lies => true,
+            Kind::Lies | Kind::Wire => true,
             Kind::Faults | Kind::Quiet => founded.per_cent(80),
         };
         let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
         let (faults, lies) = match kind {
             Kind::Faults => (fault_count.between(1, 7), 0),
             Kind::Lies => (fault_count.between(0, 3), mix(seed, Of::Scenario, 60).between(3, 20)),
-            Kind::Quiet | Kind::Join => (0, 0),
+            Kind::Quiet | Kind::Join | Kind::Wire => (0, 0),
         };
         let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
         faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));
         if kind == Kind::Faults && mix(seed, Of::Scenario, 70).per_cent(40) {
             faults.extend(faults::rare(seed, 1, from_ms, until_ms));
         }
+        if kind == Kind::Wire {
+            let count = mix(seed, Of::Scenario, 80).between(10, 40) as usize;
+            faults.extend(faults::lies_of_data(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
+        }
         let (from_ms, until_ms) = match kind {
             _ if !is_founded => CLIENTS_JOINING_MS,
-            Kind::Quiet | Kind::Lies => CLIENTS_QUIET_MS,
+            Kind::Quiet | Kind::Lies | Kind::Wire => CLIENTS_QUIET_MS,
             Kind::Faults | Kind::Join => CLIENTS_MS,
         };
         let mut clients = clients::list(seed, client_count.between(4, 24) as usize, from_ms, until_ms);
@@ -204,8 +215,12 @@ impl Scenario {
 
     /// Whether something goes wrong that may end requests.
     pub fn is_disturbed(&self) -> bool {
-        let is_told =
-            |fault: &Fault| matches!(fault.kind, FaultKind::Lie { .. } | FaultKind::Withhold { .. });
+        let is_told = |fault: &Fault| {
+            matches!(
+                fault.kind,
+                FaultKind::Lie { .. } | FaultKind::LieOfData { .. } | FaultKind::Withhold { .. }
+            )
+        };
         let removes = self.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. }));
         self.kind == Kind::Faults || removes || !self.faults.iter().all(is_told)
     }

@@ -191,6 +191,10 @@ impl World {
                     self.lie(liar, to, lie);
                 }
             }
+            FaultKind::LieOfData { liar, to, passes, bend } => {
+                let (liar, to) = (self.node_of(liar), self.node_of(to));
+                self.lie_of_data(liar, to, passes, bend);
+            }
             FaultKind::Withhold { node, .. } => {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.withholds += 1;
@@ -250,7 +254,8 @@ impl World {
             | FaultKind::FailWrite { .. }
             | FaultKind::FailSteps { .. }
             | FaultKind::FailLoad { .. }
-            | FaultKind::Lie { .. } => return,
+            | FaultKind::Lie { .. }
+            | FaultKind::LieOfData { .. } => return,
         }
         self.tell(|| format!("fault {} is over", fault.index));
     }

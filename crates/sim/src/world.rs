@@ -17,6 +17,7 @@ use crate::dialling::Dialling;
 use crate::draw::{Draws, Of};
 use crate::invariants::{Facts, Failure, Invariant, Seen, Watch};
 use crate::joins::Exchange;
+use crate::lies_of_data::Waiting;
 use crate::model::{HashModel, Model};
 use crate::net::{Net, Parcel};
 use crate::node::Node;
@@ -164,6 +165,7 @@ pub struct World {
     pub(crate) crashed: BTreeMap<usize, usize>,
     /// Nodes whose disk is slow or full. By fault.
     pub(crate) whose_disk: BTreeMap<usize, usize>,
+    pub(crate) lies_waiting: Vec<Waiting>,
     queue: BinaryHeap<Entry>,
     inserted: u64,
     handles: u64,
@@ -221,6 +223,7 @@ impl World {
             frozen: BTreeMap::new(),
             crashed: BTreeMap::new(),
             whose_disk: BTreeMap::new(),
+            lies_waiting: Vec::new(),
             queue: BinaryHeap::new(),
             inserted: 0,
             handles: 0,

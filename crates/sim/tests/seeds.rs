@@ -76,6 +76,15 @@ fn lies_about_members_change_nothing() {
 }
 
 #[test]
+fn lies_on_the_data_channel_change_nothing() {
+    let mut answered = 0;
+    for seed in 0..100 {
+        answered += must_hold(Choice::all(seed, Kind::Wire)).answered;
+    }
+    assert!(answered > 600, "{answered} answered");
+}
+
+#[test]
 fn a_seed_gives_the_same_run_twice() {
     for seed in [3, 7] {
         let choice = Choice { seconds: Some(20), ..Choice::all(seed, Kind::Faults) };

@@ -7,6 +7,12 @@ use super::Scheduler;
 pub enum SchedulerBug {
     /// Every page that step 0 names counts as kept, whatever comes back.
     BelievesAllNamed,
+    /// Whoever names a sequence may cancel it.
+    CancelledByAnyone,
+    /// Any member may say what came of a step.
+    ReturnedByAnyone,
+    /// Tokens of a prompt are not looked at.
+    AnyToken,
 }
 
 impl Scheduler {

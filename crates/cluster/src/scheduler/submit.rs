@@ -138,6 +138,8 @@ impl Scheduler {
             return Some((FailureKind::Protocol, message));
         }
         let vocab = self.config.vocab;
+        #[cfg(feature = "planted")]
+        let vocab = if self.has_bug(super::planted::SchedulerBug::AnyToken) { u32::MAX } else { vocab };
         if let Some(token) = spec.history.iter().find(|token| **token >= vocab) {
             let message = format!("token {token} is not below the vocabulary's {vocab}");
             return Some((FailureKind::Protocol, message));
@@ -187,7 +189,12 @@ impl Scheduler {
         out: &mut Vec<SchedulerOutput>,
     ) {
         let (serving, known) = (self.placement.id, self.attempt_of(sequence));
-        if placement != serving || known != Some((from, attempt)) {
+        let is_its = known == Some((from, attempt));
+        #[cfg(feature = "planted")]
+        let is_its = is_its
+            || self.has_bug(super::planted::SchedulerBug::CancelledByAnyone)
+                && known.is_some_and(|(_, known)| known == attempt);
+        if placement != serving || !is_its {
             let known = known.map(|(_, known)| tracing::field::display(known));
             return tracing::trace!(
                 %from, %sequence, got = %placement, %serving, %attempt, known, "cancels what does not run for it"

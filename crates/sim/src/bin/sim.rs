@@ -59,8 +59,8 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
             "--kind" => {
                 let name = value()?;
                 let kind = Kind::named(&name);
-                parsed.choice.kind =
-                    kind.ok_or_else(|| format!("{name} is no kind of run: faults, quiet, join or lies"))?;
+                parsed.choice.kind = kind
+                    .ok_or_else(|| format!("{name} is no kind of run: faults, quiet, join, lies or wire"))?;
             }
             "--trace" => parsed.trace = true,
             "--no-shrink" => parsed.shrink = false,

@@ -21,7 +21,7 @@ pub(super) struct Quiet {
 pub(super) fn quiet_stays_quiet(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
     let moves = facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::Drain { .. }));
     let Seen::Effects { node, effects } = *seen else { return Ok(()) };
-    if facts.scenario.kind != Kind::Quiet || moves {
+    if !matches!(facts.scenario.kind, Kind::Quiet | Kind::Wire) || moves {
         return Ok(());
     }
     for effect in effects {

@@ -83,8 +83,9 @@ fn began(open: &mut BTreeMap<(usize, Pipeline, u64), Step>, facts: &Facts<'_>, n
 
 fn ended(open: &mut BTreeMap<(usize, Pipeline, u64), Step>, facts: &Facts<'_>, node: usize, input: &Input) {
     match input {
-        Input::Data { message, .. } => match &**message {
-            DataMessage::Tokens(tokens) => {
+        Input::Data { link, message } => match &**message {
+            // Others' are lies.
+            DataMessage::Tokens(tokens) if is_last(facts, facts.peer(node, *link), tokens.placement) => {
                 open.remove(&(node, (tokens.placement, tokens.term), tokens.step));
             }
             DataMessage::PipelineBroken { placement, term, .. } => {
@@ -101,6 +102,15 @@ fn ended(open: &mut BTreeMap<(usize, Pipeline, u64), Step>, facts: &Facts<'_>, n
         }
         _ => {}
     }
+}
+
+/// Whether a node has the last stage of a placement.
+fn is_last(facts: &Facts<'_>, node: Option<usize>, placement: PlacementKey) -> bool {
+    let placements = facts.nodes.iter().flat_map(|node| node.disk.state().instances().values());
+    let mut named = placements.map(|i| &i.placement).filter(|p| crate::shape::placement_key(p) == placement);
+    let last = named.find_map(|placement| placement.stages.last());
+    // A placement that is gone needs no outcome.
+    last.is_none_or(|stage| node.is_some_and(|node| stage.leader().node == facts.nodes[node].id))
 }
 
 /// Whether the step's scheduler still runs, in the same term. Time in which it cannot act does not count.
