@@ -296,7 +296,7 @@ fn check_content(method: &Method, headers: &HeaderMap, path: &str) -> Result<(),
         && is_ollama(path)
         && !tells_of_a_browser(headers);
     if !is_json && !is_of_curl {
-        return Err(unsupported("a POST needs `Content-Type: application/json`"));
+        return Err(unsupported("a request with a body needs `Content-Type: application/json`"));
     }
     match headers.get(CONTENT_ENCODING).map(|v| v.as_bytes()) {
         None | Some(b"identity") => Ok(()),

@@ -62,9 +62,31 @@ pub async fn completion(
     }
 }
 
+/// Paths that clients build behind a base URL.
+const PATHS: [&str; 9] = [
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/v1/models",
+    "/v1/responses",
+    "/api/chat",
+    "/api/generate",
+    "/api/tags",
+];
+
+/// The path that has this one's end, where the base URL has too much or too little in front of it.
+fn meant_by(path: &str) -> Option<&'static str> {
+    PATHS.into_iter().find(|known| path.ends_with(known) || (path.len() > 1 && known.ends_with(path)))
+}
+
 /// What has no route.
 pub fn not_found(request: &Request) -> ApiError {
-    let what = format!("there is no {} {:.200}", request.method(), request.uri().path());
+    let path = request.uri().path();
+    let meant = meant_by(path).map(|meant| {
+        format!("; did you mean {meant}? The base URL ends in /v1 for OpenAI's clients, and has no path for Anthropic's and Ollama's")
+    });
+    let what = format!("there is no {} {path:.200}{}", request.method(), meant.unwrap_or_default());
     ApiError::invalid(StatusCode::NOT_FOUND, "no_such_route", what)
 }
 

@@ -7,8 +7,10 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit,
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Ctrl-C and a polite kill.
+/// Ctrl-C, a polite kill, and the end of the terminal.
 pub struct StopSignals {
+    /// Not where it was started to outlive its terminal (`nohup`), or where that cannot be seen.
+    hangup: Option<tokio::signal::unix::Signal>,
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
@@ -16,7 +18,10 @@ pub struct StopSignals {
 impl StopSignals {
     /// Starts to listen.
     pub fn new() -> anyhow::Result<Self> {
+        let is_heeded = std::fs::read_to_string("/proc/self/status").is_ok_and(|s| heeds_hangup(&s));
+        let hangup = is_heeded.then(|| signal(SignalKind::hangup()));
         Ok(Self {
+            hangup: hangup.transpose().context("cannot listen for SIGHUP")?,
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
         })
@@ -27,8 +32,16 @@ impl StopSignals {
         tokio::select! {
             _ = self.terminate.recv() => false,
             _ = self.interrupt.recv() => true,
+            Some(_) = async { self.hangup.as_mut()?.recv().await } => false,
         }
     }
+}
+
+/// Whether a process of this `/proc/PID/status` was not told to ignore SIGHUP.
+fn heeds_hangup(status: &str) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // Signals count from 1, the first is in the lowest bit.
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 0)
 }
 
 /// The terminal as it was, put back when this is dropped: a prompt that waits in a thread of its own does not
@@ -96,5 +109,17 @@ pub fn pass_stop(child: &tokio::process::Child) {
     if let Some(pid) = pid {
         // It is not reaped before we have waited for it, so the number is still its own.
         let _ = kill_process(pid, Signal::INT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_started_with_nohup_outlives_its_terminal() {
+        assert!(heeds_hangup("Name:\texo\nSigIgn:\t0000000000001000\n"));
+        assert!(!heeds_hangup("Name:\texo\nSigIgn:\t0000000000000001\n"));
+        assert!(!heeds_hangup(""), "nothing is known");
     }
 }
