@@ -72,8 +72,6 @@ pub enum Bug {
     UpUnsaid,
     /// A question whose answer is lost is not given up.
     AskedForever,
-    /// A client that waits is told nothing.
-    Unwatched,
     /// Who coordinates and cannot write its log goes on.
     LeadsWithoutDisk,
     /// One of a scheduler.

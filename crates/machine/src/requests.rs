@@ -423,8 +423,6 @@ impl NodeMachine {
         self.feed_drivers(|| DriverInput::Tick);
         let now = self.now.time;
         let silent = self.drivers.iter().filter(|(_, entry)| now.since(entry.told_at) >= WATCHED_EVERY);
-        #[cfg(feature = "planted")]
-        let silent = silent.filter(|_| !self.has_bug(crate::planted::Bug::Unwatched));
         let silent: Vec<_> = silent.map(|(id, _)| *id).collect();
         silent.into_iter().for_each(|id| self.tell_client(id, SequenceEvent::Watched));
         let waits =
