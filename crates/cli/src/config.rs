@@ -379,7 +379,8 @@ impl Config {
         if self.text(name).trim().is_empty() {
             return Ok(None);
         }
-        match self.parse(name)? {
+        let what = "it is a whole number of MiB, as in 8192";
+        match self.text(name).trim().parse().map_err(|_| self.refused(name, what))? {
             mib if (least..=MIB_MAX).contains(&mib) => Ok(Some(mib << 20)),
             _ => Err(self.refused(name, format!("it must be from {least} to {MIB_MAX}")).into()),
         }
@@ -397,7 +398,8 @@ impl Config {
 
     /// The API's address.
     pub fn api_listen(&self) -> anyhow::Result<SocketAddr> {
-        self.parse("api_listen")
+        let what = "it is an IP address and a port, as in 127.0.0.1:52415";
+        self.text("api_listen").trim().parse().map_err(|_| self.refused("api_listen", what).into())
     }
 
     /// The API's second address, if set.
@@ -530,7 +532,7 @@ mod tests {
     fn memory_is_a_number_of_mebibytes_or_not_set() {
         let memory = |text: &str| resolve(&[("memory_mib", text)], &[], "").unwrap().memory_max_bytes();
         assert_eq!((memory("").unwrap(), memory("3").unwrap()), (None, Some(3 << 20)));
-        for nonsense in ["0", "17592186044416", "-1"] {
+        for nonsense in ["0", "17592186044416", "-1", "1 GiB"] {
             let error = memory(nonsense).unwrap_err().to_string();
             assert!(error.contains(&format!("`memory_mib` is `{nonsense}` (from flag)")), "{error}");
         }

@@ -96,7 +96,7 @@ pub(super) async fn write(
     missing.iter().for_each(|line| ui::warning(&format!("not in the report: {line}")));
     let (path_shown, size) = (path.display(), ui::bytes(size));
     ui::line(format!(
-        "{path_shown} ({size}), {} words replaced. Look through it before you send it.",
+        "{path_shown} ({size}), {} words replaced. It is a gzipped tar archive: look through it before you send it.",
         redactor.count
     ));
     Ok(path)
