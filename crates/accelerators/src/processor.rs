@@ -41,14 +41,17 @@ pub struct ProcessorOptions {
 /// be measured: then any accelerator counts as faster.
 pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
     known_rates(data_dir, options).filter(|_| is_fresh(data_dir)).or_else(|| {
-        let _turn = Registry::measuring_turn();
+        let turn = Registry::measuring_turn();
         let measured = measure(options, DType::Q8_0);
         let measured = measured.inspect_err(|error| {
             tracing::warn!(error = crate::chain(error), "the processor could not be measured");
         });
         let (rates, is_usual) = measured.ok()?;
-        if is_usual {
-            keep(data_dir, options, rates);
+        match turn {
+            Ok(_) if is_usual => keep(data_dir, options, rates),
+            Ok(_) => {}
+            // Beside others it is slower than it is: the next start measures again.
+            Err(error) => tracing::info!(%error, "the processor was measured while others measured"),
         }
         Some(rates)
     })
@@ -80,7 +83,7 @@ pub fn measure_types(data_dir: &Path, options: &ProcessorOptions, wanted: &[DTyp
         if is_known(&known, dtype) {
             continue;
         }
-        let _turn = match Registry::own_measuring_turn() {
+        let _turn = match Registry::measuring_turn() {
             Ok(turn) => turn,
             Err(error) => {
                 tracing::info!(?dtype, %error, "others measure: a type of weights is left for the next load");

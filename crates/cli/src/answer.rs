@@ -3,12 +3,17 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use serde_json::Value;
 
 use crate::client::{BrokeOff, Client, Event, Events, Place, Refused};
 
 /// How long other members keep a copy of what a lost node was asked.
 pub const AWAY_MAX: Duration = Duration::from_secs(60);
+/// A node that is back finds the other members within this.
+const FINDS_WITHIN: Duration = Duration::from_secs(15);
+/// Ends of the node in a row, without a piece of text between them.
+const ROUNDS_MAX: u32 = 3;
 /// Between two looks whether the node is there again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -52,8 +57,8 @@ pub async fn read(
     Ok(answer)
 }
 
-/// The same, and where the node ends in mid-answer: other members have a copy of what it was asked, so the
-/// answer goes on when a node answers on its data folder again.
+/// The same, and where the node of a cluster ends in mid-answer: other members have a copy of what it was
+/// asked, so the answer goes on when a node answers on its data folder again.
 pub async fn read_through_restarts(
     data_dir: &Path,
     client: &Client,
@@ -61,17 +66,21 @@ pub async fn read_through_restarts(
     body: &Value,
     on_part: &mut dyn FnMut(Part<'_>),
 ) -> anyhow::Result<Answer> {
-    let mut answer = Answer::default();
+    let (mut answer, mut read_before, mut rounds) = (Answer::default(), 0, 0);
     let mut events = client.stream(path, body).await?;
     loop {
         let Err(ended) = take_all(events, &mut answer, on_part).await else { return Ok(answer) };
         let Ended { error, place: Some(place) } = ended else { return Err(ended.error) };
-        if !is_end_of_node(&error) {
+        // What ends its node each time is not asked for ever.
+        rounds = if answer.text.len() > read_before { 1 } else { rounds + 1 };
+        read_before = answer.text.len();
+        if !is_end_of_node(&error) || rounds > ROUNDS_MAX {
             return Err(error);
         }
-        events = go_on(data_dir, &place, on_part).await.map_err(|why| {
-            why.context(format!("{error:#}; the answer did not go on within {} s", AWAY_MAX.as_secs()))
-        })?;
+        let text = format!("{error:#}; the answer did not go on within {} s", AWAY_MAX.as_secs());
+        on_part(Part::Away);
+        let went_on = tokio::time::timeout(AWAY_MAX, go_on(data_dir, &place)).await;
+        events = went_on.with_context(|| text.clone())?.context(text)?;
     }
 }
 
@@ -102,19 +111,21 @@ fn is_end_of_node(error: &anyhow::Error) -> bool {
 }
 
 /// Waits for the node, and for the members that have the copy.
-async fn go_on(data_dir: &Path, place: &Place, on_part: &mut dyn FnMut(Part<'_>)) -> anyhow::Result<Events> {
-    on_part(Part::Away);
-    let deadline = Instant::now() + AWAY_MAX;
+async fn go_on(data_dir: &Path, place: &Place) -> anyhow::Result<Events> {
+    let mut back_since = None;
     loop {
-        let tried = match Client::of(data_dir) {
-            Some(client) => client.resume(place).await,
-            None => Err(anyhow::anyhow!("no node runs on {}", data_dir.display())),
-        };
-        match tried {
-            Err(error) if Instant::now() < deadline => {
-                tracing::debug!(%error, "the answer does not go on yet");
+        if let Some(client) = Client::of(data_dir) {
+            match client.resume(place).await {
+                Ok(events) => return Ok(events),
+                Err(error) if error.is::<Refused>() => {
+                    let since = *back_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > FINDS_WITHIN {
+                        return Err(error);
+                    }
+                    tracing::debug!(%error, "the node is back, and no member with the answer yet");
+                }
+                Err(error) => tracing::debug!(%error, "the node is not back yet"),
             }
-            ended => return ended,
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

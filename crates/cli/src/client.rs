@@ -106,7 +106,14 @@ impl Client {
         let id = place.ticket.split('.').next().unwrap_or_default();
         let mut headers = vec![("exo-resume", place.ticket.as_str())];
         headers.extend(place.last_id.as_deref().map(|last_id| (LAST_EVENT_ID, last_id)));
-        self.begin(self.send(Method::GET, &format!("/v1/requests/{id}"), Bytes::new(), &headers)).await
+        let path = format!("/v1/requests/{id}");
+        let sent = self.send(Method::GET, &path, Bytes::new(), &headers);
+        let mut events = self.begin(sent).await?;
+        // Until one with an id comes, it is where it was.
+        if let Some(new) = &mut events.place {
+            new.last_id.clone_from(&place.last_id);
+        }
+        Ok(events)
     }
 
     /// Starts a stream of named events, behind the one with this id if that is known.

@@ -131,7 +131,9 @@ impl Bench {
         stream.synchronize(DEADLINE)?;
         let (mut bytes, start) = (Arc::new(matrix(row_bytes(dtype) as usize * rows)), Instant::now());
         let (mut ops, mut weight_bytes) = (Vec::new(), 0);
-        while ops.is_empty() || (weight_bytes < all_bytes && start.elapsed() < MAKING_MAX) {
+        let is_short_of_memory = || device.residence().mapped_because.is_some();
+        let may_go_on = |bytes| bytes < all_bytes && start.elapsed() < MAKING_MAX && !is_short_of_memory();
+        while ops.is_empty() || may_go_on(weight_bytes) {
             let weight = device.weight(&TensorView {
                 name: "calibration".to_owned(),
                 dtype,

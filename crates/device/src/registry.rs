@@ -225,15 +225,9 @@ impl Registry {
     }
 
     /// Waits for our turn to measure what the processes of this machine share: nodes of one machine have data
-    /// folders of their own, so it is that of the folder for temporary files. Without one after two seconds,
-    /// and on Windows, whoever measures finds what the others leave.
-    pub fn measuring_turn() -> Option<Turn> {
-        file::lock_folder(&std::env::temp_dir(), MEASURING_WAIT_MAX).ok()
-    }
-
-    /// The same for what can be measured another time: an error when it is not our turn in time; no turn
-    /// where the system has none.
-    pub fn own_measuring_turn() -> Result<Option<Turn>, RegistryError> {
+    /// folders of their own, so it is that of the folder for temporary files. An error when it is not our
+    /// turn in time: whoever measures then finds what the others leave. No turn where the system has none.
+    pub fn measuring_turn() -> Result<Option<Turn>, RegistryError> {
         match file::lock_folder(&std::env::temp_dir(), MEASURING_WAIT_MAX) {
             Ok(turn) => Ok(Some(turn)),
             Err(error) if error.is_late() => Err(error),

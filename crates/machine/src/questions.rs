@@ -49,7 +49,7 @@ impl NodeMachine {
             Question::Requests => Answer::Requests(self.request_views()),
             Question::PlanFacts { model } => Answer::PlanFacts {
                 links: exo_cluster::link_facts(&self.reports, |_| true),
-                disks: exo_cluster::disk_rooms(&self.reports, model, |_| true),
+                disks: exo_cluster::disk_rooms(&self.reports, model),
             },
             Question::CheckWords => {
                 let words = self.joining.words().iter().map(|(node, words)| (*node, words.clone()));

@@ -179,7 +179,6 @@ impl World {
         self.input_at(self.now + delay, node, Input::Engine { engine, event: EngineEvent::Unloaded });
     }
 
-    /// An engine's process dies: what it was at is not answered.
     /// What is asked of the device from now on comes so much later.
     pub(crate) fn hang_device(&mut self, node: usize, lasting: Duration) {
         let now = self.now;
@@ -190,6 +189,7 @@ impl World {
         }
     }
 
+    /// An engine's process dies: what it was at is not answered.
     pub(crate) fn lose_engine(&mut self, node: usize) {
         let draw = self.draws.draw();
         let Some(process) = &mut self.nodes[node].process else { return };

@@ -330,6 +330,19 @@ impl PartialModel {
         Ok(())
     }
 
+    /// Those of `chunks` that are held in file `there` and last.
+    fn lasting(&self, chunks: &[ChunkRef], there: u32) -> Vec<ChunkRef> {
+        if let Err(error) = self.flush() {
+            tracing::warn!(model = %self.id, %error, "the last chunks of a partial copy are not promised");
+        }
+        let state = self.state();
+        let lasts = |chunk: &&ChunkRef| {
+            let own = ChunkRef { file: there, ..**chunk };
+            state.held.has(own) && !state.unsynced.contains(&own)
+        };
+        chunks.iter().filter(lasts).copied().collect()
+    }
+
     /// What came while others were synchronised is not promised yet.
     fn write_map(&self) -> Result<(), StoreError> {
         let promised = {
@@ -352,9 +365,14 @@ impl Drop for PartialModel {
     }
 }
 
+/// What is held of files that another copy has in part is copied up to so many bytes: the store waits
+/// meanwhile.
+const COPIED_MAX: u64 = 1 << 30;
+
 /// Begins the copy in `folder`, which is not there yet, with what other commits have of files that are the
-/// same by the hub's SHA-256: they get a second name, and what is held of them is held here.
-pub(crate) fn link_unchanged(
+/// same by the hub's SHA-256. A file that is there whole gets a second name, since nobody writes to it any
+/// more. Of others the chunks are copied: what one copy is given must not change what the other has checked.
+pub(crate) fn take_unchanged(
     folder: &Path,
     id: ModelId,
     manifest: &Manifest,
@@ -368,22 +386,52 @@ pub(crate) fn link_unchanged(
     }
     let files = folder.join(FILES);
     create_folder(&files)?;
-    let mut held = HeldMap::empty(manifest);
+    let (mut held, mut copied) = (HeldMap::empty(manifest), 0);
     for (index, (other, there)) in same {
-        other.flush()?;
-        let path = files.join(&manifest.files[index].name);
-        if let Err(error) = fs::hard_link(other.file_path(there), &path) {
-            tracing::info!(model = %id, %error, "an unchanged file cannot get a second name; it is fetched again");
-            continue;
-        }
-        let (file, other) = (index as u32, other.state());
-        let chunks = (0..manifest.chunk_count(file)).map(|index| ChunkRef { file, index });
-        for chunk in chunks.filter(|chunk| other.held.has(ChunkRef { file: there, ..*chunk })) {
-            held.add(chunk, manifest.chunk_len(chunk).unwrap_or(0));
+        let (file, path) = (index as u32, files.join(&manifest.files[index].name));
+        let all: Vec<_> = (0..manifest.chunk_count(file)).map(|index| ChunkRef { file, index }).collect();
+        let lasting = other.lasting(&all, there);
+        let taken = match lasting.len() == all.len() {
+            true => fs::hard_link(other.file_path(there), &path).map(|()| lasting),
+            false => copy_chunks(&path, manifest, &lasting, (other, there), &mut copied),
+        };
+        match taken {
+            Ok(taken) => taken.into_iter().for_each(|chunk| {
+                held.add(chunk, manifest.chunk_len(chunk).unwrap_or(0));
+            }),
+            Err(error) => {
+                tracing::warn!(model = %id, %error, "an unchanged file of another commit is of no use; it is fetched again");
+            }
         }
     }
     tracing::info!(model = %id, bytes = held.bytes(), "another commit has the same bytes: they are not fetched again");
     crate::disk::write_atomic(&folder.join(HELD), &held.encode(id))
+}
+
+/// Copies chunks out of file `there` of another copy into a new file; which.
+fn copy_chunks(
+    path: &Path,
+    manifest: &Manifest,
+    chunks: &[ChunkRef],
+    (other, there): (&PartialModel, u32),
+    copied: &mut u64,
+) -> std::io::Result<Vec<ChunkRef>> {
+    let Some(first) = chunks.first() else { return Ok(Vec::new()) };
+    let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+    file.set_len(manifest.files[first.file as usize].size)?;
+    let mut taken = Vec::new();
+    for &chunk in chunks {
+        let len = manifest.chunk_len(chunk).unwrap_or(0);
+        if *copied + len > COPIED_MAX {
+            break;
+        }
+        let bytes = other.read_chunk(ChunkRef { file: there, ..chunk }).map_err(std::io::Error::other)?;
+        exo_stdx::write_all_at(&file, &bytes, manifest.chunk_start(chunk))?;
+        *copied += len;
+        taken.push(chunk);
+    }
+    file.sync_all()?;
+    Ok(taken)
 }
 
 /// Which file of another copy is this one of a manifest.

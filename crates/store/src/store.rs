@@ -257,7 +257,7 @@ impl Store {
         }
         write_atomic(&self.layout.manifest(id), &manifest.to_bytes())?;
         let shared = Arc::new(manifest.clone());
-        crate::partial::link_unchanged(&folder, id, manifest, &other_commits)?;
+        crate::partial::take_unchanged(&folder, id, manifest, &other_commits)?;
         let partial = Arc::new(PartialModel::open(&folder, id, shared)?);
         registry::update(&self.layout, |entries| match entries.iter_mut().find(|e| e.id == id) {
             Some(entry) => entry.fetched = true,

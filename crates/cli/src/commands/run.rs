@@ -196,6 +196,8 @@ async fn read_line(editor: Arc<Mutex<DefaultEditor>>) -> anyhow::Result<Line> {
 struct Session<'a> {
     client: &'a Client,
     data_dir: PathBuf,
+    /// No other member has a copy of what it is asked.
+    is_alone: bool,
     args: &'a Run,
     model: String,
     chat: bool,
@@ -209,7 +211,9 @@ impl<'a> Session<'a> {
         // A model without a template continues text instead of answering.
         let chat = known.iter().find(|m| m.name == model || m.id == model).is_none_or(|m| m.chat);
         let data_dir = config.data_dir();
-        let mut session = Self { client, data_dir, args, model, chat, messages: Vec::new() };
+        let cluster: exo_api::ClusterView = client.get("/exo/v1/cluster").await?;
+        let is_alone = cluster.nodes.len() < 2;
+        let mut session = Self { client, data_dir, is_alone, args, model, chat, messages: Vec::new() };
         session.clear();
         Ok(session)
     }
@@ -272,8 +276,12 @@ impl<'a> Session<'a> {
                 }
             }
         };
-        let result =
-            answer::read_through_restarts(&self.data_dir, self.client, path, body, &mut on_part).await;
+        let result = match self.is_alone {
+            true => answer::read(self.client, path, body, &mut on_part).await,
+            false => {
+                answer::read_through_restarts(&self.data_dir, self.client, path, body, &mut on_part).await
+            }
+        };
         spinner.finish_and_clear();
         // What went wrong does not stand behind the text of an answer.
         if has_begun || (result.is_ok() && !quiet) {

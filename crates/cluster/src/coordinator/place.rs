@@ -32,11 +32,7 @@ impl Coordinator {
             devices: self.devices(now, replaced, unloaded),
             links: links_apart(link_facts(&self.reports, |_| true), &apart),
             parts: self.parts(wanted.model),
-            // What a stage that stands was to fetch was counted when it was placed.
-            disks: disk_rooms(&self.reports, wanted.model, |node| {
-                let placed = replaced.and_then(|instance| self.state.instances().get(&instance));
-                placed.is_none_or(|entry| entry.placement.shards().all(|(_, shard)| shard.node != node))
-            }),
+            disks: disk_rooms(&self.reports, wanted.model),
         };
         // Nobody reads the reasons of a replacement, and somebody waits for it.
         let mut request = PlanRequest { objective, explain: replaced.is_none(), ..known.request(wanted) };
@@ -235,13 +231,9 @@ pub fn link_facts(reports: &BTreeMap<NodeId, NodeReport>, among: impl Fn(NodeId)
     links.keys().map(link).collect()
 }
 
-/// Bytes of a model's file that the disk of each node `among` these has room for at most: what is free, what
-/// is there of it, and other models that may go because a second member has them.
-pub fn disk_rooms(
-    reports: &BTreeMap<NodeId, NodeReport>,
-    model: ModelId,
-    among: impl Fn(NodeId) -> bool,
-) -> Vec<(NodeId, u64)> {
+/// Bytes of a model's file that the disk of each node has room for at most: what is free, what is there of
+/// it, and other models that may go because a second member has them.
+pub fn disk_rooms(reports: &BTreeMap<NodeId, NodeReport>, model: ModelId) -> Vec<(NodeId, u64)> {
     let mut whole: BTreeMap<ModelId, u32> = BTreeMap::new();
     let complete = reports.values().flat_map(|report| &report.models).filter(|held| held.complete);
     complete.for_each(|held| *whole.entry(held.model).or_default() += 1);
@@ -252,7 +244,7 @@ pub fn disk_rooms(
         let held = report.models.iter().filter(may_go);
         Some((node, held.fold(free_bytes, |room, held| room.saturating_add(held.held_bytes))))
     };
-    reports.iter().filter(|(node, _)| among(**node)).filter_map(room).collect()
+    reports.iter().filter_map(room).collect()
 }
 
 /// The instance's shards on this device, with the bytes that each needs.

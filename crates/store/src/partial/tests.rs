@@ -185,14 +185,16 @@ fn what_another_commit_has_of_the_same_file_is_not_fetched_again() {
     scene.fetch(&older, &chunks);
     let newer = |sha256: u8| {
         let manifest = at(&format!("b{sha256}"), sha256);
-        link_unchanged(&folder(&manifest), manifest.root(), &manifest, std::slice::from_ref(&older)).unwrap();
+        take_unchanged(&folder(&manifest), manifest.root(), &manifest, std::slice::from_ref(&older)).unwrap();
         open(&manifest)
     };
     let same = newer(7);
     assert_eq!(same.held_bytes(), 5 * 4096);
     assert_eq!(same.read_chunk(chunks[4]).unwrap(), scene.send(chunks[4]));
     assert_eq!(newer(8).held_bytes(), 0, "another file");
-    // What comes for one is there for both, and known to whom it came.
+    // What comes for one changes nothing of the other.
     scene.fetch(&same, &[ChunkRef { file: 0, index: 5 }]);
     assert_eq!((same.held_bytes(), older.held_bytes()), (6 * 4096, 5 * 4096));
+    let bytes = fs::read(older.file_path(0)).unwrap();
+    assert!(bytes[5 * 4096..6 * 4096].iter().all(|byte| *byte == 0));
 }

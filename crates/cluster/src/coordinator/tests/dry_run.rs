@@ -60,7 +60,7 @@ fn inputs(bench: &mut Bench, request: &InstanceRequest) -> PlannerInputs {
 fn plans(bench: &mut Bench, request: &InstanceRequest) -> Result<(Vec<NodeId>, Vec<String>), String> {
     let inputs = inputs(bench, request);
     let links = crate::link_facts(&bench.coordinator.reports, |_| true);
-    let disks = crate::disk_rooms(&bench.coordinator.reports, request.model, |_| true);
+    let disks = crate::disk_rooms(&bench.coordinator.reports, request.model);
     let planned = dry_run(&inputs, inputs.request(request, links, disks), &|| false);
     let planned = planned.map_err(|error: DryRunError| error.to_string())?;
     let nodes = planned.plan.stages.iter().map(|stage| stage.leader().node).collect();
