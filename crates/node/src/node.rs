@@ -49,6 +49,9 @@ pub struct Node {
     run_loop: JoinHandle<()>,
 }
 
+/// The first look at itself takes milliseconds.
+const BEGINS_WITHIN: Duration = Duration::from_secs(5);
+
 /// What start-up hands over.
 pub(crate) struct Parts {
     pub id: NodeId,
@@ -190,6 +193,16 @@ impl Node {
     /// The model that guesses ahead, if there is one.
     pub fn draft(&self) -> Option<&DraftFacts> {
         self.draft.as_ref()
+    }
+
+    /// Waits until the node sees itself: whoever hears that it has started may ask it at once.
+    pub(crate) async fn has_begun(&self) {
+        let mut view = self.facade.view.clone();
+        let seen = tokio::time::timeout(BEGINS_WITHIN, view.wait_for(|view| view.cluster.is_some())).await;
+        if seen.is_err() {
+            let waited_s = BEGINS_WITHIN.as_secs();
+            tracing::warn!(waited_s, "the node has started and does not see itself yet");
+        }
     }
 
     /// What opens the administrative routes.

@@ -102,7 +102,9 @@ impl StartError {
 /// Starts a node. Needs a multi-threaded tokio runtime; touches no global, installs no signal handler.
 pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
     crate::choose_devices(&mut config, log).await?;
-    start_chosen(config, host).await
+    let node = start_chosen(config, host).await?;
+    node.has_begun().await;
+    Ok(node)
 }
 
 /// With devices that are chosen.

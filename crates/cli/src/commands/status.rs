@@ -135,7 +135,7 @@ fn log_lines(view: &ClusterView) -> Vec<String> {
     let now = exo_stdx::unix_s();
     let warning = |w: &exo_api::WarningView| format!("warning, {}: {}", ago(w.at_unix_s, now), w.text);
     let mut lines: Vec<String> = view.warnings.iter().map(warning).collect();
-    if !view.nodes.iter().any(|node| node.is_self) {
+    if !view.nodes.is_empty() && !view.nodes.iter().any(|node| node.is_self) {
         let text = "this node was removed from its cluster, for good, and uses no device; its models stay: end it and type `exo leave`";
         lines.push(text.to_owned());
     }
