@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_types::NodeId;
 use mdns_sd::{
-    IfKind, Receiver, RecvTimeoutError, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo,
+    IfKind, IfPredicate, Receiver, RecvTimeoutError, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent,
+    ServiceInfo,
 };
 use tokio::sync::mpsc;
 
@@ -42,14 +44,22 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 pub struct Options {
     /// This node.
     pub node: NodeId,
-    /// The port it listens on.
-    pub port: u16,
+    /// What it listens on. Only addresses that answer there are announced: all of this machine's for
+    /// `[::]`, its IPv4 addresses for `0.0.0.0`, else the one.
+    pub listen: SocketAddr,
     /// What to say of it: short keys and values, 128 bytes together. `id` is taken.
     pub txt: BTreeMap<String, String>,
-    /// Names of the interfaces to use; all if empty. Loopback is always used.
-    pub interfaces: Vec<String>,
-    /// Announce and listen on this machine only: for a node that listens on 127.0.0.1.
-    pub loopback_only: bool,
+}
+
+impl Options {
+    /// Whether a peer that dials this address of the machine reaches the node.
+    fn answers_at(&self, ip: IpAddr) -> bool {
+        match self.listen.ip() {
+            IpAddr::V4(listen) if listen.is_unspecified() => ip.is_ipv4(),
+            IpAddr::V6(listen) if listen.is_unspecified() => true,
+            listen => listen == ip,
+        }
+    }
 }
 
 /// Discovery could not start. The caller goes on without: peers are then given by address.
@@ -173,14 +183,9 @@ fn start_daemon(
 ) -> mdns_sd::Result<(ServiceDaemon, Receiver<ServiceEvent>)> {
     let daemon = ServiceDaemon::new()?;
     daemon.set_ip_check_interval(NETWORK_CHECK_S)?;
-    let Options { interfaces, loopback_only, .. } = options;
-    if *loopback_only || !interfaces.is_empty() {
-        daemon.disable_interface(IfKind::All)?;
-        for name in interfaces.iter().filter(|_| !loopback_only) {
-            daemon.enable_interface(name.as_str())?;
-        }
-    }
-    daemon.enable_interface(IfKind::LoopbackV4)?;
+    let unused = options.clone();
+    let unused = IfPredicate::new(move |interface| !unused.answers_at(interface.ip()));
+    daemon.disable_interface(IfKind::Predicate(unused))?;
     let events = daemon.browse(SERVICE_TYPE)?;
     daemon.register(info)?;
     Ok((daemon, events))
@@ -221,15 +226,12 @@ fn full_name(node: NodeId) -> String {
 
 fn usable(options: &Options) -> Result<Vec<Interface>, DiscoveryError> {
     let mut all = local_interfaces().map_err(DiscoveryError::Interfaces)?;
-    all.retain(|i| {
-        let named = options.interfaces.is_empty() || options.interfaces.contains(&i.name);
-        i.ip.is_loopback() || (named && !options.loopback_only)
-    });
+    all.retain(|i| options.answers_at(i.ip));
     Ok(all)
 }
 
 fn service_info(options: &Options) -> Result<ServiceInfo, String> {
-    let Options { node, port, txt, loopback_only, .. } = options;
+    let Options { node, listen, txt } = options;
     if let Some((k, v)) = txt.iter().find(|(k, v)| *k == TXT_ID || k.len() + v.len() > 128) {
         return Err(format!("the TXT entry `{k}` ({} bytes) is too long or taken", v.len()));
     }
@@ -238,12 +240,8 @@ fn service_info(options: &Options) -> Result<ServiceInfo, String> {
     let name = node.to_instance_name();
     // A host name of its own: two nodes of one machine must not answer for each other.
     let host = format!("exo-{name}.local.");
-    let ip = if *loopback_only { "127.0.0.1" } else { "" };
-    let info = ServiceInfo::new(SERVICE_TYPE, &name, &host, ip, *port, &properties[..]);
-    let mut info = info.map_err(|e| e.to_string())?;
-    if !loopback_only {
-        info = info.enable_addr_auto();
-    }
+    let info = ServiceInfo::new(SERVICE_TYPE, &name, &host, "", listen.port(), &properties[..]);
+    let mut info = info.map_err(|e| e.to_string())?.enable_addr_auto();
     // The name is a key: nobody else has it, and probing for one costs a second.
     info.set_requires_probe(false);
     Ok(info)

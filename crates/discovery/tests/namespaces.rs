@@ -116,9 +116,8 @@ fn in_one_namespace() {
     let (me, other) = role.split_once(' ').unwrap();
     let [me, other] = [me, other].map(|seed| seed.parse::<u8>().unwrap());
     let [my_id, other_id] = [me, other].map(|seed| NodeId([seed; 32]));
-    let port = 4000 + u16::from(me);
-    let options =
-        Options { node: my_id, port, txt: BTreeMap::new(), interfaces: Vec::new(), loopback_only: false };
+    let listen = ([0, 0, 0, 0], 4000 + u16::from(me)).into();
+    let options = Options { node: my_id, listen, txt: BTreeMap::new() };
     let (discovery, mut reports) = Discovery::start(options).unwrap();
     let began = Instant::now();
     let found = loop {

@@ -53,6 +53,10 @@ pub const JOIN_WINDOW_S: u64 = 600;
 const CLOCK_SLACK_S: u64 = 60;
 /// A fresh node looks around this long before it decides whom to join.
 const LOOK_AROUND: Duration = Duration::from_millis(400);
+/// How long a stranger is left alone that did not answer; it doubles each time.
+const SILENT_FIRST: Duration = Duration::from_secs(1);
+/// It doubles no further.
+const SILENT_MAX: Duration = Duration::from_secs(15);
 /// Between two probes of an address of `--peer`.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 /// One exchange lasts no longer once the key is proven.
@@ -236,8 +240,8 @@ struct Stranger {
     is_discovered: bool,
     /// Configured with `--peer`: joined whatever its key.
     is_named: bool,
-    /// Did not answer when it was asked: others come first.
-    has_failed: bool,
+    /// How often in a row it did not answer when it was asked.
+    failures: u32,
     /// Refused when it was asked, as one that waits for a person does.
     has_refused: bool,
     /// How it refused when a person was last told.
@@ -257,11 +261,19 @@ impl Stranger {
         self.has_refused && now < self.next
     }
 
+    /// Whether it did not answer when it was asked: others come first.
+    fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
     /// Nothing came from the addresses at which it was asked. Those that were heard of meanwhile are tried at
-    /// once: announcements of one node come in several packets.
-    fn not_answered(&mut self, now: Time, wait: Duration) {
-        self.has_failed = self.addresses.iter().all(|address| self.asked.contains(address));
-        self.next = if self.has_failed { now + wait } else { now };
+    /// once: announcements of one node come in several packets. The others are tried again soon, since one
+    /// packet that was lost or came late says little, and then ever more seldom.
+    fn not_answered(&mut self, now: Time) {
+        let were_all_asked = self.addresses.iter().all(|address| self.asked.contains(address));
+        self.failures = if were_all_asked { self.failures.saturating_add(1) } else { 0 };
+        let times = 1 << self.failures.clamp(1, 8).saturating_sub(1);
+        self.next = if were_all_asked { now + (SILENT_FIRST * times).min(SILENT_MAX) } else { now };
     }
 }
 
@@ -439,7 +451,7 @@ impl Joining {
             is_fresh,
             is_discovered: false,
             is_named: false,
-            has_failed: false,
+            failures: 0,
             has_refused: false,
             told: None,
             proven: None,
@@ -449,7 +461,7 @@ impl Joining {
         });
         // An address that was not tried is a reason to ask at once; a refusal was its key's.
         if addresses.iter().any(|address| !stranger.asked.contains(address)) {
-            stranger.has_failed = false;
+            stranger.failures = 0;
             if !stranger.refuses(ctx.now.time) {
                 stranger.next = Time::ZERO;
             }
@@ -478,7 +490,7 @@ impl Joining {
         let of_hosts = self.names_of_hosts();
         let worth = |s: &Stranger| {
             let names = std::cmp::Reverse(names_of_host(&of_hosts, s));
-            (s.proven.is_some(), names, s.proven, !s.has_failed, s.first_seen)
+            (s.proven.is_some(), names, s.proven, !s.has_failed(), s.first_seen)
         };
         let least = others.min_by_key(|(_, stranger)| worth(stranger)).map(|(node, _)| *node);
         least.is_some_and(|node| self.strangers.remove(&node).is_some())

@@ -101,7 +101,8 @@ impl EventSender {
         self.control.send(event.into()).await.map_err(|_| Ended)
     }
 
-    /// From a data link. As [`EventSender::control`].
+    /// From a data link, or from discovery, whom anybody on the network may flood. As
+    /// [`EventSender::control`].
     pub async fn data(&self, event: impl Into<Event>) -> Result<(), Ended> {
         self.data.send(event.into()).await.map_err(|_| Ended)
     }

@@ -391,13 +391,7 @@ fn discover(
     }
     let mut txt = announcement(config);
     txt.insert("fresh".to_owned(), if fresh { "1" } else { "0" }.to_owned());
-    let options = exo_discovery::Options {
-        node: me,
-        port: endpoint.local_addr().port(),
-        txt,
-        interfaces: Vec::new(),
-        loopback_only: endpoint.local_addr().ip().is_loopback(),
-    };
+    let options = exo_discovery::Options { node: me, listen: endpoint.local_addr(), txt };
     match tokio::task::block_in_place(|| Discovery::start(options)) {
         Ok((discovery, found)) => {
             tokio::spawn(pass_on(found, events.clone()));
@@ -412,7 +406,7 @@ fn discover(
 
 async fn pass_on(mut found: mpsc::Receiver<Found>, events: EventSender) {
     while let Some(found) = found.recv().await {
-        if events.control(NodeEvent::Found(found)).await.is_err() {
+        if events.data(NodeEvent::Found(found)).await.is_err() {
             return;
         }
     }

@@ -210,7 +210,7 @@ impl Joining {
     /// members never join each other. Where strangers must prove their keys it is pointed to none that has
     /// not: among false names there is always a lower one.
     fn elsewhere(&self, ctx: &Context<'_>, asker: NodeId) -> Option<JoinAnswer> {
-        let may_be_there = |s: &Stranger| !s.has_failed && !self.must_prove(s);
+        let may_be_there = |s: &Stranger| !s.has_failed() && !self.must_prove(s);
         let candidates = self.strangers.iter().filter(|(node, s)| **node != asker && may_be_there(s));
         let mut fresh = candidates.clone().filter(|(node, s)| s.is_fresh && **node < ctx.me());
         let mut with_members = candidates.filter(|(_, s)| !s.is_fresh && !s.addresses.is_empty());

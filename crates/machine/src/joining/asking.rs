@@ -209,7 +209,8 @@ impl Joining {
         let (me, is_closed) = (ctx.me(), !ctx.is_fresh());
         // Who did not answer is not waited for: a dead node's record may last for minutes.
         let may_ask = |s: &Stranger| !self.must_prove(s);
-        let is_lowest = |s: &Stranger| s.is_fresh && !s.has_failed && may_ask(s) && !s.refuses(ctx.now.time);
+        let is_lowest =
+            |s: &Stranger| s.is_fresh && !s.has_failed() && may_ask(s) && !s.refuses(ctx.now.time);
         let lowest = self.strangers.iter().find(|(_, s)| is_lowest(s)).map(|(node, _)| *node);
         let is_lowest_here = lowest.is_none_or(|lowest| lowest > me);
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
@@ -218,10 +219,10 @@ impl Joining {
             let (rank, wait) = match stranger {
                 s if s.is_named => (Rank::Named, LOOK_AROUND),
                 _ if is_closed => return None, // only whom a person named
-                s if !s.is_fresh && !s.has_failed => (Rank::WithMembers, LOOK_AROUND),
+                s if !s.is_fresh && !s.has_failed() => (Rank::WithMembers, LOOK_AROUND),
                 s if s.is_fresh && node >= me && !is_lowest_here => return None, // it joins the lowest as well
                 s if s.is_fresh && node >= me => (Rank::Overdue, HIGHER_ASKS_WITHIN),
-                s if s.has_failed || s.refuses(ctx.now.time) => (Rank::Silent, LOOK_AROUND),
+                s if s.has_failed() || s.refuses(ctx.now.time) => (Rank::Silent, LOOK_AROUND),
                 _ if lowest == Some(node) => (Rank::LowestFresh, LOOK_AROUND),
                 _ => return None, // it joins the lowest as well
             };
@@ -279,7 +280,7 @@ impl Joining {
     /// room for count as failed attempts: the one that is asked first, the lowest, would be another before it
     /// is asked.
     pub(super) fn must_prove(&self, stranger: &Stranger) -> bool {
-        let has_proven = stranger.proven.is_some() && !stranger.has_failed;
+        let has_proven = stranger.proven.is_some() && !stranger.has_failed();
         (self.attempts_failed >= ATTEMPTS_FAILED_MAX || self.is_crowded) && !stranger.is_named && !has_proven
     }
 
@@ -288,7 +289,7 @@ impl Joining {
         let (me, can_join) = (ctx.me(), ctx.is_fresh() && !ctx.is_busy && self.grant.is_none());
         let strangers = self.strangers.iter().map(|(node, stranger)| (*node, stranger));
         let mut lower = self.strangers.range(..me);
-        let has_lower = lower.any(|(_, s)| s.is_fresh && !s.has_failed);
+        let has_lower = lower.any(|(_, s)| s.is_fresh && !s.has_failed());
         strangers.filter_map(move |(node, s)| {
             let is_sought = can_join && self.must_prove(s) && !s.addresses.is_empty();
             let is_open = s.probe_until.is_some() || self.attempt.as_ref().is_some_and(|a| a.is_with(node));
@@ -309,12 +310,12 @@ impl Joining {
         for (peer, stranger) in &mut self.strangers {
             if stranger.probe_until.take_if(|until| now >= *until).is_some() {
                 tracing::debug!(%peer, asked = ?stranger.asked, "a stranger did not say in time who it is");
-                stranger.not_answered(now, RETRY_REFUSED);
+                stranger.not_answered(now);
             }
         }
         let ready = self.unproven(ctx).filter(|(_, _, ready_at)| *ready_at <= now);
         let of_hosts = self.names_of_hosts();
-        let rank = |s: &Stranger| (names_of_host(&of_hosts, s), s.has_failed, s.next);
+        let rank = |s: &Stranger| (names_of_host(&of_hosts, s), s.has_failed(), s.next);
         let mut ready: Vec<_> = ready.map(|(node, s, _)| (rank(s), node)).collect();
         ready.sort();
         for (_, with) in ready.into_iter().take(PROBES_MAX.saturating_sub(self.probes_open())) {
@@ -345,7 +346,7 @@ impl Joining {
         ends.chain(begins).min()
     }
 
-    /// The answer of a stranger that was asked who it is. `false` if it was not.
+    /// The answer of a stranger that was asked who it is, which may come late. `false` if it was not.
     fn stranger_probed(
         &mut self,
         ctx: &Context<'_>,
@@ -353,23 +354,24 @@ impl Joining {
         answer: &Result<JoinAnswer, String>,
     ) -> bool {
         let now = ctx.now.time;
-        let Some(stranger) = self.strangers.get_mut(&with).filter(|s| s.probe_until.is_some()) else {
-            return false;
-        };
+        let is_attempt = self.attempt.as_ref().is_some_and(|attempt| attempt.is_with(with));
+        let is_late = matches!(answer, Ok(JoinAnswer::Here { .. })) && !is_attempt;
+        let is_answer = |s: &&mut Stranger| s.probe_until.is_some() || is_late;
+        let Some(stranger) = self.strangers.get_mut(&with).filter(is_answer) else { return false };
         stranger.probe_until = None;
         match answer {
             Ok(JoinAnswer::Here { fresh, .. }) => {
                 (stranger.proven, stranger.is_fresh) = (Some(now), *fresh);
-                (stranger.has_failed, stranger.next) = (false, now);
+                (stranger.failures, stranger.next) = (0, now);
             }
             // It is of another group, or no node that this one knows how to join.
             Ok(_) => {
                 stranger.proven = Some(now);
-                (stranger.has_failed, stranger.next) = (false, now + RETRY_REFUSED);
+                (stranger.failures, stranger.next) = (0, now + RETRY_REFUSED);
             }
             Err(reason) => {
                 tracing::debug!(peer = %with, asked = ?stranger.asked, reason, "a stranger did not say who it is");
-                stranger.not_answered(now, RETRY_REFUSED);
+                stranger.not_answered(now);
             }
         }
         true
@@ -436,7 +438,7 @@ impl Joining {
             | JoinAnswer::Trust(_) => Some(RETRY_LATER),
         };
         if let Some(stranger) = self.strangers.get_mut(&with) {
-            stranger.has_failed = false;
+            stranger.failures = 0;
             stranger.has_refused = has_refused;
             stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
@@ -463,7 +465,11 @@ impl Joining {
         self.not_by_code(with, reason, None);
         if let Some(stranger) = self.strangers.get_mut(&with) {
             self.attempts_failed = self.attempts_failed.saturating_add(u32::from(!stranger.is_named));
-            stranger.not_answered(ctx.now.time, if stranger.is_named { RETRY } else { RETRY_REFUSED });
+            stranger.not_answered(ctx.now.time);
+            // Whom a person named is tried for as long as that takes.
+            if stranger.is_named {
+                stranger.next = stranger.next.min(ctx.now.time + RETRY);
+            }
         }
     }
 

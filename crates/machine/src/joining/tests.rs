@@ -491,13 +491,13 @@ fn a_higher_node_that_does_not_ask_is_sought_after_failures_too() {
     }
     node.found(keys[3].1, true);
     node.wait(Duration::from_secs(5));
-    assert!(node.asks().is_empty());
+    assert!(!node.asks().contains(&keys[3].1));
     node.wait(Duration::from_secs(2));
-    assert_eq!(node.asks(), [keys[3].1], "who it is, first");
+    assert!(node.asks().contains(&keys[3].1), "who it is, first");
 }
 
 #[test]
-fn a_silent_node_is_passed_over_and_asked_again_much_later() {
+fn a_silent_node_is_passed_over_and_asked_again_a_second_later() {
     let keys = keys(3);
     let mut node = Node::fresh(keys[2].clone(), &[]);
     node.found(keys[0].1, true);
@@ -507,9 +507,9 @@ fn a_silent_node_is_passed_over_and_asked_again_much_later() {
     node.answered(keys[0].1, Err("silence".to_owned()));
     assert_eq!(node.asks(), [keys[1].1], "the next one at once");
     node.answered(keys[1].1, Err("silence".to_owned()));
-    node.wait(Duration::from_secs(14));
+    node.wait(Duration::from_millis(900));
     assert!(node.asks().is_empty());
-    node.wait(Duration::from_secs(2));
+    node.wait(Duration::from_millis(200));
     assert_eq!(node.asks(), [keys[0].1, keys[1].1], "both at once, who they are");
 }
 
@@ -924,9 +924,18 @@ fn an_address_heard_of_later_is_asked_at_once_in_a_flood_and_silence_does_not_st
     found(&mut node, &[3, 2]);
     silent(&mut node);
     assert!(asked_after(&mut node).is_some_and(|tenths| tenths < 5), "one that came while it was asked");
-    silent(&mut node);
-    found(&mut node, &[3]);
-    assert!(asked_after(&mut node).is_some_and(|tenths| (145..165).contains(&tenths)), "nothing new");
+    // Nothing new: a lost packet costs a second, and who stays silent is asked ever more seldom.
+    for seconds in [1, 2, 4, 8, 15, 15] {
+        silent(&mut node);
+        found(&mut node, &[3]);
+        let asked_after = asked_after(&mut node);
+        assert!(asked_after.is_some_and(|tenths| (10 * seconds - 5..10 * seconds + 5).contains(&tenths)));
+    }
+    // Its answer comes once it counts as silent: it has proven its key, and is asked to let this node in.
+    node.wait(PROOF_MAX + asking::ATTEMPT_SLACK);
+    let here = JoinAnswer::Here { name: "late".to_owned(), fresh: true };
+    node.answered(honest, Ok(here));
+    assert!(node.asks().contains(&honest));
 }
 
 #[test]
