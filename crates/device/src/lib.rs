@@ -37,7 +37,7 @@ pub use graphics::{
     GraphicsCard, advice, driver_text, find_card, graphics_cards, graphics_support, identity, maker,
     memory_free_bytes, name_cards, registered_address,
 };
-pub use memory::{Memory, memory};
+pub use memory::{Memory, boot_id, memory};
 pub use power::{battery_percent, mains_power};
 pub use processor::{cores, platform, processor_name};
 pub use registry::{
@@ -96,10 +96,10 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
     }
 }
 
-/// The memory of the machine, also what this process may not use of it. `None` where the system does not say
-/// which machine it is. `root` is where `/proc` is.
-pub fn memory_domain(root: &Path) -> Option<MemoryDomain> {
-    let (boot, memory) = (memory::boot_id(root)?, memory::of_machine(root)?);
+/// The memory of the machine, also what this process may not use of it. `boot` is its [`boot_id`]; `root` is
+/// where `/proc` is.
+pub fn memory_domain(boot: &str, root: &Path) -> Option<MemoryDomain> {
+    let memory = memory::of_machine(root)?;
     // Containers may be shown memory of their own beside the host's boot: then it is another one.
     let name = format!("{} {}", boot.trim(), memory.total_bytes);
     Some(MemoryDomain::of(name.as_bytes(), memory.available_bytes))
@@ -137,7 +137,7 @@ mod tests {
             std::fs::write(folder.join("boot_id"), boot).unwrap();
             std::fs::write(root.path().join("proc/meminfo"), "MemTotal: 4096 kB\nMemAvailable: 1024 kB\n")
                 .unwrap();
-            memory_domain(root.path()).unwrap()
+            memory_domain(&boot_id(root.path()).unwrap(), root.path()).unwrap()
         };
         let (one, same, other) = (machine("1b4e28ba\n"), machine("1b4e28ba\n"), machine("6fa459ea\n"));
         assert_eq!((one, one.free_bytes), (same, 1024 << 10));

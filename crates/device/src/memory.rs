@@ -28,15 +28,15 @@ pub(crate) fn of_machine(root: &Path) -> Option<Memory> {
 }
 
 /// What the system drew at its start: the same for everything on this machine until it starts anew, in
-/// containers too.
-pub(crate) fn boot_id(root: &Path) -> Option<String> {
+/// containers too. `None` where the system does not say which machine it is; `root` is where `/proc` is.
+pub fn boot_id(root: &Path) -> Option<String> {
     std::fs::read_to_string(root.join("proc/sys/kernel/random/boot_id")).ok()
 }
 
 /// What the system says now. `root` is where `/proc` and `/sys` are on Linux.
 pub fn memory(root: &Path) -> Option<Memory> {
     let system = system::memory(root)?;
-    let limits = system::group_limits(root).into_iter().chain(system::data_limit(root));
+    let limits = system::group_limits(root, system.total_bytes).into_iter().chain(system::data_limit(root));
     Some(limits.fold(system, |memory, limit| Memory {
         total_bytes: memory.total_bytes.min(limit.total_bytes),
         available_bytes: memory.available_bytes.min(limit.available_bytes),

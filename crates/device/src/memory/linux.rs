@@ -15,8 +15,9 @@ pub(super) fn memory(root: &Path) -> Option<Memory> {
 }
 
 /// The limit of this process's group and of every group above it, for cgroup v2 and for v1's memory
-/// controller.
-pub(super) fn group_limits(root: &Path) -> Vec<Memory> {
+/// controller. What allows all of `machine_bytes` limits nothing: version 1 has a huge number there, and what
+/// such a group uses is costly to ask for.
+pub(super) fn group_limits(root: &Path, machine_bytes: u64) -> Vec<Memory> {
     const V2: Files = Files {
         limit: "memory.max",
         usage: "memory.current",
@@ -42,7 +43,7 @@ pub(super) fn group_limits(root: &Path) -> Vec<Memory> {
             (_, list) if list.split(',').any(|c| c == "memory") => &V1,
             _ => continue,
         };
-        limits.extend(files.limits(root, path));
+        limits.extend(files.limits(root, path, machine_bytes));
     }
     limits
 }
@@ -72,19 +73,20 @@ struct Files {
 impl Files {
     /// From `path` up to the mount. In a container the path may lie outside what is mounted: only the mount
     /// is there.
-    fn limits(&self, root: &Path, path: &str) -> Vec<Memory> {
+    fn limits(&self, root: &Path, path: &str, machine_bytes: u64) -> Vec<Memory> {
         let mount = root.join(self.mount);
         let relative = Path::new(path.trim_start_matches('/'));
         let inside = relative.components().all(|part| matches!(part, std::path::Component::Normal(_)));
         let relative = if inside { relative } else { Path::new("") };
-        relative.ancestors().filter_map(|group| self.limit_of(&mount.join(group))).collect()
+        let limits = relative.ancestors().map(|group| self.limit_of(&mount.join(group), machine_bytes));
+        limits.flatten().collect()
     }
 
-    fn limit_of(&self, group: &Path) -> Option<Memory> {
+    fn limit_of(&self, group: &Path, machine_bytes: u64) -> Option<Memory> {
         let number = |file: &str| -> Option<u64> {
             std::fs::read_to_string(group.join(file)).ok()?.trim().parse().ok() // "max" is no number: no limit
         };
-        let total_bytes = number(self.limit)?;
+        let total_bytes = number(self.limit).filter(|limit| *limit < machine_bytes)?;
         let used = number(self.usage).unwrap_or(0);
         let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let reclaimable = stat.lines().find_map(|line| {

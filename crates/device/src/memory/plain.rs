@@ -10,7 +10,7 @@ pub(super) fn memory(_root: &Path) -> Option<Memory> {
 }
 
 /// Control groups are Linux's.
-pub(super) fn group_limits(_root: &Path) -> Vec<Memory> {
+pub(super) fn group_limits(_root: &Path, _machine_bytes: u64) -> Vec<Memory> {
     Vec::new()
 }
 
