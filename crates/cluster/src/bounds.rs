@@ -125,7 +125,7 @@ fn of_steps() -> Vec<Bound> {
             "its process is ended and started again: as a lost stage",
         ),
         Bound::new(
-            "step 0 of a term",
+            "step 0 of a term, once no stage is being loaded",
             time(opening::OPENING_MAX),
             "scheduler",
             "the instance is repaired: its answers stay interrupted meanwhile",

@@ -217,9 +217,9 @@ impl Scheduler {
                     }
                 }
             }
-            SchedulerInput::NotWired { from, placement, term, step, missing } => {
+            SchedulerInput::NotWired { from, placement, term, step, is_loading, missing } => {
                 if self.is_of_stage(from, placement, term, "a missing stage") {
-                    self.not_wired(now, from, step, missing, out);
+                    self.not_wired(now, (from, step), is_loading, missing, out);
                 }
             }
             SchedulerInput::Undelivered { from, placement, term, sequences, message } => {

@@ -240,14 +240,14 @@ impl StageMachine {
                 tracing::trace!(?got, %placement, %term, "a message of a term that is over did not go out");
             }
             MessageKind::Step { stage, step, .. } if *stage as usize == self.index + 1 => {
-                let (stage, step, missing) = (*stage, *step, why);
-                let message = DataMessage::NotWired { placement, term, stage, step, missing };
+                let (stage, step, is_loading, missing) = (*stage, *step, false, why);
+                let message = DataMessage::NotWired { placement, term, stage, step, is_loading, missing };
                 out.push(StageOutput::Send { to, message });
             }
             MessageKind::Tokens { step, sequences, .. } if self.is_last() => {
-                let (stage, step) = (self.index as u32, *step);
+                let (stage, step, is_loading) = (self.index as u32, *step, false);
                 let message = if undeliverable.to == self.scheduler() {
-                    DataMessage::NotWired { placement, term, stage, step, missing: why }
+                    DataMessage::NotWired { placement, term, stage, step, is_loading, missing: why }
                 } else {
                     let sequences = sequences.clone();
                     DataMessage::Undelivered { placement, term, step, sequences, message: why }

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use exo_cluster::wire::{DataMessage, StageCommand, StepMessage, Submission, TokensMessage, Trouble, clip};
+use exo_cluster::wire::{
+    DataMessage, StageCommand, StageReport, StepMessage, Submission, TokensMessage, Trouble, clip,
+};
 use exo_cluster::{
     DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
-    StageInput, StageMachine, StageOutput, Undeliverable,
+    StageInput, StageMachine, StageOutput, StageStatus, Undeliverable,
 };
 use exo_types::{FailureKind, InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
 
@@ -89,17 +91,20 @@ impl NodeMachine {
             return self.feed_stage(position, StageInput::Step { from, message });
         }
         let missing = self.missing_stage(position);
-        if let Some(answer) = self.held_steps.hold(self.now.time, from, message, &missing) {
+        if let Some(answer) = self.held_steps.hold(self.now.time, from, message, missing) {
             self.send_data(from, answer);
         }
     }
 
-    /// How far a stage is that is not there, to show.
-    fn missing_stage(&self, position: ShardPosition) -> String {
+    /// Whether a stage that is not there is being loaded, and how far it is, to show.
+    fn missing_stage(&self, position: ShardPosition) -> (bool, String) {
         let name = &self.config.name;
         match self.worker.reports().iter().find(|r| r.serves == Some(position)) {
-            Some(report) => format!("it is not ready on {name}: {:?}", report.status),
-            None => format!("{name} has not heard of it"),
+            Some(StageReport { status, .. }) => {
+                let is_loading = !matches!(status, StageStatus::Unknown | StageStatus::Failed { .. });
+                (is_loading, format!("it is not ready on {name}: {status}"))
+            }
+            None => (false, format!("{name} has not heard of it")),
         }
     }
 
@@ -108,8 +113,8 @@ impl NodeMachine {
     fn stage_report(&mut self, from: NodeId, placement: PlacementId, message: DataMessage) {
         if self.schedulers.contains_key(&placement) {
             let input = match message {
-                DataMessage::NotWired { term, step, missing, .. } => {
-                    SchedulerInput::NotWired { from, placement, term, step, missing }
+                DataMessage::NotWired { term, step, is_loading, missing, .. } => {
+                    SchedulerInput::NotWired { from, placement, term, step, is_loading, missing }
                 }
                 DataMessage::Undelivered { term, sequences, message, .. } => {
                     SchedulerInput::Undelivered { from, placement, term, sequences, message }

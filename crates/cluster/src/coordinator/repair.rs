@@ -1,9 +1,10 @@
 //! Repair: what is lost of a placement finds another device, and nobody else moves.
 //!
 //! Stages that stand keep their layers and their devices, so their nodes load nothing. Each lost range goes
-//! whole to the device with which the placement is fastest: the one that had it, a free one, or a further
-//! stage on one that has a stage already. Where none holds it whole it is cut, the longest part first. What
-//! this finds is soon there; the planner is asked for a better one when it finds nothing.
+//! whole to the device with which an answer is soonest done, what must be fetched first included: the one
+//! that had it, a free one, or a further stage on one that has a stage already. Where none holds it whole it
+//! is cut, the longest part first. What this finds is soon there; the planner is asked for a better one when
+//! it finds nothing.
 
 use std::collections::BTreeMap;
 
@@ -187,9 +188,11 @@ impl<'a> Repair<'a> {
         }
         stages.extend(own(next, self.request.shape.layer_count()));
         let has_file = self.request.holders.contains(&node);
-        let (_, objective_ns) = predict(self.request, &stages)?;
-        // A node that has the file is there sooner: another one must be faster by a tenth.
-        Some(objective_ns.saturating_mul(if has_file { 10 } else { 11 }))
+        let (prediction, objective_ns) = predict(self.request, &stages)?;
+        // Answers stand still while a node fetches. One that has the file is there sooner also by what is not
+        // measured of a link: another one must be faster by a tenth.
+        let until_done_ns = objective_ns.saturating_add(prediction.fetch_ns);
+        Some(until_done_ns.saturating_mul(if has_file { 10 } else { 11 }))
     }
 
     fn has_stage(&self, device: usize) -> bool {

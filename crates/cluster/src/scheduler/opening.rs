@@ -18,7 +18,8 @@ use crate::wire::{StagePages, StepMessage, TokensMessage};
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// Without any answer: longer than a step waits for a link and then for its stage.
 const UNANSWERED_MAX: Duration = Duration::from_secs(5);
-/// Then the instance is placed anew: its stages are loaded, so only links can be missing.
+/// Then the instance is placed anew: since then no stage was being loaded, which the coordinator watches, so
+/// only links can be missing.
 pub(crate) const OPENING_MAX: Duration = Duration::from_secs(30);
 
 /// How far step 0 is.
@@ -130,8 +131,8 @@ impl Scheduler {
     pub(super) fn not_wired(
         &mut self,
         now: Time,
-        from: NodeId,
-        step: u64,
+        (from, step): (NodeId, u64),
+        is_loading: bool,
         missing: String,
         out: &mut Vec<SchedulerOutput>,
     ) {
@@ -139,6 +140,9 @@ impl Scheduler {
             Some(opening) if step == 0 => {
                 opening.repeat(now);
                 opening.missing = Some(missing);
+                if is_loading {
+                    opening.since = now;
+                }
             }
             None if step > 0 => {
                 let message = format!("step {step} did not get through: {missing}");
@@ -218,9 +222,13 @@ mod tests {
     }
 
     fn not_wired(s: &mut Scheduler, ms: u64, step: u64) -> Vec<SchedulerOutput> {
-        let missing = "stage 1: it is loading".to_owned();
+        told(s, ms, step, false)
+    }
+
+    fn told(s: &mut Scheduler, ms: u64, step: u64, is_loading: bool) -> Vec<SchedulerOutput> {
+        let missing = "stage 1: why".to_owned();
         let (from, placement, term) = (node(2), s.placement.id, s.term());
-        s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, missing })
+        s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, is_loading, missing })
     }
 
     fn submit(s: &mut Scheduler) -> Vec<SchedulerOutput> {
@@ -262,7 +270,19 @@ mod tests {
         not_wired(&mut s, 29_000, 0);
         s.handle(at(29_900), SchedulerInput::LinkLost(node(2)));
         let out = s.handle(at(30_001), SchedulerInput::Tick);
-        assert_eq!(failure(&out), "step 0 did not come back in 30 s: stage 1: it is loading");
+        assert_eq!(failure(&out), "step 0 did not come back in 30 s: stage 1: why");
+    }
+
+    #[test]
+    fn a_stage_that_is_being_loaded_is_waited_for_as_long_as_its_coordinator_does() {
+        let mut s = opening();
+        for seconds in [20, 40, 60, 80] {
+            let out = told(&mut s, 1000 * seconds, 0, true);
+            assert!(!out.iter().any(|o| matches!(o, SchedulerOutput::InstanceFailed { .. })), "{seconds} s");
+        }
+        told(&mut s, 109_000, 0, false);
+        let out = s.handle(at(110_001), SchedulerInput::Tick);
+        assert_eq!(failure(&out), "step 0 did not come back in 30 s: stage 1: why", "since it is loaded");
     }
 
     #[test]

@@ -143,6 +143,8 @@ pub enum SchedulerInput {
         term: Term,
         /// The step.
         step: u64,
+        /// Whether the stage is being loaded.
+        is_loading: bool,
         /// What was missing, for people.
         missing: String,
     },

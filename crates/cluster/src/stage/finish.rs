@@ -35,7 +35,8 @@ impl StageMachine {
                 let (placement, term) = (self.placement.id, self.term);
                 let (stage, missing) =
                     (self.index as u32, format!("stage {}: {}", self.index, clip(&message)));
-                let message = DataMessage::NotWired { placement, term, stage, step, missing };
+                let is_loading = false;
+                let message = DataMessage::NotWired { placement, term, stage, step, is_loading, missing };
                 out.push(StageOutput::Send { to: self.upward(), message });
             }
             ComputeResult::Failed { kind, message } => {

@@ -27,6 +27,7 @@ struct Held {
     from: NodeId,
     position: ShardPosition,
     message: StepMessage,
+    is_loading: bool,
     missing: String,
 }
 
@@ -36,20 +37,20 @@ impl HeldSteps {
         self.frames.is_empty()
     }
 
-    /// A step came from `from` for a stage that is not there; `missing` says how far it is, for people. Gives
-    /// the answer to the sender if the step is not held.
+    /// A step came from `from` for a stage that is not there: whether it is being loaded, and how far it is,
+    /// for people. Gives the answer to the sender if the step is not held.
     pub fn hold(
         &mut self,
         now: Time,
         from: NodeId,
         message: StepMessage,
-        missing: &str,
+        (is_loading, missing): (bool, String),
     ) -> Option<DataMessage> {
         let (placement, stage) = (message.frame.placement, message.stage);
         let position = ShardPosition { placement, stage, rank: 0 };
         let waiting = self.frames.iter().filter(|held| held.position == position).count();
         let is_full = waiting >= FRAMES_MAX || self.frames.len() >= FRAMES_IN_ALL_MAX;
-        let held = Held { since: now, from, position, message, missing: missing.to_owned() };
+        let held = Held { since: now, from, position, message, is_loading, missing };
         if held.message.frame.step > 0 || is_full {
             return Some(held.answer(now));
         }
@@ -79,7 +80,7 @@ impl Held {
         let (step, waited_ms) = (self.message.frame.step, now.since(self.since).as_millis());
         tracing::trace!(%placement, %term, stage, step, waited_ms, missing = self.missing, "a step met no stage");
         let missing = format!("stage {stage}: {} (waited {waited_ms} ms)", self.missing);
-        DataMessage::NotWired { placement, term, stage, step, missing }
+        DataMessage::NotWired { placement, term, stage, step, is_loading: self.is_loading, missing }
     }
 }
 
@@ -123,8 +124,8 @@ mod tests {
     fn step_0_waits_for_its_stage() {
         let (mut held, key) =
             (HeldSteps::default(), ShardPosition { placement: placement_id(1, 1), stage: 1, rank: 0 });
-        assert_eq!(held.hold(at(0), node(1), step(0, 1), "it is loading"), None);
-        assert_eq!(held.hold(at(0), node(1), step(0, 2), "it is loading"), None);
+        assert_eq!(held.hold(at(0), node(1), step(0, 1), (true, "it is loading".to_owned())), None);
+        assert_eq!(held.hold(at(0), node(1), step(0, 2), (true, "it is loading".to_owned())), None);
         assert!(held.expire(at(1900)).is_empty());
         assert_eq!(held.take(key), [(node(1), step(0, 1))]);
         assert!(held.take(key).is_empty(), "once");
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn after_two_seconds_its_sender_hears_what_is_missing() {
         let mut held = HeldSteps::default();
-        held.hold(at(0), node(1), step(0, 1), "it is loading");
+        held.hold(at(0), node(1), step(0, 1), (true, "it is loading".to_owned()));
         let late = held.expire(at(2000));
         assert_eq!(late[0].0, node(1));
         assert_eq!(missing(&late[0].1), "step 0: stage 1: it is loading (waited 2000 ms)");
@@ -144,13 +145,17 @@ mod tests {
     fn a_fifth_step_and_one_that_is_not_step_0_are_answered_at_once() {
         let mut held = HeldSteps::default();
         assert_eq!(
-            missing(&held.hold(at(0), node(1), step(3, 1), "no").unwrap()),
+            missing(&held.hold(at(0), node(1), step(3, 1), (true, "no".to_owned())).unwrap()),
             "step 3: stage 1: no (waited 0 ms)"
         );
         for _ in 0..FRAMES_MAX {
-            assert_eq!(held.hold(at(0), node(1), step(0, 1), "no"), None);
+            assert_eq!(held.hold(at(0), node(1), step(0, 1), (true, "no".to_owned())), None);
         }
-        assert!(held.hold(at(0), node(1), step(0, 1), "no").is_some());
-        assert_eq!(held.hold(at(0), node(1), step(0, 2), "no"), None, "another stage has room");
+        assert!(held.hold(at(0), node(1), step(0, 1), (true, "no".to_owned())).is_some());
+        assert_eq!(
+            held.hold(at(0), node(1), step(0, 2), (true, "no".to_owned())),
+            None,
+            "another stage has room"
+        );
     }
 }

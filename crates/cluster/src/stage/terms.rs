@@ -68,7 +68,8 @@ impl StageMachine {
         }
         let (placement, stage) = (self.placement.id, self.index as u32);
         let missing = format!("stage {stage}: it is in term {term}, and has not seen step 0 of term {got}");
-        let message = DataMessage::NotWired { placement, term: got, stage, step, missing };
+        let (term, is_loading) = (got, false);
+        let message = DataMessage::NotWired { placement, term, stage, step, is_loading, missing };
         out.push(StageOutput::Send { to: from, message });
         false
     }

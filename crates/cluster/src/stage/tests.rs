@@ -507,7 +507,8 @@ fn a_step_that_found_no_link_is_reported_against_its_direction() {
 fn reports_go_from_stage_to_stage_up_to_the_scheduler() {
     let report = |from: u8| {
         let (placement, term, stage, step) = (placement_id(1, 1), Term::FIRST, 3, 0);
-        let message = DataMessage::NotWired { placement, term, stage, step, missing: "x".into() };
+        let message =
+            DataMessage::NotWired { placement, term, stage, step, is_loading: false, missing: "x".into() };
         StageInput::Report { from: node(from), message }
     };
     let geometry = StageGeometry { hidden: 2, vocab: 100, pages: 9, page_tokens: 2 };
@@ -620,6 +621,7 @@ fn a_step_of_a_lower_term_is_ignored() {
         term: Term(1),
         stage: 2,
         step: 4,
+        is_loading: false,
         missing: String::new(),
     };
     let out = s.handle(Time::ZERO, StageInput::Report { from: node(3), message: report });

@@ -131,6 +131,8 @@ pub enum DataMessage {
         stage: u32,
         /// The step.
         step: u64,
+        /// Whether the stage is being fetched or loaded, which its coordinator watches.
+        is_loading: bool,
         /// What was not there and how long the step waited, for people.
         missing: String,
     },

@@ -169,7 +169,14 @@ fn data_messages() -> Vec<DataMessage> {
             computed_us: vec![],
         }),
         DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message },
-        DataMessage::NotWired { placement, term, stage: 1, step: 0, missing: "why".to_owned() },
+        DataMessage::NotWired {
+            placement,
+            term,
+            stage: 1,
+            step: 0,
+            is_loading: true,
+            missing: "why".to_owned(),
+        },
         DataMessage::Undelivered {
             placement,
             term,

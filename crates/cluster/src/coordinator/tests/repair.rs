@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::coordinator::survey::AVOID_FAILED;
+use crate::wire::{Bandwidth, LinkReport};
 
 /// Stages as `node: layers`, in order.
 fn layout(bench: &Bench) -> Vec<(u8, String)> {
@@ -53,6 +54,41 @@ fn a_lost_stage_goes_to_a_free_node_that_has_room() {
     bench.report(free, report(free, PLENTY));
     bench.feed(CoordinatorInput::NodeLost(lost));
     assert_eq!(layout(&bench), [before[0].clone(), (free, before[1].1.clone())]);
+}
+
+/// Answers stand still until its weights are there: the faster device is the worse one behind a slow line.
+#[test]
+fn a_lost_stage_goes_where_it_is_soon_there() {
+    let placed_on = |bytes_per_s| {
+        let mut bench = Bench::ready(4, 2);
+        let (holder, lost) =
+            (bench.placement().stages[0].leader().node, bench.placement().stages[1].leader().node);
+        assert_eq!(holder, node(1), "it has the file");
+        bench.free = TIGHT;
+        bench.all_report(&StageStatus::Serving);
+        let mut free = (1..=4).filter(|n| bench.placement().stage_of(node(*n)).is_none());
+        let (fast, other) = (free.next().unwrap(), free.next().unwrap());
+        let mut report_of_fast = report(fast, PLENTY);
+        let device = &mut report_of_fast.facts.devices[0];
+        (device.read_bytes_per_s, device.flops_per_s) = (Some(4e10), Some(4e11));
+        report_of_fast.links = vec![LinkReport {
+            peer: holder,
+            rtt_us: 200,
+            rtt_count: 9,
+            rtt_age_ms: 0,
+            jitter_us: 0,
+            inbound: Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 }),
+            traffic: None,
+        }];
+        bench.report(fast, report_of_fast);
+        bench.report(other, report(other, PLENTY));
+        bench.feed(CoordinatorInput::NodeLost(lost));
+        (layout(&bench)[1].0, fast, other)
+    };
+    let (on, fast, _) = placed_on(1_000_000_000);
+    assert_eq!(on, fast);
+    let (on, _, other) = placed_on(1000);
+    assert_eq!(on, other);
 }
 
 /// Two nodes of one machine: of what is free there, each lost stage takes its own.

@@ -115,7 +115,14 @@ fn what_is_of_another_term_is_ignored() {
         let tokens = TokensMessage { term, ..back(&s, 1, vec![result(2, 4, 7)]) };
         assert!(s.tokens(Time::from_millis(30), from, &tokens).is_empty());
         let inputs = [
-            SchedulerInput::NotWired { from, placement, term, step: 1, missing: String::new() },
+            SchedulerInput::NotWired {
+                from,
+                placement,
+                term,
+                step: 1,
+                is_loading: false,
+                missing: String::new(),
+            },
             SchedulerInput::PipelineBroken {
                 from,
                 placement,
