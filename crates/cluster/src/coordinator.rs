@@ -56,6 +56,8 @@ pub struct Coordinator {
     lost: BTreeSet<NodeId>,
     /// The latest report of each member alive.
     reports: BTreeMap<NodeId, NodeReport>,
+    /// When each of them reported first.
+    heard_at: BTreeMap<NodeId, Time>,
     leading: Option<Leading>,
     /// They go on if it leads that epoch again.
     numbers_last: Option<Numbers>,
@@ -102,9 +104,9 @@ impl Coordinator {
     /// A following coordinator over what the journal holds; tell it the members.
     pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
         let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
-        let (members, reports) = (BTreeMap::new(), BTreeMap::new());
+        let (members, reports, heard_at) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let (leading, numbers_last, is_paused) = (None, None, false);
-        Self { me, config, state, members, alive, lost, reports, leading, numbers_last, is_paused }
+        Self { me, config, state, members, alive, lost, reports, heard_at, leading, numbers_last, is_paused }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -204,6 +206,7 @@ impl Coordinator {
             Some(Numbers { epoch, placement: placement_last, revision, plan: leading.plans.last() });
         // What they reported is of the past when this node leads again.
         self.reports.clear();
+        self.heard_at.clear();
         let appends = leading.appends.into_values().flat_map(|pending| pending.replies);
         let waiting = appends.map(|(to, _)| to).chain(leading.plans.into_replies());
         out.extend(waiting.map(not_coordinator));
@@ -227,6 +230,7 @@ impl Coordinator {
         self.alive.remove(&node);
         self.lost.insert(node);
         self.reports.remove(&node);
+        self.heard_at.remove(&node);
         if let Some(leading) = &mut self.leading {
             leading.told.remove(&node);
             leading.leaving.remove(&node);
@@ -237,6 +241,7 @@ impl Coordinator {
     fn report(&mut self, now: Time, from: NodeId, report: NodeReport) {
         if report.facts.node == from && self.members.contains_key(&from) && !self.lost.contains(&from) {
             let before = self.reports.insert(from, report);
+            self.heard_at.entry(from).or_insert(now);
             if let Some(leading) = self.leading.as_mut().filter(|_| before.is_none()) {
                 leading.look_again(now);
             }

@@ -34,7 +34,17 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub(super) struct PlanQueue {
     in_flight: Option<InFlight>,
     queued: VecDeque<PlanAsk>,
+    waiting: Vec<LinkWait>,
     last: u64,
+}
+
+/// A placement that fits only over two members that have just met, and whose data link is not open yet.
+#[derive(Clone, Debug)]
+struct LinkWait {
+    ask: PlanAsk,
+    between: (NodeId, NodeId),
+    /// Then it is planned once more, whatever is open.
+    until: Time,
 }
 
 /// The plan that is being made.
@@ -90,6 +100,13 @@ impl PlanAsk {
         Self { purpose, asked_at, outdated: 0, stages_possible: None, unloaded: Vec::new(), as_it_is: None }
     }
 
+    /// It is planned for another cluster than the last answer was for.
+    fn forget_outcome(&mut self) {
+        self.stages_possible = None;
+        self.unloaded.clear();
+        self.as_it_is = None;
+    }
+
     fn replaced(&self) -> Option<InstanceId> {
         match &self.purpose {
             Purpose::Replacement { instance, .. } => Some(*instance),
@@ -137,13 +154,10 @@ impl PlanQueue {
     pub(super) fn push(&mut self, ask: PlanAsk) -> Result<(), usize> {
         // Without a plan in flight the first in the queue is about to be.
         let room = PLANS_QUEUED_MAX + usize::from(self.in_flight.is_none());
-        if self.queued.len() >= room {
-            tracing::trace!(
-                queued = self.queued.len(),
-                max = PLANS_QUEUED_MAX,
-                "a plan finds no room in the queue"
-            );
-            return Err(self.queued.len());
+        let queued = self.queued.len() + self.waiting.len();
+        if queued >= room {
+            tracing::trace!(queued, max = PLANS_QUEUED_MAX, "a plan finds no room in the queue");
+            return Err(queued);
         }
         self.queued.push_back(ask);
         Ok(())
@@ -152,7 +166,8 @@ impl PlanQueue {
     /// Lets `reply` wait with those who asked for the same model, or says in what they asked for another
     /// placement. `None` if nobody has asked.
     pub(super) fn join(&mut self, wanted: &InstanceRequest, reply: ReplyTo) -> Option<Result<(), String>> {
-        let mut asks = self.in_flight.iter_mut().map(|f| &mut f.ask).chain(&mut self.queued);
+        let waiting = self.waiting.iter_mut().map(|wait| &mut wait.ask);
+        let mut asks = self.in_flight.iter_mut().map(|f| &mut f.ask).chain(&mut self.queued).chain(waiting);
         asks.find_map(|ask| match &mut ask.purpose {
             Purpose::Placement { request, replies } if request.model == wanted.model => {
                 Some(wanted.refuses(request).map_or_else(
@@ -176,7 +191,7 @@ impl PlanQueue {
 
     /// Whether no plan is being made or waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.in_flight.is_none() && self.queued.is_empty()
+        self.in_flight.is_none() && self.queued.is_empty() && self.waiting.is_empty()
     }
 
     /// Takes the review in flight where something waits that must not wait for it: a lost stage for any, and
@@ -198,28 +213,32 @@ impl PlanQueue {
 
     /// The same, while they wait.
     pub(super) fn replies(&self) -> impl Iterator<Item = &ReplyTo> {
-        let asks = self.in_flight.iter().map(|f| &f.ask).chain(&self.queued);
+        let waiting = self.waiting.iter().map(|wait| &wait.ask);
+        let asks = self.in_flight.iter().map(|f| &f.ask).chain(&self.queued).chain(waiting);
         asks.flat_map(PlanAsk::replies)
     }
 
     /// Everyone who waits for a plan.
     pub(super) fn into_replies(self) -> impl Iterator<Item = ReplyTo> {
-        let asks = self.in_flight.map(|f| f.ask).into_iter().chain(self.queued);
+        let waiting = self.waiting.into_iter().map(|wait| wait.ask);
+        let asks = self.in_flight.map(|f| f.ask).into_iter().chain(self.queued).chain(waiting);
         asks.flat_map(PlanAsk::into_replies)
     }
 
-    /// Takes out what `is_over` says, in flight or queued.
+    /// Takes out what `is_over` says, in flight, queued, or waiting for a link.
     fn take(&mut self, is_over: impl Fn(&PlanAsk) -> bool) -> Vec<PlanAsk> {
         let in_flight = self.in_flight.take_if(|f| is_over(&f.ask)).map(|f| f.ask);
         let (over, queued) = std::mem::take(&mut self.queued).into_iter().partition::<Vec<_>, _>(&is_over);
         self.queued = queued.into();
-        in_flight.into_iter().chain(over).collect()
+        let waiting = self.waiting.extract_if(.., |wait| is_over(&wait.ask)).map(|wait| wait.ask);
+        in_flight.into_iter().chain(over).chain(waiting).collect()
     }
 }
 
 impl Coordinator {
     /// Hands out the next plan when none is in flight. Replacements of instances that are gone are forgotten.
     pub(super) fn ask_planner(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
+        self.end_link_waits(now);
         let Some(leading) = &mut self.leading else { return };
         let planned = &leading.planned;
         let is_gone = |instance| !planned.instances().contains_key(&instance);
@@ -271,9 +290,7 @@ impl Coordinator {
                 "the cluster changed while it was planned"
             );
             if ask.outdated < ANSWERS_MAX {
-                ask.stages_possible = None;
-                ask.unloaded.clear();
-                ask.as_it_is = None;
+                ask.forget_outcome();
                 return self.ask_again(ask);
             }
         }
@@ -298,6 +315,24 @@ impl Coordinator {
             tracing::trace!(waited_ms, max_ms = deadline.as_millis(), "a plan did not come in time");
             self.no_plan(now, ask, &format!("there was no plan within {} s", deadline.as_secs()), out);
         }
+    }
+
+    /// Placements whose link has opened are planned again, and so are those that have waited long enough or
+    /// for a member that is gone.
+    fn end_link_waits(&mut self, now: Time) {
+        if self.leading.as_ref().is_none_or(|leading| leading.plans.waiting.is_empty()) {
+            return;
+        }
+        let reach = self.reach();
+        let is_over = |wait: &mut LinkWait| {
+            let (a, b) = wait.between;
+            now >= wait.until
+                || reach.talk(a, b)
+                || ![a, b].iter().all(|node| self.reports.contains_key(node))
+        };
+        let Some(leading) = &mut self.leading else { return };
+        let over = leading.plans.waiting.extract_if(.., is_over);
+        leading.plans.queued.extend(over.map(|wait| wait.ask));
     }
 
     /// The ask goes on where it was: before those that came later.
@@ -372,6 +407,14 @@ impl Coordinator {
         (a, b): (NodeId, NodeId),
         out: &mut Vec<CoordinatorOutput>,
     ) {
+        if matches!(ask.purpose, Purpose::Placement { .. })
+            && let Some(until) = self.may_open_until(a, b).filter(|until| now < *until)
+            && let Some(leading) = &mut self.leading
+        {
+            tracing::debug!(%a, %b, "a placement waits for a data link that may be about to open");
+            ask.forget_outcome();
+            return leading.plans.waiting.push(LinkWait { ask, between: (a, b), until });
+        }
         let (a, b) = (self.name_of(a), self.name_of(b));
         let why = torn_text(&a, &b);
         match ask.purpose {

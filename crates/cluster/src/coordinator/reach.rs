@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use exo_types::{NodeId, Stage};
+use exo_types::{NodeId, Stage, Time};
 
 use super::Coordinator;
 
@@ -50,5 +50,12 @@ impl Coordinator {
             .iter()
             .flat_map(|(&from, report)| report.unreached.iter().map(move |&to| (from.min(to), from.max(to))));
         Reach { apart: apart.collect() }
+    }
+
+    /// Until when the data link between these two may be one that is only about to open: members that have
+    /// just met open their links in the first moments.
+    pub(super) fn may_open_until(&self, a: NodeId, b: NodeId) -> Option<Time> {
+        let last = self.heard_at.get(&a)?.max(self.heard_at.get(&b)?);
+        Some(*last + self.config.links_open)
     }
 }

@@ -22,6 +22,9 @@ pub struct CoordinatorConfig {
     pub resend_after: Duration,
     /// A new coordinator waits this long for its members' reports before it calls their stages lost.
     pub settle: Duration,
+    /// The data links of a member are given this long after its first report: a placement that needs one of
+    /// them waits for it.
+    pub links_open: Duration,
     /// A plan that is not there after this long is given up: an ask is refused, a replacement tried again
     /// later. The time in the queue counts, because somebody waits.
     pub plan_deadline: Duration,
@@ -38,6 +41,7 @@ impl Default for CoordinatorConfig {
             failed_loads_max: 3,
             resend_after: Duration::from_secs(2),
             settle: Duration::from_secs(5),
+            links_open: Duration::from_secs(10),
             plan_deadline: Duration::from_secs(30),
             replacements_max: 3,
             unload_idle_after: None,

@@ -138,6 +138,7 @@ fn no_plan_goes_over_members_that_do_not_talk() {
         request
     };
     reports(&mut bench, &[1, 1, 0], 0, &[(1, 2)]);
+    bench.advance(10);
     let why = agree(&mut bench, halves(|_| ())).expect_err("only these two hold it");
     assert!(why.contains("no data link is open") && why.contains("n1"), "{why}");
     reports(&mut bench, &[1, 1, 1], 0, &[(1, 2)]);

@@ -418,3 +418,50 @@ fn a_member_that_asks_without_end_is_told_to_come_back() {
     bench.answer();
     assert_eq!(bench.replies.len(), 66);
 }
+
+/// Two members that have just met and miss a data link, and a placement that needs it.
+fn waiting_for_a_link() -> Bench {
+    let mut bench = Bench::new(2);
+    bench.report(1, NodeReport { unreached: vec![node(2)], ..report(1, PLENTY) });
+    bench.place(2);
+    assert!(bench.answered.is_empty() && bench.log.is_empty(), "{:?}", bench.replies);
+    bench
+}
+
+#[test]
+fn a_placement_waits_for_the_link_of_members_that_have_just_met() {
+    let mut bench = waiting_for_a_link();
+    bench.advance(1);
+    // Who asks for the same meanwhile waits with the first.
+    let (reply, objective) =
+        (ReplyTo { node: node(2), request: 2 }, PlaceObjective::Spread { stages_min: 2 });
+    bench.feed(CoordinatorInput::Place { reply, request: InstanceRequest { objective, ..request() } });
+    assert!(bench.answered.is_empty());
+    bench.report(1, report(1, PLENTY));
+    assert_eq!((&bench.answered[..], bench.log.len()), (&[1, 2][..], 1));
+    assert!(matches!(bench.replies[0], ControlReply::Placed { .. }), "{:?}", bench.replies);
+}
+
+#[test]
+fn a_link_that_does_not_open_in_time_refuses_the_placement_and_later_ones_at_once() {
+    let mut bench = waiting_for_a_link();
+    bench.advance(9);
+    assert!(bench.answered.is_empty());
+    bench.advance(1);
+    for asks in 1..=2 {
+        assert_eq!(bench.answered.len(), asks, "{:?}", bench.replies);
+        let (refusal, message) = refusal(&bench);
+        assert!(refusal == ControlRefusal::NoPlan && message.contains("no data link is open"), "{message}");
+        bench.place(2);
+    }
+}
+
+#[test]
+fn a_placement_waits_for_no_link_to_a_member_that_is_lost_and_nobody_waits_beyond_the_lead() {
+    let mut bench = waiting_for_a_link();
+    bench.feed(CoordinatorInput::NodeLost(node(2)));
+    assert_eq!((&bench.answered[..], refusal(&bench).0), (&[1][..], ControlRefusal::Invalid));
+    let mut bench = waiting_for_a_link();
+    bench.feed(CoordinatorInput::Follow);
+    assert_eq!((&bench.answered[..], refusal(&bench).0), (&[1][..], ControlRefusal::NotCoordinator));
+}

@@ -193,6 +193,7 @@ fn a_model_that_fits_only_over_a_pair_that_does_not_talk_is_refused_with_their_n
     let mut cut_off = report(1, PLENTY);
     cut_off.unreached = vec![node(2)];
     bench.report(1, cut_off);
+    bench.advance(10);
     bench.place(2);
     let Some(ControlReply::Refused { refusal, message }) = bench.replies.pop() else { panic!() };
     assert!(
