@@ -356,10 +356,17 @@ pub enum Command {
         #[command(subcommand)]
         action: AdminAction,
     },
+    /// End the node that runs on this machine, as Ctrl-C at it does
+    #[command(
+        after_help = "Examples:\n  exo stop\n  exo stop --data-dir ./second    one of several nodes of this machine\n\n\
+                            What other members depend on is loaded elsewhere first, for as long as 30 s. It stays a member: `exo` starts \
+                            it again."
+    )]
+    Stop,
     /// Make this node new again: it forgets its cluster and its key, and keeps its models
     #[command(after_help = "Examples:\n  exo leave\n  exo leave --yes    without a question\n\n\
                             For a node that was removed, whose cluster has lost all its admins, or that is to join another one. End \
-                            the node first.\nOther members show it as lost until `exo remove NODE` there.")]
+                            the node first (`exo stop`).\nOther members show it as lost until `exo remove NODE` there.")]
     Leave {
         /// Do it without asking
         #[arg(long)]

@@ -27,6 +27,7 @@ pub mod run;
 pub mod settings;
 pub mod start;
 pub mod status;
+pub mod stop;
 pub mod subject;
 pub mod update;
 mod watch;

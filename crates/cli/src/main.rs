@@ -105,6 +105,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
             commands::members::set_role(config, node, role).await.map(done)
         }
         Command::Admit(args) => commands::members::admit(config, &args).await.map(done),
+        Command::Stop => commands::stop::run(config).await.map(done),
         Command::Leave { yes } => commands::members::leave(config, yes).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => commands::bench::run(config, args).await,
         Command::Perplexity(args) => commands::perplexity::run(config, args).await,

@@ -193,13 +193,23 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
         status.contains("was removed from its cluster, for good") && status.contains("`exo leave`"),
         "{status}"
     );
+    assert!(!status.contains("form a cluster anew"), "it is this node that is out: {status}");
+    assert!(stdout(&loser.exo(&["admit"])).contains("was removed from its cluster"));
 
     let data_dir = loser.data_dir.clone();
     let leave = |args: &[&str]| finish(exo(args).arg("--data-dir").arg(&data_dir).stdin(Stdio::null()), SOON);
     let running = leave(&["leave", "--yes"]);
-    assert!(stderr(&running).contains("already in use"), "{}", stderr(&running));
+    assert!(stderr(&running).contains("end it first with `exo stop`"), "{}", stderr(&running));
     let mut loser = if goes == "goes" { second } else { first };
-    assert!(loser.signal("-INT").success(), "{}", loser.log());
+    let stopped = loser.exo(&["stop"]);
+    assert!(
+        stopped.status.success() && loser.ended_within(SOON).success(),
+        "{}{}",
+        stderr(&stopped),
+        loser.log()
+    );
+    assert_eq!(stdout(&stopped), "the node has ended\n");
+    assert!(stdout(&leave(&["stop"])).starts_with("no node runs on "), "once more");
     let unasked = leave(&["leave"]);
     assert!(stderr(&unasked).contains("add --yes"), "{}", stderr(&unasked));
     let key = std::fs::read(data_dir.join("node.key")).unwrap();
@@ -455,10 +465,13 @@ fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
     for node in [&first, &second] {
         wait_for("the other cluster in the status", SOON, || {
             let status = stdout(&node.exo(&["status"]));
-            (status.contains("twin at ") && status.contains("`exo invite` here")).then_some(())
+            (status.contains("twin at ") && status.contains("`exo invite` there")).then_some(())
         });
         wait_for("the alert", 2 * SOON, || {
             stdout(&node.exo(&["alerts"])).contains("cluster of its own").then_some(())
+        });
+        wait_for("the node's own word", 2 * SOON, || {
+            node.log().contains("neither joins the other by itself").then_some(())
         });
         assert_eq!(node.sees(), ["twin"], "nobody moved");
     }

@@ -17,7 +17,7 @@ use crate::ui;
 /// Without progress: a coordinator gives a device two minutes.
 const STALLED_MAX: Duration = Duration::from_secs(150);
 /// How long a node that ends waits for its layers to be elsewhere.
-const LEAVE_MAX: Duration = Duration::from_secs(30);
+pub const LEAVE_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 /// Between two asks of a node that ends.
 const ASK_EVERY: Duration = Duration::from_millis(500);

@@ -6,7 +6,7 @@ use anyhow::bail;
 use exo_api::{
     ClusterView, JoinRequestView, JoinWindowRequest, MemberRole, MemberView, NodeView, RoleRequest,
 };
-use exo_node::DataDir;
+use exo_node::{DataDir, FilesError};
 use exo_types::shell_word;
 
 use super::running;
@@ -69,7 +69,7 @@ fn list(view: &ClusterView) {
     for request in &view.join_requests {
         ui::line(ask_line(view, request));
     }
-    if let Some(text) = super::status::admin_missing(view) {
+    if let Some(text) = super::status::removed(view).or_else(|| super::status::admin_missing(view)) {
         return ui::line(text);
     }
     match (view.join_requests.is_empty(), view.join_window.open) {
@@ -117,7 +117,12 @@ pub fn leave(config: &Config, is_sure: bool) -> anyhow::Result<()> {
         ui::line(format!("no node has been started in {}: it is as new", path.display()));
         return Ok(());
     }
-    let data = DataDir::open(&path)?;
+    let data = match DataDir::open(&path) {
+        Err(FilesError::InUse { .. }) => {
+            bail!("the node of {} runs: end it first with `exo stop`", path.display())
+        }
+        opened => opened?,
+    };
     if !is_sure && !agrees(&format!("Forget the cluster and the key of the node in {}?", path.display()))? {
         bail!("left as it is");
     }

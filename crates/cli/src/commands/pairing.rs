@@ -68,7 +68,10 @@ fn link(invite: &InviteView) -> String {
 pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
     let client = running(config).await?;
     let request = request(code, &config.list("peers")).await?;
+    let spinner = ui::spinner();
+    spinner.set_message("asking the nodes nearby, or those of --peer, with the code");
     let joined: JoinedView = client.post("/exo/v1/join", &request).await?;
+    spinner.finish_and_clear();
     ui::line(format!("joined the cluster of {}", joined.name));
     ui::line(format!("both machines show these words: {}", joined.check_words));
     Ok(())

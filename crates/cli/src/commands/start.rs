@@ -1,9 +1,10 @@
 //! `exo` and `exo start`: run a node until Ctrl-C.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_api::{ClusterView, NodeStatus};
+use exo_api::{ClusterView, Facade, NodeStatus};
 
 use super::interrupt::INTERRUPTED;
 use crate::config::Config;
@@ -13,6 +14,8 @@ use crate::ui;
 
 /// For the node's first look at itself; without it the greeting is shorter, nothing else.
 const VIEW_MAX: Duration = Duration::from_secs(2);
+/// Between two looks for other clusters on this network.
+const OTHERS_EVERY: Duration = Duration::from_secs(10);
 
 /// Starts a node, says where it is and what it has, then what happens around it.
 pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
@@ -23,6 +26,7 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let mut notices = running.node.notices();
     greet(&running, &first_view(&running).await?);
     let joining = tokio::spawn(super::pairing::join_by_environment(running.client.clone()));
+    let others = tokio::spawn(tell_of_others(running.node.facade()));
     let mut is_asked = false;
     loop {
         tokio::select! {
@@ -39,12 +43,25 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
         }
     }
     joining.abort();
+    others.abort();
     if is_asked {
         super::drain::before_end(&running.client, &mut stop).await;
     }
     ui::line("leaving the cluster");
     running.stop().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says, once, who else is on this network and does not join by itself: names are free, so there may be many.
+async fn tell_of_others(facade: Arc<dyn Facade>) {
+    loop {
+        // Two new nodes may be about to join each other.
+        tokio::time::sleep(OTHERS_EVERY).await;
+        let Ok(view) = facade.cluster().await else { continue };
+        if let Some(line) = super::status::others_line(&view) {
+            return ui::line(line);
+        }
+    }
 }
 
 /// The node's view of itself, which is complete a moment after the start.

@@ -45,21 +45,37 @@ pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
 /// All there is to see of a cluster.
 pub fn whole(view: &ClusterView) {
     nodes(view);
-    only_admin(view).iter().for_each(ui::line);
+    removed(view).or_else(|| only_admin(view)).iter().for_each(ui::line);
     log_lines(view).iter().for_each(ui::line);
     instances(view);
     links(view, false);
     view.join_requests.iter().map(|request| ask_line(view, request)).for_each(ui::line);
-    view.other_clusters.iter().map(other_line).for_each(ui::line);
+    others_line(view).iter().for_each(ui::line);
 }
 
-/// Who is near and belongs to another cluster, and how to make it one.
-fn other_line(other: &OtherClusterView) -> String {
-    format!(
-        "{} at {} has a cluster of its own, and neither joins the other by itself: `exo invite` here and `exo join CODE` there, \
-         or the other way round, makes them one",
-        other.name, other.address
-    )
+/// Who is near and belongs to another cluster, and how to make it one: who is alone joins.
+pub fn others_line(view: &ClusterView) -> Option<String> {
+    let name = |other: &OtherClusterView| format!("{} at {}", other.name, other.address);
+    let names: Vec<String> = view.other_clusters.iter().map(name).collect();
+    let (who, have) = match names.as_slice() {
+        [] => return None,
+        [one] => (one.clone(), "has a cluster of its own"),
+        more => (more.join(", "), "are in other clusters"),
+    };
+    let (inviting, joining) = if view.nodes.len() > 1 { ("here", "there") } else { ("there", "here") };
+    Some(format!(
+        "{who} {have}, and neither joins the other by itself: `exo invite` {inviting} and `exo join CODE` {joining} makes them one"
+    ))
+}
+
+/// What a node hears that its cluster has put out.
+pub fn removed(view: &ClusterView) -> Option<String> {
+    let is_out = !view.nodes.is_empty() && !view.nodes.iter().any(|node| node.is_self);
+    is_out.then(|| {
+        "this node was removed from its cluster, for good, and uses no device; its models stay: `exo stop`, then `exo leave` makes it \
+         a new one"
+            .to_owned()
+    })
 }
 
 fn nodes(view: &ClusterView) {
@@ -135,10 +151,6 @@ fn log_lines(view: &ClusterView) -> Vec<String> {
     let now = exo_stdx::unix_s();
     let warning = |w: &exo_api::WarningView| format!("warning, {}: {}", ago(w.at_unix_s, now), w.text);
     let mut lines: Vec<String> = view.warnings.iter().map(warning).collect();
-    if !view.nodes.is_empty() && !view.nodes.iter().any(|node| node.is_self) {
-        let text = "this node was removed from its cluster, for good, and uses no device; its models stay: end it and type `exo leave`";
-        lines.push(text.to_owned());
-    }
     let alive = view.nodes.iter().filter(|node| node.status == NodeStatus::Alive).count();
     if view.journal.holders < 2 && alive > 1 {
         lines.push("no other member is known to have the last placements on its disk yet".to_owned());
