@@ -10,6 +10,8 @@ use crate::Cancel;
 
 /// A body or a range slower than this, over [`Pace::slow_time`], is given up.
 const SLOW_BYTES_PER_S: u64 = 1024;
+/// A body that comes this fast is never given up for the time that it takes.
+const STEADY_BYTES_PER_S: u64 = 16 << 10;
 /// Silences that make the time over which a rate is measured: 15 s by default.
 const SLOW_STALLS: u32 = 3;
 const READ_BYTES: usize = 64 << 10;
@@ -53,6 +55,7 @@ pub(crate) enum BodyError {
 /// What a body may take.
 pub(crate) struct Bounds {
     pub(crate) bytes_max: u64,
+    /// Beside a second for each [`STEADY_BYTES_PER_S`] that came.
     pub(crate) time_max: Duration,
     /// The silence that a read bears, as the agent has it.
     pub(crate) stall: Duration,
@@ -80,6 +83,8 @@ pub(crate) fn read(body: &mut Body, bounds: &Bounds, cancel: &Cancel) -> Result<
         if let Some(rate) = pace.slow_after(came as u64) {
             return broken(format!("it came with {rate} bytes a second and was given up"));
         }
+        // A large document on a slow line comes all the same.
+        let time_max = time_max.saturating_add(Duration::from_secs(bytes.len() as u64 / STEADY_BYTES_PER_S));
         if begun.elapsed() > time_max {
             return broken(format!("it was not whole within {} s and was given up", time_max.as_secs()));
         }

@@ -27,6 +27,8 @@ use exo_accelerators::chain;
 const REPORTS_MAX: Duration = Duration::from_secs(30);
 /// The same where somebody waits, for members that were never heard of since this node started.
 const FIRST_REPORTS_MAX: Duration = Duration::from_secs(5);
+/// For the coordinator's word on what the machines have.
+const CLUSTER_MAX: Duration = Duration::from_secs(10);
 const REPORTS_EVERY: Duration = Duration::from_millis(200);
 
 /// From an attempt that nothing answered to the next look: doubled up to the second.
@@ -437,6 +439,14 @@ impl Pull {
     }
 }
 
+/// Waits until somebody ends it, or for so long.
+async fn over_or_cancelled(time_max: Duration, cancel: &Cancel) {
+    let deadline = Instant::now() + time_max;
+    while !cancel.is_cancelled() && Instant::now() < deadline {
+        tokio::time::sleep(REPORTS_EVERY).await;
+    }
+}
+
 /// What came of an attempt.
 enum Brought {
     /// The model is on the disk.
@@ -626,7 +636,15 @@ impl Shared {
     fn cluster_now(&self, cancel: &Cancel) -> Option<FitsCluster> {
         Handle::current().block_on(async {
             self.wait_for_reports(FIRST_REPORTS_MAX, cancel).await;
-            let cluster = FitsCluster::now(&self.node, &self.view, &self.config).await.inspect_err(|error| {
+            let cluster = tokio::select! {
+                cluster = FitsCluster::now(&self.node, &self.view, &self.config) => cluster,
+                () = over_or_cancelled(CLUSTER_MAX, cancel) => {
+                    let seconds = CLUSTER_MAX.as_secs();
+                    tracing::info!(seconds, "what fits is chosen by size: no coordinator has answered");
+                    return None;
+                }
+            };
+            let cluster = cluster.inspect_err(|error| {
                 tracing::info!(error = chain(error), "what fits is chosen by size: there is no plan");
             });
             cluster.ok().filter(|cluster| !cluster.devices.is_empty())

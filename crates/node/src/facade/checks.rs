@@ -60,14 +60,22 @@ impl NodeFacade {
     }
 
     /// Whether a model may be placed, by a command or a request of this node: not once a check has found that
-    /// it is not what its hub promised. One that is new is checked when it is ready.
+    /// it is not what its hub promised.
     pub(super) async fn check_placeable(&self, model: ModelId) -> Result<(), LibraryError> {
         match self.library.record(model).await? {
-            Some(record) if record.checked == Some(false) => return Err(LibraryError::Differs { id: model }),
-            Some(record) if record.is_of_hub => self.check_when_ready(model),
-            _ => {}
+            Some(record) if record.checked == Some(false) => Err(LibraryError::Differs { id: model }),
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Has what comes from a hub checked when it is ready: a model that is about to be placed, or has been.
+    /// Not before an instance that it replaces is gone, whose layers would be checked.
+    pub(super) async fn check_placed(&self, model: ModelId) {
+        match self.library.record(model).await {
+            Ok(Some(record)) if record.is_of_hub => self.check_when_ready(model),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%model, error = chain(&error), "a model is placed without a check"),
+        }
     }
 
     /// Whether an instance runs it, or is to.
@@ -131,10 +139,11 @@ impl Checker {
             let outcome = self.library.check(resolved.id, &resolved.holders).await;
             let over = self.over(began, outcome);
             tracing::info!(target: "events::model_check", model = %resolved.id, state = ?over.state, "checked");
-            let differs = over.state == CheckState::Differs;
+            let is_answer = matches!(over.state, CheckState::Differs | CheckState::Matches);
             self.checks.lock().insert(resolved.id, over);
-            if differs {
-                crate::library::room::list_again(&self.node).await; // which raises the alert
+            if is_answer {
+                // Which raises the alert, or ends it.
+                crate::library::room::list_again(&self.node).await;
             }
         });
         shown

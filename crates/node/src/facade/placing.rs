@@ -49,6 +49,7 @@ impl NodeFacade {
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
             ControlReply::Placed { view, mut reasons, holders } => {
                 let instance = self.wait_for_view(view.instance()).await?;
+                self.check_placed(resolved.id).await;
                 reasons.extend(self.sole_holder(holders));
                 Ok(InstanceView { reasons, ..instance })
             }

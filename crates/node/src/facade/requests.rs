@@ -68,6 +68,9 @@ impl NodeFacade {
             place,
             backup,
         };
+        if !self.is_placed(model) {
+            self.check_placed(model).await;
+        }
         self.node.post(Event::Started { request: Box::new(start), events: tx });
         let node = self.node.clone();
         Ok(stream(Running { request, name, open, prepared, events, node, arrived }))
@@ -82,7 +85,7 @@ impl NodeFacade {
             reason: chain(&error),
         };
         let open = open.map_err(failed)?;
-        // It is about to be placed.
+        // What is asked of its tokenizer alone is answered as well, and by the same files.
         if !self.is_placed(resolved.id) {
             self.check_placeable(resolved.id).await.map_err(failed)?;
         }
