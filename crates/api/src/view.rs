@@ -55,7 +55,7 @@ pub struct RequestView {
     pub index: u16,
     /// The model's name.
     pub model: String,
-    /// Who asked: "local", or the beginning of an API key's hash.
+    /// Who asked: "local", the name of an API key, or the beginning of its hash where it has none.
     pub principal: String,
     /// What it does.
     pub phase: RequestPhase,
@@ -96,7 +96,7 @@ pub struct RecentRequestView {
     pub endpoint: String,
     /// The model's name, as it was asked for.
     pub model: String,
-    /// Who asked: "local", or the beginning of an API key's hash.
+    /// Who asked: "local", the name of an API key, or the beginning of its hash where it has none.
     pub principal: String,
     /// When it came, in milliseconds since 1970.
     pub started_unix_ms: u64,

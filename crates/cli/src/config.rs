@@ -17,6 +17,7 @@ use exo_node::LogCapture;
 use exo_store::DiskLimits;
 
 use crate::errors::CommandError;
+use crate::named_keys::{self, NamedKey};
 
 /// Longest name of a node, in characters.
 const NAME_CHARS_MAX: usize = 64;
@@ -159,7 +160,8 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "api_keys",
         default: "",
-        help: "keys for /v1 when api_listen is not loopback, comma between",
+        help: "keys for /v1 when api_listen is not loopback, comma between; in the file also a table of names to keys. A running node reads them \
+               again when the file changes",
     },
     Key {
         name: "metrics_open",
@@ -204,6 +206,9 @@ pub struct Value {
 /// All settings, resolved.
 pub struct Config {
     values: BTreeMap<&'static str, Value>,
+    api_keys: Vec<NamedKey>,
+    /// The configuration file, which need not be there.
+    file: PathBuf,
     /// Where the log lines of this process are kept, for a node in it.
     pub log: LogCapture,
 }
@@ -220,7 +225,7 @@ impl Config {
             Some(path) => path.to_owned(),
             None => default_file()?,
         };
-        let table = read_file(&path, file.is_some())?;
+        let FileSettings { values: table, api_keys: keys_of_file } = read_file(&path, file.is_some())?;
         let mut values = BTreeMap::new();
         for key in KEYS {
             let variable = format!("EXO_{}", key.name.to_uppercase());
@@ -235,12 +240,33 @@ impl Config {
             };
             values.insert(key.name, value);
         }
-        Ok(Self { values, log: LogCapture::default() })
+        let mut config = Self { values, api_keys: keys_of_file, file: path, log: LogCapture::default() };
+        if !matches!(config.source("api_keys"), Source::File(_)) {
+            config.api_keys = NamedKey::list(config.text("api_keys"));
+        }
+        named_keys::check(&config.api_keys, config.source("api_keys"))?;
+        Ok(config)
     }
 
     /// Every key with its value, in the order of [`KEYS`].
     pub fn entries(&self) -> impl Iterator<Item = (&'static Key, &Value)> {
         KEYS.iter().filter_map(|key| self.values.get(key.name).map(|value| (key, value)))
+    }
+
+    /// The keys of the API.
+    pub fn api_keys(&self) -> &[NamedKey] {
+        &self.api_keys
+    }
+
+    /// The file in which the keys of the API may change while a node runs; `None` where they come from
+    /// elsewhere.
+    pub fn api_keys_file(&self) -> Option<&Path> {
+        matches!(self.source("api_keys"), Source::File(_) | Source::Default).then_some(&*self.file)
+    }
+
+    /// Where a setting came from.
+    pub fn source(&self, name: &str) -> &Source {
+        &self.value(name).source
     }
 
     /// The text of a setting. Panics on a name that is not in [`KEYS`]: a bug here, not input.
@@ -439,26 +465,52 @@ fn default_of(key: &Key) -> anyhow::Result<String> {
     }
 }
 
-fn read_file(path: &Path, must_exist: bool) -> anyhow::Result<BTreeMap<String, String>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !must_exist => return Ok(BTreeMap::new()),
-        Err(e) => return Err(e).with_context(|| format!("cannot read configuration {}", path.display())),
-    };
-    let table: toml::Table =
-        text.parse().with_context(|| format!("configuration {} is not TOML", path.display()))?;
-    let mut values = BTreeMap::new();
+/// What a configuration file says.
+#[derive(Default)]
+pub struct FileSettings {
+    values: BTreeMap<String, String>,
+    /// With their names, which `values` has not.
+    pub api_keys: Vec<NamedKey>,
+}
+
+fn read_file(path: &Path, must_exist: bool) -> anyhow::Result<FileSettings> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse_file(&text, path),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !must_exist => Ok(FileSettings::default()),
+        Err(e) => Err(e).with_context(|| format!("cannot read configuration {}", path.display())),
+    }
+}
+
+/// Takes a configuration file apart.
+pub fn parse_file(text: &str, path: &Path) -> anyhow::Result<FileSettings> {
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        // Its own text shows the line, and in that may be a key.
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let (line, message) = (before.matches('\n').count() + 1, error.message());
+        anyhow::anyhow!("configuration {} is not TOML: line {line}: {message}", path.display())
+    })?;
+    let mut settings = FileSettings::default();
     for (name, value) in table {
         if !KEYS.iter().any(|k| k.name == name) {
             let known: Vec<_> = KEYS.iter().map(|k| k.name).collect();
             let (file, known) = (path.display().to_string(), known.join(", "));
             return Err(CommandError::UnknownSetting { file, name, known }.into());
         }
+        if let ("api_keys", toml::Value::Table(table)) = (&*name, &value) {
+            settings.api_keys =
+                NamedKey::table(table).with_context(|| format!("configuration {}", path.display()))?;
+            let keys: Vec<&str> = settings.api_keys.iter().map(|key| &*key.key).collect();
+            settings.values.insert(name, keys.join(","));
+            continue;
+        }
         let text = as_text(&value)
             .with_context(|| format!("{}: `{name}` must be a text, number, flag or list", path.display()))?;
-        values.insert(name, text);
+        if name == "api_keys" {
+            settings.api_keys = NamedKey::list(&text);
+        }
+        settings.values.insert(name, text);
     }
-    Ok(values)
+    Ok(settings)
 }
 
 fn as_text(value: &toml::Value) -> Option<String> {

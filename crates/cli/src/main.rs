@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod api_keys;
 mod args;
 mod client;
 mod commands;
 mod config;
 mod errors;
 mod hint;
+mod named_keys;
 mod run_node;
 mod shapes;
 mod stop;

@@ -1,5 +1,6 @@
 //! A node with its HTTP server inside this process: what `exo start` runs and `exo run` starts for the while.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use exo_node::{
     DataDir, DeviceChoice, Node, NodeConfig, Speculation, SystemHost, WorkerProgram, asking_drivers,
     choose_devices,
 };
-use exo_server::{ApiKey, ServerOptions};
+use exo_server::ServerOptions;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -23,7 +24,7 @@ use crate::client::Client;
 use crate::config::{Config, Value};
 use crate::errors::CommandError;
 use crate::stop::StopSignal;
-use crate::{system, ui};
+use crate::{api_keys, system, ui};
 
 /// The scheduler's bound for a step.
 const STEP_BROKEN_OFF: Duration = Duration::from_secs(30);
@@ -86,7 +87,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
         None => None,
     };
     let address = listener.local_addr().context("the API's socket has no address")?;
-    let api_keys = api_keys(config, address)?;
+    let api_keys = api_keys::for_listener(config, address)?;
     node_config.is_private = stay == Stay::ForTheWhile && node_config.peers.is_empty();
     choose_devices(&mut node_config, ui::message).await?;
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
@@ -96,6 +97,8 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
         starting.join_next().await.context("no node was started")?.context("the start broke off")??;
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
+    let keys_file = config.api_keys_file().filter(|_| stay == Stay::Long).map(Path::to_owned);
+    let following = api_keys::follow(keys_file, api_keys.clone(), config.api_keys().to_vec());
     options.api_keys = api_keys;
     options.resume = config.parse("resume")?;
     options.metrics_open = config.parse("metrics_open")?;
@@ -115,7 +118,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     })?;
     let serving =
         async move { exo_server::serve(listener, second, Some(local), facade, options, wait(stopped)).await };
-    let server = tokio::spawn(serving);
+    let server = tokio::spawn(serving_with_keys(serving, following));
     node.publish_api(reachable(address), socket)?;
     let client = Client::of(&config.data_dir()).context("the API's address cannot be read back")?;
     Ok(Running { node, client, stop, server })
@@ -141,6 +144,17 @@ impl Running {
         if tokio::time::timeout(SHUTDOWN_MAX, all).await.is_err() {
             tracing::warn!(seconds = SHUTDOWN_MAX.as_secs(), "shutdown did not finish in time");
         }
+    }
+}
+
+/// Serves; what reads keys again ends with it.
+async fn serving_with_keys(
+    serving: impl Future<Output = Result<(), exo_server::ServeError>>,
+    following: impl Future<Output = Infallible>,
+) -> Result<(), exo_server::ServeError> {
+    tokio::select! {
+        served = serving => served,
+        never = following => match never {},
     }
 }
 
@@ -234,15 +248,6 @@ fn speculation(config: &Config) -> anyhow::Result<Speculation> {
 /// The instruction set that was asked for; `None` for the widest.
 pub fn cpu_isa(config: &Config) -> anyhow::Result<Option<Isa>> {
     if config.text("cpu_isa") == "auto" { Ok(None) } else { config.parse("cpu_isa").map(Some) }
-}
-
-/// The keys of the API. Without any it must stay on this machine.
-fn api_keys(config: &Config, address: SocketAddr) -> anyhow::Result<Vec<ApiKey>> {
-    let keys: Vec<_> = config.list("api_keys").iter().map(|k| ApiKey::from_key(k)).collect();
-    if !address.ip().is_loopback() && keys.is_empty() {
-        bail!("the API would be reachable from other machines at {address}: set `api_keys` for it");
-    }
-    Ok(keys)
 }
 
 /// How a node starts workers: as this very program.

@@ -30,6 +30,7 @@ mod hostile_bodies;
 mod housekeeping;
 mod hub;
 mod interrupts;
+mod keys;
 mod kv_budget;
 mod leaving;
 mod long_prompts;

@@ -146,7 +146,7 @@ fn waits_beside(node: &Node, connections: usize) -> (Vec<Duration>, usize) {
         for _ in 0..connections {
             threads.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    let answer = complete(node, "key of a", TOKENS);
+                    let answer = complete(node, "key-of-a", TOKENS);
                     if answer.status == 429 {
                         refused.fetch_add(1, Ordering::Relaxed);
                         // As clients do: a loop of refusals would measure who gets the processor.
@@ -158,7 +158,7 @@ fn waits_beside(node: &Node, connections: usize) -> (Vec<Duration>, usize) {
         std::thread::sleep(Duration::from_secs(1));
         for _ in 0..20 {
             let began = Instant::now();
-            let answer = complete(node, "key of b", TOKENS);
+            let answer = complete(node, "key-of-b", TOKENS);
             assert_eq!(answer.status, 200, "beside {connections}: {}", answer.body);
             waits.push(began.elapsed());
         }
@@ -171,7 +171,7 @@ fn waits_beside(node: &Node, connections: usize) -> (Vec<Duration>, usize) {
 /// The bound is twice as long; other tests that run beside this one count for the rest.
 #[test]
 fn a_key_beside_a_hundred_connections_of_another_is_never_refused_and_waits_little_longer() {
-    let env = vec![("EXO_API_KEYS", "key of a,key of b".into())];
+    let env = vec![("EXO_API_KEYS", "key-of-a,key-of-b".into())];
     let flags = vec!["--no-discovery".to_owned()];
     let node = Node::start(Start { name: "keys", group: "keys", flags, env, ..Start::default() });
     node.place("demo", 1);

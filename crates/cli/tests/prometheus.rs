@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::support::{Answer, Killed, Node, SOON, Start, finish, gather, skip, stderr, stdout, wait_for};
 
 /// The one of the setting `api_keys` that Prometheus has.
-const KEY: &str = "key of prometheus";
+const KEY: &str = "key-of-prometheus";
 /// Several scrapes and evaluations of a program that has just started, on a busy machine.
 const SCRAPED: Duration = Duration::from_secs(60);
 const NAMES: [&str; 3] = ["one", "two", "three"];

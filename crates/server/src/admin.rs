@@ -121,12 +121,16 @@ pub async fn unload(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answ
 
 /// `GET /exo/v1/requests`
 pub async fn requests(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.admin(app.facade.requests()).await?))
+    let mut running = app.admin(app.facade.requests()).await?;
+    running.iter_mut().for_each(|request| app.options.api_keys.name(&mut request.principal));
+    Ok(json(&running))
 }
 
 /// `GET /exo/v1/requests/recent`
 pub async fn recent_requests(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.requests.recent()))
+    let mut recent = app.requests.recent();
+    recent.iter_mut().for_each(|request| app.options.api_keys.name(&mut request.principal));
+    Ok(json(&recent))
 }
 
 /// `DELETE /exo/v1/requests/{request}`

@@ -24,9 +24,10 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use exo_stdx::unix_s;
 use exo_types::Principal;
 
+use crate::api_keys::{ApiKey, ApiKeys};
 use crate::dialect::is_ollama;
 use crate::errors::ApiError;
-use crate::options::{ApiKey, ServerOptions};
+use crate::options::ServerOptions;
 use crate::sessions::{SessionId, Sessions, TOKEN_PREFIX};
 
 /// Who is at the client's end of the connection.
@@ -62,7 +63,7 @@ pub struct Guard {
     loopback: bool,
     hosts: Vec<String>,
     secret: ApiKey,
-    keys: Vec<ApiKey>,
+    keys: ApiKeys,
     keys_see_cluster: bool,
     sessions: Arc<Sessions>,
 }
@@ -134,7 +135,7 @@ impl Guard {
         if let Some(session) = self.near_session(headers, peer) {
             return Ok((Principal::LOCAL, session));
         }
-        if self.loopback && self.keys.is_empty() {
+        if self.loopback && !self.keys.are_needed() {
             return Ok((Principal::LOCAL, Caller::Open));
         }
         match given.into_iter().flatten().next() {
@@ -173,11 +174,9 @@ impl Guard {
     }
 
     /// The API key that a request has shown.
-    fn key(&self, given: &[Option<&str>]) -> Option<&ApiKey> {
+    fn key(&self, given: &[Option<&str>]) -> Option<ApiKey> {
         let given: Vec<_> = given.iter().flatten().map(|key| ApiKey::from_key(key)).collect();
-        let matches = |key: &ApiKey| given.iter().fold(false, |any, given| any | given.matches(key));
-        // No early exit: how long it takes must not tell which key it is.
-        self.keys.iter().fold(None, |known, key| if matches(key) { Some(key) } else { known })
+        self.keys.find(&given)
     }
 
     fn is_secret(&self, given: &[Option<&str>]) -> bool {

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod api_keys;
 mod app;
 mod backlog;
 mod body;
@@ -57,8 +58,9 @@ use exo_local_channel::LocalListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use api_keys::{ApiKey, ApiKeys};
 pub use bundle::{Dashboard, has_page};
-pub use options::{ApiKey, ServerOptions};
+pub use options::ServerOptions;
 
 /// The listener could not be served.
 #[derive(Debug, thiserror::Error)]
@@ -184,7 +186,7 @@ fn check(
             return Err(ServeError::SecondNotLocal { address });
         }
     }
-    if !address.ip().to_canonical().is_loopback() && options.api_keys.is_empty() {
+    if !address.ip().to_canonical().is_loopback() && !options.api_keys.are_needed() {
         return Err(ServeError::NoApiKey { address });
     }
     Ok(address)

@@ -100,7 +100,7 @@ pub async fn run<L: Listen>(
                 }
             },
         };
-        let needs_key = peer != Peer::Owner && !options.api_keys.is_empty();
+        let needs_key = peer != Peer::Owner && options.api_keys.are_needed();
         let seat = if needs_key { seats.take_keyless() } else { seats.take() };
         if let Some(seat) = seat {
             let (lost, seat) = (seat.lost.clone(), Arc::new(seat));

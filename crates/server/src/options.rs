@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use exo_types::Principal;
-
+use crate::api_keys::ApiKeys;
 use crate::bundle::{self, Dashboard};
 
 /// Settings of one listener. [`ServerOptions::new`] has the defaults; each bound says why it is what it is.
@@ -17,7 +16,7 @@ pub struct ServerOptions {
     /// port.
     pub allowed_hosts: Vec<String>,
     /// Keys that open `/v1/*`. As soon as there is one, it is needed on loopback as well.
-    pub api_keys: Vec<ApiKey>,
+    pub api_keys: ApiKeys,
     /// Whether `/metrics` is readable without any key.
     pub metrics_open: bool,
     /// Whether an API key also shows the state of the cluster, from other machines too. It never changes
@@ -84,7 +83,7 @@ impl ServerOptions {
         Self {
             local_secret: local_secret.into(),
             allowed_hosts: Vec::new(),
-            api_keys: Vec::new(),
+            api_keys: ApiKeys::default(),
             metrics_open: false,
             keys_see_cluster: false,
             sessions_path: None,
@@ -117,41 +116,5 @@ impl ServerOptions {
     /// other half.
     pub(crate) fn keyless_connections_max(&self) -> usize {
         self.connections_max.div_ceil(2)
-    }
-}
-
-/// An API key, as its hash: what is stored cannot be used as a key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ApiKey {
-    hash: [u8; 32],
-}
-
-impl ApiKey {
-    /// The hash of a key in clear.
-    pub fn from_key(key: &str) -> Self {
-        Self { hash: *blake3::hash(key.as_bytes()).as_bytes() }
-    }
-
-    /// A hash that was stored, 64 hexadecimal characters; `None` if it is not one.
-    pub fn from_hash(hex: &str) -> Option<Self> {
-        Some(Self { hash: *blake3::Hash::from_hex(hex).ok()?.as_bytes() })
-    }
-
-    /// What to store.
-    pub fn to_hash(self) -> String {
-        blake3::Hash::from_bytes(self.hash).to_hex().to_string()
-    }
-
-    /// Whether `other` is the same key, in time independent of where they differ.
-    pub(crate) fn matches(&self, other: &Self) -> bool {
-        // blake3's own comparison is constant-time.
-        blake3::Hash::from_bytes(self.hash) == blake3::Hash::from_bytes(other.hash)
-    }
-
-    /// On whose behalf its holder's requests run.
-    pub(crate) fn principal(&self) -> Principal {
-        let mut id = [0; 16];
-        id.copy_from_slice(&self.hash[..16]);
-        Principal(id)
     }
 }

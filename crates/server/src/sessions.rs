@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use crate::options::ApiKey;
+use crate::api_keys::ApiKey;
 
 /// How long a code is good for: as long as a browser takes to open, on a slow machine.
 pub const CODE_LIFE: Duration = Duration::from_secs(60);

@@ -57,7 +57,7 @@ async fn what_cannot_be_is_refused_by_name() {
 
 #[tokio::test]
 async fn vectors_need_the_key_as_well() {
-    let options = ServerOptions { api_keys: vec![ApiKey::from_key("k")], ..quick() };
+    let options = ServerOptions { api_keys: vec![ApiKey::from_key("k")].into(), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     for path in [OPENAI, "/api/embed", "/api/embeddings"] {
         let answer = server.post(path, r#"{"model":"good","input":"a"}"#).await;

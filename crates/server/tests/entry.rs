@@ -141,7 +141,7 @@ async fn a_session_is_no_cookie_and_none_in_an_address_and_good_on_this_machine_
 #[tokio::test]
 async fn a_session_opens_the_api_where_keys_are_needed_and_not_through_a_proxy() {
     let folder = tempfile::tempdir().unwrap();
-    let options = ServerOptions { api_keys: vec![ApiKey::from_key("sesame")], ..quick() };
+    let options = ServerOptions { api_keys: vec![ApiKey::from_key("sesame")].into(), ..quick() };
     let (server, channel) = with_channel(folder.path(), options).await;
     let with = bearer(&token_of(&exchange(&server, &code(&channel).await).await));
     let chat = chat_body("good", "");
@@ -159,7 +159,7 @@ async fn a_session_opens_the_api_where_keys_are_needed_and_not_through_a_proxy()
 
 #[tokio::test]
 async fn the_local_secret_counts_on_this_machine_alone_wherever_it_is_shown() {
-    let options = ServerOptions { api_keys: vec![ApiKey::from_key("sesame")], ..quick() };
+    let options = ServerOptions { api_keys: vec![ApiKey::from_key("sesame")].into(), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     let secret = bearer(SECRET);
     for line in ["GET /v1/models", "GET /metrics", "GET /exo/v1/cluster"] {
@@ -173,7 +173,7 @@ async fn the_local_secret_counts_on_this_machine_alone_wherever_it_is_shown() {
 #[tokio::test]
 async fn by_a_setting_a_key_looks_at_the_cluster_and_changes_nothing() {
     let keys = vec![ApiKey::from_key("sesame")];
-    let options = ServerOptions { api_keys: keys, keys_see_cluster: true, ..quick() };
+    let options = ServerOptions { api_keys: keys.into(), keys_see_cluster: true, ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     server.fake.view.send_modify(|view| {
         view.warnings.push(exo_api::WarningView { at_unix_s: 1, text: "of this node alone".into() });

@@ -162,7 +162,7 @@ async fn a_stream_ends_with_its_session_and_with_the_server() {
 #[tokio::test]
 async fn whoever_may_only_look_hears_nothing_of_who_asks_to_join() {
     let keys = vec![ApiKey::from_key("sesame")];
-    let options = ServerOptions { api_keys: keys, keys_see_cluster: true, ..quick() };
+    let options = ServerOptions { api_keys: keys.into(), keys_see_cluster: true, ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     warn(&server, "before");
     let asks = |id: &str| exo_api::AlertView { id: id.into(), rule: "join_waiting".into(), ..alert() };

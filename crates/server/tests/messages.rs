@@ -93,7 +93,7 @@ async fn errors_have_the_dialects_shape_on_every_way() {
 
 #[tokio::test]
 async fn the_key_may_come_in_the_dialects_header() {
-    let options = ServerOptions { api_keys: vec![ApiKey::from_key("k1")], ..quick() };
+    let options = ServerOptions { api_keys: vec![ApiKey::from_key("k1")].into(), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     let body = messages_body("good", "");
     let with = async |key: &str| {

@@ -107,7 +107,7 @@ async fn a_result_may_answer_a_call_that_is_kept() {
 #[tokio::test]
 async fn what_is_kept_is_for_who_asked() {
     let keys = vec![ApiKey::from_key("k1"), ApiKey::from_key("k2")];
-    let server = start_with("127.0.0.1:0", ServerOptions { api_keys: keys, ..quick() }).await;
+    let server = start_with("127.0.0.1:0", ServerOptions { api_keys: keys.into(), ..quick() }).await;
     let with = async |line: &str, key: &str, body: &str| {
         let key = format!("authorization: Bearer {key}");
         server.send(line, &["content-type: application/json", &key], body).await

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{self, SECRET, chat_body, quick, start, start_both, start_with};
-use exo_server::{ApiKey, ServeError, ServerOptions};
+use exo_server::{ApiKey, ApiKeys, ServeError, ServerOptions};
 use exo_types::Principal;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -214,10 +214,36 @@ async fn a_listener_that_others_reach_needs_a_key() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_taken_away_lets_nobody_in_and_the_last_one_opens_nothing() {
+    let key = |key, name: &str| (ApiKey::from_key(key), Some(name.to_owned()));
+    let keys = ApiKeys::default();
+    keys.replace(vec![key("sesame", "anna"), key("sesame2", "ben")]);
+    let server = start_with("127.0.0.1:0", ServerOptions { api_keys: keys.clone(), ..quick() }).await;
+    let models = async |key: &str| {
+        let header = format!("authorization: Bearer {key}");
+        server.send("GET /v1/models", &[&header], "").await.status
+    };
+    assert_eq!((models("sesame").await, models("sesame2").await), (200, 200));
+    let asked = ["authorization: Bearer sesame", JSON];
+    assert_eq!(server.send("POST /v1/chat/completions", &asked, &chat_body("good", "")).await.status, 200);
+    keys.replace(vec![key("sesame2", "ben"), key("sesame3", "carla")]);
+    assert_eq!((models("sesame").await, models("sesame2").await, models("sesame3").await), (401, 200, 200));
+    keys.replace(Vec::new());
+    assert_eq!(models("sesame2").await, 401);
+    assert_eq!(server.get("/v1/models").await.error(), "401 missing_api_key");
+    let recent = server.admin("GET /exo/v1/requests/recent", "").await;
+    assert!(
+        recent.body.contains("\"principal\":\"anna\""),
+        "whose request it was stays known: {}",
+        recent.body
+    );
+}
+
+#[tokio::test]
 async fn on_such_a_listener_the_api_opens_to_keys_only() {
     let keys =
         vec![ApiKey::from_key("other"), ApiKey::from_hash(&ApiKey::from_key("sesame").to_hash()).unwrap()];
-    let mut server = start_with("0.0.0.0:0", ServerOptions { api_keys: keys, ..quick() }).await;
+    let mut server = start_with("0.0.0.0:0", ServerOptions { api_keys: keys.into(), ..quick() }).await;
     server.address.set_ip("127.0.0.1".parse().unwrap());
     for path in ["/v1/models", "/v1/models/good"] {
         assert_eq!(server.get(path).await.error(), "401 missing_api_key");
@@ -441,7 +467,8 @@ const KEY: &str = "authorization: Bearer sesame\r\n";
 
 #[tokio::test]
 async fn connections_without_a_key_keep_no_key_holder_out() {
-    let options = ServerOptions { connections_max: 8, api_keys: vec![ApiKey::from_key("sesame")], ..quick() };
+    let options =
+        ServerOptions { connections_max: 8, api_keys: vec![ApiKey::from_key("sesame")].into(), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     let mut holder = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(ask(&mut holder, "/v1/models", KEY).await, "HTTP/1.1 200 OK");
@@ -471,7 +498,8 @@ async fn connections_without_a_key_keep_no_key_holder_out() {
 
 #[tokio::test]
 async fn a_wrong_key_keeps_no_seat() {
-    let options = ServerOptions { connections_max: 4, api_keys: vec![ApiKey::from_key("sesame")], ..quick() };
+    let options =
+        ServerOptions { connections_max: 4, api_keys: vec![ApiKey::from_key("sesame")].into(), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     let mut guesses = Vec::new();
     for _ in 0..8 {

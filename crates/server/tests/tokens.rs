@@ -47,7 +47,7 @@ async fn what_does_not_go_together_is_refused_by_name() {
 
 #[tokio::test]
 async fn questions_to_a_tokenizer_need_the_key_as_well() {
-    let options = ServerOptions { api_keys: vec![ApiKey::from_key("k")], ..quick() };
+    let options = ServerOptions { api_keys: vec![ApiKey::from_key("k")].into(), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     for path in ["/tokenize", "/detokenize", "/apply-template"] {
         assert_eq!(server.post(path, "{}").await.error(), "401 missing_api_key", "{path}");

@@ -1408,7 +1408,7 @@ export type MessagesRequest = {
   diagnostics?: unknown;
   /** extension; -2 to 2 */
   frequency_penalty?: unknown;
-  /** extension; token ids to -100 to 100, at most 1024 */
+  /** extension; token ids of the vocabulary to -100 to 100, at most 1024 */
   logit_bias?: unknown;
   /** must be there, at least 1; the context bounds it anyway */
   max_tokens: unknown;
@@ -2301,7 +2301,7 @@ export type RecentRequestView = {
   id: string;
   /** The model's name, as it was asked for. */
   model: string;
-  /** Who asked: "local", or the beginning of an API key's hash. */
+  /** Who asked: "local", the name of an API key, or the beginning of its hash where it has none. */
   principal: string;
   /** Tokens of its prompt; 0 where it ended before it was read. */
   prompt_tokens: number;
@@ -2430,7 +2430,7 @@ export type RequestView = {
   model: string;
   /** What it does. */
   phase: RequestPhase;
-  /** Who asked: "local", or the beginning of an API key's hash. */
+  /** Who asked: "local", the name of an API key, or the beginning of its hash where it has none. */
   principal: string;
   /** Tokens of its prompt. */
   prompt_tokens: number;
@@ -2558,7 +2558,7 @@ export type ResponsesRequest = {
   input: unknown;
   /** not those of `previous_response_id` */
   instructions?: unknown;
-  /** extension; token ids to -100 to 100, at most 1024 */
+  /** extension; token ids of the vocabulary to -100 to 100, at most 1024 */
   logit_bias?: unknown;
   /** an upper bound; the context bounds it anyway */
   max_output_tokens?: unknown;

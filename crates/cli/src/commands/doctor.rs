@@ -79,6 +79,7 @@ pub async fn run(config: &Config, args: &Doctor) -> anyhow::Result<ExitCode> {
     checks.extend(graphics::graphics(config).await);
     checks.push(node::running(config, running.as_ref()));
     checks.extend(network::ports(config, running.is_some()));
+    checks.extend(network::api_keys(config));
     checks.extend(network::multicast(config).await);
     checks.extend(network::peers(config).await);
     match &running {

@@ -1,5 +1,6 @@
 //! `exo config`: every setting, its value, and where that came from.
 
+use crate::api_keys;
 use crate::args::Json;
 use crate::config::{Config, default_file};
 use crate::ui;
@@ -10,7 +11,7 @@ pub fn run(config: &Config, json: Json) -> anyhow::Result<()> {
         let all: serde_json::Map<_, _> = config
             .entries()
             .map(|(key, value)| {
-                let entry = serde_json::json!({"value": shown(key.name, &value.text), "source": value.source.to_string()});
+                let entry = serde_json::json!({"value": shown(config, key.name, &value.text), "source": value.source.to_string()});
                 (key.name.to_owned(), entry)
             })
             .collect();
@@ -19,7 +20,7 @@ pub fn run(config: &Config, json: Json) -> anyhow::Result<()> {
     let rows = config
         .entries()
         .map(|(key, value)| {
-            let text = shown(key.name, &value.text);
+            let text = shown(config, key.name, &value.text);
             vec![key.name.to_owned(), text, value.source.to_string(), key.help.to_owned()]
         })
         .collect();
@@ -28,10 +29,10 @@ pub fn run(config: &Config, json: Json) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keys are secrets: only their number is shown.
-fn shown(name: &str, text: &str) -> String {
-    if name == "api_keys" && !text.is_empty() {
-        return format!("({} set)", text.split(',').count());
+/// Keys are secrets: only their number is shown, and whose they are.
+fn shown(config: &Config, name: &str, text: &str) -> String {
+    if name == "api_keys" && !config.api_keys().is_empty() {
+        return format!("({})", api_keys::summary(config.api_keys()));
     }
     text.to_owned()
 }

@@ -1,5 +1,7 @@
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 
 use anyhow::Context;
@@ -69,6 +71,11 @@ pub fn leave_no_core_file() {
     if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
         tracing::warn!(%error, "a crash may leave a core file, with prompts in it");
     }
+}
+
+/// Whether other users of this machine may read or change the file.
+pub fn is_open_to_others(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
 }
 
 /// Each connection is a file, and shells allow 1024 of them where the system allows far more.

@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::os::windows::io::AsHandle;
+use std::path::Path;
 use std::process::ExitStatus;
 
 /// Ctrl-C.
@@ -26,6 +27,11 @@ impl TerminalState {
     pub fn kept() -> Self {
         Self
     }
+}
+
+/// The folder of a user's configuration is that user's.
+pub fn is_open_to_others(_path: &Path) -> bool {
+    false
 }
 
 /// There is no such limit.

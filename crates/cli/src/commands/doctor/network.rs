@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use super::Check;
+use crate::api_keys;
 use crate::config::Config;
 
 /// How long a named peer has to take a connection.
@@ -33,11 +34,27 @@ fn api_port(config: &Config, in_use_by_us: bool) -> Check {
                 .next("end the program that has it, or give --api-listen another port");
         }
     };
-    if !address.ip().is_loopback() && config.list("api_keys").is_empty() {
+    if !address.ip().is_loopback() && config.api_keys().is_empty() {
         return Check::broken(NAME, format!("{address} is open to other machines and `api_keys` is not set"))
-            .next("set EXO_API_KEYS, or listen on 127.0.0.1");
+            .next("set `api_keys` in the configuration file, or EXO_API_KEYS, or listen on 127.0.0.1");
     }
     check
+}
+
+/// Whether the keys of the API are good ones, and kept where nobody else reads them.
+pub(super) fn api_keys(config: &Config) -> Vec<Check> {
+    const NAME: &str = "API keys";
+    if config.api_keys().is_empty() {
+        return Vec::new();
+    }
+    let weak: Vec<Check> = api_keys::weaknesses(config)
+        .into_iter()
+        .map(|weakness| Check::warning(NAME, weakness.found).next(weakness.next))
+        .collect();
+    match weak.is_empty() {
+        true => vec![Check::ok(NAME, api_keys::summary(config.api_keys()))],
+        false => weak,
+    }
 }
 
 fn cluster_port(config: &Config, in_use_by_us: bool) -> Check {

@@ -108,7 +108,10 @@ fn default_path() -> PathBuf {
 
 /// What this machine could tell of its owner.
 fn names_of_this_machine(config: &Config, known: &mut Known) {
-    config.list("api_keys").iter().for_each(|key| known.secret(key));
+    config.api_keys().iter().for_each(|key| {
+        known.secret(&key.key);
+        key.name.iter().for_each(|name| known.add(name, "user"));
+    });
     for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "EXO_JOIN_TOKEN"] {
         std::env::var(name).iter().for_each(|token| known.secret(token));
     }
