@@ -548,6 +548,8 @@ pub enum RequestPart {
     Effort,
     /// Log-probabilities.
     Logprobs,
+    /// What is added to the scores of tokens.
+    LogitBias,
     /// How rows become one vector.
     Pooling,
     /// How long vectors are.
@@ -596,13 +598,18 @@ pub enum GenerateError {
         /// Tokens of keys and values over all sequences; as many as the context where that bounds it.
         cache_tokens: u64,
     },
-    /// No memory for reading the prompt.
-    #[error("the prompt has {bytes} bytes of text; this machine's memory is enough for {bytes_max}")]
+    /// So much text that its tokens are not counted.
+    #[error(
+        "the prompt has {bytes} bytes of text, and the model's context holds {context_tokens} tokens including the answer: shorten the \
+         prompt; of more than {bytes_max} bytes this node counts no tokens"
+    )]
     PromptTooLarge {
         /// Bytes of its text.
         bytes: usize,
-        /// Bytes that this machine's memory is enough for.
+        /// Bytes that this node reads.
         bytes_max: usize,
+        /// Tokens of the context.
+        context_tokens: u64,
     },
     /// The chat template refused, looped or produced too much.
     #[error("the model's chat template failed on these messages: {message}")]

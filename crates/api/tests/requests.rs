@@ -76,6 +76,7 @@ fn a_chat_parameter_is_honoured_or_refused_by_name() {
         r#"{"stop": 3}"#,
         r#"{"stop": ["a", "b"]}"#,
         r#"{"stream": "true"}"#,
+        r#"{"stream_options": {"include_usage": true}}"#,
         r#"{"stream_options": {"include_usage": true, "x": 1}}"#,
         r#"{"stream_options": {"include_obfuscation": true}}"#,
         r#"{"max_tokens": 0}"#,

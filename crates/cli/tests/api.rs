@@ -23,6 +23,38 @@ fn a_chat_and_a_completion_are_answered_and_the_model_is_placed_by_the_way() {
 }
 
 #[test]
+fn what_would_do_nothing_or_cannot_be_is_refused_with_what_is_wrong() {
+    let node = Node::alone();
+    let refused = |path: &str, body: String| {
+        let answer = node.call("POST", path, Some(body));
+        assert_eq!(answer.status, 400, "{path}: {}", answer.body);
+        answer.json()["error"].clone()
+    };
+    let chat = |more: &str| {
+        let body =
+            format!(r#"{{"model": "demo", "messages": [{{"role": "user", "content": "Hi"}}], {more}}}"#);
+        refused("/v1/chat/completions", body)
+    };
+    let completion =
+        |more: &str| refused("/v1/completions", format!(r#"{{"model": "demo", "prompt": "Hi", {more}}}"#));
+    for ask in [&chat as &dyn Fn(&str) -> serde_json::Value, &completion] {
+        let error = ask(r#""logit_bias": {"1": 1, "999999": 1}"#);
+        let message = error["message"].as_str().unwrap();
+        assert_eq!(error["param"], "logit_bias", "{error}");
+        assert!(message.contains("999999") && message.contains("vocabulary has"), "{message}");
+        let error = ask(r#""stream_options": {"include_usage": true}"#);
+        assert_eq!((&error["param"], &error["code"]), (&json!("stream_options"), &json!("invalid_value")));
+        let number = ask(r#""temperature": 1e400"#);
+        assert!(!number.to_string().contains("string"), "{number}");
+    }
+    let long = json!({"model": "demo", "messages": [{"role": "user", "content": "a ".repeat(3_000_000)}]});
+    let error = refused("/v1/chat/completions", long.to_string());
+    let message = error["message"].as_str().unwrap();
+    assert_eq!(error["code"], "context_length_exceeded");
+    assert!(message.contains("the model's context holds") && !message.contains("memory"), "{message}");
+}
+
+#[test]
 fn what_an_earlier_request_began_with_is_not_computed_again() {
     let node = Node::alone();
     let ask = |prompt: &str| {

@@ -312,7 +312,9 @@ fn a_code_lets_a_used_node_in_with_the_window_shut_and_a_wrong_one_does_not() {
     assert!(stdout(&joined).contains("joined the cluster of inviter"), "{}", stdout(&joined));
     wait_for("one cluster", SOON, || (inviter.sees().len() == 2 && joiner.sees().len() == 2).then_some(()));
     let again = joiner.exo(&["join", &code]);
-    assert!(stderr(&again).contains("exo leave"), "{}", stderr(&again));
+    assert!(stderr(&again).contains("exo leave"), "digits do not say whose they are: {}", stderr(&again));
+    let again = joiner.exo(&["join", &code, "--peer", &peer]);
+    assert!(again.status.success() && stdout(&again).contains("already"), "{}", stderr(&again));
 }
 
 #[test]

@@ -277,7 +277,7 @@ fn parse<T>(bytes: &[u8], take: fn(Value, &str) -> Result<T, ApiError>) -> Resul
             // JSON has it, and leaves it to whoever reads how large a number may be.
             Some(place) => bad(
                 "number_out_of_range",
-                format!("the number{place} is larger than exo reads (1.8e308): send it as a string"),
+                format!("the number{place} is larger than any that exo reads: send one up to 1.7e308"),
             ),
             None => bad("invalid_json", format!("the body is not valid JSON: {reason}")),
         }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
-    VARY, X_FRAME_OPTIONS,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
+    REFERRER_POLICY, VARY, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::response::{IntoResponse, Response};
@@ -45,7 +45,10 @@ pub async fn page(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Res
     let bundled = file(app.options.dashboard, "index.html", &headers);
     let (mut response, policy) = match bundled {
         Some(page) => (page, PAGE_POLICY),
-        None => (typed("html", include_bytes!("landing.html").as_slice().into()), LANDING_POLICY),
+        None => {
+            let text = landing(&headers, app.options.api_keys.are_needed());
+            (typed("html", text.into_bytes().into()), LANDING_POLICY)
+        }
     };
     let head = response.headers_mut();
     head.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
@@ -55,6 +58,17 @@ pub async fn page(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Res
     // What is on the disk next time may be another one.
     head.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+/// The page by hand, for the address that it was opened at.
+fn landing(headers: &HeaderMap, needs_key: bool) -> String {
+    const KEY: &str = "\n  -H \"Authorization: Bearer $EXO_API_KEY\" \\";
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    // The guard has looked at it; what stands in a page by hand has no sign that means something there.
+    let is_plain = |host: &&str| host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:[]".contains(&b));
+    let address = host.filter(is_plain).unwrap_or("localhost:52415");
+    let text = include_str!("landing.html").replace("{{address}}", address);
+    text.replace("{{key}}", if needs_key { KEY } else { "" })
 }
 
 /// `GET /landing.css`: of the page by hand.

@@ -312,7 +312,7 @@ mod tests {
             of(GenerateError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() }),
             of(GenerateError::LoadFailed { model: model(), reason: text() }),
             of(GenerateError::PromptTooLong { prompt_tokens: 9, context_tokens: 8, cache_tokens: 32 }),
-            of(GenerateError::PromptTooLarge { bytes: 9, bytes_max: 8 }),
+            of(GenerateError::PromptTooLarge { bytes: 9, bytes_max: 8, context_tokens: 4 }),
             of(GenerateError::TemplateFailed { message: text() }),
             of(GenerateError::Invalid { part: RequestPart::Tools, message: text() }),
             of(GenerateError::QueueFull { model: model(), waiting: 3, retry_after_s: 4 }),

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 
 use crate::common::{Server, quick, start_with};
-use exo_server::ServerOptions;
+use exo_server::{ApiKey, ServerOptions};
 
 /// A bundle of a few files.
 fn bundle(name: &str) -> Option<Cow<'static, [u8]>> {
@@ -119,11 +119,26 @@ async fn nothing_but_the_bundle_is_served_and_no_other_path_is_the_page() {
 }
 
 #[tokio::test]
+async fn where_keys_are_needed_the_page_by_hand_shows_a_line_with_one() {
+    let api_keys = vec![ApiKey::from_key("sesame")].into();
+    let server = start_with("127.0.0.1:0", ServerOptions { dashboard: |_| None, api_keys, ..quick() }).await;
+    let page = server.get("/").await;
+    assert_eq!(page.status, 200, "it holds no secret");
+    assert!(
+        page.body.contains("-H \"Authorization: Bearer $EXO_API_KEY\" \\\n  -H 'Content-Type"),
+        "{}",
+        page.body
+    );
+}
+
+#[tokio::test]
 async fn without_a_bundle_one_page_says_how_to_get_it() {
     let server = with(|_| None).await;
     let page = server.get("/").await;
     assert_eq!(page.status, 200);
     assert!(page.body.contains("cargo xtask web") && page.body.contains("/v1/models"));
+    assert!(page.body.contains(&format!("curl http://{}/v1/", server.address)), "{}", page.body);
+    assert!(!page.body.contains("Bearer") && !page.body.contains("{{"), "{}", page.body);
     let policy = page.header("content-security-policy").unwrap();
     assert!(
         policy.starts_with("default-src 'none'; style-src 'self'") && !policy.contains("unsafe"),

@@ -169,6 +169,7 @@ pub fn part_name(part: RequestPart) -> String {
         | RequestPart::Dimensions => "messages".to_owned(),
         RequestPart::Format | RequestPart::Regex | RequestPart::Lark => "output_config.format".to_owned(),
         RequestPart::Schema => "output_config.format.schema".to_owned(),
+        RequestPart::LogitBias => "logit_bias".to_owned(),
         RequestPart::Tools => "tools".to_owned(),
         RequestPart::ToolSchema(i) => format!("tools[{i}].input_schema"),
         RequestPart::Thinking => "thinking".to_owned(),

@@ -174,6 +174,7 @@ pub fn part_name(part: RequestPart, is_chat: bool) -> String {
         RequestPart::ToolSchema(i) => format!("tools[{i}].function.parameters"),
         RequestPart::Thinking | RequestPart::Effort => "think".to_owned(),
         RequestPart::Logprobs => "logprobs".to_owned(),
+        RequestPart::LogitBias => "logit_bias".to_owned(),
         RequestPart::Pooling => "pooling".to_owned(),
         RequestPart::Dimensions => "dimensions".to_owned(),
     }

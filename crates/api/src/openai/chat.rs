@@ -173,6 +173,7 @@ pub fn part_name(part: RequestPart) -> String {
         RequestPart::ToolSchema(i) => format!("tools[{i}].function.parameters"),
         RequestPart::Thinking | RequestPart::Effort => "reasoning_effort".to_owned(),
         RequestPart::Logprobs => "logprobs".to_owned(),
+        RequestPart::LogitBias => "logit_bias".to_owned(),
         RequestPart::Pooling | RequestPart::Dimensions => "messages".to_owned(),
     }
 }

@@ -46,14 +46,20 @@ pub struct StreamOptions {
 impl CommonFields {
     /// Reads them out of the body.
     pub fn take(fields: &mut Fields) -> Result<Self, BadParam> {
-        Ok(Self {
+        let common = Self {
             sampling: SamplingFields::take(fields)?,
             n: fields.take("n", "a whole number between 1 and 16")?,
             stop: fields.take_value("stop"),
             stream: fields.take("stream", "true or false")?,
             stream_options: take_stream_options(fields)?,
             ignore_eos: fields.take("ignore_eos", "true or false")?,
-        })
+        };
+        if common.includes_usage() && !common.streams() {
+            let message =
+                "`stream_options` is for answers that stream: send `stream: true` with it, or leave it out";
+            return Err(BadParam::invalid("stream_options", message));
+        }
+        Ok(common)
     }
 
     /// Whether to stream.

@@ -121,6 +121,7 @@ pub fn part_name(part: RequestPart) -> String {
     match part {
         RequestPart::Model => "model".to_owned(),
         RequestPart::Logprobs => "logprobs".to_owned(),
+        RequestPart::LogitBias => "logit_bias".to_owned(),
         RequestPart::Suffix => "suffix".to_owned(),
         _ => "prompt".to_owned(),
     }

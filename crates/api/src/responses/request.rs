@@ -214,6 +214,7 @@ pub fn part_name(part: RequestPart) -> String {
         RequestPart::ToolSchema(i) => format!("tools[{i}].parameters"),
         RequestPart::Thinking | RequestPart::Effort => "reasoning.effort".to_owned(),
         RequestPart::Logprobs => "include".to_owned(),
+        RequestPart::LogitBias => "logit_bias".to_owned(),
         RequestPart::Pooling | RequestPart::Dimensions => "input".to_owned(),
     }
 }

@@ -24,7 +24,7 @@ const MESSAGES_FIELDS: &[Field] = &[
     field("repetition_penalty", Honoured, "extension; 0.01 to 10"),
     field("presence_penalty", Honoured, "extension; -2 to 2"),
     field("frequency_penalty", Honoured, "extension; -2 to 2"),
-    field("logit_bias", Honoured, "extension; token ids to -100 to 100, at most 1024"),
+    field("logit_bias", Honoured, "extension; token ids of the vocabulary to -100 to 100, at most 1024"),
     field("seed", Honoured, "extension; the same seed, prompt and parameters give the same text"),
     field("metadata", Hint, ""),
     field("service_tier", Refused(&[r#""auto""#, r#""standard_only""#]), "there is one"),

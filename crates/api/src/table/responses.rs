@@ -106,7 +106,7 @@ const RESPONSES_FIELDS: &[Field] = &[
     field("repetition_penalty", Honoured, "extension; 0.01 to 10"),
     field("presence_penalty", Honoured, "extension; -2 to 2"),
     field("frequency_penalty", Honoured, "extension; -2 to 2"),
-    field("logit_bias", Honoured, "extension; token ids to -100 to 100, at most 1024"),
+    field("logit_bias", Honoured, "extension; token ids of the vocabulary to -100 to 100, at most 1024"),
     field("seed", Honoured, "extension; the same seed, prompt and parameters give the same text"),
     field("top_logprobs", Honoured, "0 to 20; of the raw logits"),
     field(

@@ -68,6 +68,10 @@ fn link(invite: &InviteView) -> String {
 pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
     let client = running(config).await?;
     let request = request(code, &config.list("peers")).await?;
+    if let Some(name) = member_already(&client, &request).await? {
+        ui::line(format!("this node is a member of the cluster of {name} already"));
+        return Ok(());
+    }
     let spinner = ui::spinner();
     spinner.set_message("asking the nodes nearby, or those of --peer, with the code");
     let joined: JoinedView = client.post("/exo/v1/join", &request).await?;
@@ -75,6 +79,17 @@ pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
     ui::line(format!("joined the cluster of {}", joined.name));
     ui::line(format!("both machines show these words: {}", joined.check_words));
     Ok(())
+}
+
+/// What the node that is to be joined is called, where that is a member of the same cluster: a script that
+/// joins may run twice.
+async fn member_already(client: &Client, request: &JoinRequest) -> anyhow::Result<Option<String>> {
+    let Some(id) = &request.node else { return Ok(None) };
+    let view: ClusterView = client.get("/exo/v1/cluster").await?;
+    // A node that was removed sees its former cluster, and not itself.
+    let is_member = view.nodes.iter().any(|node| node.is_self);
+    let other = view.nodes.into_iter().find(|node| node.id == *id);
+    Ok(other.filter(|_| is_member).map(|node| node.name))
 }
 
 /// Joins with the token in the environment, if there is one: for a node without a terminal.

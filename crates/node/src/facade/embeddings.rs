@@ -61,7 +61,7 @@ impl NodeFacade {
             (pooling(&open, request.pooling)?, dimensions(&open, request.dimensions)?);
         let inputs = std::mem::take(&mut request.inputs);
         let text_bytes = inputs.iter().map(text_bytes).sum();
-        check_prompt_text(text_bytes, self.prompt_bytes_max)?;
+        check_prompt_text(text_bytes, self.prompt_bytes_max, limits.context_tokens)?;
         let (model, truncates) = (open.clone(), request.truncates);
         let tokenise = move || tokenise(&model, inputs, limits, truncates);
         let (texts, truncated_tokens) = self.in_turn(text_bytes, tokenise).await?;

@@ -37,7 +37,7 @@ impl NodeFacade {
             TokensQuestion::Decode(tokens) => (0, size_of_val(tokens.as_slice())),
             TokensQuestion::Capabilities => (0, 0),
         };
-        check_prompt_text(text_bytes, text_bytes_max)?;
+        check_prompt_text(text_bytes, text_bytes_max, limits.context_tokens)?;
         self.in_turn(bytes, move || tokens::answer(&open, request, limits.context_tokens, text_bytes_max))
             .await
     }
@@ -95,11 +95,15 @@ pub(super) fn text_bytes(request: &GenerateRequest) -> usize {
     request.prompts.iter().map(bytes).sum()
 }
 
-pub(super) fn check_prompt_text(bytes: usize, bytes_max: usize) -> Result<(), GenerateError> {
+pub(super) fn check_prompt_text(
+    bytes: usize,
+    bytes_max: usize,
+    context_tokens: u32,
+) -> Result<(), GenerateError> {
     if bytes <= bytes_max {
         return Ok(());
     }
-    Err(GenerateError::PromptTooLarge { bytes, bytes_max })
+    Err(GenerateError::PromptTooLarge { bytes, bytes_max, context_tokens: context_tokens.into() })
 }
 
 /// The text that a template may show: of messages, their thoughts and calls, and of tools.

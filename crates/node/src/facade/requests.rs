@@ -1,6 +1,7 @@
 //! From a request to what runs: the model, its limits, the prompt as tokens, and the sequences that the
 //! machine is given.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -54,6 +55,7 @@ impl NodeFacade {
         let model = resolved.id;
         let backup = request.resumable.as_mut().map(|resumable| backup(name, model, answers, resumable));
         check_resumed(&request, model, open.model.config.vocab)?;
+        check_bias(&request.sampling.logit_bias, open.model.config.vocab)?;
         let (request, prepared) = self.prepare(request, open.clone(), context_tokens).await?;
         let longest = prepared.prompts.iter().map(|prompt| prompt.tokens.len()).max();
         let prompt_tokens = longest.unwrap_or(0) as u64;
@@ -137,7 +139,7 @@ impl NodeFacade {
         open: Arc<OpenModel>,
         context_tokens: u32,
     ) -> Result<(GenerateRequest, Prepared), GenerateError> {
-        check_prompt_text(text_bytes(&request), self.prompt_bytes_max)?;
+        check_prompt_text(text_bytes(&request), self.prompt_bytes_max, context_tokens)?;
         let bytes = prompt_bytes(&request);
         let prepare = move || {
             let prepared = prepare(&open, &mut request, context_tokens)?;
@@ -175,6 +177,19 @@ fn check_resumed(request: &GenerateRequest, model: ModelId, vocab: u32) -> Resul
         None => Ok(()),
         Some(token) => {
             wrong(format!("the copy of the answer has token {}, the vocabulary {vocab} tokens", token.token))
+        }
+    }
+}
+
+/// A bias of a token that there is not would do nothing.
+fn check_bias(bias: &BTreeMap<u32, f32>, vocab: u32) -> Result<(), GenerateError> {
+    match bias.keys().next_back().filter(|token| **token >= vocab) {
+        None => Ok(()),
+        Some(token) => {
+            let last = vocab.saturating_sub(1);
+            let message =
+                format!("there is no token {token}: the model's vocabulary has {vocab} tokens, 0 to {last}");
+            Err(GenerateError::Invalid { part: RequestPart::LogitBias, message })
         }
     }
 }
