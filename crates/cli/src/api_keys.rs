@@ -112,7 +112,7 @@ pub async fn follow(path: Option<PathBuf>, keys: ApiKeys, mut current: Vec<Named
 
 fn read(text: &str, path: &Path) -> anyhow::Result<Vec<NamedKey>> {
     let keys = config::parse_file(text, path)?.api_keys;
-    check(&keys, &Source::File(path.to_owned()))?;
+    check(&keys, Source::File(path.to_owned()))?;
     Ok(keys)
 }
 
