@@ -32,7 +32,8 @@ const MEMORY_PART: u64 = 4;
 /// The last cache where nothing names it, and that of cards: what the largest for desktops have (AMD X3D
 /// 128 MiB, Apple Ultra 96; Radeon RX 6900 128, GeForce RTX 5090 96).
 const CACHE_BYTES_USUAL: u64 = 128 << 20;
-/// After which no further matrix is made: with the two windows it is most of the second that a start may take.
+/// After which no further matrix is made: with the two windows it is most of the second that a start may
+/// take.
 const MAKING_MAX: Duration = Duration::from_millis(400);
 /// Rows of a prefill chunk.
 const TOKENS: usize = 64;
