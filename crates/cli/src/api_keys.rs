@@ -141,14 +141,7 @@ async fn text_of(path: PathBuf) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn named(keys: &[(&str, &str)]) -> Vec<NamedKey> {
-        let key = |(name, key): &(&str, &str)| NamedKey {
-            name: (!name.is_empty()).then(|| (*name).to_owned()),
-            key: (*key).to_owned(),
-        };
-        keys.iter().map(key).collect()
-    }
+    use crate::named_keys::tests::named;
 
     #[test]
     fn a_file_that_is_wrong_is_named_with_the_line() {

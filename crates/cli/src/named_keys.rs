@@ -66,10 +66,10 @@ pub fn check(keys: &[NamedKey], from: impl Display) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn named(keys: &[(&str, &str)]) -> Vec<NamedKey> {
+    pub fn named(keys: &[(&str, &str)]) -> Vec<NamedKey> {
         let key = |(name, key): &(&str, &str)| NamedKey {
             name: (!name.is_empty()).then(|| (*name).to_owned()),
             key: (*key).to_owned(),
