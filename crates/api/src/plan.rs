@@ -70,10 +70,28 @@ pub struct PlanView {
     pub lower_bound_ms: f64,
     /// How much better another plan may be at most, in per cent of this one.
     pub gap_percent: f64,
+    /// The same in words.
+    #[serde(default)]
+    pub verdict: String,
+    /// A plan that is faster once it serves, and was not taken for what it fetches first; `null` where there
+    /// is none. `exo replan` loads it while this one serves.
+    #[serde(default)]
+    pub faster: Option<FasterPlanView>,
     /// Every device, with its reason.
     pub devices: Vec<PlanDeviceView>,
     /// The whole model on one device, for each that can hold it: fastest first.
     pub alone: Vec<AloneView>,
+}
+
+/// What speaks for a plan that was not taken, and what against it.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FasterPlanView {
+    /// What the objective counts for it, in milliseconds.
+    pub objective_ms: f64,
+    /// Bytes of the file that nodes without it would fetch first, at least.
+    pub fetch_bytes: u64,
+    /// How long that would take at least, in milliseconds.
+    pub fetch_ms: f64,
 }
 
 /// One stage of a plan.

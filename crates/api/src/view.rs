@@ -973,6 +973,9 @@ pub struct PredictionView {
     pub fetch_bytes: u64,
     /// How long that takes at least, in milliseconds.
     pub fetch_ms: f64,
+    /// Whether a link that it goes over is not measured yet: then that time is a guess.
+    #[serde(default)]
+    pub is_fetch_estimated: bool,
     /// Tokens per second of one stream as they were predicted before the steps of its devices corrected that;
     /// `null` where they have not.
     #[serde(default)]

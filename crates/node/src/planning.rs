@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_api::plan::{
-    AloneView, PlanDeviceView, PlanObjective, PlanQuery, PlanRateView, PlanStageView, PlanView, ScoresView,
+    AloneView, FasterPlanView, PlanDeviceView, PlanObjective, PlanQuery, PlanRateView, PlanStageView,
+    PlanView, ScoresView,
 };
 use exo_api::{
     ClusterView, InstanceView, LinkView, NodeStatus, PlaceRequest, ReplanDecision, ReplanStageView,
@@ -427,6 +428,12 @@ fn plan_view(model: &str, request: &PlanRequest, plan: &Plan) -> PlanView {
         objective_ms: ms(plan.proof.objective_ns),
         lower_bound_ms: ms(plan.proof.lower_bound_ns),
         gap_percent: plan.proof.gap_per_mille() as f64 / 10.0,
+        verdict: plan.verdict(),
+        faster: plan.faster.map(|faster| FasterPlanView {
+            objective_ms: ms(faster.objective_ns),
+            fetch_bytes: faster.fetch_bytes,
+            fetch_ms: ms(faster.fetch_ns),
+        }),
         devices: devices(request, plan),
         alone: alone(request),
     }

@@ -272,8 +272,8 @@ impl<'a> Costs<'a> {
         if from == to { LOCAL_HOP_NS } else { HOP_NS + self.links.link(from, to).0 / 2 }
     }
 
-    /// How many bytes of the file the nodes without it fetch at least, and how long that takes at least.
-    fn fetch(&self, layout: &Layout) -> (u64, u64) {
+    /// What the nodes without the file fetch of it at least.
+    pub(crate) fn fetch(&self, layout: &Layout) -> Fetch {
         let PlanRequest { holders, parts, shape, devices, .. } = self.request;
         let mut missing: BTreeMap<NodeId, u64> = BTreeMap::new();
         for &(device, range) in layout.iter().filter(|(device, _)| !holders.contains(&devices[*device].node))
@@ -286,15 +286,55 @@ impl<'a> Costs<'a> {
             missing.entry(*node).and_modify(|missing| *missing = missing.saturating_sub(*bytes));
         }
         if holders.is_empty() {
-            return (0, 0);
+            return Fetch::default();
         }
-        let fetch_ns = |(&node, &bytes): (&NodeId, &u64)| {
-            let to = self.links.at(node)?;
-            let rates = holders.iter().filter_map(|&from| Some(self.links.link(self.links.at(from)?, to).1));
-            Some(per_s(bytes.into(), 1, rates.max()?))
+        let one = |(&node, &bytes): (&NodeId, &u64)| {
+            let (rate, is_measured) = self.fetch_rate(node)?;
+            Some(Fetch { bytes, ns: per_s(bytes.into(), 1, rate), is_estimated: bytes > 0 && !is_measured })
         };
-        let slowest_ns = missing.iter().filter_map(fetch_ns).max().unwrap_or(0);
-        (missing.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)), slowest_ns)
+        let all = missing.iter().filter_map(one);
+        all.fold(Fetch::default(), |sum, one| Fetch {
+            bytes: sum.bytes.saturating_add(one.bytes),
+            ns: sum.ns.max(one.ns),
+            is_estimated: sum.is_estimated || one.is_estimated,
+        })
+    }
+
+    /// Bytes per second from the nearest node that has the file, and whether that is measured.
+    fn fetch_rate(&self, node: NodeId) -> Option<(u64, bool)> {
+        let to = self.links.at(node)?;
+        let from = self.request.holders.iter().filter_map(|&holder| self.links.at(holder));
+        from.map(|from| (self.links.link(from, to).1, self.links.is_rate_measured(from, to))).max()
+    }
+
+    /// What fetching a layer adds to a request, where its search counts that; with the first the embedding.
+    pub(crate) fn fetch_layer_ns(&self, device: usize, layer: usize) -> u64 {
+        let shape = &self.request.shape;
+        let embedding_bytes = if layer == 0 { shape.embedding_bytes } else { 0 };
+        self.fetch_ns(device, shape.layers[layer].weight_bytes.saturating_add(embedding_bytes))
+    }
+
+    /// The same for the head.
+    pub(crate) fn fetch_head_ns(&self, device: usize) -> u64 {
+        self.fetch_ns(device, self.request.shape.head_bytes)
+    }
+
+    /// What fetching so many bytes of the file adds to a request.
+    fn fetch_ns(&self, device: usize, bytes: u64) -> u64 {
+        let PlanRequest { holders, parts, shape, devices, fetch_answers, .. } = self.request;
+        let node = devices[device].node;
+        let Some(answers) = fetch_answers.filter(|_| !holders.is_empty() && !holders.contains(&node)) else {
+            return 0;
+        };
+        let Some((rate, _)) = self.fetch_rate(node) else { return 0 };
+        let whole = shape.shard_weight_bytes(&Shard::pipeline(
+            LayerRange::new(0, shape.layer_count()),
+            shape.layer_count(),
+        ));
+        let here = parts.iter().find(|(with, _)| *with == node).map_or(0, |(_, bytes)| *bytes);
+        // Which layers a part is of is not known: each is there as much as all are.
+        let missing = u128::from(bytes) * u128::from(whole.saturating_sub(here)) / u128::from(whole.max(1));
+        per_s(missing, 1, rate) / u64::from(answers.max(1))
     }
 }
 
@@ -339,6 +379,15 @@ fn per_s(count: u128, each: u64, rate: u64) -> u64 {
     ns.min(NS_MAX.into()) as u64
 }
 
+/// What a placement fetches before its first answer, at least.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Fetch {
+    pub(crate) bytes: u64,
+    pub(crate) ns: u64,
+    /// A link that it goes over is not measured.
+    pub(crate) is_estimated: bool,
+}
+
 /// Round trip and bytes per second from every node to every other: measured in this direction, else in the
 /// other, else estimated.
 struct Links {
@@ -346,6 +395,8 @@ struct Links {
     nodes: Vec<NodeId>,
     /// By the nodes' positions, a row for each that sends.
     each: Vec<(u64, u64)>,
+    /// Whether its rate is measured.
+    is_rate_measured: Vec<bool>,
 }
 
 impl Links {
@@ -355,6 +406,7 @@ impl Links {
         nodes.sort_unstable();
         nodes.dedup();
         let mut measured: Vec<Option<(u64, u64)>> = vec![None; nodes.len() * nodes.len()];
+        let mut is_rate_measured = vec![false; measured.len()];
         let known = |figure: Option<Figure>| figure.and_then(Figure::plausible);
         for link in &request.links {
             let (Ok(from), Ok(to)) = (nodes.binary_search(&link.from), nodes.binary_search(&link.to)) else {
@@ -363,12 +415,19 @@ impl Links {
             let rtt = case.time(known(link.rtt_s).unwrap_or(RTT_ESTIMATED));
             let rate = case.rate(known(link.bytes_per_s).unwrap_or(LINK_RATE_ESTIMATED));
             measured[from * nodes.len() + to] = Some((rtt, rate));
+            is_rate_measured[from * nodes.len() + to] = known(link.bytes_per_s).is_some();
         }
         let unmeasured = (case.time(RTT_ESTIMATED), case.rate(LINK_RATE_ESTIMATED));
         let one = |from: usize, to: usize| measured[from * nodes.len() + to];
         let pairs = (0..nodes.len()).flat_map(|from| (0..nodes.len()).map(move |to| (from, to)));
         let each = pairs.map(|(from, to)| one(from, to).or_else(|| one(to, from)).unwrap_or(unmeasured));
-        Self { each: each.collect(), nodes }
+        Self { each: each.collect(), is_rate_measured, nodes }
+    }
+
+    /// Whether [`Links::link`] has its rate from a measurement, in this direction or the other.
+    fn is_rate_measured(&self, from: usize, to: usize) -> bool {
+        let nodes = self.nodes.len();
+        self.is_rate_measured[from * nodes + to] || self.is_rate_measured[to * nodes + from]
     }
 
     fn at(&self, node: NodeId) -> Option<usize> {
@@ -535,7 +594,7 @@ pub(crate) fn predict(request: &PlanRequest, layout: &Layout) -> Prediction {
     let costs = Costs::of(request, Case::Expected);
     let expected = costs.times(layout);
     let range = |of: fn(&Times) -> u64| Range { low: of(&fast), expected: of(&expected), high: of(&slow) };
-    let (fetch_bytes, fetch_ns) = costs.fetch(layout);
+    let fetch = costs.fetch(layout);
     Prediction {
         prompt_tokens: costs.prompt() as u32, // at most the workload's
         ttft_ns: range(|t| t.ttft_ns),
@@ -543,7 +602,8 @@ pub(crate) fn predict(request: &PlanRequest, layout: &Layout) -> Prediction {
         hop_ns: range(|t| t.hop_ns),
         round_ns: range(|t| t.round_ns),
         streams: request.workload.streams.max(1),
-        fetch_bytes,
-        fetch_ns,
+        fetch_bytes: fetch.bytes,
+        fetch_ns: fetch.ns,
+        is_fetch_estimated: fetch.is_estimated,
     }
 }

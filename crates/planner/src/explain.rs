@@ -2,14 +2,14 @@
 
 use exo_types::{LayerRange, MemoryDomain, Shard, SupportClass, size};
 
-use crate::cost::{Costs, Times};
+use crate::cost::{Costs, Fetch, Times};
 use crate::errors::Remedy;
 use crate::fit::fits;
 use crate::memory::{Held, Sizes};
 use crate::ratios::TypeRatios;
 use crate::{
     DeviceMemory, DeviceReason, Objective, Pin, PinLayers, PlanDevice, PlanError, PlanRequest, ShardMemory,
-    domains,
+    domains, fetching,
 };
 
 /// Up to so many usable devices each is explained by a search with or without it.
@@ -85,6 +85,8 @@ enum Otherwise {
     Plan {
         objective_ns: u64,
         times: Times,
+        /// What it fetches first.
+        fetch: Fetch,
         /// Nothing is better, or the search for it was cut short.
         is_proven: bool,
     },
@@ -116,11 +118,12 @@ impl Explained<'_> {
         if others.is_empty() {
             return Otherwise::Impossible { why: "there is no device".to_owned() };
         }
-        match domains::best(&asked, sizes, &others) {
+        match fetching::best(&asked, sizes, &others).map(|weighed| weighed.outcome) {
             Some(found) => Otherwise::Plan {
                 objective_ns: found.objective_ns,
                 is_proven: found.lower_bound_ns >= found.objective_ns,
                 times: self.costs.times(&found.layout),
+                fetch: self.costs.fetch(&found.layout),
             },
             None => Otherwise::Impossible { why: why_none(&asked, others.len()) },
         }
@@ -202,10 +205,15 @@ fn left_out(
         return format!("no layer: the smallest needs {}, {} are free", size(least), size(free));
     }
     match other {
-        Otherwise::Plan { objective_ns, times, is_proven } => {
+        Otherwise::Plan { objective_ns, times, fetch, is_proven } => {
             let ours = plan.costs.times(plan.layout);
             let change = change((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
-            format!("no layer: adding it {change}; {}", plan.instead(request, *objective_ns, *is_proven))
+            let instead = plan.instead(request, *objective_ns, *is_proven);
+            let first = match fetch.ns > plan.costs.fetch(plan.layout).ns {
+                true => format!(", and {} are fetched first, {} at least", size(fetch.bytes), time(fetch.ns)),
+                false => String::new(),
+            };
+            format!("no layer: adding it {change}; {instead}{first}")
         }
         Otherwise::Impossible { .. } => "no layer: no plan with it was found".to_owned(),
         Otherwise::NotAsked => "no layer: the plan is made without it".to_owned(),

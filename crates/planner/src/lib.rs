@@ -26,6 +26,7 @@ mod disk;
 mod domains;
 mod errors;
 mod explain;
+mod fetching;
 mod fit;
 mod inputs;
 mod labels;
@@ -39,7 +40,7 @@ mod score;
 mod search;
 mod validate;
 
-use exo_types::{LayerRange, Shard, Stage};
+use exo_types::{LayerRange, Shard, Stage, size};
 
 pub use cost::{ExpectedStep, Phase, StageTimes, chunk_tokens};
 pub use domains::{memory_free_bytes, oversubscribed};
@@ -50,8 +51,8 @@ pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
 pub use memory::{CHUNK_TOKENS, workspace_bytes};
 pub use ratios::rates_of;
 pub use request::{
-    DeviceReason, DeviceScore, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, Proof, Range,
-    ShardMemory, WORK_MAX, Workload, rate, rtt,
+    DeviceReason, DeviceScore, FasterPlan, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction,
+    Proof, Range, ShardMemory, WORK_MAX, Workload, rate, rtt,
 };
 pub use validate::validate;
 
@@ -75,8 +76,8 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
         let why = format!("{} usable devices, {} layers", usable.len(), sizes.layer_count());
         return Err(PlanError::TooFewStages { wanted, possible, why });
     }
-    match domains::best(request, &sizes, &usable) {
-        Some(outcome) => Ok(assemble(request, &sizes, &usable, &outcome)),
+    match fetching::best(request, &sizes, &usable) {
+        Some(weighed) => Ok(assemble(request, &sizes, &usable, &weighed)),
         None => Err(no_plan(request, &sizes, &usable)),
     }
 }
@@ -178,8 +179,15 @@ fn no_plan(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanEr
         with(request.objective, others.collect()).is_some()
     };
     if let Some(pin) = (0..pins.len()).find(|&at| without(at)).map(|at| &pins[at]) {
-        let why = "without this pin there is a plan, and with it none; leave it out, or ask for other layers";
-        return PlanError::Pin { device: pins::name(request, pin), why: why.to_owned() };
+        let is_this = |d: &&PlanDevice| d.node == pin.node && d.device.id == pin.device;
+        let room = request.devices.iter().find(is_this).and_then(|device| device.disk_room_bytes);
+        let disk = room
+            .map(|bytes| format!(": the disk of its node has room for {} of the model's file", size(bytes)));
+        let why = format!(
+            "without this pin there is a plan, and with it none{}; leave it out, or ask for other layers",
+            disk.unwrap_or_default()
+        );
+        return PlanError::Pin { device: pins::name(request, pin), why };
     }
     // Whoever makes do with fewer has more plans: the most that are possible are found by halving.
     let (mut possible, mut too_many) = (0, wanted);
@@ -212,8 +220,8 @@ fn memory_of(request: &PlanRequest, sizes: &Sizes<'_>, layout: &[(usize, LayerRa
     layout.iter().map(|(device, range)| sizes.stage(held(*device), *range)).collect()
 }
 
-fn assemble(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], outcome: &search::Outcome) -> Plan {
-    let search::Outcome { ref layout, objective_ns, lower_bound_ns, work } = *outcome;
+fn assemble(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], weighed: &fetching::Weighed) -> Plan {
+    let search::Outcome { ref layout, objective_ns, lower_bound_ns, work } = weighed.outcome;
     let stage = |(device, range): &(usize, LayerRange)| {
         let PlanDevice { node, device, .. } = &request.devices[*device];
         Stage::solo(*node, device.id.clone(), Shard::pipeline(*range, request.shape.layer_count()))
@@ -228,5 +236,6 @@ fn assemble(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], outcome:
         predicted: cost::predict(request, layout),
         proof: Proof { objective_ns, lower_bound_ns, work },
         memory,
+        faster: weighed.faster,
     }
 }

@@ -48,6 +48,13 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
         let free_bytes = device.device.memory_free_bytes;
         if needed_bytes > free_bytes {
             let most = most_layers(sizes, held, free_bytes);
+            if let Some(room_bytes) = device.disk_room_bytes {
+                return Err(refused(format!(
+                    "its node does not have the model's file, and its disk has room for {} of it, {most} layers at most: pin fewer, or make room \
+                     there with `exo prune` or `exo models remove`",
+                    size(room_bytes)
+                )));
+            }
             return Err(refused(format!(
                 "it needs {} and has {} free, room for {most} layers at most: pin fewer, free memory \
                  there, or ask for less context or fewer slots",

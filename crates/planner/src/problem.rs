@@ -68,10 +68,15 @@ impl DeviceTable {
             let (sum_ns, slow_ns) = match phase {
                 Phase::Request { chunks } => {
                     let chunk = costs.chunk_layer_ns(device, layer, chunks);
-                    (chunk.saturating_add(answer.saturating_mul(costs.layer_ns(device, layer, 1))), chunk)
+                    let answer_ns = answer.saturating_mul(costs.layer_ns(device, layer, 1));
+                    (
+                        chunk.saturating_add(answer_ns).saturating_add(costs.fetch_layer_ns(device, layer)),
+                        chunk,
+                    )
                 }
                 Phase::Rows(rows) => {
-                    let ns = costs.layer_ns(device, layer, rows);
+                    let fetch_ns = costs.fetch_layer_ns(device, layer) / answer.max(1);
+                    let ns = costs.layer_ns(device, layer, rows).saturating_add(fetch_ns);
                     (ns, ns)
                 }
             };
@@ -79,9 +84,16 @@ impl DeviceTable {
             slow.push(slow[layer] + slow_ns as i64);
         }
         let step = costs.step_ns(device);
+        let fetch_ns = costs.fetch_head_ns(device);
         let (steps, head_sum, head_slow) = match phase {
-            Phase::Request { .. } => (answer + 1, (answer + 1).saturating_mul(costs.head_ns(device, 1)), 0),
-            Phase::Rows(rows) => (1, costs.head_ns(device, rows), costs.head_ns(device, rows) as i64),
+            Phase::Request { .. } => {
+                let head_ns = (answer + 1).saturating_mul(costs.head_ns(device, 1));
+                (answer + 1, head_ns.saturating_add(fetch_ns), 0)
+            }
+            Phase::Rows(rows) => {
+                let head_ns = costs.head_ns(device, rows).saturating_add(fetch_ns / answer.max(1));
+                (1, head_ns, head_ns as i64)
+            }
         };
         let pin = request.pins.iter().find(|p| p.node == facts.node && p.device == facts.device.id);
         Self {

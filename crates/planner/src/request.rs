@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_types::{DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes};
+use exo_types::{DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size};
 
 use crate::inputs::{DeviceRates, Figure};
 
@@ -37,13 +37,16 @@ pub struct PlanRequest {
     pub workload: Workload,
     /// Devices that must take part.
     pub pins: Vec<Pin>,
-    /// Nodes that hold the model's file. They decide between plans of equal cost only.
+    /// Nodes that hold the model's file.
     pub holders: Vec<NodeId>,
     /// Nodes that hold a part of it, and how many bytes: of which layers is not known.
     pub parts: Vec<(NodeId, u64)>,
     /// Bytes of the file that the disks of nodes have room for, those that are there already included. A node
     /// that is not in here has room for all of it.
     pub disks: Vec<(NodeId, u64)>,
+    /// Answers that the time of fetching is counted in. `None`: what is fetched keeps nobody waiting, and
+    /// decides between plans of equal cost only.
+    pub fetch_answers: Option<u32>,
     /// Work that the search may do, in units that are the same everywhere; see [`WORK_MAX`].
     pub work_max: u64,
     /// Whether the plan says of each device what it would cost the other way round: a search each.
@@ -68,6 +71,7 @@ impl PlanRequest {
             holders: Vec::new(),
             parts: Vec::new(),
             disks: Vec::new(),
+            fetch_answers: None,
             work_max: WORK_MAX,
             explain: true,
         }
@@ -160,6 +164,35 @@ pub struct Plan {
     pub predicted: Prediction,
     /// How good it is by its objective, and how good any plan could be.
     pub proof: Proof,
+    /// A plan that is faster once it serves, and was not taken for what it fetches first.
+    pub faster: Option<FasterPlan>,
+}
+
+impl Plan {
+    /// Whether another plan is better, for people.
+    pub fn verdict(&self) -> String {
+        let Some(FasterPlan { objective_ns, fetch_bytes, fetch_ns }) = self.faster else {
+            return self.proof.to_string();
+        };
+        let less_ns = u128::from(self.proof.objective_ns.saturating_sub(objective_ns));
+        format!(
+            "a plan that takes {} % less time fetches {} first, {} s or more: `exo replan` loads it while this one serves",
+            less_ns * 100 / u128::from(self.proof.objective_ns.max(1)),
+            size(fetch_bytes),
+            fetch_ns.div_ceil(1_000_000_000)
+        )
+    }
+}
+
+/// What speaks for a plan that was not taken, and what against it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FasterPlan {
+    /// Its cost by the objective.
+    pub objective_ns: u64,
+    /// Bytes of the file that nodes without it would fetch first, at least.
+    pub fetch_bytes: u64,
+    /// How long that would take at least.
+    pub fetch_ns: u64,
 }
 
 /// Scores of one device, each in per mille.
@@ -283,6 +316,8 @@ pub struct Prediction {
     pub fetch_bytes: u64,
     /// How long that takes at least: it counts until the first answer, not afterwards.
     pub fetch_ns: u64,
+    /// A link that it goes over is not measured yet.
+    pub is_fetch_estimated: bool,
 }
 
 impl Prediction {

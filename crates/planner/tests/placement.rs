@@ -178,6 +178,80 @@ fn the_file_decides_between_equals_only() {
     assert!(fetch("a=40@50 b=40@10 >b") > 31 * GIB, "it is shown");
 }
 
+/// 32 GiB take 3.4 s over the one line and 45 minutes over the other.
+#[test]
+fn a_fetch_pays_within_the_first_answers_or_is_left_out() {
+    let between = |rate: f64| LinkFacts {
+        from: device("b", 0.0, None).node,
+        to: device("a", 0.0, None).node,
+        rtt_s: Some(rtt(Duration::from_micros(200))),
+        bytes_per_s: Some(Figure::measured(rate)),
+    };
+    let planned = |cluster, rate| {
+        let mut request = read(cluster, 32, &[between(rate)]);
+        request.context_tokens = 1024;
+        let fastest = plan(&request).expect("fits");
+        request.fetch_answers = Some(8);
+        let plan = plan(&request).expect("fits");
+        let line = |s: &exo_types::Stage| format!("{} {}", name(&request.devices, s.leader().node), s.layers);
+        (plan.stages.iter().map(line).collect::<Vec<_>>().join(", "), plan, fastest)
+    };
+    let (fast_line, slow_line) = (1e10, 1.25e7);
+    // The desktop is five times as fast as the laptop with the file.
+    assert_eq!(planned("a=40@250 b=40@50 >b", fast_line).0, "a 0..32");
+    let (stages, plan, fastest) = planned("a=40@250 b=40@50 >b", slow_line);
+    assert_eq!(stages, "b 0..32", "45 minutes are not waited for");
+    let faster = plan.faster.expect("it is said");
+    assert_eq!(
+        (faster.objective_ns, faster.fetch_bytes),
+        (fastest.proof.objective_ns, fastest.predicted.fetch_bytes)
+    );
+    assert!(faster.objective_ns * 4 < plan.proof.objective_ns && faster.fetch_ns > 2_000_000_000_000);
+    assert!(!plan.proof.is_optimal(), "{:?}", plan.proof);
+    let of_a = &plan.reasons[0].text;
+    assert!(of_a.contains("are fetched first, "), "{of_a}");
+    // A tenth is nothing to fetch 32 GiB for, over whatever line.
+    assert_eq!(planned("a=40@55 b=40@50 >b", slow_line).0, "b 0..32");
+    // Who cannot hold it all holds what there is room for.
+    let (stages, plan, fastest) = planned("a=40@60 b=20@50 >b", slow_line);
+    assert!(fastest.predicted.fetch_bytes > 31 * GIB, "{fastest:?}");
+    assert!(stages.contains('b') && plan.predicted.fetch_bytes < 14 * GIB, "{stages}");
+    // Where nobody has the file everybody fetches it.
+    let (stages, plan, _) = planned("a=40@60 b=40@50", slow_line);
+    assert_eq!((&*stages, plan.faster), ("a 0..32", None), "nobody has the file");
+}
+
+/// A link that nobody has measured makes the time of a fetch a guess.
+#[test]
+fn the_time_of_a_fetch_over_an_unmeasured_link_is_a_guess() {
+    let mut request = read("a=40@50 b=40@10 >b", 32, &[]);
+    let is_guess = |request: &PlanRequest| plan(request).expect("fits").predicted.is_fetch_estimated;
+    assert!(is_guess(&request));
+    request.links = vec![LinkFacts {
+        from: request.devices[1].node,
+        to: request.devices[0].node,
+        rtt_s: None,
+        bytes_per_s: Some(Figure::measured(1e9)),
+    }];
+    assert!(!is_guess(&request));
+    request.holders = vec![request.devices[0].node];
+    assert!(!is_guess(&request), "nothing is fetched");
+}
+
+/// Memory is not what lacks where the disk is full.
+#[test]
+fn a_pin_that_the_disk_cannot_meet_says_so() {
+    for pin in ["^a:10", "^a"] {
+        let mut request = read(&format!("a=40@50 b=40@10 >b {pin}"), 32, &[]);
+        request.disks = vec![(request.devices[0].node, if pin == "^a" { GIB / 2 } else { 5 * GIB })];
+        let error = plan(&request).expect_err("there is no room").to_string();
+        assert!(
+            error.contains("disk") && error.contains("has room for") && !error.contains("memory"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn pins_are_kept() {
     insta::assert_snapshot!(check("a=40@50 b=40@10 ^b:0..4", 32), @r"

@@ -792,6 +792,16 @@ export type ExoSummary = {
   unenforced?: Array<string>;
 };
 
+/** What speaks for a plan that was not taken, and what against it. */
+export type FasterPlanView = {
+  /** Bytes of the file that nodes without it would fetch first, at least. */
+  fetch_bytes: number;
+  /** How long that would take at least, in milliseconds. */
+  fetch_ms: number;
+  /** What the objective counts for it, in milliseconds. */
+  objective_ms: number;
+};
+
 /** How a file differs between two commits. */
 export type FileChangeKind = "added" | "changed" | "removed";
 
@@ -2138,6 +2148,7 @@ export type PlanView = {
   context_tokens: number;
   /** Every device, with its reason. */
   devices: Array<PlanDeviceView>;
+  faster?: FasterPlanView | null;
   /** How much better another plan may be at most, in per cent of this one. */
   gap_percent: number;
   /** No plan costs less. */
@@ -2152,6 +2163,8 @@ export type PlanView = {
   slots: number;
   /** First stage first. */
   stages: Array<PlanStageView>;
+  /** The same in words. */
+  verdict?: string;
 };
 
 /** How fast a placement is expected to be. */
@@ -2162,6 +2175,8 @@ export type PredictionView = {
   fetch_ms: number;
   /** Of a token's time, milliseconds between stages. */
   hop_ms: RangeView;
+  /** Whether a link that it goes over is not measured yet: then that time is a guess. */
+  is_fetch_estimated?: boolean;
   /** Tokens of the prompt: 512, or what goes into the context with an answer. */
   prompt_tokens?: number;
   /** Streams of `total_tokens_per_s`. */

@@ -312,6 +312,8 @@ export const en = {
     fetch: "Fetched first",
     fetch_none: "nothing",
     fetch_value: (size: string, time: string) => `${size}, at least ${time}`,
+    fetch_guess: (size: string, time: string) => `${size}, about ${time}: a link is not measured yet`,
+    faster: (percent: string, size: string, time: string) => `A plan that takes ${percent} % less time fetches ${size} first (at least ${time}).`,
     best: "This is the best plan there is.",
     gap: (percent: string) => `Another plan is at most ${percent} % better.`,
     range: (low: string, high: string) => `${low} to ${high}`,

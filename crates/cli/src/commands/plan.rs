@@ -162,14 +162,15 @@ fn show(plan: &PlanView) {
     ui::line(speeds(&plan.predicted));
     if plan.predicted.fetch_bytes > 0 {
         let (bytes, seconds) = (ui::bytes(plan.predicted.fetch_bytes), plan.predicted.fetch_ms / 1e3);
+        let guessed = match plan.predicted.is_fetch_estimated {
+            true => " (a guess: a link on the way is not measured yet)",
+            false => "",
+        };
         ui::line(format!(
-            "before the first answer {bytes} are fetched at least, which takes {seconds:.1} s or more"
+            "before the first answer {bytes} are fetched at least, which takes {seconds:.1} s or more{guessed}"
         ));
     }
-    ui::line(match plan.gap_percent {
-        0.0 => "no plan is faster, by these numbers".to_owned(),
-        gap => format!("a plan may be faster by {gap:.1} % at most, by these numbers"),
-    });
+    ui::line(plan.verdict.clone());
     for device in &plan.devices {
         let (node, device, score, rates) =
             (&device.node_name, &device.device, (device.scores.total * 100.0, &device.reason), &device.rates);

@@ -12,6 +12,9 @@ use crate::{InstanceRequest, PlaceObjective};
 /// The round trip between members that do not talk: worse than every other way.
 const APART_RTT_S: f64 = 3600.0;
 
+/// Who asks for a model waits for its weights, and a first evening has about so many answers.
+const FETCH_ANSWERS: u32 = 8;
+
 /// What is known of the cluster when a model is planned.
 pub(super) struct Known {
     pub(super) devices: Vec<PlanDevice>,
@@ -43,6 +46,7 @@ impl Known {
             holders: wanted.holders.clone(),
             parts: self.parts,
             disks: self.disks,
+            fetch_answers: Some(FETCH_ANSWERS),
             ..PlanRequest::new(wanted.shape.clone(), wanted.context_tokens, self.devices)
         }
     }

@@ -2,6 +2,7 @@
 
 use exo_types::{PlacementId, Time};
 
+use super::replan::Due;
 use super::{AppendId, Coordinator, CoordinatorOutput, Leading, ReplyTo, Watch};
 use crate::wire::{ControlRefusal, ControlReply, clip};
 use crate::{ApplyError, Event, InstanceState, State};
@@ -134,6 +135,7 @@ impl Coordinator {
                     let unblamed = before.map(|w| w.unblamed.clone()).unwrap_or_default();
                     let mut watch = Watch::new(now, entry, has_served, replacements);
                     watch.unblamed = unblamed;
+                    watch.review.set_due(Due::Placed);
                     leading.watches.insert(placement.instance, watch);
                 }
                 Event::InstanceRemoved { instance, .. } => drop(leading.watches.remove(instance)),

@@ -17,6 +17,7 @@ use super::asks::refused;
 use super::dry_run::{needs_room, no_plan_text, objective_of, torn_text};
 use super::log::Answer;
 use super::place::{instance_after, placement};
+use super::replan::Due;
 use super::survey::LOOK_EVERY;
 use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlRefusal, clip};
@@ -246,7 +247,11 @@ impl Coordinator {
         if let Some(ask) = leading.plans.preempted() {
             match &ask.purpose {
                 Purpose::Review { instance, reply: None, .. } => {
-                    leading.watches.get_mut(instance).into_iter().for_each(|watch| watch.review.set_due());
+                    leading
+                        .watches
+                        .get_mut(instance)
+                        .into_iter()
+                        .for_each(|watch| watch.review.set_due(Due::Changed));
                 }
                 _ => leading.plans.queued.push_back(ask),
             }
@@ -370,7 +375,7 @@ impl Coordinator {
                 let instance = instance_after(leading.epoch, leading.planned.instance_last());
                 let reason = |r: &exo_planner::DeviceReason| format!("{}: {}", self.name_of(r.node), r.text);
                 let reasons = plan.reasons.iter().map(reason);
-                let reasons: Vec<String> = std::iter::once(plan.proof.to_string()).chain(reasons).collect();
+                let reasons: Vec<String> = std::iter::once(plan.verdict()).chain(reasons).collect();
                 let (mut events, unloads) =
                     match self.make_room(now, &ask.unloaded, &plan, &request.model_name) {
                         Ok(room) => room,
@@ -512,7 +517,15 @@ impl Coordinator {
             Some(stages_min) => Objective::Spread { stages_min },
             None => objective_of(wanted),
         };
-        Some(self.request_for(now, wanted, (ask.instance(), &ask.unloaded), objective))
+        let request = self.request_for(now, wanted, (ask.instance(), &ask.unloaded), objective);
+        let fetch_answers = match &ask.purpose {
+            Purpose::Placement { .. } => request.fetch_answers,
+            // Its answers stand still meanwhile.
+            Purpose::Replacement { .. } => Some(1),
+            // What stands serves meanwhile.
+            Purpose::Review { .. } => None,
+        };
+        Some(PlanRequest { fetch_answers, ..request })
     }
 
     /// What is placed, with what is on its way to the log.

@@ -28,21 +28,30 @@ const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// Between two reviews of an instance that nobody asked for.
 const REVIEW_EVERY: Duration = Duration::from_secs(60);
 
-/// What the planner says of an instance that serves when members have changed.
+/// What the planner says of an instance that serves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Review {
-    /// The devices have changed since the last one.
-    is_due: bool,
-    /// When the last one was asked for.
+    due: Option<Due>,
+    /// When the last one that a change had made due was asked for.
     asked_at: Option<Time>,
     /// A better plan.
     pub(super) advice: Option<String>,
 }
 
+/// Why the planner is to look at an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Due {
+    /// It was placed, or placed again: a repair moves what was lost only, and whoever waits for a model gets
+    /// the plan that is there soon.
+    Placed,
+    /// The devices have changed since the last look.
+    Changed,
+}
+
 impl Review {
     /// The planner is to look at the instance when it has nothing else to do.
-    pub(super) fn set_due(&mut self) {
-        self.is_due = true;
+    pub(super) fn set_due(&mut self, due: Due) {
+        self.due = Some(due);
     }
 }
 
@@ -72,7 +81,7 @@ impl Coordinator {
         match &mut leading.usable {
             Some(usable) if usable.devices == devices => {
                 if usable.changed_at.take_if(|at| now.since(*at) >= SETTLED_AFTER).is_some() {
-                    leading.watches.values_mut().for_each(|watch| watch.review.set_due());
+                    leading.watches.values_mut().for_each(|watch| watch.review.set_due(Due::Changed));
                 }
             }
             usable => {
@@ -85,12 +94,17 @@ impl Coordinator {
             return;
         }
         let is_due = |watch: &Watch| {
-            let is_rested = watch.review.asked_at.is_none_or(|at| now.since(at) >= REVIEW_EVERY);
-            watch.review.is_due && is_rested && watch.state == InstanceState::Ready && watch.moving.is_none()
+            let is_rested = match watch.review.due {
+                Some(Due::Placed) => true,
+                Some(Due::Changed) => watch.review.asked_at.is_none_or(|at| now.since(at) >= REVIEW_EVERY),
+                None => false,
+            };
+            is_rested && watch.state == InstanceState::Ready && watch.moving.is_none()
         };
         if let Some((&instance, watch)) = leading.watches.iter_mut().find(|(_, watch)| is_due(watch)) {
-            let advice = watch.review.advice.take();
-            watch.review = Review { is_due: false, asked_at: Some(now), advice };
+            if watch.review.due.take() == Some(Due::Changed) {
+                watch.review.asked_at = Some(now);
+            }
             // The queue is empty.
             let _ = leading.plans.push(PlanAsk::review(now, instance, None, false));
         }

@@ -68,6 +68,7 @@ pub fn view(predicted: &Prediction) -> PredictionView {
         total_tokens_per_s: rates(predicted.streams, predicted.round_ns),
         fetch_bytes: predicted.fetch_bytes,
         fetch_ms: ms(predicted.fetch_ns),
+        is_fetch_estimated: predicted.is_fetch_estimated,
         uncorrected_tokens_per_s: None,
     }
 }

@@ -794,6 +794,8 @@ fn plan_view() -> PlanView {
         objective_ms: 1.0,
         lower_bound_ms: 1.0,
         gap_percent: 0.0,
+        verdict: "no plan is faster, by these numbers".to_owned(),
+        faster: None,
         devices: vec![],
         alone: vec![],
     }

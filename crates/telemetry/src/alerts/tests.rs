@@ -111,6 +111,7 @@ fn causes() -> Vec<Cause> {
                 total_tokens_per_s: range(100.0),
                 fetch_bytes: 0,
                 fetch_ms: 0.0,
+                is_fetch_estimated: false,
                 uncorrected_tokens_per_s: None,
             });
         }),

@@ -4,7 +4,7 @@ use exo_types::ModelId;
 
 use super::*;
 use crate::Moving;
-use crate::wire::ReplanReport;
+use crate::wire::{Bandwidth, LinkReport, ReplanReport};
 
 /// A request whose layers take their time.
 fn large() -> InstanceRequest {
@@ -69,6 +69,47 @@ fn a_node_that_is_much_faster_is_worth_a_move_and_the_old_one_serves_meanwhile()
     loaded.stages = desired.shards.iter().map(|s| stage_report(s, &StageStatus::Loaded)).collect();
     bench.report(3, loaded);
     assert_eq!(bench.placement().stages[0].leader().node, node(3));
+}
+
+/// The file is on a slow line, and the node behind it is four times as fast.
+#[test]
+fn who_waits_gets_what_is_there_soon_and_is_told_what_is_faster() {
+    let mut bench = Bench::new(2);
+    let with_line = |bench: &mut Bench, bytes_per_s| {
+        let mut other = report(2, PLENTY);
+        let device = &mut other.facts.devices[0];
+        (device.read_bytes_per_s, device.flops_per_s) = (Some(4e10), Some(4e11));
+        other.links = vec![LinkReport {
+            peer: node(1),
+            rtt_us: 200,
+            rtt_count: 9,
+            rtt_age_ms: 0,
+            jitter_us: 0,
+            inbound: Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 }),
+            traffic: None,
+        }];
+        bench.report(2, other);
+    };
+    with_line(&mut bench, 1_000_000);
+    bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 1 }, request: large() });
+    let Some(ControlReply::Placed { reasons, .. }) = bench.replies.last() else {
+        panic!("{:?}", bench.replies)
+    };
+    assert!(reasons[0].contains("fetches 400.0 MiB first, 420 s or more: `exo replan`"), "{reasons:?}");
+    assert_eq!(bench.placement().stages[0].leader().node, node(1));
+    let mut serves = report(1, PLENTY);
+    let desired = &bench.desired[&node(1)];
+    serves.desired = Some((desired.epoch, desired.revision));
+    serves.stages = desired.shards.iter().map(|s| stage_report(s, &StageStatus::Serving)).collect();
+    bench.report(1, serves);
+    let advice = bench.coordinator.instances().remove(0).advice;
+    assert!(advice.as_ref().is_some_and(|text| text.contains("% less time")), "{advice:?}");
+    assert!(replan(&mut bench, true).is_moved, "nobody waits for it");
+
+    let mut bench = Bench::new(2);
+    with_line(&mut bench, 1_000_000_000);
+    bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 1 }, request: large() });
+    assert_eq!(bench.placement().stages[0].leader().node, node(2), "half a second is no wait");
 }
 
 #[test]
