@@ -28,6 +28,9 @@ fn hint_of(cause: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = cause.downcast_ref::<exo_store::NoRoom>() {
         return Some(error.hint().to_owned());
     }
+    if let Some(exo_store::StoreError::DiskFull { .. }) = cause.downcast_ref() {
+        return hint("disk_full").map(str::to_owned);
+    }
     hint(code(cause)?).map(str::to_owned)
 }
 
@@ -107,7 +110,10 @@ fn hint(code: &str) -> Option<&'static str> {
         "disk_failed" => {
             "check the disk of the node's data folder: whether it is full, and who may write there"
         }
-        "disk_full" => "free some disk space, or give --data-dir a folder on another disk",
+        "disk_full" => {
+            "free some disk space: `exo prune` deletes downloads that were never finished, `exo models remove NAME` a model, both \
+             without a node too; or give --data-dir a folder on another disk"
+        }
         "path_not_found" => "check the path",
         "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",
         "insufficient_memory" => {

@@ -25,6 +25,7 @@ mod embeddings;
 mod first_request;
 mod floods;
 mod formats;
+mod full_disk;
 mod hip;
 mod hostile_bodies;
 mod housekeeping;

@@ -33,6 +33,7 @@ impl JournalError {
         match self {
             Self::InUse { .. } => "data_folder_in_use",
             Self::Format { .. } => "journal_format",
+            Self::Storage { failure: StorageFailure::DiskFull, .. } => "disk_full",
             _ => "journal_unusable",
         }
     }

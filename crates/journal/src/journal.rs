@@ -78,9 +78,6 @@ impl Journal {
         let journal = checked.map_err(|_| file::damaged(path, "its structure contradicts itself"))??;
         let head = journal.head;
         let recovered = repaired.then_some(Recovered { entries: head.index - journal.base.index });
-        if let Some(Recovered { entries }) = recovered {
-            tracing::warn!(entries, "the journal was not closed last time; it was repaired and is whole");
-        }
         Ok((journal, Opened { head, recovered }))
     }
 

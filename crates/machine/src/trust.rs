@@ -33,6 +33,9 @@ const IDS_MAX: usize = 64;
 const ENTRIES_MAX: usize = 1024;
 /// Until a write is tried again of which nobody knows whether it will last.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// Between two times that a person is told that the log cannot be written: a full disk refuses it every
+/// second.
+const FAILURE_TOLD_AGAIN: Duration = Duration::from_secs(60);
 /// Between two answers to one member that asks for entries: each may be [`ENTRIES_BYTES_MAX`].
 const ANSWER_EVERY: Duration = Duration::from_millis(100);
 
@@ -106,6 +109,8 @@ pub(crate) struct Trust {
     /// Was written to the last of our knowledge, and may not stay: it is written again, at this time. Until
     /// it is sure, it is neither told to anybody nor taken back.
     unsure: Option<(Time, TrustWrite)>,
+    /// When it was last said that the log cannot be written, until it can.
+    failure_told: Option<Time>,
     /// Who waits for what is planned and not on its way to disk.
     unwritten: Vec<ActAsker>,
     /// When members were last answered that asked for entries.
@@ -127,6 +132,7 @@ impl Trust {
             durable: log,
             acts: VecDeque::new(),
             unsure: None,
+            failure_told: None,
             unwritten: Vec::new(),
             answered: BTreeMap::new(),
             signing: None,
@@ -300,7 +306,7 @@ impl NodeMachine {
             return self.moved_in();
         }
         let entries = entries_for(&log, &known);
-        self.trust.durable = log;
+        (self.trust.durable, self.trust.failure_told) = (log, None);
         // Before the members change: who is removed by this still hears of it.
         let told: BTreeSet<NodeId> =
             self.other_members().into_iter().chain(self.members.iter().copied()).collect();
@@ -323,7 +329,13 @@ impl NodeMachine {
     /// to sign two entries after the same one, and to tell of them could be to tell what no restart knows.
     pub(crate) fn trust_unwritten(&mut self, write: TrustWrite, failure: &WriteFailure) {
         let reason = &failure.reason;
-        self.notice(Notice::Warning(format!("the log of trust cannot be written: {reason}")));
+        let now = self.now.time;
+        if self.trust.failure_told.is_none_or(|at| now >= at + FAILURE_TOLD_AGAIN) {
+            self.trust.failure_told = Some(now);
+            self.notice(Notice::Warning(format!(
+                "the log of trust cannot be written: {reason}; it is tried again until it can"
+            )));
+        }
         if failure.may_be_there || write.is_repeated {
             let write = TrustWrite { is_repeated: true, ..write };
             let former = self.trust.unsure.replace((self.now.time + AGAIN_AFTER, write));

@@ -32,6 +32,7 @@ use crate::NodeConfig;
 use crate::events::EventSender;
 use crate::host::Host;
 use crate::library::Library;
+use crate::library::room::list_again;
 use exo_accelerators::chain;
 use pull::{Pull, Wish, drive, settings_for};
 use saved::SavedPull;
@@ -501,15 +502,27 @@ impl Downloads for NodeDownloads {
             let root = self.shared.root.clone();
             let saved = self.shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect::<Vec<_>>();
             let waiting = saved.into_iter().filter_map(|s| Some(root.join(s.folder?))).collect();
-            let store = self.shared.library.store().clone();
+            let library = self.shared.library.clone();
+            // What is placed is in use. A node that cannot say what is, as it ends, deletes no parts.
+            let placed = library.room.placed().await;
             let work = tokio::task::spawn_blocking(move || {
+                let store = library.store();
                 // A list that cannot be read is not an empty one.
                 let known = store.places().map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 let kept = Kept { waiting, known };
-                Ok::<_, AdminError>(exo_hub::forget_partial(&root, &kept))
+                let pruned = exo_hub::forget_partial(&root, &kept);
+                let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
+                let is_in_use = |id| {
+                    let is_placed =
+                        |all: &Vec<exo_cluster::InstanceView>| all.iter().any(|i| i.model() == id);
+                    placed.as_ref().is_none_or(is_placed) || library.room.why_needed(id).is_some()
+                };
+                let pruned = store.prune(&is_in_use);
+                let (models, of_parts) = pruned.map_err(|e| AdminError::Disk { message: chain(&e) })?;
+                Ok::<_, AdminError>((files + models, bytes + of_parts))
             });
-            let pruned = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })??;
-            let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
+            let (files, bytes) = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })??;
+            list_again(&self.shared.node).await;
             Ok(PrunedView { files: files as u64, bytes })
         })
     }

@@ -308,8 +308,16 @@ impl Library {
             so_far.note(news);
             progress(so_far);
         };
+        if !missing.is_empty() {
+            partial.note_finished(false);
+        }
         self.fetch_into_room(&partial, &missing, holders, &mut progress, received).await?;
-        Ok(tokio::task::spawn_blocking(move || partial.flush()).await??)
+        Ok(tokio::task::spawn_blocking(move || {
+            partial.flush()?;
+            partial.note_finished(true);
+            Ok::<_, StoreError>(())
+        })
+        .await??)
     }
 
     async fn local(&self, id: ModelId) -> Result<Local, LibraryError> {

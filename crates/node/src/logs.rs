@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use exo_cluster::{Event, EventError, State};
-use exo_journal::{Journal, JournalError, StorageFailure};
+use exo_journal::{Journal, JournalError, Recovered, StorageFailure};
 use exo_machine::joining::JOIN_WINDOW_S;
 use exo_stdx::unix_s;
 use exo_transport::NodeKey;
@@ -72,7 +72,7 @@ pub enum LogsError {
         path: PathBuf,
     },
     /// The journal.
-    #[error("cannot use the journal {}; {LEAVE}", path.display())]
+    #[error("cannot use the journal {}{}", path.display(), leave_unless_full(source.as_ref()))]
     Journal {
         /// The file.
         path: PathBuf,
@@ -129,6 +129,12 @@ impl LogsError {
             other => other.to_string(),
         }
     }
+}
+
+/// A journal on a full disk is whole.
+fn leave_unless_full(source: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    let code = source.downcast_ref::<JournalError>().map(JournalError::code);
+    if code == Some("disk_full") { String::new() } else { format!("; {LEAVE}") }
 }
 
 const LEAVE: &str = "`exo leave` forgets the cluster, keeps the models, and this node begins anew";
@@ -237,7 +243,10 @@ fn open_journal(data: &DataDir) -> Result<OpenJournal, LogsError> {
     let path = data.journal_path();
     let wrong =
         |source: Box<dyn std::error::Error + Send + Sync>| LogsError::Journal { path: path.clone(), source };
-    let (journal, _) = Journal::open(&path).map_err(|e| wrong(Box::new(e)))?;
+    let (journal, opened) = Journal::open(&path).map_err(|e| wrong(Box::new(e)))?;
+    if let Some(Recovered { entries }) = opened.recovered {
+        tracing::info!(entries, "the journal was not closed last time; it was repaired and is whole");
+    }
     let (mut state, base) = match journal.latest_snapshot().map_err(|e| wrong(Box::new(e)))? {
         Some(snapshot) => (State::decode(&snapshot.state).map_err(|e| wrong(Box::new(e)))?, snapshot.head),
         None => (State::default(), LogHead::EMPTY),

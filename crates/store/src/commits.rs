@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use exo_types::ModelId;
 
+use crate::disk::deleted;
 use crate::registry::{self, Entry, Layout, Local};
 
 /// So much of a commit tells it from others, for people.
@@ -92,10 +93,7 @@ pub(crate) fn delete_copy(hub: &Path, folder: &Path, copy: &Local, entries: &[En
     }
     let is_shared = |path: &Path| beside.iter().any(|other| other.files.iter().any(|file| file.path == path));
     for file in copy.files.iter().filter(|file| !is_shared(&file.path)) {
-        match fs::remove_file(&file.path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        deleted(fs::remove_file(&file.path))?;
     }
     Ok(())
 }
@@ -114,7 +112,7 @@ pub(crate) fn record_of(folder: &Path) -> PathBuf {
 
 /// Deletes the folder of a model with the record of its origin.
 fn delete_hub_folder(folder: &Path) -> std::io::Result<()> {
-    fs::remove_dir_all(folder)?;
+    deleted(fs::remove_dir_all(folder))?;
     // Without its folder the record of its origin says nothing.
     let _ = fs::remove_file(record_of(folder));
     Ok(())

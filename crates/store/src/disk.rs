@@ -27,6 +27,11 @@ pub(crate) fn create_folder(path: &Path) -> Result<(), StoreError> {
     fs::create_dir_all(path).map_err(|e| failed("create the folder", path, 0, e))
 }
 
+/// What is not there need not be deleted: an earlier attempt may have ended half way.
+pub(crate) fn deleted(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| if error.kind() == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
 /// Replaces the file by `bytes`: afterwards it is the old one or the new one, even after a power cut.
 pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);

@@ -13,7 +13,7 @@ use exo_types::ModelId;
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::touched;
-use crate::disk::{create_folder, failed, read_bounded};
+use crate::disk::{create_folder, deleted, failed, read_bounded};
 use crate::held::HeldMap;
 use crate::manifest::{FileEntry, ModelKind};
 use crate::{ChunkError, ChunkRef, Manifest, Sha256State, StoreError};
@@ -24,6 +24,8 @@ const FILES: &str = "files";
 const HELD: &str = "held";
 /// Whether the whole, with what other nodes have of it, was what its hub promised.
 const CHECKED: &str = "checked";
+/// There once the last fetch of a shard was finished.
+const FINISHED: &str = "finished";
 const MATCHES: &[u8] = b"matches\n";
 const DIFFERS: &[u8] = b"differs\n";
 
@@ -105,6 +107,11 @@ impl PartialModel {
 
     /// Chunks that must come before the model opens.
     pub fn missing_head(&self) -> Vec<ChunkRef> {
+        let state = self.state();
+        self.head().into_iter().filter(|chunk| !state.held.has(*chunk)).collect()
+    }
+
+    fn head(&self) -> BTreeSet<ChunkRef> {
         let ranges = self.manifest.files.iter().enumerate().flat_map(|(index, file)| {
             let head = FileRange { file: index, start: 0, end: file.head_bytes };
             let shared = file.shared.iter().map(move |(start, end)| FileRange {
@@ -114,7 +121,7 @@ impl PartialModel {
             });
             std::iter::once(head).chain(shared)
         });
-        self.missing(&ranges.collect::<Vec<_>>())
+        self.touched_by(&ranges.collect::<Vec<_>>())
     }
 
     /// Chunks that `ranges` touch and that are not held, ascending.
@@ -265,6 +272,28 @@ impl PartialModel {
         Ok(())
     }
 
+    /// Notes that a fetch begins, or that all it was for is here. What is noted only decides what may be
+    /// pruned: a disk that does not take it stops nothing.
+    pub fn note_finished(&self, is_finished: bool) {
+        let path = self.folder.join(FINISHED);
+        let noted = match is_finished {
+            true => fs::write(&path, b""),
+            false => deleted(fs::remove_file(&path)),
+        };
+        if let Err(error) = noted {
+            tracing::debug!(model = %self.id, %error, "how far a fetch is was not noted");
+        }
+    }
+
+    /// Whether there is more than the head, of a fetch that was not finished.
+    pub fn is_unfinished(&self) -> bool {
+        let head_bytes = self.bytes_of(&self.head()).saturating_add(u64::from(self.manifest.chunk_bytes));
+        let is_finished =
+            self.held_bytes() == self.manifest.total_bytes() || self.folder.join(FINISHED).exists();
+        // Chunks that a full disk did not let last are not held, and take their room.
+        !is_finished && disk_bytes(&self.folder) > head_bytes
+    }
+
     /// Bytes of the chunks held.
     pub fn held_bytes(&self) -> u64 {
         self.state().held.bytes()
@@ -363,6 +392,18 @@ impl Drop for PartialModel {
             tracing::warn!(model = %self.id, %error, "the last chunks of a partial copy will be fetched again");
         }
     }
+}
+
+/// What the copy in `folder` takes of the disk.
+pub(crate) fn disk_bytes(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder.join(FILES)).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).map(|about| exo_stdx::disk_bytes(&about)).sum()
+}
+
+/// Deletes the copy in `folder`, first of all the map: it must not promise what is about to go.
+pub(crate) fn delete(folder: &Path) -> std::io::Result<()> {
+    deleted(fs::remove_file(folder.join(HELD)))?;
+    deleted(fs::remove_dir_all(folder))
 }
 
 /// What is held of files that another copy has in part is copied up to so many bytes: the store waits

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use exo_formats::Model;
 use exo_types::ModelId;
 
-use crate::disk::{create_folder, failed, write_atomic};
+use crate::disk::{create_folder, deleted, failed, write_atomic};
 use crate::local::{absolute, fingerprints, insert_local, read_local, root_of, usable_local};
 use crate::registry::{self, Entry, Layout, Local};
 use crate::{
     ChunkError, ChunkRef, FindError, Manifest, ModelRecord, PartialModel, Replaced, Source, StoreError,
-    StoreWarning, commits, names,
+    StoreWarning, commits, names, partial,
 };
 
 /// Shorter prefixes of an id are too easily somebody's name.
@@ -127,40 +127,69 @@ impl Store {
 
     /// Forgets a model. Deletes fetched bytes, from peers and from a hub, never the user's own file. Returns
     /// the bytes freed.
+    ///
+    /// Files go before the list is written, which a full disk takes only then. After an end in between, the
+    /// model is listed as vanished or empty, and removing it again finishes.
     pub fn remove(&self, id: ModelId) -> Result<u64, StoreError> {
         let entry = self.entry(id)?;
-        let mut freed = self.forget(id)?;
         let hub = self.layout.hub();
         let copy = entry.local.as_ref().and_then(|l| Some((l, commits::hub_folder(&hub, &l.path)?)));
+        let mut freed = 0;
         if let Some((local, folder)) = copy {
             commits::delete_copy(&hub, &folder, local, &self.entries()?)
                 .map_err(|e| failed("delete", &folder, entry.bytes, e))?;
             freed += entry.bytes;
         }
-        Ok(freed)
+        Ok(freed + self.forget(id)?)
     }
 
     /// [`Store::remove`] for a model that turned out to be none we can run: what came from a hub stays on
     /// disk.
     pub fn forget(&self, id: ModelId) -> Result<u64, StoreError> {
         let entry = self.entry(id)?;
-        let mut freed = if entry.fetched { self.partial(id)?.map_or(0, |p| p.held_bytes()) } else { 0 };
-        registry::update(&self.layout, |entries| entries.retain(|e| e.id != id))?;
-        lock(&self.partials).remove(&id);
-        lock(&self.manifests).remove(&id);
-        if entry.fetched {
-            let folder = self.layout.fetched_model(id);
-            fs::remove_dir_all(&folder).map_err(|e| failed("delete", &folder, freed, e))?;
-        }
+        let mut freed = if entry.fetched { self.delete_fetched(id)? } else { 0 };
         if let Some(local) =
             entry.local.as_ref().filter(|l| l.is_builtin && l.path.starts_with(self.layout.builtin()))
         {
-            fs::remove_file(&local.path).map_err(|e| failed("delete", &local.path, entry.bytes, e))?;
+            deleted(fs::remove_file(&local.path))
+                .map_err(|e| failed("delete", &local.path, entry.bytes, e))?;
             freed += entry.bytes;
         }
+        registry::update(&self.layout, |entries| entries.retain(|e| e.id != id))?;
+        lock(&self.manifests).remove(&id);
         // Last, and harmless if it stays: a manifest without an entry is not listed.
         let _ = fs::remove_file(self.layout.manifest(id));
         Ok(freed)
+    }
+
+    /// Deletes what was fetched of a model in chunks; returns what it took of the disk.
+    fn delete_fetched(&self, id: ModelId) -> Result<u64, StoreError> {
+        let folder = self.layout.fetched_model(id);
+        lock(&self.partials).remove(&id);
+        let bytes = partial::disk_bytes(&folder);
+        partial::delete(&folder).map_err(|e| failed("delete", &folder, bytes, e))?;
+        Ok(bytes)
+    }
+
+    /// Deletes what was fetched in chunks and never finished, but for what `is_in_use` or kept. Returns how
+    /// many models had some, and the bytes freed. A model that somebody asked for by a reference stays known.
+    pub fn prune(&self, is_in_use: &dyn Fn(ModelId) -> bool) -> Result<(usize, u64), StoreError> {
+        let (mut models, mut freed) = (0, 0);
+        let entries = self.entries()?;
+        for entry in entries.iter().filter(|entry| entry.fetched && !entry.kept && !is_in_use(entry.id)) {
+            // What cannot be opened, for example because the disk is full, is not finished either.
+            let is_unfinished = self.partial(entry.id).ok().flatten().is_none_or(|p| p.is_unfinished());
+            if !is_unfinished || partial::disk_bytes(&self.layout.fetched_model(entry.id)) == 0 {
+                continue;
+            }
+            models += 1;
+            tracing::info!(model = entry.name, "parts of a model whose fetch was never finished go");
+            freed += match entry.local.is_some() || entry.reference.is_some() {
+                true => self.delete_fetched(entry.id)?,
+                false => self.forget(entry.id)?,
+            };
+        }
+        Ok((models, freed))
     }
 
     /// Notes whether a model is to stay on the disk, however full that is.

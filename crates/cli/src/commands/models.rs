@@ -6,18 +6,26 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use exo_api::{CheckState, KeepModelRequest, ModelCheckView, ModelView};
 use exo_hub::Reference;
+use exo_node::DataDir;
+use exo_store::Store;
 
 use super::running;
 use crate::args::{Json, ModelsAction};
 use crate::client::Client;
 use crate::config::Config;
+use crate::errors::CommandError;
 use crate::ui;
 
 const CHECK_LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Lists, adds, checks or removes.
 pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> anyhow::Result<()> {
-    let client = running(config).await?;
+    let client = match (running(config).await, &action) {
+        (Err(error), Some(ModelsAction::Remove { model })) if is_no_node(&error) => {
+            return remove_without_node(config, model, error).await;
+        }
+        (client, _) => client?,
+    };
     match action {
         None => list(&client, json).await,
         Some(ModelsAction::Add { path }) => {
@@ -44,6 +52,27 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
             Ok(())
         }
     }
+}
+
+fn is_no_node(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(CommandError::NoNode { .. }))
+}
+
+/// A node does not start on a full disk: what frees it must not need one.
+async fn remove_without_node(config: &Config, model: &str, no_node: anyhow::Error) -> anyhow::Result<()> {
+    let (data_dir, model) = (config.data_dir(), model.to_owned());
+    if !data_dir.join("models.json").exists() {
+        return Err(no_node);
+    }
+    let work = tokio::task::spawn_blocking(move || -> anyhow::Result<(String, u64)> {
+        let _held = DataDir::open(&data_dir)?;
+        let (store, _) = Store::open(&data_dir).context("cannot open the list of models")?;
+        let record = store.find(&model)?;
+        Ok((record.name, store.remove(record.id)?))
+    });
+    let (name, bytes) = work.await.context("deleting broke off")??;
+    ui::line(format!("forgot {name}, {} are free again; no node runs on this folder", ui::bytes(bytes)));
+    Ok(())
 }
 
 /// Begins a check or finds it under way, and waits for its end.

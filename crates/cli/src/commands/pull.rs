@@ -437,7 +437,9 @@ pub async fn prune(config: &Config) -> anyhow::Result<()> {
                         waiting.len()
                     ));
                 }
-                Ok(exo_hub::forget_partial(&root, &Kept { waiting, known })?)
+                let (files, bytes) = exo_hub::forget_partial(&root, &Kept { waiting, known })?;
+                let (models, of_parts) = store.prune(&|_| false)?;
+                Ok((files + models, bytes + of_parts))
             });
             let (files, bytes) = work.await.context("deleting broke off")??;
             PrunedView { files: files as u64, bytes }

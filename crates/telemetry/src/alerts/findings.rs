@@ -178,9 +178,15 @@ impl Findings<'_> {
             self.add("memory_pressure", below(share, 0.05, 0.08), affected(), name.clone(), text);
         }
         if let Some(free) = told.disk_free_bytes {
+            let is_full = free < MIB;
+            let low = below(free as f64, (2048 * MIB) as f64, (3072 * MIB) as f64).filter(|_| !is_full);
             let text = format!("the disk of {name}'s data folder has {} free", gib(free));
-            let level = below(free as f64, (2048 * MIB) as f64, (3072 * MIB) as f64);
-            self.add("disk_low", level, affected(), name.clone(), text);
+            self.add("disk_low", low, affected(), name.clone(), text);
+            let level = below(free as f64, MIB as f64, (16 * MIB) as f64);
+            let text = format!(
+                "the disk of {name}'s data folder is full, {free} bytes are free: nothing is placed or fetched there"
+            );
+            self.add("disk_full", level, affected(), name.clone(), text);
         }
         if let Some(battery) = told.battery.filter(|_| told.mains_power != Some(true)) {
             let text = format!("the battery of {name} is at {:.0} %, without mains power", battery * 100.0);

@@ -89,6 +89,12 @@ pub const RULES: &[Rule] = &[
         "make room: `exo prune` deletes what is partial, `exo models remove` a model",
     ),
     rule(
+        "disk_full",
+        Critical,
+        (0, 30),
+        "make room: `exo prune` deletes what is partial, `exo models remove` a model; both work on a full disk, and without a node",
+    ),
+    rule(
         "kv_full",
         Warning,
         (5, 30),

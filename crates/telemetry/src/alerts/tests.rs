@@ -92,6 +92,7 @@ fn causes() -> Vec<Cause> {
         ("device_throttled", 9, |w, _| w.1.nodes[1].devices[0].throttled = Some(true)),
         ("memory_pressure", 9, |w, _| w.1.nodes[1].memory_available_bytes = Some(100 << 20)),
         ("disk_low", 9, |w, _| w.1.nodes[1].disk_free_bytes = Some(10 << 20)),
+        ("disk_full", 9, |w, _| w.1.nodes[1].disk_free_bytes = Some(4096)),
         ("kv_full", 9, |w, _| {
             let load = w.0.instances[0].load.as_mut().unwrap();
             (load.pages_used, load.waiting) = (99, 1);

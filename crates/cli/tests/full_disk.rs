@@ -1,0 +1,151 @@
+//! A disk that takes no byte any more: the commands that an alert names free it, with a node and without one.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+use std::time::Duration;
+
+use crate::support::{demo_gguf, exo, finish, stderr, stdout};
+use exo_store::{ChunkRef, Store};
+
+const LONG: Duration = Duration::from_secs(120);
+
+/// Runs in a mount namespace of its own, in which `$DIR` is a small disk.
+#[cfg(target_os = "linux")]
+const SCRIPT: &str = r#"
+mount -t tmpfs -o size=64m none "$DIR"
+D="$DIR/data"
+start() {
+    "$EXO" start --data-dir "$D" --name full --api-listen 127.0.0.1:0 --listen 127.0.0.1:0 --no-discovery >"$LOG" 2>&1 &
+    PID=$!
+    for i in $(seq 300); do
+        "$EXO" models --data-dir "$D" >/dev/null 2>&1 && return
+        kill -0 $PID 2>/dev/null || return 0
+        sleep 0.1
+    done
+}
+PID=; trap '[ -z "$PID" ] || kill -9 $PID 2>/dev/null || true' EXIT
+say() { echo "== $1"; }
+fill() { cat /dev/zero >>"$D/fill" 2>/dev/null || true; say "free $(stat -f -c %a "$DIR")"; }
+start
+for name in one two; do "$EXO" pull "hf.co/org/$name" --data-dir "$D" >/dev/null; done
+fill
+sleep 20
+say alerts; "$EXO" alerts --data-dir "$D"
+say remove; fill; "$EXO" models remove one-Q8_0 --data-dir "$D"
+say "free $(stat -f -c %a "$DIR")"
+say models; "$EXO" models --data-dir "$D"
+fill
+kill $PID; wait $PID || true
+say log; cat "$LOG"
+fill
+say start; start; cat "$LOG"
+if kill -0 $PID 2>/dev/null; then kill $PID; wait $PID || true; fi
+say alone; fill; "$EXO" models remove two-Q8_0 --data-dir "$D"
+start
+say again; "$EXO" models --data-dir "$D"
+kill $PID; wait $PID || true
+say end
+"#;
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
+    const TEST: &str = "a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one";
+    use exo_mock_hub::{MockHub, Repository};
+    let is_possible = std::process::Command::new("unshare").args(["-rm", "true"]).status();
+    if !is_possible.is_ok_and(|status| status.success()) {
+        return crate::support::skip(TEST, "no mount namespace can be made here");
+    }
+    let hub = MockHub::start().unwrap();
+    for (index, name) in ["one", "two"].into_iter().enumerate() {
+        let model = [exo_node::DEMO_MODEL, &vec![0; 64 * (index + 1)]].concat();
+        hub.put(&format!("org/{name}"), Repository::new(&[(format!("{name}-Q8_0.gguf").as_str(), model)]));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let own = exo(&[]);
+    let mut shell = std::process::Command::new("unshare");
+    shell.args(["-rm", "sh", "-eu", "-c", SCRIPT]);
+    for (name, value) in own.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.env("EXO", own.get_program()).env("DIR", &disk).env("LOG", folder.path().join("log"));
+    shell.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
+    let output = finish(&mut shell, LONG);
+    let text = stdout(&output) + &stderr(&output);
+    assert!(output.status.success() && text.contains("== end"), "{text}");
+    let section = |name: &str| {
+        let after = text.split(&format!("== {name}\n")).nth(1).unwrap_or_else(|| panic!("no {name}: {text}"));
+        after.split("\n== end").next().unwrap().to_owned()
+    };
+    let until = |from: &str, to: &str| section(from).split(&format!("== {to}\n")).next().unwrap().to_owned();
+    let alerts = until("alerts", "remove");
+    assert!(alerts.contains("critical") && alerts.contains("both work on a full disk"), "{alerts}");
+    let removed = until("remove", "models");
+    assert!(removed.contains("forgot one-Q8_0"), "{removed}");
+    let free: u64 =
+        removed.lines().rev().find_map(|line| line.strip_prefix("== free ")?.parse().ok()).unwrap();
+    assert!(free > 1000, "{removed}");
+    let models = until("models", "log");
+    assert!(models.contains("two-Q8_0") && !models.contains("one-Q8_0"), "{models}");
+    // What goes on all the time is not said all the time.
+    let log = until("log", "start");
+    let times = |what: &str| log.matches(what).count();
+    assert!(times("the log of trust cannot be written") <= 2, "{log}");
+    assert_eq!(times("the journal was not closed last time"), 0, "{log}");
+    // A start either goes on, or says what frees the disk.
+    let started = until("start", "alone");
+    let is_up = started.contains("http://");
+    assert!(
+        is_up || started.contains("`exo models remove NAME` a model, both without a node too"),
+        "{started}"
+    );
+    let alone = until("alone", "again");
+    assert!(alone.contains("forgot two-Q8_0"), "{alone}");
+    let again = section("again");
+    assert!(!again.contains("two-Q8_0") && again.contains("demo"), "{again}");
+}
+
+#[test]
+fn prune_deletes_parts_of_a_fetch_that_never_finished_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, data) = (folder.path().join("from"), folder.path().join("data"));
+    let (sender, _) = Store::open(&from).unwrap();
+    let id = sender.add_path(&demo_gguf(), &mut |_, _| {}).unwrap().id;
+    let manifest = sender.manifest(id).unwrap();
+    let prune = || {
+        let mut command = exo(&["prune", "--data-dir", data.to_str().unwrap()]);
+        let output = finish(&mut command, LONG);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let fetch = |chunks: &[ChunkRef], is_finished: bool| {
+        let (store, _) = Store::open(&data).unwrap();
+        let copy = store.prepare(&manifest).unwrap();
+        let head = copy.missing_head();
+        copy.note_finished(false);
+        for chunk in head.iter().chain(chunks) {
+            copy.write_chunk(*chunk, &sender.read_chunk(id, *chunk).unwrap()).unwrap();
+        }
+        copy.flush().unwrap();
+        copy.note_finished(is_finished);
+    };
+    let held = || Store::open(&data).unwrap().0.list().unwrap().first().map_or(0, |model| model.held_bytes);
+    let parts: Vec<ChunkRef> = (40..60).map(|index| ChunkRef { file: 0, index }).collect();
+    // What tokenises, without a layer.
+    fetch(&[], false);
+    let head = held();
+    assert!(prune().contains("deleted 0 partial downloads") && held() == head);
+    // A shard that was placed here, and may be again.
+    fetch(&parts, true);
+    let shard = held();
+    assert!(shard > head && prune().contains("deleted 0 partial downloads") && held() == shard);
+    fetch(&[ChunkRef { file: 0, index: 61 }], false);
+    let said = prune();
+    assert!(said.contains("deleted 1 partial downloads") && said.contains("MiB"), "{said}");
+    assert_eq!(std::fs::read_dir(data.join("models")).unwrap().count(), 0);
+}
