@@ -22,7 +22,7 @@
 struct mma_f16 {
     enum { PARTS = 1 };
 
-    static DEVICE_MEMBER float scale(const MatMulArgs& a, u32 t) {
+    static DEVICE_MEMBER float scale(const Product& a, u32 t) {
         return ((const float*)a.x_scales)[t];
     }
 
@@ -34,7 +34,7 @@ struct mma_f16 {
 struct mma_bf16 {
     enum { PARTS = 3 };
 
-    static DEVICE_MEMBER float scale(const MatMulArgs&, u32) {
+    static DEVICE_MEMBER float scale(const Product&, u32) {
         return 1.0f;
     }
 
@@ -67,7 +67,7 @@ DEVICE void add_block(const Rows16& w, const uint4& x, float sums[4]) {
 
 // A lane's results of 16 rows from `row` on and 8 rows of x from `token` on.
 template <class M>
-DEVICE void write_results(const MatMulArgs& a, u32 token, u32 row, const float sums[4]) {
+DEVICE void write_results(const Product& a, u32 token, u32 row, const float sums[4]) {
     u32 g = THREAD % 32u / 4u;
     u32 q = THREAD % 4u;
     UNROLL
@@ -80,7 +80,7 @@ DEVICE void write_results(const MatMulArgs& a, u32 token, u32 row, const float s
 }
 
 template <class M, int TILES, int COUNT>
-DEVICE void add_blocks(const MatMulArgs& a, const uint4* const w[2], const uint4* const x[TILES], u32 block, float sums[TILES][4]) {
+DEVICE void add_blocks(const Product& a, const uint4* const w[2], const uint4* const x[TILES], u32 block, float sums[TILES][4]) {
     const u32 PARTS = M::PARTS;
     Rows16 rows[COUNT];
     UNROLL
@@ -104,10 +104,10 @@ DEVICE void add_blocks(const MatMulArgs& a, const uint4* const w[2], const uint4
 }
 
 template <class M, int TILES, int COUNT>
-DEVICE void few(const MatMulArgs& a) {
+DEVICE void few(const Product& a) {
     u32 g = THREAD / 4u;
     u32 q = THREAD % 4u;
-    u32 row = BLOCK_Y * 16u;
+    u32 row = a.block_y * 16u;
     u32 token = BLOCK_X * 8u * TILES;
     const uint4* w[2];
     UNROLL
@@ -191,11 +191,11 @@ DEVICE void add_stage(const uint4* x, const uint4* w, float sums[2][8][4]) {
 }
 
 template <class M>
-DEVICE void many(const MatMulArgs& a) {
+DEVICE void many(const Product& a) {
     GROUP_SHARED(uint4, stages, STAGES * STAGE);
     u32 warp = THREAD / 32u;
     u32 lane = THREAD % 32u;
-    u32 row = BLOCK_Y * TILE;
+    u32 row = a.block_y * TILE;
     u32 token = BLOCK_X * TILE;
     u32 parts = a.blocks * (u32)M::PARTS;
     Sources from;
@@ -243,25 +243,25 @@ DEVICE void many(const MatMulArgs& a) {
 }
 
 KERNEL(matmul_half_few_f16, 32, MatMulArgs) {
-    few<mma_f16, 1, 16>(a);
+    few<mma_f16, 1, 16>(product_of(a));
 }
 
 KERNEL(matmul_half_few_bf16, 32, MatMulArgs) {
-    few<mma_bf16, 1, 8>(a);
+    few<mma_bf16, 1, 8>(product_of(a));
 }
 
 KERNEL(matmul_half_some_f16, 32, MatMulArgs) {
-    few<mma_f16, 4, 8>(a);
+    few<mma_f16, 4, 8>(product_of(a));
 }
 
 KERNEL(matmul_half_some_bf16, 32, MatMulArgs) {
-    few<mma_bf16, 4, 4>(a);
+    few<mma_bf16, 4, 4>(product_of(a));
 }
 
 KERNEL_PAIRED(matmul_half_many_f16, 256, MatMulArgs) {
-    many<mma_f16>(a);
+    many<mma_f16>(product_of(a));
 }
 
 KERNEL_PAIRED(matmul_half_many_bf16, 256, MatMulArgs) {
-    many<mma_bf16>(a);
+    many<mma_bf16>(product_of(a));
 }

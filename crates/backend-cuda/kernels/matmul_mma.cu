@@ -44,9 +44,9 @@ struct Piece {
 
 // Asks for a block: what comes through registers, and what goes to a stage by itself.
 template <class Q, class S>
-DEVICE Piece ask(const MatMulArgs& a, u32 block, u32* stage) {
+DEVICE Piece ask(const Product& a, u32 block, u32* stage) {
     Piece piece = {};
-    u64 w = (u64)at_most(BLOCK_Y * OUTPUTS + THREAD / 4u, a.outputs - 1u) * a.blocks + block;
+    u64 w = (u64)at_most(a.block_y * OUTPUTS + THREAD / 4u, a.outputs - 1u) * a.blocks + block;
     piece.w = load_pair<Q>(a.w, w, THREAD % 4u);
     if (THREAD % 4u == 0u) {
         piece.w_scale = load_stored_scale<Q>(a.w, w);
@@ -165,7 +165,7 @@ DEVICE void end_slice(Sums<S>& total, Sums<S>& sums, bool is_first) {
 }
 
 template <class Q, class S>
-DEVICE void quants(const MatMulArgs& a) {
+DEVICE void quants(const Product& a) {
     GROUP_SHARED(u32, stages, STAGES * S::STAGE);
     u32 warp = THREAD / 32u;
     u32 row = warp % S::WARPS_W * S::W_TILES * 16u;
@@ -198,7 +198,7 @@ DEVICE void quants(const MatMulArgs& a) {
         }
         end_slice(total, sums, slice == 0u);
     }
-    row += BLOCK_Y * OUTPUTS + THREAD % 32u / 4u;
+    row += a.block_y * OUTPUTS + THREAD % 32u / 4u;
     token += BLOCK_X * S::TOKENS + 2u * (THREAD % 4u);
     UNROLL
     for (u32 i = 0; i < S::W_TILES * S::X_TILES * 4u; i++) {
@@ -216,9 +216,9 @@ typedef Shape<2, 2, 4> many;
 
 #define MMA_QUANTS(type)                                        \
     KERNEL(matmul_mma_some_##type, 256, MatMulArgs) {           \
-        quants<type, some>(a);                                  \
+        quants<type, some>(product_of(a));                                  \
     }                                                           \
     KERNEL_PAIRED(matmul_mma_many_##type, 256, MatMulArgs) {    \
-        quants<type, many>(a);                                  \
+        quants<type, many>(product_of(a));                                  \
     }
 EACH_QUANTISED(MMA_QUANTS)

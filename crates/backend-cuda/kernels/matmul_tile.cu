@@ -8,7 +8,7 @@
 // Floats between rows of 32.
 #define STRIDE_F 36u
 
-DEVICE void finish(const MatMulArgs& a, const float total[16], u32 row0, u32 token0) {
+DEVICE void finish(const Product& a, const float total[16], u32 row0, u32 token0) {
     UNROLL
     for (u32 i = 0; i < 16u; i++) {
         write_result(a, token0 + THREAD / 16u + i / 4u * 16u, row0 + THREAD % 16u + i % 4u * 16u, total[i]);
@@ -16,12 +16,12 @@ DEVICE void finish(const MatMulArgs& a, const float total[16], u32 row0, u32 tok
 }
 
 template <class Q>
-DEVICE void matmul_quants(const MatMulArgs& a) {
+DEVICE void matmul_quants(const Product& a) {
     GROUP_SHARED(u32, ws, TILE * STRIDE);
     GROUP_SHARED(u32, xs, TILE * STRIDE);
     GROUP_SHARED(Scale, w_scales, TILE);
     GROUP_SHARED(Rounded, x_scales, TILE);
-    u32 row0 = BLOCK_Y * TILE;
+    u32 row0 = a.block_y * TILE;
     u32 token0 = BLOCK_X * TILE;
     u32 r0 = THREAD % 16u;
     u32 t0 = THREAD / 16u;
@@ -62,10 +62,10 @@ DEVICE void matmul_quants(const MatMulArgs& a) {
 }
 
 template <class F>
-DEVICE void matmul_floats(const MatMulArgs& a) {
+DEVICE void matmul_floats(const Product& a) {
     GROUP_SHARED(float, ws, TILE * STRIDE_F);
     GROUP_SHARED(float, xs, TILE * STRIDE_F);
-    u32 row0 = BLOCK_Y * TILE;
+    u32 row0 = a.block_y * TILE;
     u32 token0 = BLOCK_X * TILE;
     u32 r0 = THREAD % 16u;
     u32 t0 = THREAD / 16u;
@@ -99,11 +99,11 @@ DEVICE void matmul_floats(const MatMulArgs& a) {
 
 #define TILE_QUANTS(type)                               \
     KERNEL(matmul_tile_##type, 256, MatMulArgs) {       \
-        matmul_quants<type>(a);                         \
+        matmul_quants<type>(product_of(a));                         \
     }
 #define TILE_FLOATS(type)                               \
     KERNEL(matmul_tile_##type, 256, MatMulArgs) {       \
-        matmul_floats<type>(a);                         \
+        matmul_floats<type>(product_of(a));                         \
     }
 EACH_QUANTISED(TILE_QUANTS)
 EACH_FLOAT(TILE_FLOATS)

@@ -28,7 +28,7 @@ struct Share {
 };
 
 template <u32 ROWS_EACH, int TOKENS_EACH>
-DEVICE void finish(const MatMulArgs& a, const float sums[ROWS_EACH][TOKENS_EACH], u32 row, u32 token) {
+DEVICE void finish(const Product& a, const float sums[ROWS_EACH][TOKENS_EACH], u32 row, u32 token) {
     UNROLL
     for (u32 r = 0; r < ROWS_EACH; r++) {
         UNROLL
@@ -46,7 +46,7 @@ DEVICE void finish(const MatMulArgs& a, const float sums[ROWS_EACH][TOKENS_EACH]
 
 // The products of `COUNT` blocks of a slice, all of whose weights are asked for first.
 template <class Q, u32 ROWS_EACH, int TOKENS_EACH, u32 COUNT>
-DEVICE void add_blocks(const MatMulArgs& a, u32 row, u32 token, u32 block, float sums[ROWS_EACH][TOKENS_EACH]) {
+DEVICE void add_blocks(const Product& a, u32 row, u32 token, u32 block, float sums[ROWS_EACH][TOKENS_EACH]) {
     u32 words[COUNT][ROWS_EACH][8];
     Scale scales[COUNT][ROWS_EACH];
     UNROLL
@@ -81,11 +81,11 @@ DEVICE void add_blocks(const MatMulArgs& a, u32 row, u32 token, u32 block, float
 }
 
 template <class Q, int TOKENS_EACH>
-DEVICE void matmul_quants(const MatMulArgs& a) {
+DEVICE void matmul_quants(const Product& a) {
     typedef Share<Q, TOKENS_EACH> share;
     const u32 ROWS_EACH = share::ROWS_EACH;
     const u32 AHEAD = share::AHEAD;
-    u32 row = (BLOCK_Y * GROUPS + THREAD / SLICES) * ROWS_EACH;
+    u32 row = (a.block_y * GROUPS + THREAD / SLICES) * ROWS_EACH;
     u32 token = BLOCK_X * TOKENS_EACH;
     float sums[ROWS_EACH][TOKENS_EACH] = {};
     u32 base = 0;
@@ -102,9 +102,9 @@ DEVICE void matmul_quants(const MatMulArgs& a) {
 }
 
 template <class F, int TOKENS_EACH>
-DEVICE void matmul_floats(const MatMulArgs& a) {
+DEVICE void matmul_floats(const Product& a) {
     const u32 ROWS_EACH = 2u;
-    u32 row = (BLOCK_Y * GROUPS + THREAD / SLICES) * ROWS_EACH;
+    u32 row = (a.block_y * GROUPS + THREAD / SLICES) * ROWS_EACH;
     u32 token = BLOCK_X * TOKENS_EACH;
     float sums[ROWS_EACH][TOKENS_EACH] = {};
     for (u32 block = THREAD % SLICES; block < a.blocks; block += SLICES) {
@@ -133,17 +133,17 @@ DEVICE void matmul_floats(const MatMulArgs& a) {
 
 #define VEC_QUANTS(type)                                \
     KERNEL(matmul_vec1_##type, 128, MatMulArgs) {       \
-        matmul_quants<type, 1>(a);                      \
+        matmul_quants<type, 1>(product_of(a));                      \
     }                                                   \
     KERNEL(matmul_vec4_##type, 128, MatMulArgs) {       \
-        matmul_quants<type, 4>(a);                      \
+        matmul_quants<type, 4>(product_of(a));                      \
     }
 #define VEC_FLOATS(type)                                \
     KERNEL(matmul_vec1_##type, 128, MatMulArgs) {       \
-        matmul_floats<type, 1>(a);                      \
+        matmul_floats<type, 1>(product_of(a));                      \
     }                                                   \
     KERNEL(matmul_vec4_##type, 128, MatMulArgs) {       \
-        matmul_floats<type, 4>(a);                      \
+        matmul_floats<type, 4>(product_of(a));                      \
     }
 EACH_QUANTISED(VEC_QUANTS)
 EACH_FLOAT(VEC_FLOATS)

@@ -1,8 +1,9 @@
-// Rotates each pair of each head of x in place by position * frequencies[i], the product rounded to f32.
+// Rotates each pair of each head of x, and of a second x, in place by position * frequencies[i], the product rounded to f32.
 //
 // | operand     | shape         | layout          | type |
 // |-------------|---------------|-----------------|------|
 // | x           | [T, heads, D] | rows contiguous | f32  |
+// | second      | [T, second_heads, D] | rows contiguous | f32  |
 // | positions   | [T]           | contiguous      | u32  |
 // | frequencies | [rotary / 2]  | contiguous      | f32  |
 //
@@ -12,11 +13,14 @@
 
 struct RopeArgs {
     float* x;
+    // Null where there is none, with no heads.
+    float* second;
     const u32* positions;
     const float* frequencies;
     u32 rows;
     u32 tokens;
     u32 heads;
+    u32 second_heads;
     u32 head_dim;
     u32 pairs;
     u32 interleaved;
@@ -24,21 +28,23 @@ struct RopeArgs {
 
 KERNEL(rope, 256, RopeArgs) {
     u64 i = (u64)BLOCK_X * 256u + THREAD;
-    u32 each = a.heads * a.pairs;
+    u32 each = (a.heads + a.second_heads) * a.pairs;
     if (i >= (u64)a.rows * each) {
         return;
     }
     u32 t = (u32)(i / each);
     u32 head = (u32)(i % each) / a.pairs;
     u32 pair = (u32)(i % each) % a.pairs;
-    float* x = a.x + ((u64)t * a.heads + head) * a.head_dim;
+    bool is_second = head >= a.heads;
+    float* x = is_second ? a.second + ((u64)t * a.second_heads + head - a.heads) * a.head_dim
+                         : a.x + ((u64)t * a.heads + head) * a.head_dim;
     u32 first = a.interleaved ? 2u * pair : pair;
-    u32 second = a.interleaved ? first + 1u : first + a.pairs;
+    u32 other = a.interleaved ? first + 1u : first + a.pairs;
     float angle = (float)a.positions[t] * a.frequencies[pair];
     float sine, cosine;
     sincosf(angle, &sine, &cosine);
     float p = x[first];
-    float q = x[second];
+    float q = x[other];
     x[first] = p * cosine - q * sine;
-    x[second] = p * sine + q * cosine;
+    x[other] = p * sine + q * cosine;
 }

@@ -39,29 +39,67 @@ DEVICE float add_block(float sum, int first, int second, const Rounded& x, const
     return add_products<Q>(sum, first, second, x, s);
 }
 
-// The operands of every product. `x` is f32, what round8.cu wrote for quants, or what halves.cu wrote; its scales likewise.
+// The operands of every launch: up to three products of one x, whose thread blocks follow each other along y. `x` is f32, what
+// round8.cu wrote for quants, or what halves.cu wrote; its scales likewise.
 struct MatMulArgs {
+    Weights w[3];
+    // May be null.
+    const float* bias[3];
+    float* out[3];
+    // What the result is added to as well; may be null. Of the first.
+    float* sum;
+    const void* x;
+    const Rounded* x_scales;
+    u32 rows;
+    u32 tokens;
+    // N of each, K and blocks of K.
+    u32 outputs[3];
+    u32 cols;
+    u32 blocks;
+    // Where the thread blocks of the second and of the third begin.
+    u32 second;
+    u32 third;
+};
+
+// The product that a thread block has a part of.
+struct Product {
     Weights w;
     const void* x;
     const Rounded* x_scales;
-    // May be null.
     const float* bias;
     float* out;
+    float* sum;
     u32 rows;
-    u32 tokens;
-    // N, K and blocks of K.
     u32 outputs;
     u32 cols;
     u32 blocks;
+    // Of the product's thread blocks along y.
+    u32 block_y;
 };
+
+// Constant indices: a parameter that is indexed by a number is copied to local memory.
+DEVICE Product product_of(const MatMulArgs& a) {
+    if (BLOCK_Y >= a.third) {
+        return {a.w[2], a.x, a.x_scales, a.bias[2], a.out[2], 0, a.rows, a.outputs[2], a.cols, a.blocks, BLOCK_Y - a.third};
+    }
+    if (BLOCK_Y >= a.second) {
+        return {a.w[1], a.x, a.x_scales, a.bias[1], a.out[1], 0, a.rows, a.outputs[1], a.cols, a.blocks, BLOCK_Y - a.second};
+    }
+    return {a.w[0], a.x, a.x_scales, a.bias[0], a.out[0], a.sum, a.rows, a.outputs[0], a.cols, a.blocks, BLOCK_Y};
+}
 
 // Slices of K whose sums are added last, from the first to the last: slice s takes the blocks s, s + 8, ... in order. Every
 // product of quants and of plain floats does, so that a row's result is the same bits whatever is computed beside it.
 #define SLICES 8u
 
-DEVICE void write_result(const MatMulArgs& a, u32 t, u32 n, float sum) {
+DEVICE void write_result(const Product& a, u32 t, u32 n, float sum) {
     if (t < a.rows && n < a.outputs) {
-        a.out[(u64)t * a.outputs + n] = a.bias ? sum + a.bias[n] : sum;
+        u64 at = (u64)t * a.outputs + n;
+        float result = a.bias ? sum + a.bias[n] : sum;
+        a.out[at] = result;
+        if (a.sum) {
+            a.sum[at] = a.sum[at] + result;
+        }
     }
 }
 
@@ -86,6 +124,6 @@ DEVICE void load_four(const float* row, u32 cols, u32 c, float out[4]) {
 }
 
 // Of a row of x as it is.
-DEVICE void load_x(const MatMulArgs& a, u32 t, u32 c, float out[4]) {
+DEVICE void load_x(const Product& a, u32 t, u32 c, float out[4]) {
     load_four((const float*)a.x + (u64)t * a.cols, a.cols, c, out);
 }

@@ -9,9 +9,9 @@
 
 // Of the first 128 threads one half brings a row of w each, the other a row of x. The caller waits for all.
 template <class Q>
-DEVICE void bring_block(const MatMulArgs& a, u32 block, u32* ws, Scale* w_scales, u32* xs, Rounded* x_scales) {
+DEVICE void bring_block(const Product& a, u32 block, u32* ws, Scale* w_scales, u32* xs, Rounded* x_scales) {
     if (THREAD < TILE) {
-        u64 at = (u64)at_most(BLOCK_Y * TILE + THREAD, a.outputs - 1u) * a.blocks + block;
+        u64 at = (u64)at_most(a.block_y * TILE + THREAD, a.outputs - 1u) * a.blocks + block;
         u32 words[8];
         load_words<Q>(a.w, at, words);
         UNROLL

@@ -76,8 +76,10 @@ files! {
 
 /// What the sources include.
 #[cfg(feature = "hip")]
-const HEADERS: [Source; 7] = [
+const HEADERS: [Source; 9] = [
+    source!("eight", ".cuh"),
     source!("fault", ".cuh"),
+    source!("halves", ".cuh"),
     source!("pages", ".cuh"),
     source!("platform", ".cuh"),
     source!("platform_hip", ".cuh"),

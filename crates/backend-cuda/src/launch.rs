@@ -3,7 +3,11 @@
 //! Every kernel takes one structure: addresses first, then the rows and tokens of the run, then its own
 //! numbers.
 
-use exo_backend::{AttentionBatch, Buffer, KvCache, Op, OpKind, RopeStyle, Rows, RunError, RunShape, Weight};
+use std::sync::Arc;
+
+use exo_backend::{
+    AttentionBatch, Buffer, KvCache, Op, OpKind, RopeStyle, Rows, RunError, RunShape, Weight, same_buffer,
+};
 use exo_types::{DType, KvDType};
 
 use crate::driver::{DeviceMemory, Function};
@@ -45,6 +49,8 @@ pub(crate) const LARGE_TILES_MIN: usize = 128;
 const HALF_OUTPUTS: usize = 16;
 const HALF_SOME_ROWS_MAX: usize = 32;
 const HALF_TILE: usize = 128;
+/// Products that share a launch: of queries, keys and values.
+const PRODUCTS_MAX: usize = 3;
 /// A warp.
 const WARP: u32 = 32;
 
@@ -187,12 +193,40 @@ struct Draft<'a> {
 }
 
 impl Planner<'_> {
-    /// Adds the launches of one op. Its operands were checked.
-    pub(crate) fn plan(&mut self, op: &Op, out: &mut Vec<Launch>) -> Result<(), RunError> {
+    /// Adds the launches of the first of `ops`, and of those behind it that share them; says how many these
+    /// are. Their operands were checked.
+    pub(crate) fn plan(&mut self, ops: &[Op], out: &mut Vec<Launch>) -> Result<usize, RunError> {
+        let Some((op, behind)) = ops.split_first() else { return Ok(0) };
         if op.kind() != OpKind::MatMul {
             self.rounded = None;
         }
-        let at = |handle: &Buffer| storage::buffer(handle, self.device.owner).memory.at;
+        match op {
+            Op::MatMul { .. } => return self.products(ops, out),
+            Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
+                let second = second_rope(op, behind);
+                let (second_at, second_heads) = second.map_or((0, 0), |(x, heads)| (self.at(x), heads));
+                let mut numbers = numbers([*heads, second_heads, *head_dim, frequencies.cols]);
+                numbers.push(u32::from(*style == RopeStyle::Interleaved));
+                let addresses =
+                    vec![self.at(x), second_at, self.at(positions), self.vector(frequencies, op.kind())?];
+                let width = (heads + second_heads) * frequencies.cols;
+                out.push(self.elements(File::Rope, "rope", width, Rows::Tokens, addresses, numbers)?);
+                return Ok(1 + usize::from(second.is_some()));
+            }
+            Op::RmsNorm { .. } => self.norm(op, behind, out)?,
+            Op::SwiGlu { .. } => self.swiglu(op, behind, out)?,
+            _ => self.plan_alone(op, out)?,
+        }
+        Ok(1)
+    }
+
+    fn at(&self, handle: &Buffer) -> u64 {
+        storage::buffer(handle, self.device.owner).memory.at
+    }
+
+    /// An op that shares its launch with no other.
+    fn plan_alone(&self, op: &Op, out: &mut Vec<Launch>) -> Result<(), RunError> {
+        let at = |handle: &Buffer| self.at(handle);
         let fault = self.fault.at;
         match op {
             Op::Embed { table, ids, out: result } => {
@@ -204,34 +238,7 @@ impl Planner<'_> {
                 let width = table.cols.div_ceil(4);
                 out.push(self.elements(File::Embed, &name, width, Rows::Tokens, addresses, numbers)?);
             }
-            Op::RmsNorm { x, weight, out: result, eps, groups, rows } => {
-                let addresses = vec![at(x), self.vector(weight, op.kind())?, at(result)];
-                let mut numbers = numbers([weight.cols]);
-                numbers.push(eps.to_bits());
-                let (name, threads) = match weight.cols {
-                    ..=SHORT_ROW_MAX => ("rms_norm_short", SHORT_ROW_THREADS),
-                    _ => ("rms_norm", ROW_THREADS),
-                };
-                let (file, grid, rows) = (File::RmsNorm, Grid::Blocks { each: *groups }, *rows);
-                out.push(self.launch(Draft { file, name, threads, grid, rows, addresses, numbers })?);
-            }
-            Op::MatMul { weight, bias, x, out: result, rows } => {
-                let bias = bias.as_ref().map(|bias| self.vector(bias, op.kind())).transpose()?;
-                self.product(weight, bias.unwrap_or(0), x, result, *rows, out)?;
-            }
-            Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
-                let mut numbers = numbers([*heads, *head_dim, frequencies.cols]);
-                numbers.push(u32::from(*style == RopeStyle::Interleaved));
-                let addresses = vec![at(x), at(positions), self.vector(frequencies, op.kind())?];
-                let width = heads * frequencies.cols;
-                out.push(self.elements(File::Rope, "rope", width, Rows::Tokens, addresses, numbers)?);
-            }
             Op::KvWrite { .. } | Op::Attention { .. } => self.on_pages(op, out)?,
-            Op::SwiGlu { gate, up, out: result, width } => {
-                let addresses = vec![at(gate), at(up), at(result)];
-                let numbers = numbers([*width]);
-                out.push(self.elements(File::SwiGlu, "swiglu", *width, Rows::Tokens, addresses, numbers)?);
-            }
             Op::Add { x, y, width } => {
                 let addresses = vec![at(x), at(y)];
                 let numbers = numbers([*width]);
@@ -252,9 +259,65 @@ impl Planner<'_> {
                 addresses: vec![at(x), at(result)],
                 numbers: numbers([*width]),
             })?),
-            Op::Exchange { .. } | Op::LayerBoundary { .. } => {}
+            // The others have shared launches, or none.
+            _ => {}
         }
         Ok(())
+    }
+
+    fn norm(&mut self, op: &Op, behind: &[Op], out: &mut Vec<Launch>) -> Result<(), RunError> {
+        let Op::RmsNorm { x, weight, out: result, eps, groups, rows } = op else { return Ok(()) };
+        let mut addresses = vec![self.at(x), self.vector(weight, op.kind())?, self.at(result)];
+        let mut numbers = numbers([weight.cols]);
+        numbers.push(eps.to_bits());
+        // Short rows have fewer threads, and so another order of sums.
+        let is_long = *groups == 1 && weight.cols > SHORT_ROW_MAX;
+        let form = is_long.then(|| self.form_behind(behind, result, weight.cols, *rows)).flatten();
+        let (name, threads) = match (form, weight.cols) {
+            (Some(Form::Eight), _) => ("rms_norm_round8", ROW_THREADS),
+            (Some(_), _) => ("rms_norm_halves", ROW_THREADS),
+            (None, ..=SHORT_ROW_MAX) => ("rms_norm_short", SHORT_ROW_THREADS),
+            (None, _) => ("rms_norm", ROW_THREADS),
+        };
+        if let Some(form) = form {
+            addresses.extend(self.rounds(result, weight.cols, *rows, form));
+        }
+        let (file, grid, rows) = (File::RmsNorm, Grid::Blocks { each: *groups }, *rows);
+        out.push(self.launch(Draft { file, name, threads, grid, rows, addresses, numbers })?);
+        Ok(())
+    }
+
+    fn swiglu(&mut self, op: &Op, behind: &[Op], out: &mut Vec<Launch>) -> Result<(), RunError> {
+        let Op::SwiGlu { gate, up, out: result, width } = op else { return Ok(()) };
+        let mut addresses = vec![self.at(gate), self.at(up), self.at(result)];
+        let (file, rows, numbers) = (File::SwiGlu, Rows::Tokens, numbers([*width]));
+        let form = self.form_behind(behind, result, *width, rows);
+        if let Some(form) = form {
+            addresses.extend(self.rounds(result, *width, rows, form));
+        }
+        out.push(match form {
+            None => self.elements(file, "swiglu", *width, rows, addresses, numbers)?,
+            Some(Form::Eight) => self.elements(file, "swiglu_round8", width / 4, rows, addresses, numbers)?,
+            Some(_) => {
+                let (name, threads, grid) = ("swiglu_halves", ROW_THREADS, Grid::Blocks { each: 1 });
+                self.launch(Draft { file, name, threads, grid, rows, addresses, numbers })?
+            }
+        });
+        Ok(())
+    }
+
+    /// As what the product behind an op reads its result, if the op's own kernel can leave it so.
+    fn form_behind(&self, behind: &[Op], result: &Buffer, width: usize, rows: Rows) -> Option<Form> {
+        let Some(Op::MatMul { weight, x, rows: of, .. }) = behind.first() else { return None };
+        let form = Form::of(weight.dtype, self.device.has_tensor_cores);
+        let is_one = matches!(form, Form::Eight | Form::Half) && width.is_multiple_of(layout::BLOCK);
+        (is_one && same_buffer(x, result) && *of == rows && weight.cols == width).then_some(form)
+    }
+
+    /// Where a kernel leaves `x` as products read it.
+    fn rounds(&mut self, x: &Buffer, cols: usize, rows: Rows, form: Form) -> [u64; 2] {
+        self.rounded = Some((self.at(x), cols, rows, form));
+        [self.scratch.rounded.at, self.scratch.scales.at]
     }
 
     /// An op on the cache.
@@ -352,47 +415,52 @@ impl Planner<'_> {
         (addresses, numbers)
     }
 
-    /// A product: kernels for one row, for a few and for many, of which a run starts one. All give the same
-    /// bits.
-    fn product(
-        &mut self,
-        weight: &Weight,
-        bias: u64,
-        x: &Buffer,
-        result: &Buffer,
-        rows: Rows,
-        out: &mut Vec<Launch>,
-    ) -> Result<(), RunError> {
-        let x_at = storage::buffer(x, self.device.owner).memory.at;
-        let result_at = storage::buffer(result, self.device.owner).memory.at;
+    /// The products of one x: kernels for one row, for a few and for many, of which a run starts one. All
+    /// give the same bits, also where the result is added to something by the same kernel.
+    fn products(&mut self, ops: &[Op], out: &mut Vec<Launch>) -> Result<usize, RunError> {
+        let together = products_together(ops);
+        let Some(Op::MatMul { weight, x, rows, .. }) = together.first() else { return Ok(0) };
+        let (cols, rows) = (weight.cols, *rows);
+        let sum = match together.len() {
+            1 => sum_behind(&ops[0], &ops[1..]),
+            _ => None,
+        };
+        let (mut planes, mut biases, mut results, mut outputs) = ([0; 9], [0; 3], [0; 3], [0; 3]);
+        for (i, op) in together.iter().enumerate() {
+            let Op::MatMul { weight, bias, out: result, .. } = op else { continue };
+            planes[3 * i..3 * i + 3].copy_from_slice(&self.planes(weight));
+            biases[i] = bias.as_ref().map(|bias| self.vector(bias, op.kind())).transpose()?.unwrap_or(0);
+            (results[i], outputs[i]) = (self.at(result), weight.rows);
+        }
+        let x_at = self.at(x);
         let form = Form::of(weight.dtype, self.device.has_tensor_cores);
-        let (x_at, x_scales) = match form {
+        let (x_from, x_scales) = match form {
             Form::Float => (x_at, 0),
             _ => {
-                if self.rounded != Some((x_at, weight.cols, rows, form)) {
-                    out.push(self.round(x_at, weight.cols, rows, form)?);
-                    self.rounded = Some((x_at, weight.cols, rows, form));
+                if self.rounded != Some((x_at, cols, rows, form)) {
+                    out.push(self.round(x_at, cols, rows, form)?);
+                    self.rounded = Some((x_at, cols, rows, form));
                 }
                 (self.scratch.rounded.at, self.scratch.scales.at)
             }
         };
-        let mut addresses = self.planes(weight).to_vec();
-        addresses.extend([x_at, x_scales, bias, result_at]);
-        for (file, name, threads, grid) in choices(weight, self.device) {
-            out.push(self.launch(Draft {
-                file,
-                name: &format!("{name}_{}", layout::name(weight.dtype)),
-                threads,
-                grid,
-                rows,
-                addresses: addresses.clone(),
-                numbers: numbers([weight.rows, weight.cols, layout::blocks(weight.cols)]),
-            })?);
+        let sum_at = sum.map_or(0, |sum| self.at(sum));
+        let addresses = [&planes[..], &biases, &results, &[sum_at, x_from, x_scales]].concat();
+        for (file, name, threads, tiles) in choices(weight.dtype, outputs, self.device) {
+            let [first, second, third] = outputs.map(|outputs| outputs.div_ceil(tiles.outputs));
+            let numbers =
+                [outputs[0], outputs[1], outputs[2], cols, layout::blocks(cols), first, first + second];
+            let Tiles { rows_each, from, up_to, .. } = tiles;
+            let (name, y) = (format!("{name}_{}", layout::name(weight.dtype)), first + second + third);
+            let (grid, numbers) = (Grid::Tiles { y, rows_each, from, up_to }, self::numbers(numbers));
+            let addresses = addresses.clone();
+            out.push(self.launch(Draft { file, name: &name, threads, grid, rows, addresses, numbers })?);
         }
-        if self.rounded.is_some_and(|(of, ..)| of == result_at) {
+        let written = results.into_iter().chain([sum_at]);
+        if self.rounded.is_some_and(|(of, ..)| written.into_iter().any(|at| at == of)) {
             self.rounded = None;
         }
-        Ok(())
+        Ok(together.len() + usize::from(sum.is_some()))
     }
 
     fn round(&self, x: u64, cols: usize, rows: Rows, form: Form) -> Result<Launch, RunError> {
@@ -430,14 +498,76 @@ fn attention_choices(kv: &KvCache, heads: usize) -> Result<[(String, Grid); 2], 
     Ok([(format!("attention_few_{dim}"), spanned), (format!("attention_many_{dim}"), whole)])
 }
 
-/// The kernels that multiply with a weight, and for how many rows each is used.
-fn choices(weight: &Weight, device: &DeviceInner) -> Vec<(File, &'static str, u32, Grid)> {
-    let has_tensor_cores = device.has_tensor_cores;
-    let tiles = |outputs: usize, rows_each, from, up_to| {
-        let y = weight.rows.div_ceil(outputs);
-        Grid::Tiles { y, rows_each, from, up_to }
+/// The products at the beginning of `ops` that one launch does: of the same x, type and rows, and none of
+/// them writes what another does.
+fn products_together(ops: &[Op]) -> &[Op] {
+    let shares = |first: &Op, other: &Op| match (first, other) {
+        (
+            Op::MatMul { weight, x, rows, .. },
+            Op::MatMul { weight: other_weight, x: other_x, rows: other_rows, .. },
+        ) => weight.dtype == other_weight.dtype && same_buffer(x, other_x) && rows == other_rows,
+        _ => false,
     };
-    if has_tensor_cores && matches!(weight.dtype, DType::F16 | DType::BF16) {
+    let result = |op: &Op| match op {
+        Op::MatMul { out, .. } => Some(out.clone()),
+        _ => None,
+    };
+    let is_other = |op: &Op, before: &[Op]| {
+        result(op).is_some_and(|out| before.iter().filter_map(result).all(|other| !same_buffer(&out, &other)))
+    };
+    let count = (1..ops.len().min(PRODUCTS_MAX))
+        .take_while(|i| shares(&ops[0], &ops[*i]) && is_other(&ops[*i], &ops[..*i]))
+        .count();
+    &ops[..1 + count]
+}
+
+/// What the op behind a product adds its result to, if its kernel can do that as well.
+fn sum_behind<'a>(product: &Op, behind: &'a [Op]) -> Option<&'a Buffer> {
+    let (Op::MatMul { weight, x: from, out, rows: Rows::Tokens, .. }, Some(Op::Add { x, y, width })) =
+        (product, behind.first())
+    else {
+        return None;
+    };
+    let fits = same_buffer(out, y) && !same_buffer(x, y) && !same_buffer(x, from) && *width == weight.rows;
+    fits.then_some(x)
+}
+
+/// What is rotated behind `rope` in the same way.
+fn second_rope<'a>(rope: &Op, behind: &'a [Op]) -> Option<(&'a Buffer, usize)> {
+    let (
+        Op::Rope { x, positions, frequencies, heads: _, head_dim, style },
+        Some(Op::Rope {
+            x: second,
+            positions: second_positions,
+            frequencies: second_frequencies,
+            heads,
+            head_dim: second_dim,
+            style: second_style,
+        }),
+    ) = (rope, behind.first())
+    else {
+        return None;
+    };
+    let is_alike = same_buffer(positions, second_positions)
+        && Arc::ptr_eq(&frequencies.storage, &second_frequencies.storage)
+        && (head_dim, style) == (second_dim, second_style);
+    (is_alike && !same_buffer(x, second)).then_some((second, *heads))
+}
+
+/// What a thread block of a kernel takes, and for how many rows the kernel is used.
+#[derive(Clone, Copy, Debug)]
+struct Tiles {
+    outputs: usize,
+    rows_each: usize,
+    from: usize,
+    up_to: usize,
+}
+
+/// The kernels that multiply with weights of so many rows each.
+fn choices(dtype: DType, outputs: [usize; 3], device: &DeviceInner) -> Vec<(File, &'static str, u32, Tiles)> {
+    let has_tensor_cores = device.has_tensor_cores;
+    let tiles = |outputs, rows_each, from, up_to| Tiles { outputs, rows_each, from, up_to };
+    if has_tensor_cores && matches!(dtype, DType::F16 | DType::BF16) {
         let some_from = FEW_ROWS_MAX + 1;
         let few = tiles(HALF_OUTPUTS, FEW_ROWS_MAX, 1, FEW_ROWS_MAX);
         let some = tiles(HALF_OUTPUTS, HALF_SOME_ROWS_MAX, some_from, HALF_SOME_ROWS_MAX);
@@ -448,9 +578,9 @@ fn choices(weight: &Weight, device: &DeviceInner) -> Vec<(File, &'static str, u3
             (File::MatMulHalfMma, "matmul_half_many", 8 * WARP, many),
         ];
     }
-    let has_super = matches!(weight.dtype, DType::Q4_K | DType::Q5_K | DType::Q6_K);
+    let has_super = matches!(dtype, DType::Q4_K | DType::Q5_K | DType::Q6_K);
     let vec1_outputs = if has_super { VEC_OUTPUTS_SUPER } else { VEC_OUTPUTS };
-    let is_mma = has_tensor_cores && weight.dtype.is_quantised();
+    let is_mma = has_tensor_cores && dtype.is_quantised();
     let few_max = if is_mma { FEW_ROWS_MAX_MMA } else { FEW_ROWS_MAX };
     let mut choices = vec![
         (File::MatMulVec, "matmul_vec1", 128, tiles(vec1_outputs, 1, 1, 1)),
@@ -459,7 +589,8 @@ fn choices(weight: &Weight, device: &DeviceInner) -> Vec<(File, &'static str, u3
     let many_from = few_max + 1;
     if is_mma {
         // Rows of x that fill a small tile and are too few for as many large ones as a card has room for.
-        let columns_min = device.large_tiles_min.div_ceil(weight.rows.div_ceil(TILE).max(1));
+        let tiles_along: usize = outputs.iter().map(|outputs| outputs.div_ceil(TILE)).sum();
+        let columns_min = device.large_tiles_min.div_ceil(tiles_along.max(1));
         let some_max = TILE.max((columns_min - 1) * LARGE_TILE);
         choices.push((File::MatMulMma, "matmul_mma_some", 256, tiles(TILE, TILE, many_from, some_max)));
         let many = tiles(TILE, LARGE_TILE, some_max + 1, usize::MAX);

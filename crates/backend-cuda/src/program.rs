@@ -75,8 +75,10 @@ impl CudaProgram {
         device.settle()?;
         let mut planner = Planner { device, fault: &fault, scratch: &scratch, rounded: None };
         let (mut steps, mut launches) = (Vec::new(), Vec::new());
-        for op in &recording.ops {
-            planner.plan(op, &mut launches)?;
+        let mut rest = &recording.ops[..];
+        while let Some(op) = rest.first() {
+            let planned = planner.plan(rest, &mut launches)?;
+            rest = &rest[planned..];
             steps.extend(launches.drain(..).map(Step::Launch));
             match op {
                 Op::Exchange { x, width } => steps.push(Step::Exchange { x: x.clone(), width: *width }),

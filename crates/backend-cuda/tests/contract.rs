@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use emulated::on_emulated_cards;
 use exo_backend::{
-    Alone, CancelToken, Device, Element, Op, OpKind, Recording, Report, RunShape, conformance, oracle,
+    Alone, Buffer, CancelToken, Device, Element, Op, OpKind, Recording, Report, RopeStyle, Rows, RunShape,
+    Weight, conformance, oracle,
 };
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions, ListError, OpenError, list};
-use exo_types::{DType, DeviceId};
+use exo_types::{DType, DeviceId, TensorView};
 
 const MEMORY: u64 = 16 << 20;
 const SOON: Duration = Duration::from_secs(10);
@@ -53,6 +54,145 @@ fn keeps_the_contract(card: &Card) {
     }
 }
 
+/// Numbers that are always the same ones.
+fn drawn(count: usize, seed: u32) -> Vec<u32> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 8
+    };
+    (0..count).map(next).collect()
+}
+
+fn floats(count: usize, seed: u32) -> Vec<f32> {
+    drawn(count, seed).into_iter().map(|n| n as f32 / 8_388_608.0 - 1.0).collect()
+}
+
+/// Blocks with small scales and any quants.
+fn matrix(device: &CudaDevice, dtype: DType, rows: usize, cols: usize, seed: u32) -> Weight {
+    let halves = |count| floats(count, seed).into_iter().flat_map(|x| f16_bits(x * 0.05).to_le_bytes());
+    let blocks = |bytes: usize, scales: usize| {
+        let mut all: Vec<u8> = drawn(rows * cols / dtype.block_elements() as usize * bytes, seed)
+            .iter()
+            .map(|n| *n as u8)
+            .collect();
+        for block in all.chunks_mut(bytes) {
+            (0..scales).for_each(|i| block[2 * i..2 * i + 2].copy_from_slice(&0x1400u16.to_le_bytes()));
+        }
+        all
+    };
+    let bytes: Vec<u8> = match dtype {
+        DType::F32 => floats(rows * cols, seed).iter().flat_map(|x| x.to_le_bytes()).collect(),
+        DType::F16 => halves(rows * cols).collect(),
+        DType::BF16 => floats(rows * cols, seed).iter().flat_map(|x| x.to_le_bytes()[2..].to_vec()).collect(),
+        DType::Q4_K => blocks(144, 2),
+        _ => blocks(34, 1),
+    };
+    let range = 0..bytes.len();
+    let (rows, cols, source) = (rows as u64, cols as u64, Arc::new(bytes));
+    let view = TensorView { name: "drawn".to_owned(), dtype, rows, cols, source, range };
+    device.weight(&view).unwrap()
+}
+
+/// To nearest, for numbers that a half has room for.
+fn f16_bits(x: f32) -> u16 {
+    half::f16::from_f32(x).to_bits()
+}
+
+/// The ops of a layer that share launches, and the buffers that they leave.
+fn layer(device: &CudaDevice, dtype: DType, tokens: usize) -> (Vec<Op>, Vec<(Buffer, Vec<f32>)>) {
+    const C: usize = 768;
+    const F: usize = 256;
+    const HEAD: usize = 64;
+    let w = |rows, cols, seed| matrix(device, dtype, rows, cols, seed);
+    let vector = |len, seed| matrix(device, DType::F32, 1, len, seed);
+    let buffer = |width: usize| device.buffer(Element::F32, tokens * width).unwrap();
+    let [hidden, normed, delta] = [C, C, C].map(buffer);
+    let [q, k, v, gate, up] = [C, 2 * HEAD, 2 * HEAD, F, F].map(buffer);
+    let positions = device.buffer(Element::U32, tokens).unwrap();
+    let frequencies = vector(HEAD / 2, 90);
+    let norm = |weight| Op::RmsNorm {
+        x: hidden.clone(),
+        weight,
+        out: normed.clone(),
+        eps: 1e-5,
+        groups: 1,
+        rows: Rows::Tokens,
+    };
+    let product = |weight, bias, x: &Buffer, out: &Buffer| Op::MatMul {
+        weight,
+        bias,
+        x: x.clone(),
+        out: out.clone(),
+        rows: Rows::Tokens,
+    };
+    let rope = |x: &Buffer, heads| Op::Rope {
+        x: x.clone(),
+        positions: positions.clone(),
+        frequencies: frequencies.clone(),
+        heads,
+        head_dim: HEAD,
+        style: RopeStyle::Halves,
+    };
+    let add = Op::Add { x: hidden.clone(), y: delta.clone(), width: C };
+    let swiglu = Op::SwiGlu { gate: gate.clone(), up: up.clone(), out: gate.clone(), width: F };
+    let ops = vec![
+        norm(vector(C, 1)),
+        product(w(C, C, 2), Some(vector(C, 3)), &normed, &q),
+        product(w(2 * HEAD, C, 4), None, &normed, &k),
+        product(w(2 * HEAD, C, 5), Some(vector(2 * HEAD, 6)), &normed, &v),
+        rope(&q, C / HEAD),
+        rope(&k, 2),
+        product(w(C, C, 7), Some(vector(C, 8)), &q, &delta),
+        add.clone(),
+        norm(vector(C, 9)),
+        product(w(F, C, 10), None, &normed, &gate),
+        product(w(F, C, 11), None, &normed, &up),
+        swiglu,
+        product(w(C, F, 12), None, &gate, &delta),
+        add,
+    ];
+    let begins = |buffer: &Buffer, seed| (buffer.clone(), floats(buffer.len, seed));
+    let left = [&hidden, &normed, &delta, &q, &k, &v, &gate, &up];
+    (ops, left.into_iter().enumerate().map(|(i, buffer)| begins(buffer, 20 + i as u32)).collect())
+}
+
+/// What ops leave that share launches is what each leaves by itself.
+fn shares_launches(card: &Card) {
+    let types = [DType::Q8_0, DType::F16, DType::Q4_K, DType::BF16, DType::F32];
+    for (options, types) in families().into_iter().zip([&types[..], &types[..2], &types[..1]]) {
+        let device = open(card, &options);
+        for dtype in types.iter().copied() {
+            for tokens in [1, 3, 40] {
+                let (ops, buffers) = layer(&device, dtype, tokens);
+                let mut stream = device.stream().unwrap();
+                let mut left_by = |recordings: Vec<Vec<Op>>| -> Vec<u32> {
+                    for (buffer, begin) in &buffers {
+                        stream.upload_f32(buffer, 0, begin).unwrap();
+                    }
+                    for ops in recordings {
+                        let program = device.compile(Recording { ops }).unwrap();
+                        let shape = RunShape { tokens, selected: 0 };
+                        stream.run(&*program, shape, &Alone, &CancelToken::default()).unwrap();
+                        stream.synchronize(SOON).unwrap();
+                    }
+                    let mut bits = Vec::new();
+                    for (buffer, begin) in &buffers {
+                        let mut got = vec![0.0; begin.len()];
+                        stream.download_f32(buffer, 0, &mut got, SOON).unwrap();
+                        bits.extend(got.into_iter().map(f32::to_bits));
+                    }
+                    bits
+                };
+                let together = left_by(vec![ops.clone()]);
+                let alone = left_by(ops.into_iter().map(|op| vec![op]).collect());
+                assert_eq!(together, alone, "{dtype}, {tokens} rows, {options:?}");
+                assert!(alone.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{dtype}");
+            }
+        }
+    }
+}
+
 /// Every real card; a machine without one says so in the report of `cargo xtask test`.
 #[test]
 fn every_card_keeps_the_contract() {
@@ -72,6 +212,7 @@ fn every_card_keeps_the_contract() {
     for card in cards.iter().filter(|card| card.trouble().is_none()) {
         agrees_with_formulas(card);
         keeps_the_contract(card);
+        shares_launches(card);
     }
 }
 
@@ -91,6 +232,12 @@ fn kernels_agree_with_their_formulas_and_with_themselves() {
 #[test]
 fn an_emulated_card_keeps_the_contract() {
     on_emulated_cards("an_emulated_card_keeps_the_contract", &[], || keeps_the_contract(&list().unwrap()[0]));
+}
+
+#[test]
+fn ops_that_share_a_launch_leave_what_each_does_by_itself() {
+    let test = "ops_that_share_a_launch_leave_what_each_does_by_itself";
+    on_emulated_cards(test, &[], || shares_launches(&list().unwrap()[0]));
 }
 
 #[test]
