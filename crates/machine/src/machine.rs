@@ -41,6 +41,9 @@ const TICK_AT_REST: Duration = Duration::from_millis(500);
 const OTHERS_MAX: usize = 8;
 /// A call that comes so much later than it was asked for says that this process did not run.
 const LATE: Duration = Duration::from_secs(1);
+/// A pause of this process that is no mere delay: what is late by less again and again must not put its
+/// deadlines off for ever.
+const STILL_MIN: Duration = Duration::from_secs(5);
 /// How long nothing counts as late then: what happened meanwhile waits to be read.
 const SETTLE: Duration = Duration::from_secs(2);
 /// At least so long deadlines are looked at between two of these.
@@ -232,6 +235,9 @@ pub struct NodeMachine {
     /// This process did not run for a while: until then no deadline of requests, steps, loads and instances
     /// is looked at.
     settles_until: Time,
+    /// The time without what this process stood still, asleep or stopped. What is waited for through this
+    /// node goes by it; what others believe of this node goes by the time itself.
+    pub(crate) awake: Time,
     is_view_stale: bool,
     /// What changed of the view is more than measurements.
     is_view_news: bool,
@@ -243,7 +249,7 @@ impl NodeMachine {
     pub fn new(config: MachineConfig, boot: Boot, now: Now) -> (Self, Vec<Effect>) {
         let (me, persisted) = (config.me, exo_membership::Persisted { epoch: boot.epoch });
         let membership = exo_membership::Config { incarnation: config.incarnation, ..Default::default() };
-        let mut machine = Self {
+        let machine = Self {
             me,
             now,
             out: Vec::new(),
@@ -302,21 +308,22 @@ impl NodeMachine {
             shut_window_at: now.time,
             ticked: now.time,
             settles_until: Time::ZERO,
+            awake: now.time,
             is_view_stale: false,
             is_view_news: false,
             is_stopping: false,
             config,
         };
-        let effects = machine.begin();
-        (machine, effects)
+        machine.begin()
     }
 
-    fn begin(&mut self) -> Vec<Effect> {
+    fn begin(mut self) -> (Self, Vec<Effect>) {
         self.tell_standing();
         self.members_changed();
         self.report_now();
         self.settle();
-        self.finish()
+        let effects = self.finish();
+        (self, effects)
     }
 
     /// Takes in what happened and says what to do, in order. `now` never runs backwards.
@@ -325,12 +332,15 @@ impl NodeMachine {
             return Vec::new();
         }
         let before = self.now;
-        let is_late = now.time.since(before.time) > LATE && now.time.since(self.next_deadline()) > LATE;
+        let due = self.next_deadline();
+        let is_late = now.time.since(before.time) > LATE && now.time.since(due) > LATE;
         self.now = Now { time: now.time.max(before.time), unix_s: now.unix_s };
         // A machine that is late again and again must not put its deadlines off for ever.
         if is_late && self.now.time >= self.settles_until + SETTLE_AGAIN {
             self.settles_until = self.now.time + SETTLE;
         }
+        self.awake =
+            self.awake + self.now.time.since(before.time) - stood_still(before.time.max(due), self.now.time);
         if slept(before, self.now) {
             self.feed_membership(exo_membership::Input::Slept);
         }
@@ -838,6 +848,16 @@ impl NodeMachine {
 
 fn coordinator_config(config: &MachineConfig) -> CoordinatorConfig {
     CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..CoordinatorConfig::default() }
+}
+
+/// How long this process did not run, having been due.
+fn stood_still(due: Time, now: Time) -> Duration {
+    let still = now.since(due);
+    if still < STILL_MIN {
+        return Duration::ZERO;
+    }
+    tracing::info!(target: "events::clock", still_ms = still.as_millis() as u64, "this machine stood still");
+    still
 }
 
 fn slept(before: Now, now: Now) -> bool {

@@ -57,7 +57,7 @@ impl NodeMachine {
         for start in starts {
             let (id, model) = (start.spec.sequence, start.model);
             let (principal, prompt_tokens) = (start.spec.principal, start.spec.prompt_tokens);
-            let driver = Driver::new(config, self.now.time, start);
+            let driver = Driver::new(config, self.awake, start);
             let entry = DriverEntry {
                 driver,
                 stream,
@@ -67,11 +67,11 @@ impl NodeMachine {
                 is_started: false,
                 is_interrupted: false,
                 principal,
-                came_at: self.now.time,
+                came_at: self.awake,
                 prompt_tokens,
                 tokens_since: 0,
                 resumed: 0,
-                told_at: self.now.time,
+                told_at: self.awake,
             };
             self.drivers.insert(id, entry);
             self.feed_driver(id, DriverInput::Links(links.clone()));
@@ -169,7 +169,7 @@ impl NodeMachine {
 
     pub(crate) fn feed_driver(&mut self, id: SequenceId, input: DriverInput) {
         let Some(entry) = self.drivers.get_mut(&id) else { return };
-        for output in entry.driver.handle(self.now.time, input) {
+        for output in entry.driver.handle(self.awake, input) {
             self.driver_output(id, output);
         }
         #[cfg(feature = "planted")]
@@ -251,7 +251,7 @@ impl NodeMachine {
         let Some(entry) = self.drivers.get_mut(&id) else { return };
         // That it still waits tells the client something, and not that somebody watches.
         if !matches!(event, SequenceEvent::Queued(_)) {
-            entry.told_at = self.now.time;
+            entry.told_at = self.awake;
         }
         self.out.push(Effect::Emit { stream: entry.stream, event });
     }
@@ -335,7 +335,7 @@ impl NodeMachine {
     }
 
     fn request_view(&self, id: SequenceId, entry: &DriverEntry) -> RequestView {
-        let ms = |since: Time| self.now.time.since(since).as_millis() as u64;
+        let ms = |since: Time| self.awake.since(since).as_millis() as u64;
         let (phase, interrupted_ms) = match entry.driver.phase() {
             DriverPhase::Running(_) if entry.tokens_since > 0 => (RequestPhase::Decode, None),
             DriverPhase::Running(_) => (RequestPhase::Prefill, None),
@@ -421,7 +421,7 @@ impl NodeMachine {
 
     pub(crate) fn tick_requests(&mut self) {
         self.feed_drivers(|| DriverInput::Tick);
-        let now = self.now.time;
+        let now = self.awake;
         let silent = self.drivers.iter().filter(|(_, entry)| now.since(entry.told_at) >= WATCHED_EVERY);
         let silent: Vec<_> = silent.map(|(id, _)| *id).collect();
         silent.into_iter().for_each(|id| self.tell_client(id, SequenceEvent::Watched));

@@ -18,6 +18,9 @@ const WAIT_NS_MAX: u64 = 60_000_000_000;
 /// The searches that count a fetch may do this part of the first one's work.
 const WORK_SHARE: u64 = 4;
 
+/// A plan that takes so much less time is told: no move is made for less.
+const TOLD_PERCENT: u64 = 10;
+
 /// The plan that is chosen, and the faster one that was not for what it fetches.
 pub(crate) struct Weighed {
     pub(crate) outcome: Outcome,
@@ -60,7 +63,11 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
     // What counts a fetch may have found what the first search had no work left for.
     let faster =
         FasterPlan { objective_ns: fastest.objective_ns, fetch_bytes: fetch.bytes, fetch_ns: fetch.ns };
-    let faster = Some(faster).filter(|faster| faster.objective_ns < best.objective_ns);
+    let is_told = |faster: &FasterPlan| {
+        let less_ns = u128::from(best.objective_ns.saturating_sub(faster.objective_ns));
+        less_ns * 100 >= u128::from(best.objective_ns) * u128::from(TOLD_PERCENT)
+    };
+    let faster = Some(faster).filter(is_told);
     let lower_bound_ns = fastest.lower_bound_ns.min(best.objective_ns);
     Some(Weighed { outcome: Outcome { lower_bound_ns, work, ..best }, faster })
 }

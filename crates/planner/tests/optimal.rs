@@ -249,7 +249,7 @@ fn a_plan_that_fetches_is_the_best_of_all_by_answer_and_fetch() {
         assert!(faster.fetch_ns > planned.predicted.fetch_ns, "seed {seed}");
         weighed += 1;
     }
-    assert!(weighed > 30 && missed < 30, "{weighed} plans fetch less, {missed} are not the best");
+    assert!(weighed > 20 && missed < 30, "{weighed} plans fetch less, {missed} are not the best");
 }
 
 #[test]

@@ -171,3 +171,23 @@ fn an_answer_goes_on_at_once_when_the_coordinator_dies_with_a_stage_of_it() {
     let slowest = slowest.max().unwrap_or_default();
     assert!(slowest < Duration::from_millis(2_500), "{slowest:?}");
 }
+
+/// More requests than the model has slots, on the only node, whose lid is closed for longer than a request
+/// may wait.
+#[test]
+fn a_sleep_counts_in_no_deadline_of_a_request() {
+    // The first one has the model loaded.
+    let first = clients::list(SEED, 61, 5_000, 5_050).into_iter().skip(60);
+    let asleep = FaultKind::Freeze { node: 0, lasting: Duration::from_secs(130) };
+    let long = |client: Client| {
+        let choices =
+            client.choices.into_iter().take(1).map(|choice| clients::Choice { max_tokens: 80, ..choice });
+        Client { node: 0, cancel: None, choices: choices.collect(), ..client }
+    };
+    let report = run(Scenario {
+        clients: first.chain(clients::list(SEED, 60, 8_000, 8_050)).map(long).collect(),
+        ..scenario(1, true, &[(8_100, asleep)], 180)
+    });
+    assert_eq!((report.failure, report.failed.len()), (None, 0), "{:?}", report.failed);
+    assert!(report.answered > 60 && report.slowest > Duration::from_secs(132), "{:?}", report.slowest);
+}

@@ -17,6 +17,9 @@ use super::reach::Reach;
 use crate::wire::limits::STAGES_MAX;
 use crate::{PlaceObjective, StateInstance};
 
+/// A lost stage goes to a node without one, where nodes were asked for, at so many times the least cost.
+const SPREAD_COST_MAX: u64 = 3;
+
 /// Stages in order, each with the bytes that its shard needs.
 type Layout = Vec<(Stage, u64)>;
 
@@ -127,9 +130,15 @@ impl<'a> Repair<'a> {
         let parts: Vec<(usize, LayerRange)> = (0..self.request.devices.len()).filter_map(longest).collect();
         let end = parts.iter().map(|(_, range)| range.end).max()?;
         let best = parts.into_iter().filter(|(_, range)| range.end == end);
-        let (_, device, range) = best
-            .filter_map(|(device, range)| Some((self.cost(device)?, device, range)))
-            .min_by_key(|(cost, device, _)| (self.spreads && self.has_stage(*device), *cost, *device))?;
+        let best: Vec<(u64, usize, LayerRange)> =
+            best.filter_map(|(device, range)| Some((self.cost(device)?, device, range))).collect();
+        let least = best.iter().map(|(cost, ..)| *cost).min()?;
+        // Who wants several nodes gets them, and does not wait for minutes until one has fetched its part.
+        let key = |&(cost, device, _): &(u64, usize, LayerRange)| {
+            let is_dear = cost > least.saturating_mul(SPREAD_COST_MAX);
+            (is_dear, self.spreads && self.has_stage(device), cost, device)
+        };
+        let (_, device, range) = best.into_iter().min_by_key(key)?;
         let bytes = self.bytes(device, range);
         if !self.room.take(device, bytes) {
             return None;
