@@ -2,6 +2,8 @@
 
 use exo_types::{size, size_up};
 
+use crate::generate::known_hint;
+
 /// Why an administrative call failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -13,6 +15,14 @@ pub enum AdminError {
         what: &'static str,
         /// Its name or id.
         name: String,
+    },
+    /// No model of that name.
+    #[error("no model `{model}` is known here{}", known_hint(model, .known))]
+    ModelUnknown {
+        /// What was asked for.
+        model: String,
+        /// Names there are, for the message; may be cut short.
+        known: Vec<String>,
     },
     /// A parameter is wrong.
     #[error("{message}")]

@@ -561,7 +561,7 @@ pub enum RequestPart {
 #[non_exhaustive]
 pub enum GenerateError {
     /// No model of that name.
-    #[error("no model `{model}` is known here{}", known_hint(.known))]
+    #[error("no model `{model}` is known here{}", known_hint(model, .known))]
     ModelUnknown {
         /// What was asked for.
         model: String,
@@ -690,6 +690,15 @@ fn room(context_tokens: u64, cache_tokens: u64) -> String {
     )
 }
 
-fn known_hint(known: &[String]) -> String {
-    if known.is_empty() { String::new() } else { format!("; there are: {}", known.join(", ")) }
+/// Names that somebody may have meant who named a model that is none: those that the name begins or is part
+/// of, else all.
+pub(crate) fn known_hint(model: &str, known: &[String]) -> String {
+    let lower = model.to_lowercase();
+    let is_meant = |name: &&String| !lower.is_empty() && name.to_lowercase().contains(&lower);
+    let meant: Vec<&str> = known.iter().filter(is_meant).map(String::as_str).collect();
+    match (meant.as_slice(), known) {
+        (_, []) => String::new(),
+        ([], known) => format!("; there are: {}", known.join(", ")),
+        (meant, _) => format!("; did you mean {}?", meant.join(" or ")),
+    }
 }

@@ -203,7 +203,7 @@ pub struct NodeView {
     /// Graphics cards that came, went or got another driver since it was started, the last few, oldest first.
     #[serde(default)]
     pub card_events: Vec<CardEventView>,
-    /// It is to have no stages (`exo drain`).
+    /// It is to have no stages (`exo drain`), or is about to end.
     #[serde(default)]
     pub is_drained: bool,
 }

@@ -3,10 +3,24 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use exo_api::MemberRole;
 
 use crate::shapes::SHAPES;
+
+/// What was typed; ends the process with what is wrong with it.
+pub fn parse() -> Cli {
+    let mut command = with_negative_values(Cli::command());
+    let matches = command.get_matches_mut();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+/// A number below zero is the value of its option: what is refused then is the number, with the range.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    let takes = |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_positional();
+    let command = command.mut_args(|arg| if takes(&arg) { arg.allow_negative_numbers(true) } else { arg });
+    command.mut_subcommands(with_negative_values)
+}
 
 #[derive(Parser)]
 #[command(

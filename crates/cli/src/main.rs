@@ -22,7 +22,6 @@ mod ui;
 use std::fmt;
 use std::process::ExitCode;
 
-use clap::Parser;
 use exo_node::LogCapture;
 use tracing::field::Field;
 use tracing_subscriber::Layer;
@@ -36,7 +35,7 @@ use config::Config;
 
 fn main() -> ExitCode {
     exo_backend_cpu::return_freed_memory();
-    let cli = Cli::parse();
+    let cli = args::parse();
     match run(cli) {
         Ok(_) if ui::lost_output().is_some() => {
             let why = ui::lost_output().map(ToString::to_string).unwrap_or_default();

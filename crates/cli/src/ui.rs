@@ -295,9 +295,13 @@ pub fn sensors(monitor: Monitor) -> Option<String> {
 
 /// A bar on standard error for work that takes a while; hidden where there is no terminal.
 pub fn bar(total: u64, template: &str) -> indicatif::ProgressBar {
-    let style = indicatif::ProgressStyle::with_template(template)
-        .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar());
-    indicatif::ProgressBar::new(total).with_style(style)
+    indicatif::ProgressBar::new(total).with_style(bar_style(template))
+}
+
+/// How a bar looks.
+pub fn bar_style(template: &str) -> indicatif::ProgressStyle {
+    indicatif::ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar())
 }
 
 /// A spinner on standard error with a changing message.
@@ -306,6 +310,32 @@ pub fn spinner() -> indicatif::ProgressBar {
     let spinner = indicatif::ProgressBar::new_spinner().with_finish(indicatif::ProgressFinish::AndClear);
     spinner.enable_steady_tick(std::time::Duration::from_millis(120));
     spinner
+}
+
+/// What is waited for, in a line now and then where no terminal shows a spinner.
+pub struct WaitLines {
+    said: String,
+    next: std::time::Instant,
+}
+
+/// Until the first of them, and between two.
+const WAIT_LINES_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+
+impl WaitLines {
+    /// A wait begins.
+    pub fn begin() -> Self {
+        Self { said: String::new(), next: std::time::Instant::now() + WAIT_LINES_EVERY }
+    }
+
+    /// This is what is waited for now.
+    pub fn tell(&mut self, text: &str) {
+        let now = std::time::Instant::now();
+        if now < self.next || text == self.said || std::io::stderr().is_terminal() {
+            return;
+        }
+        note(text);
+        (self.said, self.next) = (text.to_owned(), now + WAIT_LINES_EVERY);
+    }
 }
 
 /// What a user should know while drivers are asked.

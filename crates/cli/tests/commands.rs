@@ -43,6 +43,34 @@ fn every_command_has_help_with_an_example() {
 }
 
 #[test]
+fn a_number_below_zero_is_refused_with_what_is_allowed() {
+    for (args, allowed) in [
+        (&["place", "demo", "--context", "-5"][..], "-5 is not in"),
+        (&["place", "demo", "--slots", "-1"], "-1 is not in"),
+        (&["run", "demo", "x", "--max-tokens", "-1"], "-1 is not in"),
+    ] {
+        let refused = run(args);
+        let text = stderr(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{text}");
+        assert!(text.contains(allowed) && !text.contains("tip:"), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn a_model_that_is_none_is_answered_with_those_that_there_are() {
+    let node = Node::alone();
+    let commands: [&[&str]; 4] = [&["place"], &["plan"], &["models", "remove"], &["models", "check"]];
+    for command in commands {
+        let ask = |model: &str| stderr(&node.exo(&[command, &[model]].concat()));
+        let text = ask("nosuch");
+        assert!(text.contains("no model `nosuch` is known here; there are: demo"), "{command:?}: {text}");
+        assert!(text.contains("hint: `exo models` lists the models"), "{command:?}: {text}");
+        let text = ask("dem");
+        assert!(text.contains("did you mean demo?"), "{command:?}: {text}");
+    }
+}
+
+#[test]
 fn config_shows_where_each_value_comes_from() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("exo.toml");

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::{LONG, Node, cluster, long_answer, rest_of, stderr, stdout, stream_until, text_of};
@@ -68,5 +69,25 @@ fn a_node_that_is_asked_to_end_hands_its_layers_over_first() {
         let asked = Instant::now();
         assert!(node.signal("-TERM").success());
         assert!(asked.elapsed() < MOVES_MAX, "it took {:?}", asked.elapsed());
+    }
+}
+
+/// Machines that are switched off together: none has anybody to give its layers to, whoever ends first.
+#[test]
+fn nodes_that_end_at_once_do_not_wait_for_each_other() {
+    const ENDS_MAX: Duration = Duration::from_secs(2);
+    for turn in 0..4u32 {
+        let mut nodes = cluster(&format!("together{turn}"), &NAMES);
+        let stages = 2 + turn % 2;
+        nodes[turn as usize % NAMES.len()].place("demo", stages);
+        let pids: Vec<String> = nodes.iter().map(|node| node.pid().to_string()).collect();
+        let began = Instant::now();
+        assert!(Command::new("kill").arg("-TERM").args(&pids).status().unwrap().success());
+        for node in &mut nodes {
+            assert!(node.ended_within(Duration::from_secs(30)).success());
+        }
+        let took = began.elapsed();
+        let said: Vec<String> = nodes.iter().map(Node::log).collect();
+        assert!(took < ENDS_MAX, "{stages} stages, turn {turn}: {took:?}\n{}", said.join("\n---\n"));
     }
 }

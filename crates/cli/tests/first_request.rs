@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Node, SOON, cluster, known};
+use crate::support::{Node, SOON, Start, cluster, known, wait_for};
 use serde_json::{Value, json};
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -27,6 +27,33 @@ fn a_request_at_the_moment_of_ready_is_answered_at_once_by_every_kind_of_member(
         slowest = slowest.max(took);
     }
     println!("{count} fresh clusters, the slowest first answer took {} ms", slowest.as_millis());
+}
+
+/// The line that a start prints to be tried next, typed on each machine before it has seen the others.
+#[test]
+fn fresh_nodes_that_each_get_a_request_at_once_become_one_cluster() {
+    for turn in 0..3 {
+        let group = format!("tried{turn}");
+        let start = |name: &&'static str| {
+            let node = Node::start(Start { name, group: &group, ..Start::default() });
+            let tried = node.exo(&["run", "demo", &known()[0].0, "--temperature", "0"]);
+            (node, String::from_utf8_lossy(&tried.stdout).trim().to_owned())
+        };
+        let start = &start;
+        let nodes: Vec<_> = std::thread::scope(|scope| {
+            let all: Vec<_> = NAMES.iter().map(|name| scope.spawn(move || start(name))).collect();
+            all.into_iter().map(|node| node.join().unwrap()).collect()
+        });
+        let began = Instant::now();
+        for (node, answer) in &nodes {
+            assert_eq!(*answer, known()[0].1, "{}", node.log());
+            let is_one = || (node.sees().len() == NAMES.len()).then_some(());
+            wait_for("one cluster after a request on each", SOON, is_one);
+        }
+        println!("cluster {turn}: one {:?} after the answers", began.elapsed());
+        let again = nodes[turn % NAMES.len()].0.ask("demo", &known()[1].0);
+        assert_eq!(again.text(), known()[1].1);
+    }
 }
 
 /// How long the first answer of a fresh cluster takes, asked for on the node of stage `turn % 3`.

@@ -409,7 +409,7 @@ fn large_and_slow(world: &World, chunks: usize, bytes_per_s: u64) {
 fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing_anything() {
     let world = World::new();
     large_and_slow(&world, 24, 2 << 20);
-    let node = node_of(&world);
+    let mut node = node_of(&world);
     let request = serde_json::json!({"reference": "hf.co/org/large", "ranges_max": 4});
     let id = node.post("/exo/v1/pulls", &request).json()["id"].as_str().unwrap().to_owned();
     let (mut seen, mut rates) = (0, 0);
@@ -458,6 +458,31 @@ fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing
     let failed = node.get("/exo/v1/pulls")[0].clone();
     assert_eq!((&failed["state"], failed["error"].is_string()), (&"failed".into(), true));
     assert_eq!(node.post("/exo/v1/pulls/99/pause", &serde_json::json!({})).code(), "not_found");
+    // Nobody asks for it again at the next start.
+    wait_for("the list on disk", SOON, || {
+        let list = std::fs::read_to_string(world.data_dir().join("hub/pulls.json")).ok()?;
+        list.contains(failed["error"].as_str()?.get(..10)?).then_some(())
+    });
+    node.kill();
+    let node = node_of(&world);
+    let left = wait_for("the list", SOON, || node.get("/exo/v1/pulls")[0].as_object().cloned());
+    assert_eq!((&left["state"], &left["error"]), (&failed["state"], &failed["error"]));
+}
+
+#[test]
+fn a_hub_that_does_not_answer_is_asked_again_in_sight() {
+    let env = vec![("HF_ENDPOINT", "http://127.0.0.1:9".into())];
+    let flags = vec!["--no-discovery".to_owned()];
+    let node = Node::start(Start { name: "solo", group: "unanswered", flags, env, ..Start::default() });
+    let request = serde_json::json!({"reference": "hf.co/org/any"});
+    let id = node.post("/exo/v1/pulls", &request).json()["id"].as_str().unwrap().to_owned();
+    wait_for("the second try", LONG, || {
+        let pull = pull_of(&node, &id).unwrap();
+        assert_eq!(pull["state"].as_str().filter(|state| *state == "failed"), None, "{pull}");
+        pull["error"].as_str().is_some_and(|error| error.contains("no answer yet, try 2 of 5")).then_some(())
+    });
+    let listed = stdout(&node.exo(&["pulls"]));
+    assert!(listed.contains("try"), "{listed}");
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Answer, Node, Start, cluster, exo, known, long_answer, resumed_of, stderr, stdout, stream_until, text_of,
-    wait_for,
+    Answer, Node, SOON, Start, another_model, cluster, exo, known, long_answer, resumed_of, stderr, stdout,
+    stream_of, stream_until, text_of, wait_for,
 };
 use serde_json::json;
 
@@ -154,4 +154,37 @@ fn the_command_that_shows_an_answer_shows_the_rest_when_its_node_is_started_agai
     assert!(rest.status.success(), "{text}{}\n{}", stderr(&rest), own.log());
     assert_eq!(text.trim_end(), answer, "not a token more, less or other");
     assert!(stderr(&rest).contains("the answer goes on when it is back"), "{}", stderr(&rest));
+}
+
+/// The only member that has a model's file is gone: who waits is told by names what for and what to do, and
+/// goes on once it is back.
+#[test]
+fn who_waits_for_a_file_that_went_with_its_member_is_told_who_had_it() {
+    let mut nodes = cluster("holder", &["alpha", "beta"]);
+    let path = nodes[0].data_dir.with_file_name("mine.gguf");
+    another_model(&path);
+    let added = nodes[0].exo(&["models", "add", path.to_str().unwrap()]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    wait_for("beta to hear of the model", SOON, || {
+        stdout(&nodes[1].exo(&["models"])).contains("mine").then_some(())
+    });
+    nodes[1].place("mine", 2);
+    let body = json!({"model": "mine", "prompt": "Once", "max_tokens": TOKENS, "ignore_eos": true});
+    let (mut stream, mut text) = stream_of(&nodes[1], "/v1/completions", body, 20);
+    nodes[0].kill();
+    let expected = "no member that is reachable has mine; alpha had it: start exo there again";
+    let began = Instant::now();
+    while !text.contains(expected) {
+        let mut bytes = [0; 512];
+        let n = stream.read(&mut bytes).unwrap();
+        text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+        assert!(n > 0 && began.elapsed() < Duration::from_secs(60), "{text}\n{}", nodes[1].log());
+    }
+    assert!(text.contains("node alpha "), "{text}");
+    let status = stdout(&nodes[1].exo(&["status"]));
+    assert!(status.contains("alpha had it"), "{status}");
+    let data_dir = nodes[0].data_dir.clone();
+    let _back = Node::start_in(&data_dir, Start { name: "alpha", group: "holder", ..Start::default() });
+    let text = left((stream, text));
+    assert!(text.contains("[DONE]"), "{text}\n{}", nodes[1].log());
 }

@@ -206,6 +206,11 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     let anew = nodes[0].exo(&["place", "demo", "--exclude", "two", "--replace"]);
     assert!(anew.status.success(), "{}", stderr(&anew));
     assert_eq!(layers(&nodes[0].get("/exo/v1/instances")[0]), [("one".to_owned(), 8)]);
+    // What is replaced is placed as it is asked for now.
+    let anew = nodes[0].exo(&["place", "demo", "--replace"]);
+    assert!(anew.status.success(), "{}", stderr(&anew));
+    let instances = nodes[0].get("/exo/v1/instances");
+    assert!(instances[0]["exclude"].is_null(), "{instances}");
 
     let throughput = ["--objective", "throughput", "--streams", "4"];
     let other = refused(&throughput);

@@ -33,6 +33,7 @@ use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
 pub use self::dry_run::{DryRun, DryRunError, dry_run};
 use self::log::Pending;
+pub use self::moving::LEAVING_FOR;
 pub use self::place::{disk_rooms, link_facts};
 use self::planning::PlanQueue;
 use self::replan::Usable;

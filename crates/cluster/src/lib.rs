@@ -37,7 +37,7 @@ mod worker;
 
 pub use coordinator::{
     AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, DryRun, DryRunError,
-    PlanId, ReplyTo, disk_rooms, dry_run, link_facts,
+    LEAVING_FOR, PlanId, ReplyTo, disk_rooms, dry_run, link_facts,
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{Event, EventError, InstanceRequest, PlaceObjective};

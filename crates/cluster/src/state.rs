@@ -58,7 +58,8 @@ impl State {
         self.is_open
     }
 
-    /// Whether a model was placed since then: this is no new cluster any more.
+    /// Whether a person placed a model since then: this is no new cluster any more. What requests load
+    /// themselves does not count.
     pub fn is_used(&self) -> bool {
         self.is_used
     }

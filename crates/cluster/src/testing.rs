@@ -178,6 +178,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         card_events: vec![],
         measured: Measured::default(),
         log: exo_types::LogHead::EMPTY,
+        is_leaving: false,
         reached: Vec::new(),
     }
 }

@@ -165,6 +165,7 @@ impl Cluster {
                 card_events: vec![],
                 measured: exo_cluster::wire::Measured::default(),
                 log: exo_types::LogHead::EMPTY,
+                is_leaving: false,
                 reached: vec![],
             });
             self.feed(CoordinatorInput::Report { from, report });

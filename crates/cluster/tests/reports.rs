@@ -42,6 +42,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         card_events: vec![],
         measured: Measured::default(),
         log: LogHead::EMPTY,
+        is_leaving: false,
         reached: vec![],
     };
     let bytes = ControlMessage::Report(Box::new(report)).encode();

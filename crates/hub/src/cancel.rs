@@ -1,7 +1,11 @@
 //! A wish to end or a deadline, and the waits that they end.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// How often a small document is asked for where nobody answers.
+pub(crate) const DOCUMENT_TRIES_MAX: u32 = 5;
 
 /// Set once, from any thread, or by its time; every wait in this crate looks at it.
 #[derive(Debug, Default)]
@@ -10,12 +14,25 @@ pub struct Cancel {
     changed: Condvar,
     /// When it ends by itself.
     until: Option<Instant>,
+    /// Tries of the question under way that had no answer.
+    failed_tries: AtomicU32,
 }
 
 impl Cancel {
     /// Ends by itself after so long.
     pub fn within(time: Duration) -> Self {
         Self { until: Some(Instant::now() + time), ..Self::default() }
+    }
+
+    /// How often nobody answered the question under way, and how often it is asked at most; `None` where the
+    /// first answer is still to come or was one.
+    pub fn failed_tries(&self) -> Option<(u32, u32)> {
+        let failed = self.failed_tries.load(Ordering::Relaxed);
+        (failed > 0).then_some((failed, DOCUMENT_TRIES_MAX))
+    }
+
+    pub(crate) fn note_failed_tries(&self, failed: u32) {
+        self.failed_tries.store(failed, Ordering::Relaxed);
     }
 
     /// Until it ends by itself.

@@ -15,6 +15,7 @@ use ureq::{Agent, Body};
 
 use crate::answers;
 use crate::body::{BodyError, Bounds};
+use crate::cancel::DOCUMENT_TRIES_MAX;
 use crate::errors::quoted;
 use crate::{Cancel, HubError, Settings, address, body, redirect, retry};
 
@@ -239,27 +240,32 @@ impl Client {
     ) -> Result<Document, HubError> {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
+            cancel.note_failed_tries(tries);
             tries += 1;
             let answer = match self.get(uri, None) {
                 Ok(answer) => answer,
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Connection(error))
-                    if tries < retry::TRIES_MAX.min(5) && retry::is_passing(&error) =>
+                    if tries < DOCUMENT_TRIES_MAX && retry::is_passing(&error) =>
                 {
+                    cancel.note_failed_tries(tries);
                     pause(cancel, retry::backoff(tries))?;
                     continue;
                 }
                 Err(Failure::Connection(error)) => return Err(unreachable(uri, attempt, tries, error)),
             };
             match answer.status {
-                200 => return self.read_document(answer, attempt, cancel),
+                200 => {
+                    cancel.note_failed_tries(0);
+                    return self.read_document(answer, attempt, cancel);
+                }
                 429 => {
                     let asked = retry::retry_after(&answer.headers).max(Duration::from_millis(100));
                     waited = waited.saturating_add(asked);
                     check_wait(&answer.uri, waited, wait_max(cancel))?;
                     pause(cancel, asked)?;
                 }
-                500..600 if tries < 5 => pause(cancel, retry::backoff(tries))?,
+                500..600 if tries < DOCUMENT_TRIES_MAX => pause(cancel, retry::backoff(tries))?,
                 _ => return Err(self.refusal(answer, attempt, repo)),
             }
         }

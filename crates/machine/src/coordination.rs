@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::{
-    ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredState, HeldModel, LinkReport,
+    ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredState, Drain, HeldModel, LinkReport,
     LogMessage, NodeReport, Refusal,
 };
-use exo_cluster::{AppendId, CoordinatorInput, CoordinatorOutput, Event, InstanceView, ReplyTo, WorkerInput};
+use exo_cluster::{
+    AppendId, CoordinatorInput, CoordinatorOutput, Event, InstanceView, LEAVING_FOR, ReplyTo, WorkerInput,
+};
 use exo_membership::EPOCH_JUMP_MAX;
 use exo_trust::Act;
 use exo_types::{Epoch, ModelId, NodeId, Time};
@@ -61,6 +63,8 @@ pub(crate) struct Asks {
     /// Models whose room is in use, when they are asked for again, and what their requests are told
     /// meanwhile.
     pub(crate) waits_for_room: BTreeMap<ModelId, (Time, String)>,
+    /// When this node last said that it is about to end.
+    leaving_said: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -428,6 +432,25 @@ impl NodeMachine {
             card_events: self.samples.card_events.clone(),
             measured: self.measured(),
             log: self.log.durable(),
+            is_leaving: self.asks.leaving_said.is_some_and(|at| now.since(at) <= LEAVING_FOR),
+        }
+    }
+
+    /// This node's own word that it is about to end goes to all members, and not only to who coordinates:
+    /// that one may end in the same moment, and nobody waits for a node that ends as well.
+    pub(crate) fn note_leaving(&mut self, ask: &ControlAsk) {
+        let before = self.asks.leaving_said;
+        match ask {
+            ControlAsk::Drain { node, drain: Drain::Leaving } if *node == self.me => {
+                self.asks.leaving_said = Some(self.now.time);
+            }
+            ControlAsk::Drain { node, drain: Drain::Over } if *node == self.me => {
+                self.asks.leaving_said = None
+            }
+            _ => return,
+        }
+        if self.asks.leaving_said.is_some() != before.is_some() {
+            self.report_now();
         }
     }
 
@@ -678,6 +701,7 @@ fn is_alike(before: &NodeReport, now: &NodeReport) -> bool {
         && before.models == now.models
         && before.unreached == now.unreached
         && before.troubles == now.troubles
+        && before.is_leaving == now.is_leaving
         && before.card_events == now.card_events
 }
 

@@ -314,6 +314,8 @@ pub enum FetchEvent {
     },
     /// What was asked for is on disk.
     Done,
+    /// No member that has it could be asked.
+    NoHolder,
     /// It did not work; nothing of it runs any more.
     Failed {
         /// Why, with the numbers.

@@ -1,6 +1,7 @@
 //! Whom to join and whom to let in. Discovery gives addresses; trust comes from the join exchange only.
 //!
-//! A node is *fresh* while its join window is open and it is alone and unused. Fresh nodes join what they
+//! A node is *fresh* while its join window is open, it is alone, and no person has placed or added a model.
+//! What a request loaded, the next one loads again elsewhere. Fresh nodes join what they
 //! find: a cluster with members first, else the fresh node with the lowest key, so that several fresh nodes
 //! starting together end up in one cluster. A node that is alone and not fresh joins whom a person named
 //! (`--peer`) and nobody else; one with members, nobody.

@@ -59,6 +59,7 @@ mod requests;
 mod telemetry;
 mod trust;
 mod view;
+mod waiting;
 mod warnings;
 mod watched;
 mod worker;

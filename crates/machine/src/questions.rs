@@ -24,7 +24,10 @@ impl NodeMachine {
     pub(crate) fn question(&mut self, reply: ReplyId, question: Question) {
         let answer = match question {
             Question::Resolve { model } => Answer::Resolved(self.resolve(&model).map(Box::new)),
-            Question::Coordinator(ask) => return self.ask(Asker::Client(reply), *ask),
+            Question::Coordinator(ask) => {
+                self.note_leaving(&ask);
+                return self.ask(Asker::Client(reply), *ask);
+            }
             Question::Act(act) => return self.change_members(ActAsker::Client(reply), act),
             Question::Join(wanted) => {
                 return self

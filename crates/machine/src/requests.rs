@@ -14,7 +14,8 @@ use exo_cluster::{
 use exo_types::{InstanceId, ModelId, Principal, RequestId, SequenceId, Time};
 
 use crate::coordination::Asker;
-use crate::view::{load_progress, step_times_view};
+use crate::view::step_times_view;
+use crate::waiting::{FetchWatch, slowest_fetch};
 use crate::{Effect, NodeMachine, SequenceEvent, StartRequest, StreamId};
 
 /// A sequence that this node drives.
@@ -35,6 +36,8 @@ pub(crate) struct DriverEntry {
     prompt_tokens: u32,
     /// Tokens since it was last begun or begun again.
     tokens_since: u32,
+    /// The fetch that it waits for, to know how fast bytes come.
+    fetching: Option<FetchWatch>,
     /// How often it went on after an interruption.
     resumed: u32,
     /// When the client last heard that its request is watched: any news but what it waits for.
@@ -70,6 +73,7 @@ impl NodeMachine {
                 came_at: self.awake,
                 prompt_tokens,
                 tokens_since: 0,
+                fetching: None,
                 resumed: 0,
                 told_at: self.awake,
             };
@@ -236,6 +240,7 @@ impl NodeMachine {
             }
             DriverOutput::Failed { kind, message } => {
                 self.backup_failed(id.request);
+                let message = self.with_names(&message);
                 let busy = self.drivers.get(&id).and_then(|entry| entry.driver.busy());
                 SequenceEvent::Failed { kind, message, busy }
             }
@@ -263,8 +268,7 @@ impl NodeMachine {
             DriverPhase::Running(_) if entry.is_started && !entry.is_interrupted => return,
             DriverPhase::Running(instance) => return self.tell_started(id, instance),
             DriverPhase::Over => return,
-            DriverPhase::Interrupted { .. } => self.interrupted(entry),
-            DriverPhase::WaitingForInstance => self.waiting_for(entry.model),
+            DriverPhase::Interrupted { .. } | DriverPhase::WaitingForInstance => self.waits_for_instance(id),
             DriverPhase::WaitingForLink(node) => {
                 format!("waiting for the link to {}", self.name_of(node))
             }
@@ -288,24 +292,23 @@ impl NodeMachine {
         self.tell_client(id, SequenceEvent::Started { index: id.index, kernels, stages });
     }
 
-    /// What was lost, and how far it is to be had again.
-    fn interrupted(&self, entry: &DriverEntry) -> String {
-        let lost = entry.driver.interrupted_by().unwrap_or_default();
-        format!("interrupted: {lost}; {}", self.waiting_for(entry.model))
-    }
-
-    fn waiting_for(&self, model: ModelId) -> String {
-        let Some(instance) = self.instances.iter().find(|i| i.model() == model) else {
-            return self.asks.waits_for_room.get(&model).map_or("placing", |(_, why)| why).to_owned();
+    /// What was lost, if anything was, and how far it is to be had.
+    fn waits_for_instance(&mut self, id: SequenceId) -> String {
+        let Some(entry) = self.drivers.get(&id) else { return String::new() };
+        let (model, now) = (entry.model, self.now.time);
+        let fetch = self.instances.iter().find(|i| i.model() == model).and_then(slowest_fetch);
+        let lost = entry.driver.interrupted_by().map(|lost| self.with_names(lost));
+        let fetching = match (fetch, entry.fetching) {
+            (Some(fetch), Some(watch)) if watch.is_of(&fetch) => Some(watch),
+            (fetch, _) => fetch.map(|fetch| FetchWatch { fetch, since: now }),
         };
-        match &instance.state {
-            InstanceState::Loading => format!("loading {:.0} %", load_progress(instance) * 100.0),
-            InstanceState::Wiring => "connecting its stages".to_owned(),
-            InstanceState::Degraded { reason } => format!("placing again: {reason}"),
-            InstanceState::Waiting { reason } => reason.clone(),
-            InstanceState::Failed { reason } => format!("failed: {reason}"),
-            InstanceState::Placing => "placing".to_owned(),
-            InstanceState::Ready => "waiting for a slot".to_owned(),
+        let waits_for = self.waiting_for(model, fetching.as_ref());
+        if let Some(entry) = self.drivers.get_mut(&id) {
+            entry.fetching = fetching;
+        }
+        match lost {
+            Some(lost) => format!("interrupted: {lost}; {waits_for}"),
+            None => waits_for,
         }
     }
 

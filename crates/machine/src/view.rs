@@ -157,7 +157,7 @@ impl ViewInputs<'_> {
             mains_power: facts.and_then(|f| f.mains_power),
             process_bytes: report.and_then(|r| r.process_bytes),
             card_events: report.map(card_event_views).unwrap_or_default(),
-            is_drained: self.state.drained().contains(&node),
+            is_drained: self.state.drained().contains(&node) || report.is_some_and(|r| r.is_leaving),
         }
     }
 

@@ -140,6 +140,7 @@ impl NodeMachine {
                 FetchWhat::Manifest => WorkerInput::ManifestHeld(engine),
                 FetchWhat::Shard(_) => WorkerInput::Stored(engine),
             },
+            FetchEvent::NoHolder => WorkerInput::Failed { engine, reason: self.no_holder(model) },
             FetchEvent::Failed { reason, is_refusal: true } => WorkerInput::Refused { engine, reason },
             FetchEvent::Failed { reason, is_refusal: false } => WorkerInput::Failed { engine, reason },
         };
@@ -150,6 +151,20 @@ impl NodeMachine {
             self.scan_models();
         }
         self.feed_worker(input);
+    }
+
+    /// That nobody who is reachable has a model: who had it, and what would help.
+    fn no_holder(&self, model: ModelId) -> String {
+        let placed = self.state().instances().values().find(|placed| placed.request.model == model);
+        let name = placed.map_or_else(|| format!("model {model}"), |p| p.request.model_name.clone());
+        let holders = placed.map(|placed| placed.request.holders.as_slice()).unwrap_or_default();
+        let had: Vec<String> =
+            holders.iter().filter(|node| **node != self.me).map(|node| self.name_of(*node)).collect();
+        let what_to_do = match had.as_slice() {
+            [] => "start exo again on a machine that has it".to_owned(),
+            had => format!("{} had it: start exo there again", had.join(", ")),
+        };
+        format!("no member that is reachable has {name}; {what_to_do}, or `exo models add` its file here")
     }
 
     // ---- engines ----

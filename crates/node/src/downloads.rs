@@ -150,7 +150,8 @@ impl NodeDownloads {
             update_of: saved.update_of.clone(),
             commit: None,
         };
-        let wish = if saved.is_paused { Wish::Pause } else { Wish::Run };
+        let waits = saved.is_paused || saved.failed.is_some();
+        let wish = if waits { Wish::Pause } else { Wish::Run };
         let mut pulls = self.shared.lock();
         self.shared.begin(&mut pulls, reference, request, Some(saved), wish, self.stop.clone());
     }
@@ -348,10 +349,15 @@ impl Shared {
                 Err(_) => String::new(),
             },
         };
+        let failed = pinned.as_ref().and_then(|pinned| pinned.failed.clone());
         let view = PullView {
             id: id.to_string(),
             reference: reference.to_string(),
-            state: if wish == Wish::Pause { PullState::Paused } else { PullState::Queued },
+            state: match (failed.is_some(), wish) {
+                (true, _) => PullState::Failed,
+                (false, Wish::Pause) => PullState::Paused,
+                (false, _) => PullState::Queued,
+            },
             node: self.node_id.clone(),
             node_name: self.node_name.clone(),
             source,
@@ -373,8 +379,8 @@ impl Shared {
             is_verified: None,
             removed: Vec::new(),
             replaced: None,
-            error: None,
-            hint: None,
+            error: failed.as_ref().map(|(error, _)| error.clone()),
+            hint: failed.and_then(|(_, hint)| hint),
             started_unix_s: pinned.as_ref().map_or_else(unix_s, |p| p.started_unix_s),
         };
         let pull = Arc::new(Pull::new(view, reference, request, pinned, wish));

@@ -379,7 +379,7 @@ impl Missing {
 
     fn for_admin(self, model: &str) -> AdminError {
         match self {
-            Self::Unknown(_) => AdminError::NotFound { what: "model", name: model.to_owned() },
+            Self::Unknown(known) => AdminError::ModelUnknown { model: model.to_owned(), known },
             missing => unavailable(&missing.reason(model)),
         }
     }

@@ -352,7 +352,7 @@ impl Library {
                 Err(error) => errors.add(&error),
             }
         }
-        Err(errors.all(id))
+        Err(errors.all(format!("model {id}")))
     }
 
     /// Takes room for chunks on the disk and fetches them.
@@ -407,7 +407,7 @@ impl Library {
                 Err(error) => errors.add(&error),
             }
         }
-        Err(errors.all(partial.id()))
+        Err(errors.all(partial.manifest().name.clone()))
     }
 }
 
@@ -426,11 +426,11 @@ impl Errors {
         self.0.push(chain(error));
     }
 
-    fn all(&self, id: ModelId) -> LibraryError {
+    fn all(&self, model: String) -> LibraryError {
         if self.0.is_empty() {
-            return LibraryError::NoHolder { id };
+            return LibraryError::NoHolder { model };
         }
-        LibraryError::NotFetched { id, reasons: self.0.join("; ") }
+        LibraryError::NotFetched { model, reasons: self.0.join("; ") }
     }
 }
 

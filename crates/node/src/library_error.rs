@@ -25,11 +25,14 @@ pub enum LibraryError {
     NoRoom { error: NoRoom },
     #[error("{id} is not whole here")]
     NotWhole { id: ModelId },
-    #[error("no member that is reachable has model {id}")]
-    NoHolder { id: ModelId },
+    #[error(
+        "no member that is reachable has {model}: start exo again on a machine that has it, or `exo models add` its \
+         file here"
+    )]
+    NoHolder { model: String },
     /// Each source has its reason.
-    #[error("model {id} could not be fetched: {reasons}")]
-    NotFetched { id: ModelId, reasons: String },
+    #[error("{model} could not be fetched: {reasons}")]
+    NotFetched { model: String, reasons: String },
     #[error(
         "a check found that what is here of model {id} is not what its hub promised: `exo models remove` it on every \
          machine that has of it, and fetch it again"

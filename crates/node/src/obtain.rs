@@ -142,7 +142,8 @@ impl<'a> Obtaining<'a> {
             if failure.is_empty() {
                 failure = self.hub.last_failure(id).unwrap_or_default();
             }
-            return Err(LibraryError::NotFetched { id, reasons: format!("{failure}{of_peers}") });
+            let model = self.partial.manifest().name.clone();
+            return Err(LibraryError::NotFetched { model, reasons: format!("{failure}{of_peers}") });
         }
     }
 

@@ -344,8 +344,10 @@ fn other_wishes(
     let excluded: Vec<String> = wanted.excluded.iter().map(exclusion).collect();
     let listed = |texts: &[String]| if texts.is_empty() { "none".to_owned() } else { texts.join(", ") };
     let mut differences = Vec::new();
+    // What is to be replaced is placed as it is asked for now, without wishes of before.
+    let are_named = request.replace || !(pins.is_empty() && excluded.is_empty());
     for (what, asked, is) in [("pins", &pins, &shown.pins), ("exclusions", &excluded, &shown.exclude)] {
-        if !(pins.is_empty() && excluded.is_empty()) && asked != is {
+        if are_named && asked != is {
             differences.push(format!("these {what}: {}; and not {}", listed(is), listed(asked)));
         }
     }

@@ -242,6 +242,9 @@ impl From<AdminError> for ApiError {
             E::NotFound { what, .. } => {
                 Self::invalid(StatusCode::NOT_FOUND, "not_found", message).param(what)
             }
+            E::ModelUnknown { .. } => {
+                Self::invalid(StatusCode::NOT_FOUND, "model_not_found", message).param("model")
+            }
             E::Invalid { param, .. } => {
                 Self::invalid(StatusCode::BAD_REQUEST, "invalid_value", message).param(param)
             }
@@ -334,6 +337,7 @@ mod tests {
         lines.extend(kinds.map(|kind| of(GenerateError::Failed { kind, message: text() })));
         let admin = [
             AdminError::NotFound { what: "instance", name: text() },
+            AdminError::ModelUnknown { model: model(), known: vec![] },
             AdminError::Invalid { param: "path".into(), message: text() },
             AdminError::Conflict { message: text() },
             AdminError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() },

@@ -1691,7 +1691,7 @@ export type NodeView = {
   devices: Array<DeviceView>;
   /** Node id. */
   id: string;
-  /** It is to have no stages (`exo drain`). */
+  /** It is to have no stages (`exo drain`), or is about to end. */
   is_drained?: boolean;
   /** Whether it is the node that answers. */
   is_self: boolean;

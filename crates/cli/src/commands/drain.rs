@@ -90,11 +90,12 @@ pub async fn before_end(client: &Client, stop: &mut StopSignal) {
     }
 }
 
-/// This node's id, if it has layers that another one may take.
+/// This node's id, if it has layers that another one may take: one that is there, and not about to end as
+/// well.
 async fn goes_on_without(client: &Client) -> Option<String> {
     let view: ClusterView = client.get("/exo/v1/cluster").await.ok()?;
     let own = view.nodes.iter().find(|node| node.is_self)?.id.clone();
-    let is_other = |node: &NodeView| !node.is_self && node.status == NodeStatus::Alive;
+    let is_other = |node: &NodeView| !node.is_self && !node.is_drained && node.status == NodeStatus::Alive;
     let has_layers = !matches!(left(&view, &own), Left::Nothing | Left::Unready);
     (has_layers && view.nodes.iter().any(is_other)).then_some(own)
 }

@@ -57,7 +57,7 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
 pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceView> {
     let bar = ui::bar(1000, "{spinner} loading [{bar:30}] {percent} %  {msg}");
     let mut moved = (Instant::now(), -1.0);
-    let mut trouble = None;
+    let (mut trouble, mut lines) = (None, ui::WaitLines::begin());
     loop {
         let view: ClusterView = client.get("/exo/v1/cluster").await?;
         let Some(instance) = view.instances.into_iter().find(|i| i.id == id) else {
@@ -75,6 +75,7 @@ pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceVie
             }
             InstanceState::Loading { progress } => {
                 bar.set_position((progress * 1000.0) as u64);
+                lines.tell(&format!("loading {:.0} %", progress * 100.0));
                 // Less than before is another device that begins: the coordinator bounds how often.
                 if *progress != moved.1 {
                     moved = (Instant::now(), *progress);
@@ -82,6 +83,7 @@ pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceVie
             }
             InstanceState::Degraded { reason } | InstanceState::Waiting { reason } => {
                 bar.set_message(reason.clone());
+                lines.tell(reason);
                 // As where the hub asks to wait, and says for how long still.
                 if trouble.as_ref() != Some(reason) {
                     moved.0 = Instant::now();

@@ -115,7 +115,7 @@ pub async fn begin(client: &Client, request: &PullRequest) -> anyhow::Result<Beg
 /// Shows how far it is until it is over, or Ctrl-C.
 pub async fn follow(client: &Client, began: &Began) -> anyhow::Result<Followed> {
     let mut stop = StopSignal::new()?;
-    let bar = ui::bar(0, "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {msg}");
+    let bar = ui::spinner();
     let followed = tokio::select! {
         followed = until_over(client, &began.pull.id, &bar) => followed,
         () = stop.wait() => leave(client, began).await,
@@ -132,8 +132,10 @@ async fn leave(client: &Client, began: &Began) -> anyhow::Result<Followed> {
     Ok(Followed::Ended)
 }
 
+const BAR: &str = "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {msg}";
+
 async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Result<Followed> {
-    let (mut is_announced, mut removed) = (false, 0);
+    let (mut is_announced, mut removed, mut lines) = (false, 0, ui::WaitLines::begin());
     loop {
         let pulls: Vec<PullView> = client.get(PATH).await?;
         let Some(pull) = pulls.into_iter().find(|p| p.id == id) else {
@@ -147,14 +149,30 @@ async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Res
             bar.suspend(|| ui::note(&removed_text(model)));
         }
         removed = pull.removed.len();
-        bar.set_length(pull.total_bytes.unwrap_or(0));
+        // Before that there is nothing to be a part of.
+        if let Some(total) = pull.total_bytes.filter(|total| bar.length() != Some(*total)) {
+            bar.set_style(ui::bar_style(BAR));
+            bar.set_length(total);
+        }
         bar.set_position(pull.verified_bytes);
-        bar.set_message(match (&pull.state, &pull.file) {
+        let text = match (&pull.state, &pull.file) {
             (PullState::Fetching, Some(file)) => {
                 format!("{} ({} ranges)", exo_types::printable(file, 60), pull.ranges)
             }
             _ => state_text(&pull),
+        };
+        lines.tell(&match (&pull.state, pull.total_bytes) {
+            (PullState::Fetching, Some(total)) => {
+                format!(
+                    "fetches {}: {} of {}",
+                    pull.reference,
+                    ui::bytes(pull.verified_bytes),
+                    ui::bytes(total)
+                )
+            }
+            _ => format!("{}: {text}", pull.reference),
         });
+        bar.set_message(text);
         match pull.state {
             PullState::Done => return Ok(Followed::Done(Box::new(pull))),
             PullState::Failed => {

@@ -255,9 +255,12 @@ impl<'a> Session<'a> {
         let spinner = ui::spinner();
         spinner.set_message(format!("waiting for {}", self.model));
         let (quiet, answers) = (self.args.json, Answers::to_stdout(self.args.raw));
-        let mut has_begun = false;
+        let (mut has_begun, mut lines) = (false, ui::WaitLines::begin());
         let mut on_part = |part: Part<'_>| match part {
-            Part::Waiting(reason) => spinner.set_message(reason.to_owned()),
+            Part::Waiting(reason) => {
+                spinner.set_message(reason.to_owned());
+                lines.tell(reason);
+            }
             Part::Away => {
                 spinner.finish_and_clear();
                 if has_begun && std::io::stdout().is_terminal() {

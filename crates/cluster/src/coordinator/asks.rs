@@ -65,7 +65,7 @@ impl Coordinator {
             return false;
         };
         if let Some(why) = request.refuses(&entry.request) {
-            let message = format!("{why}; ask for it to be replaced, or unload it");
+            let message = format!("{why}; ask for it to be replaced (`exo place --replace`), or unload it");
             out.push(refused(reply, ControlRefusal::Invalid, &message));
             return true;
         }

@@ -17,7 +17,7 @@ use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, clip};
 use crate::{Event, InstanceState, Moving, StageStatus, StateInstance};
 
 /// A node that leaves says so twice a second.
-const LEAVING_FOR: Duration = Duration::from_secs(3);
+pub const LEAVING_FOR: Duration = Duration::from_secs(3);
 
 /// Layers that are loaded ahead.
 #[derive(Clone, Debug)]
@@ -80,6 +80,7 @@ impl Coordinator {
     /// Whether no stage is to be on a node.
     pub(super) fn is_drained(&self, node: NodeId) -> bool {
         self.state.drained().contains(&node)
+            || self.reports.get(&node).is_some_and(|report| report.is_leaving)
             || self.leading.as_ref().is_some_and(|l| l.leaving.contains_key(&node))
     }
 

@@ -43,6 +43,7 @@ impl State {
                 let known = self.instances.get_mut(instance);
                 let known = known.ok_or(ApplyError::UnknownInstance { instance: *instance })?;
                 known.request.is_on_demand = false;
+                self.is_used |= self.is_open;
             }
         }
         Ok(())
@@ -58,9 +59,11 @@ impl State {
             return Err(ApplyError::TooMany { what: "instances", max: INSTANCES_MAX });
         }
         check_placement(&placed)?;
+        // The next request loads again what a request loaded, wherever its node is by then.
+        let is_asked_for = !placed.request.is_on_demand;
         self.take_placement(placed)?;
         self.instance_last = Some(instance);
-        self.is_used |= self.is_open;
+        self.is_used |= self.is_open && is_asked_for;
         Ok(())
     }
 

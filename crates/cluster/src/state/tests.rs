@@ -2,8 +2,8 @@ use exo_types::InstanceId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::Event;
 use crate::testing::{placement, request};
+use crate::{Event, InstanceRequest};
 
 /// The error of applying `event` to `state`, after checking that an error changed nothing.
 fn refusal(state: &mut State, event: Event) -> Option<String> {
@@ -35,7 +35,19 @@ fn a_cluster_is_used_once_something_was_placed_with_its_node_open_to_others() {
     state.apply(&placed(1, 1, &[1, 2])).unwrap();
     assert!(!state.is_used(), "for the while of a command");
     state.apply(&Event::Opened).unwrap();
-    state.apply(&placed(2, 2, &[1, 2])).unwrap();
+    let on_demand = |id, number| {
+        let Event::InstancePlaced { request, placement, memory_bytes } = placed(id, number, &[1, 2]) else {
+            unreachable!("what `placed` makes")
+        };
+        let request = InstanceRequest { is_on_demand: true, ..request };
+        Event::InstancePlaced { request, placement, memory_bytes }
+    };
+    state.apply(&on_demand(2, 2)).unwrap();
+    assert!(!state.is_used(), "by requests, which load it again elsewhere");
+    let mut kept = state.clone();
+    kept.apply(&Event::InstanceKept { instance: InstanceId(2) }).unwrap();
+    assert!(kept.is_used(), "a person wants it to stay");
+    state.apply(&placed(3, 3, &[1, 2])).unwrap();
     assert!(state.is_used());
 }
 

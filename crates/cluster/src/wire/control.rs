@@ -92,6 +92,8 @@ pub struct NodeReport {
     pub measured: Measured,
     /// The end of the log on its disk.
     pub log: LogHead,
+    /// It is about to end, and takes no more stages.
+    pub is_leaving: bool,
 }
 
 /// How one device does at this moment.

@@ -153,10 +153,13 @@ impl Joining {
         let GrantStep::AwaitingTrust { log, .. } = &mut grant.step else {
             return tracing::trace!(peer = %from, "more of a log of trust that is complete");
         };
-        let taken = if may_move {
-            take(log, cluster, &entries)
-        } else {
-            Err("this node is in use by now and stays where it is".to_owned()) // time has passed since it asked
+        // Time has passed since it asked.
+        let taken = match may_move {
+            true => take(log, cluster, &entries),
+            false if ctx.is_busy => {
+                Err("this node answers a request now, and asks again after it".to_owned())
+            }
+            false => Err("this node is in use by now and stays where it is".to_owned()),
         };
         let by = grant.by;
         let outcome = taken.and_then(|()| complete(log.as_ref().as_ref(), &known, ctx.me()));

@@ -1334,14 +1334,17 @@ fn a_welcome_lets_its_sender_connect_and_asks_for_its_log_of_trust() {
 fn a_node_that_was_put_to_use_since_it_asked_stays_where_it_is() {
     let keys = keys(2);
     type Change = fn(&mut Node);
-    let changes: [Change; 2] = [|node| node.has_new_model = true, |node| node.is_busy = true];
-    for change in changes {
+    let changes: [(Change, &str); 2] = [
+        (|node| node.has_new_model = true, "is in use by now"),
+        (|node| node.is_busy = true, "asks again after it"),
+    ];
+    for (change, reason) in changes {
         let (founder, mut node) = welcomed(&keys);
         node.take();
         change(&mut node);
         node.told(founder.me(), founder.news());
         let out = node.take();
-        assert!(notices(&out)[0].contains("is in use by now"), "{out:?}");
+        assert!(notices(&out)[0].contains(reason), "{out:?}");
         assert!(!out.iter().any(|output| matches!(output, JoiningOutput::MoveIn(_))), "{out:?}");
         assert!(node.joining.members().is_empty());
     }

@@ -230,6 +230,7 @@ fn report(n: u8) -> NodeReport {
         measured: Measured::default(),
         card_events: vec![CardEvent { at_unix_s: 5, text: "came".to_owned() }],
         log: LogHead::EMPTY,
+        is_leaving: false,
     }
 }
 

@@ -147,7 +147,12 @@ impl Pull {
             layers_only: self.request.layers_only,
             to_run: self.request.to_run,
             update_of: self.request.update_of.clone(),
-            is_paused: *self.wish.borrow() == Wish::Pause,
+            is_paused: *self.wish.borrow() == Wish::Pause && view.state != PullState::Failed,
+            failed: view
+                .error
+                .clone()
+                .filter(|_| view.state == PullState::Failed)
+                .map(|error| (error, view.hint.clone())),
             started_unix_s: view.started_unix_s,
         })
     }
@@ -165,6 +170,16 @@ impl Pull {
         }
         drop(state);
         shared.changed();
+    }
+
+    /// Of a hub that has not answered yet, which try this is.
+    fn show_tries(&self, shared: &Shared, failed: Option<(u32, u32)>) {
+        let text =
+            failed.map(|(failed, max)| format!("asks the hub: no answer yet, try {} of {max}", failed + 1));
+        let is_other = |view: &PullView| view.state == PullState::Resolving && view.error != text;
+        if is_other(&self.lock().view) {
+            self.show(shared, |view| view.error = text);
+        }
     }
 
     fn show_line_away(&self, shared: &Shared, error: &str) {
@@ -404,6 +419,7 @@ impl Pull {
         plan.reference = self.reference.to_string();
         self.lock().plan = Some(plan.clone());
         self.show(shared, |view| {
+            view.error = None;
             view.label = Some(plan.choice.variant.label.clone());
             view.reason = Some(plan.choice.reason.clone());
             view.commit = plan.commit.clone();
@@ -475,11 +491,14 @@ pub fn settings_for(
 /// Runs a download until it is over and somebody has taken it from the list, or the node stops.
 pub async fn drive(shared: Arc<Shared>, pull: Arc<Pull>, mut stop: watch::Receiver<bool>) {
     let mut wish = pull.wish.subscribe();
+    // As an earlier run of the node left it.
+    let mut has_failed = pull.view().state == PullState::Failed;
     loop {
         let (wanted, is_done) = (*wish.borrow_and_update(), pull.view().state == PullState::Done);
         match wanted {
             Wish::End => break,
             Wish::Pause | Wish::Run if is_done => {}
+            Wish::Pause if std::mem::take(&mut has_failed) => {}
             Wish::Pause => pull.show(&shared, |view| {
                 (view.state, view.error, view.hint) = (PullState::Paused, None, None);
             }),
@@ -532,6 +551,7 @@ async fn run(
         pull.show(shared, |view| {
             (view.state, view.error, view.hint) = (PullState::Failed, Some(failed.0), failed.1);
         });
+        shared.save_soon();
         return true;
     }
 }
@@ -550,6 +570,9 @@ async fn is_answered_after(shared: &Arc<Shared>, pull: &Arc<Pull>, wait: Duratio
     };
     tokio::task::spawn_blocking(look).await.unwrap_or(true)
 }
+
+/// Between two looks at how often a hub was asked.
+const TRIES_LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How long a line has been away.
 #[derive(Default)]
@@ -600,9 +623,11 @@ async fn attempt(
     let (to_fetch, wanted, its_shared) = (pull.clone(), cancel.clone(), shared.clone());
     let mut work = tokio::task::spawn_blocking(move || to_fetch.fetch(&its_shared, &wanted));
     let mut is_wish_new = false;
+    let mut look = tokio::time::interval(TRIES_LOOK_EVERY);
     let fetched = loop {
         tokio::select! {
             fetched = &mut work => break fetched,
+            _ = look.tick() => pull.show_tries(shared, cancel.failed_tries()),
             _ = wish.changed(), if !is_wish_new => { is_wish_new = true; cancel.cancel() }
             _ = stop.wait_for(|stop| *stop), if !cancel.is_cancelled() => cancel.cancel(),
         }

@@ -43,6 +43,9 @@ pub struct SavedPull {
     pub update_of: Option<String>,
     /// Whether it waits for somebody.
     pub is_paused: bool,
+    /// Why it failed, with what would help: it is shown, and waits for somebody to ask again.
+    #[serde(default)]
+    pub failed: Option<(String, Option<String>)>,
     /// When it was asked for.
     pub started_unix_s: u64,
 }
@@ -116,6 +119,7 @@ mod tests {
             to_run: false,
             update_of: Some("0a".to_owned()),
             is_paused: true,
+            failed: Some(("no".to_owned(), None)),
             started_unix_s: 7,
         };
         write(&root, vec![pull.clone()]).unwrap();

@@ -128,7 +128,7 @@ impl NodeFacade {
         if !request.replace {
             let (name, id, what) = (&resolved.name, placed.instance(), differences.join(", "));
             let message = format!(
-                "`{name}` is placed already as {id}, with {what}; ask for it to be replaced, or unload it"
+                "`{name}` is placed already as {id}, with {what}; ask for it to be replaced (`exo place --replace`), or unload it"
             );
             return Err(AdminError::Conflict { message });
         }

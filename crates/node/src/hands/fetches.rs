@@ -65,6 +65,7 @@ impl Fetches {
                 done = work => {
                     let event = match done {
                         Ok(()) => FetchEvent::Done,
+                        Err(LibraryError::NoHolder { .. }) => FetchEvent::NoHolder,
                         Err(error) => {
                             // The next time it will hardly have room, or other bytes.
                             let is_refusal =

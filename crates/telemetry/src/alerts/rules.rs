@@ -46,8 +46,9 @@ pub const RULES: &[Rule] = &[
     rule(
         "node_lost",
         Critical,
-        // A link that breaks and comes back at once is no loss.
-        (2, 5),
+        // A link that breaks and comes back at once is no loss. Who is back is there: `node_flapping` says
+        // who comes and goes.
+        (2, 0),
         "start exo there again, or remove the node for good with `exo remove`",
     ),
     rule("node_flapping", Warning, (0, 60), "look at the machine's network and power: it comes and goes"),
@@ -117,7 +118,7 @@ pub const RULES: &[Rule] = &[
         "link_degraded",
         Warning,
         (20, 60),
-        "look at the network between the two; if one of them is on Wi-Fi, use a cable",
+        "if one of the two computes or has other programs that keep its processor busy, that is why; else look at the network between them, and use a cable where one is on Wi-Fi",
     ),
     rule("version_skew", Warning, (5, 30), "install the same version of exo on all nodes"),
     rule(

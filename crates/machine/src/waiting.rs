@@ -1,0 +1,158 @@
+//! What a request waits for, in words: which member fetches what, from whom, how far it is and how long the
+//! rest takes.
+
+use exo_cluster::wire::NodeReport;
+use exo_cluster::{InstanceState, InstanceView, StageStatus};
+use exo_types::{ModelId, NodeId, PlacementId, Time};
+
+use crate::NodeMachine;
+use crate::view::load_progress;
+
+/// A rate over less says little.
+const PACE_AFTER_S: u64 = 3;
+/// Of the members that a model is fetched from.
+const SOURCES_SHOWN_MAX: usize = 3;
+
+/// One stage that fetches, and how far it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageFetch {
+    placement: PlacementId,
+    stage: usize,
+    done_bytes: u64,
+    total_bytes: u64,
+}
+
+/// A fetch as it was when it was first seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FetchWatch {
+    pub(crate) fetch: StageFetch,
+    pub(crate) since: Time,
+}
+
+impl FetchWatch {
+    /// Whether it is the same one, further on.
+    pub(crate) fn is_of(&self, now: &StageFetch) -> bool {
+        (self.fetch.placement, self.fetch.stage) == (now.placement, now.stage)
+            && self.fetch.done_bytes <= now.done_bytes
+    }
+
+    /// How fast bytes came since then and how long the rest takes, once that can be said.
+    fn pace(&self, fetch: &StageFetch, now: Time) -> String {
+        let (seconds, bytes) =
+            (now.since(self.since).as_secs(), fetch.done_bytes.saturating_sub(self.fetch.done_bytes));
+        match bytes {
+            _ if seconds < PACE_AFTER_S => String::new(),
+            0 => format!(", nothing has come for {seconds} s"),
+            bytes => {
+                let left = fetch.total_bytes.saturating_sub(fetch.done_bytes);
+                let left_s = (u128::from(left) * u128::from(seconds)).div_ceil(u128::from(bytes));
+                format!(", {left_s} s left at {} a second", mib(bytes / seconds))
+            }
+        }
+    }
+}
+
+/// The stage that has most to fetch.
+pub(crate) fn slowest_fetch(instance: &InstanceView) -> Option<StageFetch> {
+    let stages = instance.stages.iter().enumerate().filter_map(|(stage, view)| match view.status {
+        StageStatus::Fetching { done_bytes, total_bytes, .. } if total_bytes > 0 => {
+            Some(StageFetch { placement: instance.placement.id, stage, done_bytes, total_bytes })
+        }
+        _ => None,
+    });
+    stages.max_by_key(|fetch| fetch.total_bytes.saturating_sub(fetch.done_bytes))
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+impl NodeMachine {
+    /// Texts of parts that know members by their ids, with what people call them.
+    pub(crate) fn with_names(&self, text: &str) -> String {
+        let members = self.trust.view().members().keys();
+        members.fold(text.to_owned(), |text, node| {
+            text.replace(&format!("node {node}"), &format!("node {}", self.name_of(*node)))
+        })
+    }
+
+    /// How far it is loaded, and what the slowest of its stages waits for.
+    fn loading(&self, instance: &InstanceView, watch: Option<&FetchWatch>) -> String {
+        let far = format!("loading {:.0} %", load_progress(instance) * 100.0);
+        let node_of = |stage: usize| {
+            let stage = instance.placement.stages.get(stage);
+            stage.map(|stage| stage.leader().node)
+        };
+        let failed = instance.stages.iter().enumerate().find_map(|(at, stage)| match &stage.status {
+            StageStatus::Failed { reason, .. } => Some((node_of(at)?, reason.clone())),
+            waits @ StageStatus::Fetching { hub_wait_s: 1.., .. } => Some((node_of(at)?, waits.to_string())),
+            _ => None,
+        });
+        if let Some((node, reason)) = failed {
+            return format!("{far}: {}: {reason}", self.name_of(node));
+        }
+        let Some((fetch, watch)) = slowest_fetch(instance).zip(watch) else { return far };
+        let Some(node) = node_of(fetch.stage) else { return far };
+        let sources = self.sources_of(instance.model(), node);
+        let (done, total) = (mib(fetch.done_bytes), mib(fetch.total_bytes));
+        let pace = watch.pace(&fetch, self.now.time);
+        let (name, model) = (self.name_of(node), &instance.model_name);
+        format!("{far}: {name} fetches {model}{sources}: {done} of {total}{pace}")
+    }
+
+    /// Whom a member may fetch a model from.
+    fn sources_of(&self, model: ModelId, to: NodeId) -> String {
+        let held = |report: &NodeReport| report.models.iter().find(|held| held.model == model).cloned();
+        let reports = self.reports.iter().filter(|(node, _)| **node != to);
+        let mut names: Vec<String> = reports
+            .filter(|(_, report)| held(report).is_some_and(|held| held.complete))
+            .map(|(node, _)| self.name_of(*node))
+            .take(SOURCES_SHOWN_MAX)
+            .collect();
+        if self.reports.values().any(|report| held(report).is_some_and(|held| held.is_of_hub)) {
+            names.push("its hub".to_owned());
+        }
+        if names.is_empty() { String::new() } else { format!(" from {}", names.join(", ")) }
+    }
+
+    /// What a request for a model waits for.
+    pub(crate) fn waiting_for(&self, model: ModelId, watch: Option<&FetchWatch>) -> String {
+        let Some(instance) = self.instances.iter().find(|i| i.model() == model) else {
+            return self.asks.waits_for_room.get(&model).map_or("placing", |(_, why)| why).to_owned();
+        };
+        match &instance.state {
+            InstanceState::Loading => self.loading(instance, watch),
+            InstanceState::Wiring => "connecting its stages".to_owned(),
+            InstanceState::Degraded { reason } => format!("placing again: {reason}"),
+            InstanceState::Waiting { reason } => reason.clone(),
+            InstanceState::Failed { reason } => format!("failed: {reason}"),
+            InstanceState::Placing => "placing".to_owned(),
+            InstanceState::Ready => "waiting for a slot".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_types::Epoch;
+
+    use super::*;
+
+    #[test]
+    fn a_fetch_says_how_long_it_takes_by_what_came_and_that_nothing_comes() {
+        let epoch = Epoch { counter: 1, key: NodeId([1; 32]) };
+        let fetch = |number, done_bytes| StageFetch {
+            placement: PlacementId { epoch, number },
+            stage: 1,
+            done_bytes,
+            total_bytes: 100 << 20,
+        };
+        let watch = FetchWatch { fetch: fetch(1, 10 << 20), since: Time::from_millis(1000) };
+        let pace = |done: u64, at_s: u64| watch.pace(&fetch(1, done << 20), Time::from_millis(at_s * 1000));
+        assert_eq!(pace(11, 3), "", "too soon to say");
+        assert_eq!(pace(30, 11), ", 35 s left at 2.0 MiB a second");
+        assert_eq!(pace(10, 31), ", nothing has come for 30 s");
+        assert!(watch.is_of(&fetch(1, 11 << 20)));
+        assert!(!watch.is_of(&fetch(1, 9 << 20)) && !watch.is_of(&fetch(2, 11 << 20)), "it began anew");
+    }
+}
