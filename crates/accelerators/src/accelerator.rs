@@ -238,6 +238,7 @@ impl Accelerator {
             read_bytes_per_s: None,
             flops_per_s: None,
             rates_by_type: Vec::new(),
+            layer_rates: None,
             corrections: Corrections::default(),
             support: SupportClass::Unsupported,
             support_reason: String::new(),

@@ -171,6 +171,7 @@ impl<'a> Asked<'a> {
         }
         facts.read_bytes_per_s = Some(kept.calibration.read_bytes_per_s);
         facts.flops_per_s = Some(kept.calibration.flops_per_s);
+        facts.layer_rates = kept.calibration.layer;
         Ok(())
     }
 }

@@ -40,7 +40,8 @@ pub struct ProcessorOptions {
 /// From the registry of a data folder, else measured now, about a second, and kept. `None` if it cannot
 /// be measured: then any accelerator counts as faster.
 pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
-    known_rates(data_dir, options).filter(|_| is_fresh(data_dir)).or_else(|| {
+    let known = known_rates(data_dir, options).filter(|known| known.layer.is_some() && is_fresh(data_dir));
+    known.or_else(|| {
         let turn = Registry::measuring_turn();
         let measured = measure(options, DType::Q8_0);
         let measured = measured.inspect_err(|error| {
@@ -203,7 +204,10 @@ fn measure(options: &ProcessorOptions, dtype: DType) -> Result<(Calibration, boo
     let options =
         CpuOptions { threads, cores, isa, share, mmap, memory_limit_bytes, ..CpuOptions::default() };
     let device: Arc<dyn Device> = CpuDevice::open(options)?;
-    let rates = exo_device::calibrate_type(&*device, dtype)?;
+    let rates = match dtype {
+        DType::Q8_0 => exo_device::calibrate(&*device)?,
+        other => exo_device::calibrate_type(&*device, other)?,
+    };
     Ok((rates, device.residence().mapped_because.is_none()))
 }
 
@@ -213,6 +217,7 @@ fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {
         driver: driver(options),
         read_bytes_per_s: Some(rates.read_bytes_per_s),
         flops_per_s: Some(rates.flops_per_s),
+        layer: rates.layer,
         is_of_cache: rates.is_of_cache,
         verified_unix_s: Some(now),
         ..Known::default()

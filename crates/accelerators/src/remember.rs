@@ -73,6 +73,7 @@ fn known(found: &Found, now_unix_s: u64) -> Known {
         memory_bytes: found.told.memory_bytes,
         read_bytes_per_s: found.told.read_bytes_per_s,
         flops_per_s: found.told.flops_per_s,
+        layer: found.told.layer_rates,
         verified_unix_s: is_verified.then_some(now_unix_s),
         trouble: found.trouble.clone(),
         trial: found.trial.clone(),

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use exo_backend::{Device, OpKind, Support};
 use exo_device::{Calibration, CardSensors, GraphicsCard, Identity, Quarantine, Registry, Trial};
-use exo_types::{DType, DeviceId, Monitor, TypeRates};
+use exo_types::{DType, DeviceId, LayerRates, Monitor, TypeRates};
 use serde::{Deserialize, Serialize};
 
 use crate::accelerator::OpenAccelerator;
@@ -85,6 +85,9 @@ pub struct Told {
     pub read_bytes_per_s: Option<f64>,
     /// What it computes per second.
     pub flops_per_s: Option<f64>,
+    /// What a layer takes beside products with weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer_rates: Option<LayerRates>,
     /// The same two with other types of weights than Q8_0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates_by_type: Vec<TypeRates>,
@@ -202,7 +205,8 @@ impl Found {
     /// What it can do, if that is known.
     pub fn rates(&self) -> Option<Calibration> {
         let (read_bytes_per_s, flops_per_s) = (self.told.read_bytes_per_s?, self.told.flops_per_s?);
-        Some(Calibration { read_bytes_per_s, flops_per_s, is_of_cache: false })
+        let layer = self.told.layer_rates;
+        Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache: false })
     }
 
     /// Adds what the system knows of the card that is not known yet.
@@ -225,6 +229,7 @@ impl Found {
         if let Some(known) = registry.calibration(card, backend, driver) {
             self.told.read_bytes_per_s = Some(known.read_bytes_per_s);
             self.told.flops_per_s = Some(known.flops_per_s);
+            self.told.layer_rates = known.layer;
         }
         self.trial = registry.trial(card, backend, driver, VERSION, now).cloned();
         self.told.quarantine = registry.quarantine(card, backend, driver, now).cloned();
@@ -333,9 +338,12 @@ impl Examiner<'_> {
         }
         if self.ask.measure && found.rates().is_none() {
             let began = Instant::now();
-            if let Ok(Calibration { read_bytes_per_s, flops_per_s, .. }) = exo_device::calibrate(&*device) {
+            if let Ok(Calibration { read_bytes_per_s, flops_per_s, layer, .. }) =
+                exo_device::calibrate(&*device)
+            {
                 found.told.read_bytes_per_s = Some(read_bytes_per_s);
                 found.told.flops_per_s = Some(flops_per_s);
+                found.told.layer_rates = layer;
             }
             found.times.measure_ms = Some(ms(began));
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, Monitor,
-    ParseKvDTypeError, SupportClass, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, LayerRates,
+    Monitor, ParseKvDTypeError, SupportClass, TypeRates,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -262,6 +262,9 @@ pub struct DeviceView {
     /// The same two with other types of weights than Q8_0, as far as they were measured.
     #[serde(default)]
     pub rates_by_type: Vec<TypeRatesView>,
+    /// Measured: what a layer takes beside its products with weights; `null` where it was not.
+    #[serde(default)]
+    pub layer_rates: Option<LayerRatesView>,
     /// What its own steps have taught since of all of them.
     #[serde(default)]
     pub corrections: CorrectionsView,
@@ -305,6 +308,36 @@ impl From<TypeRates> for TypeRatesView {
 impl From<&TypeRatesView> for TypeRates {
     fn from(&TypeRatesView { dtype, read_bytes_per_s, flops_per_s, is_stale }: &TypeRatesView) -> Self {
         Self { dtype, read_bytes_per_s, flops_per_s, is_stale }
+    }
+}
+
+/// See [`LayerRates`].
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LayerRatesView {
+    /// Bytes of weights per second that a prompt waits for, beside computing with them.
+    pub prefill_read_bytes_per_s: f64,
+    /// Operations of a prompt's attention per second.
+    pub attention_flops_per_s: f64,
+    /// Activations of a prompt that norms, rotations, the KV write, the activation function and sums pass, per
+    /// second.
+    pub activations_per_s: f64,
+    /// Seconds that all these take in a layer for one token.
+    pub layer_s: f64,
+}
+
+impl From<LayerRates> for LayerRatesView {
+    fn from(rates: LayerRates) -> Self {
+        let LayerRates { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s } =
+            rates;
+        Self { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s }
+    }
+}
+
+impl From<LayerRatesView> for LayerRates {
+    fn from(view: LayerRatesView) -> Self {
+        let LayerRatesView { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s } =
+            view;
+        Self { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s }
     }
 }
 
@@ -357,6 +390,7 @@ impl From<&DeviceFacts> for DeviceView {
             read_bytes_per_s: facts.read_bytes_per_s,
             flops_per_s: facts.flops_per_s,
             rates_by_type: facts.rates_by_type.iter().map(|&rates| rates.into()).collect(),
+            layer_rates: facts.layer_rates.map(Into::into),
             corrections: facts.corrections.into(),
             support: facts.support,
             support_reason: facts.support_reason.clone(),

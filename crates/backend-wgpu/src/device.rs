@@ -180,6 +180,7 @@ fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         read_bytes_per_s: None,
         flops_per_s: None,
         rates_by_type: Vec::new(),
+        layer_rates: None,
         corrections: Corrections::default(),
         support,
         support_reason: why.to_owned(),

@@ -158,6 +158,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),
         rates_by_type: Vec::new(),
+        layer_rates: None,
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),

@@ -144,6 +144,7 @@ impl Cluster {
                 read_bytes_per_s: self.speeds.get(&from).copied(),
                 flops_per_s: None,
                 rates_by_type: Vec::new(),
+                layer_rates: None,
                 corrections: Corrections::default(),
                 support: SupportClass::Full,
                 support_reason: String::new(),

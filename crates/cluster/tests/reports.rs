@@ -4,8 +4,8 @@
 
 use exo_cluster::wire::{ControlMessage, Measured, NodeReport};
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LogHead, NodeFacts, NodeId,
-    SupportClass, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, NodeFacts,
+    NodeId, SupportClass, TypeRates,
 };
 
 /// What comes of a report with a device that claims this.
@@ -22,6 +22,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),
         rates_by_type: Vec::new(),
+        layer_rates: None,
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -76,6 +77,30 @@ fn rates_are_numbers_above_zero() {
         let refused = told(|device| device.read_bytes_per_s = Some(rate)).unwrap_err();
         assert!(refused.contains("not a positive number"), "{rate}: {refused}");
     }
+}
+
+#[test]
+fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
+    let good = LayerRates {
+        prefill_read_bytes_per_s: 5e9,
+        attention_flops_per_s: 8e10,
+        activations_per_s: 1e9,
+        layer_s: 2e-5,
+    };
+    let of = |rates: LayerRates| told(|device| device.layer_rates = Some(rates)).map(|_| ());
+    assert_eq!(of(good), Ok(()));
+    for absurd in [f64::NAN, 0.0, -1.0, f64::INFINITY, 1e19] {
+        for given in [
+            LayerRates { prefill_read_bytes_per_s: absurd, ..good },
+            LayerRates { attention_flops_per_s: absurd, ..good },
+            LayerRates { activations_per_s: absurd, ..good },
+            LayerRates { layer_s: absurd, ..good },
+        ] {
+            let refused = of(given).unwrap_err();
+            assert!(refused.contains("what a layer takes is not positive"), "{given:?}: {refused}");
+        }
+    }
+    assert!(of(LayerRates { layer_s: 2.0, ..good }).is_err(), "no layer takes two seconds");
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! A decode step reads each weight once, so a model that is larger than the last cache comes from memory in
 //! every step. What decode is measured with is therefore larger than that cache, too.
 
+mod layer;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,10 +13,11 @@ use exo_backend::{
     AllocError, Alone, CancelToken, Device, Element, Op, Program, Recording, Rows, RunError, RunShape,
     Stream, WeightError,
 };
-use exo_types::{DType, DeviceKind, TensorView};
+use exo_types::{DType, DeviceKind, LayerRates, TensorView};
 
+use self::layer::LayerBench;
 use crate::processor::last_cache_bytes;
-use crate::sustained::seconds_per_pass;
+use crate::sustained::{Passes, passes};
 
 /// Inputs of a measured matrix.
 const COLS: usize = 2048;
@@ -55,6 +58,8 @@ pub struct Calibration {
     pub read_bytes_per_s: f64,
     /// Multiply-adds times two per second in a prefill chunk.
     pub flops_per_s: f64,
+    /// What a layer takes beside products, where that was measured.
+    pub layer: Option<LayerRates>,
     /// The last cache held all that decode was measured with, for lack of memory or time, and the device may
     /// hold more: larger models are read more slowly.
     pub is_of_cache: bool,
@@ -75,15 +80,24 @@ pub enum CalibrationError {
     Run(#[from] RunError),
 }
 
-/// Measures `device` with a Q8_0 matrix, as [`calibrate_type`] does.
+/// Measures `device` with Q8_0 matrices, as [`calibrate_type`] does, and what a layer takes beside them: some
+/// 50 ms more.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
-    calibrate_type(device, DType::Q8_0)
+    measure(device, DType::Q8_0, Some(LayerBench::new(device)?))
 }
 
 /// Measures `device` with matrices of this type: one row against twice what the last cache holds, then a
 /// chunk of rows against a matrix that is read often. Takes about a second on a device that is not much
 /// slower than a laptop, and never more than four runs past that.
 pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, CalibrationError> {
+    measure(device, dtype, None)
+}
+
+fn measure(
+    device: &dyn Device,
+    dtype: DType,
+    mut layer: Option<LayerBench>,
+) -> Result<Calibration, CalibrationError> {
     let cache_bytes = match device.facts().kind {
         DeviceKind::Cpu | DeviceKind::IntegratedGpu => last_cache_bytes(Path::new("/")),
         DeviceKind::DiscreteGpu => None,
@@ -92,14 +106,15 @@ pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, 
     let memory = device.memory();
     let rows = (MATRIX_BYTES / row_bytes(dtype)) as usize;
     let decode = Bench::new(device, dtype, rows, 1, weight_bytes(cache_bytes, memory.free_bytes))?;
-    let seconds = decode.run(device, DECODE_WINDOW)?;
-    let read_bytes_per_s = decode.weight_bytes as f64 / seconds;
+    let step = decode.run(device, DECODE_WINDOW, || layer.as_mut().map_or(Ok(()), LayerBench::cold))?;
+    let read_bytes_per_s = decode.weight_bytes as f64 / step.mean_s;
     let is_of_cache = decode.weight_bytes <= cache_bytes && cache_bytes < memory.total_bytes;
     drop(decode);
     let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS, 1)?;
-    let seconds = prefill.run(device, PREFILL_WINDOW)?;
-    let flops_per_s = (2 * COLS * ROWS_SMALL * TOKENS) as f64 / seconds;
-    Ok(Calibration { read_bytes_per_s, flops_per_s, is_of_cache })
+    let chunk = prefill.run(device, PREFILL_WINDOW, || Ok(()))?;
+    let flops_per_s = (2 * COLS * ROWS_SMALL * TOKENS) as f64 / chunk.mean_s;
+    let layer = layer.map(|layer| layer.rates(step, &prefill, chunk)).transpose()?;
+    Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
 }
 
 /// Of the weights that decode is measured with.
@@ -154,12 +169,18 @@ impl Bench {
         Ok(Self { program: device.compile(Recording { ops })?, tokens, weight_bytes })
     }
 
-    /// Mean seconds of a run over a window.
-    fn run(&self, device: &dyn Device, window: Duration) -> Result<f64, CalibrationError> {
+    /// Runs over a window, with something that does not count behind each.
+    fn run(
+        &self,
+        device: &dyn Device,
+        window: Duration,
+        between: impl FnMut() -> Result<(), CalibrationError>,
+    ) -> Result<Passes, CalibrationError> {
         let mut stream = device.stream()?;
+        let mut once = || Ok::<_, CalibrationError>(self.once(&mut *stream)?);
         // The first runs meet cold pages, sleeping threads and low clocks.
-        seconds_per_pass(WARM_UP, || self.once(&mut *stream))?;
-        Ok(seconds_per_pass(window, || self.once(&mut *stream))?)
+        passes(WARM_UP, &mut once, || Ok(()))?;
+        passes(window, once, between)
     }
 
     fn once(&self, stream: &mut dyn Stream) -> Result<(), RunError> {

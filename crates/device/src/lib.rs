@@ -90,6 +90,7 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         read_bytes_per_s: None,
         flops_per_s: None,
         rates_by_type: Vec::new(),
+        layer_rates: None,
         corrections: Corrections::default(),
         support,
         support_reason,

@@ -18,7 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use exo_types::DType;
+use exo_types::{DType, LayerRates};
 use serde::{Deserialize, Serialize};
 
 use self::driver::Driver;
@@ -82,6 +82,9 @@ pub struct Known {
     pub read_bytes_per_s: Option<f64>,
     /// What it computes per second.
     pub flops_per_s: Option<f64>,
+    /// What a layer takes beside products; earlier versions did not measure it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layer: Option<LayerRates>,
     /// Whether the first of them is what the last cache gives.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_of_cache: bool,
@@ -252,7 +255,8 @@ impl Registry {
     pub fn calibration(&self, card: &Identity, backend: &str, driver: &str) -> Option<Calibration> {
         let known = self.known(card, backend).filter(|known| known.driver == clip(driver))?;
         let (read_bytes_per_s, flops_per_s) = (known.read_bytes_per_s?, known.flops_per_s?);
-        Some(Calibration { read_bytes_per_s, flops_per_s, is_of_cache: known.is_of_cache })
+        let Known { layer, is_of_cache, .. } = *known;
+        Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
     }
 
     /// The same of other types of weights.
@@ -345,11 +349,13 @@ impl Registry {
         known.trouble = known.trouble.as_deref().map(clip);
         known.read_bytes_per_s = known.read_bytes_per_s.filter(|rate| is_rate(*rate));
         known.flops_per_s = known.flops_per_s.filter(|rate| is_rate(*rate));
+        known.layer = known.layer.filter(LayerRates::is_plausible);
         let before = self.known(card, backend).filter(|before| before.driver == known.driver);
         if let (Some(_), Some(before)) = (&known.trouble, before) {
             known.memory_bytes = known.memory_bytes.or(before.memory_bytes);
             known.read_bytes_per_s = known.read_bytes_per_s.or(before.read_bytes_per_s);
             known.flops_per_s = known.flops_per_s.or(before.flops_per_s);
+            known.layer = known.layer.or(before.layer);
             known.is_of_cache |= before.is_of_cache;
             known.verified_unix_s = known.verified_unix_s.or(before.verified_unix_s);
         }
@@ -385,7 +391,7 @@ pub struct Kept {
     pub warning: Option<String>,
 }
 
-/// What is known of an open `device` with this backend and driver; measures what is not, and keeps in
+/// What is known of an open `device` with this backend and driver; measures it where something is not, and keeps in
 /// `folder` that and that the device was seen and verified. A folder that is not there or cannot be written
 /// keeps nothing, which costs the next start a measurement.
 pub fn calibrated(
@@ -396,6 +402,7 @@ pub fn calibrated(
     device: &dyn exo_backend::Device,
 ) -> Result<Kept, CalibrationError> {
     let before = Registry::look(folder).calibration(card, backend, driver);
+    let before = before.filter(|known| known.layer.is_some());
     let calibration = before.map_or_else(|| calibrate(device), Ok)?;
     let changed = Registry::change(folder, |registry| {
         registry.verified(card, backend, driver, exo_stdx::unix_s());
@@ -403,6 +410,7 @@ pub fn calibrated(
             known.memory_bytes = Some(device.memory().total_bytes);
             known.read_bytes_per_s = Some(calibration.read_bytes_per_s).filter(|rate| is_rate(*rate));
             known.flops_per_s = Some(calibration.flops_per_s).filter(|rate| is_rate(*rate));
+            known.layer = calibration.layer.filter(LayerRates::is_plausible);
             known.is_of_cache = calibration.is_of_cache;
         }
     });

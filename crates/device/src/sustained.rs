@@ -6,21 +6,42 @@
 
 use std::time::{Duration, Instant};
 
-/// Mean seconds of a pass over a window that is not shorter than `window`, however long one pass takes.
-pub(crate) fn seconds_per_pass<E>(
+/// No clock tells less apart, and rates are divided by it.
+const SECONDS_MIN: f64 = 1e-9;
+
+/// Seconds of a pass.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passes {
+    /// What the device keeps up.
+    pub(crate) mean_s: f64,
+    /// What half of the passes do better than.
+    pub(crate) median_s: f64,
+}
+
+/// Passes for a time that is not shorter than `window`, however long one takes, `between` not counted.
+pub(crate) fn passes<E>(
     window: Duration,
     mut pass: impl FnMut() -> Result<(), E>,
-) -> Result<f64, E> {
-    let start = Instant::now();
-    let mut passes = 0u32;
+    mut between: impl FnMut() -> Result<(), E>,
+) -> Result<Passes, E> {
+    let (mut all, mut each) = (Duration::ZERO, Vec::new());
     loop {
+        let start = Instant::now();
         pass()?;
-        passes = passes.saturating_add(1);
-        let elapsed = start.elapsed();
-        if elapsed >= window {
-            return Ok((elapsed.as_secs_f64() / f64::from(passes)).max(1e-9));
+        all += start.elapsed();
+        each.push(start.elapsed().as_secs_f64());
+        between()?;
+        if all >= window {
+            let mean_s = (all.as_secs_f64() / each.len() as f64).max(SECONDS_MIN);
+            return Ok(Passes { mean_s, median_s: median(each) });
         }
     }
+}
+
+/// The later of the middle two where there are two; never 0.
+pub(crate) fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_unstable_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or_default().max(SECONDS_MIN)
 }
 
 #[cfg(test)]
@@ -39,8 +60,15 @@ mod tests {
             }
             Ok::<(), ()>(())
         };
-        let seconds = seconds_per_pass(Duration::from_millis(160), pass).unwrap();
+        let Passes { mean_s, .. } = passes(Duration::from_millis(160), pass, || Ok(())).unwrap();
         // At full speed a pass takes little more than 1 ms; a busy machine only adds to it.
-        assert!(seconds >= 0.0018, "{seconds}");
+        assert!(mean_s >= 0.0018, "{mean_s}");
+    }
+
+    #[test]
+    fn what_lies_between_passes_does_not_count() {
+        let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
+        let found = passes(Duration::from_millis(5), || Ok::<(), ()>(wait(1)), || Ok(wait(200))).unwrap();
+        assert!(found.mean_s < 0.1 && found.median_s < 0.1, "{found:?}");
     }
 }

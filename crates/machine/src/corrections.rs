@@ -14,8 +14,8 @@ use std::time::Duration;
 use exo_cluster::EngineId;
 use exo_planner::{ExpectedStep, Phase, PlanDevice, PlanRequest, Workload, expected_step};
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceId, LayerRange, ModelShape, NodeId, ShardPosition,
-    StepFrame, Term, TypeRates, WeightTypes,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, LayerRange, LayerRates, ModelShape, NodeId,
+    ShardPosition, StepFrame, Term, TypeRates, WeightTypes,
 };
 
 /// Steps of one token that make a sample.
@@ -72,14 +72,15 @@ struct Learned {
 
 /// The rates that factors are relative to, and what they were measured with.
 #[derive(Clone, PartialEq, Debug)]
-struct Basis(String, String, Option<f64>, Option<f64>, Vec<(DType, f64, f64)>);
+struct Basis(String, String, Option<f64>, Option<f64>, Vec<(DType, f64, f64)>, Option<LayerRates>);
 
 impl Basis {
     fn of(facts: &DeviceFacts) -> Self {
-        let DeviceFacts { name, backend, read_bytes_per_s, flops_per_s, rates_by_type, .. } = facts;
+        let DeviceFacts { name, backend, read_bytes_per_s, flops_per_s, rates_by_type, layer_rates, .. } =
+            facts;
         let typed = |rates: &TypeRates| (rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
         let typed = rates_by_type.iter().map(typed).collect();
-        Self(name.clone(), backend.clone(), *read_bytes_per_s, *flops_per_s, typed)
+        Self(name.clone(), backend.clone(), *read_bytes_per_s, *flops_per_s, typed, *layer_rates)
     }
 }
 

@@ -5,7 +5,7 @@
 //! can be slow, or wrong, in easier ways.
 
 use exo_cluster::wire::LinkReport;
-use exo_types::DeviceFacts;
+use exo_types::{DeviceFacts, LayerRates};
 
 use crate::bandwidth::{REFUSED_MAX, is_leap};
 
@@ -35,6 +35,9 @@ pub(crate) fn keep_rates(before: &[DeviceFacts], now: &mut [DeviceFacts]) {
         let Some(last) = before.iter().find(|last| last.id == device.id) else { continue };
         keep(last.read_bytes_per_s, &mut device.read_bytes_per_s);
         keep(last.flops_per_s, &mut device.flops_per_s);
+        if let Some((last, rates)) = last.layer_rates.zip(device.layer_rates.as_mut()) {
+            keep_layer(last, rates);
+        }
         for rates in &mut device.rates_by_type {
             let Some(last) = last.rates_by_type.iter().find(|last| last.dtype == rates.dtype) else {
                 continue;
@@ -45,6 +48,18 @@ pub(crate) fn keep_rates(before: &[DeviceFacts], now: &mut [DeviceFacts]) {
             (rates.read_bytes_per_s, rates.flops_per_s) =
                 (read.unwrap_or_default(), flops.unwrap_or_default());
         }
+    }
+}
+
+/// Of these one follows from the other's measurement: all are kept where one leaps.
+fn keep_layer(last: LayerRates, rates: &mut LayerRates) {
+    let each = |rates: &LayerRates| {
+        let per_s = [rates.prefill_read_bytes_per_s, rates.attention_flops_per_s, rates.activations_per_s];
+        per_s.map(|rate| rate as u64).into_iter().chain([(rates.layer_s * 1e9) as u64])
+    };
+    if each(&last).zip(each(rates)).any(|(old, new)| is_leap(old, new)) {
+        tracing::debug!(?last, ?rates, "what a layer takes is out of all proportion and not believed");
+        *rates = last;
     }
 }
 
@@ -81,6 +96,7 @@ mod tests {
             read_bytes_per_s: rate,
             flops_per_s: rate,
             rates_by_type: Vec::new(),
+            layer_rates: None,
             corrections: Corrections::default(),
             support: SupportClass::Full,
             support_reason: String::new(),
@@ -115,6 +131,31 @@ mod tests {
         ] {
             assert_eq!(told(before, after), (expected, expected), "{before:?} {after:?}");
         }
+    }
+
+    #[test]
+    fn what_a_layer_takes_is_kept_as_a_whole_where_one_number_leaps() {
+        let usual = LayerRates {
+            prefill_read_bytes_per_s: 5e9,
+            attention_flops_per_s: 8e10,
+            activations_per_s: 1e9,
+            layer_s: 2e-5,
+        };
+        let with = |rates: LayerRates| {
+            let [mut device] = device(Some(1e9));
+            device.layer_rates = Some(rates);
+            [device]
+        };
+        let told = |rates: LayerRates| {
+            let mut now = with(rates);
+            keep_rates(&with(usual), &mut now);
+            now[0].layer_rates
+        };
+        let (faster, slower) =
+            (LayerRates { attention_flops_per_s: 1e13, ..usual }, LayerRates { layer_s: 0.5, ..usual });
+        assert_eq!((told(faster), told(slower)), (Some(usual), Some(usual)));
+        let near = LayerRates { attention_flops_per_s: 4e10, layer_s: 1e-4, ..usual };
+        assert_eq!(told(near), Some(near));
     }
 
     #[test]

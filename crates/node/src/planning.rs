@@ -245,6 +245,7 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 read_bytes_per_s: device.read_bytes_per_s,
                 flops_per_s: device.flops_per_s,
                 rates_by_type: device.rates_by_type.iter().map(TypeRates::from).collect(),
+                layer_rates: device.layer_rates.map(Into::into),
                 corrections: device.corrections.into(),
                 support: device.support,
                 support_reason: device.support_reason.clone(),

@@ -4,17 +4,20 @@
 //! the same. Below, `W` are the bytes of a layer's weights (as files store them where their type has a rate
 //! of its own, else as the device holds them), `r` the rate at which it reads their type, `F` the operations
 //! of a row, `f` their rate (with weights of several types the times of each are added, operations shared as
-//! elements are), `K` the bytes of keys and values a token has in the layer, `k` the rate of attention, `C`
-//! the width of a hidden state, `A` that of attention, `P` the tokens of the prompt, `m` its chunks (as large
+//! elements are), `K` the bytes of keys and values a token has in the layer, `k` the rate at which attention
+//! reads them, `w` the rate at which a prefill waits for weights beside computing with them, `a` the rate at which it computes with those of a prompt, `C` the width of a hidden state, `A`
+//! that of attention, `U` the activations of a row (`F/2C`, as many outputs of `C` inputs), `u` the rate at
+//! which norms, rotations, the KV write, the activation function and sums pass them, `t_layer` what these
+//! take for one row, `P` the tokens of the prompt, `m` its chunks (as large
 //! as the scheduler makes them at most, the smaller the more stages there are, [`chunk_tokens`]; on slow
 //! devices it makes smaller ones, which overlap more and read weights more often), `D` the depth (tokens
 //! already there).
 //!
 //! | what | formula | source |
 //! |---|---|---|
-//! | a layer, `n` rows at depth `D` | `max(W/r, n·F/f) + n·K·D/k + t_layer` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785 |
+//! | a layer, `n` rows at depth `D` | `max(W/r, n·F/f) + n·K·D/k + t_layer + (n-1)·U/u` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785 |
 //! | the head, `n` rows | `W_head/r` and at least `n·2·C·V/f` | as a layer without attention |
-//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, (P·F + 2·A·P²)/f) + m·t_layer) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²` |
+//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, m·W/w + P·F/f) + 2·A·P²/a + m·t_layer + (P-m)·U/u) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²` |
 //! | a stage | `Σ layers + t_step` (and the head, on the last) | |
 //! | a hop, `n` rows | `t_hop + rtt/2 + 4·C·n/bandwidth` | hidden states travel as f32 |
 //! | the way back | `t_hop + rtt/2` | it carries token ids |
@@ -111,6 +114,9 @@ struct DeviceCost {
     /// By type as [`DType::ALL`] has them: reading, and arithmetic.
     by_type: [TypeCost; DType::ALL.len()],
     kv: u64,
+    prefill_read: u64,
+    attention: u64,
+    activations: u64,
     layer_ns: u64,
     step_ns: u64,
 }
@@ -151,6 +157,9 @@ impl<'a> Costs<'a> {
                     flops: rate(rates.flops_of(dtype)),
                 }),
                 kv: rate(rates.kv_bytes_per_s),
+                prefill_read: rate(rates.prefill_read_bytes_per_s),
+                attention: rate(rates.attention_flops_per_s),
+                activations: rate(rates.activations_per_s),
                 layer_ns: case.time(rates.layer_s),
                 step_ns: case.time(rates.step_s),
             }
@@ -190,21 +199,29 @@ impl<'a> Costs<'a> {
         let compute = cost.compute_ns(operations, self.layer_types(layer));
         let attend = per_s(u128::from(rows) * u128::from(self.depth()), shape.kv_bytes_per_token, cost.kv);
         let ns = self.read_ns(device, layer).max(compute).saturating_add(attend);
-        ns.saturating_add(cost.layer_ns).min(NS_MAX)
+        ns.saturating_add(self.rest_ns(device, layer, rows, 1)).min(NS_MAX)
+    }
+
+    /// What a layer of so many steps computes beside products and attention, with `rows` rows in all.
+    fn rest_ns(&self, device: usize, layer: usize, rows: u64, steps: u64) -> u64 {
+        let (cost, shape) = (&self.devices[device], &self.request.shape);
+        let activations = shape.layers[layer].flops_per_token / (2 * u64::from(shape.hidden)).max(1);
+        let further = per_s(rows.saturating_sub(steps).into(), activations, cost.activations);
+        cost.layer_ns.saturating_mul(steps).saturating_add(further)
     }
 
     /// One layer of one of so many chunks of the prompt.
     pub(crate) fn chunk_layer_ns(&self, device: usize, layer: usize, chunks: u64) -> u64 {
         let (cost, shape) = (&self.devices[device], &self.request.shape.layers[layer]);
         let prompt = u128::from(self.prompt);
-        let linear = prompt * u128::from(shape.flops_per_token);
-        let quadratic = 2 * u128::from(self.request.shape.attention) * prompt * prompt;
-        let compute = match self.layer_types(layer) {
-            None => per_s(linear.saturating_add(quadratic), 1, cost.flops),
-            types => cost.compute_ns(linear, types).saturating_add(per_s(quadratic, 1, cost.flops)),
-        };
+        let compute = cost.compute_ns(prompt * u128::from(shape.flops_per_token), self.layer_types(layer));
+        let waits = self.waits_ns(device, layer).saturating_mul(chunks);
         let read = self.read_ns(device, layer).saturating_mul(chunks);
-        let prompt_ns = compute.max(read).saturating_add(cost.layer_ns.saturating_mul(chunks));
+        let quadratic = 2 * u128::from(self.request.shape.attention) * prompt * prompt;
+        let attend = per_s(quadratic, 1, cost.attention);
+        let rest = self.rest_ns(device, layer, self.prompt, chunks);
+        let products = compute.saturating_add(waits).max(read);
+        let prompt_ns = products.saturating_add(attend).saturating_add(rest);
         prompt_ns.div_ceil(chunks).min(NS_MAX)
     }
 
@@ -226,12 +243,23 @@ impl<'a> Costs<'a> {
     }
 
     fn read_ns(&self, device: usize, layer: usize) -> u64 {
-        let (cost, shape) = (&self.devices[device], &self.request.shape.layers[layer]);
-        let held = match cost.held {
+        let stored = self.request.shape.layers[layer].weight_bytes;
+        let held = self.weight_bytes(device, layer);
+        self.devices[device].read_ns(held, stored, self.layer_types(layer))
+    }
+
+    /// What a chunk waits for the weights of a layer beside computing with them.
+    fn waits_ns(&self, device: usize, layer: usize) -> u64 {
+        per_s(self.weight_bytes(device, layer).into(), 1, self.devices[device].prefill_read)
+    }
+
+    /// Of a layer, as the device holds them.
+    fn weight_bytes(&self, device: usize, layer: usize) -> u64 {
+        let shape = &self.request.shape.layers[layer];
+        match self.devices[device].held {
             Held::AsStored => shape.weight_bytes,
             Held::Packed => shape.packed_bytes,
-        };
-        cost.read_ns(held, shape.weight_bytes, self.layer_types(layer))
+        }
     }
 
     fn layer_types(&self, layer: usize) -> Option<&[(DType, u64)]> {
@@ -519,13 +547,14 @@ impl Costs<'_> {
                 ExpectedStep { rated_ns: all_ns.saturating_sub(fixed_ns), fixed_ns }
             }
             Phase::Prefill => {
-                let read_ns: u64 = layers.clone().map(|layer| self.read_ns(device, layer)).sum();
+                let weights_ns = |layer| self.read_ns(device, layer).max(self.waits_ns(device, layer));
+                let weights_ns: u64 = layers.clone().map(weights_ns).sum();
                 let head_ns =
                     if layers.end == self.request.shape.layers.len() { self.head_ns(device, 1) } else { 0 };
                 let all_ns: u64 = layers.map(|layer| self.chunk_layer_ns(device, layer, 1)).sum();
                 let rated_ns = (all_ns + cost.step_ns).saturating_sub(fixed_ns);
                 // What waits for weights says nothing of arithmetic.
-                let rated_ns = if rated_ns >= 2 * read_ns { rated_ns } else { 0 };
+                let rated_ns = if rated_ns >= 2 * weights_ns { rated_ns } else { 0 };
                 ExpectedStep { rated_ns, fixed_ns: fixed_ns + head_ns }
             }
         }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, TypeRates};
+use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, LayerRates, TypeRates};
 
 /// A measurement older than this is stale: drivers, clocks and neighbours change in days.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -109,11 +109,19 @@ pub struct DeviceRates {
     pub flops_by_type: BTreeMap<DType, Figure>,
     /// Keys and values that attention reads, bytes per second.
     pub kv_bytes_per_s: Option<Figure>,
-    /// Time that every layer of a step takes whatever its size, in seconds.
+    /// Weights that a prefill waits for, beside computing with them, bytes per second.
+    pub prefill_read_bytes_per_s: Option<Figure>,
+    /// Multiply-adds times two of attention of a prefill, per second.
+    pub attention_flops_per_s: Option<Figure>,
+    /// Activations of a layer that everything beside products and attention passes in a prefill, per second:
+    /// each output of a product counts once.
+    pub activations_per_s: Option<Figure>,
+    /// Time that a layer of a step of one row takes beside products and attention, in seconds.
     pub layer_s: Option<Figure>,
     /// Time that every step takes on the device, in seconds.
     pub step_s: Option<Figure>,
-    /// What real steps have shown of the rates: those of decode are reading weights, keys and values.
+    /// What real steps have shown of the rates: those of decode are reading weights, keys and values, those of
+    /// prefill all others.
     pub corrections: Corrections,
 }
 
@@ -129,11 +137,16 @@ impl DeviceRates {
             let others = others.map(|rates| (rates.dtype, Figure::measured_at(of(rates), age(rates), 2)));
             others.chain(own).collect()
         };
+        let of_layer = |of: fn(&LayerRates) -> f64| facts.layer_rates.as_ref().map(of).map(Figure::measured);
         Self {
             read_by_type: typed(read, |rates| rates.read_bytes_per_s),
             flops_by_type: typed(flops, |rates| rates.flops_per_s),
             read_bytes_per_s: read,
             flops_per_s: flops,
+            prefill_read_bytes_per_s: of_layer(|rates| rates.prefill_read_bytes_per_s),
+            attention_flops_per_s: of_layer(|rates| rates.attention_flops_per_s),
+            activations_per_s: of_layer(|rates| rates.activations_per_s),
+            layer_s: of_layer(|rates| rates.layer_s),
             corrections: facts.corrections,
             ..Self::default()
         }
@@ -161,8 +174,19 @@ impl DeviceRates {
             .or_else(|| derived(flops, 1.0 / flops_per_byte))
             .unwrap_or(estimated(usual.read_bytes_per_s));
         let flops = flops.or_else(|| derived(Some(read), flops_per_byte)).unwrap_or(read);
-        // Attention reads keys and values with the loads that read weights.
-        let kv = given(self.kv_bytes_per_s).or_else(|| derived(Some(read), 1.0)).unwrap_or(read);
+        // Attention reads keys and values with the loads that read weights; a processor converts them, too.
+        let kv = given(self.kv_bytes_per_s).or_else(|| derived(Some(read), usual.kv_part)).unwrap_or(read);
+        // A processor reads and computes by turns; a card has other rows to compute with meanwhile.
+        let prefill_read = given(self.prefill_read_bytes_per_s)
+            .or_else(|| derived(Some(read), usual.prefill_read_part))
+            .unwrap_or(read);
+        // Attention computes in floats where products may be of integers; the rest moves bytes.
+        let attention = given(self.attention_flops_per_s)
+            .or_else(|| derived(Some(flops), usual.attention_flops_per_s / usual.flops_per_s))
+            .unwrap_or(flops);
+        let activations = given(self.activations_per_s)
+            .or_else(|| derived(Some(read), usual.activations_per_s / usual.read_bytes_per_s))
+            .unwrap_or(read);
         let corrected = |figure: Figure, by: Option<Correction>| match by {
             Some(by) => Figure::from(figure.value * f64::from(by.percent) / 100.0, figure.source),
             None => figure,
@@ -178,6 +202,9 @@ impl DeviceRates {
             flops_per_s: corrected(flops, prefill),
             flops_by_type: typed(&self.flops_by_type, prefill),
             kv_bytes_per_s: corrected(kv, decode),
+            prefill_read_bytes_per_s: corrected(prefill_read, prefill),
+            attention_flops_per_s: corrected(attention, prefill),
+            activations_per_s: corrected(activations, prefill),
             layer_s: given(self.layer_s).unwrap_or(estimated(usual.layer_s)),
             step_s: given(self.step_s).unwrap_or(estimated(usual.step_s)),
         }
@@ -193,6 +220,9 @@ pub struct CompleteRates {
     pub flops_per_s: Figure,
     pub flops_by_type: BTreeMap<DType, Figure>,
     pub kv_bytes_per_s: Figure,
+    pub prefill_read_bytes_per_s: Figure,
+    pub attention_flops_per_s: Figure,
+    pub activations_per_s: Figure,
     pub layer_s: Figure,
     pub step_s: Figure,
 }
@@ -218,7 +248,11 @@ fn of_type(own: &BTreeMap<DType, Figure>, dtype: DType, general: Figure) -> Figu
 
 struct Usual {
     read_bytes_per_s: f64,
+    kv_part: f64,
+    prefill_read_part: f64,
     flops_per_s: f64,
+    attention_flops_per_s: f64,
+    activations_per_s: f64,
     layer_s: f64,
     step_s: f64,
 }
@@ -226,12 +260,38 @@ struct Usual {
 /// A cautious member of each kind. A layer on a card is about ten launches of 2 µs; a step is a submission
 /// and a readback there, and waking the threads on a processor.
 fn usual(kind: DeviceKind) -> Usual {
-    let (read_bytes_per_s, flops_per_s, layer_s, step_s) = match kind {
-        DeviceKind::Cpu => (8e9, 60e9, 5e-6, 50e-6),
-        DeviceKind::IntegratedGpu => (40e9, 1e12, 20e-6, 100e-6),
-        DeviceKind::DiscreteGpu => (200e9, 5e12, 20e-6, 100e-6),
-    };
-    Usual { read_bytes_per_s, flops_per_s, layer_s, step_s }
+    match kind {
+        DeviceKind::Cpu => Usual {
+            read_bytes_per_s: 8e9,
+            kv_part: 0.75,
+            prefill_read_part: 0.5,
+            flops_per_s: 60e9,
+            attention_flops_per_s: 20e9,
+            activations_per_s: 1e9,
+            layer_s: 20e-6,
+            step_s: 50e-6,
+        },
+        DeviceKind::IntegratedGpu => Usual {
+            read_bytes_per_s: 40e9,
+            kv_part: 1.0,
+            prefill_read_part: 10.0,
+            flops_per_s: 1e12,
+            attention_flops_per_s: 250e9,
+            activations_per_s: 5e9,
+            layer_s: 20e-6,
+            step_s: 100e-6,
+        },
+        DeviceKind::DiscreteGpu => Usual {
+            read_bytes_per_s: 200e9,
+            kv_part: 1.0,
+            prefill_read_part: 10.0,
+            flops_per_s: 5e12,
+            attention_flops_per_s: 1250e9,
+            activations_per_s: 25e9,
+            layer_s: 20e-6,
+            step_s: 100e-6,
+        },
+    }
 }
 
 /// Round trip of a link that nobody measured: a busy Wi-Fi.
@@ -252,7 +312,10 @@ mod tests {
         let rates = read.complete(DeviceKind::Cpu);
         assert_eq!(rates.read_bytes_per_s.value, 16e9);
         assert_eq!(rates.flops_per_s, Figure::from(120e9, Source::Derived));
-        assert_eq!(rates.kv_bytes_per_s, Figure::from(16e9, Source::Derived));
+        assert_eq!(rates.kv_bytes_per_s, Figure::from(12e9, Source::Derived));
+        assert_eq!(rates.prefill_read_bytes_per_s.source, Source::Derived);
+        assert_eq!(rates.attention_flops_per_s, Figure::from(40e9, Source::Derived));
+        assert_eq!(rates.activations_per_s, Figure::from(2e9, Source::Derived));
     }
 
     #[test]
@@ -274,6 +337,9 @@ mod tests {
                 flops_per_s: Some(Figure::measured(1e12)),
                 read_by_type: BTreeMap::from([(DType::Q4_K, Figure::measured(8e9))]),
                 flops_by_type: BTreeMap::from([(DType::Q4_K, Figure::measured(5e11))]),
+                attention_flops_per_s: Some(Figure::measured(4e11)),
+                activations_per_s: Some(Figure::measured(2e9)),
+                layer_s: Some(Figure::measured(1e-5)),
                 corrections,
                 ..DeviceRates::default()
             };
@@ -284,12 +350,15 @@ mod tests {
                 rates.kv_bytes_per_s,
                 rates.flops_per_s,
                 rates.flops_by_type[&DType::Q4_K],
+                rates.attention_flops_per_s,
+                rates.activations_per_s,
+                rates.layer_s,
             ]
             .map(|figure| figure.value)
         };
-        assert_eq!(rates(None, None), [16e9, 8e9, 16e9, 1e12, 5e11]);
-        assert_eq!(rates(learned(50), None), [8e9, 4e9, 8e9, 1e12, 5e11]);
-        assert_eq!(rates(None, learned(150)), [16e9, 8e9, 16e9, 1.5e12, 7.5e11]);
+        assert_eq!(rates(None, None), [16e9, 8e9, 12e9, 1e12, 5e11, 4e11, 2e9, 1e-5]);
+        assert_eq!(rates(learned(50), None), [8e9, 4e9, 6e9, 1e12, 5e11, 4e11, 2e9, 1e-5]);
+        assert_eq!(rates(None, learned(150)), [16e9, 8e9, 12e9, 1.5e12, 7.5e11, 6e11, 3e9, 1e-5]);
     }
 
     #[test]

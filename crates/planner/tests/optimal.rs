@@ -48,6 +48,7 @@ fn device(index: usize, kind: DeviceKind, free_bytes: u64, read: Option<f64>) ->
         read_bytes_per_s: read,
         flops_per_s: read.map(|r| r * 8.0),
         rates_by_type: Vec::new(),
+        layer_rates: None,
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),

@@ -8,8 +8,8 @@ use exo_planner::{
     PlanRequest, Remedy, memory_free_bytes, plan, rtt, validate, workspace_bytes,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, MemoryDomain, ModelShape,
-    NodeId, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerRates, LayerShape, MemoryDomain,
+    ModelShape, NodeId, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
 };
 use proptest::prelude::*;
 
@@ -38,6 +38,16 @@ fn model(layers: u32) -> ModelShape {
     }
 }
 
+/// Beside products a layer takes 5 µs, and attention is one of them.
+fn beside_products(flops_per_s: f64) -> LayerRates {
+    LayerRates {
+        prefill_read_bytes_per_s: 1e17,
+        attention_flops_per_s: flops_per_s,
+        activations_per_s: 1e17,
+        layer_s: 5e-6,
+    }
+}
+
 /// A device with room for so many layers of [`model`], ends and workspace included.
 fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
     let mut key = [0; 32];
@@ -55,6 +65,7 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
         read_bytes_per_s: speed.map(|s| s * 1e9),
         flops_per_s: speed.map(|s| s * 1e11),
         rates_by_type: Vec::new(),
+        layer_rates: speed.map(|s| beside_products(s * 1e11)),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -63,6 +74,11 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
     let rates = DeviceRates {
         read_bytes_per_s: speed.and_then(|s| figure(s * 1e9)),
         flops_per_s: speed.and_then(|s| figure(s * 1e11)),
+        kv_bytes_per_s: speed.and_then(|s| figure(s * 1e9)),
+        prefill_read_bytes_per_s: figure(1e17),
+        attention_flops_per_s: speed.and_then(|s| figure(s * 1e11)),
+        activations_per_s: figure(1e17),
+        layer_s: figure(5e-6),
         ..DeviceRates::default()
     };
     PlanDevice { rates, ..PlanDevice::reported(NodeId(key), name.to_owned(), facts, None) }
@@ -742,6 +758,58 @@ fn a_prompt_passes_a_pipeline_in_chunks_that_overlap() {
     let ratio = two.ttft_ns.expected as f64 / one.ttft_ns.expected as f64;
     assert!((0.74..0.85).contains(&ratio), "(2 + 1) / 4 of the time, and hops: {ratio}");
     assert_eq!(ttft("a=4@100", 320).prompt_tokens, 256);
+}
+
+/// What attention and the rest of a layer take grows with other things than products do.
+#[test]
+fn attention_decides_long_prompts_and_what_a_layer_takes_decides_short_steps() {
+    let shape = |layers: u32| ModelShape {
+        layers: vec![
+            LayerShape {
+                weight_bytes: 16 << 20,
+                packed_bytes: 16 << 20,
+                flops_per_token: 32 << 20,
+                kv_bytes_per_token: 4096,
+            };
+            layers as usize
+        ],
+        hidden: 1024,
+        attention: 2048,
+        context_tokens_max: 1 << 20,
+        ..model(layers)
+    };
+    let rates = |attention: f64, layer_us: f64, activations: f64, waits: f64| LayerRates {
+        prefill_read_bytes_per_s: waits,
+        attention_flops_per_s: attention,
+        activations_per_s: activations,
+        layer_s: layer_us * 1e-6,
+    };
+    let times = |prompt: u32, layer_rates: LayerRates| {
+        let facts = DeviceFacts { layer_rates: Some(layer_rates), ..device("a", 64.0, Some(10.0)).device };
+        let devices = vec![PlanDevice::reported(NodeId([1; 32]), "a".to_owned(), facts, None)];
+        let mut request = PlanRequest::new(shape(4), 32_768, devices);
+        (request.workload.prompt_tokens, request.workload.answer_tokens) = (prompt, 1);
+        let predicted = plan(&request).expect("it fits").predicted;
+        (predicted.ttft_ns.expected as f64, predicted.token_ns.expected as f64)
+    };
+    let usual = rates(1e12, 20.0, 1e10, 1e10);
+    let ratio = |prompt: u32, of: LayerRates| {
+        let ((ttft, token), (less, least)) = (times(prompt, of), times(prompt, usual));
+        (ttft / less, token / least)
+    };
+    // 4·A·P²/2 beside 2·16 Mi·P: as many operations at P = 8192.
+    let slow = rates(1e11, 20.0, 1e10, 1e10);
+    let ((short, token), (long, _)) = (ratio(64, slow), ratio(16_384, slow));
+    assert!((1.0..1.08).contains(&short) && token == 1.0, "{short} {token}");
+    assert!((5.0..11.0).contains(&long), "{long}");
+    // 1 ms in each of 4 layers, beside 6.7 ms for the weights of a token.
+    let (_, token) = ratio(64, rates(1e12, 1020.0, 1e10, 1e10));
+    assert!((1.5..1.7).contains(&token), "{token}");
+    // Of each further row and of each chunk's weights only prompts have something.
+    for slower in [rates(1e12, 20.0, 1e8, 1e10), rates(1e12, 20.0, 1e10, 1e9)] {
+        let (ttft, token) = ratio(64, slower);
+        assert!(ttft > 1.5 && token == 1.0, "{ttft} {token}");
+    }
 }
 
 /// The score that chooses among very many devices is of the types that the model has.

@@ -124,6 +124,7 @@ fn request(cluster: &Cluster, machines: &BTreeMap<String, Machine>) -> PlanReque
                 read_bytes_per_s: Some(machine.read),
                 flops_per_s: Some(machine.flops),
                 rates_by_type: Vec::new(),
+                layer_rates: None,
                 corrections: Corrections::default(),
                 support: SupportClass::Full,
                 support_reason: String::new(),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use exo_cluster::{InstanceRequest, PlaceObjective};
 use exo_types::{
-    Corrections, DeviceFacts, DeviceId, DeviceKind, KvDType, LayerShape, ModelId, ModelShape, NodeId,
-    Placement, PlacementId, Shard, ShardPosition, ShardSpec, SupportClass,
+    Corrections, DeviceFacts, DeviceId, DeviceKind, KvDType, LayerRates, LayerShape, ModelId, ModelShape,
+    NodeId, Placement, PlacementId, Shard, ShardPosition, ShardSpec, SupportClass,
 };
 
 use crate::engine::PAGE_TOKENS;
@@ -111,6 +111,12 @@ pub fn device(used_bytes: u64) -> DeviceFacts {
         read_bytes_per_s: Some(20e9),
         flops_per_s: Some(1e12),
         rates_by_type: Vec::new(),
+        layer_rates: Some(LayerRates {
+            prefill_read_bytes_per_s: 6e9,
+            attention_flops_per_s: 300e9,
+            activations_per_s: 2e9,
+            layer_s: 20e-6,
+        }),
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),

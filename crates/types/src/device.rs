@@ -75,6 +75,8 @@ pub struct DeviceFacts {
     /// The same two with other types of weights, as far as they were measured.
     #[serde(deserialize_with = "list::<_, _, TYPES_MAX>")]
     pub rates_by_type: Vec<TypeRates>,
+    /// Measured: what a layer takes beside its products.
+    pub layer_rates: Option<LayerRates>,
     /// What its own steps have taught since of all of them.
     pub corrections: Corrections,
     /// How far it can be used.
@@ -118,6 +120,35 @@ pub struct TypeRates {
     pub flops_per_s: f64,
     /// Whether that was longer than a day ago when the node looked.
     pub is_stale: bool,
+}
+
+/// What a layer takes of a device beside what [`DeviceFacts::read_bytes_per_s`] and
+/// [`DeviceFacts::flops_per_s`] say. All are measured together.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LayerRates {
+    /// Bytes of weights per second that a prefill chunk waits for, beside computing with them.
+    pub prefill_read_bytes_per_s: f64,
+    /// Multiply-adds times two of attention of a prefill chunk, per second.
+    pub attention_flops_per_s: f64,
+    /// Activations of a prefill chunk that norms, rotations, the KV write, the activation function and sums
+    /// pass, per second. A row has one for each weight of the layer, divided by the hidden width.
+    pub activations_per_s: f64,
+    /// Seconds that all these take in a layer for one row.
+    pub layer_s: f64,
+}
+
+impl LayerRates {
+    /// No device is faster.
+    const RATE_MAX: f64 = 1e18;
+    /// No layer takes longer, or shorter.
+    const SECONDS: std::ops::RangeInclusive<f64> = 1e-9..=1.0;
+
+    /// Whether the planner may count with them: numbers above zero that a device could have.
+    pub fn is_plausible(&self) -> bool {
+        let Self { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s } = *self;
+        let rates = [prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s];
+        rates.into_iter().all(|rate| rate > 0.0 && rate <= Self::RATE_MAX) && Self::SECONDS.contains(&layer_s)
+    }
 }
 
 /// How fast a device computes real steps, beside what its measured rates say.

@@ -26,8 +26,8 @@ mod text;
 mod time;
 
 pub use device::{
-    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, MemoryDomain, Monitor,
-    NodeFacts, SupportClass, TypeRates,
+    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, LayerRates, MemoryDomain,
+    Monitor, NodeFacts, SupportClass, TypeRates,
 };
 pub use dtype::DType;
 pub use ids::{

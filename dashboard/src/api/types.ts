@@ -576,6 +576,7 @@ export type DeviceView = {
   id: string;
   /** What kind it is. */
   kind: string;
+  layer_rates?: LayerRatesView | null;
   /** Of that, free. */
   memory_free_bytes: number;
   /** Memory it may hold models in. */
@@ -1155,6 +1156,18 @@ export type KeepModelRequest = {
 
 /** How keys and values are stored: exact, in half the memory, or in a little over a quarter. */
 export type KvType = "f32" | "f16" | "q8";
+
+/** See [`LayerRates`]. */
+export type LayerRatesView = {
+  /** Activations of a prompt that norms, rotations, the KV write, the activation function and sums pass, per second. */
+  activations_per_s: number;
+  /** Operations of a prompt's attention per second. */
+  attention_flops_per_s: number;
+  /** Seconds that all these take in a layer for one token. */
+  layer_s: number;
+  /** Bytes of weights per second that a prompt waits for, beside computing with them. */
+  prefill_read_bytes_per_s: number;
+};
 
 /** A half-open range of layers. */
 export type LayersView = {

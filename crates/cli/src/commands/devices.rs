@@ -84,6 +84,7 @@ fn look(
     drop(turn);
     processor.read_bytes_per_s = rates.map(|rates| rates.read_bytes_per_s);
     processor.flops_per_s = rates.map(|rates| rates.flops_per_s);
+    processor.layer_rates = rates.and_then(|rates| rates.layer);
     processor.rates_by_type = exo_accelerators::known_types(data_dir, &options);
     let mut cards = exo_device::graphics_cards(Path::new("/"));
     exo_device::name_cards(Path::new("/"), &mut cards);

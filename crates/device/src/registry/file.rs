@@ -69,6 +69,8 @@ pub(super) enum Damage {
     OtherKey { key: String, is: String },
     #[error("`{key}` has a rate of {rate} per second")]
     Rate { key: String, rate: f64 },
+    #[error("`{key}` has rates of a layer that no device has")]
+    LayerRates { key: String },
     #[error("{what} of `{of}` has more letters than are kept")]
     LongText { what: &'static str, of: String },
 }
@@ -165,6 +167,9 @@ fn check(devices: &BTreeMap<String, Device>) -> Result<(), Damage> {
             let typed = known.by_type.values().flat_map(|of| [of.read_bytes_per_s, of.flops_per_s]);
             if let Some(rate) = rates.chain(typed).find(|rate| !is_rate(*rate)) {
                 return Err(Damage::Rate { key: key.clone(), rate });
+            }
+            if known.layer.as_ref().is_some_and(|rates| !rates.is_plausible()) {
+                return Err(Damage::LayerRates { key: key.clone() });
             }
             let reason = known.quarantine.as_ref().map_or("", |quarantine| &quarantine.reason);
             let failed = known.trial.as_ref().and_then(|trial| trial.failed.as_deref()).unwrap_or_default();

@@ -12,6 +12,13 @@ fn card(address: Option<&str>, uuid: Option<&str>) -> Identity {
     }
 }
 
+const LAYER: LayerRates = LayerRates {
+    prefill_read_bytes_per_s: 1e11,
+    attention_flops_per_s: 5e12,
+    activations_per_s: 1e11,
+    layer_s: 1e-5,
+};
+
 fn measured(driver: &str) -> Known {
     Known {
         driver: driver.to_owned(),
@@ -22,6 +29,7 @@ fn measured(driver: &str) -> Known {
         trouble: None,
         quarantine: None,
         trial: None,
+        layer: Some(LAYER),
         is_of_cache: true,
         by_type: BTreeMap::new(),
     }
@@ -39,7 +47,8 @@ fn a_measurement_counts_for_its_card_backend_and_driver_only() {
     let folder = tempfile::tempdir().unwrap();
     let here = card(Some("0000:01:00.0"), Some("GPU-1"));
     let registry = changed(folder.path(), |registry| registry.note(&here, "cuda", measured("570"), 7));
-    let expected = Calibration { read_bytes_per_s: 3e11, flops_per_s: 2e13, is_of_cache: true };
+    let expected =
+        Calibration { read_bytes_per_s: 3e11, flops_per_s: 2e13, layer: Some(LAYER), is_of_cache: true };
     assert_eq!(registry.calibration(&here, "cuda", "570"), Some(expected));
     assert_eq!(registry.calibration(&here, "cuda", "575"), None);
     assert_eq!(registry.calibration(&here, "vulkan", "570"), None);
@@ -60,12 +69,13 @@ fn a_failure_keeps_what_was_measured_with_the_same_driver() {
     let failed = |driver: &str| Known {
         read_bytes_per_s: None,
         flops_per_s: None,
+        layer: None,
         verified_unix_s: None,
         trouble: Some("it computed a wrong sum".to_owned()),
         ..measured(driver)
     };
     registry.note(&here, "vulkan", failed("1"), 8);
-    assert!(registry.calibration(&here, "vulkan", "1").is_some());
+    assert!(registry.calibration(&here, "vulkan", "1").is_some_and(|known| known.layer == Some(LAYER)));
     assert_eq!(registry.known(&here, "vulkan").unwrap().verified_unix_s, Some(7));
     registry.note(&here, "vulkan", failed("2"), 9);
     assert!(registry.calibration(&here, "vulkan", "2").is_none());
@@ -108,6 +118,36 @@ fn an_older_file_is_read_and_one_with_an_absurd_rate_is_not() {
     fs::write(&path, text.replace("\"driver\"", typed)).unwrap();
     let ((), warning) = Registry::change(folder.path(), |_| ()).unwrap();
     assert!(warning.as_deref().is_some_and(|text| text.contains("a rate of -1 per second")), "{warning:?}");
+}
+
+/// Written by exo before it measured what a layer takes beside products.
+#[test]
+fn a_file_without_rates_of_a_layer_is_read_and_absurd_ones_are_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = card(None, None);
+    changed(folder.path(), |registry| {
+        registry.note(&here, "cpu", Known { layer: None, ..measured("1") }, 7);
+    });
+    let path = folder.path().join("gpu_registry.json");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("layer"), "nothing is written of what is not known: {text}");
+    let known = Registry::look(folder.path()).calibration(&here, "cpu", "1").unwrap();
+    assert_eq!((known.read_bytes_per_s, known.layer), (3e11, None));
+    let with = |layer: LayerRates| {
+        let layer = serde_json::to_string(&layer).unwrap();
+        fs::write(&path, text.replace("\"driver\"", &format!("\"layer\": {layer}, \"driver\""))).unwrap();
+        Registry::change(folder.path(), |registry| registry.calibration(&here, "cpu", "1")).unwrap()
+    };
+    let (known, warning) = with(LAYER);
+    assert_eq!((known.unwrap().layer, warning), (Some(LAYER), None));
+    let (known, warning) = with(LayerRates { attention_flops_per_s: 0.0, ..LAYER });
+    assert_eq!(known, None);
+    assert!(warning.as_deref().is_some_and(|text| text.contains("rates of a layer")), "{warning:?}");
+    let noted = changed(folder.path(), |registry| {
+        let absurd = Some(LayerRates { layer_s: f64::NAN, ..LAYER });
+        registry.note(&here, "cpu", Known { layer: absurd, ..measured("1") }, 7);
+    });
+    assert_eq!(noted.calibration(&here, "cpu", "1").unwrap().layer, None);
 }
 
 #[test]

@@ -180,6 +180,7 @@ fn device(id: DeviceId) -> DeviceFacts {
         read_bytes_per_s: None,
         flops_per_s: None,
         rates_by_type: Vec::new(),
+        layer_rates: None,
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),

@@ -33,6 +33,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
             read_bytes_per_s: Some(rate.parse::<f64>().unwrap() * 1e9),
             flops_per_s: Some(1e12),
             rates_by_type: Vec::new(),
+            layer_rates: None,
             corrections: Corrections::default(),
             support: SupportClass::Full,
             support_reason: String::new(),

@@ -77,6 +77,7 @@ fn shown(id: &str) -> NodeView {
             read_bytes_per_s: None,
             flops_per_s: None,
             rates_by_type: Vec::new(),
+            layer_rates: None,
             corrections: Default::default(),
             support: SupportClass::Full,
             support_reason: String::new(),

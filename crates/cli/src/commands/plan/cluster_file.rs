@@ -10,6 +10,10 @@
 //! read_gb_s_by_type = { Q4_K = 700 }
 //! tflops = 60                # of prefill; left out: derived from the rate of reading
 //! tflops_by_type = { Q4_K = 50 }
+//! prefill_read_gb_s = 2000   # weights that a prompt waits for; this and the next three left out: derived
+//! attention_tflops = 15      # of a prompt's attention
+//! gactivations_s = 20        # what the rest of a layer passes: a row has weights / hidden width of them
+//! layer_us = 20              # the same for one row
 //! source = "measured"        # or "measured_long_ago"; left out: "stated", as on a data sheet
 //!
 //! [[link]]
@@ -25,7 +29,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use exo_api::{ClusterView, CorrectionView, CorrectionsView, TypeRatesView};
+use exo_api::{ClusterView, CorrectionView, CorrectionsView, LayerRatesView, TypeRatesView};
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
 use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, NodeId, SupportClass};
@@ -83,6 +87,12 @@ struct Device {
     tflops: Option<f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     tflops_by_type: BTreeMap<DType, f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    prefill_read_gb_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    attention_tflops: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gactivations_s: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     layer_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,6 +198,9 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         flops_per_s: figure("tflops", device.tflops, 1e12)?,
         flops_by_type: typed("tflops_by_type", &device.tflops_by_type, 1e12)?,
         kv_bytes_per_s: figure("kv_gb_s", device.kv_gb_s, 1e9)?,
+        prefill_read_bytes_per_s: figure("prefill_read_gb_s", device.prefill_read_gb_s, 1e9)?,
+        attention_flops_per_s: figure("attention_tflops", device.attention_tflops, 1e12)?,
+        activations_per_s: figure("gactivations_s", device.gactivations_s, 1e9)?,
         layer_s: figure("layer_us", device.layer_us, 1e-6)?,
         step_s: figure("step_us", device.step_us, 1e-6)?,
         corrections: Corrections::default(),
@@ -204,6 +217,7 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         read_bytes_per_s: rates.read_bytes_per_s.map(|f| f.value),
         flops_per_s: rates.flops_per_s.map(|f| f.value),
         rates_by_type: Vec::new(),
+        layer_rates: None,
         corrections: Corrections::default(),
         support: SupportClass::Full,
         support_reason: String::new(),
@@ -266,6 +280,9 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
             let typed = |rate: &dyn Fn(&TypeRatesView) -> f64| -> BTreeMap<DType, f64> {
                 device.rates_by_type.iter().chain(&q8_0).map(|rates| (rates.dtype, rate(rates))).collect()
             };
+            let of_prefill = |rate: &dyn Fn(&LayerRatesView) -> f64, unit: f64| {
+                device.layer_rates.map(|rates| corrected(rate(&rates), prefill) / unit)
+            };
             cluster.device.push(Device {
                 node: name(&node.id),
                 device: device.id.clone(),
@@ -276,7 +293,10 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
                 kv_gb_s: None,
                 tflops: device.flops_per_s.map(|rate| corrected(rate, prefill) / 1e12),
                 tflops_by_type: typed(&|rates| corrected(rates.flops_per_s, prefill) / 1e12),
-                layer_us: None,
+                prefill_read_gb_s: of_prefill(&|rates| rates.prefill_read_bytes_per_s, 1e9),
+                attention_tflops: of_prefill(&|rates| rates.attention_flops_per_s, 1e12),
+                gactivations_s: of_prefill(&|rates| rates.activations_per_s, 1e9),
+                layer_us: device.layer_rates.map(|rates| rates.layer_s * 1e6),
                 step_us: None,
                 thermal_percent: 100,
                 source: match device.rates_by_type.iter().any(|rates| rates.is_stale) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, Monitor, NodeFacts, NodeId, TYPES_MAX, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, LayerRates, Monitor, NodeFacts, NodeId, TYPES_MAX, TypeRates,
 };
 
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
@@ -115,6 +115,8 @@ impl Check for DeviceFacts {
         rate(self.read_bytes_per_s)?;
         rate(self.flops_per_s)?;
         rates_by_type(&self.rates_by_type)?;
+        let is_plausible = self.layer_rates.as_ref().is_none_or(LayerRates::is_plausible);
+        ensure(is_plausible, "what a layer takes is not positive numbers up to 10^18 and a second")?;
         let Corrections { decode, prefill } = self.corrections;
         let is_bounded = |learned: Correction| Correction::PERCENT.contains(&learned.percent);
         ensure(

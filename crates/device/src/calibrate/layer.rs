@@ -1,0 +1,342 @@
+//! What a layer takes beside its products with weights, and what a prefill chunk waits for these.
+//!
+//! The pieces are short, and a quota or another program stops a device for longer than they take. So each is
+//! run several times beside a product whose sustained rate is known from a longer window, medians are taken,
+//! and what that product loses between its median and its mean the pieces lose, too. What every run costs
+//! goes with the differences.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use exo_backend::{
+    Alone, AttentionBatch, Buffer, CancelToken, Device, Element, KvShape, Op, Program, Recording, RopeStyle,
+    Rows, RunShape, Stream,
+};
+use exo_types::{DType, KvDType, LayerRates, TensorView};
+
+use super::{Bench, CalibrationError, DEADLINE, ROWS_SMALL, TOKENS, matrix};
+use crate::sustained::{Passes, median};
+
+/// C: the hidden state.
+const HIDDEN: usize = 1024;
+/// H
+const HEADS: usize = 8;
+/// K
+const KV_HEADS: usize = 4;
+/// D
+const HEAD_DIM: usize = 128;
+/// F: the feed-forward.
+const FFN: usize = 3072;
+const PAGE_TOKENS: usize = 32;
+/// Tokens before the chunk that attention is measured with.
+const CONTEXT: usize = 512;
+/// Layers of the program that a chunk passes; that for one row has a layer of its own.
+const LAYERS: usize = 3;
+/// Matrices that a chunk meets as a step does: not in a cache.
+const COLD_MATRICES: u64 = 2;
+/// Of the pieces of a chunk.
+const ROUNDS: usize = 4;
+
+/// Layers without their products, and matrices for a chunk.
+pub(super) struct LayerBench {
+    stream: Box<dyn Stream>,
+    positions: Buffer,
+    one: Box<dyn Program>,
+    nothing: Box<dyn Program>,
+    all: Box<dyn Program>,
+    cold: Bench,
+    /// One layer of one row, a run that does nothing, and a chunk with cold matrices.
+    cold_s: [Vec<f64>; 3],
+}
+
+impl LayerBench {
+    pub(super) fn new(device: &dyn Device) -> Result<Self, CalibrationError> {
+        let mut stream = device.stream()?;
+        let operands = Operands::new(device, &mut *stream)?;
+        let layers = |range: std::ops::Range<usize>| -> Result<Box<dyn Program>, CalibrationError> {
+            let mut ops = Vec::new();
+            for layer in range {
+                ops.extend(operands.layer(device, layer)?);
+            }
+            Ok(device.compile(Recording { ops })?)
+        };
+        let (one, all) = (layers(0..1)?, layers(1..1 + LAYERS)?);
+        let nothing = device.compile(Recording { ops: vec![Op::LayerBoundary { layer: 0 }] })?;
+        let matrix_bytes = super::row_bytes(DType::Q8_0) * ROWS_SMALL as u64;
+        let cold = Bench::new(device, DType::Q8_0, ROWS_SMALL, TOKENS, COLD_MATRICES * matrix_bytes)?;
+        let positions = operands.batch.positions;
+        Ok(Self { stream, positions, one, nothing, all, cold, cold_s: Default::default() })
+    }
+
+    /// Runs what a step meets cold; to be called after all weights of a step have been read. A layer's ops find
+    /// neither their code nor what they read in the nearest caches, as behind each of its products.
+    pub(super) fn cold(&mut self) -> Result<(), CalibrationError> {
+        self.at(0, 1)?;
+        let one_s = seconds(&mut *self.stream, &*self.one, 1)?;
+        let start = Instant::now();
+        self.cold.once(&mut *self.stream)?;
+        let chunk_s = start.elapsed().as_secs_f64();
+        let nothing_s = seconds(&mut *self.stream, &*self.nothing, 1)?;
+        self.cold_s.iter_mut().zip([one_s, nothing_s, chunk_s]).for_each(|(all, one)| all.push(one));
+        Ok(())
+    }
+
+    /// The rates, beside a step's weights that were read at their sustained rate and a chunk's product with a
+    /// matrix that a cache holds.
+    pub(super) fn rates(
+        mut self,
+        decode: Passes,
+        prefill: &Bench,
+        sustained: Passes,
+    ) -> Result<LayerRates, CalibrationError> {
+        let (mut products, mut short, mut long) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            prefill.once(&mut *self.stream)?;
+            products.push(start.elapsed().as_secs_f64());
+            for (context, seconds_of) in [(0, &mut short), (CONTEXT, &mut long)] {
+                self.at(context, TOKENS)?;
+                seconds_of.push(seconds(&mut *self.stream, &*self.all, TOKENS)?);
+            }
+        }
+        let [one_s, nothing_s, chunk_s] = self.cold_s.map(median);
+        Ok(Pieces {
+            one_s,
+            nothing_s,
+            chunk_cold_s: chunk_s / (self.cold.weight_bytes as f64 / prefill.weight_bytes as f64),
+            chunk_warm_s: sustained.median_s,
+            short_s: median(short),
+            long_s: median(long),
+            matrix_bytes: prefill.weight_bytes as f64,
+            decode_loss: decode.mean_s / decode.median_s,
+            prefill_loss: sustained.mean_s / median(products),
+        }
+        .rates())
+    }
+
+    /// Puts the rows behind so many tokens.
+    fn at(&mut self, context: usize, rows: usize) -> Result<(), CalibrationError> {
+        let positions: Vec<u32> = (context..context + rows).map(|position| position as u32).collect();
+        self.stream.upload_u32(&self.positions, 0, &positions)?;
+        Ok(self.stream.synchronize(DEADLINE)?)
+    }
+}
+
+/// What was measured, in seconds.
+struct Pieces {
+    one_s: f64,
+    nothing_s: f64,
+    chunk_cold_s: f64,
+    chunk_warm_s: f64,
+    short_s: f64,
+    long_s: f64,
+    matrix_bytes: f64,
+    /// Of a sustained pass, in passes.
+    decode_loss: f64,
+    prefill_loss: f64,
+}
+
+impl Pieces {
+    /// A difference that noise has made too small, or negative, counts as a small part of the whole.
+    fn rates(&self) -> LayerRates {
+        let beyond = |all: f64, less: f64, part: f64| (all - less).max(all * part);
+        let layers = LAYERS as f64;
+        let operations_of_a_pair = (4 * HEADS * HEAD_DIM) as f64;
+        let attention_s = beyond(self.long_s, self.short_s, 0.05);
+        let pairs = layers * (TOKENS * CONTEXT) as f64;
+        let pair_s = attention_s / pairs;
+        // Row `t` of a chunk without a context has `t + 1` positions.
+        let pairs_short = layers * (TOKENS * (TOKENS + 1) / 2) as f64;
+        let others_s = beyond(self.short_s, self.one_s + pairs_short * pair_s, 0.05);
+        let row_s = others_s / (layers * TOKENS as f64);
+        let waits_s = beyond(self.chunk_cold_s, self.chunk_warm_s, 0.01);
+        LayerRates {
+            prefill_read_bytes_per_s: self.matrix_bytes / (waits_s * self.prefill_loss),
+            attention_flops_per_s: operations_of_a_pair / (pair_s * self.prefill_loss),
+            activations_per_s: ACTIVATIONS as f64 / (row_s * self.prefill_loss),
+            layer_s: beyond(self.one_s, self.nothing_s, 0.1) * self.decode_loss,
+        }
+    }
+}
+
+/// Outputs of a layer's products, each of as many inputs as a hidden state has.
+const ACTIVATIONS: usize = 2 * HEADS * HEAD_DIM + 2 * KV_HEADS * HEAD_DIM + 3 * FFN;
+
+fn seconds(stream: &mut dyn Stream, program: &dyn Program, tokens: usize) -> Result<f64, CalibrationError> {
+    let start = Instant::now();
+    stream.run(program, RunShape { tokens, selected: 0 }, &Alone, &CancelToken::default())?;
+    stream.synchronize(DEADLINE)?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// What the ops work on: the buffers of a step, and a cache with a layer for each of theirs.
+struct Operands {
+    hidden: Buffer,
+    normed: Buffer,
+    q: Buffer,
+    k: Buffer,
+    v: Buffer,
+    gathered: Buffer,
+    delta: Buffer,
+    gate: Buffer,
+    up: Buffer,
+    kv: exo_backend::KvCache,
+    batch: AttentionBatch,
+}
+
+impl Operands {
+    fn new(device: &dyn Device, stream: &mut dyn Stream) -> Result<Self, CalibrationError> {
+        let pages = (CONTEXT + TOKENS).div_ceil(PAGE_TOKENS);
+        let kv = device.kv_cache(KvShape {
+            layers: 1 + LAYERS,
+            kv_heads: KV_HEADS,
+            head_dim: HEAD_DIM,
+            page_tokens: PAGE_TOKENS,
+            pages,
+            dtype: KvDType::F16,
+        })?;
+        for page in 0..pages {
+            stream.clear_kv(&kv, page)?;
+        }
+        let page_table = device.buffer(Element::U32, pages)?;
+        let numbers: Vec<u32> = (0..pages as u32).collect();
+        stream.upload_u32(&page_table, 0, &numbers)?;
+        let batch = AttentionBatch {
+            positions: device.buffer(Element::U32, TOKENS)?,
+            sequences: device.buffer(Element::U32, TOKENS)?, // all are of the first
+            page_table,
+            pages_per_sequence: pages,
+        };
+        let mut rows = |width: usize| -> Result<Buffer, CalibrationError> {
+            let buffer = device.buffer(Element::F32, TOKENS * width)?;
+            let ramp: Vec<f32> = (0..buffer.len).map(|i| ((i % 17) as f32 - 8.0) / 8.0).collect();
+            stream.upload_f32(&buffer, 0, &ramp)?;
+            Ok(buffer)
+        };
+        let (query, key) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+        let operands = Self {
+            hidden: rows(HIDDEN)?,
+            normed: rows(HIDDEN)?,
+            q: rows(query)?,
+            k: rows(key)?,
+            v: rows(key)?,
+            gathered: rows(query)?,
+            delta: rows(HIDDEN)?,
+            gate: rows(FFN)?,
+            up: rows(FFN)?,
+            kv,
+            batch,
+        };
+        stream.synchronize(DEADLINE)?;
+        Ok(operands)
+    }
+
+    /// A decoder's layer as `exo-models` records it, without products.
+    fn layer(&self, device: &dyn Device, layer: usize) -> Result<Vec<Op>, CalibrationError> {
+        let Self { hidden, normed, q, k, v, gathered, delta, gate, up, kv, batch } = self;
+        let (wide, narrow) = (vector(device, HIDDEN)?, vector(device, HEAD_DIM)?);
+        let frequencies = vector(device, HEAD_DIM / 2)?;
+        let norm = |x: &Buffer, weight: &exo_backend::Weight, out: &Buffer, groups: usize| Op::RmsNorm {
+            x: x.clone(),
+            weight: weight.clone(),
+            out: out.clone(),
+            eps: 1e-6,
+            groups,
+            rows: Rows::Tokens,
+        };
+        let rope = |x: &Buffer, heads: usize| Op::Rope {
+            x: x.clone(),
+            positions: batch.positions.clone(),
+            frequencies: frequencies.clone(),
+            heads,
+            head_dim: HEAD_DIM,
+            style: RopeStyle::Halves,
+        };
+        let add = || Op::Add { x: hidden.clone(), y: delta.clone(), width: HIDDEN };
+        let (kv, batch) = (kv.clone(), batch.clone());
+        let attention = Op::Attention {
+            q: q.clone(),
+            kv: kv.clone(),
+            layer,
+            batch: batch.clone(),
+            out: gathered.clone(),
+            heads: HEADS,
+            scale: 0.1,
+            window: None,
+        };
+        Ok(vec![
+            norm(hidden, &wide, normed, 1),
+            norm(q, &narrow, q, HEADS),
+            norm(k, &narrow, k, KV_HEADS),
+            rope(q, HEADS),
+            rope(k, KV_HEADS),
+            Op::KvWrite { kv, layer, k: k.clone(), v: v.clone(), batch },
+            attention,
+            add(),
+            norm(hidden, &wide, normed, 1),
+            Op::SwiGlu { gate: gate.clone(), up: up.clone(), out: gate.clone(), width: FFN },
+            add(),
+        ])
+    }
+}
+
+fn vector(device: &dyn Device, len: usize) -> Result<exo_backend::Weight, CalibrationError> {
+    let bytes = matrix(len * 4);
+    Ok(device.weight(&TensorView {
+        name: "calibration".to_owned(),
+        dtype: DType::F32,
+        rows: 1,
+        cols: len as u64,
+        range: 0..bytes.len(),
+        source: Arc::new(bytes),
+    })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a device that does 1e9 of everything in a second, and loses a fifth of it to others.
+    fn pieces() -> Pieces {
+        let (layers, pair_s) = (LAYERS as f64, (4 * HEADS * HEAD_DIM) as f64 / 1e9);
+        let row_s = ACTIVATIONS as f64 / 1e9;
+        let one_s = 20e-6 + 50e-6;
+        let short_s = one_s + layers * (TOKENS as f64 * row_s + (TOKENS * (TOKENS + 1) / 2) as f64 * pair_s);
+        Pieces {
+            one_s,
+            nothing_s: 50e-6,
+            chunk_warm_s: 2e-3,
+            chunk_cold_s: 2e-3 + 4e6 / 1e9,
+            short_s,
+            long_s: short_s + layers * (TOKENS * CONTEXT) as f64 * pair_s,
+            matrix_bytes: 4e6,
+            decode_loss: 1.25,
+            prefill_loss: 1.25,
+        }
+    }
+
+    #[test]
+    fn what_every_run_costs_is_in_no_rate_and_what_others_take_is_in_all() {
+        let LayerRates { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s } =
+            pieces().rates();
+        for rate in [prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s] {
+            assert!((rate / 0.8e9 - 1.0).abs() < 1e-6, "{rate}");
+        }
+        assert!((layer_s / 25e-6 - 1.0).abs() < 1e-6, "{layer_s}");
+    }
+
+    #[test]
+    fn what_noise_turns_around_is_still_a_rate() {
+        let Pieces { one_s, nothing_s, chunk_warm_s, chunk_cold_s, short_s, long_s, .. } = pieces();
+        let upside_down = Pieces {
+            one_s: nothing_s,
+            nothing_s: one_s,
+            chunk_warm_s: chunk_cold_s,
+            chunk_cold_s: chunk_warm_s,
+            short_s: long_s,
+            long_s: short_s,
+            ..pieces()
+        };
+        assert!(upside_down.rates().is_plausible(), "{:?}", upside_down.rates());
+    }
+}
