@@ -80,9 +80,14 @@ pub enum CalibrationError {
     Run(#[from] RunError),
 }
 
-/// Measures `device` with Q8_0 matrices, as [`calibrate_type`] does, and what a layer takes beside them: some
-/// 50 ms more.
+/// Measures `device` with Q8_0 matrices, as [`calibrate_type`] does.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
+    measure(device, DType::Q8_0, None)
+}
+
+/// As [`calibrate`], and what a layer takes beside its products: some 50 ms more on a processor. A card that
+/// is emulated takes longer than anybody waits.
+pub fn calibrate_layer(device: &dyn Device) -> Result<Calibration, CalibrationError> {
     measure(device, DType::Q8_0, Some(LayerBench::new(device)?))
 }
 

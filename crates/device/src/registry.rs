@@ -391,7 +391,7 @@ pub struct Kept {
     pub warning: Option<String>,
 }
 
-/// What is known of an open `device` with this backend and driver; measures it where something is not, and keeps in
+/// What is known of an open `device` with this backend and driver; measures what is not, and keeps in
 /// `folder` that and that the device was seen and verified. A folder that is not there or cannot be written
 /// keeps nothing, which costs the next start a measurement.
 pub fn calibrated(
@@ -402,7 +402,6 @@ pub fn calibrated(
     device: &dyn exo_backend::Device,
 ) -> Result<Kept, CalibrationError> {
     let before = Registry::look(folder).calibration(card, backend, driver);
-    let before = before.filter(|known| known.layer.is_some());
     let calibration = before.map_or_else(|| calibrate(device), Ok)?;
     let changed = Registry::change(folder, |registry| {
         registry.verified(card, backend, driver, exo_stdx::unix_s());
