@@ -205,7 +205,7 @@ fn measure(options: &ProcessorOptions, dtype: DType) -> Result<(Calibration, boo
         CpuOptions { threads, cores, isa, share, mmap, memory_limit_bytes, ..CpuOptions::default() };
     let device: Arc<dyn Device> = CpuDevice::open(options)?;
     let rates = match dtype {
-        DType::Q8_0 => exo_device::calibrate_layer(&*device)?,
+        DType::Q8_0 => exo_device::calibrate(&*device)?,
         other => exo_device::calibrate_type(&*device, other)?,
     };
     Ok((rates, device.residence().mapped_because.is_none()))

@@ -318,8 +318,8 @@ pub struct LayerRatesView {
     pub prefill_read_bytes_per_s: f64,
     /// Operations of a prompt's attention per second.
     pub attention_flops_per_s: f64,
-    /// Activations of a prompt that norms, rotations, the KV write, the activation function and sums pass, per
-    /// second.
+    /// Activations of a prompt that norms, rotations, the KV write, the activation function and sums pass,
+    /// per second.
     pub activations_per_s: f64,
     /// Seconds that all these take in a layer for one token.
     pub layer_s: f64,

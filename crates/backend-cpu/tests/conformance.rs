@@ -158,7 +158,7 @@ fn a_calibration_measures_something() {
         println!("{dtype:?} {measured:?}");
         assert!(measured.read_bytes_per_s > 1e7 && measured.flops_per_s > 1e7, "{measured:?}");
     }
-    let layer = exo_device::calibrate_layer(&*device).unwrap().layer;
+    let layer = exo_device::calibrate(&*device).unwrap().layer;
     println!("{layer:?}");
     assert!(layer.is_some_and(|rates| rates.is_plausible()), "{layer:?}");
     assert_eq!(device.memory().live_allocations, 0);

@@ -80,15 +80,10 @@ pub enum CalibrationError {
     Run(#[from] RunError),
 }
 
-/// Measures `device` with Q8_0 matrices, as [`calibrate_type`] does.
+/// Measures `device` with Q8_0 matrices, as [`calibrate_type`] does, and what a layer takes beside its
+/// products, unless it is so slow that nobody would wait for that: some 60 ms more on a processor.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
-    measure(device, DType::Q8_0, None)
-}
-
-/// As [`calibrate`], and what a layer takes beside its products: some 50 ms more on a processor. A card that
-/// is emulated takes longer than anybody waits.
-pub fn calibrate_layer(device: &dyn Device) -> Result<Calibration, CalibrationError> {
-    measure(device, DType::Q8_0, Some(LayerBench::new(device)?))
+    measure(device, DType::Q8_0, LayerBench::new(device)?)
 }
 
 /// Measures `device` with matrices of this type: one row against twice what the last cache holds, then a
@@ -203,7 +198,10 @@ fn row_bytes(dtype: DType) -> u64 {
 /// Bytes of which any four, any two and any one are an ordinary number, whatever type reads them: none of
 /// them subnormal.
 fn matrix(bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|i| 0x28 | (i.wrapping_mul(37) >> 2) as u8 & 7).collect()
+    let period: [u8; 32] = std::array::from_fn(|i| 0x28 | ((i * 37) >> 2) as u8 & 7);
+    let mut all = period.repeat(bytes.div_ceil(period.len()));
+    all.truncate(bytes);
+    all
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, Su
 
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use architecture::{amd_architecture, nvidia_architecture};
-pub use calibrate::{Calibration, CalibrationError, calibrate, calibrate_layer, calibrate_type};
+pub use calibrate::{Calibration, CalibrationError, calibrate, calibrate_type};
 pub use drivers::{Setting, driver_troubles};
 pub use graphics::{
     GraphicsCard, advice, driver_text, find_card, graphics_cards, graphics_support, identity, maker,

@@ -18,20 +18,22 @@ pub(crate) struct Passes {
     pub(crate) median_s: f64,
 }
 
-/// Passes for a time that is not shorter than `window`, however long one takes, `between` not counted.
+/// Passes for a time that is not shorter than `window`, however long one takes. What runs `between` them
+/// takes of that time, and is in none of them.
 pub(crate) fn passes<E>(
     window: Duration,
     mut pass: impl FnMut() -> Result<(), E>,
     mut between: impl FnMut() -> Result<(), E>,
 ) -> Result<Passes, E> {
-    let (mut all, mut each) = (Duration::ZERO, Vec::new());
+    let (began, mut all, mut each) = (Instant::now(), Duration::ZERO, Vec::new());
     loop {
         let start = Instant::now();
         pass()?;
-        all += start.elapsed();
-        each.push(start.elapsed().as_secs_f64());
+        let took = start.elapsed();
+        all += took;
+        each.push(took.as_secs_f64());
         between()?;
-        if all >= window {
+        if began.elapsed() >= window {
             let mean_s = (all.as_secs_f64() / each.len() as f64).max(SECONDS_MIN);
             return Ok(Passes { mean_s, median_s: median(each) });
         }

@@ -120,8 +120,8 @@ pub struct DeviceRates {
     pub layer_s: Option<Figure>,
     /// Time that every step takes on the device, in seconds.
     pub step_s: Option<Figure>,
-    /// What real steps have shown of the rates: those of decode are reading weights, keys and values, those of
-    /// prefill all others.
+    /// What real steps have shown of the rates: those of decode are reading weights, keys and values, those
+    /// of prefill all others.
     pub corrections: Corrections,
 }
 

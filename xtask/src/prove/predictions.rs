@@ -1,9 +1,10 @@
-//! What plans say before anything is loaded, beside what answers then take.
+//! What plans say before anything is answered, beside what answers then take.
 //!
-//! Fresh clusters of one to three nodes on loopback measure their devices and links as they do for a user. A
-//! plan is asked for, the model is placed as planned, and prompts of two lengths are answered. No prompt is
-//! read twice, and no token is guessed ahead. Nodes of one machine share its memory and cores: while one
-//! stage computes the others wait, so with one stream that is of little weight.
+//! Fresh clusters of one to three nodes on loopback measure their devices and links as they do for a
+//! user, and types of weights when the model is first loaded. Then plans are asked for, and prompts of
+//! two lengths are answered. No prompt is read twice, and no token is guessed ahead. Nodes of one machine
+//! share its memory and cores: while one stage computes the others wait, so with one stream that is of
+//! little weight.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -102,18 +103,18 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
     verdict(&cases)
 }
 
-/// Plans first, for each length of prompt, and then answers.
+/// Plans first, for each length of prompt, and then answers: steps teach plans.
 fn measure(cluster: &mut Cluster, model: &str, rounds: u32) -> anyhow::Result<Vec<Case>> {
     let nodes = cluster.nodes().len();
     wait_measured(cluster)?;
-    let planned = PROMPTS.map(|prompt| plan(cluster, model, prompt));
     let instance = cluster.place(0, model, CONTEXT)?;
     if instance.stages != nodes {
         bail!("{model} is on {} nodes instead of {nodes}", instance.stages);
     }
     // Packed weights, as the plan counts them.
-    answer(cluster, model, 16, 0)?;
     cluster.wait_settled(&instance)?;
+    let planned = PROMPTS.map(|prompt| plan(cluster, model, prompt));
+    answer(cluster, model, 16, 0)?;
     let mut cases = Vec::new();
     for (at, (prompt, planned)) in PROMPTS.into_iter().zip(planned).enumerate() {
         let planned = planned?;

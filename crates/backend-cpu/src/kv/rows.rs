@@ -26,37 +26,59 @@ impl Kernel for WriteRow<'_> {
         let (keys, values) = block.split_at_mut(layout.values);
         let (keys, key_scales) = keys.split_at_mut(layout.key_scales);
         let (values, value_scales) = values.split_at_mut(layout.value_scales - layout.values);
-        write(simd, layout.dtype, key, Place { to: keys, first: slot, stride: BLOCK }, key_scales, slot);
-        let place = Place { to: values, first: slot * layout.width, stride: 1 };
+        write(simd, layout.dtype, key, Place { to: keys, line: Line::Across(slot) }, key_scales, slot);
+        let place = Place { to: values, line: Line::Along(slot * layout.width) };
         write(simd, layout.dtype, value, place, value_scales, slot);
     }
 }
 
-/// Where the elements of a row go: `first`, `first + stride`, …, counted in elements.
+/// Where the elements of a row go.
 struct Place<'a> {
     to: &'a mut [u8],
-    first: usize,
-    stride: usize,
+    line: Line,
+}
+
+#[derive(Clone, Copy)]
+enum Line {
+    /// To this element of each run of [`BLOCK`].
+    Across(usize),
+    /// One after the other from this element on.
+    Along(usize),
 }
 
 impl Place<'_> {
+    /// Stores neighbouring elements of the row from number `at` on.
     #[inline(always)]
-    fn put<const N: usize>(&mut self, i: usize, element: [u8; N]) {
-        let at = (self.first + i * self.stride) * N;
-        self.to[at..at + N].copy_from_slice(&element);
+    fn put<const N: usize>(&mut self, at: usize, elements: &[[u8; N]]) {
+        let to = self.to.as_chunks_mut::<N>().0;
+        match self.line {
+            Line::Across(slot) => {
+                assert!(slot < BLOCK, "slot {slot} of a block");
+                let runs = &mut to.as_chunks_mut::<BLOCK>().0[at..at + elements.len()];
+                runs.iter_mut().zip(elements).for_each(|(run, element)| run[slot] = *element);
+            }
+            Line::Along(first) => {
+                to[first + at..first + at + elements.len()].copy_from_slice(elements);
+            }
+        }
     }
 }
 
 #[inline(always)]
 fn write<S: Simd>(simd: S, dtype: KvDType, row: &[f32], mut to: Place<'_>, scales: &mut [u8], slot: usize) {
     match dtype {
-        KvDType::F32 => (0..).zip(row).for_each(|(i, value)| to.put(i, value.to_le_bytes())),
+        KvDType::F32 => (0..).zip(row).for_each(|(i, value)| to.put(i, &[value.to_le_bytes()])),
         KvDType::F16 => {
             let mut halves = [0; LANES_MAX];
-            for first in (0..row.len()).step_by(S::LANES) {
+            let mut first = 0;
+            while first + S::LANES <= row.len() {
+                simd.store_f16(simd.load(&row[first..]), &mut halves);
+                to.put(first, &halves.map(u16::to_le_bytes)[..S::LANES]);
+                first += S::LANES;
+            }
+            if first < row.len() {
                 simd.store_f16(load_tail(simd, F32Row(row), first, row.len()), &mut halves);
-                let count = S::LANES.min(row.len() - first);
-                (first..).zip(&halves[..count]).for_each(|(i, half)| to.put(i, half.to_le_bytes()));
+                to.put(first, &halves.map(u16::to_le_bytes)[..row.len() - first]);
             }
         }
         KvDType::Q8 => {
@@ -68,7 +90,7 @@ fn write<S: Simd>(simd: S, dtype: KvDType, row: &[f32], mut to: Place<'_>, scale
                 for (i, value) in (g * KvDType::GROUP..).zip(group) {
                     // A float that is not a number becomes 0, and one too large the largest quant.
                     let quant = (value / step).round_ties_even().clamp(-127.0, 127.0);
-                    to.put(i, [if step == 0.0 { 0 } else { quant as i8 as u8 }]);
+                    to.put(i, &[[if step == 0.0 { 0 } else { quant as i8 as u8 }]]);
                 }
             }
         }

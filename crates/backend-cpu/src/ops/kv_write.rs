@@ -5,8 +5,12 @@ use exo_backend::RunError;
 use super::PARALLEL_ELEMENTS_MIN;
 use super::paging::Paging;
 use crate::isa::Level;
-use crate::kv::{CpuKv, WriteRow};
+use crate::kv::{BLOCK, CpuKv, KvLayout, WriteRow};
 use crate::pool::{SendPtr, Turn};
+use crate::simd::fetch_far;
+
+/// Of a cache, as the architectures here have them or shorter.
+const LINE_BYTES: usize = 64;
 
 /// Stores each row's key and value at its sequence's and position's slot.
 ///
@@ -44,9 +48,23 @@ pub(super) fn kv_write(
         }
     };
     if paging.tokens() * heads * d < PARALLEL_ELEMENTS_MIN {
+        (0..heads).for_each(|head| read_ahead(layout, paging, head, start.get()));
         (0..heads).for_each(head);
     } else {
         turn.run(heads, &head);
     }
     Ok(())
+}
+
+/// Asks for the lines of the first row in a head. Its key has one for each element, in a block that the
+/// weights of a whole step have driven out of the caches, and stores wait for few at a time.
+fn read_ahead(layout: &KvLayout, paging: &Paging<'_>, head: usize, cache: *mut u8) {
+    let (block, slot) = paging.block(layout, 0, head, paging.position(0));
+    let element = layout.element_bytes();
+    for i in 0..layout.head_dim {
+        fetch_far(cache.wrapping_add(block + (i * BLOCK + slot) * element));
+    }
+    for at in (0..layout.width * element).step_by(LINE_BYTES) {
+        fetch_far(cache.wrapping_add(block + layout.values + slot * layout.width * element + at));
+    }
 }

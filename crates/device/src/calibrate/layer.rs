@@ -6,7 +6,7 @@
 //! goes with the differences.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exo_backend::{
     Alone, AttentionBatch, Buffer, CancelToken, Device, Element, KvShape, Op, Program, Recording, RopeStyle,
@@ -35,7 +35,10 @@ const LAYERS: usize = 3;
 /// Matrices that a chunk meets as a step does: not in a cache.
 const COLD_MATRICES: u64 = 2;
 /// Of the pieces of a chunk.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 3;
+/// One layer of one row takes 30 µs on a processor and some ten launches on a card. What takes so much longer
+/// is a program that plays a card, and would need half a minute for the rest.
+const ONE_MAX: Duration = Duration::from_millis(5);
 
 /// Layers without their products, and matrices for a chunk.
 pub(super) struct LayerBench {
@@ -50,7 +53,8 @@ pub(super) struct LayerBench {
 }
 
 impl LayerBench {
-    pub(super) fn new(device: &dyn Device) -> Result<Self, CalibrationError> {
+    /// `None` on a device that takes too long for one layer of one row.
+    pub(super) fn new(device: &dyn Device) -> Result<Option<Self>, CalibrationError> {
         let mut stream = device.stream()?;
         let operands = Operands::new(device, &mut *stream)?;
         let layers = |range: std::ops::Range<usize>| -> Result<Box<dyn Program>, CalibrationError> {
@@ -60,23 +64,31 @@ impl LayerBench {
             }
             Ok(device.compile(Recording { ops })?)
         };
-        let (one, all) = (layers(0..1)?, layers(1..1 + LAYERS)?);
+        let one = layers(0..1)?;
+        let rows = RunShape { tokens: 1, selected: 0 };
+        // The first run may compile kernels.
+        seconds(&mut *stream, &*one, rows)?;
+        if seconds(&mut *stream, &*one, rows)? > ONE_MAX.as_secs_f64() {
+            return Ok(None);
+        }
+        let all = layers(1..1 + LAYERS)?;
         let nothing = device.compile(Recording { ops: vec![Op::LayerBoundary { layer: 0 }] })?;
         let matrix_bytes = super::row_bytes(DType::Q8_0) * ROWS_SMALL as u64;
         let cold = Bench::new(device, DType::Q8_0, ROWS_SMALL, TOKENS, COLD_MATRICES * matrix_bytes)?;
         let positions = operands.batch.positions;
-        Ok(Self { stream, positions, one, nothing, all, cold, cold_s: Default::default() })
+        Ok(Some(Self { stream, positions, one, nothing, all, cold, cold_s: Default::default() }))
     }
 
-    /// Runs what a step meets cold; to be called after all weights of a step have been read. A layer's ops find
-    /// neither their code nor what they read in the nearest caches, as behind each of its products.
+    /// Runs what a step meets cold; to be called after all weights of a step have been read. A layer's ops
+    /// find neither their code nor what they read in the nearest caches, as behind each of its products.
     pub(super) fn cold(&mut self) -> Result<(), CalibrationError> {
         self.at(0, 1)?;
-        let one_s = seconds(&mut *self.stream, &*self.one, 1)?;
+        let row = RunShape { tokens: 1, selected: 0 };
+        let one_s = seconds(&mut *self.stream, &*self.one, row)?;
         let start = Instant::now();
         self.cold.once(&mut *self.stream)?;
         let chunk_s = start.elapsed().as_secs_f64();
-        let nothing_s = seconds(&mut *self.stream, &*self.nothing, 1)?;
+        let nothing_s = seconds(&mut *self.stream, &*self.nothing, row)?;
         self.cold_s.iter_mut().zip([one_s, nothing_s, chunk_s]).for_each(|(all, one)| all.push(one));
         Ok(())
     }
@@ -96,7 +108,8 @@ impl LayerBench {
             products.push(start.elapsed().as_secs_f64());
             for (context, seconds_of) in [(0, &mut short), (CONTEXT, &mut long)] {
                 self.at(context, TOKENS)?;
-                seconds_of.push(seconds(&mut *self.stream, &*self.all, TOKENS)?);
+                let chunk = RunShape { tokens: TOKENS, selected: 0 };
+                seconds_of.push(seconds(&mut *self.stream, &*self.all, chunk)?);
             }
         }
         let [one_s, nothing_s, chunk_s] = self.cold_s.map(median);
@@ -162,9 +175,9 @@ impl Pieces {
 /// Outputs of a layer's products, each of as many inputs as a hidden state has.
 const ACTIVATIONS: usize = 2 * HEADS * HEAD_DIM + 2 * KV_HEADS * HEAD_DIM + 3 * FFN;
 
-fn seconds(stream: &mut dyn Stream, program: &dyn Program, tokens: usize) -> Result<f64, CalibrationError> {
+fn seconds(stream: &mut dyn Stream, program: &dyn Program, shape: RunShape) -> Result<f64, CalibrationError> {
     let start = Instant::now();
-    stream.run(program, RunShape { tokens, selected: 0 }, &Alone, &CancelToken::default())?;
+    stream.run(program, shape, &Alone, &CancelToken::default())?;
     stream.synchronize(DEADLINE)?;
     Ok(start.elapsed().as_secs_f64())
 }

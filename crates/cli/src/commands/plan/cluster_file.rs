@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use exo_api::{ClusterView, CorrectionView, CorrectionsView, LayerRatesView, TypeRatesView};
+use exo_api::{ClusterView, CorrectionView, CorrectionsView, DeviceView, LayerRatesView, TypeRatesView};
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
 use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, NodeId, SupportClass};
@@ -259,9 +259,6 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
         let is_shared = view.nodes.iter().filter(|n| n.name == name).count() > 1;
         if is_shared { format!("{name} {id}") } else { name.to_owned() }
     };
-    let corrected = |rate: f64, by: Option<CorrectionView>| {
-        rate * by.map_or(1.0, |learned| f64::from(learned.percent) / 100.0)
-    };
     // As a plan on the running cluster counts them.
     let (devices, links) = planning::devices_of(view);
     let is_usable = |node: &str, device: &str| {
@@ -274,36 +271,7 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
     let mut cluster = Cluster::default();
     for node in &view.nodes {
         for device in node.devices.iter().filter(|d| d.memory_free_bytes > 0 && is_usable(&node.id, &d.id)) {
-            let CorrectionsView { decode, prefill } = device.corrections;
-            // Q8_0 among them: the general rate then stands for what was not measured.
-            let q8_0 = device.read_bytes_per_s.zip(device.flops_per_s).map(q8_0);
-            let typed = |rate: &dyn Fn(&TypeRatesView) -> f64| -> BTreeMap<DType, f64> {
-                device.rates_by_type.iter().chain(&q8_0).map(|rates| (rates.dtype, rate(rates))).collect()
-            };
-            let of_prefill = |rate: &dyn Fn(&LayerRatesView) -> f64, unit: f64| {
-                device.layer_rates.map(|rates| corrected(rate(&rates), prefill) / unit)
-            };
-            cluster.device.push(Device {
-                node: name(&node.id),
-                device: device.id.clone(),
-                kind: device.kind,
-                memory_gib: device.memory_free_bytes as f64 / GIB,
-                read_gb_s: device.read_bytes_per_s.map(|rate| corrected(rate, decode) / 1e9),
-                read_gb_s_by_type: typed(&|rates| corrected(rates.read_bytes_per_s, decode) / 1e9),
-                kv_gb_s: None,
-                tflops: device.flops_per_s.map(|rate| corrected(rate, prefill) / 1e12),
-                tflops_by_type: typed(&|rates| corrected(rates.flops_per_s, prefill) / 1e12),
-                prefill_read_gb_s: of_prefill(&|rates| rates.prefill_read_bytes_per_s, 1e9),
-                attention_tflops: of_prefill(&|rates| rates.attention_flops_per_s, 1e12),
-                gactivations_s: of_prefill(&|rates| rates.activations_per_s, 1e9),
-                layer_us: device.layer_rates.map(|rates| rates.layer_s * 1e6),
-                step_us: None,
-                thermal_percent: 100,
-                source: match device.rates_by_type.iter().any(|rates| rates.is_stale) {
-                    true => Source::MeasuredLongAgo,
-                    false => Source::Measured,
-                },
-            });
+            cluster.device.push(as_measured(name(&node.id), device));
         }
     }
     let is_known = |id: &str| cluster.device.iter().any(|d| d.node == name(id));
@@ -322,6 +290,43 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
         })
         .collect();
     Ok(toml::to_string(&cluster)?)
+}
+
+/// A device with what was measured and learned of it.
+fn as_measured(node: String, device: &DeviceView) -> Device {
+    let corrected = |rate: f64, by: Option<CorrectionView>| {
+        rate * by.map_or(1.0, |learned| f64::from(learned.percent) / 100.0)
+    };
+    let CorrectionsView { decode, prefill } = device.corrections;
+    // Q8_0 among them: the general rate then stands for what was not measured.
+    let q8_0 = device.read_bytes_per_s.zip(device.flops_per_s).map(q8_0);
+    let typed = |rate: &dyn Fn(&TypeRatesView) -> f64| -> BTreeMap<DType, f64> {
+        device.rates_by_type.iter().chain(&q8_0).map(|rates| (rates.dtype, rate(rates))).collect()
+    };
+    let of_prefill = |rate: &dyn Fn(&LayerRatesView) -> f64, unit: f64| {
+        device.layer_rates.map(|rates| corrected(rate(&rates), prefill) / unit)
+    };
+    Device {
+        node,
+        device: device.id.clone(),
+        kind: device.kind,
+        memory_gib: device.memory_free_bytes as f64 / GIB,
+        read_gb_s: device.read_bytes_per_s.map(|rate| corrected(rate, decode) / 1e9),
+        read_gb_s_by_type: typed(&|rates| corrected(rates.read_bytes_per_s, decode) / 1e9),
+        kv_gb_s: None,
+        tflops: device.flops_per_s.map(|rate| corrected(rate, prefill) / 1e12),
+        tflops_by_type: typed(&|rates| corrected(rates.flops_per_s, prefill) / 1e12),
+        prefill_read_gb_s: of_prefill(&|rates| rates.prefill_read_bytes_per_s, 1e9),
+        attention_tflops: of_prefill(&|rates| rates.attention_flops_per_s, 1e12),
+        gactivations_s: of_prefill(&|rates| rates.activations_per_s, 1e9),
+        layer_us: device.layer_rates.map(|rates| rates.layer_s * 1e6),
+        step_us: None,
+        thermal_percent: 100,
+        source: match device.rates_by_type.iter().any(|rates| rates.is_stale) {
+            true => Source::MeasuredLongAgo,
+            false => Source::Measured,
+        },
+    }
 }
 
 #[cfg(test)]
@@ -345,6 +350,27 @@ mod tests {
         assert_eq!((devices[1].device.kind, devices[1].device.id.0.as_str()), (DeviceKind::Cpu, "cpu"));
         assert_eq!(devices[1].rates.read_by_type[&DType::Q4_K].value, 20e9);
         assert_eq!((links[0].rtt_s.unwrap().value, links[0].bytes_per_s.unwrap().value), (2e-3, 1e8));
+    }
+
+    #[test]
+    fn what_a_layer_takes_is_read_in_its_units_and_missing_where_nobody_says_it() {
+        let layer = "prefill_read_gb_s = 5\nattention_tflops = 0.5\ngactivations_s = 2\nlayer_us = 20\n";
+        let (devices, _) = read(&format!("{LAPTOP}{layer}{DESKTOP}")).unwrap();
+        let of = |device: usize| {
+            let rates = &devices[device].rates;
+            let DeviceRates { prefill_read_bytes_per_s, attention_flops_per_s, .. } = rates;
+            let others = [rates.activations_per_s, rates.layer_s];
+            [*prefill_read_bytes_per_s, *attention_flops_per_s].into_iter().chain(others).collect::<Vec<_>>()
+        };
+        let read = of(0).into_iter().map(|figure| figure.unwrap().value);
+        for (read, said) in read.zip([5e9, 5e11, 2e9, 2e-5]) {
+            assert!((read / said - 1.0).abs() < 1e-9, "{read} for {said}");
+        }
+        assert_eq!(of(1), [None; 4]);
+        assert_eq!(
+            refused(&format!("{LAPTOP}attention_tflops = 0\n")),
+            "attention_tflops of laptop cpu is 0: it must be above 0"
+        );
     }
 
     #[test]
