@@ -40,8 +40,7 @@ pub struct ProcessorOptions {
 /// From the registry of a data folder, else measured now, about a second, and kept. `None` if it cannot
 /// be measured: then any accelerator counts as faster.
 pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
-    let known = known_rates(data_dir, options).filter(|known| known.layer.is_some() && is_fresh(data_dir));
-    known.or_else(|| {
+    known_rates(data_dir, options).filter(|_| is_fresh(data_dir)).or_else(|| {
         let turn = Registry::measuring_turn();
         let measured = measure(options, DType::Q8_0);
         let measured = measured.inspect_err(|error| {

@@ -92,6 +92,9 @@ pub struct FasterPlanView {
     pub fetch_bytes: u64,
     /// How long that would take at least, in milliseconds.
     pub fetch_ms: f64,
+    /// Whether a link that it goes over is not measured yet: then that time is a guess.
+    #[serde(default)]
+    pub is_fetch_estimated: bool,
 }
 
 /// One stage of a plan.

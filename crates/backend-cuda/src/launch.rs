@@ -498,14 +498,17 @@ fn attention_choices(kv: &KvCache, heads: usize) -> Result<[(String, Grid); 2], 
     Ok([(format!("attention_few_{dim}"), spanned), (format!("attention_many_{dim}"), whole)])
 }
 
-/// The products at the beginning of `ops` that one launch does: of the same x, type and rows, and none of
-/// them writes what another does.
+/// The products at the beginning of `ops` that one launch does: of the same x, type, width and rows, and none
+/// of them writes what another does.
 fn products_together(ops: &[Op]) -> &[Op] {
     let shares = |first: &Op, other: &Op| match (first, other) {
         (
             Op::MatMul { weight, x, rows, .. },
             Op::MatMul { weight: other_weight, x: other_x, rows: other_rows, .. },
-        ) => weight.dtype == other_weight.dtype && same_buffer(x, other_x) && rows == other_rows,
+        ) => {
+            let is_alike = weight.dtype == other_weight.dtype && weight.cols == other_weight.cols;
+            is_alike && same_buffer(x, other_x) && rows == other_rows
+        }
         _ => false,
     };
     let result = |op: &Op| match op {

@@ -108,8 +108,12 @@ fn layer(device: &CudaDevice, dtype: DType, tokens: usize) -> (Vec<Op>, Vec<(Buf
     let vector = |len, seed| matrix(device, DType::F32, 1, len, seed);
     let buffer = |width: usize| device.buffer(Element::F32, tokens * width).unwrap();
     let [hidden, normed, delta] = [C, C, C].map(buffer);
-    let [q, k, v, gate, up] = [C, 2 * HEAD, 2 * HEAD, F, F].map(buffer);
+    let [q, k, v, gate, up, narrow] = [C, 2 * HEAD, 2 * HEAD, F, F, F].map(buffer);
     let positions = device.buffer(Element::U32, tokens).unwrap();
+    let mut stream = device.stream().unwrap();
+    let at: Vec<u32> = (0..tokens as u32).map(|row| 3 + 37 * row).collect();
+    stream.upload_u32(&positions, 0, &at).unwrap();
+    stream.synchronize(SOON).unwrap();
     let frequencies = vector(HEAD / 2, 90);
     let norm = |weight| Op::RmsNorm {
         x: hidden.clone(),
@@ -148,12 +152,14 @@ fn layer(device: &CudaDevice, dtype: DType, tokens: usize) -> (Vec<Op>, Vec<(Buf
         norm(vector(C, 9)),
         product(w(F, C, 10), None, &normed, &gate),
         product(w(F, C, 11), None, &normed, &up),
+        // Of fewer inputs: it reads the beginning of the same buffer, and shares nothing.
+        product(w(F, F, 13), None, &normed, &narrow),
         swiglu,
         product(w(C, F, 12), None, &gate, &delta),
         add,
     ];
     let begins = |buffer: &Buffer, seed| (buffer.clone(), floats(buffer.len, seed));
-    let left = [&hidden, &normed, &delta, &q, &k, &v, &gate, &up];
+    let left = [&hidden, &normed, &delta, &q, &k, &v, &gate, &up, &narrow];
     (ops, left.into_iter().enumerate().map(|(i, buffer)| begins(buffer, 20 + i as u32)).collect())
 }
 

@@ -112,7 +112,7 @@ fn hint(code: &str) -> Option<&'static str> {
         }
         "disk_full" => {
             "free some disk space: `exo prune` deletes downloads that were never finished, `exo models remove NAME` a model, both \
-             without a node too; or give --data-dir a folder on another disk"
+             without a node too, where one that is placed can go as well; or give --data-dir a folder on another disk"
         }
         "path_not_found" => "check the path",
         "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",

@@ -170,7 +170,7 @@ pub struct InstanceView {
     pub stages: Vec<StageView>,
     /// Where stages of it are to be elsewhere.
     pub moving: Option<Moving>,
-    /// A better plan that the planner found when members had changed. Nobody carries it out unasked.
+    /// A better plan, found when it was ready or members had changed. Nobody carries it out unasked.
     pub advice: Option<String>,
 }
 

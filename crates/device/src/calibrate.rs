@@ -37,7 +37,7 @@ const MEMORY_PART: u64 = 4;
 const CACHE_BYTES_USUAL: u64 = 128 << 20;
 /// After which no further matrix is made: with the two windows it is most of the second that a start may
 /// take.
-const MAKING_MAX: Duration = Duration::from_millis(400);
+const MAKING_MAX: Duration = Duration::from_millis(250);
 /// Rows of a prefill chunk.
 const TOKENS: usize = 64;
 /// Outputs of the matrix that measures arithmetic: small enough to run several times.
@@ -81,9 +81,17 @@ pub enum CalibrationError {
 }
 
 /// Measures `device` with Q8_0 matrices, as [`calibrate_type`] does, and what a layer takes beside its
-/// products, unless it is so slow that nobody would wait for that: some 60 ms more on a processor.
+/// products, unless it is so slow that nobody would wait for that: some 60 ms more on a processor, and no
+/// more than one round of its pieces past that.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
-    measure(device, DType::Q8_0, LayerBench::new(device)?)
+    let layer = LayerBench::new(device).unwrap_or_else(|error| without_layer(&error));
+    measure(device, DType::Q8_0, layer)
+}
+
+/// What is derived instead is near enough for a device that computes.
+fn without_layer<T>(error: &CalibrationError) -> Option<T> {
+    tracing::info!(%error, "what a layer takes beside products is not measured");
+    None
 }
 
 /// Measures `device` with matrices of this type: one row against twice what the last cache holds, then a
@@ -106,14 +114,21 @@ fn measure(
     let memory = device.memory();
     let rows = (MATRIX_BYTES / row_bytes(dtype)) as usize;
     let decode = Bench::new(device, dtype, rows, 1, weight_bytes(cache_bytes, memory.free_bytes))?;
-    let step = decode.run(device, DECODE_WINDOW, || layer.as_mut().map_or(Ok(()), LayerBench::cold))?;
+    let step = decode.run(device, DECODE_WINDOW, || {
+        if let Some(Err(error)) = layer.as_mut().map(LayerBench::cold) {
+            layer = without_layer(&error);
+        }
+        Ok(())
+    })?;
     let read_bytes_per_s = decode.weight_bytes as f64 / step.mean_s;
     let is_of_cache = decode.weight_bytes <= cache_bytes && cache_bytes < memory.total_bytes;
     drop(decode);
     let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS, 1)?;
     let chunk = prefill.run(device, PREFILL_WINDOW, || Ok(()))?;
     let flops_per_s = (2 * COLS * ROWS_SMALL * TOKENS) as f64 / chunk.mean_s;
-    let layer = layer.map(|layer| layer.rates(step, &prefill, chunk)).transpose()?;
+    let layer = layer.map(|layer| layer.rates(step, &prefill, chunk));
+    let layer = layer.and_then(|rates| rates.map_or_else(|error| without_layer(&error), Some));
+    let layer = layer.filter(LayerRates::is_plausible);
     Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
 }
 

@@ -351,11 +351,11 @@ impl Registry {
         known.flops_per_s = known.flops_per_s.filter(|rate| is_rate(*rate));
         known.layer = known.layer.filter(LayerRates::is_plausible);
         let before = self.known(card, backend).filter(|before| before.driver == known.driver);
+        known.layer = known.layer.or(before.and_then(|before| before.layer));
         if let (Some(_), Some(before)) = (&known.trouble, before) {
             known.memory_bytes = known.memory_bytes.or(before.memory_bytes);
             known.read_bytes_per_s = known.read_bytes_per_s.or(before.read_bytes_per_s);
             known.flops_per_s = known.flops_per_s.or(before.flops_per_s);
-            known.layer = known.layer.or(before.layer);
             known.is_of_cache |= before.is_of_cache;
             known.verified_unix_s = known.verified_unix_s.or(before.verified_unix_s);
         }

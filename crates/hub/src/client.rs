@@ -240,10 +240,12 @@ impl Client {
     ) -> Result<Document, HubError> {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
-            cancel.note_failed_tries(tries);
             tries += 1;
             let answer = match self.get(uri, None) {
-                Ok(answer) => answer,
+                Ok(answer) => {
+                    cancel.note_failed_tries(0);
+                    answer
+                }
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Connection(error))
                     if tries < DOCUMENT_TRIES_MAX && retry::is_passing(&error) =>
@@ -255,10 +257,7 @@ impl Client {
                 Err(Failure::Connection(error)) => return Err(unreachable(uri, attempt, tries, error)),
             };
             match answer.status {
-                200 => {
-                    cancel.note_failed_tries(0);
-                    return self.read_document(answer, attempt, cancel);
-                }
+                200 => return self.read_document(answer, attempt, cancel),
                 429 => {
                     let asked = retry::retry_after(&answer.headers).max(Duration::from_millis(100));
                     waited = waited.saturating_add(asked);

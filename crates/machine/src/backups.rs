@@ -137,7 +137,7 @@ impl NodeMachine {
             is_resumed: giver.is_some(),
             is_failed: false,
             refused_by: BTreeSet::new(),
-            told_at: self.awake,
+            told_at: self.awake.now(),
         };
         // At once: its client may have a token before the next tick.
         self.tell_keeper(&mut own);
@@ -190,7 +190,7 @@ impl NodeMachine {
 
     pub(crate) fn tick_backups(&mut self) {
         self.tell_keepers();
-        let now = self.awake;
+        let now = self.awake.now();
         self.backups.kept.retain(|_, kept| now.since(kept.heard_at) < KEPT_FOR);
         let waiting = std::mem::take(&mut self.backups.waiting);
         for Waiting { asker, claim, request, until } in waiting {
@@ -212,7 +212,7 @@ impl NodeMachine {
     }
 
     fn tell_keepers(&mut self) {
-        let now = self.awake;
+        let now = self.awake.now();
         let due = self.backups.own.iter().filter(|(_, own)| now.since(own.told_at) >= TELL_EVERY);
         let mut due: Vec<(Time, RequestId)> = due.map(|(run, own)| (own.told_at, *run)).collect();
         due.sort();
@@ -240,7 +240,7 @@ impl NodeMachine {
     /// Messages, and about their bytes.
     fn tell_keeper(&mut self, own: &mut Own) -> (usize, usize) {
         let BackupStart { request, proof, backup } = &own.start;
-        let (request, now) = (*request, self.awake);
+        let (request, now) = (*request, self.awake.now());
         let lengths: Vec<usize> = backup.choices.iter().map(Vec::len).collect();
         let is_there = |node: &NodeId| self.links.is_open(*node, Purpose::Control);
         let Some(keeper) = own.keeper.filter(is_there) else {
@@ -302,7 +302,7 @@ impl NodeMachine {
             BackupMessage::GiveUp { request } => {
                 let kept = self.backups.kept.get_mut(&request);
                 if let Some(kept) = kept.filter(|kept| kept.is_of(from)) {
-                    (kept.is_orphan, kept.given, kept.heard_at) = (true, None, self.awake);
+                    (kept.is_orphan, kept.given, kept.heard_at) = (true, None, self.awake.now());
                 }
             }
             BackupMessage::Dropped { request, has_room } => self.copy_dropped(from, request, has_room),
@@ -323,7 +323,7 @@ impl NodeMachine {
             tracing::debug!(%from, %request, bytes, "no room for the copy of a request");
             return self.send_backup(from, BackupMessage::Dropped { request, has_room: false });
         }
-        let heard_at = self.awake;
+        let heard_at = self.awake.now();
         let kept = Kept { from, given: None, is_orphan: false, proof, backup, bytes, heard_at };
         self.backups.kept.insert(request, kept);
     }
@@ -345,7 +345,7 @@ impl NodeMachine {
             if let Some(choice) = choice.filter(|choice| has_room && choice.len() == position as usize) {
                 choice.extend(tokens);
                 kept.bytes += more;
-                (kept.heard_at, kept.is_orphan) = (self.awake, false);
+                (kept.heard_at, kept.is_orphan) = (self.awake.now(), false);
                 return;
             }
             // A copy with a gap is none.
@@ -387,7 +387,7 @@ impl NodeMachine {
         let reached = |node: &NodeId| self.links.is_open(*node, Purpose::Control);
         let mut asked: BTreeSet<NodeId> = self.members.iter().copied().filter(reached).collect();
         asked.insert(self.me);
-        let until = self.awake + CLAIM_MAX;
+        let until = self.awake.now() + CLAIM_MAX;
         let entry = Claim { reply, request, proof, asked: asked.clone(), is_running: false, until };
         self.backups.claims.insert(claim, entry);
         for node in asked {
@@ -402,7 +402,7 @@ impl NodeMachine {
             return self.send_backup(asker, BackupMessage::Claimed { claim, claimed: Claimed::Unknown });
         }
         if self.is_running(request, asker) && self.backups.waiting.len() < CLAIMS_MAX {
-            let until = self.awake + LOST_WITHIN;
+            let until = self.awake.now() + LOST_WITHIN;
             return self.backups.waiting.push(Waiting { asker, claim, request, until });
         }
         self.answer_claim(asker, claim, request);
@@ -413,7 +413,7 @@ impl NodeMachine {
         let Some(kept) = self.backups.kept.get(&request) else { return false };
         let is_alive =
             |node| self.members.contains(&node) && self.statuses.get(&node) == Some(&NodeStatus::Alive);
-        let given = kept.given.filter(|(to, at)| *to != asker && self.awake.since(*at) < GIVEN_FOR);
+        let given = kept.given.filter(|(to, at)| *to != asker && self.awake.now().since(*at) < GIVEN_FOR);
         match given {
             Some((to, _)) => is_alive(to),
             None => !kept.is_orphan && kept.from != asker && is_alive(kept.from),
@@ -422,7 +422,7 @@ impl NodeMachine {
 
     /// To who has shown the proof.
     fn answer_claim(&mut self, asker: NodeId, claim: u64, request: RequestId) {
-        let (is_running, now, me) = (self.is_running(request, asker), self.awake, self.me);
+        let (is_running, now, me) = (self.is_running(request, asker), self.awake.now(), self.me);
         let claimed = match self.backups.kept.get_mut(&request) {
             None => Claimed::Unknown,
             Some(_) if is_running => Claimed::Running,

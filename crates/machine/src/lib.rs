@@ -34,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+mod awake;
 mod backups;
 mod bandwidth;
 pub mod bounds;

@@ -14,6 +14,7 @@ use exo_membership::Membership;
 use exo_trust::TrustLog;
 use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
 
+use crate::awake::Awake;
 use crate::backups::Backups;
 use crate::bandwidth::Bandwidths;
 use crate::coordination::{Asks, EarlyCommands, REPORT_EVERY};
@@ -41,9 +42,6 @@ const TICK_AT_REST: Duration = Duration::from_millis(500);
 const OTHERS_MAX: usize = 8;
 /// A call that comes so much later than it was asked for says that this process did not run.
 const LATE: Duration = Duration::from_secs(1);
-/// A pause of this process that is no mere delay: what is late by less again and again must not put its
-/// deadlines off for ever.
-const STILL_MIN: Duration = Duration::from_secs(5);
 /// How long nothing counts as late then: what happened meanwhile waits to be read.
 const SETTLE: Duration = Duration::from_secs(2);
 /// At least so long deadlines are looked at between two of these.
@@ -235,9 +233,7 @@ pub struct NodeMachine {
     /// This process did not run for a while: until then no deadline of requests, steps, loads and instances
     /// is looked at.
     settles_until: Time,
-    /// The time without what this process stood still, asleep or stopped. What is waited for through this
-    /// node goes by it; what others believe of this node goes by the time itself.
-    pub(crate) awake: Time,
+    pub(crate) awake: Awake,
     is_view_stale: bool,
     /// What changed of the view is more than measurements.
     is_view_news: bool,
@@ -308,7 +304,7 @@ impl NodeMachine {
             shut_window_at: now.time,
             ticked: now.time,
             settles_until: Time::ZERO,
-            awake: now.time,
+            awake: Awake::new(now.time),
             is_view_stale: false,
             is_view_news: false,
             is_stopping: false,
@@ -339,8 +335,7 @@ impl NodeMachine {
         if is_late && self.now.time >= self.settles_until + SETTLE_AGAIN {
             self.settles_until = self.now.time + SETTLE;
         }
-        self.awake =
-            self.awake + self.now.time.since(before.time) - stood_still(before.time.max(due), self.now.time);
+        self.awake.pass(before.time, due, self.now.time);
         if slept(before, self.now) {
             self.feed_membership(exo_membership::Input::Slept);
         }
@@ -848,16 +843,6 @@ impl NodeMachine {
 
 fn coordinator_config(config: &MachineConfig) -> CoordinatorConfig {
     CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..CoordinatorConfig::default() }
-}
-
-/// How long this process did not run, having been due.
-fn stood_still(due: Time, now: Time) -> Duration {
-    let still = now.since(due);
-    if still < STILL_MIN {
-        return Duration::ZERO;
-    }
-    tracing::info!(target: "events::clock", still_ms = still.as_millis() as u64, "this machine stood still");
-    still
 }
 
 fn slept(before: Now, now: Now) -> bool {

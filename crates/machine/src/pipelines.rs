@@ -47,7 +47,7 @@ impl NodeMachine {
             return tracing::trace!(?position, "words for a stage that is over");
         };
         let engine = stage.engine;
-        for output in stage.machine.handle(self.awake, input) {
+        for output in stage.machine.handle(self.awake.now(), input) {
             match output {
                 StageOutput::Compute { commands, frame, rows } => {
                     self.lessons.begun(engine, position, &frame);
@@ -91,7 +91,7 @@ impl NodeMachine {
             return self.feed_stage(position, StageInput::Step { from, message });
         }
         let missing = self.missing_stage(position);
-        if let Some(answer) = self.held_steps.hold(self.awake, from, message, missing) {
+        if let Some(answer) = self.held_steps.hold(self.awake.now(), from, message, missing) {
             self.send_data(from, answer);
         }
     }
@@ -166,7 +166,7 @@ impl NodeMachine {
             planted: self.scheduler_bug(),
             ..Default::default()
         };
-        let scheduler = Scheduler::new(config, self.awake, placement);
+        let scheduler = Scheduler::new(config, self.awake.now(), placement);
         self.schedulers.insert(id, SchedulerEntry { instance, scheduler });
         self.feed_scheduler(id, SchedulerInput::Tick);
     }
@@ -193,7 +193,7 @@ impl NodeMachine {
             return tracing::trace!(%placement, "words for a scheduler that is over");
         };
         let was_serving = entry.scheduler.is_serving();
-        let outputs = entry.scheduler.handle(self.awake, input);
+        let outputs = entry.scheduler.handle(self.awake.now(), input);
         let stopped = was_serving && !entry.scheduler.is_serving();
         self.scheduler_outputs(placement, outputs);
         if stopped {
@@ -346,7 +346,7 @@ impl NodeMachine {
     fn tokens_arrived(&mut self, from: NodeId, tokens: TokensMessage) {
         let TokensMessage { placement, term, step, .. } = tokens;
         if let Some(entry) = self.schedulers.get_mut(&placement) {
-            let outputs = entry.scheduler.tokens(self.awake, from, &tokens);
+            let outputs = entry.scheduler.tokens(self.awake.now(), from, &tokens);
             self.scheduler_outputs(placement, outputs);
         }
         for result in tokens.results {
@@ -416,7 +416,7 @@ impl NodeMachine {
     }
 
     pub(crate) fn tick_pipelines(&mut self) {
-        for (from, answer) in self.held_steps.expire(self.awake) {
+        for (from, answer) in self.held_steps.expire(self.awake.now()) {
             self.send_data(from, answer);
         }
         self.feed_schedulers(|| SchedulerInput::Tick);

@@ -60,7 +60,7 @@ impl NodeMachine {
         for start in starts {
             let (id, model) = (start.spec.sequence, start.model);
             let (principal, prompt_tokens) = (start.spec.principal, start.spec.prompt_tokens);
-            let driver = Driver::new(config, self.awake, start);
+            let driver = Driver::new(config, self.awake.now(), start);
             let entry = DriverEntry {
                 driver,
                 stream,
@@ -70,12 +70,12 @@ impl NodeMachine {
                 is_started: false,
                 is_interrupted: false,
                 principal,
-                came_at: self.awake,
+                came_at: self.awake.now(),
                 prompt_tokens,
                 tokens_since: 0,
                 fetching: None,
                 resumed: 0,
-                told_at: self.awake,
+                told_at: self.awake.now(),
             };
             self.drivers.insert(id, entry);
             self.feed_driver(id, DriverInput::Links(links.clone()));
@@ -173,7 +173,7 @@ impl NodeMachine {
 
     pub(crate) fn feed_driver(&mut self, id: SequenceId, input: DriverInput) {
         let Some(entry) = self.drivers.get_mut(&id) else { return };
-        for output in entry.driver.handle(self.awake, input) {
+        for output in entry.driver.handle(self.awake.now(), input) {
             self.driver_output(id, output);
         }
         #[cfg(feature = "planted")]
@@ -256,7 +256,7 @@ impl NodeMachine {
         let Some(entry) = self.drivers.get_mut(&id) else { return };
         // That it still waits tells the client something, and not that somebody watches.
         if !matches!(event, SequenceEvent::Queued(_)) {
-            entry.told_at = self.awake;
+            entry.told_at = self.awake.now();
         }
         self.out.push(Effect::Emit { stream: entry.stream, event });
     }
@@ -338,7 +338,7 @@ impl NodeMachine {
     }
 
     fn request_view(&self, id: SequenceId, entry: &DriverEntry) -> RequestView {
-        let ms = |since: Time| self.awake.since(since).as_millis() as u64;
+        let ms = |since: Time| self.awake.now().since(since).as_millis() as u64;
         let (phase, interrupted_ms) = match entry.driver.phase() {
             DriverPhase::Running(_) if entry.tokens_since > 0 => (RequestPhase::Decode, None),
             DriverPhase::Running(_) => (RequestPhase::Prefill, None),
@@ -424,7 +424,7 @@ impl NodeMachine {
 
     pub(crate) fn tick_requests(&mut self) {
         self.feed_drivers(|| DriverInput::Tick);
-        let now = self.awake;
+        let now = self.awake.now();
         let silent = self.drivers.iter().filter(|(_, entry)| now.since(entry.told_at) >= WATCHED_EVERY);
         let silent: Vec<_> = silent.map(|(id, _)| *id).collect();
         silent.into_iter().for_each(|id| self.tell_client(id, SequenceEvent::Watched));

@@ -12,7 +12,7 @@ mod saved;
 mod updates;
 mod views;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,6 +24,7 @@ use exo_api::{
 };
 use exo_hub::{Cancel, Client, HubError, Kept, Memory, Reference, RegistryReference, Settings};
 use exo_stdx::unix_s;
+use exo_types::ModelId;
 use tokio::sync::{Semaphore, watch};
 
 pub use self::register::check_opens;
@@ -414,6 +415,11 @@ pub fn waiting_downloads(data_dir: &Path) -> Vec<PathBuf> {
     saved::read(&root).into_iter().filter_map(|saved| Some(root.join(saved.folder?))).collect()
 }
 
+/// Whether a model is placed, as far as that is known.
+fn may_be_placed(placed: Option<&BTreeSet<ModelId>>, id: ModelId) -> bool {
+    placed.is_none_or(|placed| placed.contains(&id))
+}
+
 /// `https://HOST/…` to `HOST`.
 fn host_of(address: &str) -> String {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
@@ -509,8 +515,12 @@ impl Downloads for NodeDownloads {
             let saved = self.shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect::<Vec<_>>();
             let waiting = saved.into_iter().filter_map(|s| Some(root.join(s.folder?))).collect();
             let library = self.shared.library.clone();
-            // What is placed is in use. A node that cannot say what is, as it ends, deletes no parts.
-            let placed = library.room.placed().await;
+            // What is placed is in use. A node that cannot say what is, as it ends or has just begun, deletes
+            // no parts.
+            let placed = library.room.placed_as_told().await;
+            if placed.is_none() {
+                tracing::warn!("what is placed is not known: parts of models are not pruned");
+            }
             let work = tokio::task::spawn_blocking(move || {
                 let store = library.store();
                 // A list that cannot be read is not an empty one.
@@ -518,11 +528,10 @@ impl Downloads for NodeDownloads {
                 let kept = Kept { waiting, known };
                 let pruned = exo_hub::forget_partial(&root, &kept);
                 let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
-                let is_in_use = |id| {
-                    let is_placed =
-                        |all: &Vec<exo_cluster::InstanceView>| all.iter().any(|i| i.model() == id);
-                    placed.as_ref().is_none_or(is_placed) || library.room.why_needed(id).is_some()
-                };
+                let placed: Option<BTreeSet<ModelId>> =
+                    placed.map(|all| all.iter().map(exo_cluster::InstanceView::model).collect());
+                let is_in_use =
+                    |id| may_be_placed(placed.as_ref(), id) || library.room.why_needed(id).is_some();
                 let pruned = store.prune(&is_in_use);
                 let (models, of_parts) = pruned.map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 Ok::<_, AdminError>((files + models, bytes + of_parts))
@@ -566,5 +575,18 @@ impl Downloads for NodeDownloads {
             let found = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
             Ok(found.iter().map(found_model_view).collect())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_model_may_be_placed_where_that_is_not_known() {
+        let [placed, other] = [ModelId([1; 32]), ModelId([2; 32])];
+        let known = BTreeSet::from([placed]);
+        assert!(may_be_placed(Some(&known), placed) && !may_be_placed(Some(&known), other));
+        assert!(may_be_placed(None, other));
     }
 }

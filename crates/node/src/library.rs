@@ -142,6 +142,25 @@ impl ShardProgress {
     }
 }
 
+/// Whether it is noted that what is here of a shard is a part of it. What is refused before it stores a byte,
+/// or adds to layers that came whole, makes of them nothing that may be pruned.
+struct FetchedPart {
+    is_to_be_noted: bool,
+}
+
+impl FetchedPart {
+    fn new(partial: &PartialModel) -> Self {
+        Self { is_to_be_noted: !partial.has_finished() }
+    }
+
+    fn note(&mut self, partial: &PartialModel, news: &FetchProgress) {
+        if self.is_to_be_noted && matches!(news, FetchProgress::Stored(_)) {
+            self.is_to_be_noted = false;
+            partial.note_finished(false);
+        }
+    }
+}
+
 impl Library {
     /// A library over a store.
     pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Room) -> Self {
@@ -280,6 +299,10 @@ impl Library {
             Local::Absent => self.fetch_manifest(id, holders).await?,
         };
         let missing = partial.missing_head();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let _busy = self.room.fetches(id);
         // A few MB: no reason to refuse a request, or to delete a model.
         self.fetch(&partial, &missing, holders, &mut |_| {}, &|_, _| {}).await
     }
@@ -298,19 +321,23 @@ impl Library {
         if self.record(id).await?.is_some_and(|record| record.checked == Some(false)) {
             return Err(LibraryError::Differs { id });
         }
-        let Local::Partial(partial) = self.local(id).await? else { return Ok(()) };
+        let partial = match self.local(id).await? {
+            Local::Complete => return Ok(()),
+            Local::Partial(partial) => partial,
+            // Its description was here a moment ago.
+            Local::Absent => return Err(StoreError::UnknownModel { id }.into()),
+        };
         let opened = partial.clone();
         let ranges = tokio::task::spawn_blocking(move || opened.open_model()).await??.byte_ranges(shard);
         let missing = partial.missing(&ranges);
         let mut so_far = ShardProgress::new(partial.bytes_touched_by(&ranges), partial.bytes_of(&missing));
         progress(so_far);
+        let mut part = FetchedPart::new(&partial);
         let mut progress = |news| {
+            part.note(&partial, &news);
             so_far.note(news);
             progress(so_far);
         };
-        if !missing.is_empty() {
-            partial.note_finished(false);
-        }
         self.fetch_into_room(&partial, &missing, holders, &mut progress, received).await?;
         Ok(tokio::task::spawn_blocking(move || {
             partial.flush()?;
@@ -486,5 +513,38 @@ mod tests {
         assert_eq!(so_far.hub_wait.as_secs(), 9);
         so_far.note(FetchProgress::Stored(90));
         assert_eq!((so_far.done_bytes, so_far.hub_wait), (20, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_fetch_that_stores_nothing_or_adds_to_whole_layers_makes_nothing_that_may_be_pruned() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let fetch = |chunks: Vec<ChunkRef>| {
+            for chunk in chunks {
+                partial.write_chunk(chunk, &from.read_chunk(id, chunk).unwrap()).unwrap();
+            }
+            partial.flush().unwrap();
+        };
+        let layers =
+            |indices: std::ops::Range<u32>| indices.map(|index| ChunkRef { file: 0, index }).collect();
+        fetch(partial.missing_head());
+        let mut first = FetchedPart::new(&partial);
+        first.note(&partial, &FetchProgress::InFlight(9));
+        fetch(layers(40..60));
+        assert!(!partial.is_unfinished(), "nothing was stored by this one");
+        first.note(&partial, &FetchProgress::Stored(9));
+        assert!(partial.is_unfinished());
+        // One that goes on, and ends as the first did.
+        FetchedPart::new(&partial).note(&partial, &FetchProgress::Stored(9));
+        assert!(partial.is_unfinished());
+        partial.note_finished(true);
+        let mut second = FetchedPart::new(&partial);
+        fetch(layers(60..61));
+        second.note(&partial, &FetchProgress::Stored(9));
+        assert!(!partial.is_unfinished(), "the layers that came before are whole");
+        assert_eq!(to.prune(&|_| false).unwrap(), (0, 0));
     }
 }

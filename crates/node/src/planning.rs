@@ -356,7 +356,7 @@ fn other_wishes(
         PlaceObjective::Throughput { streams } => (PlanObjective::Throughput, Some(streams)),
         PlaceObjective::Fit | PlaceObjective::Spread { .. } => (PlanObjective::Latency, None),
     };
-    if request.objective.is_some() && asked != (shown.objective, shown.streams) {
+    if (request.replace || request.objective.is_some()) && asked != (shown.objective, shown.streams) {
         let text = |(objective, streams): (PlanObjective, Option<u32>)| match (objective, streams) {
             (PlanObjective::Throughput, streams) => {
                 format!("the throughput of {} streams", streams.unwrap_or(1))
@@ -436,6 +436,7 @@ fn plan_view(model: &str, request: &PlanRequest, plan: &Plan) -> PlanView {
             objective_ms: ms(faster.objective_ns),
             fetch_bytes: faster.fetch_bytes,
             fetch_ms: ms(faster.fetch_ns),
+            is_fetch_estimated: faster.is_fetch_estimated,
         }),
         devices: devices(request, plan),
         alone: alone(request),

@@ -318,7 +318,10 @@ impl<'a> Costs<'a> {
         }
         let one = |(&node, &bytes): (&NodeId, &u64)| {
             let (rate, is_measured) = self.fetch_rate(node)?;
-            Some(Fetch { bytes, ns: per_s(bytes.into(), 1, rate), is_estimated: bytes > 0 && !is_measured })
+            // Hours are told, and compared, as what they are.
+            let ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
+            let ns = u64::try_from(ns).unwrap_or(u64::MAX);
+            Some(Fetch { bytes, ns, is_estimated: bytes > 0 && !is_measured })
         };
         let all = missing.iter().filter_map(one);
         all.fold(Fetch::default(), |sum, one| Fetch {

@@ -210,7 +210,10 @@ fn left_out(
             let change = change((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
             let instead = plan.instead(request, *objective_ns, *is_proven);
             let first = match fetch.ns > plan.costs.fetch(plan.layout).ns {
-                true => format!(", and {} are fetched first, {} at least", size(fetch.bytes), time(fetch.ns)),
+                true => {
+                    let least = if fetch.is_estimated { "by a guess" } else { "at least" };
+                    format!(", and {} are fetched first, {} {least}", size(fetch.bytes), time(fetch.ns))
+                }
                 false => String::new(),
             };
             format!("no layer: adding it {change}; {instead}{first}")

@@ -61,8 +61,12 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
     let best = found.into_iter().min_by_key(&total_ns).filter(|best| total_ns(best) < total_ns(&fastest));
     let Some(best) = best else { return Some(Weighed::of(Outcome { work, ..fastest })) };
     // What counts a fetch may have found what the first search had no work left for.
-    let faster =
-        FasterPlan { objective_ns: fastest.objective_ns, fetch_bytes: fetch.bytes, fetch_ns: fetch.ns };
+    let faster = FasterPlan {
+        objective_ns: fastest.objective_ns,
+        fetch_bytes: fetch.bytes,
+        fetch_ns: fetch.ns,
+        is_fetch_estimated: fetch.is_estimated,
+    };
     let is_told = |faster: &FasterPlan| {
         let less_ns = u128::from(best.objective_ns.saturating_sub(faster.objective_ns));
         less_ns * 100 >= u128::from(best.objective_ns) * u128::from(TOLD_PERCENT)

@@ -171,15 +171,19 @@ pub struct Plan {
 impl Plan {
     /// Whether another plan is better, for people.
     pub fn verdict(&self) -> String {
-        let Some(FasterPlan { objective_ns, fetch_bytes, fetch_ns }) = self.faster else {
+        let Some(FasterPlan { objective_ns, fetch_bytes, fetch_ns, is_fetch_estimated }) = self.faster else {
             return self.proof.to_string();
+        };
+        let wait = match (fetch_ns.div_ceil(1_000_000_000), is_fetch_estimated) {
+            (seconds, false) => format!("{seconds} s or more"),
+            (seconds, true) => format!("{seconds} s by a guess (a link is not measured yet)"),
         };
         let less_ns = u128::from(self.proof.objective_ns.saturating_sub(objective_ns));
         format!(
-            "a plan that takes {} % less time fetches {} first, {} s or more: `exo replan` loads it while this one serves",
+            "a plan that takes {} % less time fetches {} first, {}: `exo replan` loads it while this one serves",
             less_ns * 100 / u128::from(self.proof.objective_ns.max(1)),
             size(fetch_bytes),
-            fetch_ns.div_ceil(1_000_000_000)
+            wait
         )
     }
 }
@@ -193,6 +197,8 @@ pub struct FasterPlan {
     pub fetch_bytes: u64,
     /// How long that would take at least.
     pub fetch_ns: u64,
+    /// A link that it goes over is not measured yet: then that time is a guess.
+    pub is_fetch_estimated: bool,
 }
 
 /// Scores of one device, each in per mille.

@@ -17,6 +17,9 @@ use crate::dialect::Dialect;
 use crate::errors::ApiError;
 use crate::requests::Tracked;
 
+/// What is later than it was asked for by so much was not merely delayed.
+const STILL_MIN: Duration = Duration::from_secs(5);
+
 /// The events of one request.
 pub struct Source {
     stream: GenerateStream,
@@ -84,14 +87,21 @@ impl Source {
         if self.ended {
             return self.end(GenerateError::Internal { message: "the answer has ended".to_owned() });
         }
-        let silent = self.heard + self.silence_max;
+        let (asked_at, silent) = (Instant::now(), self.heard + self.silence_max);
+        let due = until.min(silent).max(asked_at);
         let look = AssertUnwindSafe(self.stream.next()).catch_unwind();
         let looked = tokio::select! {
             biased;
             () = self.tracked.cancelled.cancelled() => return self.fail(ApiError::cancelled()),
             () = self.closing.cancelled() => return self.fail(ApiError::shutting_down(self.resumable)),
-            looked = tokio::time::timeout_at(until.min(silent), look) => looked,
+            looked = tokio::time::timeout_at(due, look) => looked,
         };
+        // A process that slept, or was stopped, has heard nobody meanwhile.
+        let still = Instant::now().saturating_duration_since(due);
+        if still >= STILL_MIN {
+            self.heard += still;
+        }
+        let silent = self.heard + self.silence_max;
         let failure = match looked {
             Err(_) if Instant::now() < silent => return Heard::Quiet,
             Err(_) => {

@@ -61,6 +61,12 @@ pub enum StoreError {
     /// A manifest cannot be.
     #[error("the manifest cannot be used")]
     Manifest(#[source] ManifestError),
+    /// Its partial copy was deleted, or is being deleted.
+    #[error("what was fetched of model {id} is being deleted, or was meanwhile; ask for it again")]
+    Removed {
+        /// Which one.
+        id: ModelId,
+    },
     /// The header of a partial copy has not arrived yet.
     #[error("{missing} chunks of the header of model {id} are not here yet")]
     HeadMissing {

@@ -18,6 +18,9 @@ mod budget;
 mod caches;
 mod chunk;
 mod commits;
+#[cfg(test)]
+#[path = "../../formats/tests/common/mod.rs"]
+mod common;
 mod disk;
 mod errors;
 mod hashing;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use exo_formats::{FileRange, Model};
 use exo_types::ModelId;
@@ -24,8 +24,9 @@ const FILES: &str = "files";
 const HELD: &str = "held";
 /// Whether the whole, with what other nodes have of it, was what its hub promised.
 const CHECKED: &str = "checked";
-/// There once the last fetch of a shard was finished.
-const FINISHED: &str = "finished";
+/// There from the first chunk of a shard's fetch until all of the shard is here. A copy without it, for
+/// example of an earlier version of exo, counts as finished: nobody knows that it is not.
+const FETCHING: &str = "fetching";
 const MATCHES: &[u8] = b"matches\n";
 const DIFFERS: &[u8] = b"differs\n";
 
@@ -40,6 +41,9 @@ pub struct PartialModel {
     state: Mutex<State>,
     /// One at a time synchronises, and nobody else waits for the disk meanwhile.
     flushing: Mutex<()>,
+    /// Whether the folder was deleted. Another copy may be made at the same place, so whoever still has this
+    /// one must not touch its files any more: who reads or writes one holds this meanwhile.
+    is_removed: RwLock<bool>,
 }
 
 #[derive(Debug)]
@@ -86,8 +90,8 @@ impl PartialModel {
             _ => None,
         };
         let state = Mutex::new(State { held, unsynced: Vec::new(), checked, unseen: 0 });
-        let flushing = Mutex::default();
-        Ok(Self { id, manifest, folder: folder.to_owned(), path, state, flushing })
+        let (flushing, is_removed) = (Mutex::default(), RwLock::default());
+        Ok(Self { id, manifest, folder: folder.to_owned(), path, state, flushing, is_removed })
     }
 
     /// The model.
@@ -168,6 +172,7 @@ impl PartialModel {
         if self.manifest.chunk_hash(chunk).is_some_and(|hash| blake3::hash(bytes) != *hash) {
             return Err(ChunkError::Mismatch { model, chunk });
         }
+        let there = self.stay()?;
         if self.has_chunk(chunk) {
             return Ok(());
         }
@@ -186,6 +191,7 @@ impl PartialModel {
             }
             state.unsynced.len() >= UNSYNCED_MAX || self.is_complete_in(&state)
         };
+        drop(there); // `flush` waits for its turn, which a removal may have
         if is_due {
             self.flush()?;
         }
@@ -196,6 +202,7 @@ impl PartialModel {
     pub fn read_chunk(&self, chunk: ChunkRef) -> Result<Vec<u8>, ChunkError> {
         let model = self.id;
         let len = self.manifest.chunk_len(chunk).ok_or(ChunkError::OutOfRange { model, chunk })?;
+        let _there = self.stay()?;
         if !self.has_chunk(chunk) {
             return Err(ChunkError::NotHeld { model, chunk });
         }
@@ -244,6 +251,7 @@ impl PartialModel {
     /// Keeps what a check of the whole found that began when [`PartialModel::unseen`] was so much: chunks
     /// that came since make it void.
     pub fn note_check(&self, matches: bool, unseen: u64) -> Result<(), StoreError> {
+        let _there = self.stay()?;
         let mut state = self.state();
         if state.unseen != unseen {
             return Ok(());
@@ -272,26 +280,34 @@ impl PartialModel {
         Ok(())
     }
 
-    /// Notes that a fetch begins, or that all it was for is here. What is noted only decides what may be
-    /// pruned: a disk that does not take it stops nothing.
+    /// Notes that a fetch has begun to store, or that all it was for is here. What is noted only decides what
+    /// may be pruned: a disk that does not take it stops nothing.
     pub fn note_finished(&self, is_finished: bool) {
-        let path = self.folder.join(FINISHED);
+        let Ok(_there) = self.stay() else { return };
+        let path = self.folder.join(FETCHING);
         let noted = match is_finished {
-            true => fs::write(&path, b""),
-            false => deleted(fs::remove_file(&path)),
+            true if !path.exists() => Ok(()),
+            // After a power cut too, or what is finished could be pruned.
+            true => deleted(fs::remove_file(&path)).and_then(|()| exo_stdx::sync_folder_of(&path)),
+            false => fs::write(&path, b""),
         };
         if let Err(error) = noted {
-            tracing::debug!(model = %self.id, %error, "how far a fetch is was not noted");
+            tracing::warn!(model = %self.id, %error, is_finished, "how far a fetch is was not noted for `exo prune`");
         }
     }
 
     /// Whether there is more than the head, of a fetch that was not finished.
     pub fn is_unfinished(&self) -> bool {
         let head_bytes = self.bytes_of(&self.head()).saturating_add(u64::from(self.manifest.chunk_bytes));
-        let is_finished =
-            self.held_bytes() == self.manifest.total_bytes() || self.folder.join(FINISHED).exists();
+        let is_whole = self.held_bytes() == self.manifest.total_bytes();
         // Chunks that a full disk did not let last are not held, and take their room.
-        !is_finished && disk_bytes(&self.folder) > head_bytes
+        !is_whole && has_begun(&self.folder) && disk_bytes(&self.folder) > head_bytes
+    }
+
+    /// Whether there is more than the head, and not of a fetch that was never finished. What else is fetched
+    /// into it, finished or not, must not make it something to prune.
+    pub fn has_finished(&self) -> bool {
+        !has_begun(&self.folder) && self.held_bytes() > self.bytes_of(&self.head())
     }
 
     /// Bytes of the chunks held.
@@ -308,6 +324,7 @@ impl PartialModel {
     /// Makes what was written durable. Also happens every few chunks and on drop.
     pub fn flush(&self) -> Result<(), StoreError> {
         let _turn = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.stay()?); // a removal takes the turn first: this remains so
         let unsynced = std::mem::take(&mut self.state().unsynced);
         if unsynced.is_empty() {
             return Ok(());
@@ -331,9 +348,34 @@ impl PartialModel {
         if missing > 0 {
             return Err(StoreError::HeadMissing { id: self.id, missing });
         }
+        let _there = self.stay()?;
         let mut model = exo_formats::open(&self.path).map_err(StoreError::Open)?;
         model.name.clone_from(&self.manifest.name);
         Ok(model)
+    }
+
+    /// Nothing of it is here any more, for whoever still has it: its folder is about to be deleted. Waits for
+    /// those who read or write its files.
+    pub(crate) fn note_removed(&self) {
+        let _turn = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.is_removed.write().unwrap_or_else(PoisonError::into_inner) = true;
+        let mut state = self.state();
+        state.held = HeldMap::empty(&self.manifest);
+        state.unsynced.clear();
+        state.checked = None;
+    }
+
+    /// Its files are not deleted as long as this is held. Nobody takes it twice: a removal that waits in
+    /// between would wait for ever.
+    fn stay(&self) -> Result<RwLockReadGuard<'_, bool>, StoreError> {
+        let is_removed = self.is_removed.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_removed { Err(StoreError::Removed { id: self.id }) } else { Ok(is_removed) }
+    }
+
+    /// Gives a file another name, for a copy that has the same.
+    fn link(&self, file: u32, path: &Path) -> std::io::Result<()> {
+        let _there = self.stay().map_err(std::io::Error::other)?;
+        fs::hard_link(self.file_path(file), path)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -388,8 +430,11 @@ impl PartialModel {
 
 impl Drop for PartialModel {
     fn drop(&mut self) {
-        if let Err(error) = self.flush() {
-            tracing::warn!(model = %self.id, %error, "the last chunks of a partial copy will be fetched again");
+        match self.flush() {
+            Ok(()) | Err(StoreError::Removed { .. }) => {}
+            Err(error) => {
+                tracing::warn!(model = %self.id, %error, "the last chunks of a partial copy will be fetched again");
+            }
         }
     }
 }
@@ -400,9 +445,16 @@ pub(crate) fn disk_bytes(folder: &Path) -> u64 {
     files.filter_map(|file| file.metadata().ok()).map(|about| exo_stdx::disk_bytes(&about)).sum()
 }
 
-/// Deletes the copy in `folder`, first of all the map: it must not promise what is about to go.
+/// Whether a fetch into the copy in `folder` has begun to store, and was not finished.
+pub(crate) fn has_begun(folder: &Path) -> bool {
+    folder.join(FETCHING).exists()
+}
+
+/// Deletes the copy in `folder`, first of all the map: it must not promise what is about to go. Last goes
+/// what says that it is not finished: after an end in between it is pruned the next time.
 pub(crate) fn delete(folder: &Path) -> std::io::Result<()> {
     deleted(fs::remove_file(folder.join(HELD)))?;
+    deleted(fs::remove_dir_all(folder.join(FILES)))?;
     deleted(fs::remove_dir_all(folder))
 }
 
@@ -433,7 +485,7 @@ pub(crate) fn take_unchanged(
         let all: Vec<_> = (0..manifest.chunk_count(file)).map(|index| ChunkRef { file, index }).collect();
         let lasting = other.lasting(&all, there);
         let taken = match lasting.len() == all.len() {
-            true => fs::hard_link(other.file_path(there), &path).map(|()| lasting),
+            true => other.link(there, &path).map(|()| lasting),
             false => copy_chunks(&path, manifest, &lasting, (other, there), &mut copied),
         };
         match taken {

@@ -24,7 +24,36 @@ const ID_PREFIX_CHARS_MIN: usize = 6;
 pub struct Store {
     layout: Layout,
     manifests: Mutex<BTreeMap<ModelId, Arc<Manifest>>>,
-    partials: Mutex<BTreeMap<ModelId, Arc<PartialModel>>>,
+    partials: Mutex<Partials>,
+}
+
+#[derive(Debug, Default)]
+struct Partials {
+    open: BTreeMap<ModelId, Arc<PartialModel>>,
+    /// Those that are being deleted, until the list does not have them any more: whoever looks at the list
+    /// meanwhile must not make them anew. As often as they are being deleted.
+    removing: Vec<ModelId>,
+}
+
+/// No partial copy of a model is opened as long as this is there.
+struct Removal<'a> {
+    partials: &'a Mutex<Partials>,
+    id: ModelId,
+}
+
+impl<'a> Removal<'a> {
+    fn begin(partials: &'a Mutex<Partials>, id: ModelId) -> Self {
+        lock(partials).removing.push(id);
+        Self { partials, id }
+    }
+}
+
+impl Drop for Removal<'_> {
+    fn drop(&mut self) {
+        let removing = &mut lock(self.partials).removing;
+        let at = removing.iter().position(|id| *id == self.id);
+        at.map(|at| removing.swap_remove(at));
+    }
 }
 
 impl Store {
@@ -146,6 +175,8 @@ impl Store {
     /// [`Store::remove`] for a model that turned out to be none we can run: what came from a hub stays on
     /// disk.
     pub fn forget(&self, id: ModelId) -> Result<u64, StoreError> {
+        // Until the list is written.
+        let _removal = Removal::begin(&self.partials, id);
         let entry = self.entry(id)?;
         let mut freed = if entry.fetched { self.delete_fetched(id)? } else { 0 };
         if let Some(local) =
@@ -165,21 +196,40 @@ impl Store {
     /// Deletes what was fetched of a model in chunks; returns what it took of the disk.
     fn delete_fetched(&self, id: ModelId) -> Result<u64, StoreError> {
         let folder = self.layout.fetched_model(id);
-        lock(&self.partials).remove(&id);
+        let _removal = Removal::begin(&self.partials, id);
+        let open = lock(&self.partials).open.remove(&id);
+        if let Some(open) = open {
+            open.note_removed();
+        }
         let bytes = partial::disk_bytes(&folder);
         partial::delete(&folder).map_err(|e| failed("delete", &folder, bytes, e))?;
         Ok(bytes)
     }
 
-    /// Deletes what was fetched in chunks and never finished, but for what `is_in_use` or kept. Returns how
-    /// many models had some, and the bytes freed. A model that somebody asked for by a reference stays known.
+    /// Whether what is here of a model that came in chunks is of a fetch that was never finished.
+    fn is_unfinished(&self, entry: &Entry) -> bool {
+        let folder = self.layout.fetched_model(entry.id);
+        match self.partial(entry.id) {
+            Ok(partial) => partial.is_some_and(|partial| partial.is_unfinished()),
+            // On a full disk a file of it that is not there is not made again.
+            Err(StoreError::DiskFull { .. }) => partial::has_begun(&folder),
+            Err(error) => {
+                let (model, folder) = (&entry.name, folder.display());
+                tracing::warn!(%error, model, %folder, "cannot be opened, so it is not pruned; `exo models remove` deletes it");
+                false
+            }
+        }
+    }
+
+    /// Deletes what was fetched in chunks and never finished, but for what `is_in_use` or kept. Only of what
+    /// would go else it is asked whether it is in use. Returns how many models had some, and the bytes freed.
+    /// A model that somebody asked for by a reference stays known.
     pub fn prune(&self, is_in_use: &dyn Fn(ModelId) -> bool) -> Result<(usize, u64), StoreError> {
         let (mut models, mut freed) = (0, 0);
         let entries = self.entries()?;
-        for entry in entries.iter().filter(|entry| entry.fetched && !entry.kept && !is_in_use(entry.id)) {
-            // What cannot be opened, for example because the disk is full, is not finished either.
-            let is_unfinished = self.partial(entry.id).ok().flatten().is_none_or(|p| p.is_unfinished());
-            if !is_unfinished || partial::disk_bytes(&self.layout.fetched_model(entry.id)) == 0 {
+        for entry in entries.iter().filter(|entry| entry.fetched && !entry.kept) {
+            let is_here = || partial::disk_bytes(&self.layout.fetched_model(entry.id)) > 0;
+            if !self.is_unfinished(entry) || !is_here() || is_in_use(entry.id) {
                 continue;
             }
             models += 1;
@@ -281,7 +331,10 @@ impl Store {
         let folder = self.layout.fetched_model(id);
         let other_commits = if folder.exists() { Vec::new() } else { self.other_commits(manifest)? };
         let mut partials = lock(&self.partials);
-        if let Some(known) = partials.get(&id) {
+        if partials.removing.contains(&id) {
+            return Err(StoreError::Removed { id });
+        }
+        if let Some(known) = partials.open.get(&id) {
             return Ok(known.clone());
         }
         write_atomic(&self.layout.manifest(id), &manifest.to_bytes())?;
@@ -295,7 +348,7 @@ impl Store {
                 commits::name_new(&self.layout, entries, id);
             }
         })?;
-        partials.insert(id, partial.clone());
+        partials.open.insert(id, partial.clone());
         Ok(partial)
     }
 
@@ -311,21 +364,22 @@ impl Store {
         Ok(partials?.into_iter().flatten().filter(|partial| partial.checked() != Some(false)).collect())
     }
 
-    /// The partial copy of a model, if there is one.
+    /// The partial copy of a model, if there is one; none while it is being deleted.
     pub fn partial(&self, id: ModelId) -> Result<Option<Arc<PartialModel>>, StoreError> {
-        if let Some(known) = lock(&self.partials).get(&id) {
+        // The list is read under the lock: a model that it still has is not gone in between.
+        let mut partials = lock(&self.partials);
+        if partials.removing.contains(&id) {
+            return Ok(None);
+        }
+        if let Some(known) = partials.open.get(&id) {
             return Ok(Some(known.clone()));
         }
         if !self.entries()?.iter().any(|e| e.id == id && e.fetched) {
             return Ok(None);
         }
         let manifest = self.manifest(id)?;
-        let mut partials = lock(&self.partials);
-        if let Some(known) = partials.get(&id) {
-            return Ok(Some(known.clone())); // somebody was faster
-        }
         let partial = Arc::new(PartialModel::open(&self.layout.fetched_model(id), id, manifest)?);
-        partials.insert(id, partial.clone());
+        partials.open.insert(id, partial.clone());
         Ok(Some(partial))
     }
 
@@ -498,3 +552,6 @@ impl Store {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

@@ -799,6 +799,8 @@ export type FasterPlanView = {
   fetch_bytes: number;
   /** How long that would take at least, in milliseconds. */
   fetch_ms: number;
+  /** Whether a link that it goes over is not measured yet: then that time is a guess. */
+  is_fetch_estimated?: boolean;
   /** What the objective counts for it, in milliseconds. */
   objective_ms: number;
 };

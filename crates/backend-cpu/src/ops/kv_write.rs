@@ -48,7 +48,9 @@ pub(super) fn kv_write(
         }
     };
     if paging.tokens() * heads * d < PARALLEL_ELEMENTS_MIN {
-        (0..heads).for_each(|head| read_ahead(layout, paging, head, start.get()));
+        if paging.tokens() > 0 {
+            (0..heads).for_each(|head| read_ahead(layout, paging, head, start.get()));
+        }
         (0..heads).for_each(head);
     } else {
         turn.run(heads, &head);

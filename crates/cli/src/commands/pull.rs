@@ -3,6 +3,8 @@
 //! A node that runs fetches, and goes on if the command is killed; without one the command fetches by itself.
 //! What is fetched lies in the data folder, below `hub`.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,8 +12,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use exo_api::{ClusterView, HubToken, NodeStatus, PrunedView, PullRequest, VariantView};
 use exo_hub::{Cancel, Fetched, Kept, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
-use exo_node::{HeadReader, found_repo_view, repo_view};
-use exo_store::{CachedModel, DiskBudget, Store};
+use exo_node::{DataDir, HeadReader, found_repo_view, repo_view};
+use exo_store::{CachedModel, DiskBudget, ModelRecord, Store};
 use serde_json::json;
 
 use super::interrupt::{INTERRUPTED, or_interrupt};
@@ -22,6 +24,8 @@ use crate::config::Config;
 use crate::ui;
 
 const MIB: f64 = 1_048_576.0;
+/// Parts of what was in use so many seconds ago may be of what is placed: a node notes it every ten minutes.
+const RECENT_S: u64 = 24 * 60 * 60;
 pub const ENDED: &str = "ended; what came stays, and the same command goes on from there";
 
 /// Fetches a model and makes it known.
@@ -427,24 +431,86 @@ pub async fn prune(config: &Config) -> anyhow::Result<()> {
         Some(client) => client.post("/exo/v1/hub/prune", &json!({})).await?,
         None => {
             let (data_dir, root) = (config.data_dir(), options(config).root);
-            let work = tokio::task::spawn_blocking(move || -> anyhow::Result<(usize, u64)> {
-                let (store, _) = Store::open(&data_dir).context("cannot open the list of models")?;
-                let known = store.places()?;
-                let waiting = exo_node::waiting_downloads(&data_dir);
-                if !waiting.is_empty() {
-                    ui::note(&format!(
-                        "{} downloads wait for the node and stay; `exo pulls cancel` takes one from its list",
-                        waiting.len()
-                    ));
-                }
-                let (files, bytes) = exo_hub::forget_partial(&root, &Kept { waiting, known })?;
-                let (models, of_parts) = store.prune(&|_| false)?;
-                Ok((files + models, bytes + of_parts))
-            });
+            let work = tokio::task::spawn_blocking(move || prune_without_node(&data_dir, &root));
             let (files, bytes) = work.await.context("deleting broke off")??;
             PrunedView { files: files as u64, bytes }
         }
     };
     ui::line(format!("deleted {files} partial downloads, {}", ui::bytes(bytes)));
     Ok(())
+}
+
+/// Deletes what no node of this data folder would go on with; how much, and its bytes. What is placed is not
+/// known here: parts of a model that was in use a short while ago stay.
+fn prune_without_node(data_dir: &Path, root: &Path) -> anyhow::Result<(usize, u64)> {
+    // A node that starts, or is too busy to answer, is not without.
+    let _held = DataDir::open(data_dir)?;
+    let (store, _) = Store::open(data_dir).context("cannot open the list of models")?;
+    let known = store.places()?;
+    let waiting = exo_node::waiting_downloads(data_dir);
+    if !waiting.is_empty() {
+        ui::note(&format!(
+            "{} downloads are in the list of the node and stay; `exo pulls cancel` takes one from it once the node runs",
+            waiting.len()
+        ));
+    }
+    let (files, bytes) = exo_hub::forget_partial(root, &Kept { waiting, known })?;
+    let now_unix_s = exo_stdx::unix_s();
+    let is_recent = |record: &ModelRecord| now_unix_s.saturating_sub(record.used_unix_s) < RECENT_S;
+    let recent = store.list()?.into_iter().filter(is_recent).map(|record| (record.id, record.name));
+    let (recent, stays) = (recent.collect::<BTreeMap<_, _>>(), RefCell::new(Vec::new()));
+    let (models, of_parts) = store.prune(&|id| {
+        let name = recent.get(&id);
+        stays.borrow_mut().extend(name.cloned());
+        name.is_some()
+    })?;
+    for name in stays.into_inner() {
+        ui::note(&format!(
+            "parts of {name} stay: it was in use in the last day, and only a node that runs knows whether it is placed; \
+             `exo models remove {}` deletes them",
+            exo_types::shell_word(&name)
+        ));
+    }
+    Ok((files + models, bytes + of_parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_store::ChunkRef;
+
+    use super::*;
+
+    #[test]
+    fn without_a_nodes_answer_nothing_goes_that_a_node_may_use() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, data) = (folder.path().join("from"), folder.path().join("data"));
+        let (sender, _) = Store::open(&from).unwrap();
+        let id = sender.add_builtin("demo.gguf", exo_node::DEMO_MODEL).unwrap().id;
+        let (store, _) = Store::open(&data).unwrap();
+        let copy = store.prepare(&sender.manifest(id).unwrap()).unwrap();
+        copy.note_finished(false);
+        let parts = (40..60).map(|index| ChunkRef { file: 0, index });
+        for chunk in copy.missing_head().into_iter().chain(parts) {
+            copy.write_chunk(chunk, &sender.read_chunk(id, chunk).unwrap()).unwrap();
+        }
+        copy.flush().unwrap();
+        let prune = || prune_without_node(&data, &data.join("hub")).map(|(models, _)| models);
+        // A node that starts has the folder before it answers.
+        let node = DataDir::open(&data).unwrap();
+        let refused = prune().unwrap_err();
+        assert!(
+            crate::hint::of(&refused).is_some_and(|hint| hint.contains("end the other exo")),
+            "{refused}"
+        );
+        drop(node);
+        // It may be of what is placed.
+        store.used(&[id], exo_stdx::unix_s()).unwrap();
+        assert_eq!(prune().unwrap(), 0);
+        drop((copy, store));
+        let list = std::fs::read_to_string(data.join("models.json")).unwrap();
+        let mut list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        list["models"][0]["used_unix_s"] = (exo_stdx::unix_s() - RECENT_S - 1).into();
+        std::fs::write(data.join("models.json"), list.to_string()).unwrap();
+        assert_eq!(prune().unwrap(), 1);
+    }
 }

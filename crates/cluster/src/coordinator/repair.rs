@@ -17,8 +17,17 @@ use super::reach::Reach;
 use crate::wire::limits::STAGES_MAX;
 use crate::{PlaceObjective, StateInstance};
 
-/// A lost stage goes to a node without one, where nodes were asked for, at so many times the least cost.
-const SPREAD_COST_MAX: u64 = 3;
+/// Where nodes were asked for, a lost stage goes to one without a stage that needs no longer for its weights.
+const SPREAD_FETCH_NS_MAX: u64 = 10_000_000_000;
+
+/// What an answer takes when a device has what is lost.
+#[derive(Clone, Copy)]
+struct Cost {
+    /// Until it is done.
+    counted_ns: u64,
+    /// Of it, until the weights are there.
+    fetch_ns: u64,
+}
 
 /// Stages in order, each with the bytes that its shard needs.
 type Layout = Vec<(Stage, u64)>;
@@ -130,15 +139,13 @@ impl<'a> Repair<'a> {
         let parts: Vec<(usize, LayerRange)> = (0..self.request.devices.len()).filter_map(longest).collect();
         let end = parts.iter().map(|(_, range)| range.end).max()?;
         let best = parts.into_iter().filter(|(_, range)| range.end == end);
-        let best: Vec<(u64, usize, LayerRange)> =
-            best.filter_map(|(device, range)| Some((self.cost(device)?, device, range))).collect();
-        let least = best.iter().map(|(cost, ..)| *cost).min()?;
         // Who wants several nodes gets them, and does not wait for minutes until one has fetched its part.
-        let key = |&(cost, device, _): &(u64, usize, LayerRange)| {
-            let is_dear = cost > least.saturating_mul(SPREAD_COST_MAX);
-            (is_dear, self.spreads && self.has_stage(device), cost, device)
+        let key = |&(cost, device, _): &(Cost, usize, LayerRange)| {
+            let is_late = self.spreads && cost.fetch_ns > SPREAD_FETCH_NS_MAX;
+            (is_late, self.spreads && self.has_stage(device), cost.counted_ns, device)
         };
-        let (_, device, range) = best.into_iter().min_by_key(key)?;
+        let best = best.filter_map(|(device, range)| Some((self.cost(device)?, device, range)));
+        let (_, device, range) = best.min_by_key(key)?;
         let bytes = self.bytes(device, range);
         if !self.room.take(device, bytes) {
             return None;
@@ -185,7 +192,7 @@ impl<'a> Repair<'a> {
     }
 
     /// What a request takes when this device has all that no stage has.
-    fn cost(&self, device: usize) -> Option<u64> {
+    fn cost(&self, device: usize) -> Option<Cost> {
         let node = self.request.devices[device].node;
         let mut stages: Vec<Stage> = Vec::new();
         let mut next = 0;
@@ -201,7 +208,8 @@ impl<'a> Repair<'a> {
         // Answers stand still while a node fetches. One that has the file is there sooner also by what is not
         // measured of a link: another one must be faster by a tenth.
         let until_done_ns = objective_ns.saturating_add(prediction.fetch_ns);
-        Some(until_done_ns.saturating_mul(if has_file { 10 } else { 11 }))
+        let counted_ns = until_done_ns.saturating_mul(if has_file { 10 } else { 11 });
+        Some(Cost { counted_ns, fetch_ns: prediction.fetch_ns })
     }
 
     fn has_stage(&self, device: usize) -> bool {

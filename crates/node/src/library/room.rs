@@ -7,6 +7,7 @@
 //! deletes only what another still says to have: of two that do so at once, both keep it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct Room {
     turn: tokio::sync::Mutex<()>,
     /// The cluster as this node sees it, once it has begun.
     view: OnceLock<watch::Receiver<ClusterView>>,
+    /// Whether a coordinator has said what is placed since this node began.
+    was_told: AtomicBool,
 }
 
 #[derive(Default)]
@@ -94,6 +97,7 @@ impl Room {
             state: Arc::default(),
             turn: tokio::sync::Mutex::default(),
             view: OnceLock::new(),
+            was_told: AtomicBool::new(false),
         }
     }
 
@@ -131,6 +135,11 @@ impl Room {
         }
         let is_busy = lock(&self.state).busy.contains_key(&model);
         is_busy.then_some("is being fetched; end that first, `exo pulls` lists downloads")
+    }
+
+    /// A model is being fetched as long as what is returned is there.
+    pub(super) fn fetches(&self, model: ModelId) -> Busy {
+        Busy::begin(&self.state, Some(model))
     }
 
     /// What this node sees of the cluster from now on.
@@ -178,6 +187,20 @@ impl Room {
         let is_placed =
             self.placed().await.is_none_or(|placed| placed.iter().any(|instance| instance.model() == model));
         is_placed || self.draft.get() == Some(&model) || lock(&self.state).busy.contains_key(&model)
+    }
+
+    /// [`Room::placed`], and `None` too if no coordinator has said it since this node began. After one that
+    /// was lost it is as that one said.
+    pub async fn placed_as_told(&self) -> Option<Vec<exo_cluster::InstanceView>> {
+        if !self.was_told.load(Ordering::Relaxed) {
+            if !self.knows_what_is_placed().await {
+                return None;
+            }
+            // It is told each second, and not with who coordinates.
+            tokio::time::sleep(NOTICE).await;
+            self.was_told.store(true, Ordering::Relaxed);
+        }
+        self.placed().await
     }
 
     /// Models that are placed, anywhere.
@@ -370,7 +393,7 @@ impl Library {
             }
             self.hub().forget_unused(std::time::Instant::now());
             self.remove_replaced().await;
-            let Some(placed) = self.room.placed().await else { continue };
+            let Some(placed) = self.room.placed_as_told().await else { continue };
             let is_here = |instance: &&exo_cluster::InstanceView| {
                 instance.placement.shards().any(|(_, shard)| shard.node == self.room.me)
             };
@@ -429,7 +452,7 @@ impl Drop for Leaving {
 }
 
 /// A model is being fetched as long as this is there.
-struct Busy {
+pub(super) struct Busy {
     state: Arc<Mutex<State>>,
     model: Option<ModelId>,
 }
@@ -474,5 +497,36 @@ pub async fn list_again(node: &EventSender) -> bool {
             );
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_store::DiskLimits;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_placed_is_not_known_before_the_cluster_is_seen_and_each_fetch_keeps_its_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = Room {
+            budget: Arc::new(DiskBudget::new(folder.path(), DiskLimits::default())),
+            node: crate::events::channel().0,
+            me: NodeId([1; 32]),
+            draft: OnceLock::new(),
+            state: Arc::default(),
+            turn: tokio::sync::Mutex::default(),
+            view: OnceLock::new(),
+            was_told: AtomicBool::new(false),
+        };
+        assert!(!room.knows_what_is_placed().await && room.placed_as_told().await.is_none());
+        assert!(!room.was_told.load(Ordering::Relaxed));
+        let model = ModelId([2; 32]);
+        let fetches = [room.fetches(model), room.fetches(model)];
+        for fetch in fetches {
+            assert!(room.why_needed(model).is_some_and(|why| why.contains("is being fetched")));
+            drop(fetch);
+        }
+        assert_eq!(room.why_needed(model), None);
     }
 }

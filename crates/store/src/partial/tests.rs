@@ -3,10 +3,7 @@ use std::sync::Arc;
 use exo_types::{DType, LayerRange, Shard};
 
 use super::*;
-use crate::{HubFile, HubSource};
-
-#[path = "../../../formats/tests/common/mod.rs"]
-mod common;
+use crate::{HubFile, HubSource, common};
 
 /// A whole model on disk with its manifest in small chunks, and a folder for a copy.
 struct Scene {

@@ -260,8 +260,10 @@ impl Bench<'_> {
     ) -> anyhow::Result<(Lane<'_>, Load)> {
         let mut model = self.subject.open()?;
         model.take_tokenizer();
-        let options =
-            EngineOptions { kv_dtype: kv, ..EngineOptions::new(self.plan.context(), self.plan.streams()) };
+        // As long as a node makes them.
+        let chunk_tokens_max = exo_planner::CHUNK_TOKENS;
+        let usual = EngineOptions::new(self.plan.context(), self.plan.streams());
+        let options = EngineOptions { kv_dtype: kv, chunk_tokens_max, ..usual };
         let shard = Shard::whole(model.config.layers);
         let mut progress = |p: exo_engine::LoadProgress| {
             let percent = p.bytes_done * 100 / p.bytes_total.max(1);

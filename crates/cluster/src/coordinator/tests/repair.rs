@@ -91,6 +91,34 @@ fn a_lost_stage_goes_where_it_is_soon_there() {
     assert_eq!(on, other);
 }
 
+/// Who asked for two nodes gets two again, but for one that fetches its part at ten bytes a second.
+#[test]
+fn a_lost_stage_stays_with_the_holder_where_the_only_free_node_would_fetch_for_long() {
+    let placed_on = |bytes_per_s| {
+        let mut bench = Bench::ready(3, 2);
+        let (holder, lost) =
+            (bench.placement().stages[0].leader().node, bench.placement().stages[1].leader().node);
+        let free = (1..=3).find(|n| bench.placement().stage_of(node(*n)).is_none()).unwrap();
+        let mut report_of_free = report(free, PLENTY);
+        report_of_free.links = vec![LinkReport {
+            peer: holder,
+            rtt_us: 200,
+            rtt_count: 9,
+            rtt_age_ms: 0,
+            jitter_us: 0,
+            inbound: Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 }),
+            traffic: None,
+        }];
+        bench.report(free, report_of_free);
+        bench.feed(CoordinatorInput::NodeLost(lost));
+        (layout(&bench)[1].0, holder.0[0], free)
+    };
+    let (on, _, free) = placed_on(1_000_000_000);
+    assert_eq!(on, free);
+    let (on, holder, _) = placed_on(10);
+    assert_eq!(on, holder);
+}
+
 /// Two nodes of one machine: of what is free there, each lost stage takes its own.
 #[test]
 fn lost_layers_fill_the_memory_that_survivors_share_once() {
