@@ -476,10 +476,10 @@ fn a_hub_that_does_not_answer_is_asked_again_in_sight() {
     let node = Node::start(Start { name: "solo", group: "unanswered", flags, env, ..Start::default() });
     let request = serde_json::json!({"reference": "hf.co/org/any"});
     let id = node.post("/exo/v1/pulls", &request).json()["id"].as_str().unwrap().to_owned();
-    wait_for("the second try", LONG, || {
+    wait_for("another try", LONG, || {
         let pull = pull_of(&node, &id).unwrap();
         assert_eq!(pull["state"].as_str().filter(|state| *state == "failed"), None, "{pull}");
-        pull["error"].as_str().is_some_and(|error| error.contains("no answer yet, try 2 of 5")).then_some(())
+        pull["error"].as_str().is_some_and(|error| error.contains("no answer yet, try ")).then_some(())
     });
     let listed = stdout(&node.exo(&["pulls"]));
     assert!(listed.contains("try"), "{listed}");
