@@ -14,7 +14,7 @@ use exo_types::{DeviceId, PlacementId, SupportClass};
 
 use super::*;
 use crate::testing::{PLENTY, node, report, request};
-use crate::wire::{ControlRefusal, DesiredState, HeldModel, StageReport, Trouble};
+use crate::wire::{Bandwidth, ControlRefusal, DesiredState, HeldModel, LinkReport, StageReport, Trouble};
 use crate::{Event, InstanceState, PlaceObjective, StageStatus};
 
 /// Beside a stage that is there: less than the workspace of another one.
@@ -30,6 +30,12 @@ fn placed(number: u32) -> PlacementId {
 }
 
 /// Members 1 to `last`.
+/// A near node, from which so many bytes come in a second.
+fn line_from(peer: NodeId, bytes_per_s: u64) -> LinkReport {
+    let inbound = Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 });
+    LinkReport { peer, rtt_us: 200, rtt_count: 9, rtt_age_ms: 0, jitter_us: 0, inbound, traffic: None }
+}
+
 fn members(last: u8) -> CoordinatorInput {
     CoordinatorInput::Members((1..=last).map(|n| (node(n), format!("n{n}"))).collect())
 }

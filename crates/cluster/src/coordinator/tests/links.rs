@@ -3,7 +3,6 @@
 use exo_planner::LinkFacts;
 
 use super::*;
-use crate::wire::{Bandwidth, LinkReport};
 
 /// What `at` says of its link with `peer`.
 fn says(at: u8, peer: u8, rtt_us: u32, inbound: Option<u64>) -> (NodeId, NodeReport) {

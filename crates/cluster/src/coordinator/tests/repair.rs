@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::coordinator::survey::AVOID_FAILED;
-use crate::wire::{Bandwidth, LinkReport};
 
 /// Stages as `node: layers`, in order.
 fn layout(bench: &Bench) -> Vec<(u8, String)> {
@@ -71,15 +70,7 @@ fn a_lost_stage_goes_where_it_is_soon_there() {
         let mut report_of_fast = report(fast, PLENTY);
         let device = &mut report_of_fast.facts.devices[0];
         (device.read_bytes_per_s, device.flops_per_s) = (Some(4e10), Some(4e11));
-        report_of_fast.links = vec![LinkReport {
-            peer: holder,
-            rtt_us: 200,
-            rtt_count: 9,
-            rtt_age_ms: 0,
-            jitter_us: 0,
-            inbound: Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 }),
-            traffic: None,
-        }];
+        report_of_fast.links = vec![line_from(holder, bytes_per_s)];
         bench.report(fast, report_of_fast);
         bench.report(other, report(other, PLENTY));
         bench.feed(CoordinatorInput::NodeLost(lost));
@@ -100,15 +91,7 @@ fn a_lost_stage_stays_with_the_holder_where_the_only_free_node_would_fetch_for_l
             (bench.placement().stages[0].leader().node, bench.placement().stages[1].leader().node);
         let free = (1..=3).find(|n| bench.placement().stage_of(node(*n)).is_none()).unwrap();
         let mut report_of_free = report(free, PLENTY);
-        report_of_free.links = vec![LinkReport {
-            peer: holder,
-            rtt_us: 200,
-            rtt_count: 9,
-            rtt_age_ms: 0,
-            jitter_us: 0,
-            inbound: Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 }),
-            traffic: None,
-        }];
+        report_of_free.links = vec![line_from(holder, bytes_per_s)];
         bench.report(free, report_of_free);
         bench.feed(CoordinatorInput::NodeLost(lost));
         (layout(&bench)[1].0, holder.0[0], free)

@@ -4,7 +4,7 @@ use exo_types::ModelId;
 
 use super::*;
 use crate::Moving;
-use crate::wire::{Bandwidth, LinkReport, ReplanReport};
+use crate::wire::ReplanReport;
 
 /// A request whose layers take their time.
 fn large() -> InstanceRequest {
@@ -79,15 +79,7 @@ fn who_waits_gets_what_is_there_soon_and_is_told_what_is_faster() {
         let mut other = report(2, PLENTY);
         let device = &mut other.facts.devices[0];
         (device.read_bytes_per_s, device.flops_per_s) = (Some(4e10), Some(4e11));
-        other.links = vec![LinkReport {
-            peer: node(1),
-            rtt_us: 200,
-            rtt_count: 9,
-            rtt_age_ms: 0,
-            jitter_us: 0,
-            inbound: Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 }),
-            traffic: None,
-        }];
+        other.links = vec![line_from(node(1), bytes_per_s)];
         bench.report(2, other);
     };
     with_line(&mut bench, 1_000_000);
