@@ -11,6 +11,7 @@ use exo_backend::{
 use exo_device::{CoreList, ProbeOptions};
 use exo_types::{ComputeShare, DType, DeviceFacts, TensorView};
 
+use crate::evict::evict;
 use crate::inner::DeviceInner;
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
@@ -21,7 +22,7 @@ use crate::place::Place;
 use crate::pool::Pool;
 use crate::program::CpuProgram;
 use crate::repack::Repacker;
-use crate::storage::{BufferData, CpuBuffer, CpuWeight, Owner, Shared};
+use crate::storage::{self, BufferData, CpuBuffer, CpuWeight, Owner, Shared};
 use crate::stream::CpuStream;
 use crate::{Isa, isa::Level};
 
@@ -344,6 +345,13 @@ impl Device for CpuDevice {
                 _ticket: ticket,
             }),
         })
+    }
+
+    fn evict(&self, weight: &Weight) -> bool {
+        let place = &storage::weight(weight, self.inner.owner).place;
+        let file = place.file();
+        let stored = file.as_ref().map(|tensor| tensor.bytes());
+        place.memory().into_iter().chain(stored).all(evict)
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {

@@ -18,6 +18,7 @@
 
 mod activation_block;
 mod device;
+mod evict;
 mod freed_memory;
 mod inner;
 mod isa;

@@ -76,6 +76,12 @@ pub trait Device: Send + Sync {
     /// Takes a tensor in, in whatever layout the device likes.
     fn weight(&self, tensor: &TensorView) -> Result<Weight, WeightError>;
 
+    /// Has the caches give up what they hold of the weight, so that the next step reads it from memory.
+    /// `false` where the device has no means to.
+    fn evict(&self, _weight: &Weight) -> bool {
+        false
+    }
+
     /// A key-value cache; pages hold anything until written.
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError>;
 

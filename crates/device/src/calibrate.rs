@@ -1,7 +1,8 @@
 //! How fast a device computes, measured through the contract: any backend, no special case.
 //!
 //! A decode step reads each weight once, so a model that is larger than the last cache comes from memory in
-//! every step. What decode is measured with is therefore larger than that cache, too.
+//! every step. What decode is measured with is therefore put out of the caches in front of each pass, or is
+//! larger than the last of them where the device cannot do that.
 
 mod layer;
 
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use exo_backend::{
     AllocError, Alone, CancelToken, Device, Element, Op, Program, Recording, Rows, RunError, RunShape,
-    Stream, WeightError,
+    Stream, Weight, WeightError,
 };
 use exo_types::{DType, DeviceKind, LayerRates, TensorView};
 
@@ -26,7 +27,7 @@ const MATRIX_BYTES: u64 = 32 << 20;
 /// Of all these together, in times of the last cache. A cache that replaces lines at random still holds a
 /// fifth of what is read in a circle of twice its size.
 const CACHE_FACTOR: u64 = 2;
-/// Of all together at least, whatever the cache: shorter passes are mostly waking threads.
+/// Of all together at least, and where the caches give them up: shorter passes are mostly waking threads.
 const WEIGHT_BYTES_MIN: u64 = 2 * MATRIX_BYTES;
 /// Of all together at most: twice what the last caches of servers hold.
 const WEIGHT_BYTES_MAX: u64 = 1 << 30;
@@ -94,7 +95,7 @@ fn without_layer<T>(error: &CalibrationError) -> Option<T> {
     None
 }
 
-/// Measures `device` with matrices of this type: one row against twice what the last cache holds, then a
+/// Measures `device` with matrices of this type: one row against weights that no cache holds, then a
 /// chunk of rows against a matrix that is read often. Takes about a second on a device that is not much
 /// slower than a laptop, and never more than four runs past that.
 pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, CalibrationError> {
@@ -106,33 +107,52 @@ fn measure(
     dtype: DType,
     mut layer: Option<LayerBench>,
 ) -> Result<Calibration, CalibrationError> {
-    let cache_bytes = match device.facts().kind {
-        DeviceKind::Cpu | DeviceKind::IntegratedGpu => last_cache_bytes(Path::new("/")),
-        DeviceKind::DiscreteGpu => None,
-    };
-    let cache_bytes = cache_bytes.unwrap_or(CACHE_BYTES_USUAL);
+    let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS, 1)?;
     let memory = device.memory();
+    let (cache_bytes, wanted_bytes) = match prefill.evict(device) {
+        true => (0, WEIGHT_BYTES_MIN.min(memory.free_bytes / MEMORY_PART)),
+        false => {
+            let cache_bytes = cache_bytes(device);
+            (cache_bytes, weight_bytes(cache_bytes, memory.free_bytes))
+        }
+    };
     let rows = (MATRIX_BYTES / row_bytes(dtype)) as usize;
-    let decode = Bench::new(device, dtype, rows, 1, weight_bytes(cache_bytes, memory.free_bytes))?;
+    let decode = Bench::new(device, dtype, rows, 1, wanted_bytes)?;
     let step = decode.run(device, DECODE_WINDOW, || {
-        if let Some(Err(error)) = layer.as_mut().map(LayerBench::cold) {
+        if let Some(Err(error)) = layer.as_mut().map(|layer| layer.cold(device)) {
             layer = without_layer(&error);
         }
+        decode.evict(device);
         Ok(())
     })?;
-    let read_bytes_per_s = decode.weight_bytes as f64 / step.mean_s;
+    let nothing_s = layer.as_ref().map_or(0.0, LayerBench::nothing_s);
+    let read_bytes_per_s = rate(decode.weight_bytes as f64, step.mean_s, nothing_s);
     let is_of_cache = decode.weight_bytes <= cache_bytes && cache_bytes < memory.total_bytes;
     drop(decode);
-    let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS, 1)?;
     let chunk = prefill.run(device, PREFILL_WINDOW, || Ok(()))?;
-    let flops_per_s = (2 * COLS * ROWS_SMALL * TOKENS) as f64 / chunk.mean_s;
+    let flops_per_s = rate((2 * COLS * ROWS_SMALL * TOKENS) as f64, chunk.mean_s, nothing_s);
     let layer = layer.map(|layer| layer.rates(step, &prefill, chunk));
     let layer = layer.and_then(|rates| rates.map_or_else(|error| without_layer(&error), Some));
     let layer = layer.filter(LayerRates::is_plausible);
     Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
 }
 
-/// Of the weights that decode is measured with.
+/// What every run costs is a step's, not that of what it reads: on a card a tenth of a pass. A pass that
+/// takes little more than nothing is not believed.
+fn rate(count: f64, pass_s: f64, nothing_s: f64) -> f64 {
+    count / (pass_s - nothing_s).max(pass_s / 2.0)
+}
+
+/// What the last caches hold that the device's weights pass.
+fn cache_bytes(device: &dyn Device) -> u64 {
+    let told = match device.facts().kind {
+        DeviceKind::Cpu | DeviceKind::IntegratedGpu => last_cache_bytes(Path::new("/")),
+        DeviceKind::DiscreteGpu => None,
+    };
+    told.unwrap_or(CACHE_BYTES_USUAL)
+}
+
+/// Of the weights that decode is measured with where caches keep them.
 fn weight_bytes(cache_bytes: u64, memory_free_bytes: u64) -> u64 {
     let beyond = cache_bytes.saturating_mul(CACHE_FACTOR).clamp(WEIGHT_BYTES_MIN, WEIGHT_BYTES_MAX);
     beyond.min(memory_free_bytes / MEMORY_PART)
@@ -141,6 +161,7 @@ fn weight_bytes(cache_bytes: u64, memory_free_bytes: u64) -> u64 {
 /// Matrix products, ready to run.
 struct Bench {
     program: Box<dyn Program>,
+    weights: Vec<Weight>,
     tokens: usize,
     weight_bytes: u64,
 }
@@ -161,7 +182,7 @@ impl Bench {
         stream.upload_f32(&x, 0, &ramp)?;
         stream.synchronize(DEADLINE)?;
         let (mut bytes, start) = (Arc::new(matrix(row_bytes(dtype) as usize * rows)), Instant::now());
-        let (mut ops, mut weight_bytes) = (Vec::new(), 0);
+        let (mut ops, mut weights, mut weight_bytes) = (Vec::new(), Vec::new(), 0);
         let is_short_of_memory = || device.residence().mapped_because.is_some();
         let may_go_on = |bytes| bytes < all_bytes && start.elapsed() < MAKING_MAX && !is_short_of_memory();
         while ops.is_empty() || may_go_on(weight_bytes) {
@@ -178,24 +199,30 @@ impl Bench {
                 bytes = Arc::new(bytes.to_vec());
             }
             weight_bytes += bytes.len() as u64;
+            weights.push(weight.clone());
             let (x, out) = (x.clone(), out.clone());
             ops.push(Op::MatMul { weight, bias: None, x, out, rows: Rows::Tokens });
         }
-        Ok(Self { program: device.compile(Recording { ops })?, tokens, weight_bytes })
+        Ok(Self { program: device.compile(Recording { ops })?, weights, tokens, weight_bytes })
     }
 
-    /// Runs over a window, with something that does not count behind each.
+    /// Runs over a window, with something that does not count before each.
     fn run(
         &self,
         device: &dyn Device,
         window: Duration,
-        between: impl FnMut() -> Result<(), CalibrationError>,
+        before: impl FnMut() -> Result<(), CalibrationError>,
     ) -> Result<Passes, CalibrationError> {
         let mut stream = device.stream()?;
         let mut once = || Ok::<_, CalibrationError>(self.once(&mut *stream)?);
         // The first runs meet cold pages, sleeping threads and low clocks.
-        passes(WARM_UP, &mut once, || Ok(()))?;
-        passes(window, once, between)
+        passes(WARM_UP, || Ok(()), &mut once)?;
+        passes(window, before, once)
+    }
+
+    /// Whether the device has put the matrices out of its caches.
+    fn evict(&self, device: &dyn Device) -> bool {
+        self.weights.iter().all(|weight| device.evict(weight))
     }
 
     fn once(&self, stream: &mut dyn Stream) -> Result<(), RunError> {
@@ -241,6 +268,13 @@ mod tests {
         assert_eq!(mib(480, 16 << 10), 960, "a server");
         assert_eq!(mib(1152, 512 << 10), 1024, "what takes too long is said");
         assert_eq!(mib(480, 300), 75, "so is what does not fit");
+    }
+
+    #[test]
+    fn what_every_run_costs_is_in_no_rate() {
+        assert!((rate(240e6, 112e-6, 12e-6) / 2.4e12 - 1.0).abs() < 1e-9, "a card");
+        assert!((rate(64e6, 4e-3, 0.0) / 16e9 - 1.0).abs() < 1e-9, "where it is not known");
+        assert!((rate(1e6, 1e-6, 5e-6) / 2e12 - 1.0).abs() < 1e-9, "what noise has turned around");
     }
 
     #[test]

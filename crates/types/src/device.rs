@@ -133,7 +133,7 @@ pub struct LayerRates {
     /// Activations of a prefill chunk that norms, rotations, the KV write, the activation function and sums
     /// pass, per second. A row has one for each weight of the layer, divided by the hidden width.
     pub activations_per_s: f64,
-    /// Seconds that all these take in a layer for one row.
+    /// Seconds that all these take in a layer for one row, with what starting its products takes.
     pub layer_s: f64,
 }
 

@@ -1,4 +1,5 @@
-//! What a layer takes beside its products with weights, and what a prefill chunk waits for these.
+//! What a layer takes beside reading its weights and multiplying with them, and what a prefill chunk waits
+//! for these.
 //!
 //! The pieces are short, and a quota or another program stops a device for longer than they take. So each is
 //! run several times beside a product whose sustained rate is known from a longer window, medians are taken,
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use exo_backend::{
     Alone, AttentionBatch, Buffer, CancelToken, Device, Element, KvShape, Op, Program, Recording, RopeStyle,
-    Rows, RunShape, Stream,
+    Rows, RunShape, Stream, Weight,
 };
 use exo_types::{DType, KvDType, LayerRates, TensorView};
 
@@ -32,6 +33,10 @@ const PAGE_TOKENS: usize = 32;
 const CONTEXT: usize = 512;
 /// Layers of the program that a chunk passes; that for one row has a layer of its own.
 const LAYERS: usize = 3;
+/// Outputs of the products of one row that have a whole row of inputs, and inputs of those that have one of
+/// outputs: their weights are read in no time, and what starting a product takes is left.
+const PRODUCT_ROWS: usize = 16;
+const PRODUCT_COLS: usize = 32;
 /// Matrices that a chunk meets as a step does: not in a cache.
 const COLD_MATRICES: u64 = 2;
 /// Of the pieces of a chunk; fewer where they take longer than [`PIECES_MAX`]: a start waits for them.
@@ -43,7 +48,7 @@ const COLD_ROUNDS: usize = 5;
 /// is a program that plays a card, and would need half a minute for the rest.
 const ONE_MAX: Duration = Duration::from_millis(5);
 
-/// Layers without their products, and matrices for a chunk.
+/// A layer of one row, layers of a chunk without their products, and matrices for a chunk.
 pub(super) struct LayerBench {
     stream: Box<dyn Stream>,
     positions: Buffer,
@@ -60,14 +65,7 @@ impl LayerBench {
     pub(super) fn new(device: &dyn Device) -> Result<Option<Self>, CalibrationError> {
         let mut stream = device.stream()?;
         let operands = Operands::new(device, &mut *stream)?;
-        let layers = |range: std::ops::Range<usize>| -> Result<Box<dyn Program>, CalibrationError> {
-            let mut ops = Vec::new();
-            for layer in range {
-                ops.extend(operands.layer(device, layer)?);
-            }
-            Ok(device.compile(Recording { ops })?)
-        };
-        let one = layers(0..1)?;
+        let one = device.compile(Recording { ops: operands.layer_with_products(device, 0)? })?;
         let rows = RunShape { tokens: 1, selected: 0 };
         // The first run may compile kernels, and another program may stop any one of the others.
         seconds(&mut *stream, &*one, rows)?;
@@ -78,7 +76,11 @@ impl LayerBench {
         if is_too_slow {
             return Ok(None);
         }
-        let all = layers(1..1 + LAYERS)?;
+        let mut ops = Vec::new();
+        for layer in 1..1 + LAYERS {
+            ops.extend(operands.layer(device, layer)?.into_iter().flatten());
+        }
+        let all = device.compile(Recording { ops })?;
         let nothing = device.compile(Recording { ops: vec![Op::LayerBoundary { layer: 0 }] })?;
         let matrix_bytes = super::row_bytes(DType::Q8_0) * ROWS_SMALL as u64;
         let cold = Bench::new(device, DType::Q8_0, ROWS_SMALL, TOKENS, COLD_MATRICES * matrix_bytes)?;
@@ -88,19 +90,25 @@ impl LayerBench {
 
     /// Runs what a step meets cold; to be called after all weights of a step have been read. A layer's ops
     /// find neither their code nor what they read in the nearest caches, as behind each of its products.
-    pub(super) fn cold(&mut self) -> Result<(), CalibrationError> {
+    pub(super) fn cold(&mut self, device: &dyn Device) -> Result<(), CalibrationError> {
         if self.cold_s[0].len() >= COLD_ROUNDS {
             return Ok(());
         }
         self.at(0, 1)?;
         let row = RunShape { tokens: 1, selected: 0 };
         let one_s = seconds(&mut *self.stream, &*self.one, row)?;
+        self.cold.evict(device);
         let start = Instant::now();
         self.cold.once(&mut *self.stream)?;
         let chunk_s = start.elapsed().as_secs_f64();
         let nothing_s = seconds(&mut *self.stream, &*self.nothing, row)?;
         self.cold_s.iter_mut().zip([one_s, nothing_s, chunk_s]).for_each(|(all, one)| all.push(one));
         Ok(())
+    }
+
+    /// What every run costs.
+    pub(super) fn nothing_s(&self) -> f64 {
+        median(self.cold_s[1].clone())
     }
 
     /// The rates, beside a step's weights that were read at their sustained rate and a chunk's product with a
@@ -261,12 +269,36 @@ impl Operands {
         Ok(operands)
     }
 
-    /// A decoder's layer as `exo-models` records it, without products.
-    fn layer(&self, device: &dyn Device, layer: usize) -> Result<Vec<Op>, CalibrationError> {
+    /// A decoder's layer as `exo-models` records it, with products of few weights.
+    fn layer_with_products(&self, device: &dyn Device, layer: usize) -> Result<Vec<Op>, CalibrationError> {
+        let Self { normed, q, k, v, gathered, delta, gate, up, .. } = self;
+        let (few_rows, few_cols) =
+            (weight(device, PRODUCT_ROWS, HIDDEN)?, weight(device, HIDDEN, PRODUCT_COLS)?);
+        let product = |weight: &Weight, x: &Buffer, out: &Buffer| Op::MatMul {
+            weight: weight.clone(),
+            bias: None,
+            x: x.clone(),
+            out: out.clone(),
+            rows: Rows::Tokens,
+        };
+        let [norm, attention, middle, end] = self.layer(device, layer)?;
+        let qkv = [q, k, v].map(|out| product(&few_rows, normed, out));
+        let gate_and_up = [gate, up].map(|out| product(&few_rows, normed, out));
+        let o = product(&few_cols, gathered, delta);
+        let (swiglu, add) = end.split_at(1);
+        let (before, behind) = (norm.into_iter().chain(qkv).chain(attention), middle.into_iter());
+        let feed_forward = gate_and_up.into_iter().chain(swiglu.to_vec());
+        let down = [product(&few_cols, gate, delta)].into_iter().chain(add.to_vec());
+        Ok(before.chain([o]).chain(behind).chain(feed_forward).chain(down).collect())
+    }
+
+    /// A decoder's layer without products: its ops in front of the first ones, up to o's, up to the
+    /// feed-forward's, and the rest.
+    fn layer(&self, device: &dyn Device, layer: usize) -> Result<[Vec<Op>; 4], CalibrationError> {
         let Self { hidden, normed, q, k, v, gathered, delta, gate, up, kv, batch } = self;
         let (wide, narrow) = (vector(device, HIDDEN)?, vector(device, HEAD_DIM)?);
         let frequencies = vector(device, HEAD_DIM / 2)?;
-        let norm = |x: &Buffer, weight: &exo_backend::Weight, out: &Buffer, groups: usize| Op::RmsNorm {
+        let norm = |x: &Buffer, weight: &Weight, out: &Buffer, groups: usize| Op::RmsNorm {
             x: x.clone(),
             weight: weight.clone(),
             out: out.clone(),
@@ -294,29 +326,38 @@ impl Operands {
             scale: 0.1,
             window: None,
         };
-        Ok(vec![
-            norm(hidden, &wide, normed, 1),
-            norm(q, &narrow, q, HEADS),
-            norm(k, &narrow, k, KV_HEADS),
-            rope(q, HEADS),
-            rope(k, KV_HEADS),
-            Op::KvWrite { kv, layer, k: k.clone(), v: v.clone(), batch },
-            attention,
-            add(),
-            norm(hidden, &wide, normed, 1),
-            Op::SwiGlu { gate: gate.clone(), up: up.clone(), out: gate.clone(), width: FFN },
-            add(),
+        Ok([
+            vec![norm(hidden, &wide, normed, 1)],
+            vec![
+                norm(q, &narrow, q, HEADS),
+                norm(k, &narrow, k, KV_HEADS),
+                rope(q, HEADS),
+                rope(k, KV_HEADS),
+                Op::KvWrite { kv, layer, k: k.clone(), v: v.clone(), batch },
+                attention,
+            ],
+            vec![add(), norm(hidden, &wide, normed, 1)],
+            vec![Op::SwiGlu { gate: gate.clone(), up: up.clone(), out: gate.clone(), width: FFN }, add()],
         ])
     }
 }
 
-fn vector(device: &dyn Device, len: usize) -> Result<exo_backend::Weight, CalibrationError> {
-    let bytes = matrix(len * 4);
+fn vector(device: &dyn Device, len: usize) -> Result<Weight, CalibrationError> {
+    tensor(device, DType::F32, 1, len)
+}
+
+fn weight(device: &dyn Device, rows: usize, cols: usize) -> Result<Weight, CalibrationError> {
+    tensor(device, DType::Q8_0, rows, cols)
+}
+
+fn tensor(device: &dyn Device, dtype: DType, rows: usize, cols: usize) -> Result<Weight, CalibrationError> {
+    let row_bytes = cols as u64 / dtype.block_elements() * dtype.block_bytes();
+    let bytes = matrix(rows * row_bytes as usize);
     Ok(device.weight(&TensorView {
         name: "calibration".to_owned(),
-        dtype: DType::F32,
-        rows: 1,
-        cols: len as u64,
+        dtype,
+        rows: rows as u64,
+        cols: cols as u64,
         range: 0..bytes.len(),
         source: Arc::new(bytes),
     })?)
