@@ -1,17 +1,18 @@
 //! The model of cost: what a plan takes, in whole nanoseconds.
 //!
 //! Rates become whole numbers first and times are rounded down a layer at a time, so every machine computes
-//! the same. Below, `W` are the bytes of a layer's weights (as files store them where their type has a rate
-//! of its own, else as the device holds them), `r` the rate at which it reads their type, `F` the operations
-//! of a row, `f` their rate (with weights of several types the times of each are added, operations shared as
-//! elements are), `K` the bytes of keys and values a token has in the layer, `k` the rate at which attention
-//! reads them, `w` the rate at which a prefill waits for weights beside computing with them, `a` the rate at
-//! which attention computes with those of a prompt, `C` the width of a hidden state, `A` that of
-//! attention, `U` the activations of a row (`F/2C`, as many outputs of `C` inputs), `u` the rate at which
-//! norms, rotations, the KV write, the activation function and sums pass them, `t_layer` what these take
-//! for one row, `P` the tokens of the prompt, `m` its chunks (as large as the scheduler makes them at
-//! most, the smaller the more stages there are, [`chunk_tokens`]; on slow devices it makes smaller ones,
-//! which overlap more and read weights more often), `D` the depth (tokens already there).
+//! the same. Below, `W` are the bytes of a layer's weights (in `W/r` as files store them where their type
+//! has a rate of its own, else as the device holds them), `r` the rate at which it reads their type, `F`
+//! the operations of a row, `f` their rate (with weights of several types the times of each are added,
+//! operations shared as elements are), `K` the bytes of keys and values a token has in the layer, `k` the
+//! rate at which attention reads them, `w` the rate at which a prefill waits for weights beside computing
+//! with them, `a` the rate at which attention computes with those of a prompt, `C` the width of a hidden
+//! state, `A` that of attention, `U` the activations of a row (`F/2C`, as many outputs of `C` inputs),
+//! `u` the rate at which norms, rotations, the KV write, the activation function and sums pass them,
+//! `t_layer` what these and starting the products take for one row, `P` the tokens of the prompt, `m` its
+//! chunks (as large as the scheduler makes them at most, the smaller the more stages there are,
+//! [`chunk_tokens`]; on slow devices it makes smaller ones, which overlap more and read weights more
+//! often), `D` the depth (tokens already there).
 //!
 //! | what | formula | source |
 //! |---|---|---|
@@ -119,6 +120,16 @@ struct DeviceCost {
     activations: u64,
     layer_ns: u64,
     step_ns: u64,
+    fetching: Option<Fetching>,
+}
+
+/// How fast a node fetches the model's file, and what it has not of it. Which layers a part is of is not
+/// known: each is there as much as all are.
+#[derive(Clone, Copy)]
+struct Fetching {
+    rate: u64,
+    missing: u64,
+    whole: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -162,10 +173,14 @@ impl<'a> Costs<'a> {
                 activations: rate(rates.activations_per_s),
                 layer_ns: case.time(rates.layer_s),
                 step_ns: case.time(rates.step_s),
+                fetching: None,
             }
         });
-        let devices = devices.collect();
-        Self { request, prompt, answer, devices, links }
+        let mut costs = Self { request, prompt, answer, devices: devices.collect(), links };
+        for (at, device) in request.devices.iter().enumerate() {
+            costs.devices[at].fetching = costs.fetching(device.node);
+        }
+        costs
     }
 
     /// Tokens of the answer that are counted.
@@ -352,20 +367,20 @@ impl<'a> Costs<'a> {
 
     /// What fetching so many bytes of the file adds to a request.
     fn fetch_ns(&self, device: usize, bytes: u64) -> u64 {
-        let PlanRequest { holders, parts, shape, devices, fetch_answers, .. } = self.request;
-        let node = devices[device].node;
-        let Some(answers) = fetch_answers.filter(|_| !holders.is_empty() && !holders.contains(&node)) else {
-            return 0;
-        };
-        let Some((rate, _)) = self.fetch_rate(node) else { return 0 };
-        let whole = shape.shard_weight_bytes(&Shard::pipeline(
-            LayerRange::new(0, shape.layer_count()),
-            shape.layer_count(),
-        ));
+        let Some(Fetching { rate, missing, whole }) = self.devices[device].fetching else { return 0 };
+        let missing = u128::from(bytes) * u128::from(missing) / u128::from(whole.max(1));
+        per_s(missing, 1, rate) / u64::from(self.request.fetch_answers.unwrap_or(1).max(1))
+    }
+
+    /// What the search counts of a fetch to a node; `None` where it counts nothing.
+    fn fetching(&self, node: NodeId) -> Option<Fetching> {
+        let PlanRequest { holders, parts, shape, fetch_answers, .. } = self.request;
+        fetch_answers.filter(|_| !holders.contains(&node))?;
+        let (rate, _) = self.fetch_rate(node)?;
+        let all = Shard::pipeline(LayerRange::new(0, shape.layer_count()), shape.layer_count());
+        let whole = shape.shard_weight_bytes(&all);
         let here = parts.iter().find(|(with, _)| *with == node).map_or(0, |(_, bytes)| *bytes);
-        // Which layers a part is of is not known: each is there as much as all are.
-        let missing = u128::from(bytes) * u128::from(whole.saturating_sub(here)) / u128::from(whole.max(1));
-        per_s(missing, 1, rate) / u64::from(answers.max(1))
+        Some(Fetching { rate, missing: whole.saturating_sub(here), whole })
     }
 }
 
@@ -436,29 +451,33 @@ impl Links {
         let mut nodes: Vec<NodeId> = of_devices.chain(request.holders.iter().copied()).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let mut measured: Vec<Option<(u64, u64)>> = vec![None; nodes.len() * nodes.len()];
-        let mut is_rate_measured = vec![false; measured.len()];
+        let mut measured = vec![(None, None); nodes.len() * nodes.len()];
         let known = |figure: Option<Figure>| figure.and_then(Figure::plausible);
         for link in &request.links {
             let (Ok(from), Ok(to)) = (nodes.binary_search(&link.from), nodes.binary_search(&link.to)) else {
                 continue;
             };
-            let rtt = case.time(known(link.rtt_s).unwrap_or(RTT_ESTIMATED));
-            let rate = case.rate(known(link.bytes_per_s).unwrap_or(LINK_RATE_ESTIMATED));
-            measured[from * nodes.len() + to] = Some((rtt, rate));
-            is_rate_measured[from * nodes.len() + to] = known(link.bytes_per_s).is_some();
+            let rtt = known(link.rtt_s).map(|rtt| case.time(rtt));
+            measured[from * nodes.len() + to] = (rtt, known(link.bytes_per_s).map(|rate| case.rate(rate)));
         }
+        let one = |from: usize, to: usize| {
+            let ((rtt, rate), (back_rtt, back_rate)) =
+                (measured[from * nodes.len() + to], measured[to * nodes.len() + from]);
+            (rtt.or(back_rtt), rate.or(back_rate))
+        };
+        let pairs = || (0..nodes.len()).flat_map(|from| (0..nodes.len()).map(move |to| (from, to)));
         let unmeasured = (case.time(RTT_ESTIMATED), case.rate(LINK_RATE_ESTIMATED));
-        let one = |from: usize, to: usize| measured[from * nodes.len() + to];
-        let pairs = (0..nodes.len()).flat_map(|from| (0..nodes.len()).map(move |to| (from, to)));
-        let each = pairs.map(|(from, to)| one(from, to).or_else(|| one(to, from)).unwrap_or(unmeasured));
-        Self { each: each.collect(), is_rate_measured, nodes }
+        let complete = |(rtt, rate): (Option<u64>, Option<u64>)| {
+            (rtt.unwrap_or(unmeasured.0), rate.unwrap_or(unmeasured.1))
+        };
+        let each = pairs().map(|(from, to)| complete(one(from, to))).collect();
+        let is_rate_measured = pairs().map(|(from, to)| one(from, to).1.is_some()).collect();
+        Self { each, is_rate_measured, nodes }
     }
 
     /// Whether [`Links::link`] has its rate from a measurement, in this direction or the other.
     fn is_rate_measured(&self, from: usize, to: usize) -> bool {
-        let nodes = self.nodes.len();
-        self.is_rate_measured[from * nodes + to] || self.is_rate_measured[to * nodes + from]
+        self.is_rate_measured[from * self.nodes.len() + to]
     }
 
     fn at(&self, node: NodeId) -> Option<usize> {

@@ -241,15 +241,19 @@ fn a_fetch_pays_within_the_first_answers_or_is_left_out() {
 #[test]
 fn the_time_of_a_fetch_over_an_unmeasured_link_is_a_guess() {
     let mut request = read("a=40@50 b=40@10 >b", 32, &[]);
-    let is_guess = |request: &PlanRequest| plan(request).expect("fits").predicted.is_fetch_estimated;
+    let predicted = |request: &PlanRequest| plan(request).expect("fits").predicted;
+    let is_guess = |request: &PlanRequest| predicted(request).is_fetch_estimated;
     assert!(is_guess(&request));
-    request.links = vec![LinkFacts {
-        from: request.devices[1].node,
-        to: request.devices[0].node,
-        rtt_s: None,
-        bytes_per_s: Some(Figure::measured(1e9)),
-    }];
+    let (a, b) = (request.devices[0].node, request.devices[1].node);
+    let link = |from, to, rtt_s, bytes_per_s| LinkFacts { from, to, rtt_s, bytes_per_s };
+    let rate = Some(Figure::measured(1e9));
+    request.links = vec![link(b, a, None, rate)];
     assert!(!is_guess(&request));
+    let fetch_ns = predicted(&request).fetch_ns;
+    // Of a direction with a round trip alone the other one tells the rate.
+    request.links = vec![link(b, a, Some(Figure::measured(1e-3)), None), link(a, b, None, rate)];
+    assert!(!is_guess(&request));
+    assert_eq!(predicted(&request).fetch_ns, fetch_ns);
     request.holders = vec![request.devices[0].node];
     assert!(!is_guess(&request), "nothing is fetched");
 }
