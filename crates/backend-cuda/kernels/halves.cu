@@ -37,7 +37,7 @@ KERNEL(halves_f16, 1024, HalvesArgs) {
 KERNEL(halves_bf16, 1024, HalvesArgs) {
     const float* row = a.x + (u64)BLOCK_X * a.cols;
     u32 quads = 8u * a.blocks;
-    for (u32 quad = THREAD; quad < quads; quad += 1024u) {
+    for (u32 quad = THREAD; quad < quads; quad += ROW_THREADS) {
         float rest[4];
         load_four(row, a.cols, 4u * quad, rest);
         for (u32 part = 0; part < 3u; part++) {

@@ -214,11 +214,11 @@ DEVICE void quants(const Product& a) {
 typedef Shape<2, 2, 2> some;
 typedef Shape<2, 2, 4> many;
 
-#define MMA_QUANTS(type)                                        \
-    KERNEL(matmul_mma_some_##type, 256, MatMulArgs) {           \
-        quants<type, some>(product_of(a));                                  \
-    }                                                           \
-    KERNEL_PAIRED(matmul_mma_many_##type, 256, MatMulArgs) {    \
-        quants<type, many>(product_of(a));                                  \
+#define MMA_QUANTS(type)                                     \
+    KERNEL(matmul_mma_some_##type, 256, MatMulArgs) {        \
+        quants<type, some>(product_of(a));                   \
+    }                                                        \
+    KERNEL_PAIRED(matmul_mma_many_##type, 256, MatMulArgs) { \
+        quants<type, many>(product_of(a));                   \
     }
 EACH_QUANTISED(MMA_QUANTS)

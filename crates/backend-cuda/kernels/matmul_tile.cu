@@ -97,13 +97,13 @@ DEVICE void matmul_floats(const Product& a) {
     finish(a, total, row0, token0);
 }
 
-#define TILE_QUANTS(type)                               \
-    KERNEL(matmul_tile_##type, 256, MatMulArgs) {       \
-        matmul_quants<type>(product_of(a));                         \
+#define TILE_QUANTS(type)                         \
+    KERNEL(matmul_tile_##type, 256, MatMulArgs) { \
+        matmul_quants<type>(product_of(a));       \
     }
-#define TILE_FLOATS(type)                               \
-    KERNEL(matmul_tile_##type, 256, MatMulArgs) {       \
-        matmul_floats<type>(product_of(a));                         \
+#define TILE_FLOATS(type)                         \
+    KERNEL(matmul_tile_##type, 256, MatMulArgs) { \
+        matmul_floats<type>(product_of(a));       \
     }
 EACH_QUANTISED(TILE_QUANTS)
 EACH_FLOAT(TILE_FLOATS)

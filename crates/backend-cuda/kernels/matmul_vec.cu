@@ -131,19 +131,19 @@ DEVICE void matmul_floats(const Product& a) {
     finish<ROWS_EACH, TOKENS_EACH>(a, sums, row, token);
 }
 
-#define VEC_QUANTS(type)                                \
-    KERNEL(matmul_vec1_##type, 128, MatMulArgs) {       \
-        matmul_quants<type, 1>(product_of(a));                      \
-    }                                                   \
-    KERNEL(matmul_vec4_##type, 128, MatMulArgs) {       \
-        matmul_quants<type, 4>(product_of(a));                      \
+#define VEC_QUANTS(type)                          \
+    KERNEL(matmul_vec1_##type, 128, MatMulArgs) { \
+        matmul_quants<type, 1>(product_of(a));    \
+    }                                             \
+    KERNEL(matmul_vec4_##type, 128, MatMulArgs) { \
+        matmul_quants<type, 4>(product_of(a));    \
     }
-#define VEC_FLOATS(type)                                \
-    KERNEL(matmul_vec1_##type, 128, MatMulArgs) {       \
-        matmul_floats<type, 1>(product_of(a));                      \
-    }                                                   \
-    KERNEL(matmul_vec4_##type, 128, MatMulArgs) {       \
-        matmul_floats<type, 4>(product_of(a));                      \
+#define VEC_FLOATS(type)                          \
+    KERNEL(matmul_vec1_##type, 128, MatMulArgs) { \
+        matmul_floats<type, 1>(product_of(a));    \
+    }                                             \
+    KERNEL(matmul_vec4_##type, 128, MatMulArgs) { \
+        matmul_floats<type, 4>(product_of(a));    \
     }
 EACH_QUANTISED(VEC_QUANTS)
 EACH_FLOAT(VEC_FLOATS)

@@ -259,14 +259,17 @@ impl Planner<'_> {
                 addresses: vec![at(x), at(result)],
                 numbers: numbers([*width]),
             })?),
-            // The others have shared launches, or none.
-            _ => {}
+            // What `plan` has launches for, and what is none.
+            Op::MatMul { .. } | Op::Rope { .. } | Op::RmsNorm { .. } | Op::SwiGlu { .. } => {}
+            Op::Exchange { .. } | Op::LayerBoundary { .. } => {}
         }
         Ok(())
     }
 
     fn norm(&mut self, op: &Op, behind: &[Op], out: &mut Vec<Launch>) -> Result<(), RunError> {
-        let Op::RmsNorm { x, weight, out: result, eps, groups, rows } = op else { return Ok(()) };
+        let Op::RmsNorm { x, weight, out: result, eps, groups, rows } = op else {
+            unreachable!("{:?} is no norm", op.kind())
+        };
         let mut addresses = vec![self.at(x), self.vector(weight, op.kind())?, self.at(result)];
         let mut numbers = numbers([weight.cols]);
         numbers.push(eps.to_bits());
@@ -288,7 +291,9 @@ impl Planner<'_> {
     }
 
     fn swiglu(&mut self, op: &Op, behind: &[Op], out: &mut Vec<Launch>) -> Result<(), RunError> {
-        let Op::SwiGlu { gate, up, out: result, width } = op else { return Ok(()) };
+        let Op::SwiGlu { gate, up, out: result, width } = op else {
+            unreachable!("{:?} is no SwiGLU", op.kind())
+        };
         let mut addresses = vec![self.at(gate), self.at(up), self.at(result)];
         let (file, rows, numbers) = (File::SwiGlu, Rows::Tokens, numbers([*width]));
         let form = self.form_behind(behind, result, *width, rows);
@@ -322,7 +327,7 @@ impl Planner<'_> {
 
     /// An op on the cache.
     fn on_pages(&self, op: &Op, out: &mut Vec<Launch>) -> Result<(), RunError> {
-        let at = |handle: &Buffer| storage::buffer(handle, self.device.owner).memory.at;
+        let at = |handle: &Buffer| self.at(handle);
         let rows = Rows::Tokens;
         match op {
             Op::KvWrite { kv, layer, k, v, batch } => {
@@ -419,7 +424,9 @@ impl Planner<'_> {
     /// give the same bits, also where the result is added to something by the same kernel.
     fn products(&mut self, ops: &[Op], out: &mut Vec<Launch>) -> Result<usize, RunError> {
         let together = products_together(ops);
-        let Some(Op::MatMul { weight, x, rows, .. }) = together.first() else { return Ok(0) };
+        let Some(Op::MatMul { weight, x, rows, .. }) = together.first() else {
+            unreachable!("no product among {} ops", ops.len())
+        };
         let (cols, rows) = (weight.cols, *rows);
         let sum = match together.len() {
             1 => sum_behind(&ops[0], &ops[1..]),

@@ -141,6 +141,19 @@ impl Cluster {
         stages(&view).map(at).collect()
     }
 
+    /// The instance's layers where they are, as a plan is asked for them.
+    pub fn pins_of(&self, instance: &Instance) -> anyhow::Result<Vec<String>> {
+        let view = self.nodes[instance.at].instance(&instance.id)?;
+        let pin = |stage: &Value| {
+            let [node, device] = ["node_name", "device"].map(|key| stage[key].as_str());
+            let [start, end] = ["start", "end"].map(|key| stage["layers"][key].as_u64());
+            let (node, device) = node.zip(device).context("a stage has no device")?;
+            let (start, end) = start.zip(end).context("a stage has no layers")?;
+            Ok(format!("{node}/{device}={start}..{end}"))
+        };
+        stages(&view).map(pin).collect()
+    }
+
     /// Waits until all weights are where they will be.
     pub fn wait_settled(&self, instance: &Instance) -> anyhow::Result<()> {
         wait_for("packing the weights", (LOAD_MAX, POLL), || {

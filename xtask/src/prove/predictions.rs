@@ -113,7 +113,8 @@ fn measure(cluster: &mut Cluster, model: &str, rounds: u32) -> anyhow::Result<Ve
     }
     // Packed weights, as the plan counts them.
     cluster.wait_settled(&instance)?;
-    let planned = PROMPTS.map(|prompt| plan(cluster, model, prompt));
+    let pins = cluster.pins_of(&instance)?;
+    let planned = PROMPTS.map(|prompt| plan(cluster, model, prompt, &pins));
     answer(cluster, model, 16, 0)?;
     let mut cases = Vec::new();
     for (at, (prompt, planned)) in PROMPTS.into_iter().zip(planned).enumerate() {
@@ -153,11 +154,13 @@ fn is_measured(view: &Value, nodes: usize) -> bool {
         && links.iter().all(|link| link["bytes_per_s"].is_number() && link["rtt_ms"].is_number())
 }
 
-fn plan(cluster: &Cluster, model: &str, prompt: u32) -> anyhow::Result<Value> {
+/// What is predicted of the layers as they are placed. The plan is made beside the instance, whose memory is
+/// not free, and would be another one.
+fn plan(cluster: &Cluster, model: &str, prompt: u32, pins: &[String]) -> anyhow::Result<Value> {
     let node = cluster.nodes().first().context("the cluster has no node")?;
     let query = json!({
         "model": model, "context_tokens": CONTEXT, "nodes_min": cluster.nodes().len(), "prompt_tokens": prompt,
-        "answer_tokens": ANSWER_TOKENS,
+        "answer_tokens": ANSWER_TOKENS, "pins": pins,
     });
     Ok(node.server.post("/exo/v1/plan", &query, ANSWER_MAX)?["predicted"].clone())
 }

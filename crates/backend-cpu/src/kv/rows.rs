@@ -67,7 +67,13 @@ impl Place<'_> {
 #[inline(always)]
 fn write<S: Simd>(simd: S, dtype: KvDType, row: &[f32], mut to: Place<'_>, scales: &mut [u8], slot: usize) {
     match dtype {
-        KvDType::F32 => (0..).zip(row).for_each(|(i, value)| to.put(i, &[value.to_le_bytes()])),
+        KvDType::F32 => {
+            for (g, group) in row.chunks(KvDType::GROUP).enumerate() {
+                let mut elements = [[0; 4]; KvDType::GROUP];
+                elements.iter_mut().zip(group).for_each(|(element, value)| *element = value.to_le_bytes());
+                to.put(g * KvDType::GROUP, &elements[..group.len()]);
+            }
+        }
         KvDType::F16 => {
             let mut halves = [0; LANES_MAX];
             let mut first = 0;
@@ -87,11 +93,13 @@ fn write<S: Simd>(simd: S, dtype: KvDType, row: &[f32], mut to: Place<'_>, scale
                 let at = (g * BLOCK + slot) * 2;
                 scales[at..at + 2].copy_from_slice(&scale.to_le_bytes());
                 let step = f16(scale);
-                for (i, value) in (g * KvDType::GROUP..).zip(group) {
+                let mut quants = [[0]; KvDType::GROUP];
+                for (stored, value) in quants.iter_mut().zip(group) {
                     // A float that is not a number becomes 0, and one too large the largest quant.
                     let quant = (value / step).round_ties_even().clamp(-127.0, 127.0);
-                    to.put(i, &[[if step == 0.0 { 0 } else { quant as i8 as u8 }]]);
+                    *stored = [if step == 0.0 { 0 } else { quant as i8 as u8 }];
                 }
+                to.put(g * KvDType::GROUP, &quants[..group.len()]);
             }
         }
     }
