@@ -202,6 +202,8 @@ pub struct MoveIn {
 #[derive(Debug)]
 pub struct Joining {
     strangers: BTreeMap<NodeId, Stranger>,
+    /// When the first of them was heard of.
+    looking_since: Time,
     peers: Vec<ConfiguredPeer>,
     attempt: Option<Attempt>,
     /// Attempts at strangers that no person named, and that brought no answer.
@@ -302,6 +304,7 @@ impl Joining {
         });
         Self {
             strangers: BTreeMap::new(),
+            looking_since: Time::ZERO,
             peers: peers.collect(),
             attempt: None,
             attempts_failed: 0,
@@ -445,6 +448,9 @@ impl Joining {
             return;
         }
         addresses.truncate(ADDRESSES_MAX);
+        if self.strangers.is_empty() {
+            self.looking_since = ctx.now.time;
+        }
         let stranger = self.strangers.entry(node).or_insert_with(|| Stranger {
             addresses: Vec::new(),
             asked: Vec::new(),

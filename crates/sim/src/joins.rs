@@ -11,6 +11,11 @@ use crate::world::{Event, World};
 
 /// How long an address has for an answer.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
+/// How long discovery takes to say of a node what it says: most often so long.
+const FOUND_WITHIN_MS: (u64, u64) = (20, 300);
+/// And now and then so long: who has just said something by multicast says it again after a second.
+const FOUND_LATE_MS: (u64, u64) = (300, 1200);
+const FOUND_LATE_PER_CENT: u64 = 40;
 /// Discovery says again what it said.
 const FOUND_AGAIN: (u64, u64) = (1500, 3000);
 
@@ -157,17 +162,23 @@ impl World {
             process.is_fresh = Some(is_fresh);
         }
         for other in self.neighbours(node) {
-            let delay = self.draws.draw().millis(20, 300);
-            self.process_at(self.now + delay, other, Event::Found(node));
+            let at = self.now + self.heard_after();
+            self.process_at(at, other, Event::Found(node));
         }
     }
 
     /// A process that begins hears of everybody on its LAN.
     pub(crate) fn look_around(&mut self, node: usize) {
         for other in self.neighbours(node) {
-            let delay = self.draws.draw().millis(20, 300);
-            self.process_at(self.now + delay, node, Event::Found(other));
+            let at = self.now + self.heard_after();
+            self.process_at(at, node, Event::Found(other));
         }
+    }
+
+    fn heard_after(&mut self) -> Duration {
+        let is_late = self.draws.draw().per_cent(FOUND_LATE_PER_CENT);
+        let (from, to) = if is_late { FOUND_LATE_MS } else { FOUND_WITHIN_MS };
+        self.draws.draw().millis(from, to)
     }
 
     fn neighbours(&self, node: usize) -> Vec<usize> {

@@ -197,10 +197,7 @@ impl Joining {
             return Decision::ShowToPeople;
         }
         if !ctx.trust.view().admins().any(|admin| admin == ctx.me()) {
-            let admins = admins(ctx);
-            return Decision::refuse(&format!(
-                "it is no admin of its cluster and lets nobody in; {admins} would"
-            ));
+            return Decision::Answer(to_admin(ctx, is_invited));
         }
         Decision::Admit { name: known_name(*node, &ask.name), on_sight: !is_invited }
     }
@@ -311,6 +308,18 @@ impl Joining {
             }
             !is_over
         });
+    }
+}
+
+/// Only an admin signs who is a member: whom the window lets in goes to one that this node reaches.
+fn to_admin(ctx: &Context<'_>, is_invited: bool) -> JoinAnswer {
+    let mut reached = ctx.trust.view().admins().filter(|admin| (ctx.is_linked)(*admin));
+    let node = reached.find(|admin| !(ctx.addresses)(*admin).is_empty());
+    match node.filter(|_| !is_invited) {
+        Some(node) => JoinAnswer::Elsewhere { node, addresses: (ctx.addresses)(node) },
+        None => JoinAnswer::Refused {
+            reason: format!("it is no admin of its cluster and lets nobody in; {} would", admins(ctx)),
+        },
     }
 }
 

@@ -17,6 +17,13 @@ use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 /// with a public address asks nobody that no person named, and what one machine hears of another the other
 /// may not hear of it.
 const HIGHER_ASKS_WITHIN: Duration = Duration::from_secs(6);
+/// A fresh node founds no cluster with another before it has heard of no further one for so long. What one
+/// says reaches all within 1.2 s: who has just said something by multicast says it again after a second
+/// (RFC 6762). So whoever is unknown by then decides later, when it has heard of the cluster. Two that were
+/// founded side by side would stay two.
+const NO_OTHER_FOR: Duration = Duration::from_millis(2500);
+/// However many there are.
+const LOOK_MAX: Duration = Duration::from_secs(5);
 /// Between two attempts to join the same node.
 const RETRY: Duration = Duration::from_secs(2);
 /// After a refusal, and after silence of a node that no person named.
@@ -30,6 +37,8 @@ pub(super) const ATTEMPT_SLACK: Duration = Duration::from_secs(1);
 
 /// After so many attempts at strangers that did not answer, a stranger must prove its key before it is asked.
 const ATTEMPTS_FAILED_MAX: u32 = 2;
+/// And where there are more strangers than this.
+const UNPROVEN_MAX: usize = 32;
 /// Addresses remembered that stalled, and how long.
 const STALLED_MAX: usize = 64;
 const STALL_LASTS: Duration = Duration::from_secs(60);
@@ -216,21 +225,25 @@ impl Joining {
             |s: &Stranger| s.is_fresh && !s.has_failed() && may_ask(s) && !s.refuses(ctx.now.time);
         let lowest = self.strangers.iter().find(|(_, s)| is_lowest(s)).map(|(node, _)| *node);
         let is_lowest_here = lowest.is_none_or(|lowest| lowest > me);
+        let may_found = |s: &&Stranger| s.is_fresh && !s.has_failed() && may_ask(s);
+        let last_seen = self.strangers.values().filter(may_found).map(|s| s.first_seen).max();
+        let all_are_seen_at = last_seen.map_or(self.looking_since + LOOK_AROUND, |last| last + NO_OTHER_FOR);
+        let all_are_seen_at = all_are_seen_at.min(self.looking_since + LOOK_MAX);
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
         let strangers = strangers.filter(move |(_, s)| s.probe_until.is_none() && may_ask(s));
         strangers.filter_map(move |(&node, stranger)| {
-            let (rank, wait) = match stranger {
-                s if s.is_named => (Rank::Named, LOOK_AROUND),
+            let (rank, asked_from) = match stranger {
+                s if s.is_named => (Rank::Named, s.first_seen + LOOK_AROUND),
                 _ if is_closed => return None, // only whom a person named
-                s if !s.is_fresh && !s.has_failed() => (Rank::WithMembers, LOOK_AROUND),
+                s if !s.is_fresh && !s.has_failed() => (Rank::WithMembers, self.looking_since + LOOK_AROUND),
                 s if s.is_fresh && node >= me && !is_lowest_here => return None, // it joins the lowest as well
-                s if s.is_fresh && node >= me => (Rank::Overdue, HIGHER_ASKS_WITHIN),
-                s if s.has_failed() || s.refuses(ctx.now.time) => (Rank::Silent, LOOK_AROUND),
-                _ if lowest == Some(node) => (Rank::LowestFresh, LOOK_AROUND),
+                s if s.is_fresh && node >= me => (Rank::Overdue, s.first_seen + HIGHER_ASKS_WITHIN),
+                s if s.has_failed() || s.refuses(ctx.now.time) => (Rank::Silent, all_are_seen_at),
+                _ if lowest == Some(node) => (Rank::LowestFresh, all_are_seen_at),
                 _ => return None, // it joins the lowest as well
             };
             let (is_unnamed, is_stalling) = (!stranger.is_named, self.is_stalling(ctx, stranger));
-            let ready_at = stranger.next.max(stranger.first_seen + wait);
+            let ready_at = stranger.next.max(asked_from);
             Some(Candidate { is_unnamed, is_stalling, rank, node, ready_at })
         })
     }
@@ -284,7 +297,8 @@ impl Joining {
     /// is asked.
     pub(super) fn must_prove(&self, stranger: &Stranger) -> bool {
         let has_proven = stranger.proven.is_some() && !stranger.has_failed();
-        (self.attempts_failed >= ATTEMPTS_FAILED_MAX || self.is_crowded) && !stranger.is_named && !has_proven
+        let is_crowded = self.is_crowded || self.strangers.len() > UNPROVEN_MAX;
+        (self.attempts_failed >= ATTEMPTS_FAILED_MAX || is_crowded) && !stranger.is_named && !has_proven
     }
 
     /// Strangers that this node would join if they proved their keys, and when they may be asked to.
@@ -420,7 +434,7 @@ impl Joining {
             }
             JoinAnswer::Elsewhere { node, addresses } if node != ctx.me() => {
                 self.remember(ctx, node, addresses, "", false);
-                None
+                self.sent_elsewhere(ctx, (with, is_named, words), node, out)
             }
             JoinAnswer::Refused { reason } => {
                 let reason = exo_types::printable(&reason, REASON_CHARS_MAX);
@@ -446,6 +460,25 @@ impl Joining {
             stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
         }
+    }
+
+    /// Another node lets this one in, says `with`. Who is not fresh goes only to whom a person named.
+    fn sent_elsewhere(
+        &mut self,
+        ctx: &Context<'_>,
+        (with, is_named, words): (NodeId, bool, String),
+        to: NodeId,
+        out: &mut Vec<JoiningOutput>,
+    ) -> Option<Duration> {
+        let stranger = self.strangers.get(&with)?;
+        if is_named && !ctx.is_fresh() {
+            let reason = format!(
+                "it lets nobody in itself; `exo join` with the address of node {} does",
+                to.to_instance_name()
+            );
+            notice(out, Notice::Refused { by: stranger.name.clone(), reason, words });
+        }
+        (!stranger.is_fresh).then_some(RETRY_REFUSED)
     }
 
     /// Somebody proved a key at this address and did not answer, if there is one.

@@ -291,6 +291,8 @@ fn notices(out: &[JoiningOutput]) -> Vec<String> {
 }
 
 const SHORT: Duration = Duration::from_millis(500);
+/// After which a fresh node takes those that it has seen for all.
+const ALL_ARE_SEEN: Duration = Duration::from_millis(2600);
 
 /// Fresh nodes whose messages are delivered at once.
 struct World {
@@ -421,7 +423,7 @@ fn both_sides_of_an_admission_show_the_same_words() {
     let keys = keys(2);
     let (low, high) = (keys[0].1, keys[1].1);
     let mut world = World::new(keys.into_iter().map(|key| Node::fresh(key, &[])));
-    world.run(Duration::from_secs(1));
+    world.run(Duration::from_secs(3));
     let words = &world.nodes[&low].joining.words()[&high];
     assert_eq!(words.split(' ').count(), 4);
     assert_eq!(&world.nodes[&high].joining.words()[&low], words);
@@ -451,7 +453,7 @@ fn of_the_fresh_nodes_only_the_lowest_is_asked_and_only_by_higher_ones() {
     for (_, other) in [&keys[1], &keys[3], &keys[0]] {
         third.found(*other, true);
     }
-    third.wait(SHORT);
+    third.wait(ALL_ARE_SEEN);
     assert_eq!(third.asks(), [keys[0].1]);
     third.answered(keys[0].1, Ok(JoinAnswer::Later));
     assert!(third.asks().is_empty(), "not the next one, who joins the lowest as well");
@@ -463,12 +465,37 @@ fn of_the_fresh_nodes_only_the_lowest_is_asked_and_only_by_higher_ones() {
 }
 
 #[test]
+fn nobody_founds_a_cluster_before_all_have_heard_of_each_other() {
+    let keys = keys(4);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(keys[1].1, true);
+    node.wait(Duration::from_secs(2));
+    node.found(keys[0].1, true);
+    node.wait(Duration::from_secs(2));
+    assert!(node.asks().is_empty(), "the one that has just come may know of others");
+    node.found(keys[3].1, false);
+    assert_eq!(node.asks(), [keys[3].1], "there is a cluster: nobody is waited for");
+}
+
+#[test]
+fn who_keeps_coming_is_not_waited_for_longer_than_five_seconds() {
+    let keys = keys(9);
+    let mut node = Node::fresh(keys[8].clone(), &[]);
+    for (_, other) in &keys[..5] {
+        assert!(node.asks().is_empty());
+        node.found(*other, true);
+        node.wait(Duration::from_secs(1));
+    }
+    assert_eq!(node.asks(), [keys[0].1]);
+}
+
+#[test]
 fn a_node_that_refuses_keeps_no_others_apart() {
     let keys = keys(3);
     let mut node = Node::fresh(keys[2].clone(), &[]);
     node.found(keys[0].1, true);
     node.found(keys[1].1, true);
-    node.wait(SHORT);
+    node.wait(ALL_ARE_SEEN);
     assert_eq!(node.asks(), [keys[0].1]);
     node.answered(keys[0].1, Ok(JoinAnswer::Refused { reason: "a person must let you in".to_owned() }));
     assert_eq!(node.asks(), [keys[1].1], "the next one at once");
@@ -485,8 +512,8 @@ fn a_higher_node_that_does_not_ask_is_sought_after_failures_too() {
     let mut node = Node::fresh(keys[2].clone(), &[]);
     for (_, other) in [&keys[0], &keys[1]] {
         node.found(*other, true);
-        node.wait(SHORT);
-        assert_eq!(node.asks(), [*other]);
+        node.wait(ALL_ARE_SEEN);
+        assert!(node.asks().contains(other));
         node.answered(*other, Err("silence".to_owned()));
     }
     node.found(keys[3].1, true);
@@ -502,7 +529,7 @@ fn a_silent_node_is_passed_over_and_asked_again_a_second_later() {
     let mut node = Node::fresh(keys[2].clone(), &[]);
     node.found(keys[0].1, true);
     node.found(keys[1].1, true);
-    node.wait(SHORT);
+    node.wait(ALL_ARE_SEEN);
     assert_eq!(node.asks(), [keys[0].1]);
     node.answered(keys[0].1, Err("silence".to_owned()));
     assert_eq!(node.asks(), [keys[1].1], "the next one at once");
@@ -786,7 +813,7 @@ fn fake_names_that_never_answer_do_not_keep_two_new_nodes_apart() {
 fn strangers_are_asked_who_they_are_a_few_at_once_and_only_after_silence() {
     let mut node = Node::fresh(key(1), &[]);
     let fake = |n| NodeId([n; 32]);
-    for n in 0..40 {
+    for n in 0..30 {
         node.found(fake(n), false);
     }
     node.wait(SHORT);
@@ -825,7 +852,7 @@ fn names_that_are_ever_lower_keep_nobody_from_asking_and_point_nobody_elsewhere(
     let (mut lower, mut higher) = (Node::fresh(keys[0].clone(), &[]), Node::fresh(keys[1].clone(), &[]));
     let (mut number, mut asks) = (0, Vec::new());
     higher.found(keys[0].1, true);
-    for _ in 0..20 {
+    for _ in 0..40 {
         flood_of_lower_names(&mut higher, &mut number);
         let of_honest = higher.asks().into_iter().filter(|node| *node == keys[0].1).count();
         if of_honest > 0 && asks.is_empty() {
@@ -1222,6 +1249,25 @@ fn only_admins_let_in() {
     worker.asked(keys[2].1);
     let expected = format!("refused: it is no admin of its cluster and lets nobody in; n{} would", keys[0].1);
     assert_eq!(worker.answers(), [expected]);
+    worker.linked.insert(keys[0].1);
+    worker.asked(keys[2].1);
+    assert_eq!(worker.answers(), [format!("elsewhere: {}", keys[0].1)], "the admin, who is there");
+}
+
+#[test]
+fn who_is_sent_elsewhere_and_goes_only_where_a_person_says_tells_the_person() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[2].clone(), &["host:4000".to_owned()]);
+    node.has_new_model = true;
+    node.probed("host:4000", keys[1].1, false);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [keys[1].1]);
+    let elsewhere = JoinAnswer::Elsewhere { node: keys[0].1, addresses: vec![address(keys[0].1)] };
+    node.answered(keys[1].1, Ok(elsewhere));
+    let told = notices(&node.take());
+    assert!(told.len() == 1 && told[0].contains("lets nobody in itself"), "{told:?}");
+    node.wait(ALL_ARE_SEEN);
+    assert!(!node.asks().contains(&keys[0].1));
 }
 
 #[test]
@@ -1268,7 +1314,7 @@ fn a_node_about_to_join_another_lets_no_one_in_meanwhile() {
     let keys = keys(3);
     let mut node = Node::fresh(keys[1].clone(), &[]);
     node.found(keys[0].1, true);
-    node.wait(SHORT);
+    node.wait(ALL_ARE_SEEN);
     node.take();
     node.asked(keys[2].1);
     assert_eq!(node.answers(), ["later"]);
@@ -1283,7 +1329,7 @@ fn a_fresh_node_points_to_a_lower_one_it_has_just_seen() {
     assert_eq!(node.answers(), [format!("elsewhere: {}", keys[0].1)]);
     let mut asker = Node::fresh(keys[2].clone(), &[]);
     asker.found(keys[1].1, true);
-    asker.wait(SHORT);
+    asker.wait(ALL_ARE_SEEN);
     asker.take();
     let elsewhere = JoinAnswer::Elsewhere { node: keys[0].1, addresses: vec![address(keys[0].1)] };
     asker.answered(keys[1].1, Ok(elsewhere));
@@ -1307,7 +1353,7 @@ fn welcomed(keys: &[(SigningKey, NodeId)]) -> (Node, Node) {
     let (mut founder, mut node) = (Node::fresh(keys[0].clone(), &[]), Node::fresh(keys[1].clone(), &[]));
     founder.admit(node.me());
     node.found(founder.me(), true);
-    node.wait(SHORT);
+    node.wait(ALL_ARE_SEEN);
     node.take();
     node.answered(founder.me(), Ok(JoinAnswer::Welcome(Box::new(founder.welcome()))));
     (founder, node)
@@ -1477,7 +1523,7 @@ fn after_a_refusal_the_node_waits_after_later_it_asks_soon() {
     for (answer, wait_ms) in [(refused, 15_000), (JoinAnswer::Later, 300)] {
         let mut node = Node::fresh(keys[1].clone(), &[]);
         node.found(keys[0].1, true);
-        node.wait(SHORT);
+        node.wait(ALL_ARE_SEEN);
         node.take();
         node.answered(keys[0].1, Ok(answer));
         assert_eq!(node.joining.next_deadline(), node.now.time + Duration::from_millis(wait_ms));

@@ -22,6 +22,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 /// Of the cluster that the model is placed on.
 const STAGES: usize = 3;
+/// What the demo model was made for: the longest question and its answer fit.
+const CONTEXT_TOKENS: u32 = 512;
 /// Machines that something may happen to at once.
 const STRUCK_MAX: usize = 2;
 /// So long a machine has, after what happened to it, before an error there counts.
@@ -146,7 +148,8 @@ impl Hosts {
                 name = added["name"].as_str().context("the node does not name the model")?.to_owned();
             }
         }
-        let order = json!({ "model": name, "nodes_min": STAGES, "context_tokens": 1024, "slots": 8 });
+        let order =
+            json!({ "model": name, "nodes_min": STAGES, "context_tokens": CONTEXT_TOKENS, "slots": 8 });
         let placed = self.ask(0, "/exo/v1/instances", &order)?;
         let id = placed["id"].as_str().context("the node does not name the instance")?.to_owned();
         self.at(0, |server| {
