@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_backend::{CancelToken, Device};
-use exo_engine::{DraftLeave, DraftRequest, Drafter};
+use exo_engine::{DraftLeave, DraftRequest, Drafter, LoadError, StepError};
 use exo_formats::Model;
 use exo_machine::{DraftEvent, Input};
-use exo_store::Store;
-use exo_tokenizer::Tokenizer;
+use exo_store::{FindError, Store, StoreError};
+use exo_tokenizer::{Tokenizer, TokenizerError};
 use exo_types::{InstanceId, ModelId, SequenceId};
 
 use crate::NodeConfig;
@@ -25,6 +25,36 @@ use exo_accelerators::chain;
 
 /// Longest time one of its steps may take: a chunk of prompt on a slow processor takes seconds.
 const STEP_MAX: Duration = Duration::from_secs(60);
+
+/// The draft model cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// Nothing was named.
+    #[error("none is named; give one with --draft MODEL")]
+    NotNamed,
+    /// Nothing is known by that name, and no file has it.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// What is known by it cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It is not whole here.
+    #[error("only parts of `{name}` are on this node")]
+    Parts {
+        /// What it is called.
+        name: String,
+    },
+    /// Its tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// Its weights.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Its thread.
+    #[error("no thread for it")]
+    Thread(#[source] std::io::Error),
+}
 
 enum Job {
     Ask { instance: InstanceId, request: DraftRequest },
@@ -68,11 +98,10 @@ impl Draft {
         store: &Store,
         device: Arc<dyn Device>,
         events: EventSender,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, DraftError> {
         let (id, name, mut model) = open(wanted, store)?;
-        let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(|e| chain(&e))?;
-        let drafter = Drafter::load(device, &model, config.context_tokens, config.slots, config.kv)
-            .map_err(|e| chain(&e))?;
+        let tokenizer = Tokenizer::from_source(&model.take_tokenizer())?;
+        let drafter = Drafter::load(device, &model, config.context_tokens, config.slots, config.kv)?;
         let report = drafter.report();
         let facts = DraftFacts {
             name,
@@ -92,7 +121,7 @@ impl Draft {
             name: facts.name.clone(),
         };
         let thread = std::thread::Builder::new().name("draft".to_owned());
-        thread.spawn(move || run(work)).map_err(|e| format!("no thread for it: {e}"))?;
+        thread.spawn(move || run(work)).map_err(DraftError::Thread)?;
         let is_over = AtomicBool::new(false);
         Ok(Self { model: id, facts, tokenizer, verdicts: Mutex::default(), jobs, cancel, is_over })
     }
@@ -169,18 +198,16 @@ impl Drop for Draft {
     }
 }
 
-fn open(wanted: &str, store: &Store) -> Result<(ModelId, String, Model), String> {
+fn open(wanted: &str, store: &Store) -> Result<(ModelId, String, Model), DraftError> {
     let record = match store.find(wanted) {
         Ok(record) => record,
-        Err(_) if Path::new(wanted).exists() => {
-            store.add_path(Path::new(wanted), &mut |_, _| {}).map_err(|e| chain(&e))?
-        }
-        Err(error) => return Err(chain(&error)),
+        Err(_) if Path::new(wanted).exists() => store.add_path(Path::new(wanted), &mut |_, _| {})?,
+        Err(error) => return Err(error.into()),
     };
     if !record.complete {
-        return Err(format!("only parts of `{}` are on this node", record.name));
+        return Err(DraftError::Parts { name: record.name });
     }
-    let model = store.open_model(record.id).map_err(|e| chain(&e))?;
+    let model = store.open_model(record.id)?;
     Ok((record.id, record.name, model))
 }
 
@@ -216,7 +243,7 @@ fn run(mut work: Work) {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.serve()));
     let reason = match outcome {
         Ok(Ok(())) => return,
-        Ok(Err(reason)) => reason,
+        Ok(Err(error)) => chain(&error),
         Err(_) => "it panicked; the log has the place".to_owned(),
     };
     events.post(Input::Draft(DraftEvent::Over { name, reason }));
@@ -224,7 +251,7 @@ fn run(mut work: Work) {
 
 impl Work {
     /// Works until nobody can ask any more.
-    fn serve(&mut self) -> Result<(), String> {
+    fn serve(&mut self) -> Result<(), StepError> {
         loop {
             let first = match self.readings.is_empty() {
                 true => match self.inbox.recv() {
@@ -260,7 +287,7 @@ impl Work {
         }
     }
 
-    fn answer(&mut self, asked: Vec<(InstanceId, DraftRequest)>) -> Result<(), String> {
+    fn answer(&mut self, asked: Vec<(InstanceId, DraftRequest)>) -> Result<(), StepError> {
         let about: Vec<_> = asked.iter().map(|(i, r)| (*i, r.spec.sequence, r.spec.history.len())).collect();
         let began = Instant::now();
         let leave = DraftLeave { cancel: &self.cancel, deadline: STEP_MAX };
@@ -268,7 +295,7 @@ impl Work {
         let guesses = match self.drafter.propose(requests, leave) {
             Ok(guesses) => guesses,
             Err(_) if self.cancel.is_cancelled() => return Ok(()),
-            Err(error) => return Err(chain(&error)),
+            Err(error) => return Err(error),
         };
         let rounds = guesses.iter().flatten().map(Vec::len).max().unwrap_or(0) as u32;
         let each = (rounds > 0).then(|| began.elapsed() / rounds);

@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::compute::Compute;
 use crate::config::NodeConfig;
 use crate::device::crowding;
-use crate::draft::Draft;
+use crate::draft::{Draft, DraftError};
 use crate::events::{Event as NodeEvent, EventSender};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Engines, Fetches, Hands, JoinHands, JournalWriter, LinkHands, held_models};
@@ -70,12 +70,13 @@ pub enum StartError {
     #[error("cannot choose the devices that compute")]
     Choose(#[from] exo_accelerators::ChooseError),
     /// The model that is to guess tokens ahead.
-    #[error("cannot guess tokens ahead with the draft model{}: {reason}", named(.draft.as_deref()))]
+    #[error("cannot guess tokens ahead with the draft model{}", named(.draft.as_deref()))]
     Draft {
         /// What was asked for.
         draft: Option<String>,
         /// What is wrong with it.
-        reason: String,
+        #[source]
+        source: Box<DraftError>,
     },
     /// A thread of the node.
     #[error("cannot start the thread that writes the journal")]
@@ -292,15 +293,14 @@ fn start_draft(
     }
     let draft = config.draft.clone();
     let Some(wanted) = &draft else {
-        let reason = "none is named; give one with --draft MODEL".to_owned();
-        return Err(StartError::Draft { draft, reason });
+        return Err(StartError::Draft { draft, source: Box::new(DraftError::NotNamed) });
     };
     // Beside a graphics processor it guesses on the processor: this process opens no driver.
     let device =
         tokio::task::block_in_place(|| compute.processor(config, host)).map_err(StartError::Device)?;
     let start = || Draft::start(wanted, config, library.store(), device, events.clone());
     let started = tokio::task::block_in_place(start);
-    let started = started.map_err(|reason| StartError::Draft { draft, reason })?;
+    let started = started.map_err(|error| StartError::Draft { draft, source: Box::new(error) })?;
     library.room.hold_draft(started.model());
     Ok(Some(Arc::new(started)))
 }
