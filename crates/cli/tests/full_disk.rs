@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use crate::support::{demo_gguf, exo, finish, stderr, stdout};
+use crate::support::{another_model, cluster, demo_gguf, exo, finish, stderr, stdout, wait_for};
 use exo_store::{ChunkRef, Store};
 
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(150);
 
 /// Runs in a mount namespace of its own, in which `$DIR` is a small disk.
 #[cfg(target_os = "linux")]
@@ -24,6 +24,7 @@ start() {
     done
 }
 PID=; trap '[ -z "$PID" ] || kill -9 $PID 2>/dev/null || true' EXIT
+stop() { kill $PID; wait $PID || true; }
 say() { echo "== $1"; }
 fill() { cat /dev/zero >>"$D/fill" 2>/dev/null || true; say "free $(stat -f -c %a "$DIR")"; }
 start
@@ -35,15 +36,26 @@ say remove; fill; "$EXO" models remove one-Q8_0 --data-dir "$D"
 say "free $(stat -f -c %a "$DIR")"
 say models; "$EXO" models --data-dir "$D"
 fill
-kill $PID; wait $PID || true
+stop
 say log; cat "$LOG"
-fill
+rm "$D/fill"; start; stop; fill
 say start; start; cat "$LOG"
-if kill -0 $PID 2>/dev/null; then kill $PID; wait $PID || true; fi
-say alone; fill; "$EXO" models remove two-Q8_0 --data-dir "$D"
+sleep 3
+say full; "$EXO" alerts --data-dir "$D"; "$EXO" models --data-dir "$D"
+"$EXO" run demo "1 2 3" --max-tokens 4 --data-dir "$D" 2>&1
+say unload; "$EXO" unload demo --data-dir "$D"
+say through; "$EXO" models remove two-Q8_0 --data-dir "$D"; "$EXO" models --data-dir "$D"
+stop
+say second; cat "$LOG"
+rm "$D/fill"; start
+"$EXO" pull "hf.co/org/two" --data-dir "$D" >/dev/null
+stop
+rm "$D/ballast"; fill
+say refused; start; cat "$LOG"
+say alone; "$EXO" models remove two-Q8_0 --data-dir "$D"
 start
 say again; "$EXO" models --data-dir "$D"
-kill $PID; wait $PID || true
+stop
 say end
 "#;
 
@@ -92,18 +104,22 @@ fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
     assert!(free > 1000, "{removed}");
     let models = until("models", "log");
     assert!(models.contains("two-Q8_0") && !models.contains("one-Q8_0"), "{models}");
-    // What goes on all the time is not said all the time.
-    let log = until("log", "start");
-    let times = |what: &str| log.matches(what).count();
-    assert!(times("the log of trust cannot be written") <= 2, "{log}");
-    assert_eq!(times("the journal was not closed last time"), 0, "{log}");
-    // A start either goes on, or says what frees the disk.
-    let started = until("start", "alone");
-    let is_up = started.contains("http://");
-    assert!(
-        is_up || started.contains("`exo models remove NAME` a model, both without a node too"),
-        "{started}"
-    );
+    // A start on a full disk goes on with what was set aside for it, and says so.
+    let started = until("start", "full");
+    assert!(started.contains("http://"), "{started}");
+    let full = until("full", "unload");
+    assert!(full.contains("critical") && full.contains("is full"), "{full}");
+    assert!(full.contains("two-Q8_0") && full.contains("demo"), "{full}");
+    // It answers, and what a request placed is unloaded: the journal is written.
+    let unloaded = until("unload", "through");
+    assert!(unloaded.contains("unloaded"), "{full}{unloaded}");
+    let through = until("through", "second");
+    assert!(through.contains("forgot two-Q8_0") && through.matches("two-Q8_0").count() == 1, "{through}");
+    let second = until("second", "refused");
+    assert_eq!(second.matches("the disk is full: what was set aside").count(), 1, "{second}");
+    // Where something else has taken that, too, a start says what frees the disk without a node.
+    let refused = until("refused", "alone");
+    assert!(refused.contains("`exo models remove NAME` a model, both without a node too"), "{refused}");
     let alone = until("alone", "again");
     assert!(alone.contains("forgot two-Q8_0"), "{alone}");
     let again = section("again");
@@ -148,4 +164,31 @@ fn prune_deletes_parts_of_a_fetch_that_never_finished_and_no_others() {
     let said = prune();
     assert!(said.contains("deleted 1 partial downloads") && said.contains("MiB"), "{said}");
     assert_eq!(std::fs::read_dir(data.join("models")).unwrap().count(), 0);
+}
+
+/// A node that runs keeps the parts of what is placed, finished or not, until it is unloaded.
+#[test]
+fn prune_through_a_node_keeps_what_is_placed() {
+    let nodes = cluster("pruned", &["alpha", "beta"]);
+    let path = nodes[0].data_dir.with_file_name("mine.gguf");
+    another_model(&path);
+    assert!(nodes[0].exo(&["models", "add", path.to_str().unwrap()]).status.success());
+    wait_for("beta to hear of the model", LONG, || {
+        stdout(&nodes[1].exo(&["models"])).contains("mine").then_some(())
+    });
+    let placed = nodes[1].place("mine", 2);
+    nodes[1].wait_settled(placed["id"].as_str().unwrap());
+    let folders = || std::fs::read_dir(nodes[1].data_dir.join("models")).unwrap().flatten();
+    let folder = folders().next().expect("beta has layers").path();
+    // As a fetch of further layers leaves it that was broken off.
+    std::fs::write(folder.join("fetching"), b"").unwrap();
+    let prune = || stdout(&nodes[1].exo(&["prune"]));
+    let kept = prune();
+    assert!(kept.contains("deleted 0 partial downloads") && folder.exists(), "{kept}");
+    assert!(nodes[1].exo(&["unload", "mine"]).status.success());
+    let pruned = wait_for("the parts to go", LONG, || {
+        let said = prune();
+        said.contains("deleted 1 partial downloads").then_some(said)
+    });
+    assert!(!pruned.contains(" 0 B") && !folder.exists(), "{pruned}");
 }

@@ -9,6 +9,7 @@ use exo_device::{CardChange, CardWatch, GraphicsCard, ProcessorMeter};
 use exo_types::Monitor;
 use tokio::sync::watch;
 
+use crate::ballast;
 use crate::compute::{Sensed, SystemState};
 use crate::events::{DeviceEvent, Event, EventSender};
 use crate::host::Host;
@@ -58,7 +59,7 @@ impl Looker {
         let sensed = Sensed {
             processor: Monitor { utilisation, throttled, ..processor },
             memory: exo_device::memory(&self.root),
-            disk_free_bytes: exo_stdx::free_bytes(&self.data_dir),
+            disk_free_bytes: ballast::free_bytes(&self.data_dir),
             battery_percent: exo_device::battery_percent(&self.root),
             system: Some(SystemState::of(self.host.as_ref())),
             cards: self.cards.iter().map(sense).collect(),

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use exo_types::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
+use crate::ballast;
+
 impl FilesError {
     /// Stable, for whoever chooses by it.
     pub const fn code(&self) -> &'static str {
@@ -162,6 +164,7 @@ impl DataDir {
                 Err(std::fs::TryLockError::Error(source)) => return Err(folder(source)),
             }
         }
+        ballast::release_if_full(path);
         // Only for messages: a full disk need not take it for its owner to free it.
         let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
         Ok(Self { path: path.to_owned(), _lock: lock, sync_folder_of: exo_stdx::sync_folder_of })

@@ -18,6 +18,7 @@
 
 mod adding;
 mod background;
+mod ballast;
 mod bulk;
 mod bulk_answers;
 mod cache;

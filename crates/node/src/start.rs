@@ -19,6 +19,7 @@ use exo_trust::TrustLog;
 use exo_types::{NodeFacts, NodeId, printable};
 use tokio::sync::{broadcast, mpsc};
 
+use crate::ballast;
 use crate::clock::Clock;
 use crate::compute::Compute;
 use crate::config::NodeConfig;
@@ -110,7 +111,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
 
 /// With devices that are chosen.
 async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
-    let (clock, data) = (Clock::start(), Arc::new(DataDir::open(&config.data_dir)?));
+    let (clock, data) = (Clock::start(), open_data(&config.data_dir)?);
     let secret = data.local_secret()?;
     let key = NodeKey::load_or_create(&data.path().join("node.key")).map_err(StartError::Key)?;
     let me = key.node_id();
@@ -195,6 +196,13 @@ fn keep_private(config: &mut NodeConfig, trust: &TrustLog) {
     if config.is_private {
         (config.peers, config.discovery) = (Vec::new(), false);
     }
+}
+
+/// With room set aside for when its disk is full.
+fn open_data(path: &Path) -> Result<Arc<DataDir>, FilesError> {
+    let data = DataDir::open(path)?;
+    ballast::keep(data.path());
+    Ok(Arc::new(data))
 }
 
 fn open_logs(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<Logs, LogsError> {

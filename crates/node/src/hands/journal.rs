@@ -18,6 +18,7 @@ use exo_journal::{BATCH_BYTES_MAX, Journal, PAYLOAD_BYTES_MAX, Snapshot};
 use exo_machine::{PersistId, Write, WriteFailure};
 use exo_types::LogHead;
 
+use crate::ballast;
 use crate::files::{DataDir, FilesError};
 use exo_accelerators::chain;
 
@@ -84,7 +85,9 @@ impl WriterThread {
         while let Ok(first) = requests.recv() {
             let queue: VecDeque<_> = std::iter::once(first).chain(requests.try_iter()).collect();
             let (writes, begun) = (queue.len(), Instant::now());
+            ballast::release_if_full(self.data.path());
             let transactions = self.carry_out(queue);
+            ballast::keep(self.data.path());
             let elapsed_ms = begun.elapsed().as_millis() as u64;
             tracing::trace!(writes, transactions, elapsed_ms, "the journal was written");
         }

@@ -183,8 +183,10 @@ impl Findings<'_> {
             let text = format!("the disk of {name}'s data folder has {} free", gib(free));
             self.add("disk_low", low, affected(), name.clone(), text);
             let level = below(free as f64, MIB as f64, (16 * MIB) as f64);
+            let full = if level == Some(Level::Bad) { "is full" } else { "is almost full" };
             let text = format!(
-                "the disk of {name}'s data folder is full, {free} bytes are free: nothing is placed or fetched there"
+                "the disk of {name}'s data folder {full}: {:.1} MiB are free beside what the node sets aside for its own files",
+                free as f64 / MIB as f64
             );
             self.add("disk_full", level, affected(), name.clone(), text);
         }
