@@ -33,7 +33,7 @@ fn latest(mut found: Vec<(Origin, PathBuf)>) -> Option<Fetched> {
 }
 
 /// Whether a model is of the type, or of the file, that a reference names.
-fn is_type(hub: &HubReference, origin: &Origin) -> bool {
+pub(crate) fn is_type(hub: &HubReference, origin: &Origin) -> bool {
     let before = asked(origin).and_then(|before| before.quantisation);
     let is_label = |q: &String| {
         q.eq_ignore_ascii_case(&origin.label) || before.as_ref().is_some_and(|b| b.eq_ignore_ascii_case(q))

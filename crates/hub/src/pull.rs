@@ -8,6 +8,7 @@ use ureq::http::Uri;
 
 use crate::client::Failure;
 use crate::download::{self, Job};
+use crate::here::is_type;
 use crate::plan::PlannedFile;
 use crate::ranges::Limit;
 use crate::{
@@ -82,13 +83,10 @@ pub(crate) fn on_disk(root: &Path, hub: &HubReference) -> Option<Fetched> {
     let mut found = Origin::on_disk(root, &hub.repo);
     found.retain(|(origin, _)| {
         let commit = origin.commit.as_deref().unwrap_or_default();
-        let is_label = hub.quantisation.as_ref().is_none_or(|q| q.eq_ignore_ascii_case(&origin.label));
         let was_asked = |revision: &str| matches!(origin.reference.parse(), Ok(Reference::Hub(before)) if before.revision() == revision);
         let is_commit =
             hub.revision.as_ref().is_none_or(|r| was_asked(r) || commit.starts_with(r.as_str()));
-        is_label
-            && is_commit
-            && hub.file.as_ref().is_none_or(|f| origin.files.iter().any(|file| file.path == *f))
+        is_commit && is_type(hub, origin)
     });
     found.sort_by_key(|(_, path)| fs::metadata(path).and_then(|m| m.modified()).ok());
     found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
@@ -249,7 +247,8 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
         ["etag", "last-modified"].into_iter().find_map(|name| answers::header(&answer.headers, name));
     let whole = url.split('#').next().unwrap_or_default();
     let identity = match version {
-        Some(version) => format!("{}\n{version}", whole.split('?').next().unwrap_or_default()),
+        // Two files of one second may differ in the query alone.
+        Some(version) => format!("{}\n{version}\n{size}", whole.split('?').next().unwrap_or_default()),
         None => whole.to_owned(),
     };
     let id = blake3::hash(identity.as_bytes()).to_hex()[..16].to_owned();

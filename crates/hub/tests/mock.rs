@@ -609,7 +609,9 @@ fn what_came_for_a_reference_is_found_and_not_what_came_for_another() {
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(100)), ("m-UD-Q4_K_XL.gguf", bytes(90))]);
     let find =
         |text: &str| bench.options().fetched_for(&text.parse::<Reference>().unwrap()).map(|f| f.origin.label);
-    bench.pull("hf.co/org/repo:UD-Q4_K_XL").unwrap();
+    let fetched = bench.pull("hf.co/org/repo:UD-Q4_K_XL").unwrap();
+    let offline = bench.options().on_disk(&"hf.co/org/repo:UD-Q4_K_XL".parse().unwrap());
+    assert_eq!(offline.map(|found| found.path), Some(fetched.path), "without a line by the same text");
     assert_eq!(find("hf.co/org/repo"), None, "a type that was named is not the one that would be chosen");
     assert_eq!(find("hf.co/org/repo:ud-q4_k_xl").as_deref(), Some("Q4_K_XL"));
     assert_eq!(find("hf.co/org/repo:Q8_0"), None);

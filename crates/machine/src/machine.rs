@@ -328,8 +328,10 @@ impl NodeMachine {
             return Vec::new();
         }
         let before = self.now;
-        let due = self.next_deadline();
-        let is_late = now.time.since(before.time) > LATE && now.time.since(due) > LATE;
+        // Only of a pause it matters: inputs come by the thousand.
+        let is_pause = now.time.since(before.time) > LATE;
+        let due = if is_pause { self.next_deadline() } else { now.time };
+        let is_late = now.time.since(due) > LATE;
         self.now = Now { time: now.time.max(before.time), unix_s: now.unix_s };
         // A machine that is late again and again must not put its deadlines off for ever.
         if is_late && self.now.time >= self.settles_until + SETTLE_AGAIN {

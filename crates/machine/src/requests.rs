@@ -295,10 +295,11 @@ impl NodeMachine {
     /// What was lost, if anything was, and how far it is to be had.
     fn waits_for_instance(&mut self, id: SequenceId) -> String {
         let Some(entry) = self.drivers.get(&id) else { return String::new() };
-        let (model, now) = (entry.model, self.now.time);
-        let fetch = self.instances.iter().find(|i| i.model() == model).and_then(slowest_fetch);
+        let (model, now, before) = (entry.model, self.awake.now(), entry.fetching);
+        let instance = self.instances.iter().find(|i| i.model() == model);
+        let fetch = instance.and_then(|instance| slowest_fetch(instance, before.as_ref()));
         let lost = entry.driver.interrupted_by().map(|lost| self.with_names(lost));
-        let fetching = match (fetch, entry.fetching) {
+        let fetching = match (fetch, before) {
             (Some(fetch), Some(watch)) if watch.is_of(&fetch) => Some(watch),
             (fetch, _) => fetch.map(|fetch| FetchWatch { fetch, since: now }),
         };

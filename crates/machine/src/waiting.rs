@@ -1,7 +1,7 @@
 //! What a request waits for, in words: which member fetches what, from whom, how far it is and how long the
 //! rest takes.
 
-use exo_cluster::wire::NodeReport;
+use exo_cluster::wire::{HeldModel, NodeReport};
 use exo_cluster::{InstanceState, InstanceView, StageStatus};
 use exo_types::{ModelId, NodeId, PlacementId, Time};
 
@@ -52,15 +52,23 @@ impl FetchWatch {
     }
 }
 
-/// The stage that has most to fetch.
-pub(crate) fn slowest_fetch(instance: &InstanceView) -> Option<StageFetch> {
+/// The stage that has most to fetch; the one that is watched as long as it fetches, or of two that have nearly
+/// the same left none would ever be said to be anywhere.
+pub(crate) fn slowest_fetch(instance: &InstanceView, watch: Option<&FetchWatch>) -> Option<StageFetch> {
     let stages = instance.stages.iter().enumerate().filter_map(|(stage, view)| match view.status {
         StageStatus::Fetching { done_bytes, total_bytes, .. } if total_bytes > 0 => {
             Some(StageFetch { placement: instance.placement.id, stage, done_bytes, total_bytes })
         }
         _ => None,
     });
-    stages.max_by_key(|fetch| fetch.total_bytes.saturating_sub(fetch.done_bytes))
+    slowest_of(stages, watch)
+}
+
+fn slowest_of(fetches: impl Iterator<Item = StageFetch>, watch: Option<&FetchWatch>) -> Option<StageFetch> {
+    let left_bytes = |fetch: &StageFetch| fetch.total_bytes.saturating_sub(fetch.done_bytes);
+    let is_watched =
+        |fetch: &StageFetch| left_bytes(fetch) > 0 && watch.is_some_and(|watch| watch.is_of(fetch));
+    fetches.max_by_key(|fetch| (is_watched(fetch), left_bytes(fetch)))
 }
 
 fn mib(bytes: u64) -> String {
@@ -91,25 +99,27 @@ impl NodeMachine {
         if let Some((node, reason)) = failed {
             return format!("{far}: {}: {reason}", self.name_of(node));
         }
-        let Some((fetch, watch)) = slowest_fetch(instance).zip(watch) else { return far };
+        let Some((fetch, watch)) = slowest_fetch(instance, watch).zip(watch) else { return far };
         let Some(node) = node_of(fetch.stage) else { return far };
         let sources = self.sources_of(instance.model(), node);
         let (done, total) = (mib(fetch.done_bytes), mib(fetch.total_bytes));
-        let pace = watch.pace(&fetch, self.now.time);
+        let pace = watch.pace(&fetch, self.awake.now());
         let (name, model) = (self.name_of(node), &instance.model_name);
         format!("{far}: {name} fetches {model}{sources}: {done} of {total}{pace}")
     }
 
     /// Whom a member may fetch a model from.
     fn sources_of(&self, model: ModelId, to: NodeId) -> String {
-        let held = |report: &NodeReport| report.models.iter().find(|held| held.model == model).cloned();
+        let is_held = |report: &NodeReport, is: fn(&HeldModel) -> bool| {
+            report.models.iter().any(|held| held.model == model && is(held))
+        };
         let reports = self.reports.iter().filter(|(node, _)| **node != to);
         let mut names: Vec<String> = reports
-            .filter(|(_, report)| held(report).is_some_and(|held| held.complete))
+            .filter(|(_, report)| is_held(report, |held| held.complete))
             .map(|(node, _)| self.name_of(*node))
             .take(SOURCES_SHOWN_MAX)
             .collect();
-        if self.reports.values().any(|report| held(report).is_some_and(|held| held.is_of_hub)) {
+        if self.reports.values().any(|report| is_held(report, |held| held.is_of_hub)) {
             names.push("its hub".to_owned());
         }
         if names.is_empty() { String::new() } else { format!(" from {}", names.join(", ")) }
@@ -154,5 +164,25 @@ mod tests {
         assert_eq!(pace(10, 31), ", nothing has come for 30 s");
         assert!(watch.is_of(&fetch(1, 11 << 20)));
         assert!(!watch.is_of(&fetch(1, 9 << 20)) && !watch.is_of(&fetch(2, 11 << 20)), "it began anew");
+    }
+    #[test]
+    fn of_two_stages_that_fetch_alike_the_one_that_is_watched_is_told_until_it_is_there() {
+        let epoch = Epoch { counter: 1, key: NodeId([1; 32]) };
+        let fetch = |stage, done_bytes| StageFetch {
+            placement: PlacementId { epoch, number: 1 },
+            stage,
+            done_bytes,
+            total_bytes: 100,
+        };
+        let slowest = |done: [u64; 2], watch: Option<&FetchWatch>| {
+            let fetches = done.iter().enumerate().map(|(stage, done)| fetch(stage, *done));
+            slowest_of(fetches, watch).map(|fetch| fetch.stage)
+        };
+        let watch = FetchWatch { fetch: fetch(1, 10), since: Time::from_millis(0) };
+        assert_eq!(slowest([20, 10], None), Some(1));
+        assert_eq!(slowest([20, 30], Some(&watch)), Some(1), "it is ahead now, and is told on");
+        assert_eq!(slowest([20, 100], Some(&watch)), Some(0), "it is there");
+        assert_eq!(slowest([20, 5], Some(&watch)), Some(1), "it began anew, and has most left");
+        assert_eq!(slowest([20, 90], Some(&FetchWatch { fetch: fetch(1, 95), ..watch })), Some(0));
     }
 }

@@ -14,6 +14,9 @@ use exo_types::{ModelId, NodeId, ShardPosition, ShardSpec, Term};
 use crate::corrections::expected;
 use crate::{Effect, EngineEvent, FetchEvent, FetchId, FetchWhat, Holder, LoadedFacts, NodeMachine, Notice};
 
+/// Of the members that had a model which is gone.
+const HOLDERS_SHOWN_MAX: usize = 3;
+
 /// An engine of this node: asked for, loading, or loaded.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -153,13 +156,15 @@ impl NodeMachine {
         self.feed_worker(input);
     }
 
-    /// That nobody who is reachable has a model: who had it, and what would help.
+    /// That nobody who is reachable has a model: which members had it, and what would help.
     fn no_holder(&self, model: ModelId) -> String {
         let placed = self.state().instances().values().find(|placed| placed.request.model == model);
         let name = placed.map_or_else(|| format!("model {model}"), |p| p.request.model_name.clone());
         let holders = placed.map(|placed| placed.request.holders.as_slice()).unwrap_or_default();
-        let had: Vec<String> =
-            holders.iter().filter(|node| **node != self.me).map(|node| self.name_of(*node)).collect();
+        // As they were when it was placed: who was removed since cannot be started.
+        let is_member = |node: &&NodeId| self.trust.view().members().contains_key(*node);
+        let others = holders.iter().filter(|node| **node != self.me).filter(is_member);
+        let had: Vec<String> = others.take(HOLDERS_SHOWN_MAX).map(|node| self.name_of(*node)).collect();
         let what_to_do = match had.as_slice() {
             [] => "start exo again on a machine that has it".to_owned(),
             had => format!("{} had it: start exo there again", had.join(", ")),

@@ -412,7 +412,15 @@ impl Pulls {
 /// Folders of the downloads that the node of this data folder goes on with when it starts again.
 pub fn waiting_downloads(data_dir: &Path) -> Vec<PathBuf> {
     let root = data_dir.join("hub");
-    saved::read(&root).into_iter().filter_map(|saved| Some(root.join(saved.folder?))).collect()
+    let saved = saved::read(&root);
+    folders_waiting(&root, saved)
+}
+
+/// Of downloads that go on by themselves, or were paused. One that failed may have filled the disk, and begins
+/// anew if it is asked for again.
+fn folders_waiting(root: &Path, saved: Vec<SavedPull>) -> Vec<PathBuf> {
+    let waiting = saved.into_iter().filter(|saved| saved.failed.is_none());
+    waiting.filter_map(|saved| Some(root.join(saved.folder?))).collect()
 }
 
 /// Whether a model is placed, as far as that is known.
@@ -513,7 +521,7 @@ impl Downloads for NodeDownloads {
         Box::pin(async move {
             let root = self.shared.root.clone();
             let saved = self.shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect::<Vec<_>>();
-            let waiting = saved.into_iter().filter_map(|s| Some(root.join(s.folder?))).collect();
+            let waiting = folders_waiting(&root, saved);
             let library = self.shared.library.clone();
             // What is placed is in use. A node that cannot say what is, as it ends or has just begun, deletes
             // no parts.
@@ -521,8 +529,9 @@ impl Downloads for NodeDownloads {
             if placed.is_none() {
                 tracing::warn!("what is placed is not known: parts of models are not pruned");
             }
+            let turn = library.room.turn().await;
             let work = tokio::task::spawn_blocking(move || {
-                let store = library.store();
+                let (_turn, store) = (turn, library.store());
                 // A list that cannot be read is not an empty one.
                 let known = store.places().map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 let kept = Kept { waiting, known };
@@ -530,8 +539,14 @@ impl Downloads for NodeDownloads {
                 let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
                 let placed: Option<BTreeSet<ModelId>> =
                     placed.map(|all| all.iter().map(exo_cluster::InstanceView::model).collect());
-                let is_in_use =
-                    |id| may_be_placed(placed.as_ref(), id) || library.room.why_needed(id).is_some();
+                let is_in_use = |id| {
+                    let is_needed =
+                        may_be_placed(placed.as_ref(), id) || library.room.why_needed(id).is_some();
+                    if !is_needed {
+                        library.forget(id); // so that its files can go
+                    }
+                    is_needed
+                };
                 let pruned = store.prune(&is_in_use);
                 let (models, of_parts) = pruned.map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 Ok::<_, AdminError>((files + models, bytes + of_parts))

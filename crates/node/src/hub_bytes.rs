@@ -273,7 +273,8 @@ impl HubBytes {
         let hub = &mut self.lock().hub;
         match fetched {
             Ok(()) => hub.succeeded(model),
-            Err(HubError::Cancelled) => {}
+            // Of an own disk that takes nothing the hub is not to be blamed.
+            Err(HubError::Cancelled | HubError::Disk { .. }) => {}
             Err(error) => {
                 let reason = said(error);
                 tracing::debug!(%model, reason, "the hub gives no chunks; members are asked to fetch them");

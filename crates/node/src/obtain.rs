@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exo_hub::HubError;
 use exo_machine::Holder;
 use exo_store::{ChunkRef, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
 
 use crate::bulk::{FetchError, FetchProgress, Fetcher, From, PeerChunks};
-use crate::hub_bytes::HubBytes;
+use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
 
@@ -129,6 +130,11 @@ impl<'a> Obtaining<'a> {
             if self.hub.is_to_be_asked(id, Instant::now()) || !self.has_peers() {
                 match self.hub.fetch(self.partial, &batch, progress).await {
                     Ok(()) => continue,
+                    // Members could not help this disk.
+                    Err(error @ HubBytesError::Hub(HubError::Disk { .. })) => {
+                        let model = self.partial.manifest().name.clone();
+                        return Err(LibraryError::NotFetched { model, reasons: chain(&error) });
+                    }
                     Err(error) => failure = chain(&error),
                 }
             }

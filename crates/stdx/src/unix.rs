@@ -42,6 +42,10 @@ pub(crate) fn total_bytes(folder: &Path) -> Option<u64> {
     Some(stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 
+pub(crate) fn is_only_name(about: &Metadata) -> bool {
+    about.nlink() <= 1
+}
+
 pub(crate) fn disk_bytes(about: &Metadata) -> u64 {
     // POSIX leaves the unit of `st_blocks` open; every system that we build for counts in these.
     about.blocks().saturating_mul(512)

@@ -18,6 +18,10 @@ pub(crate) fn mode_open_to_others(_about: &Metadata) -> Option<u32> {
     None
 }
 
+pub(crate) fn is_only_name(_about: &Metadata) -> bool {
+    true
+}
+
 pub(crate) fn disk_bytes(about: &Metadata) -> u64 {
     about.len()
 }

@@ -82,20 +82,32 @@ pub(crate) fn hub_folder(hub: &Path, path: &Path) -> Option<PathBuf> {
 }
 
 /// Deletes a copy in this folder of a hub's models: of a folder in which others of the list lie, too, only
-/// its own files.
-pub(crate) fn delete_copy(hub: &Path, folder: &Path, copy: &Local, entries: &[Entry]) -> std::io::Result<()> {
+/// its own files. Returns the bytes that this freed.
+pub(crate) fn delete_copy(
+    hub: &Path,
+    folder: &Path,
+    copy: &Local,
+    entries: &[Entry],
+) -> std::io::Result<u64> {
     let others =
         entries.iter().filter_map(|entry| entry.local.as_ref()).filter(|other| other.path != copy.path);
     let beside: Vec<&Local> =
         others.filter(|other| hub_folder(hub, &other.path).is_some_and(|its| its == folder)).collect();
+    let frees = |path: &Path| {
+        let about = fs::metadata(path).ok().filter(exo_stdx::is_only_name);
+        about.map_or(0, |about| about.len())
+    };
     if beside.is_empty() {
-        return delete_hub_folder(folder);
+        let bytes = copy.files.iter().map(|file| frees(&file.path)).sum();
+        return delete_hub_folder(folder).map(|()| bytes);
     }
     let is_shared = |path: &Path| beside.iter().any(|other| other.files.iter().any(|file| file.path == path));
+    let mut bytes = 0;
     for file in copy.files.iter().filter(|file| !is_shared(&file.path)) {
+        bytes += frees(&file.path);
         deleted(fs::remove_file(&file.path))?;
     }
-    Ok(())
+    Ok(bytes)
 }
 
 /// Whether other models of the list lie in this folder of a hub's models, too.

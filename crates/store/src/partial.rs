@@ -441,8 +441,17 @@ impl Drop for PartialModel {
 
 /// What the copy in `folder` takes of the disk.
 pub(crate) fn disk_bytes(folder: &Path) -> u64 {
+    files_of(folder).map(|about| exo_stdx::disk_bytes(&about)).sum()
+}
+
+/// What deleting the copy in `folder` frees: less what another commit has by another name.
+pub(crate) fn bytes_to_free(folder: &Path) -> u64 {
+    files_of(folder).filter(exo_stdx::is_only_name).map(|about| exo_stdx::disk_bytes(&about)).sum()
+}
+
+fn files_of(folder: &Path) -> impl Iterator<Item = fs::Metadata> {
     let files = fs::read_dir(folder.join(FILES)).into_iter().flatten().flatten();
-    files.filter_map(|file| file.metadata().ok()).map(|about| exo_stdx::disk_bytes(&about)).sum()
+    files.filter_map(|file| file.metadata().ok())
 }
 
 /// Whether a fetch into the copy in `folder` has begun to store, and was not finished.
@@ -453,6 +462,10 @@ pub(crate) fn has_begun(folder: &Path) -> bool {
 /// Deletes the copy in `folder`, first of all the map: it must not promise what is about to go. Last goes
 /// what says that it is not finished: after an end in between it is pruned the next time.
 pub(crate) fn delete(folder: &Path) -> std::io::Result<()> {
+    if folder.exists() {
+        // A full disk may not take it, and takes the rest.
+        let _ = fs::write(folder.join(FETCHING), b"");
+    }
     deleted(fs::remove_file(folder.join(HELD)))?;
     deleted(fs::remove_dir_all(folder.join(FILES)))?;
     deleted(fs::remove_dir_all(folder))

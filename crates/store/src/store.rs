@@ -165,9 +165,8 @@ impl Store {
         let copy = entry.local.as_ref().and_then(|l| Some((l, commits::hub_folder(&hub, &l.path)?)));
         let mut freed = 0;
         if let Some((local, folder)) = copy {
-            commits::delete_copy(&hub, &folder, local, &self.entries()?)
+            freed += commits::delete_copy(&hub, &folder, local, &self.entries()?)
                 .map_err(|e| failed("delete", &folder, entry.bytes, e))?;
-            freed += entry.bytes;
         }
         Ok(freed + self.forget(id)?)
     }
@@ -201,7 +200,7 @@ impl Store {
         if let Some(open) = open {
             open.note_removed();
         }
-        let bytes = partial::disk_bytes(&folder);
+        let bytes = partial::bytes_to_free(&folder);
         partial::delete(&folder).map_err(|e| failed("delete", &folder, bytes, e))?;
         Ok(bytes)
     }
@@ -360,8 +359,15 @@ impl Store {
             self.manifest(id).is_ok_and(|other| other.hub.as_ref().is_some_and(|of| of.repo == hub.repo))
         };
         let fetched = self.entries()?.into_iter().filter(|entry| entry.fetched && is_of_repo(entry.id));
-        let partials: Result<Vec<_>, _> = fetched.map(|entry| self.partial(entry.id)).collect();
-        Ok(partials?.into_iter().flatten().filter(|partial| partial.checked() != Some(false)).collect())
+        // Its bytes would be of use, and are not needed.
+        let opened = fetched.filter_map(|entry| {
+            let opened = self.partial(entry.id);
+            let said = |error: &StoreError| {
+                tracing::warn!(model = entry.name, %error, "another commit cannot be opened: what it has comes again");
+            };
+            opened.inspect_err(said).ok().flatten()
+        });
+        Ok(opened.filter(|partial| partial.checked() != Some(false)).collect())
     }
 
     /// The partial copy of a model, if there is one; none while it is being deleted.

@@ -247,7 +247,9 @@ impl Pull {
         options.rate_max = self.request.rate_max_bytes_per_s;
         options.ranges_max = self.request.ranges_max.map_or(options.ranges_max, usize::from);
         let is_update = self.request.update_of.is_some();
-        if let Some(here) = self.here(shared, &options, settings.offline).filter(|_| !is_update) {
+        // An update says nothing of what is here: that is what it replaces.
+        let here = (!is_update).then(|| self.here(shared, &options, settings.offline)).flatten();
+        if let Some(here) = here {
             return Ok(here);
         }
         let client = Client::new(settings.clone());
@@ -338,6 +340,8 @@ impl Pull {
         };
         let brought = match found {
             Some(files) => Brought::Files(files),
+            // Of a model that is known this disk may have heads alone.
+            None if !(self.request.to_run || self.request.layers_only) => return None,
             None => Brought::Known { known: known()?, is_new: false },
         };
         if let Some(why) = why {
@@ -529,6 +533,8 @@ async fn run(
     pull.show(shared, |view| {
         (view.state, view.error, view.hint) = (PullState::Queued, None, None);
     });
+    // The list on disk may say that it has failed, and a restart would leave it at that.
+    shared.save_soon();
     let mut away = LineAway::default();
     'attempts: loop {
         let (failed, is_line_away) = match attempt(shared, pull, wish, stop).await {

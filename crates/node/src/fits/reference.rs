@@ -69,12 +69,19 @@ pub fn choose_fitting(
         return Ok(plan);
     };
     if is_named {
-        summary += &match largest_fitting(cluster, heads, hub, &snapshot, &model) {
-            Some(plan) => {
-                let (label, bytes) = (&plan.choice.variant.label, words::gib(plan.choice.variant.bytes()));
-                format!("; the largest that fits is {label}, with {bytes}")
-            }
-            None => "; no other type of it fits".to_owned(),
+        let fitting = |cluster: &FitsCluster| largest_fitting(cluster, heads, hub, &snapshot, &model);
+        let said = |plan: &Plan| {
+            let variant = &plan.choice.variant;
+            format!("{}, with {}", variant.label, words::gib(variant.bytes()))
+        };
+        // What is refused is so by memory with nothing beside it: what is offered may be, too.
+        summary += &match (fitting(cluster), fitting(&cluster.emptied())) {
+            (Some(plan), _) => format!("; the largest that fits is {}", said(&plan)),
+            (None, Some(plan)) => format!(
+                "; no other type of it fits now, and once other programs and models give memory back {}",
+                said(&plan)
+            ),
+            (None, None) => "; no other type of it fits".to_owned(),
         };
     }
     Err(ReferenceError::DoesNotFit { reference: hub.to_string(), summary })

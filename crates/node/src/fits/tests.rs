@@ -210,16 +210,33 @@ fn a_type_that_is_named_and_fits_nowhere_is_refused_with_the_largest_that_does()
     let client = Client::new(Settings::of(&hub.endpoint()).unwrap());
     let (folder, cancel) = (tempfile::tempdir().unwrap(), Cancel::default());
     let mut heads = HeadReader::new(&client, &cancel, folder.path());
-    let mut choose = |text: &str, memory_bytes: u64| {
+    let mut choose = |text: &str, (free_bytes, total_bytes): (u64, u64)| {
         let Reference::Hub(repo) = text.parse().unwrap() else { panic!("a repository") };
         let mut laptop = cluster("laptop=16@40", 256);
-        laptop.devices[0].device.memory_free_bytes = memory_bytes;
-        laptop.devices[0].device.memory_total_bytes = memory_bytes;
+        laptop.devices[0].device.memory_free_bytes = free_bytes;
+        laptop.devices[0].device.memory_total_bytes = total_bytes;
         choose_fitting(&laptop, &mut heads, &repo)
     };
-    assert!(choose("hf.co/org/repo:Q8_0", 16 << 30).is_ok());
-    let error = choose("hf.co/org/repo:Q8_0", 128 << 10).unwrap_err().to_string();
-    assert!(error.contains("as Q8_0 it has") && error.contains("no other type of it fits"), "{error}");
+    // In MiB: of as much as Q8_0 just does not fit in, a smaller type leaves some.
+    let (mut below, mut enough) = (0u64, 16 << 10);
+    while enough - below > 1 {
+        let middle = (below + enough) / 2;
+        let is_enough = choose("hf.co/org/repo:Q8_0", (middle << 20, middle << 20)).is_ok();
+        *(if is_enough { &mut enough } else { &mut below }) = middle;
+    }
+    let some_bytes = below << 20;
+    assert!(some_bytes > 0);
+    let mut refused = |free_bytes, total_bytes| {
+        let error = choose("hf.co/org/repo:Q8_0", (free_bytes, total_bytes)).unwrap_err().to_string();
+        assert!(error.contains("as Q8_0 it has"), "{error}");
+        error
+    };
+    let error = refused(128 << 10, 128 << 10);
+    assert!(error.contains("; no other type of it fits;"), "{error}");
+    let error = refused(some_bytes, some_bytes);
+    assert!(error.contains("the largest that fits is Q5_0"), "{error}");
+    let error = refused(128 << 10, some_bytes);
+    assert!(error.contains("fits now, and once") && error.contains("Q5_0"), "{error}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use exo_stdx::unix_s;
 use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
 use exo_telemetry::DifferingModel;
 use exo_types::{ModelId, NodeId};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use super::Library;
 use crate::NodeConfig;
@@ -49,7 +49,7 @@ pub struct Room {
     draft: OnceLock<ModelId>,
     state: Arc<Mutex<State>>,
     /// One at a time deletes.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
     /// The cluster as this node sees it, once it has begun.
     view: OnceLock<watch::Receiver<ClusterView>>,
     /// Whether a coordinator has said what is placed since this node began.
@@ -95,7 +95,7 @@ impl Room {
             me,
             draft: OnceLock::new(),
             state: Arc::default(),
-            turn: tokio::sync::Mutex::default(),
+            turn: Arc::default(),
             view: OnceLock::new(),
             was_told: AtomicBool::new(false),
         }
@@ -116,6 +116,11 @@ impl Room {
     /// What was found then.
     pub fn disk_facts(&self) -> DiskFacts {
         lock(&self.state).disk.clone()
+    }
+
+    /// Nobody else deletes models as long as what is returned is there.
+    pub async fn turn(&self) -> OwnedMutexGuard<()> {
+        self.turn.clone().lock_owned().await
     }
 
     /// Whether a model is about to go: this node does not say any more that it has it.
@@ -233,7 +238,7 @@ impl Library {
         if let Ok(claim) = self.room.take(needed_bytes).await {
             return Ok(taken(claim, Vec::new()));
         }
-        let _turn = self.room.turn.lock().await;
+        let _turn = self.room.turn().await;
         // Somebody may have made room meanwhile.
         let short = match self.room.take(needed_bytes).await {
             Ok(claim) => return Ok(taken(claim, Vec::new())),
@@ -311,10 +316,10 @@ impl Library {
     /// Deletes models whose place a newer commit has taken, once nothing uses them. That others have them is
     /// not asked for: a person wanted the newer one in their place.
     pub async fn remove_replaced(&self) {
-        if !self.room.knows_what_is_placed().await {
+        if self.room.placed_as_told().await.is_none() {
             return;
         }
-        let _turn = self.room.turn.lock().await;
+        let _turn = self.room.turn().await;
         let replaced = self.records().await.unwrap_or_default().into_iter();
         let mut freed = 0u64;
         for record in replaced.filter(|record| record.is_replaced && !record.is_kept) {
@@ -515,7 +520,7 @@ mod tests {
             me: NodeId([1; 32]),
             draft: OnceLock::new(),
             state: Arc::default(),
-            turn: tokio::sync::Mutex::default(),
+            turn: Arc::default(),
             view: OnceLock::new(),
             was_told: AtomicBool::new(false),
         };

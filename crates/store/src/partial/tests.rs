@@ -195,3 +195,30 @@ fn what_another_commit_has_of_the_same_file_is_not_fetched_again() {
     let bytes = fs::read(older.file_path(0)).unwrap();
     assert!(bytes[5 * 4096..6 * 4096].iter().all(|byte| *byte == 0));
 }
+
+#[test]
+fn what_a_removal_left_half_way_counts_as_never_finished() {
+    let scene = Scene::new();
+    let copy = scene.copy();
+    scene.fetch(&copy, &copy.missing_head());
+    copy.flush().unwrap();
+    assert!(!has_begun(&copy.folder));
+    let folder = copy.folder.clone();
+    copy.note_removed();
+    // Its files do not go: as if it had ended behind the map.
+    let files = folder.join("files");
+    fs::rename(&files, folder.join("aside")).unwrap();
+    fs::write(&files, b"no folder").unwrap();
+    assert!(delete(&folder).is_err());
+    assert!(has_begun(&folder) && !folder.join(HELD).exists());
+    fs::remove_file(&files).unwrap();
+    fs::rename(folder.join("aside"), &files).unwrap();
+    assert!(bytes_to_free(&folder) > 0);
+    // Another name of it is another commit's.
+    for file in fs::read_dir(&files).unwrap().flatten() {
+        fs::hard_link(file.path(), scene.folder.path().join("another")).unwrap();
+    }
+    assert!(bytes_to_free(&folder) == 0 && disk_bytes(&folder) > 0);
+    delete(&folder).unwrap();
+    assert!(!folder.exists());
+}

@@ -1,7 +1,7 @@
 use exo_types::DType;
 
 use super::*;
-use crate::common;
+use crate::{HubFile, HubSource, common};
 
 /// A store, and a model in small chunks that it fetches.
 struct Scene {
@@ -177,4 +177,29 @@ fn what_cannot_be_opened_for_a_moment_is_not_pruned() {
     fs::rename(&aside, &map).unwrap();
     assert_eq!(store.record(scene.id()).unwrap().held_bytes, held);
     assert_eq!(store.prune(&|_| false).unwrap().0, 1);
+}
+
+#[test]
+fn another_commit_that_cannot_be_opened_stops_nothing() {
+    let scene = Scene::new();
+    let at = |commit: &str| {
+        let mut manifest = scene.manifest.clone();
+        let heads = manifest.files[0].head_bytes.div_ceil(4096) as usize;
+        manifest.files[0].chunks.truncate(heads);
+        let files = vec![HubFile { path: manifest.files[0].name.clone(), sha256: Some([7; 32]) }];
+        let (repo, commit) = ("org/repo".to_owned(), commit.repeat(20));
+        manifest.hub =
+            Some(HubSource { repo, commit, label: "F32".to_owned(), licence: String::new(), files });
+        manifest.version = 2;
+        manifest
+    };
+    let older = at("0a");
+    scene.store.prepare(&older).unwrap();
+    let held = scene.store.layout.fetched_model(older.root()).join("held");
+    let _ = fs::remove_file(&held);
+    fs::create_dir(&held).unwrap();
+    // Another run, which has nothing open.
+    let (store, _) = Store::open(&scene.folder.path().join("data")).unwrap();
+    assert!(store.partial(older.root()).is_err());
+    assert_eq!(store.prepare(&at("0b")).unwrap().held_bytes(), 0);
 }

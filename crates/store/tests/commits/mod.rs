@@ -47,7 +47,8 @@ fn of_two_files_in_one_folder_only_that_of_the_model_is_deleted() {
     assert_eq!(store.remove(of_a.id).unwrap(), of_a.bytes);
     assert!(!a.exists() && b.exists());
     assert!(store.open_model(of_b.id).is_ok());
-    store.remove(of_b.id).unwrap();
+    fs::remove_file(&b).unwrap();
+    assert_eq!(store.remove(of_b.id).unwrap(), 0, "nothing of it was there any more");
     assert!(!b.parent().unwrap().exists(), "nobody's folder any more");
 }
 

@@ -156,6 +156,28 @@ fn only_a_node_itself_leaves_and_not_for_longer_than_it_says_so() {
 }
 
 #[test]
+fn a_node_whose_reports_say_that_it_ends_is_given_nothing_and_its_layers_move() {
+    let mut bench = Bench::ready(3, 3);
+    let whom = bench.placement().stages[1].leader().node;
+    let tell = |bench: &mut Bench, is_leaving: bool| {
+        let desired = bench.desired[&whom].clone();
+        let mut report = report(whom.0[0], bench.free);
+        report.desired = Some((desired.epoch, desired.revision));
+        report.stages = desired.shards.iter().map(|s| stage_report(s, &StageStatus::Serving)).collect();
+        report.is_leaving = is_leaving;
+        bench.report(whom.0[0], report);
+    };
+    tell(&mut bench, true);
+    assert!(moving(&bench).is_some(), "{:?}", bench.state());
+    tell(&mut bench, false);
+    assert!(moving(&bench).is_none(), "it stays after all");
+    tell(&mut bench, true);
+    let other = nodes(&bench).into_iter().find(|node| *node != whom).unwrap();
+    bench.feed(CoordinatorInput::NodeLost(other));
+    assert_eq!(nodes(&bench).iter().filter(|node| **node == whom).count(), 1, "no more than it has");
+}
+
+#[test]
 fn what_is_loaded_ahead_is_kept_when_its_node_is_lost_before() {
     let mut bench = Bench::ready(3, 3);
     let whom = bench.placement().stages[1].leader().node;
