@@ -56,6 +56,11 @@ pub fn for_listener(config: &Config, address: SocketAddr) -> anyhow::Result<ApiK
     if !address.ip().is_loopback() && keys.is_empty() {
         bail!("the API would be reachable from other machines at {address}: set `api_keys` for it");
     }
+    if config.parse("api_proxied")? && keys.is_empty() {
+        bail!(
+            "setting `api_proxied` says that a proxy opens the API at {address} to others: set `api_keys` for it"
+        );
+    }
     for Weakness { found, next } in weaknesses(config) {
         tracing::warn!("{found}: {next}");
     }

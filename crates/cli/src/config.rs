@@ -164,6 +164,12 @@ pub const KEYS: &[Key] = &[
                again when the file changes",
     },
     Key {
+        name: "api_proxied",
+        default: "false",
+        help: "whether a proxy on this machine stands in front of the API: then nothing is administered over HTTP, the page included, \
+               and keys are always needed",
+    },
+    Key {
         name: "metrics_open",
         default: "false",
         help: "whether /metrics is readable without an API key or the local secret",

@@ -19,6 +19,12 @@ pub enum CommandError {
         /// As long as it was waited for; not at all where it has no API yet.
         seconds: Option<u64>,
     },
+    /// A model that is to be fetched first.
+    #[error("`{reference}` is not here, and `exo plan` fetches nothing")]
+    NotFetched {
+        /// What was asked for.
+        reference: String,
+    },
     /// A file of settings has a name that is none.
     #[error("{file}: `{name}` is not a setting; there are: {known}")]
     UnknownSetting {
@@ -88,6 +94,7 @@ impl CommandError {
             Self::BadSetting { name, .. } if name == "memory_mib" => "setting_memory_mib",
             Self::BadSetting { .. } => "setting_bad",
             Self::DeviceOfProcessor { .. } => "device_of_processor",
+            Self::NotFetched { .. } => "model_not_fetched",
             Self::NothingShown { .. } => "accelerator_not_there",
             Self::NoSuchDevice { .. } => "device_not_shown",
             Self::DriverEnded { .. } => "driver_ended_process",

@@ -114,6 +114,9 @@ fn hint(code: &str) -> Option<&'static str> {
             "free some disk space: `exo prune` deletes downloads that were never finished, `exo models remove NAME` a model, both \
              without a node too, where one that is placed can go as well; or give --data-dir a folder on another disk"
         }
+        "model_not_fetched" => {
+            "`exo fits` with the same text reads its headers and says how it would run here; `exo pull` with --layers makes it known to the cluster"
+        }
         "path_not_found" => "check the path",
         "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",
         "insufficient_memory" => {

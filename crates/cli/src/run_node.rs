@@ -101,6 +101,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let following = api_keys::follow(keys_file, api_keys.clone(), config.api_keys().to_vec());
     options.api_keys = api_keys;
     options.resume = config.parse("resume")?;
+    options.is_proxied = config.parse("api_proxied")?;
     options.metrics_open = config.parse("metrics_open")?;
     options.keys_see_cluster = config.parse("keys_see_cluster")?;
     options.sessions_path = (stay == Stay::Long).then(|| config.data_dir().join("sessions.json"));

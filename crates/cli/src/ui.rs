@@ -312,6 +312,13 @@ pub fn spinner() -> indicatif::ProgressBar {
     spinner
 }
 
+/// What a spinner says, as a line where no terminal shows one.
+pub fn note_in_pipe(text: &str) {
+    if !std::io::stderr().is_terminal() {
+        note(text);
+    }
+}
+
 /// What is waited for, in a line now and then where no terminal shows a spinner.
 pub struct WaitLines {
     said: String,

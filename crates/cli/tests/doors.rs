@@ -308,6 +308,11 @@ fn a_code_lets_a_used_node_in_with_the_window_shut_and_a_wrong_one_does_not() {
     let placed = joiner.exo(&["place", "demo"]);
     assert!(placed.status.success(), "a used node joins all the same: {}", stderr(&placed));
     let joined = joiner.exo(&["join", &code, "--peer", &peer]);
+    assert!(
+        stderr(&joined).contains("asking the nodes nearby"),
+        "a pipe shows no spinner: {}",
+        stderr(&joined)
+    );
     assert!(joined.status.success(), "{}", stderr(&joined));
     assert!(stdout(&joined).contains("joined the cluster of inviter"), "{}", stdout(&joined));
     wait_for("one cluster", SOON, || (inviter.sees().len() == 2 && joiner.sees().len() == 2).then_some(()));

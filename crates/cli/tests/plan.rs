@@ -109,6 +109,11 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
 #[test]
 fn a_running_node_plans_without_loading_and_shows_predicted_beside_measured() {
     let node = Node::alone();
+    // What would have to be fetched is told so.
+    let unknown = node.exo(&["plan", "hf.co/org/nothing:Q4_K_M"]);
+    let said = stderr(&unknown);
+    assert!(!unknown.status.success() && said.contains("`exo plan` fetches nothing"), "{said}");
+    assert!(said.contains("`exo fits`"), "{said}");
     let output = node.exo(&["plan", "demo", "--json"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
@@ -158,6 +163,12 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
         said.contains("layers 0..8") && said.contains("predicted for one stream"),
         "the plan is shown: {said}"
     );
+    assert!(
+        said.contains("context 64 · 2 slots") && !stderr(&anew).contains("nothing was replaced"),
+        "{said}"
+    );
+    let same = node.exo(&["place", "demo", "--slots", "2", "--replace"]);
+    assert!(same.status.success() && stderr(&same).contains("nothing was replaced"), "{}", stderr(&same));
     let instances = node.get("/exo/v1/instances");
     assert_eq!(instances.as_array().unwrap().len(), 1, "{instances}");
     assert_eq!((&instances[0]["slots"], &instances[0]["context_tokens"]), (&2.into(), &64.into()));

@@ -134,12 +134,15 @@ impl Hands {
 
     /// The machine has ended: everything it has said is queued.
     pub async fn end(mut self) {
+        // While engines end: who looks for a node meanwhile is not to find this one.
+        let discovery = self.joining.take_discovery();
+        let goodbye = discovery.map(|discovery| tokio::task::spawn_blocking(move || discovery.shutdown()));
         if let Some(draft) = &self.draft {
             draft.end();
         }
         self.engines.end().await;
-        if let Some(discovery) = self.joining.take_discovery() {
-            let _ = tokio::task::spawn_blocking(move || discovery.shutdown()).await;
+        if let Some(goodbye) = goodbye {
+            let _ = goodbye.await;
         }
         self.links.end().await; // the goodbyes are queued in them
         self.endpoint.close().await;

@@ -13,7 +13,7 @@ use exo_stdx::unix_s;
 use crate::app::App;
 use crate::body::{json, read_typed};
 use crate::errors::ApiError;
-use crate::guard::{Caller, Peer, is_near};
+use crate::guard::{Caller, Peer};
 use crate::seats::Seat;
 use crate::sessions::{BadCode, CODE_LIFE};
 
@@ -24,6 +24,10 @@ pub async fn give_code(State(app): State<Arc<App>>, Extension(peer): Extension<P
     if peer != Peer::Owner {
         let message = "codes are given out over the node's local channel only: run `exo open`";
         return Err(ApiError::forbidden("owner_only", message));
+    }
+    if app.options.is_proxied {
+        let message = "the page needs administration over HTTP, which the setting `api_proxied` shuts: commands work as ever";
+        return Err(ApiError::invalid(StatusCode::CONFLICT, "conflict", message));
     }
     let code = app.sessions.give_code(Instant::now()).map_err(no_randomness)?;
     Ok(json(&CodeView { code, expires_in_s: CODE_LIFE.as_secs() }))
@@ -79,7 +83,7 @@ pub async fn session(
         Caller::Owner => (SessionAccess::Owner, None),
         Caller::Session { .. } => (SessionAccess::Owner, Some(app.sessions.idle_max_s())),
     };
-    Ok(json(&view(&app, access, !is_near(&headers, peer), idle_max_s).await?))
+    Ok(json(&view(&app, access, !app.guard.is_near(&headers, peer), idle_max_s).await?))
 }
 
 /// `DELETE /exo/v1/session`

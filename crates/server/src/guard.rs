@@ -9,6 +9,7 @@
 //! - `/exo/*` needs the local secret or a session and a connection of this machine that no proxy stands in;
 //!   `/v1/*` an API key as soon as there are any, on every listener: a proxy in front of loopback must not
 //!   open it. A session opens it as the secret does.
+//! - A listener that is told that a proxy stands in front of it takes nobody for near: the proxy may not say so.
 //! - `/metrics` needs an API key on every listener, or the secret near, unless the setting `metrics_open`
 //!   says otherwise.
 //! - No cookie is ever set or read: all ports of a host share them (decision 0046).
@@ -65,6 +66,8 @@ pub struct Guard {
     secret: ApiKey,
     keys: ApiKeys,
     keys_see_cluster: bool,
+    /// A proxy stands in front of the listener, whether it says so or not.
+    is_proxied: bool,
     sessions: Arc<Sessions>,
 }
 
@@ -79,6 +82,7 @@ impl Guard {
             secret: ApiKey::from_key(&options.local_secret),
             keys: options.api_keys.clone(),
             keys_see_cluster: options.keys_see_cluster,
+            is_proxied: options.is_proxied,
             sessions,
         }
     }
@@ -129,13 +133,13 @@ impl Guard {
         if let Some(key) = self.key(&given) {
             return Ok((key.principal(), Caller::Key));
         }
-        if self.is_secret(&given) && is_near(headers, peer) {
+        if self.is_secret(&given) && self.is_near(headers, peer) {
             return Ok((Principal::LOCAL, Caller::Owner));
         }
         if let Some(session) = self.near_session(headers, peer) {
             return Ok((Principal::LOCAL, session));
         }
-        if self.loopback && !self.keys.are_needed() {
+        if self.loopback && !self.is_proxied && !self.keys.are_needed() {
             return Ok((Principal::LOCAL, Caller::Open));
         }
         match given.into_iter().flatten().next() {
@@ -158,7 +162,7 @@ impl Guard {
         if self.key(&given).is_some() {
             return Ok(Caller::Key);
         }
-        if self.is_secret(&given) && is_near(headers, peer) {
+        if self.is_secret(&given) && self.is_near(headers, peer) {
             return Ok(Caller::Owner);
         }
         if let Some(session) = self.near_session(headers, peer) {
@@ -190,7 +194,7 @@ impl Guard {
 
     /// The session of a request that comes from this machine.
     fn near_session(&self, headers: &HeaderMap, peer: Peer) -> Option<Caller> {
-        self.session(headers).filter(|_| is_near(headers, peer))
+        self.session(headers).filter(|_| self.is_near(headers, peer))
     }
 
     /// Whether this is the local secret.
@@ -201,7 +205,7 @@ impl Guard {
     /// Refuses what comes from another machine or through a proxy: what it brings would cross the network in
     /// clear.
     pub fn check_near(&self, headers: &HeaderMap, peer: Peer) -> Result<(), ApiError> {
-        if is_near(headers, peer) {
+        if self.is_near(headers, peer) {
             return Ok(());
         }
         let message = "administrative routes answer on this machine only, and through no proxy";
@@ -238,6 +242,19 @@ impl Guard {
         self.check_admin(headers, peer)
     }
 
+    /// Whether the client is on this machine, with no proxy in between that says so or that the listener was
+    /// told of.
+    pub fn is_near(&self, headers: &HeaderMap, peer: Peer) -> bool {
+        match peer {
+            Peer::Owner => true,
+            Peer::At(address) => {
+                let forwards = |name: &str| FORWARDING.contains(&name) || name.starts_with(FORWARDING_PREFIX);
+                let is_forwarded = self.is_proxied || headers.keys().any(|name| forwards(name.as_str()));
+                address.ip().to_canonical().is_loopback() && !is_forwarded
+            }
+        }
+    }
+
     /// Who sends a request, if that is anybody known.
     pub fn check_known(&self, headers: &HeaderMap, peer: Peer) -> Result<Caller, ApiError> {
         if self.key(&[bearer(headers), api_key(headers)]).is_some() {
@@ -249,17 +266,6 @@ impl Guard {
 
 fn session_ended() -> ApiError {
     ApiError::unauthorized("session_ended", "this session has ended: run `exo open` for another one")
-}
-
-/// Whether the client is on this machine, with no proxy in between that says so.
-pub fn is_near(headers: &HeaderMap, peer: Peer) -> bool {
-    match peer {
-        Peer::Owner => true,
-        Peer::At(address) => {
-            let forwards = |name: &str| FORWARDING.contains(&name) || name.starts_with(FORWARDING_PREFIX);
-            address.ip().to_canonical().is_loopback() && !headers.keys().any(|name| forwards(name.as_str()))
-        }
-    }
 }
 
 fn check_origin(headers: &HeaderMap, host: &str, path: &str) -> Result<(), ApiError> {

@@ -17,6 +17,9 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// Keys that open `/v1/*`. As soon as there is one, it is needed on loopback as well.
     pub api_keys: ApiKeys,
+    /// Whether a proxy stands in front of the TCP listeners: then nothing is administered over them, from this
+    /// machine either, and `/v1/*` always needs a key.
+    pub is_proxied: bool,
     /// Whether `/metrics` is readable without any key.
     pub metrics_open: bool,
     /// Whether an API key also shows the state of the cluster, from other machines too. It never changes
@@ -84,6 +87,7 @@ impl ServerOptions {
             local_secret: local_secret.into(),
             allowed_hosts: Vec::new(),
             api_keys: ApiKeys::default(),
+            is_proxied: false,
             metrics_open: false,
             keys_see_cluster: false,
             sessions_path: None,

@@ -18,15 +18,20 @@ async fn with_channel(folder: &Path, options: ServerOptions) -> (Server, std::pa
     (start_both("127.0.0.1:0", Some(local), options).await, path)
 }
 
-/// What `exo open` asks for.
-async fn code(channel: &Path) -> String {
+/// What the local channel answers when a code is asked for.
+async fn asked_for_code(channel: &Path) -> String {
     let mut stream = exo_local_channel::connect(channel).await.unwrap();
     let head = "POST /exo/v1/codes HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     stream.write_all(format!("{head}{JSON}\r\ncontent-length: 2\r\n\r\n{{}}").as_bytes()).await.unwrap();
     let mut bytes = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(5), stream.read_to_end(&mut bytes)).await;
     read.expect("a code within 5 s").unwrap();
-    let text = String::from_utf8(bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// What `exo open` asks for.
+async fn code(channel: &Path) -> String {
+    let text = asked_for_code(channel).await;
     let body = text.split_once("\r\n\r\n").unwrap().1;
     let view: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(view["expires_in_s"], 60);
@@ -231,4 +236,26 @@ async fn an_idle_session_ends() {
     let left_open = server.send("GET /exo/v1/events", &[&with], "").await;
     assert!(left_open.body.contains("signed_out"), "{}", left_open.body);
     assert_eq!(server.send("GET /exo/v1/session", &[&with], "").await.error(), "401 session_ended");
+}
+
+#[tokio::test]
+async fn a_listener_that_is_told_of_a_proxy_is_administered_over_the_local_channel_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = vec![ApiKey::from_key("sesame")];
+    let options = ServerOptions { api_keys: keys.into(), is_proxied: true, ..quick() };
+    let (server, channel) = with_channel(folder.path(), options).await;
+    // The proxy adds no header that says so.
+    let secret = bearer(SECRET);
+    assert_eq!(server.send("GET /exo/v1/cluster", &[&secret], "").await.error(), "403 local_only");
+    assert_eq!(server.send("GET /metrics", &[&secret], "").await.error(), "401 invalid_api_key");
+    assert_eq!(server.send("GET /v1/models", &[&secret], "").await.error(), "401 invalid_api_key");
+    let body = format!(r#"{{"secret":"{SECRET}"}}"#);
+    assert_eq!(server.send("POST /exo/v1/session", &[JSON], &body).await.error(), "403 local_only");
+    assert_eq!(server.send("GET /v1/models", &[&bearer("sesame")], "").await.status, 200);
+    let answer = asked_for_code(&channel).await;
+    assert!(answer.starts_with("HTTP/1.1 409") && answer.contains("api_proxied"), "{answer}");
+    // Without any key nobody is let in rather than everybody.
+    let bare = tempfile::tempdir().unwrap();
+    let (server, _channel) = with_channel(bare.path(), ServerOptions { is_proxied: true, ..quick() }).await;
+    assert_eq!(server.get("/v1/models").await.error(), "401 missing_api_key");
 }

@@ -73,7 +73,9 @@ pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     let spinner = ui::spinner();
-    spinner.set_message("asking the nodes nearby, or those of --peer, with the code");
+    let asking = "asking the nodes nearby, or those of --peer, with the code";
+    spinner.set_message(asking);
+    ui::note_in_pipe(asking);
     let joined: JoinedView = client.post("/exo/v1/join", &request).await?;
     spinner.finish_and_clear();
     ui::line(format!("joined the cluster of {}", joined.name));

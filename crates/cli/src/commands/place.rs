@@ -36,7 +36,11 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
         exclude: args.exclude,
         replace: args.replace,
     };
+    let before = if args.replace { placed(&client).await? } else { Vec::new() };
     let mut instance: InstanceView = client.post("/exo/v1/instances", &request).await?;
+    if before.contains(&instance.id) {
+        ui::note("it is placed as this asks for already: nothing was replaced");
+    }
     if !args.json.json {
         super::status::numbers_lines(&instance).iter().for_each(ui::line);
         ui::table(&STAGE_HEADER, stage_rows(&instance));
@@ -51,6 +55,12 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     }
     ui::line(format!("{} {}", instance.id, super::status::state_text(&instance.state)));
     Ok(())
+}
+
+/// Ids of what is placed.
+async fn placed(client: &Client) -> anyhow::Result<Vec<String>> {
+    let view: ClusterView = client.get("/exo/v1/cluster").await?;
+    Ok(view.instances.into_iter().map(|instance| instance.id).collect())
 }
 
 /// Shows the load until the instance serves; an error if it fails or stalls.

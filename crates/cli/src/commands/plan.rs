@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use exo_api::plan::{AloneView, PlanObjective, PlanRateView, PredictionView, RangeView};
 use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
+use exo_hub::Reference;
 use exo_node::planning;
 use exo_planner::{PlanError, PlanRequest, WeightTypes};
 use exo_quant::Target;
@@ -17,6 +18,7 @@ use super::subject::Subject;
 use super::{models, running};
 use crate::args::Plan;
 use crate::config::Config;
+use crate::errors::CommandError;
 use crate::shapes::Shape;
 use crate::ui;
 
@@ -37,7 +39,8 @@ pub async fn run(config: &Config, args: Plan) -> anyhow::Result<()> {
             let client = running(config).await?;
             let wanted = args.model.as_deref().context("no model is named")?;
             // Nothing is fetched to make a plan: the node says which models there are.
-            let model = models::resolve_here(&client, wanted).await?.unwrap_or_else(|| wanted.to_owned());
+            let model = models::resolve_here(&client, wanted).await?;
+            let model = model.map_or_else(|| not_here(wanted), Ok)?;
             client.post("/exo/v1/plan", &query(config, &args, model)?).await?
         }
     };
@@ -46,6 +49,16 @@ pub async fn run(config: &Config, args: Plan) -> anyhow::Result<()> {
     }
     show(&plan);
     Ok(())
+}
+
+/// A plain name is the node's to judge.
+fn not_here(wanted: &str) -> anyhow::Result<String> {
+    match wanted.parse::<Reference>() {
+        Ok(Reference::Path(_)) => Ok(wanted.to_owned()),
+        Ok(_) => Err(CommandError::NotFetched { reference: wanted.to_owned() }.into()),
+        Err(error) if wanted.contains([':', '/']) => Err(error.into()),
+        Err(_) => Ok(wanted.to_owned()),
+    }
 }
 
 fn query(config: &Config, args: &Plan, model: String) -> anyhow::Result<PlanQuery> {
