@@ -52,8 +52,8 @@ impl FetchWatch {
     }
 }
 
-/// The stage that has most to fetch; the one that is watched as long as it fetches, or of two that have nearly
-/// the same left none would ever be said to be anywhere.
+/// The stage that has most to fetch; the one that is watched as long as it fetches, or of two that have
+/// nearly the same left none would ever be said to be anywhere.
 pub(crate) fn slowest_fetch(instance: &InstanceView, watch: Option<&FetchWatch>) -> Option<StageFetch> {
     let stages = instance.stages.iter().enumerate().filter_map(|(stage, view)| match view.status {
         StageStatus::Fetching { done_bytes, total_bytes, .. } if total_bytes > 0 => {

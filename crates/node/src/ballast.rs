@@ -1,5 +1,5 @@
-//! A ballast file: room on the disk that a node sets aside while there is plenty, and gives back when the disk
-//! is full.
+//! A ballast file: room on the disk that a node sets aside while there is plenty, and gives back when the
+//! disk is full.
 //!
 //! A start writes a few small files and opens the journal, and an unloaded model is an entry of it. On a full
 //! disk neither would be possible, so that nothing could be freed through the node. What else fills the disk

@@ -416,8 +416,8 @@ pub fn waiting_downloads(data_dir: &Path) -> Vec<PathBuf> {
     folders_waiting(&root, saved)
 }
 
-/// Of downloads that go on by themselves, or were paused. One that failed may have filled the disk, and begins
-/// anew if it is asked for again.
+/// Of downloads that go on by themselves, or were paused. One that failed may have filled the disk, and
+/// begins anew if it is asked for again.
 fn folders_waiting(root: &Path, saved: Vec<SavedPull>) -> Vec<PathBuf> {
     let waiting = saved.into_iter().filter(|saved| saved.failed.is_none());
     waiting.filter_map(|saved| Some(root.join(saved.folder?))).collect()

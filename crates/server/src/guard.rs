@@ -9,7 +9,8 @@
 //! - `/exo/*` needs the local secret or a session and a connection of this machine that no proxy stands in;
 //!   `/v1/*` an API key as soon as there are any, on every listener: a proxy in front of loopback must not
 //!   open it. A session opens it as the secret does.
-//! - A listener that is told that a proxy stands in front of it takes nobody for near: the proxy may not say so.
+//! - A listener that is told that a proxy stands in front of it takes nobody for near: the proxy may not say
+//!   so.
 //! - `/metrics` needs an API key on every listener, or the secret near, unless the setting `metrics_open`
 //!   says otherwise.
 //! - No cookie is ever set or read: all ports of a host share them (decision 0046).

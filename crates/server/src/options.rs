@@ -17,8 +17,8 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// Keys that open `/v1/*`. As soon as there is one, it is needed on loopback as well.
     pub api_keys: ApiKeys,
-    /// Whether a proxy stands in front of the TCP listeners: then nothing is administered over them, from this
-    /// machine either, and `/v1/*` always needs a key.
+    /// Whether a proxy stands in front of the TCP listeners: then nothing is administered over them, from
+    /// this machine either, and `/v1/*` always needs a key.
     pub is_proxied: bool,
     /// Whether `/metrics` is readable without any key.
     pub metrics_open: bool,

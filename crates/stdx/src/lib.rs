@@ -83,8 +83,8 @@ pub fn total_bytes(folder: &Path) -> Option<u64> {
     system::total_bytes(folder)
 }
 
-/// Whether a file has no other name on its disk, so that deleting it frees what it takes. On Windows taken for
-/// so.
+/// Whether a file has no other name on its disk, so that deleting it frees what it takes. On Windows taken
+/// for so.
 pub fn is_only_name(about: &Metadata) -> bool {
     system::is_only_name(about)
 }
