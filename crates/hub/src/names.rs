@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+/// The first characters of a commit by which a person may name it.
+pub(crate) const COMMIT_CHARS_MIN: usize = 7;
 const COMPONENT_BYTES_MAX: usize = 200;
 const PATH_BYTES_MAX: usize = 500;
 const REPO_PART_BYTES_MAX: usize = 96;

@@ -8,7 +8,6 @@ use ureq::http::Uri;
 
 use crate::client::Failure;
 use crate::download::{self, Job};
-use crate::here::is_type;
 use crate::plan::PlannedFile;
 use crate::ranges::Limit;
 use crate::{
@@ -78,44 +77,12 @@ pub fn resolve(
     }
 }
 
-/// The model that a reference means, if it is whole on this disk: the newest commit first where several are.
-pub(crate) fn on_disk(root: &Path, hub: &HubReference) -> Option<Fetched> {
-    let mut found = Origin::on_disk(root, &hub.repo);
-    found.retain(|(origin, _)| {
-        let commit = origin.commit.as_deref().unwrap_or_default();
-        let was_asked = |revision: &str| matches!(origin.reference.parse(), Ok(Reference::Hub(before)) if before.revision() == revision);
-        let is_commit =
-            hub.revision.as_ref().is_none_or(|r| was_asked(r) || commit.starts_with(r.as_str()));
-        is_commit && is_type(hub, origin)
-    });
-    found.sort_by_key(|(_, path)| fs::metadata(path).and_then(|m| m.modified()).ok());
-    found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
-}
-
-/// The newest model below the folder of registries, or of addresses, that was fetched for this reference.
-fn by_reference(folder: &Path, reference: &str) -> Option<Fetched> {
-    let all = folders_in(folder).into_iter().flat_map(|repo| Origin::below(&repo));
-    let mut found: Vec<_> = all.filter(|(origin, _)| origin.reference == reference).collect();
-    found.sort_by_key(|(_, path)| fs::metadata(path).and_then(|m| m.modified()).ok());
-    found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
-}
-
 const RANGES_MAX: usize = 8;
 
 impl PullOptions {
     /// To this folder: as many ranges as help, as fast as they come.
     pub fn new(root: PathBuf) -> Self {
         Self { root, ranges_max: RANGES_MAX, rate_max: None }
-    }
-
-    /// What is whole on this disk of a reference; how an offline machine is served.
-    pub fn on_disk(&self, reference: &Reference) -> Option<Fetched> {
-        match reference {
-            Reference::Hub(hub) => on_disk(&self.root, hub),
-            Reference::Registry(_) => by_reference(&self.root.join("registries"), &reference.to_string()),
-            Reference::Url(url) => by_reference(&self.root.join("addresses"), &address::without_query(url)),
-            Reference::Path(_) => None,
-        }
     }
 }
 
@@ -432,7 +399,7 @@ fn partial_folders(root: &Path) -> Vec<PathBuf> {
     level
 }
 
-fn folders_in(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn folders_in(folder: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(folder).into_iter().flatten().flatten();
     all.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).take(10_000).collect()
 }

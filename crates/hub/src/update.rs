@@ -9,9 +9,6 @@ use crate::plan::PlannedFile;
 use crate::pull::plan_of;
 use crate::{Cancel, Client, HubError, HubReference, Origin, OriginFile, Plan, Reference, names};
 
-/// The first characters of a commit by which a person may name it.
-pub(crate) const COMMIT_CHARS_MIN: usize = 7;
-
 /// How a file differs between two commits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChangeKind {
@@ -106,7 +103,7 @@ impl Origin {
         match self.reference.parse() {
             Ok(Reference::Hub(HubReference { revision: Some(revision), .. })) => {
                 let is_commit = self.commit.as_ref().is_some_and(|commit| commit.starts_with(&revision));
-                is_commit && revision.len() >= COMMIT_CHARS_MIN
+                is_commit && revision.len() >= names::COMMIT_CHARS_MIN
             }
             Ok(Reference::Registry(registry)) => registry.tag.starts_with("sha256:"),
             _ => false,
