@@ -54,6 +54,8 @@ pub const JOIN_WINDOW_S: u64 = 600;
 const CLOCK_SLACK_S: u64 = 60;
 /// A fresh node looks around this long before it decides whom to join.
 const LOOK_AROUND: Duration = Duration::from_millis(400);
+/// Without a stranger for so long, a node begins to look around anew with the next.
+const SILENCE: Duration = Duration::from_secs(20);
 /// How long a stranger is left alone that did not answer; it doubles each time.
 const SILENT_FIRST: Duration = Duration::from_secs(1);
 /// It doubles no further.
@@ -202,8 +204,10 @@ pub struct MoveIn {
 #[derive(Debug)]
 pub struct Joining {
     strangers: BTreeMap<NodeId, Stranger>,
-    /// When the first of them was heard of.
+    /// When the first of them was heard of, after a time without any.
     looking_since: Time,
+    /// When one was heard of last.
+    heard_at: Option<Time>,
     peers: Vec<ConfiguredPeer>,
     attempt: Option<Attempt>,
     /// Attempts at strangers that no person named, and that brought no answer.
@@ -247,6 +251,8 @@ struct Stranger {
     failures: u32,
     /// Refused when it was asked, as one that waits for a person does.
     has_refused: bool,
+    /// Since when it answers that it should be asked later.
+    later_since: Option<Time>,
     /// How it refused when a person was last told.
     told: Option<Notice>,
     /// When it last answered with its key.
@@ -305,6 +311,7 @@ impl Joining {
         Self {
             strangers: BTreeMap::new(),
             looking_since: Time::ZERO,
+            heard_at: None,
             peers: peers.collect(),
             attempt: None,
             attempts_failed: 0,
@@ -448,9 +455,12 @@ impl Joining {
             return;
         }
         addresses.truncate(ADDRESSES_MAX);
-        if self.strangers.is_empty() {
+        // A goodbye is anybody's word: who takes names back again and again must not put the decision off.
+        let is_silence = |at: Time| ctx.now.time.since(at) > SILENCE;
+        if self.strangers.is_empty() && self.heard_at.is_none_or(is_silence) {
             self.looking_since = ctx.now.time;
         }
+        self.heard_at = Some(ctx.now.time);
         let stranger = self.strangers.entry(node).or_insert_with(|| Stranger {
             addresses: Vec::new(),
             asked: Vec::new(),
@@ -460,6 +470,7 @@ impl Joining {
             is_named: false,
             failures: 0,
             has_refused: false,
+            later_since: None,
             told: None,
             proven: None,
             probe_until: None,

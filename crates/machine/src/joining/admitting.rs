@@ -20,9 +20,9 @@ const ADMISSIONS_MAX: usize = 64;
 const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// How long an entry is waited for after its exchange was answered [`JoinAnswer::Later`].
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Another node seen for no longer than this is pointed to: later on this one has surely asked there by
-/// itself.
-const ELSEWHERE_MAX: Duration = Duration::from_secs(3);
+/// Another node seen for no longer than this is pointed to: later on this one, which looks around for five
+/// seconds at most, has surely asked there by itself.
+const ELSEWHERE_MAX: Duration = Duration::from_secs(8);
 
 /// A question from a stranger.
 pub(super) struct Asked {
@@ -207,7 +207,8 @@ impl Joining {
     /// members never join each other. Where strangers must prove their keys it is pointed to none that has
     /// not: among false names there is always a lower one.
     fn elsewhere(&self, ctx: &Context<'_>, asker: NodeId) -> Option<JoinAnswer> {
-        let may_be_there = |s: &Stranger| !s.has_failed() && !self.must_prove(s);
+        // Who has just refused this node is no home for the other.
+        let may_be_there = |s: &Stranger| !s.has_failed() && !s.refuses(ctx.now.time) && !self.must_prove(s);
         let candidates = self.strangers.iter().filter(|(node, s)| **node != asker && may_be_there(s));
         let mut fresh = candidates.clone().filter(|(node, s)| s.is_fresh && **node < ctx.me());
         let mut with_members = candidates.filter(|(_, s)| !s.is_fresh && !s.addresses.is_empty());

@@ -30,6 +30,8 @@ const RETRY: Duration = Duration::from_secs(2);
 const RETRY_REFUSED: Duration = Duration::from_secs(15);
 /// After [`JoinAnswer::Later`].
 const RETRY_LATER: Duration = Duration::from_millis(300);
+/// Who says so for longer counts as one that refuses: others are not kept apart by it.
+const LATER_MAX: Duration = Duration::from_secs(10);
 /// A grant that leads to no log within this time is dropped.
 const GRANT_MAX: Duration = Duration::from_secs(15);
 /// For an attempt to be answered, besides the time of its exchanges.
@@ -225,17 +227,14 @@ impl Joining {
             |s: &Stranger| s.is_fresh && !s.has_failed() && may_ask(s) && !s.refuses(ctx.now.time);
         let lowest = self.strangers.iter().find(|(_, s)| is_lowest(s)).map(|(node, _)| *node);
         let is_lowest_here = lowest.is_none_or(|lowest| lowest > me);
-        let may_found = |s: &&Stranger| s.is_fresh && !s.has_failed() && may_ask(s);
-        let last_seen = self.strangers.values().filter(may_found).map(|s| s.first_seen).max();
-        let all_are_seen_at = last_seen.map_or(self.looking_since + LOOK_AROUND, |last| last + NO_OTHER_FOR);
-        let all_are_seen_at = all_are_seen_at.min(self.looking_since + LOOK_MAX);
+        let all_are_seen_at = self.all_are_seen_at();
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
         let strangers = strangers.filter(move |(_, s)| s.probe_until.is_none() && may_ask(s));
         strangers.filter_map(move |(&node, stranger)| {
             let (rank, asked_from) = match stranger {
                 s if s.is_named => (Rank::Named, s.first_seen + LOOK_AROUND),
                 _ if is_closed => return None, // only whom a person named
-                s if !s.is_fresh && !s.has_failed() => (Rank::WithMembers, self.looking_since + LOOK_AROUND),
+                s if !s.is_fresh && !s.has_failed() => (Rank::WithMembers, s.first_seen + LOOK_AROUND),
                 s if s.is_fresh && node >= me && !is_lowest_here => return None, // it joins the lowest as well
                 s if s.is_fresh && node >= me => (Rank::Overdue, s.first_seen + HIGHER_ASKS_WITHIN),
                 s if s.has_failed() || s.refuses(ctx.now.time) => (Rank::Silent, all_are_seen_at),
@@ -246,6 +245,15 @@ impl Joining {
             let ready_at = stranger.next.max(asked_from);
             Some(Candidate { is_unnamed, is_stalling, rank, node, ready_at })
         })
+    }
+
+    /// When this node has heard of all others that were started together with it, if it hears of no more: of
+    /// fresh ones, and of a cluster that they could join instead of founding one.
+    fn all_are_seen_at(&self) -> Time {
+        let counts = |s: &&Stranger| !s.has_failed() && !self.must_prove(s);
+        let wait = |s: &Stranger| s.first_seen + if s.is_fresh { NO_OTHER_FOR } else { LOOK_AROUND };
+        let last = self.strangers.values().filter(counts).map(wait).max();
+        last.unwrap_or(self.looking_since + LOOK_AROUND).min(self.looking_since + LOOK_MAX)
     }
 
     /// When a candidate is asked at the earliest.
@@ -426,15 +434,17 @@ impl Joining {
         if let JoinAnswer::Later = answer {
             self.not_by_code(with, "it did not have the time", Some(ctx.now.time + RETRY_LATER));
         }
-        let has_refused = matches!(answer, JoinAnswer::Refused { .. });
+        let is_later = matches!(answer, JoinAnswer::Later);
+        let puts_off = is_later && self.is_put_off_for_long(ctx, with);
+        let has_refused = puts_off || matches!(answer, JoinAnswer::Refused { .. });
         let wait = match answer {
             JoinAnswer::Welcome(welcome) => {
                 self.welcomed(ctx, (with, is_named), (address, words), *welcome, out);
                 None
             }
             JoinAnswer::Elsewhere { node, addresses } if node != ctx.me() => {
-                self.remember(ctx, node, addresses, "", false);
-                self.sent_elsewhere(ctx, (with, is_named, words), node, out)
+                self.remember(ctx, node, addresses.clone(), "", false);
+                self.sent_elsewhere(ctx, (with, is_named, words), &addresses, out)
             }
             JoinAnswer::Refused { reason } => {
                 let reason = exo_types::printable(&reason, REASON_CHARS_MAX);
@@ -449,6 +459,7 @@ impl Joining {
                 }
                 Some(RETRY_REFUSED)
             }
+            JoinAnswer::Later if puts_off => Some(RETRY_REFUSED),
             JoinAnswer::Later
             | JoinAnswer::Elsewhere { .. }
             | JoinAnswer::Here { .. }
@@ -457,26 +468,37 @@ impl Joining {
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.failures = 0;
             stranger.has_refused = has_refused;
+            stranger.later_since = stranger.later_since.filter(|_| is_later && !puts_off);
             stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
         }
     }
 
-    /// Another node lets this one in, says `with`. Who is not fresh goes only to whom a person named.
+    /// Whether a node has said nothing but [`JoinAnswer::Later`] for so long that it counts as a refusal.
+    fn is_put_off_for_long(&mut self, ctx: &Context<'_>, with: NodeId) -> bool {
+        let Some(stranger) = self.strangers.get_mut(&with) else { return false };
+        let since = *stranger.later_since.get_or_insert(ctx.now.time);
+        ctx.now.time.since(since) > LATER_MAX
+    }
+
+    /// Another node lets this one in, says `with`. Who is not fresh goes only to whom a person named, and
+    /// tells the person once.
     fn sent_elsewhere(
         &mut self,
         ctx: &Context<'_>,
         (with, is_named, words): (NodeId, bool, String),
-        to: NodeId,
+        addresses: &[SocketAddr],
         out: &mut Vec<JoiningOutput>,
     ) -> Option<Duration> {
-        let stranger = self.strangers.get(&with)?;
-        if is_named && !ctx.is_fresh() {
-            let reason = format!(
-                "it lets nobody in itself; `exo join` with the address of node {} does",
-                to.to_instance_name()
-            );
-            notice(out, Notice::Refused { by: stranger.name.clone(), reason, words });
+        let stranger = self.strangers.get_mut(&with)?;
+        if let Some(address) = addresses.first().filter(|_| is_named && !ctx.is_fresh()) {
+            let reason =
+                format!("it lets nobody in itself; a node of its cluster at {address} does (`--peer`)");
+            let refused = Notice::Refused { by: stranger.name.clone(), reason, words };
+            if stranger.told.as_ref() != Some(&refused) {
+                stranger.told = Some(refused.clone());
+                notice(out, refused);
+            }
         }
         (!stranger.is_fresh).then_some(RETRY_REFUSED)
     }

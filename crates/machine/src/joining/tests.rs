@@ -181,6 +181,18 @@ impl Node {
         self.call(|joining, ctx, out| joining.found(ctx, found, out));
     }
 
+    fn lost(&mut self, node: NodeId) {
+        let found = Found {
+            node,
+            addresses: Vec::new(),
+            name: None,
+            group: Some("home".to_owned()),
+            is_fresh: false,
+            is_lost: true,
+        };
+        self.call(|joining, ctx, out| joining.found(ctx, found, out));
+    }
+
     /// Lets time pass, with a timer exactly at each deadline.
     fn wait(&mut self, duration: Duration) {
         let until = self.now.time + duration;
@@ -474,7 +486,42 @@ fn nobody_founds_a_cluster_before_all_have_heard_of_each_other() {
     node.wait(Duration::from_secs(2));
     assert!(node.asks().is_empty(), "the one that has just come may know of others");
     node.found(keys[3].1, false);
+    node.wait(SHORT);
     assert_eq!(node.asks(), [keys[3].1], "there is a cluster: nobody is waited for");
+}
+
+#[test]
+fn a_name_that_is_taken_back_again_and_again_puts_nothing_off() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    for _ in 0..4 {
+        node.found(keys[0].1, true);
+        node.wait(Duration::from_secs(2));
+        if !node.asks().is_empty() {
+            return;
+        }
+        node.lost(keys[0].1);
+    }
+    panic!("a goodbye each two seconds keeps them apart");
+}
+
+#[test]
+fn who_only_puts_off_keeps_nobody_apart() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.found(keys[1].1, true);
+    node.wait(ALL_ARE_SEEN);
+    let mut asked = Vec::new();
+    for _ in 0..60 {
+        for with in node.asks() {
+            asked.push(with);
+            node.answered(with, Ok(JoinAnswer::Later));
+        }
+        node.wait(Duration::from_millis(300));
+    }
+    let first = asked.iter().position(|with| *with == keys[1].1);
+    assert!(first.is_some_and(|first| first > 20), "{first:?} of {}", asked.len());
 }
 
 #[test]
@@ -1266,8 +1313,15 @@ fn who_is_sent_elsewhere_and_goes_only_where_a_person_says_tells_the_person() {
     node.answered(keys[1].1, Ok(elsewhere));
     let told = notices(&node.take());
     assert!(told.len() == 1 && told[0].contains("lets nobody in itself"), "{told:?}");
-    node.wait(ALL_ARE_SEEN);
-    assert!(!node.asks().contains(&keys[0].1));
+    for _ in 0..4 {
+        node.wait(Duration::from_secs(16));
+        for with in node.asks() {
+            assert_ne!(with, keys[0].1);
+            let elsewhere = JoinAnswer::Elsewhere { node: keys[0].1, addresses: vec![address(keys[0].1)] };
+            node.answered(with, Ok(elsewhere));
+        }
+        assert!(notices(&node.take()).is_empty(), "once");
+    }
 }
 
 #[test]

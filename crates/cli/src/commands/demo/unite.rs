@@ -8,8 +8,9 @@ use exo_api::ClusterView;
 use super::nodes::Nodes;
 use crate::ui;
 
-/// How long mDNS gets before the nodes are told each other's address; it takes about a second where it works.
-const DISCOVERY_MAX: Duration = Duration::from_secs(5);
+/// How long mDNS gets before the nodes are told each other's address; it takes about four seconds where it
+/// works.
+const DISCOVERY_MAX: Duration = Duration::from_secs(12);
 /// For nodes that know each other's address.
 const JOIN_MAX: Duration = Duration::from_secs(15);
 /// Starts the nodes and waits until they are one cluster: found by mDNS, else by address.
