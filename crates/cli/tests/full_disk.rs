@@ -117,6 +117,12 @@ fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
     assert!(through.contains("forgot two-Q8_0") && through.matches("two-Q8_0").count() == 1, "{through}");
     let second = until("second", "refused");
     assert_eq!(second.matches("the disk is full: what was set aside").count(), 1, "{second}");
+    // What goes on all the time is not said all the time.
+    let log = until("log", "start");
+    for log in [log, second] {
+        assert!(log.matches("cannot be written").count() <= 4, "{log}");
+        assert!(!log.contains("the journal was not closed last time"), "{log}");
+    }
     // Where something else has taken that, too, a start says what frees the disk without a node.
     let refused = until("refused", "alone");
     assert!(refused.contains("`exo models remove NAME` a model, both without a node too"), "{refused}");

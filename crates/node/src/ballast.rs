@@ -18,10 +18,10 @@ const RELEASE_BELOW_BYTES: u64 = 2 << 20;
 /// With so much left, nobody misses it.
 const MAKE_ABOVE_BYTES: u64 = 32 << 20;
 
-/// Gives the ballast back if the disk of a data folder is full. Whether it did.
-pub fn release_if_full(data_dir: &Path) -> bool {
-    let is_full = exo_stdx::free_bytes(data_dir).is_some_and(|free| free < RELEASE_BELOW_BYTES);
-    if !is_full || fs::remove_file(path(data_dir)).is_err() {
+/// Gives the ballast back if the disk of a data folder is full, or a write has failed. Whether it did.
+pub fn release(data_dir: &Path, has_failed: bool) -> bool {
+    let is_full = || exo_stdx::free_bytes(data_dir).is_some_and(|free| free < RELEASE_BELOW_BYTES);
+    if !(has_failed || is_full()) || fs::remove_file(path(data_dir)).is_err() {
         return false;
     }
     let folder = data_dir.display();
@@ -29,18 +29,20 @@ pub fn release_if_full(data_dir: &Path) -> bool {
     true
 }
 
-/// Sets room aside if there is plenty. A disk that does not take it stops nothing.
-pub fn keep(data_dir: &Path) {
+/// Sets room aside if there is plenty. A disk that does not take it stops nothing; `false` then.
+pub fn keep(data_dir: &Path) -> bool {
     let path = path(data_dir);
     let is_plenty = || exo_stdx::free_bytes(data_dir).is_some_and(|free| free >= MAKE_ABOVE_BYTES);
     let is_whole = fs::metadata(&path).is_ok_and(|about| about.len() == BALLAST_BYTES);
     if is_whole || !is_plenty() {
-        return;
+        return true;
     }
-    if let Err(error) = write(&path) {
+    let written = write(&path);
+    if let Err(error) = &written {
         tracing::warn!(%error, path = %path.display(), "nothing is set aside for a full disk");
         let _ = fs::remove_file(&path);
     }
+    written.is_ok()
 }
 
 /// What is free on the disk of a data folder beside what the node sets aside for itself: when that is used,
@@ -75,6 +77,8 @@ mod tests {
         fs::write(path(folder.path()), b"0").unwrap();
         keep(folder.path());
         assert_eq!(there(), Some(BALLAST_BYTES));
-        assert!(!release_if_full(folder.path()) && there().is_some());
+        assert!(!release(folder.path(), false) && there().is_some());
+        assert!(release(folder.path(), true) && there().is_none(), "a write has failed");
+        assert!(!release(folder.path(), true));
     }
 }

@@ -164,7 +164,7 @@ impl DataDir {
                 Err(std::fs::TryLockError::Error(source)) => return Err(folder(source)),
             }
         }
-        ballast::release_if_full(path);
+        ballast::release(path, false);
         // Only for messages: a full disk need not take it for its owner to free it.
         let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
         Ok(Self { path: path.to_owned(), _lock: lock, sync_folder_of: exo_stdx::sync_folder_of })

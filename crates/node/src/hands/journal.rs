@@ -47,7 +47,13 @@ impl JournalWriter {
     ) -> io::Result<Self> {
         let (requests, queue) = mpsc::channel();
         let (open, closed) = mpsc::channel();
-        let thread = WriterThread { journal: Some(journal), doubtful: None, data, answer: Box::new(answer) };
+        let thread = WriterThread {
+            journal: Some(journal),
+            doubtful: None,
+            data,
+            ballast_from: None,
+            answer: Box::new(answer),
+        };
         std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
             let _open = open; // dropped after the journal, by a panic too
             thread.run(&queue);
@@ -69,6 +75,9 @@ impl JournalWriter {
     }
 }
 
+/// After it could not be set aside, or was needed.
+const BALLAST_AGAIN: Duration = Duration::from_secs(3600);
+
 /// What the thread owns.
 struct WriterThread {
     /// Closed after a write that failed: a database that was refused once refuses everything until it is
@@ -77,6 +86,8 @@ struct WriterThread {
     /// Where the log ended when an append failed, until one succeeds.
     doubtful: Option<LogHead>,
     data: Arc<DataDir>,
+    /// Room is set aside again from then on.
+    ballast_from: Option<Instant>,
     answer: Box<dyn Fn(PersistId, Result<(), WriteFailure>) + Send>,
 }
 
@@ -85,11 +96,21 @@ impl WriterThread {
         while let Ok(first) = requests.recv() {
             let queue: VecDeque<_> = std::iter::once(first).chain(requests.try_iter()).collect();
             let (writes, begun) = (queue.len(), Instant::now());
-            ballast::release_if_full(self.data.path());
+            self.mind_ballast();
             let transactions = self.carry_out(queue);
-            ballast::keep(self.data.path());
             let elapsed_ms = begun.elapsed().as_millis() as u64;
             tracing::trace!(writes, transactions, elapsed_ms, "the journal was written");
+        }
+    }
+
+    /// A write that failed may be one for which there is no room: not every full disk says so of itself, as
+    /// those with a quota do not. What was given back is not taken again at once.
+    fn mind_ballast(&mut self) {
+        let (data_dir, has_failed) = (self.data.path(), self.journal.is_none());
+        if ballast::release(data_dir, has_failed) {
+            self.ballast_from = Some(Instant::now() + BALLAST_AGAIN);
+        } else if !has_failed && self.ballast_from.is_none_or(|from| Instant::now() >= from) {
+            self.ballast_from = (!ballast::keep(data_dir)).then(|| Instant::now() + BALLAST_AGAIN);
         }
     }
 

@@ -30,7 +30,13 @@ impl Bench {
     fn thread(&self) -> WriterThread {
         let (data, answer) = (DataDir::open(self.folder.path()).unwrap(), self.answer.clone());
         let answer = Box::new(move |id, result| answer.send((id, result)).unwrap());
-        WriterThread { journal: Some(self.journal()), doubtful: None, data: Arc::new(data), answer }
+        WriterThread {
+            journal: Some(self.journal()),
+            doubtful: None,
+            data: Arc::new(data),
+            ballast_from: None,
+            answer,
+        }
     }
 
     /// The numbers of the answered writes that are on disk, and of those that failed.
