@@ -9,6 +9,7 @@ mod durable;
 mod epochs;
 mod logs;
 mod members;
+mod pauses;
 mod placements;
 mod questions;
 mod quiet;
@@ -61,6 +62,7 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "questions_end_in_bound", check: questions::questions_end_in_bound },
     Invariant { name: "text_in_order", check: requests::text_in_order },
     Invariant { name: "answers_go_on", check: requests::answers_go_on },
+    Invariant { name: "answers_move", check: pauses::answers_move },
     Invariant { name: "nothing_left_over", check: requests::nothing_left_over },
     Invariant { name: "agrees_and_serves_in_20_s", check: cluster::agrees_and_serves_in_20_s },
     Invariant { name: "quiet_answers_all", check: requests::quiet_answers_all },
@@ -197,6 +199,7 @@ pub struct Watch {
     quiet: quiet::Quiet,
     steps: steps::Steps,
     requests: requests::Requests,
+    pauses: pauses::Pauses,
     cluster: cluster::Cluster,
 }
 

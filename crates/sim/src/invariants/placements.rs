@@ -185,7 +185,10 @@ fn lacks_scheduler(
         return false;
     };
     let follows = process.machine.leader().is_some_and(|(of, _)| of == epoch);
+    // A device that hangs takes its new wiring when it goes on.
+    let hangs = process.engines.values().any(|loaded| loaded.free_at > facts.now);
     follows
+        && !hangs
         && facts.is_connected(leader, first)
         && !process.machine.scheduled().iter().any(|(placement, _)| *placement == key)
 }

@@ -1,0 +1,107 @@
+//! Pauses: where everything that an answer needs is there again, it goes on.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exo_cluster::InstanceState;
+use exo_machine::{Effect, Purpose, SequenceEvent, StreamId};
+use exo_types::Time;
+
+use super::{Facts, Seen, Watch, index};
+use crate::shape::{placement_key, stage_nodes};
+
+/// From where a pipeline stands, and everybody hears everybody, to the next token.
+const GOES_ON_WITHIN: Duration = Duration::from_secs(8);
+/// A device that has so much to do still is not waited for.
+const BUSY: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Default)]
+pub(super) struct Pauses {
+    /// Answers that have begun: the last token, or the last time that something was missing.
+    since: BTreeMap<StreamId, Time>,
+}
+
+/// An answer that has begun stands still no longer than it takes to notice that it may go on. Losses that
+/// nobody tells of are noticed late, and then all is well but the answer.
+pub(super) fn answers_move(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    let since = &mut watch.pauses.since;
+    match *seen {
+        Seen::Effects { effects, .. } => {
+            for effect in effects {
+                match effect {
+                    Effect::Emit { stream, event: SequenceEvent::Token { .. } } => {
+                        since.insert(*stream, facts.now);
+                    }
+                    Effect::Emit { stream, .. } => {
+                        since.entry(*stream).and_modify(|at| *at = facts.now);
+                    }
+                    _ => {}
+                }
+            }
+            Ok(())
+        }
+        Seen::Look => {
+            let open: BTreeMap<_, _> =
+                facts.clients.open().map(|(client, run)| (client.stream(), run.node)).collect();
+            since.retain(|stream, _| open.contains_key(stream));
+            for (stream, since) in since.iter_mut() {
+                let node = open[stream];
+                if !is_well(facts, node) {
+                    *since = facts.now;
+                } else if facts.now.since(*since) > GOES_ON_WITHIN {
+                    let since = crate::world::seconds(*since);
+                    return Err(format!(
+                        "the answer to client {} on n{node} stands still since {since:.3} s, and lacks nothing",
+                        stream.0
+                    ));
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether nothing is in the way of the answers of a node: the pipeline of each instance stands, computes and
+/// is reached.
+fn is_well(facts: &Facts<'_>, node: usize) -> bool {
+    let machine = |at: usize| {
+        let process = facts.nodes[at].process.as_ref().filter(|_| facts.nodes[at].is_awake());
+        process.map(|process| &process.machine)
+    };
+    let Some((epoch, leader)) = machine(node).and_then(exo_machine::NodeMachine::leader) else {
+        return false;
+    };
+    let Some(leader) = index(facts, leader).filter(|at| facts.is_connected(node, *at)) else { return false };
+    let follows =
+        |at: usize| machine(at).and_then(exo_machine::NodeMachine::leader).is_some_and(|(e, _)| e == epoch);
+    let Some(coordinates) = machine(leader).filter(|_| follows(leader)) else { return false };
+    let states = coordinates.placements();
+    let instances = facts.nodes[leader].disk.state().instances();
+    !instances.is_empty()
+        && instances.values().all(|instance| {
+            let key = placement_key(&instance.placement);
+            let is_ready = states.iter().any(|(of, state)| *of == key && *state == InstanceState::Ready);
+            let stages: Option<Vec<usize>> =
+                stage_nodes(&instance.placement).into_iter().map(|of| index(facts, of)).collect();
+            let Some(stages) = stages.filter(|stages| is_ready && !stages.is_empty()) else { return false };
+            let is_scheduled =
+                machine(stages[0]).is_some_and(|first| first.scheduled().iter().any(|(of, _)| *of == key));
+            let nodes = || stages.iter().chain([&node]);
+            is_scheduled
+                && nodes().all(|&at| follows(at) && facts.is_connected(at, leader) && is_at_rest(facts, at))
+                && nodes().all(|&a| nodes().all(|&b| talks(facts, a, b)))
+        })
+}
+
+fn talks(facts: &Facts<'_>, a: usize, b: usize) -> bool {
+    a == b || (facts.net.has_open(a, b, Purpose::Data) && !facts.net.is_apart(a, b))
+}
+
+fn is_at_rest(facts: &Facts<'_>, at: usize) -> bool {
+    let process = facts.nodes[at].process.as_ref();
+    process.is_some_and(|process| {
+        let engines = process.engines.values().map(|loaded| loaded.free_at);
+        engines.chain([process.device_free_at]).all(|free_at| free_at <= facts.now + BUSY)
+    })
+}
