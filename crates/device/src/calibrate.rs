@@ -4,6 +4,9 @@
 //! every step. What decode is measured with is therefore put out of the caches in front of each pass, or is
 //! larger than the last of them where the device cannot do that.
 
+mod evict;
+#[cfg(test)]
+mod fake;
 mod layer;
 
 use std::path::Path;
@@ -16,6 +19,7 @@ use exo_backend::{
 };
 use exo_types::{DType, DeviceKind, LayerRates, TensorView};
 
+use self::evict::Evictor;
 use self::layer::LayerBench;
 use crate::processor::last_cache_bytes;
 use crate::sustained::{Passes, passes};
@@ -70,7 +74,7 @@ pub struct Calibration {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrationError {
-    /// No memory for the matrices (at least 37 MiB).
+    /// No memory for the matrices (at least 80 MiB).
     #[error("no memory to measure with")]
     Alloc(#[from] AllocError),
     /// The device did not take the matrix.
@@ -109,29 +113,32 @@ fn measure(
 ) -> Result<Calibration, CalibrationError> {
     let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS, 1)?;
     let memory = device.memory();
-    let (cache_bytes, wanted_bytes) = match prefill.evict(device) {
+    let mut evictor = Evictor::new(device, &prefill)?;
+    let (cache_bytes, wanted_bytes) = match evictor.works() {
         true => (0, WEIGHT_BYTES_MIN.min(memory.free_bytes / MEMORY_PART)),
         false => {
             let cache_bytes = cache_bytes(device);
             (cache_bytes, weight_bytes(cache_bytes, memory.free_bytes))
         }
     };
-    let rows = (MATRIX_BYTES / row_bytes(dtype)) as usize;
+    let rows = MATRIX_BYTES.div_ceil(row_bytes(dtype)) as usize;
     let decode = Bench::new(device, dtype, rows, 1, wanted_bytes)?;
     let step = decode.run(device, DECODE_WINDOW, || {
-        if let Some(Err(error)) = layer.as_mut().map(|layer| layer.cold(device)) {
+        let was_cold = layer.as_mut().map_or(Ok(false), |layer| layer.cold(&mut evictor));
+        let did_more = was_cold.unwrap_or_else(|error| {
             layer = without_layer(&error);
-        }
-        decode.evict(device);
-        Ok(())
+            true
+        });
+        evictor.evict(&decode)?;
+        Ok(did_more)
     })?;
     let nothing_s = layer.as_ref().map_or(0.0, LayerBench::nothing_s);
     let read_bytes_per_s = rate(decode.weight_bytes as f64, step.mean_s, nothing_s);
     let is_of_cache = decode.weight_bytes <= cache_bytes && cache_bytes < memory.total_bytes;
     drop(decode);
-    let chunk = prefill.run(device, PREFILL_WINDOW, || Ok(()))?;
+    let chunk = prefill.run(device, PREFILL_WINDOW, || Ok(false))?;
     let flops_per_s = rate((2 * COLS * ROWS_SMALL * TOKENS) as f64, chunk.mean_s, nothing_s);
-    let layer = layer.map(|layer| layer.rates(step, &prefill, chunk));
+    let layer = layer.map(|layer| layer.rates((step, read_bytes_per_s), &prefill, chunk));
     let layer = layer.and_then(|rates| rates.map_or_else(|error| without_layer(&error), Some));
     let layer = layer.filter(LayerRates::is_plausible);
     Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
@@ -206,17 +213,17 @@ impl Bench {
         Ok(Self { program: device.compile(Recording { ops })?, weights, tokens, weight_bytes })
     }
 
-    /// Runs over a window, with something that does not count before each.
+    /// Runs over a window, with something that does not count before each, as [`passes`] has it.
     fn run(
         &self,
         device: &dyn Device,
         window: Duration,
-        before: impl FnMut() -> Result<(), CalibrationError>,
+        before: impl FnMut() -> Result<bool, CalibrationError>,
     ) -> Result<Passes, CalibrationError> {
         let mut stream = device.stream()?;
         let mut once = || Ok::<_, CalibrationError>(self.once(&mut *stream)?);
         // The first runs meet cold pages, sleeping threads and low clocks.
-        passes(WARM_UP, || Ok(()), &mut once)?;
+        passes(WARM_UP, || Ok(false), &mut once)?;
         passes(window, before, once)
     }
 
@@ -226,7 +233,12 @@ impl Bench {
     }
 
     fn once(&self, stream: &mut dyn Stream) -> Result<(), RunError> {
-        let shape = RunShape { tokens: self.tokens, selected: 0 };
+        self.rows(stream, self.tokens)
+    }
+
+    /// As many as it was made for at most.
+    fn rows(&self, stream: &mut dyn Stream, tokens: usize) -> Result<(), RunError> {
+        let shape = RunShape { tokens, selected: 0 };
         stream.run(&*self.program, shape, &Alone, &CancelToken::default())?;
         stream.synchronize(DEADLINE)
     }
@@ -248,7 +260,55 @@ fn matrix(bytes: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use super::fake::{Event, FakeDevice};
     use super::*;
+
+    /// Eviction puts the threads to sleep, so what a clock sees must come behind something that wakes them
+    /// and brings nothing of it back.
+    #[test]
+    fn what_is_evicted_is_met_behind_a_product_of_other_matrices() {
+        let device = FakeDevice::new(Duration::ZERO);
+        calibrate(&device).unwrap();
+        let (mut evicted, mut is_awake, mut of_decode, mut of_chunks) = (Vec::new(), false, 0, 0);
+        for event in device.events() {
+            match event {
+                Event::Evicted { weight } => {
+                    if is_awake {
+                        evicted.clear();
+                    }
+                    evicted.push(weight);
+                    is_awake = false;
+                }
+                Event::Ran { weights, tokens } if weights.iter().any(|weight| evicted.contains(weight)) => {
+                    assert!(is_awake, "{weights:?} of {evicted:?}");
+                    of_decode += usize::from(tokens == 1);
+                    of_chunks += usize::from(tokens == TOKENS);
+                    evicted.clear();
+                }
+                Event::Ran { weights, .. } => is_awake |= !weights.is_empty(),
+            }
+        }
+        assert!(of_decode > 10 && of_chunks >= 5, "{of_decode} passes, {of_chunks} chunks");
+    }
+
+    #[test]
+    fn a_device_that_evicts_too_slowly_is_measured_beyond_its_cache() {
+        let decode_matrices = |evict_takes| {
+            let device = FakeDevice::new(evict_takes);
+            calibrate_type(&device, DType::Q4_0).unwrap();
+            let events = device.events();
+            let evictions = events.iter().filter(|event| matches!(event, Event::Evicted { .. })).count();
+            let matrices = events.iter().map(|event| match event {
+                Event::Ran { weights, .. } => weights.len(),
+                Event::Evicted { .. } => 0,
+            });
+            (matrices.max().unwrap(), evictions)
+        };
+        let (matrices, evictions) = decode_matrices(Duration::ZERO);
+        assert!(matrices == 2 && evictions > 10, "{matrices} matrices, {evictions} evictions");
+        // The fake device has 512 MiB free, of which a quarter may be measured with.
+        assert_eq!(decode_matrices(Duration::from_millis(3)), (4, 3));
+    }
 
     #[test]
     fn the_bytes_of_a_matrix_are_ordinary_numbers_of_every_width() {

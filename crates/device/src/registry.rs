@@ -41,6 +41,9 @@ const MEASURING_WAIT_MAX: Duration = Duration::from_secs(5);
 const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 /// Of the reason for a quarantine.
 const REASON_CHARS_MAX: usize = 500;
+/// Of what measurements mean: those of another are made again. Files of before 0072 name none, which is 0; a
+/// rate has been without what every run costs since, and a layer with the starts of its products.
+const CALIBRATION_VERSION: u32 = 1;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;
 
@@ -76,6 +79,9 @@ impl Identity {
 pub struct Known {
     /// With its version.
     pub driver: String,
+    /// What the measurements mean; set by [`Registry::note`].
+    #[serde(default)]
+    pub calibration_version: u32,
     /// Bytes of its memory.
     pub memory_bytes: Option<u64>,
     /// What it reads per second; `None` for what was not worth measuring.
@@ -253,16 +259,15 @@ impl Registry {
 
     /// What was measured with the same backend and driver.
     pub fn calibration(&self, card: &Identity, backend: &str, driver: &str) -> Option<Calibration> {
-        let known = self.known(card, backend).filter(|known| known.driver == clip(driver))?;
-        let (read_bytes_per_s, flops_per_s) = (known.read_bytes_per_s?, known.flops_per_s?);
-        let Known { layer, is_of_cache, .. } = *known;
+        let Known { read_bytes_per_s, flops_per_s, layer, is_of_cache, .. } =
+            self.current(card, backend, driver)?;
+        let (read_bytes_per_s, flops_per_s) = (read_bytes_per_s?, flops_per_s?);
         Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
     }
 
     /// The same of other types of weights.
     pub fn types(&self, card: &Identity, backend: &str, driver: &str) -> BTreeMap<DType, KnownType> {
-        let known = self.known(card, backend).filter(|known| known.driver == clip(driver));
-        known.map(|known| known.by_type.clone()).unwrap_or_default()
+        self.current(card, backend, driver).unwrap_or_default().by_type
     }
 
     /// Keeps what was measured with some types of weights beside what is known of the others; the last good
@@ -275,8 +280,7 @@ impl Registry {
         types: &BTreeMap<DType, KnownType>,
         now_unix_s: u64,
     ) {
-        let before = self.known(card, backend).filter(|known| known.driver == clip(driver));
-        let mut known = before.cloned().unwrap_or_default();
+        let mut known = self.current(card, backend, driver).unwrap_or_default();
         driver.clone_into(&mut known.driver);
         known.by_type.extend(types.iter().filter(|(_, rates)| rates.is_plausible()));
         self.note(card, backend, known, now_unix_s);
@@ -285,6 +289,17 @@ impl Registry {
     /// All that is known of a card through a backend.
     pub fn known(&self, card: &Identity, backend: &str) -> Option<&Known> {
         self.devices.get(&card.key())?.backends.get(backend)
+    }
+
+    /// All that is known with the same driver, without measurements that mean something else than ours.
+    fn current(&self, card: &Identity, backend: &str, driver: &str) -> Option<Known> {
+        let mut known = self.known(card, backend).filter(|known| known.driver == clip(driver))?.clone();
+        if known.calibration_version != CALIBRATION_VERSION {
+            (known.read_bytes_per_s, known.flops_per_s, known.layer) = (None, None, None);
+            known.is_of_cache = false;
+            known.by_type.clear();
+        }
+        Some(known)
     }
 
     /// Why a card is not used with a backend and driver at this time, if it is not.
@@ -330,8 +345,7 @@ impl Registry {
 
     /// Notes that a card was opened and computed a known sum.
     pub fn verified(&mut self, card: &Identity, backend: &str, driver: &str, now_unix_s: u64) {
-        let before = self.known(card, backend).filter(|known| known.driver == clip(driver));
-        let mut known = before.cloned().unwrap_or_default();
+        let mut known = self.current(card, backend, driver).unwrap_or_default();
         driver.clone_into(&mut known.driver);
         known.verified_unix_s = Some(now_unix_s);
         known.trouble = None;
@@ -350,9 +364,10 @@ impl Registry {
         known.read_bytes_per_s = known.read_bytes_per_s.filter(|rate| is_rate(*rate));
         known.flops_per_s = known.flops_per_s.filter(|rate| is_rate(*rate));
         known.layer = known.layer.filter(LayerRates::is_plausible);
-        let before = self.known(card, backend).filter(|before| before.driver == known.driver);
-        known.layer = known.layer.or(before.and_then(|before| before.layer));
-        if let (Some(_), Some(before)) = (&known.trouble, before) {
+        known.calibration_version = CALIBRATION_VERSION;
+        let before = self.current(card, backend, &known.driver);
+        known.layer = known.layer.or(before.as_ref().and_then(|before| before.layer));
+        if let (Some(_), Some(before)) = (&known.trouble, &before) {
             known.memory_bytes = known.memory_bytes.or(before.memory_bytes);
             known.read_bytes_per_s = known.read_bytes_per_s.or(before.read_bytes_per_s);
             known.flops_per_s = known.flops_per_s.or(before.flops_per_s);
@@ -361,12 +376,12 @@ impl Registry {
         }
         known.by_type.retain(|_, rates| rates.is_plausible());
         if let Some(before) = before {
-            before.by_type.iter().for_each(|(dtype, rates)| {
-                known.by_type.entry(*dtype).or_insert(*rates);
+            before.by_type.into_iter().for_each(|(dtype, rates)| {
+                known.by_type.entry(dtype).or_insert(rates);
             });
+            known.quarantine = known.quarantine.or(before.quarantine);
+            known.trial = known.trial.or(before.trial);
         }
-        known.quarantine = known.quarantine.or_else(|| before?.quarantine.clone());
-        known.trial = known.trial.or_else(|| before?.trial.clone());
         let identity = Identity { name: clip(&card.name), ..card.clone() };
         let begin = || Device { identity, seen_unix_s: now_unix_s, backends: BTreeMap::new() };
         let device = self.devices.entry(card.key()).or_insert_with(begin);

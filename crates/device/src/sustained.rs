@@ -19,24 +19,40 @@ pub(crate) struct Passes {
 }
 
 /// Passes for a time that is not shorter than `window`, however long one takes. What runs `before` each
-/// takes of that time, and is in none of them.
+/// takes of that time and is in none of them; it says whether it did more than it usually does.
 pub(crate) fn passes<E>(
     window: Duration,
-    mut before: impl FnMut() -> Result<(), E>,
+    mut before: impl FnMut() -> Result<bool, E>,
     mut pass: impl FnMut() -> Result<(), E>,
 ) -> Result<Passes, E> {
-    let (began, mut all, mut each) = (Instant::now(), Duration::ZERO, Vec::new());
+    let began = Instant::now();
+    let (mut each, mut usual, mut longer) = (Vec::new(), Vec::new(), Vec::new());
     loop {
-        before()?;
         let start = Instant::now();
+        let did_more = before()?;
+        let between = Instant::now();
         pass()?;
-        let took = start.elapsed();
-        all += took;
-        each.push(took.as_secs_f64());
-        if began.elapsed() >= window {
-            let mean_s = (all.as_secs_f64() / each.len() as f64).max(SECONDS_MIN);
-            return Ok(Passes { mean_s, median_s: median(each) });
+        let end = Instant::now();
+        each.push((end - between).as_secs_f64());
+        let befores = if did_more { &mut longer } else { &mut usual };
+        befores.push((between - start).as_secs_f64());
+        if end - began >= window {
+            return Ok(Passes::new(each, [usual, longer]));
         }
+    }
+}
+
+impl Passes {
+    /// A stop falls into a pass or into what runs before one, as it happens. So the whole window, by what it
+    /// would have taken at the medians, is what a device loses, and passes lose as much as the rest.
+    fn new(each: Vec<f64>, befores: [Vec<f64>; 2]) -> Self {
+        let (mut taken_s, mut unstopped_s) = (0.0, 0.0);
+        for of_a_kind in [&each, &befores[0], &befores[1]] {
+            taken_s += of_a_kind.iter().sum::<f64>();
+            unstopped_s += of_a_kind.len() as f64 * median(of_a_kind.clone());
+        }
+        let median_s = median(each);
+        Self { mean_s: (median_s * taken_s / unstopped_s).max(SECONDS_MIN), median_s }
     }
 }
 
@@ -62,7 +78,7 @@ mod tests {
             }
             Ok::<(), ()>(())
         };
-        let Passes { mean_s, .. } = passes(Duration::from_millis(160), || Ok(()), pass).unwrap();
+        let Passes { mean_s, .. } = passes(Duration::from_millis(160), || Ok(false), pass).unwrap();
         // At full speed a pass takes little more than 1 ms; a busy machine only adds to it.
         assert!(mean_s >= 0.0018, "{mean_s}");
     }
@@ -73,7 +89,43 @@ mod tests {
             std::thread::sleep(Duration::from_millis(ms));
             Ok::<(), ()>(())
         };
-        let found = passes(Duration::from_millis(5), || wait(200), || wait(1)).unwrap();
+        let before = || wait(200).map(|()| false);
+        let found = passes(Duration::from_millis(5), before, || wait(1)).unwrap();
         assert!(found.mean_s < 0.1 && found.median_s < 0.1, "{found:?}");
+    }
+
+    #[test]
+    fn a_stop_that_falls_between_passes_slows_them_as_one_within() {
+        let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
+        let mut n = 0;
+        // Each fourth time the device is stopped for 30 ms, and never in a pass.
+        let before = || {
+            n += 1;
+            wait(if n % 4 == 0 { 31 } else { 1 });
+            Ok::<_, ()>(false)
+        };
+        let pass = || {
+            wait(1);
+            Ok(())
+        };
+        let Passes { mean_s, median_s } = passes(Duration::from_millis(160), before, pass).unwrap();
+        assert!(mean_s > 1.3 * median_s, "{mean_s} {median_s}");
+    }
+
+    #[test]
+    fn it_does_not_matter_where_a_stop_falls_and_what_does_more_is_none() {
+        let ms = |all: &[f64]| all.iter().map(|ms| ms / 1e3).collect::<Vec<f64>>();
+        let (more, none) = (ms(&[9.0, 9.0]), Vec::new());
+        let within = Passes::new(ms(&[4.0, 4.0, 54.0, 4.0]), [ms(&[3.0, 3.0]), more.clone()]);
+        let between = Passes::new(ms(&[4.0; 4]), [ms(&[3.0, 3.0, 53.0]), ms(&[9.0])]);
+        let longer = Passes::new(ms(&[4.0; 4]), [ms(&[3.0, 3.0]), more]);
+        let alone = Passes::new(ms(&[4.0, 4.0, 54.0, 4.0]), [none.clone(), none]);
+        let mean_ms = [within, between, longer, alone].map(|passes| round(passes.mean_s * 1e3));
+        // Of 40 and 34 ms that would have been needed, 50 more; nothing more; 50 more of 16.
+        assert_eq!(mean_ms, [9.0, round(4.0 * 84.0 / 34.0), 4.0, 16.5]);
+    }
+
+    fn round(ms: f64) -> f64 {
+        (ms * 1e6).round() / 1e6
     }
 }

@@ -15,7 +15,7 @@ use exo_backend::{
 };
 use exo_types::{DType, KvDType, LayerRates, TensorView};
 
-use super::{Bench, CalibrationError, DEADLINE, ROWS_SMALL, TOKENS, matrix};
+use super::{Bench, CalibrationError, DEADLINE, Evictor, ROWS_SMALL, TOKENS, matrix};
 use crate::sustained::{Passes, median};
 
 /// C: the hidden state.
@@ -34,9 +34,11 @@ const CONTEXT: usize = 512;
 /// Layers of the program that a chunk passes; that for one row has a layer of its own.
 const LAYERS: usize = 3;
 /// Outputs of the products of one row that have a whole row of inputs, and inputs of those that have one of
-/// outputs: their weights are read in no time, and what starting a product takes is left.
+/// outputs: what starting a product takes is most of them, and the rest is taken off.
 const PRODUCT_ROWS: usize = 16;
 const PRODUCT_COLS: usize = 32;
+/// Queries, keys, values, gate and up; what comes of attention and of the feed-forward.
+const PRODUCTS: [usize; 2] = [5, 2];
 /// Matrices that a chunk meets as a step does: not in a cache.
 const COLD_MATRICES: u64 = 2;
 /// Of the pieces of a chunk; fewer where they take longer than [`PIECES_MAX`]: a start waits for them.
@@ -88,22 +90,23 @@ impl LayerBench {
         Ok(Some(Self { stream, positions, one, nothing, all, cold, cold_s: Default::default() }))
     }
 
-    /// Runs what a step meets cold; to be called after all weights of a step have been read. A layer's ops
-    /// find neither their code nor what they read in the nearest caches, as behind each of its products.
-    pub(super) fn cold(&mut self, device: &dyn Device) -> Result<(), CalibrationError> {
+    /// Runs what a step meets cold, unless it has been often enough, and says whether it did; to be called
+    /// after all weights of a step have been read. A layer's ops find neither their code nor what they read
+    /// in the nearest caches, as behind each of its products.
+    pub(super) fn cold(&mut self, evictor: &mut Evictor<'_>) -> Result<bool, CalibrationError> {
         if self.cold_s[0].len() >= COLD_ROUNDS {
-            return Ok(());
+            return Ok(false);
         }
         self.at(0, 1)?;
         let row = RunShape { tokens: 1, selected: 0 };
         let one_s = seconds(&mut *self.stream, &*self.one, row)?;
-        self.cold.evict(device);
+        evictor.evict(&self.cold)?;
         let start = Instant::now();
         self.cold.once(&mut *self.stream)?;
         let chunk_s = start.elapsed().as_secs_f64();
         let nothing_s = seconds(&mut *self.stream, &*self.nothing, row)?;
         self.cold_s.iter_mut().zip([one_s, nothing_s, chunk_s]).for_each(|(all, one)| all.push(one));
-        Ok(())
+        Ok(true)
     }
 
     /// What every run costs.
@@ -111,15 +114,15 @@ impl LayerBench {
         median(self.cold_s[1].clone())
     }
 
-    /// The rates, beside a step's weights that were read at their sustained rate and a chunk's product with a
-    /// matrix that a cache holds.
+    /// The rates, beside a step's weights with the sustained rate that they were read at, and a chunk's
+    /// product with a matrix that a cache holds.
     pub(super) fn rates(
         mut self,
-        decode: Passes,
+        (decode, read_bytes_per_s): (Passes, f64),
         prefill: &Bench,
         sustained: Passes,
     ) -> Result<LayerRates, CalibrationError> {
-        let (mut products, mut short, mut long) = (Vec::new(), Vec::new(), Vec::new());
+        let [mut products, mut first, mut short, mut long] = [const { Vec::new() }; 4];
         let began = Instant::now();
         for round in 0..ROUNDS {
             if round > 0 && began.elapsed() > PIECES_MAX {
@@ -128,23 +131,28 @@ impl LayerBench {
             let start = Instant::now();
             prefill.once(&mut *self.stream)?;
             products.push(start.elapsed().as_secs_f64());
-            for (context, seconds_of) in [(0, &mut short), (CONTEXT, &mut long)] {
-                self.at(context, TOKENS)?;
-                let chunk = RunShape { tokens: TOKENS, selected: 0 };
+            for (context, tokens, seconds_of) in
+                [(0, 1, &mut first), (0, TOKENS, &mut short), (CONTEXT, TOKENS, &mut long)]
+            {
+                self.at(context, tokens)?;
+                let chunk = RunShape { tokens, selected: 0 };
                 seconds_of.push(seconds(&mut *self.stream, &*self.all, chunk)?);
             }
         }
         let [one_s, nothing_s, chunk_s] = self.cold_s.map(median);
+        let decode_loss = decode.mean_s / decode.median_s;
         Ok(Pieces {
             one_s,
             nothing_s,
+            products_s: product_bytes() / (read_bytes_per_s * decode_loss),
             chunk_cold_s: (chunk_s - nothing_s)
                 / (self.cold.weight_bytes as f64 / prefill.weight_bytes as f64),
             chunk_warm_s: sustained.median_s - nothing_s,
+            first_s: median(first),
             short_s: median(short),
             long_s: median(long),
             matrix_bytes: prefill.weight_bytes as f64,
-            decode_loss: decode.mean_s / decode.median_s,
+            decode_loss,
             prefill_loss: sustained.mean_s / median(products),
         }
         .rates())
@@ -160,10 +168,14 @@ impl LayerBench {
 
 /// What was measured, in seconds.
 struct Pieces {
+    /// A layer of one row with small products, and what they take beside their starts.
     one_s: f64,
+    products_s: f64,
     nothing_s: f64,
     chunk_cold_s: f64,
     chunk_warm_s: f64,
+    /// Layers without products: the first row of a chunk, all of it, all of it behind others.
+    first_s: f64,
     short_s: f64,
     long_s: f64,
     matrix_bytes: f64,
@@ -182,10 +194,9 @@ impl Pieces {
         let pairs = layers * (TOKENS * CONTEXT) as f64;
         let pair_s = attention_s / pairs;
         // Row `t` of a chunk without a context has `t + 1` positions.
-        let pairs_short = layers * (TOKENS * (TOKENS + 1) / 2) as f64;
-        // A layer's first row is in what it takes for one.
-        let layer_s = beyond(self.one_s, self.nothing_s, 0.1);
-        let others_s = beyond(self.short_s, self.nothing_s + layers * layer_s + pairs_short * pair_s, 0.05);
+        let pairs_behind_first = layers * (TOKENS * (TOKENS + 1) / 2 - 1) as f64;
+        let layer_s = beyond(self.one_s, self.nothing_s + self.products_s, 0.1);
+        let others_s = beyond(self.short_s, self.first_s + pairs_behind_first * pair_s, 0.05);
         let row_s = others_s / (layers * (TOKENS - 1) as f64);
         let waits_s = beyond(self.chunk_cold_s, self.chunk_warm_s, 0.01);
         LayerRates {
@@ -199,6 +210,13 @@ impl Pieces {
 
 /// Outputs of a layer's products, each of as many inputs as a hidden state has.
 const ACTIVATIONS: usize = 2 * HEADS * HEAD_DIM + 2 * KV_HEADS * HEAD_DIM + 3 * FFN;
+
+/// Of the weights of a layer of one row.
+fn product_bytes() -> f64 {
+    let [of_whole_rows, of_few_cols] = PRODUCTS;
+    let elements = of_whole_rows * PRODUCT_ROWS * HIDDEN + of_few_cols * HIDDEN * PRODUCT_COLS;
+    elements as f64 * DType::Q8_0.block_bytes() as f64 / DType::Q8_0.block_elements() as f64
+}
 
 fn seconds(stream: &mut dyn Stream, program: &dyn Program, shape: RunShape) -> Result<f64, CalibrationError> {
     let start = Instant::now();
@@ -371,12 +389,15 @@ mod tests {
     fn pieces() -> Pieces {
         let (layers, pair_s) = (LAYERS as f64, (4 * HEADS * HEAD_DIM) as f64 / 1e9);
         let row_s = ACTIVATIONS as f64 / 1e9;
-        let (nothing_s, layer_s) = (50e-6, 20e-6);
+        // Starts of products are in the one, and not in the other.
+        let (nothing_s, layer_s, bare_layer_s, products_s) = (50e-6, 20e-6, 3e-6, 10e-6);
         let pairs_s = (TOKENS * (TOKENS + 1) / 2) as f64 * pair_s;
-        let short_s = nothing_s + layers * (layer_s + (TOKENS - 1) as f64 * row_s + pairs_s);
+        let short_s = nothing_s + layers * (bare_layer_s + (TOKENS - 1) as f64 * row_s + pairs_s);
         Pieces {
-            one_s: nothing_s + layer_s,
+            one_s: nothing_s + layer_s + products_s,
+            products_s,
             nothing_s,
+            first_s: nothing_s + layers * (bare_layer_s + pair_s),
             chunk_warm_s: 2e-3,
             chunk_cold_s: 2e-3 + 4e6 / 1e9,
             short_s,

@@ -22,6 +22,7 @@ const LAYER: LayerRates = LayerRates {
 fn measured(driver: &str) -> Known {
     Known {
         driver: driver.to_owned(),
+        calibration_version: CALIBRATION_VERSION,
         memory_bytes: Some(1 << 30),
         read_bytes_per_s: Some(3e11),
         flops_per_s: Some(2e13),
@@ -118,6 +119,52 @@ fn an_older_file_is_read_and_one_with_an_absurd_rate_is_not() {
     fs::write(&path, text.replace("\"driver\"", typed)).unwrap();
     let ((), warning) = Registry::change(folder.path(), |_| ()).unwrap();
     assert!(warning.as_deref().is_some_and(|text| text.contains("a rate of -1 per second")), "{warning:?}");
+}
+
+#[test]
+fn what_was_measured_with_another_meaning_is_measured_again_and_the_rest_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = card(None, None);
+    let types = BTreeMap::from([(
+        DType::Q4_K,
+        KnownType { read_bytes_per_s: 8e9, flops_per_s: 1e11, measured_unix_s: 5 },
+    )]);
+    changed(folder.path(), |registry| {
+        registry.note(&here, "cuda", measured("1"), 7);
+        registry.note_types(&here, "cuda", "1", &types, 7);
+        registry.keep_off(&here, "cuda", "1", Quarantine::new("it crashed", 100_000));
+    });
+    // As exo wrote it before measurements had a version.
+    let path = folder.path().join("gpu_registry.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let (version, rest): (Vec<&str>, Vec<&str>) =
+        text.lines().partition(|line| line.contains("calibration_version"));
+    assert_eq!(version.len(), 1, "{text}");
+    fs::write(&path, rest.join("\n")).unwrap();
+    let ((), warning) = Registry::change(folder.path(), |_| ()).unwrap();
+    assert_eq!(warning, None);
+    let old = Registry::look(folder.path());
+    assert_eq!(old.calibration(&here, "cuda", "1"), None);
+    assert!(old.types(&here, "cuda", "1").is_empty());
+    assert!(old.quarantine(&here, "cuda", "1", 100_001).is_some());
+    // Whatever is noted first, no number of before becomes one of now.
+    let notes: [fn(&mut Registry, &Identity); 2] = [
+        |registry, here| registry.verified(here, "cuda", "1", 9),
+        |registry, here| {
+            let trouble = Some("it computed a wrong sum".to_owned());
+            registry.note(here, "cuda", Known { driver: "1".to_owned(), trouble, ..Known::default() }, 9);
+        },
+    ];
+    for note in notes {
+        let mut registry = old.clone();
+        note(&mut registry, &here);
+        assert_eq!(registry.calibration(&here, "cuda", "1"), None);
+        assert!(registry.types(&here, "cuda", "1").is_empty());
+    }
+    let mut registry = old;
+    registry.note(&here, "cuda", Known { layer: None, ..measured("1") }, 9);
+    assert_eq!(registry.calibration(&here, "cuda", "1").unwrap().layer, None);
+    assert!(registry.known(&here, "cuda").unwrap().quarantine.is_some());
 }
 
 /// Written by exo before it measured what a layer takes beside products.

@@ -1,0 +1,188 @@
+//! A device that computes nothing and remembers what it was asked.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use exo_backend::{
+    AllocError, Buffer, CancelToken, Device, Element, Exchange, KvCache, KvShape, MemoryReport, Op, OpKind,
+    Owner, Program, Recording, RunError, RunShape, Stored, Stream, Support, Weight, WeightError,
+};
+use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, Monitor, SupportClass, TensorView};
+
+/// What a device was asked, by numbers of weights.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Event {
+    Evicted { weight: u64 },
+    Ran { weights: Vec<u64>, tokens: usize },
+}
+
+type Events = Arc<Mutex<Vec<Event>>>;
+
+pub(super) struct FakeDevice {
+    owner: Owner,
+    evict_takes: Duration,
+    weights: Mutex<u64>,
+    events: Events,
+}
+
+impl FakeDevice {
+    pub(super) fn new(evict_takes: Duration) -> Self {
+        Self { owner: Owner::next(), evict_takes, weights: Mutex::default(), events: Events::default() }
+    }
+
+    pub(super) fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+
+    fn stored(&self, weights: Vec<u64>) -> Arc<FakeStored> {
+        Arc::new(FakeStored { owner: self.owner, weights })
+    }
+
+    fn number(&self, weight: &Weight) -> u64 {
+        self.owner.behind::<FakeStored>(&*weight.storage, weight).weights[0]
+    }
+}
+
+/// Behind every handle: a weight's own number, those of a program's products.
+struct FakeStored {
+    owner: Owner,
+    weights: Vec<u64>,
+}
+
+impl Stored for FakeStored {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
+impl Program for FakeStored {}
+
+#[allow(clippy::disallowed_methods, reason = "a device that takes its time, on a thread of the test")]
+fn wait(time: Duration) {
+    std::thread::sleep(time);
+}
+
+impl Device for FakeDevice {
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts {
+            id: DeviceId("fake".to_owned()),
+            kind: DeviceKind::DiscreteGpu,
+            name: "fake".to_owned(),
+            backend: "fake".to_owned(),
+            memory_total_bytes: 512 << 20,
+            memory_free_bytes: 512 << 20,
+            memory_domain: None,
+            compute_units: 1,
+            read_bytes_per_s: None,
+            flops_per_s: None,
+            rates_by_type: Vec::new(),
+            layer_rates: None,
+            corrections: Corrections::default(),
+            support: SupportClass::Experimental,
+            support_reason: String::new(),
+        }
+    }
+
+    fn memory(&self) -> MemoryReport {
+        MemoryReport { total_bytes: 512 << 20, free_bytes: 512 << 20, ..MemoryReport::default() }
+    }
+
+    fn monitor(&self) -> Monitor {
+        Monitor::default()
+    }
+
+    fn supports_op(&self, _: OpKind, _: Option<DType>) -> Support {
+        Support::Native
+    }
+
+    fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {
+        Ok(Buffer { element, len, storage: self.stored(Vec::new()) })
+    }
+
+    fn weight(&self, tensor: &TensorView) -> Result<Weight, WeightError> {
+        let mut weights = self.weights.lock().unwrap();
+        *weights += 1;
+        Ok(Weight {
+            name: tensor.name.as_str().into(),
+            dtype: tensor.dtype,
+            rows: tensor.rows as usize,
+            cols: tensor.cols as usize,
+            footprint_bytes: tensor.range.len() as u64,
+            storage: self.stored(vec![*weights]),
+        })
+    }
+
+    fn evict(&self, weight: &Weight) -> bool {
+        wait(self.evict_takes);
+        self.events.lock().unwrap().push(Event::Evicted { weight: self.number(weight) });
+        true
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
+        Ok(KvCache { shape, storage: self.stored(Vec::new()) })
+    }
+
+    fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError> {
+        let weights = recording.ops.iter().filter_map(|op| match op {
+            Op::MatMul { weight, .. } => Some(self.number(weight)),
+            _ => None,
+        });
+        Ok(Box::new(FakeStored { owner: self.owner, weights: weights.collect() }))
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>, AllocError> {
+        Ok(Box::new(FakeStream { owner: self.owner, events: self.events.clone() }))
+    }
+}
+
+struct FakeStream {
+    owner: Owner,
+    events: Events,
+}
+
+impl Stream for FakeStream {
+    fn upload_f32(&mut self, _: &Buffer, _: usize, _: &[f32]) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn upload_u32(&mut self, _: &Buffer, _: usize, _: &[u32]) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        program: &dyn Program,
+        shape: RunShape,
+        _: &dyn Exchange,
+        _: &CancelToken,
+    ) -> Result<(), RunError> {
+        let weights = self.owner.behind::<FakeStored>(program, &"a program").weights.clone();
+        self.events.lock().unwrap().push(Event::Ran { weights, tokens: shape.tokens });
+        wait(Duration::from_micros(100));
+        Ok(())
+    }
+
+    fn copy(&mut self, _: &Buffer, _: &Buffer, _: usize) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn download_f32(&mut self, _: &Buffer, _: usize, _: &mut [f32], _: Duration) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn synchronize(&mut self, _: Duration) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn export_kv(&mut self, kv: &KvCache, _: usize, _: usize) -> Result<Vec<f32>, RunError> {
+        Ok(vec![0.0; kv.shape.page_elements()])
+    }
+
+    fn import_kv(&mut self, _: &KvCache, _: usize, _: usize, _: &[f32]) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn clear_kv(&mut self, _: &KvCache, _: usize) -> Result<(), RunError> {
+        Ok(())
+    }
+}
