@@ -59,23 +59,23 @@ fn a_member_that_was_away_finds_a_leader_that_its_log_does_not_know() {
     let [founder, away, joiner] = by_key(3)[..] else { panic!() };
     let s = Duration::from_secs;
     let faults = [
-        (50, FaultKind::Freeze { node: joiner, lasting: s(3) }),
-        (2_000, FaultKind::CutOff { node: away, cut: Cut::Silence, lasting: s(14) }),
-        (6_000, FaultKind::Crash { node: founder, end: End::Clean, down: s(4) }),
+        (50, FaultKind::Freeze { node: joiner, lasting: s(6) }),
+        (5_000, FaultKind::CutOff { node: away, cut: Cut::Silence, lasting: s(14) }),
+        (9_000, FaultKind::Crash { node: founder, end: End::Clean, down: s(4) }),
     ];
     assert_eq!(run(scenario(3, false, &faults, 40)).failure, None);
 }
 
-/// A node is let in at 3.060 s, and cannot write the log that it gets until 3.071 s; meanwhile the founder
+/// A node is let in at 6.457 s, and cannot write the log that it gets until 6.469 s; meanwhile the founder
 /// dies.
 #[test]
 fn a_member_that_has_no_log_comes_back_without_the_founder() {
     let [founder, _, joiner] = by_key(3)[..] else { panic!() };
     let s = Duration::from_secs;
     let faults = [
-        (50, FaultKind::Freeze { node: joiner, lasting: s(3) }),
+        (50, FaultKind::Freeze { node: joiner, lasting: s(6) }),
         (1_000, FaultKind::FailWrite { node: Whose::Node(joiner) }),
-        (3_068, FaultKind::Crash { node: founder, end: End::Killed, down: s(60) }),
+        (6_465, FaultKind::Crash { node: founder, end: End::Killed, down: s(60) }),
     ];
     let clients = clients::list(SEED, 1, 20_000, 20_000).into_iter();
     let report = run(Scenario {
@@ -93,9 +93,9 @@ fn who_was_let_in_while_the_cluster_was_split_stays_a_member() {
     let [founder, joiner, other] = by_key(3)[..] else { panic!() };
     let deaf = Duration::from_millis(5_000);
     let faults = [
-        (50, FaultKind::Freeze { node: joiner, lasting: Duration::from_secs(3) }),
+        (50, FaultKind::Freeze { node: joiner, lasting: Duration::from_secs(6) }),
         (
-            2_900,
+            5_900,
             FaultKind::CutPair { from: founder, to: other, one_way: true, cut: Cut::Silence, lasting: deaf },
         ),
     ];
@@ -130,9 +130,9 @@ fn an_admission_that_may_not_last_is_neither_told_nor_forgotten() {
     let [founder, _, joiner] = by_key(3)[..] else { panic!() };
     let s = Duration::from_secs;
     let unsure = FaultKind::FailWrite { node: Whose::Node(founder) };
-    let frozen = FaultKind::Freeze { node: joiner, lasting: s(3) };
-    for dies_ms in [None, Some(3_070), Some(3_100), Some(3_500), Some(4_990), Some(5_100), Some(6_000)] {
-        let mut faults = vec![(50, frozen), (2_500, unsure)];
+    let frozen = FaultKind::Freeze { node: joiner, lasting: s(6) };
+    for dies_ms in [None, Some(6_470), Some(6_500), Some(6_900), Some(8_390), Some(8_500), Some(9_400)] {
+        let mut faults = vec![(50, frozen), (5_900, unsure)];
         faults
             .extend(dies_ms.map(|ms| (ms, FaultKind::Crash { node: founder, end: End::Killed, down: s(2) })));
         let clients = clients::list(SEED, 1, 25_000, 25_000).into_iter();
