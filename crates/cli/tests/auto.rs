@@ -104,8 +104,9 @@ fn write_registry(data: &Path, rate: f64, failed: Option<&str>) {
         json!({
             "name": "Emulated CUDA card", "vendor": 0x10de, "device": 0, "pci_address": address, "uuid": null,
             "seen_unix_s": 1, "backends": {"cuda": {
-                "driver": "CUDA 12.0, compute capability 8.0", "memory_bytes": 1 << 30, "read_bytes_per_s": rate,
-                "flops_per_s": rate, "verified_unix_s": 1, "trouble": null,
+                "driver": "CUDA 12.0, compute capability 8.0", "memory_bytes": 1 << 30,
+                "calibration_version": exo_device::CALIBRATION_VERSION,
+                "read_bytes_per_s": rate, "flops_per_s": rate, "verified_unix_s": 1, "trouble": null,
                 "trial": {"version": env!("CARGO_PKG_VERSION"), "at_unix_s": now(), "failed": failed},
             }},
         })

@@ -43,7 +43,7 @@ const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 const REASON_CHARS_MAX: usize = 500;
 /// Of what measurements mean: those of another are made again. Files of before 0072 name none, which is 0; a
 /// rate has been without what every run costs since, and a layer with the starts of its products.
-const CALIBRATION_VERSION: u32 = 1;
+pub const CALIBRATION_VERSION: u32 = 1;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;
 
