@@ -33,6 +33,9 @@
 //! [`Costs::devices`]: a stage whose layer costs the slowest of its shares plus two reductions. Nothing else
 //! asks what a device is.
 //!
+//! A model of a few MiB stays in a processor's caches: its rate of reading and `t_layer` are derived from the
+//! measured ones (decision 0072).
+//!
 //! Memory domains (devices that share bandwidth) are not in it: stages of one stream never work at the same
 //! time, and for many streams two devices of one domain are predicted too fast.
 
@@ -148,7 +151,7 @@ impl<'a> Costs<'a> {
         // What is longer than the context is as much shorter in both of its parts.
         let prompt = if both > context { asked * context / both } else { asked }.max(1);
         let answer = u64::from(answer_tokens).min(context.saturating_sub(prompt)).max(1);
-        let ratios = TypeRatios::of(&request.devices);
+        let ratios = TypeRatios::of(request);
         let links = Links::of(request, case);
         let devices = request.devices.iter().map(|device| {
             let rates = ratios.complete(device);

@@ -173,7 +173,7 @@ fn placed(
         (plan.costs.times(plan.layout).token_ns, plan.costs.stage_token_ns(index, range));
     let shard = Shard::pipeline(range, request.shape.layer_count());
     let free = size(device.device.memory_free_bytes);
-    let read = TypeRatios::of(&request.devices).read_rate(request, index, range);
+    let read = TypeRatios::of(request).read_rate(request, index, range);
     let learned = device.rates.corrections.text().map_or(String::new(), |text| format!(", {text}"));
     let part = format!(
         "{shard}: {} of {free} free; {} of {} a token at {:.1} GB/s ({}{learned})",

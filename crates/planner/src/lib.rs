@@ -122,12 +122,13 @@ fn layout_of(request: &PlanRequest, stages: &[Stage]) -> Option<Vec<(usize, Laye
 }
 
 /// What the model of cost says of one step of one stream on the first device of `request`: of a token at the
-/// depth of its workload's prompt, or of that prompt in one step. `None` if it has no such device or layers.
+/// depth of its workload's prompt, or of that prompt in one step. `None` if it has no such device or layers,
+/// and for a model that caches hold: its rates are derived from those of others.
 pub fn expected_step(request: &PlanRequest, layers: LayerRange, phase: Phase) -> Option<ExpectedStep> {
     check(request).ok()?;
     let fits = layers.start < layers.end && layers.end <= request.shape.layer_count();
     let is_one = phase == Phase::Decode || request.workload.prompt_tokens <= CHUNK_TOKENS;
-    (fits && is_one && !request.devices.is_empty())
+    (fits && is_one && !request.devices.is_empty() && !ratios::is_cached(&request.shape))
         .then(|| Costs::of(request, Case::Expected).step(0, layers, phase))
 }
 

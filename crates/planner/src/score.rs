@@ -17,7 +17,7 @@ const RATE_HALF: f64 = 1.25e9;
 
 /// For every device of the request, in its order.
 pub(crate) fn scores(request: &PlanRequest, sizes: &Sizes<'_>) -> Vec<DeviceScore> {
-    let read = TypeRatios::of(&request.devices).read_rates(request);
+    let read = TypeRatios::of(request).read_rates(request);
     let fastest = read.iter().map(|figure| figure.value).fold(1.0, f64::max);
     let networks = networks(request);
     let score = |(device, read): (&PlanDevice, &Figure)| {

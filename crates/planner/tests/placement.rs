@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exo_planner::{
-    DeviceRates, Figure, InvalidPlan, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError,
-    PlanRequest, Remedy, memory_free_bytes, plan, rtt, validate, workspace_bytes,
+    DeviceRates, Figure, InvalidPlan, LinkFacts, Objective, Phase, Pin, PinLayers, Plan, PlanDevice,
+    PlanError, PlanRequest, Remedy, expected_step, memory_free_bytes, plan, rtt, validate, workspace_bytes,
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerRates, LayerShape, MemoryDomain,
@@ -436,6 +436,32 @@ fn a_token_takes_what_the_formula_says() {
     // Two half round trips, 50 us for each hop, 64 floats at 1 GB/s; one more step.
     assert_eq!(split.hop_ns.expected, 2_000_000 + 100_000 + 256);
     assert_eq!(split.token_ns.expected - solo.token_ns.expected, split.hop_ns.expected + 50_000);
+}
+
+#[test]
+fn a_model_that_caches_hold_is_faster_than_from_memory_on_a_processor_and_teaches_nothing() {
+    let all = LayerRange::new(0, 4);
+    let of = |layer_bytes: u64, kind: DeviceKind| {
+        let mut request = read("a=40@10", 4, &[]);
+        request.devices[0].device.kind = kind;
+        request.shape.layers.iter_mut().for_each(|l| {
+            (l.weight_bytes, l.packed_bytes, l.flops_per_token) = (layer_bytes, layer_bytes, 2 * layer_bytes);
+        });
+        let step = expected_step(&request, all, Phase::Decode);
+        (plan(&request).expect("fits").predicted.token_ns, step.is_some())
+    };
+    // Four layers and the head of 1 MiB: 8 MiB, and a little more than that.
+    let (small, large) = ((7 << 18) - 16, 7 << 18);
+    let (held, teaches) = of(small, DeviceKind::Cpu);
+    let (read_anew, others_teach) = of(large, DeviceKind::Cpu);
+    assert!(!teaches && others_teach);
+    let read_ns = (8 << 20) as f64 / 10.0;
+    assert!((held.expected as f64 / (read_ns / 1.2 + 4.0 * 5e3 / 8.0 + 50e3) - 1.0).abs() < 1e-2, "{held:?}");
+    assert!((read_anew.expected as f64 / (read_ns + 4.0 * 5e3 + 50e3) - 1.0).abs() < 1e-2, "{read_anew:?}");
+    let width = |range: exo_planner::Range| range.high as f64 / range.low as f64;
+    assert!(width(held) > 1.3 * width(read_anew), "it is derived: {held:?} {read_anew:?}");
+    let card = |bytes| of(bytes, DeviceKind::DiscreteGpu).0.expected;
+    assert!(card(large) - card(small) < 100, "what a card reads is in its own memory");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! What plans say before anything is answered, beside what answers then take.
 //!
-//! Fresh clusters of one to three nodes on loopback measure their devices and links as they do for a
+//! Fresh clusters of up to three nodes on loopback measure their devices and links as they do for a
 //! user, and types of weights when the model is first loaded. Then plans are asked for, and prompts of
 //! two lengths are answered. No prompt is read twice, and no token is guessed ahead. Nodes of one machine
-//! share its memory and cores: while one stage computes the others wait, so with one stream that is of
-//! little weight.
+//! share its memory, and stages compute parts of a prompt at the same time: so there are only as many nodes
+//! as have cores of their own.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -89,8 +89,11 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
     );
     println!("|---|---|---|---|---|---|---|");
     let mut cases = Vec::new();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (nodes_here, others): (Vec<usize>, Vec<usize>) =
+        NODES.into_iter().partition(|nodes| *nodes == 1 || nodes * options.threads <= cores);
     for model in &models {
-        for nodes in NODES {
+        for &nodes in &nodes_here {
             let threads = format!("--threads={}", options.threads);
             let mut cluster = Cluster::start(&exo, nodes, &["--speculate=off", &threads])?;
             let name = model.as_ref().map_or_else(|| Ok("demo".to_owned()), |file| cluster.add(file))?;
@@ -100,6 +103,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
             cases.extend(found);
         }
     }
+    others.iter().for_each(|nodes| println!("skipped: {nodes} nodes, which would share {cores} cores"));
     verdict(&cases)
 }
 
