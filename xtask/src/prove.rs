@@ -46,7 +46,7 @@ enum Proof {
     /// of a core
     #[command(after_help = "Example: cargo xtask prove page --seconds 60 --pairs 20")]
     Page(page::Options),
-    /// What plans say of the first token and of tokens per second comes true, on one to three nodes
+    /// What plans say of the first token and of tokens per second comes true, on up to three nodes
     #[command(after_help = "Example: cargo xtask prove predictions --model qwen3-0.6b-q8_0.gguf --threads 1")]
     Predictions(predictions::Options),
     /// Four machines on a network of their own serve right answers while one after the other is killed,

@@ -15,6 +15,12 @@ pub fn parse() -> Cli {
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
+/// A number that a request may have.
+fn temperature(text: &str) -> Result<f32, String> {
+    let number = text.parse::<f32>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "a number from 0 is needed, such as 0.7".to_owned())
+}
+
 /// A number below zero is the value of its option: what is refused then is the number, with the range.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     let takes = |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_positional();
@@ -285,7 +291,10 @@ pub enum Command {
     )]
     Fits(Fits),
     /// Place a model on the cluster and load it
-    #[command(after_help = "Example: exo place demo --nodes 2 --context 2048 --kv q8")]
+    #[command(
+        after_help = "Examples:\n  exo place demo --nodes 2 --context 512 --kv q8\n  exo place demo --slots 8 --replace\n\n\
+                            --replace unloads what is placed first: answers that run end. `exo replan` moves a model while it answers."
+    )]
     Place(Place),
     /// Show how a model would be placed and how fast it would be, on this cluster or on one that a file
     /// describes; nothing is loaded
@@ -300,7 +309,7 @@ pub enum Command {
     /// Ask again where a placed model should be: what a move gains and costs, and the move if it is worth it
     #[command(after_help = "Example: exo replan llama-3.1-8b")]
     Replan(Replan),
-    /// Unload a placed model
+    /// Unload a placed model; answers of it that run end
     #[command(after_help = "Example: exo unload demo")]
     Unload {
         /// Instance id (as in `exo status`) or model name
@@ -554,7 +563,7 @@ pub struct Run {
     #[arg(long, value_name = "N")]
     pub max_tokens: Option<u32>,
     /// 0 always takes the likeliest token
-    #[arg(long, default_value_t = 0.7)]
+    #[arg(long, default_value_t = 0.7, value_parser = temperature)]
     pub temperature: f32,
     /// The same seed gives the same answer
     #[arg(long)]
@@ -793,10 +802,10 @@ pub struct Plan {
     #[arg(long, value_name = "OBJECTIVE", default_value = "latency", value_parser = ["latency", "throughput"])]
     pub objective: String,
     /// Tokens of a prompt
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt: Option<u32>,
     /// Tokens of an answer
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub answer: Option<u32>,
     /// Split over at least this many devices, whichever nodes they are of
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -75,7 +75,10 @@ fn hint(code: &str) -> Option<&'static str> {
             "another version of exo wrote it: use that one, or type `exo leave`; the node then founds a new cluster, and models on \
              disk stay"
         }
-        "data_folder_in_use" => "end the other exo first, or give this one its own --data-dir",
+        "data_folder_in_use" => {
+            "where that is an `exo run`, `bench` or the like, it has it until it ends; start `exo` once, and all commands use that \
+             node. Else end the other exo, or give this one its own --data-dir"
+        }
         "setting_unknown" => "`exo config` lists the settings and where their values come from",
         "setting_memory_mib" => "leave --memory-mib out to take what is free less a reserve",
         "driver_ended_process" => {

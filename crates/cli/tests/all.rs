@@ -45,6 +45,7 @@ mod perplexity;
 mod plan;
 mod prometheus;
 mod quantize;
+mod renamed;
 mod replan;
 mod scenario_book;
 mod speculation;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use exo_api::{AdminError, NodeStatus};
-use exo_cluster::InstanceView;
+use exo_cluster::{InstanceState, InstanceView};
 use exo_trust::Act;
-use exo_types::{ModelId, NodeId};
+use exo_types::{ModelId, NodeId, Placement};
 
 use crate::coordination::Asker;
 use crate::joining::Joining;
@@ -163,6 +163,28 @@ impl NodeMachine {
         report.is_some_and(|r| r.models.iter().any(|m| m.model == model && m.complete))
     }
 
+    /// A model whose files nobody reports. After a start its holders may be on their way: the log says that
+    /// there is one. Where it is ready its stages have what a request needs, whatever became of the file.
+    fn resolve_placed(&self, wanted: &str, known: impl Fn() -> Vec<String>) -> Result<Resolved, Unresolved> {
+        let is_it = |i: &&InstanceView| i.model_name == wanted || i.model().to_full() == wanted;
+        let Some(instance) = self.instances.iter().find(is_it) else {
+            return Err(Unresolved::Unknown { known: known() });
+        };
+        if instance.state != InstanceState::Ready {
+            let reason = format!("its instance {} is {}", instance.instance(), instance.state);
+            return Err(Unresolved::Away { reason });
+        }
+        let stages: Vec<NodeId> = instance.placement.shards().map(|(_, shard)| shard.node).collect();
+        Ok(Resolved {
+            id: instance.model(),
+            name: instance.model_name.clone(),
+            holders: self.holders_of(instance.model(), &stages),
+            holder_nodes: Vec::new(),
+            limits: Some(limits(instance)),
+            me: self.me,
+        })
+    }
+
     /// The model of that name or id. The error names what there is.
     fn resolve(&self, wanted: &str) -> Result<Resolved, Unresolved> {
         if self.is_removed() {
@@ -181,18 +203,17 @@ impl NodeMachine {
             let own = own(name).and_then(|id| all.iter().find(|m| m.id == id));
             own.or_else(|| all.iter().find(|m| m.name == name || m.id.to_full() == name))
         };
-        let Some(found) = named(wanted).or_else(|| named(exo_api::ollama::untagged(wanted)?)) else {
-            // After a start its holders may be on their way: the log says that there is one.
-            let placed =
-                self.instances.iter().find(|i| i.model_name == wanted || i.model().to_full() == wanted);
-            return Err(match placed {
-                Some(instance) => Unresolved::Away {
-                    reason: format!("its instance {} is {}", instance.instance(), instance.state),
-                },
-                None => {
-                    Unresolved::Unknown { known: all.into_iter().map(|m| m.name).take(NAMED_MAX).collect() }
-                }
-            });
+        let found = named(wanted).or_else(|| named(exo_api::ollama::untagged(wanted)?));
+        // A file may have come here under another name since others, or a placement, were given this one.
+        let of_others = || {
+            let held = self.reports.values().flat_map(|report| &report.models);
+            let so_named = held.filter(|held| held.is_served() && held.name == wanted).map(|held| held.model);
+            let placed = self.instances.iter().filter(|i| i.model_name == wanted).map(InstanceView::model);
+            so_named.chain(placed).find_map(|id| all.iter().find(|model| model.id == id))
+        };
+        let Some(found) = found.or_else(of_others) else {
+            return self
+                .resolve_placed(wanted, || all.iter().map(|m| m.name.clone()).take(NAMED_MAX).collect());
         };
         let instance = self.instances.iter().find(|i| i.model() == found.id);
         Ok(Resolved {
@@ -200,11 +221,13 @@ impl NodeMachine {
             name: found.name.clone(),
             holders: self.holders_of(found.id, &found.nodes),
             holder_nodes: found.nodes.iter().copied().filter(|node| self.has_all(*node, found.id)).collect(),
-            limits: instance.map(|i| Limits {
-                context_tokens: i.placement.context_tokens,
-                cache_tokens: i.placement.cache_tokens,
-            }),
+            limits: instance.map(limits),
             me: self.me,
         })
     }
+}
+
+fn limits(instance: &InstanceView) -> Limits {
+    let Placement { context_tokens, cache_tokens, .. } = instance.placement;
+    Limits { context_tokens, cache_tokens }
 }

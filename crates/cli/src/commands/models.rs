@@ -29,13 +29,12 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
     match action {
         None => list(&client, json).await,
         Some(ModelsAction::Add { path }) => {
+            let before: Vec<ModelView> = client.get("/exo/v1/models").await?;
             let model = add(&client, &path).await?;
-            ui::line(format!(
-                "added {} ({}, {})",
-                model.name,
-                model.architecture,
-                ui::bytes(model.weight_bytes)
-            ));
+            let (architecture, bytes) = (&model.architecture, ui::bytes(model.weight_bytes));
+            let same = before.iter().find(|known| known.id == model.id && known.name != model.name);
+            let same = same.map_or_else(String::new, |known| format!("; the same model as {}", known.name));
+            ui::line(format!("added {} ({architecture}, {bytes}){same}", model.name));
             Ok(())
         }
         Some(ModelsAction::Check { model }) => check(&client, &model, json).await,
@@ -188,8 +187,11 @@ const ID_CHARS_MIN: usize = 6;
 
 /// Among names and ids.
 fn named(models: &[(&str, &str)], text: &str) -> anyhow::Result<Option<String>> {
-    if models.iter().any(|(name, _)| *name == text) {
-        return Ok(Some(text.to_owned()));
+    let is_there = |wanted: &str| models.iter().any(|(name, _)| *name == wanted);
+    if let Some(name) =
+        [Some(text), exo_api::ollama::untagged(text)].into_iter().flatten().find(|n| is_there(n))
+    {
+        return Ok(Some(name.to_owned()));
     }
     let lower = text.to_ascii_lowercase();
     let is_id = lower.len() >= ID_CHARS_MIN && lower.bytes().all(|b| b.is_ascii_hexdigit());

@@ -1,9 +1,9 @@
 //! `exo invite` and `exo join`: a code that lets a machine in.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use exo_api::{ClusterView, InviteRequest, InviteView, JoinRequest, JoinedView};
+use exo_api::{ClusterView, InviteRequest, InviteView, JoinRequest, JoinedView, NodeStatus};
 
 use super::running;
 use crate::client::Client;
@@ -18,6 +18,10 @@ const LINK: &str = "exo://join/";
 const AGAIN: Duration = Duration::from_secs(10);
 /// Attempts with it: the machine that gave it out may start later than this one.
 const ATTEMPTS: u32 = 60;
+
+/// From joining to the first word of another member.
+const HEARD_MAX: Duration = Duration::from_secs(3);
+const HEARD_LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Shows a code.
 pub async fn invite(config: &Config, uses: Option<u32>, hours: Option<u32>) -> anyhow::Result<()> {
@@ -77,9 +81,25 @@ pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
     spinner.set_message(asking);
     ui::note_in_pipe(asking);
     let joined: JoinedView = client.post("/exo/v1/join", &request).await?;
+    spinner.set_message("joined; waiting for the first word of the others");
+    wait_for_others(&client).await?;
     spinner.finish_and_clear();
     ui::line(format!("joined the cluster of {}", joined.name));
     ui::line(format!("both machines show these words: {}", joined.check_words));
+    Ok(())
+}
+
+/// Waits until another member was heard of, or as long as a person would: who looks at the cluster next is to
+/// see it.
+async fn wait_for_others(client: &Client) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < HEARD_MAX {
+        let view: ClusterView = client.get("/exo/v1/cluster").await?;
+        if view.nodes.iter().any(|node| !node.is_self && node.status == NodeStatus::Alive) {
+            break;
+        }
+        tokio::time::sleep(HEARD_LOOK_EVERY).await;
+    }
     Ok(())
 }
 

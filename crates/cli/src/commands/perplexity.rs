@@ -17,7 +17,7 @@ use exo_backend::{CancelToken, Device};
 use exo_backend_cpu::{CpuDevice, CpuOptions};
 
 use super::compute::{Compute, Runs};
-use super::interrupt::{INTERRUPTED, or_interrupt};
+use super::interrupt::{COMPUTING_MAX, INTERRUPTED, or_interrupt};
 use super::subject::Subject;
 use crate::args::Perplexity;
 use crate::config::Config;
@@ -55,7 +55,7 @@ pub async fn run(config: &Config, args: Perplexity) -> anyhow::Result<ExitCode> 
     let cancel = CancelToken::default();
     let token = cancel.clone();
     let work = tokio::task::spawn_blocking(move || measure::run(&subject, device, &text, &options, &token));
-    let Some(measured) = or_interrupt(work, || cancel.cancel()).await? else {
+    let Some(measured) = or_interrupt(work, COMPUTING_MAX, || cancel.cancel()).await? else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     print(&measured, args.json.json)?;

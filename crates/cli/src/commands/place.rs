@@ -128,7 +128,12 @@ pub async fn unload(config: &Config, wanted: &str) -> anyhow::Result<()> {
     }
     for instance in found {
         client.delete(&format!("/exo/v1/instances/{}", instance.id)).await?;
-        ui::line(format!("unloaded {} ({})", instance.id, instance.model));
+        let ended = match instance.load.as_ref().map_or(0, |load| load.running) {
+            0 => String::new(),
+            1 => "; one answer that ran has ended".to_owned(),
+            several => format!("; {several} answers that ran have ended"),
+        };
+        ui::line(format!("unloaded {} ({}){ended}", instance.id, instance.model));
     }
     Ok(())
 }

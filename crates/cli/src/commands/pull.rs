@@ -16,7 +16,7 @@ use exo_node::{DataDir, HeadReader, found_repo_view, repo_view};
 use exo_store::{CachedModel, DiskBudget, ModelRecord, Store};
 use serde_json::json;
 
-use super::interrupt::{INTERRUPTED, or_interrupt};
+use super::interrupt::{FETCHING_MAX, INTERRUPTED, or_interrupt};
 use super::pulls::{self, Followed};
 use crate::args::{Pull, Search, Show};
 use crate::client::Client;
@@ -268,7 +268,7 @@ async fn fetch(
     let wish = cancel.clone();
     let work =
         tokio::task::spawn_blocking(move || fetch_here(&reference, settings, &options, &budget, &cancel));
-    or_interrupt(work, || wish.cancel()).await
+    or_interrupt(work, FETCHING_MAX, || wish.cancel()).await
 }
 
 fn fetch_here(

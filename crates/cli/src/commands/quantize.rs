@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use exo_quant::{Job, Options, Report};
 use serde_json::{Value, json};
 
-use super::interrupt::{INTERRUPTED, or_interrupt};
+use super::interrupt::{COMPUTING_MAX, INTERRUPTED, or_interrupt};
 use super::subject::Subject;
 use crate::args::Quantize;
 use crate::config::Config;
@@ -22,7 +22,8 @@ pub async fn run(config: &Config, args: Quantize) -> anyhow::Result<ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     let (flag, json) = (stop.clone(), args.json.json);
     let work = tokio::task::spawn_blocking(move || convert(&subject, &args, threads, &flag));
-    let Some(report) = or_interrupt(work, || stop.store(true, Ordering::Relaxed)).await? else {
+    let Some(report) = or_interrupt(work, COMPUTING_MAX, || stop.store(true, Ordering::Relaxed)).await?
+    else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     if json {

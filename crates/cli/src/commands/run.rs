@@ -76,6 +76,9 @@ async fn answer_or_chat(
         prompt = read => prompt.context("reading the prompt broke off")??,
         () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
     };
+    if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
+        anyhow::bail!("the prompt is empty; without one, at a terminal, `exo run` is a chat");
+    }
     let mut session = pin!(Session::new(config, client, args));
     let mut session = tokio::select! {
         session = &mut session => session?,

@@ -1,0 +1,65 @@
+//! Names of models, where files have several, and what is loaded when its file is gone.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+use std::path::Path;
+
+use crate::support::{Node, SOON, another_model, cluster, known, stderr, wait_for};
+use serde_json::Value;
+
+fn add(node: &Node, path: &Path) {
+    let added = node.exo(&["models", "add", path.to_str().unwrap()]);
+    assert!(added.status.success(), "{}", stderr(&added));
+}
+
+fn assert_answers(node: &Node, model: &str) {
+    let (prompt, right) = &known()[0];
+    let answer = node.ask(model, prompt);
+    assert_eq!((answer.status, &answer.text()), (200, right), "{model}: {}\n{}", answer.body, node.log());
+}
+
+fn knows(node: &Node, model: &str) -> bool {
+    let models = node.get("/exo/v1/models");
+    models.as_array().unwrap().iter().any(|known: &Value| known["name"] == model)
+}
+
+#[test]
+fn a_name_that_others_use_stays_good_where_the_same_model_gets_another_one() {
+    let nodes = cluster("two-names", &["a", "b"]);
+    let folder = tempfile::tempdir().unwrap();
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(format!("{name}.gguf")));
+    another_model(&first);
+    std::fs::copy(&first, &second).unwrap();
+    add(&nodes[0], &first);
+    wait_for("the model to be known", SOON, || knows(&nodes[1], "first").then_some(()));
+    nodes[0].place("first", 2);
+    for node in &nodes {
+        assert_answers(node, "first");
+    }
+    // On the node that has it, and on one that got its layers from there.
+    for here in &nodes {
+        add(here, &second);
+        wait_for("the second name", SOON, || nodes.iter().all(|node| knows(node, "second")).then_some(()));
+        for node in &nodes {
+            assert_answers(node, "second");
+            assert_answers(node, "first");
+        }
+    }
+}
+
+#[test]
+fn what_is_loaded_answers_when_its_file_is_gone() {
+    let nodes = cluster("file-gone", &["a", "b"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.gguf");
+    another_model(&path);
+    add(&nodes[0], &path);
+    wait_for("the model to be known", SOON, || knows(&nodes[1], "mine").then_some(()));
+    let instance = nodes[0].place("mine", 2);
+    nodes[0].wait_settled(instance["id"].as_str().unwrap());
+    std::fs::rename(&path, folder.path().join("elsewhere.gguf")).unwrap();
+    wait_for("the file to be missed", SOON, || nodes.iter().all(|node| !knows(node, "mine")).then_some(()));
+    for node in &nodes {
+        assert_answers(node, "mine");
+    }
+}
