@@ -120,7 +120,8 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
 
 /// The log on standard error, and what a node keeps of it in memory.
 fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+    // What it warns of is a network that is away, which links tell.
+    let filter = tracing_subscriber::EnvFilter::try_new(format!("quinn_udp=error,{filter}"))
         .map_err(|e| anyhow::anyhow!("setting `log` is `{filter}`: {e}"))?;
     let shown = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)

@@ -12,12 +12,17 @@ use exo_api::NodeView;
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
 use exo_types::{DeviceId, ModelId, NodeId};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 use crate::details::SharedDetails;
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
+/// For an address to answer, and between the attempts at two.
+const DIAL_MAX: Duration = Duration::from_secs(5);
+const DIAL_APART: Duration = Duration::from_millis(250);
 /// For one answer: a chunk over a very slow link, or a manifest that is hashed first.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -178,6 +183,28 @@ impl FetchError {
     }
 }
 
+/// Dials a node's addresses one after the other, [`DIAL_APART`]: of those that it had before nobody answers,
+/// and that takes a network seconds to say. The first that answers, or why the last did not; `None` without
+/// an address.
+async fn first_to_answer<T, E, F: Future<Output = Result<T, E>>>(
+    addresses: &[SocketAddr],
+    dial: impl Fn(&SocketAddr) -> F,
+) -> Option<Result<T, E>> {
+    let (mut attempts, mut others, mut last) = (FuturesUnordered::new(), addresses.iter(), None);
+    loop {
+        attempts.extend(others.next().map(&dial));
+        let apart = tokio::time::sleep(DIAL_APART);
+        tokio::select! {
+            answer = attempts.next() => match answer {
+                Some(Ok(found)) => return Some(Ok(found)),
+                Some(failed) => last = Some(failed),
+                None => return last,
+            },
+            () = apart, if others.len() > 0 => {}
+        }
+    }
+}
+
 /// A connection to one holder.
 pub struct Fetcher {
     holder: NodeId,
@@ -195,7 +222,7 @@ impl Fetcher {
         (self.received_bytes, self.received_in)
     }
 
-    /// Dials the holder at the first address that answers: TCP first, it is the faster path for bulk.
+    /// Dials the holder at the address that answers first: TCP first, it is the faster path for bulk.
     pub async fn dial(
         endpoint: &Endpoint,
         holder: NodeId,
@@ -203,15 +230,15 @@ impl Fetcher {
     ) -> Result<Self, FetchError> {
         let mut last = DialError::NotMember { peer: holder };
         for via in [Via::Tcp, Via::Quic] {
-            for address in addresses {
-                match endpoint.dial(holder, *address, via, PURPOSE_BULK, Duration::from_secs(5)).await {
-                    Ok(channel) => {
-                        let (writer, reader) = channel.split(LIMITS);
-                        let (received_bytes, received_in) = (0, Duration::ZERO);
-                        return Ok(Self { holder, writer, reader, received_bytes, received_in });
-                    }
-                    Err(error) => last = error,
+            let dial = |address: &SocketAddr| endpoint.dial(holder, *address, via, PURPOSE_BULK, DIAL_MAX);
+            match first_to_answer(addresses, dial).await {
+                Some(Ok(channel)) => {
+                    let (writer, reader) = channel.split(LIMITS);
+                    let (received_bytes, received_in) = (0, Duration::ZERO);
+                    return Ok(Self { holder, writer, reader, received_bytes, received_in });
                 }
+                Some(Err(error)) => last = error,
+                None => {}
             }
         }
         Err(FetchError::Dial { holder, source: last })
@@ -382,5 +409,37 @@ async fn keep(
         Ok(Err(error @ exo_store::ChunkError::Store(_))) => Err(FetchError::Disk { reason: chain(&error) }),
         Ok(Err(error)) => Err(FetchError::Wrong { holder, reason: error.to_string() }),
         Err(error) => Err(FetchError::Disk { reason: error.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_that_nobody_answers_at_costs_a_moment_and_one_that_is_refused_none() {
+        let addresses: Vec<SocketAddr> = [1, 2, 3].map(|port| ([127, 0, 0, 1], port).into()).to_vec();
+        let dial = |silent: u16| {
+            move |address: &SocketAddr| {
+                let port = address.port();
+                async move {
+                    match port {
+                        3 => Ok(port),
+                        _ if port == silent => {
+                            tokio::time::sleep(DIAL_MAX).await;
+                            Err("nobody answered")
+                        }
+                        _ => Err("refused"),
+                    }
+                }
+            }
+        };
+        for (silent, at_least) in [(1, DIAL_APART), (0, Duration::ZERO)] {
+            let began = Instant::now();
+            assert_eq!(first_to_answer(&addresses, dial(silent)).await, Some(Ok(3)));
+            assert!(began.elapsed() >= at_least && began.elapsed() < at_least + Duration::from_secs(2));
+        }
+        assert_eq!(first_to_answer(&addresses[..2], dial(0)).await, Some(Err("refused")));
+        assert_eq!(first_to_answer(&[], dial(0)).await, None);
     }
 }
