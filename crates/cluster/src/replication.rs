@@ -1,6 +1,6 @@
 //! Who sends which part of the log: decisions only, the entries live in the journal.
 
-use exo_types::{Epoch, LogHead};
+use exo_types::{Ancestors, Epoch, LogHead};
 
 use crate::wire::{LogMessage, Refusal};
 
@@ -15,6 +15,8 @@ pub enum FollowerStep {
     Restore {
         /// The end of the log that is folded into it.
         head: LogHead,
+        /// The ends that this log had before.
+        ancestors: Ancestors,
         /// The state's bytes.
         state: Vec<u8>,
     },
@@ -49,14 +51,19 @@ pub fn follow(head: LogHead, seen: Option<Epoch>, message: LogMessage) -> Follow
         return FollowerStep::Refuse(Refusal::StaleEpoch { got: epoch, seen });
     }
     match message {
-        LogMessage::Pull { .. } | LogMessage::CatchUp { .. } | LogMessage::Tail { .. } => {
-            FollowerStep::Nothing
-        }
+        LogMessage::Pull { .. }
+        | LogMessage::CatchUp { .. }
+        | LogMessage::Tail { .. }
+        | LogMessage::TailSnapshot { .. } => FollowerStep::Nothing,
         LogMessage::Entries { after_index, after_hash, entries, .. } => {
             follow_entries(head, LogHead { index: after_index, hash: after_hash }, entries)
         }
-        LogMessage::Snapshot { index, hash, state, .. } => {
-            follow_snapshot(head, LogHead { index, hash }, state)
+        LogMessage::Snapshot { index, hash, .. } if head == (LogHead { index, hash }) => {
+            FollowerStep::Nothing
+        }
+        LogMessage::Snapshot { index, hash, ancestors, state, .. } => {
+            let (head, ancestors) = (LogHead { index, hash }, Ancestors::new(ancestors));
+            FollowerStep::Restore { head, ancestors, state }
         }
     }
 }
@@ -69,10 +76,6 @@ fn follow_entries(head: LogHead, after: LogHead, entries: Vec<Vec<u8>>) -> Follo
         (true, false) => FollowerStep::Append(entries),
         (false, _) => FollowerStep::Pull,
     }
-}
-
-fn follow_snapshot(head: LogHead, offered: LogHead, state: Vec<u8>) -> FollowerStep {
-    if offered == head { FollowerStep::Nothing } else { FollowerStep::Restore { head: offered, state } }
 }
 
 /// Decides what a coordinator whose log ends at `head` answers to a pull from `follower`. `hash_at` looks up

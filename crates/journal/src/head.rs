@@ -2,8 +2,10 @@
 
 use exo_types::LogHead;
 
-pub(crate) fn encode_head(head: LogHead) -> [u8; 40] {
-    let mut bytes = [0; 40];
+pub(crate) const HEAD_BYTES: usize = 40;
+
+pub(crate) fn encode_head(head: LogHead) -> [u8; HEAD_BYTES] {
+    let mut bytes = [0; HEAD_BYTES];
     bytes[..8].copy_from_slice(&head.index.to_le_bytes());
     bytes[8..].copy_from_slice(&head.hash);
     bytes

@@ -3,12 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use exo_types::LogHead;
+use exo_types::{Ancestors, LogHead};
 use redb::{Database, ReadableDatabase, TableDefinition, WriteTransaction};
 
 use crate::errors::{AppendError, ChainBroken, JournalError, SnapshotError, StorageFailure};
 use crate::file;
-use crate::head::{decode_head, encode_head};
+use crate::head::{HEAD_BYTES, decode_head, encode_head};
 
 /// Largest entry.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
@@ -34,6 +34,9 @@ const KEY_FORMAT: &str = "format";
 const KEY_HEAD: &str = "head";
 const KEY_BASE: &str = "base";
 const KEY_STATE: &str = "state";
+/// The base again, and the hashes of the ends that the log had before it. Builds that do not know of them
+/// leave them as they are when they write another base: then these are of no use.
+const KEY_ANCESTORS: &str = "ancestors";
 const HASH_BYTES: usize = 32;
 
 /// An append-only, hash-chained log in one file. One process at a time has it open.
@@ -65,6 +68,8 @@ pub struct Recovered {
 pub struct Snapshot {
     /// The log's end when the state was taken.
     pub head: LogHead,
+    /// The ends that the log had before: as many as are known.
+    pub ancestors: Ancestors,
     /// The state's bytes.
     pub state: Vec<u8>,
 }
@@ -180,15 +185,18 @@ impl Journal {
         Ok(value.and_then(|v| v.value().first_chunk().copied()))
     }
 
-    /// Replaces the entries before `upto` by the state they amount to. `upto` must be a head this log had.
+    /// Replaces the entries before `upto` by the state they amount to; of them, hashes are left. `upto` must
+    /// be a head this log had.
     pub fn snapshot(&mut self, upto: LogHead, state: &[u8]) -> Result<(), SnapshotError> {
         check_state(state)?;
         if self.hash_at(upto.index).map_err(SnapshotError::Storage)? != Some(upto.hash) {
             return Err(SnapshotError::NotInLog { upto, head: self.head });
         }
+        let ancestors = self.ancestors_of(upto.index).map_err(SnapshotError::Storage)?;
         self.write(|txn| {
             txn.open_table(LOG)?.retain_in(..upto.index, |_, _| false)?;
             put_meta(txn, KEY_BASE, &encode_head(upto))?;
+            put_ancestors(txn, upto, &ancestors)?;
             put_state(txn, state)
         })
         .map_err(SnapshotError::Storage)?;
@@ -201,7 +209,32 @@ impl Journal {
         let Some(stored) = read_meta(&self.db, KEY_STATE)? else { return Ok(None) };
         let sound = stored.split_first_chunk().filter(|(hash, state)| blake3::hash(state) == **hash);
         let (_, state) = sound.ok_or_else(|| StorageFailure::Corrupted("the snapshot's state".to_owned()))?;
-        Ok(Some(Snapshot { head: self.base, state: state.to_vec() }))
+        Ok(Some(Snapshot { head: self.base, ancestors: self.ancestors()?, state: state.to_vec() }))
+    }
+
+    /// The ends that the log had before its snapshot.
+    fn ancestors(&self) -> Result<Ancestors, StorageFailure> {
+        let Some(stored) = read_meta(&self.db, KEY_ANCESTORS)? else { return Ok(Ancestors::default()) };
+        let damaged = || StorageFailure::Corrupted("the hashes before the snapshot".to_owned());
+        let (of, hashes) = stored.split_at_checked(HEAD_BYTES).ok_or_else(damaged)?;
+        let (hashes, []) = hashes.as_chunks::<HASH_BYTES>() else { return Err(damaged()) };
+        if decode_head(of) != Some(self.base) {
+            tracing::info!(base = %self.base, "the hashes in front of the snapshot are those of an older one");
+            return Ok(Ancestors::default());
+        }
+        Ok(Ancestors::new(hashes.to_vec()))
+    }
+
+    /// The ends that the log had before it had `index` entries.
+    fn ancestors_of(&self, index: u64) -> Result<Ancestors, StorageFailure> {
+        let (mut ancestors, mut end) = (self.ancestors()?, self.base);
+        let txn = self.db.begin_read().map_err(storage)?;
+        for entry in txn.open_table(LOG)?.range(..index)? {
+            let (number, value) = entry?;
+            ancestors.push(end);
+            end = LogHead { index: number.value() + 1, hash: hash_of(number.value(), value.value())? };
+        }
+        Ok(ancestors)
     }
 
     /// Throws the whole log away for another's snapshot and what followed it: a joiner, or a node whose
@@ -218,6 +251,7 @@ impl Journal {
                 txn.open_table(LOG)?.retain(|_, _| false)?;
                 let head = put_entries(txn, snapshot.head, tail)?;
                 put_meta(txn, KEY_BASE, &encode_head(snapshot.head))?;
+                put_ancestors(txn, snapshot.head, &snapshot.ancestors)?;
                 put_state(txn, &snapshot.state)?;
                 put_meta(txn, KEY_HEAD, &encode_head(head))?;
                 Ok(head)
@@ -296,10 +330,19 @@ fn put_state(txn: &WriteTransaction, state: &[u8]) -> Result<(), StorageFailure>
     put_meta(txn, KEY_STATE, &[&blake3::hash(state).as_bytes()[..], state].concat())
 }
 
+fn put_ancestors(txn: &WriteTransaction, of: LogHead, ancestors: &Ancestors) -> Result<(), StorageFailure> {
+    put_meta(txn, KEY_ANCESTORS, &[&encode_head(of)[..], ancestors.hashes().as_flattened()].concat())
+}
+
 fn read_meta(db: &Database, key: &str) -> Result<Option<Vec<u8>>, StorageFailure> {
     let txn = db.begin_read().map_err(storage)?;
     let value = txn.open_table(META)?.get(key)?;
     Ok(value.map(|v| v.value().to_vec()))
+}
+
+fn hash_of(seq: u64, value: &[u8]) -> Result<[u8; HASH_BYTES], StorageFailure> {
+    let hash = value.first_chunk().copied();
+    hash.ok_or_else(|| StorageFailure::Corrupted(format!("entry {seq} is cut short")))
 }
 
 fn payload_of(seq: u64, value: &[u8]) -> Result<&[u8], StorageFailure> {

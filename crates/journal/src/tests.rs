@@ -150,10 +150,62 @@ fn a_snapshot_prunes_and_the_chain_goes_on_from_it() {
     let mut journal = bench.open();
     assert_eq!(
         journal.latest_snapshot().unwrap(),
-        Some(Snapshot { head: upto, state: b"six events".to_vec() })
+        Some(Snapshot { head: upto, ancestors: before(6), state: b"six events".to_vec() })
     );
     let head = journal.append(&entries(8..9)).unwrap();
     assert_eq!(journal.verify(), Ok(head));
+}
+
+/// The ends of the log of [`entries`] before it had so many.
+fn before(count: u64) -> Ancestors {
+    let ends = (0..count).map(|count| LogHead::EMPTY.then_all(&entries(0..count)).hash);
+    Ancestors::new(ends.collect())
+}
+
+#[test]
+fn the_hashes_before_a_snapshot_outlive_the_next_and_are_bounded() {
+    let bench = Bench::new();
+    let mut journal = bench.open();
+    for upto in [3, 5, 5, 1500] {
+        let from = journal.head().index;
+        let upto = journal.append(&entries(from..upto)).unwrap();
+        journal.append(&entries(upto.index..upto.index + 2)).unwrap();
+        journal.take_back(upto).unwrap();
+        journal.snapshot(upto, b"folded").unwrap();
+        drop(journal);
+        journal = bench.open();
+        assert_eq!(journal.latest_snapshot().unwrap().unwrap().ancestors, before(upto.index));
+    }
+    assert_eq!(before(1500).hashes().len(), Ancestors::MAX);
+}
+
+/// As builds before these hashes did: a snapshot, and nothing of what was in front of it.
+#[test]
+fn the_journal_of_a_build_that_kept_no_hashes_is_read_and_those_of_an_older_snapshot_are_not_believed() {
+    let bench = Bench::new();
+    let mut journal = bench.open();
+    let old = journal.append(&entries(0..2)).unwrap();
+    journal.snapshot(old, b"two").unwrap();
+    let upto = journal.append(&entries(2..4)).unwrap();
+    drop(journal);
+    for is_there in [true, false] {
+        tamper(&bench.path, |txn| {
+            txn.open_table(LOG).unwrap().retain(|_, _| false).unwrap();
+            put_meta(txn, KEY_BASE, &encode_head(upto)).unwrap();
+            if !is_there {
+                txn.open_table(META).unwrap().remove(KEY_ANCESTORS).unwrap();
+            }
+        });
+        let mut journal = bench.open();
+        assert_eq!(journal.latest_snapshot().unwrap().unwrap().ancestors, Ancestors::default());
+        assert_eq!(journal.verify(), Ok(upto));
+        if !is_there {
+            let head = journal.append(&entries(4..5)).unwrap();
+            journal.snapshot(head, b"five").unwrap();
+            let ancestors = journal.latest_snapshot().unwrap().unwrap().ancestors;
+            assert_eq!(ancestors, Ancestors::new(vec![upto.hash]), "from here on they are kept");
+        }
+    }
 }
 
 #[test]
@@ -184,6 +236,7 @@ fn a_joiner_takes_over_snapshot_and_tail_and_forgets_its_own() {
     let journal = joiner.open();
     assert_eq!(journal.head(), head);
     assert_eq!(journal.read_from(0, 100).unwrap(), leader.read_from(0, 100).unwrap());
+    assert_eq!(journal.latest_snapshot().unwrap().unwrap(), snapshot, "with the hashes in front of it");
 }
 
 #[test]

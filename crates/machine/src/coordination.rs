@@ -272,8 +272,8 @@ impl NodeMachine {
     }
 
     fn replaced(&mut self, replaced: Durable<Replaced>) {
-        let Replaced { head, state } = replaced.into_inner();
-        self.log.replaced(head, !self.writes.is_log_busy());
+        let Replaced { head, ancestors, state } = replaced.into_inner();
+        self.log.replaced(head, ancestors, !self.writes.is_log_busy());
         #[cfg(feature = "planted")]
         if self.has_bug(crate::planted::Bug::NotRestored) {
             return;

@@ -12,7 +12,7 @@ use exo_cluster::{DraftCounts, EngineId, InstanceView, PlanId, State};
 use exo_planner::PlanRequest;
 
 use exo_types::{
-    Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, PageKey, SampledToken, SequenceId,
+    Ancestors, Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, PageKey, SampledToken, SequenceId,
     SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term,
 };
 
@@ -211,6 +211,8 @@ pub enum Write {
     Replace {
         /// What the snapshot stands for.
         head: LogHead,
+        /// The ends that this log had before.
+        ancestors: Ancestors,
         /// The state there.
         state: Arc<State>,
     },

@@ -2,11 +2,13 @@
 //!
 //! The machine chains hashes itself: it decides on the planned end, while followers, replies and workers only
 //! ever see the durable one. Entries that are behind the snapshot on disk stay in memory as far as
-//! [`LogLimits`] and [`KEPT_BYTES_MAX`] allow; a follower that lacks older ones gets a snapshot.
+//! [`LogLimits`] and [`KEPT_BYTES_MAX`] allow; a follower that lacks older ones gets a snapshot. Of older
+//! entries the chain's hashes are left ([`Ancestors`]), also on disk: who was elected and has fewer entries
+//! takes the whole log over by them, instead of giving up what only this one has.
 
 use std::collections::VecDeque;
 
-use exo_types::LogHead;
+use exo_types::{Ancestors, LogHead};
 
 /// How long a log of placements grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +39,8 @@ pub(crate) struct Log {
     base: LogHead,
     /// Durable entries, each with the end of the log before it; the last one ends at `durable`.
     kept: VecDeque<(LogHead, Vec<u8>)>,
+    /// The ends that the log had before the first of these; before `durable`, where there are none.
+    ancestors: Ancestors,
     kept_bytes: usize,
     limits: LogLimits,
     /// A write failed, and others that were planned behind it have not been answered yet.
@@ -45,12 +49,13 @@ pub(crate) struct Log {
 
 impl Log {
     /// The log as it is on disk.
-    pub(crate) fn new(base: LogHead, entries: Vec<Vec<u8>>, limits: LogLimits) -> Self {
+    pub(crate) fn new(base: LogHead, ancestors: Ancestors, entries: Vec<Vec<u8>>, limits: LogLimits) -> Self {
         let mut log = Self {
             planned: base,
             durable: base,
             base,
             kept: VecDeque::new(),
+            ancestors,
             kept_bytes: 0,
             limits,
             is_failing: false,
@@ -87,13 +92,13 @@ impl Log {
 
     /// Another log is on disk, in place of this one. What was planned in front of it and could not be written
     /// does not matter any more.
-    pub(crate) fn replaced(&mut self, head: LogHead, is_answered: bool) {
+    pub(crate) fn replaced(&mut self, head: LogHead, ancestors: Ancestors, is_answered: bool) {
         (self.durable, self.base) = (head, head);
         if self.is_failing {
             (self.planned, self.is_failing) = (head, !is_answered);
         }
         self.kept.clear();
-        self.kept_bytes = 0;
+        (self.kept_bytes, self.ancestors) = (0, ancestors);
     }
 
     /// What was planned is not written, nor what was planned behind it. Until all of that `is_answered`
@@ -128,6 +133,19 @@ impl Log {
         self.kept.get(at).map(|(before, _)| before.hash)
     }
 
+    /// Whether the durable log had its end here before, or has it now.
+    pub(crate) fn goes_through(&self, end: LogHead) -> bool {
+        let first = self.kept.front().map_or(self.durable, |(before, _)| *before);
+        self.hash_at(end.index) == Some(end.hash) || self.ancestors.contains(first, end)
+    }
+
+    /// The ends that the durable log had before this one.
+    pub(crate) fn ancestors(&self) -> Ancestors {
+        let mut ancestors = self.ancestors.clone();
+        self.kept.iter().for_each(|(before, _)| ancestors.push(*before));
+        ancestors
+    }
+
     /// The durable entries behind the first `index`, `max` at most and as many as go in one message. Empty
     /// for what is not kept.
     pub(crate) fn after(&self, index: u64, max: usize) -> Vec<Vec<u8>> {
@@ -147,8 +165,9 @@ impl Log {
             self.kept.push_back((std::mem::replace(&mut self.durable, after), entry));
         }
         while self.kept.len() > self.limits.kept_max || self.kept_bytes > KEPT_BYTES_MAX {
-            let Some((_, oldest)) = self.kept.pop_front() else { return };
+            let Some((before, oldest)) = self.kept.pop_front() else { return };
             self.kept_bytes -= oldest.len();
+            self.ancestors.push(before);
         }
     }
 }
@@ -163,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_planned_end_runs_ahead_and_falls_back() {
-        let mut log = Log::new(LogHead::EMPTY, entries(0..2), LogLimits::default());
+        let mut log = Log::new(LogHead::EMPTY, Ancestors::default(), entries(0..2), LogLimits::default());
         assert_eq!((log.planned().index, log.durable().index), (2, 2));
         let after = log.plan(&entries(2..5));
         assert_eq!((log.planned(), log.durable().index), (after, 2));
@@ -179,7 +198,7 @@ mod tests {
 
     #[test]
     fn followers_get_what_is_kept_and_hashes_of_it() {
-        let log = Log::new(LogHead::EMPTY, entries(0..9), LogLimits::default());
+        let log = Log::new(LogHead::EMPTY, Ancestors::default(), entries(0..9), LogLimits::default());
         assert_eq!(log.after(7, 100), entries(7..9));
         assert_eq!(log.after(0, 3), entries(0..3));
         assert_eq!(log.hash_at(4), Some(LogHead::EMPTY.then_all(&entries(0..4)).hash));
@@ -189,7 +208,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_its_bounds_allow() {
-        let mut log = Log::new(LogHead::EMPTY, Vec::new(), LogLimits::default());
+        let mut log = Log::new(LogHead::EMPTY, Ancestors::default(), Vec::new(), LogLimits::default());
         let many = entries(0..600);
         let after = log.plan(&many);
         log.written(after, many);
@@ -206,27 +225,51 @@ mod tests {
 
     #[test]
     fn a_log_takes_entries_again_behind_a_replacement_that_followed_a_failure() {
-        let mut log = Log::new(LogHead::EMPTY, entries(0..3), LogLimits::default());
+        let mut log = Log::new(LogHead::EMPTY, Ancestors::default(), entries(0..3), LogLimits::default());
         let head = LogHead { index: 70, hash: [7; 32] };
         log.plan(&entries(3..4));
         log.plan_replacement(head);
         log.fall_back(false);
-        log.replaced(head, true);
+        log.replaced(head, Ancestors::default(), true);
         assert!(log.takes_entries());
         assert_eq!((log.planned(), log.durable()), (head, head));
         log.plan_replacement(head);
         let after = log.plan(&entries(0..1));
-        log.replaced(head, false);
+        log.replaced(head, Ancestors::default(), false);
         assert_eq!(log.planned(), after, "what is planned behind one that was written stays planned");
+    }
+
+    /// Whether entries are kept, were folded before the last start, or came as another's snapshot.
+    #[test]
+    fn a_log_knows_the_ends_that_it_went_through_when_their_entries_are_gone() {
+        let limits = LogLimits { kept_max: 4, ..LogLimits::default() };
+        let all = entries(0..9);
+        let ends: Vec<LogHead> = (0..=9).map(|count| LogHead::EMPTY.then_all(&all[..count])).collect();
+        let grown = Log::new(LogHead::EMPTY, Ancestors::default(), all.clone(), limits);
+        let ancestors = Ancestors::new(ends[..6].iter().map(|end| end.hash).collect());
+        let started = Log::new(ends[6], ancestors, all[6..].to_vec(), limits);
+        let mut restored = Log::new(LogHead::EMPTY, Ancestors::default(), entries(3..5), limits);
+        restored.replaced(ends[9], grown.ancestors(), true);
+        for log in [&grown, &started, &restored] {
+            assert!(ends.iter().all(|end| log.goes_through(*end)), "{log:?}");
+            assert!(!log.goes_through(ends[9].then(b"more")));
+            assert!(!log.goes_through(LogHead { hash: [7; 32], ..ends[4] }));
+            assert_eq!(log.ancestors(), grown.ancestors());
+        }
+        assert_eq!(
+            (grown.hash_at(2), started.hash_at(2)),
+            (None, None),
+            "their entries are not there to send"
+        );
     }
 
     #[test]
     fn a_replacement_forgets_what_was_before() {
-        let mut log = Log::new(LogHead::EMPTY, entries(0..3), LogLimits::default());
+        let mut log = Log::new(LogHead::EMPTY, Ancestors::default(), entries(0..3), LogLimits::default());
         let head = LogHead { index: 70, hash: [7; 32] };
         log.plan_replacement(head);
         assert_eq!(log.planned(), head);
-        log.replaced(head, true);
+        log.replaced(head, Ancestors::default(), true);
         assert_eq!((log.durable(), log.hash_at(2)), (head, None));
         assert!(log.after(2, 9).is_empty());
     }

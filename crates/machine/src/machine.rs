@@ -12,7 +12,7 @@ use exo_cluster::{
 };
 use exo_membership::Membership;
 use exo_trust::TrustLog;
-use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
+use exo_types::{Ancestors, Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
 
 use crate::awake::Awake;
 use crate::backups::Backups;
@@ -89,6 +89,8 @@ pub struct Boot {
     pub epoch: Option<Epoch>,
     /// Where the log begins: what its last snapshot stands for.
     pub base: LogHead,
+    /// The ends that the log had before `base`.
+    pub ancestors: Ancestors,
     /// The entries behind `base`.
     pub entries: Vec<Vec<u8>>,
     /// The state at the end of the log.
@@ -259,7 +261,7 @@ impl NodeMachine {
             coordinator: Coordinator::new(me, coordinator_config(&config), boot.state),
             worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
-            log: Log::new(boot.base, boot.entries, config.log),
+            log: Log::new(boot.base, boot.ancestors, boot.entries, config.log),
             replication: Replication::default(),
             warnings: Warnings::new(now.unix_s, boot.warnings),
             trust: Trust::new(boot.trust),
@@ -772,7 +774,7 @@ impl NodeMachine {
         self.feed_worker(WorkerInput::Moved);
         self.refuse_waiting_replies();
         (self.leader, self.leads_soon) = (None, None);
-        self.replace_log(LogHead::EMPTY, State::default());
+        self.replace_log(LogHead::EMPTY, Ancestors::default(), State::default());
         self.moving_in = Some(move_in);
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use exo_cluster::{AppendId, Event, State};
 use exo_trust::{Entry, TrustLog};
-use exo_types::{Epoch, LogHead, Time};
+use exo_types::{Ancestors, Epoch, LogHead, Time};
 
 use crate::trust::ActAsker;
 use crate::{Effect, PersistId, Write, WriteFailure};
@@ -58,6 +58,7 @@ pub(crate) struct FollowedAppend {
 #[derive(Debug)]
 pub(crate) struct Replaced {
     pub(crate) head: LogHead,
+    pub(crate) ancestors: Ancestors,
     pub(crate) state: State,
 }
 
@@ -134,8 +135,9 @@ impl Writes {
     }
 
     pub(crate) fn replace(&mut self, now: Time, replaced: Replaced, out: &mut Vec<Effect>) {
-        let write =
-            Write::Replace { head: replaced.head, state: std::sync::Arc::new(replaced.state.clone()) };
+        let Replaced { head, ancestors, state } = &replaced;
+        let (ancestors, state) = (ancestors.clone(), std::sync::Arc::new(state.clone()));
+        let write = Write::Replace { head: *head, ancestors, state };
         self.begin(now, write, Waiting::Replaced(replaced), out);
     }
 

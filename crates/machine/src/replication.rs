@@ -12,7 +12,7 @@ use exo_api::NodeStatus;
 use exo_cluster::wire::{ControlMessage, ControlRefusal, ControlReply, LogMessage, NodeReport, limits};
 use exo_cluster::{CoordinatorInput, Event, FollowerStep, LeaderStep, ReplyTo, State, follow, lead};
 use exo_membership::Input;
-use exo_types::{Epoch, LogHead, NodeId, Time};
+use exo_types::{Ancestors, Epoch, LogHead, NodeId, Time};
 
 use crate::NodeMachine;
 use crate::persist::{FollowedAppend, Replaced};
@@ -190,11 +190,20 @@ impl NodeMachine {
         self.send_to_members(&std::sync::Arc::new(ControlMessage::Log(message)));
     }
 
-    fn tail_came(&mut self, from: NodeId, after: LogHead, entries: Vec<Vec<u8>>) {
+    /// Whether what follows this log was asked of `from`, who answers now.
+    fn takes_tail(&mut self, from: NodeId) -> bool {
         if self.leads_soon.is_none() || self.replication.asked.is_none_or(|(asked, _)| asked != from) {
-            return tracing::trace!(peer = %from, %after, "a tail of the log that was not asked for");
+            tracing::trace!(peer = %from, "a tail of the log that was not asked for");
+            return false;
         }
         self.replication.silences.remove(&from);
+        true
+    }
+
+    fn tail_came(&mut self, from: NodeId, after: LogHead, entries: Vec<Vec<u8>>) {
+        if !self.takes_tail(from) {
+            return;
+        }
         if entries.is_empty() || after != self.log.durable() || self.writes.is_log_busy() {
             self.has_diverged(from);
         } else {
@@ -206,6 +215,30 @@ impl NodeMachine {
                 }
                 Err(reason) => {
                     tracing::warn!(target: "events::log", peer = %from, reason, "entries that cannot be");
+                    self.has_diverged(from);
+                }
+            }
+        }
+        self.lead_when_written();
+    }
+
+    /// The same of who has no longer the entries that follow: its whole log, which went through the end of
+    /// this one.
+    fn longer_log_came(&mut self, from: NodeId, head: LogHead, ancestors: Ancestors, state: &[u8]) {
+        if !self.takes_tail(from) {
+            return;
+        }
+        if !ancestors.contains(head, self.log.durable()) || self.writes.is_log_busy() {
+            self.has_diverged(from);
+        } else {
+            match State::decode(state) {
+                Ok(state) => {
+                    tracing::info!(target: "events::log", peer = %from, %head, "a longer log taken over before leading");
+                    self.replication.asked = None;
+                    self.replace_log(head, ancestors, state);
+                }
+                Err(error) => {
+                    tracing::warn!(target: "events::log", peer = %from, %error, "a snapshot that is none");
                     self.has_diverged(from);
                 }
             }
@@ -228,7 +261,7 @@ impl NodeMachine {
     }
 
     fn note_holder(&mut self, from: NodeId, head: LogHead) {
-        if self.log.hash_at(head.index) == Some(head.hash) {
+        if self.log.goes_through(head) {
             self.replication.holders.insert(from, head.index);
             self.release_replies();
         } else {
@@ -266,8 +299,9 @@ impl NodeMachine {
                 LogMessage::Entries { epoch, after_index, after_hash: follower.hash, entries }
             }
             LeaderStep::SendSnapshot => {
-                let state = self.state().encode();
-                LogMessage::Snapshot { epoch, index: head.index, hash: head.hash, state }
+                let (LogHead { index, hash }, state) = (head, self.state().encode());
+                let ancestors = self.log.ancestors().hashes().to_vec();
+                LogMessage::Snapshot { epoch, index, hash, ancestors, state }
             }
             LeaderStep::Nothing => return,
         };
@@ -284,11 +318,16 @@ impl NodeMachine {
 
     /// Somebody who was elected asks for what only this node has, which may not have heard of that yet.
     fn tail_asked(&mut self, from: NodeId, head: LogHead) {
-        let entries = match self.log.hash_at(head.index) {
-            Some(hash) if hash == head.hash => self.log.after(head.index, limits::LOG_ENTRIES_MAX),
-            _ => Vec::new(),
+        let has_entries = self.log.hash_at(head.index) == Some(head.hash);
+        let message = if !has_entries && self.log.goes_through(head) {
+            let (LogHead { index, hash }, state) = (self.log.durable(), self.state().encode());
+            let ancestors = self.log.ancestors().hashes().to_vec();
+            LogMessage::TailSnapshot { index, hash, ancestors, state }
+        } else {
+            let max = if has_entries { limits::LOG_ENTRIES_MAX } else { 0 };
+            let entries = self.log.after(head.index, max);
+            LogMessage::Tail { after_index: head.index, after_hash: head.hash, entries }
         };
-        let message = LogMessage::Tail { after_index: head.index, after_hash: head.hash, entries };
         self.send_control(from, ControlMessage::Log(message));
     }
 
@@ -323,6 +362,10 @@ impl NodeMachine {
             LogMessage::Tail { after_index, after_hash, entries } => {
                 return self.tail_came(from, LogHead { index: after_index, hash: after_hash }, entries);
             }
+            LogMessage::TailSnapshot { index, hash, ancestors, state } => {
+                let (head, ancestors) = (LogHead { index, hash }, Ancestors::new(ancestors));
+                return self.longer_log_came(from, head, ancestors, &state);
+            }
             LogMessage::CatchUp { index, hash } => return self.tail_asked(from, LogHead { index, hash }),
             LogMessage::Entries { epoch, .. } | LogMessage::Snapshot { epoch, .. } => epoch,
         };
@@ -339,8 +382,8 @@ impl NodeMachine {
                 Ok(events) => self.append_followed(entries, events),
                 Err(reason) => self.distrust(from, &format!("an entry that {reason}")),
             },
-            FollowerStep::Restore { head, state } => match State::decode(&state) {
-                Ok(state) => self.replace_log(head, state),
+            FollowerStep::Restore { head, ancestors, state } => match State::decode(&state) {
+                Ok(state) => self.replace_log(head, ancestors, state),
                 Err(error) => self.distrust(from, &format!("a snapshot that is none: {error}")),
             },
             FollowerStep::Pull => self.pull_log_from(from),
@@ -387,9 +430,9 @@ impl NodeMachine {
         self.feed_membership(Input::Distrust { node: leader, until });
     }
 
-    pub(crate) fn replace_log(&mut self, head: LogHead, state: State) {
+    pub(crate) fn replace_log(&mut self, head: LogHead, ancestors: Ancestors, state: State) {
         self.log.plan_replacement(head);
-        self.writes.replace(self.now.time, Replaced { head, state }, &mut self.out);
+        self.writes.replace(self.now.time, Replaced { head, ancestors, state }, &mut self.out);
     }
 
     /// What only this node or few have of the log: for `exo status`.

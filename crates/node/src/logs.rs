@@ -4,12 +4,12 @@
 use std::path::PathBuf;
 
 use exo_cluster::{Event, EventError, State};
-use exo_journal::{Journal, JournalError, Recovered, StorageFailure};
+use exo_journal::{Journal, JournalError, Recovered, Snapshot, StorageFailure};
 use exo_machine::joining::JOIN_WINDOW_S;
 use exo_stdx::unix_s;
 use exo_transport::NodeKey;
 use exo_trust::{Act, Entry, Statement, TrustLog};
-use exo_types::LogHead;
+use exo_types::{Ancestors, LogHead};
 
 use crate::files::{DataDir, FilesError};
 use exo_accelerators::chain;
@@ -20,6 +20,8 @@ pub(crate) struct Logs {
     pub(crate) journal: Journal,
     /// What the journal's last snapshot stands for.
     pub(crate) base: LogHead,
+    /// The ends that the log had before.
+    pub(crate) ancestors: Ancestors,
     /// The entries behind it.
     pub(crate) entries: Vec<Vec<u8>>,
     pub(crate) state: State,
@@ -163,7 +165,7 @@ impl Logs {
             mended.push(data.move_aside(&path, &error.reason())?);
             open_journal(data)
         });
-        let OpenJournal { journal, base, entries, state } = open?;
+        let OpenJournal { journal, base, ancestors, entries, state } = open?;
         let is_new = base == LogHead::EMPTY && entries.is_empty();
         let trust = match trust {
             Some(trust) => trust,
@@ -171,7 +173,7 @@ impl Logs {
             None => return Err(LogsError::TrustMissing { path: data.journal_path() }),
         };
         mended.extend(data.mend(state.epoch_last().map_or(0, |epoch| epoch.counter), key.node_id())?);
-        let mut logs = Self { trust, journal, base, entries, state, mended };
+        let mut logs = Self { trust, journal, base, ancestors, entries, state, mended };
         let is_alone = logs.trust.view().members().len() <= 1;
         if is_alone && !founding.is_private {
             logs.open_to_others(data, founding.trust_closed, key)?;
@@ -235,6 +237,7 @@ fn sign(key: &NodeKey, statement: Statement) -> Entry {
 struct OpenJournal {
     journal: Journal,
     base: LogHead,
+    ancestors: Ancestors,
     entries: Vec<Vec<u8>>,
     state: State,
 }
@@ -247,9 +250,11 @@ fn open_journal(data: &DataDir) -> Result<OpenJournal, LogsError> {
     if let Some(Recovered { entries }) = opened.recovered {
         tracing::info!(entries, "the journal was not closed last time; it was repaired and is whole");
     }
-    let (mut state, base) = match journal.latest_snapshot().map_err(|e| wrong(Box::new(e)))? {
-        Some(snapshot) => (State::decode(&snapshot.state).map_err(|e| wrong(Box::new(e)))?, snapshot.head),
-        None => (State::default(), LogHead::EMPTY),
+    let (mut state, base, ancestors) = match journal.latest_snapshot().map_err(|e| wrong(Box::new(e)))? {
+        Some(Snapshot { head, ancestors, state }) => {
+            (State::decode(&state).map_err(|e| wrong(Box::new(e)))?, head, ancestors)
+        }
+        None => (State::default(), LogHead::EMPTY, Ancestors::default()),
     };
     let (mut next, mut all) = (base.index, Vec::new());
     loop {
@@ -269,7 +274,7 @@ fn open_journal(data: &DataDir) -> Result<OpenJournal, LogsError> {
             all.push(bytes);
         }
     }
-    Ok(OpenJournal { journal, base, entries: all, state })
+    Ok(OpenJournal { journal, base, ancestors, entries: all, state })
 }
 
 #[cfg(test)]

@@ -114,8 +114,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     let (clock, data) = (Clock::start(), open_data(&config.data_dir)?);
     let secret = data.local_secret()?;
     let key = NodeKey::load_or_create(&data.path().join("node.key")).map_err(StartError::Key)?;
-    let me = key.node_id();
-    let logs = open_logs(&data, &config, &key)?;
+    let (me, logs) = (key.node_id(), open_logs(&data, &config, &key)?);
     let store = open_store(&data)?;
     let members = MemberSet::new(logs.trust.view().members().keys().copied().filter(|n| *n != me));
     keep_private(&mut config, &logs.trust);
@@ -138,6 +137,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     let boot = Boot {
         epoch: data.epoch()?,
         base: logs.base,
+        ancestors: logs.ancestors,
         entries: logs.entries,
         state: logs.state,
         trust: logs.trust,

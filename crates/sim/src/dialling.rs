@@ -322,7 +322,10 @@ fn bytes_of(message: &Outgoing) -> u64 {
     let bytes = match message {
         Outgoing::Accept { .. } | Outgoing::TwoProcesses | Outgoing::Ping => 20,
         Outgoing::Control(message) => match &**message {
-            ControlMessage::Log(LogMessage::Snapshot { state, .. }) => 200 + state.len(),
+            ControlMessage::Log(
+                LogMessage::Snapshot { ancestors, state, .. }
+                | LogMessage::TailSnapshot { ancestors, state, .. },
+            ) => 200 + 32 * ancestors.len() + state.len(),
             ControlMessage::Log(LogMessage::Entries { entries, .. }) => {
                 200 + entries.iter().map(Vec::len).sum::<usize>()
             }

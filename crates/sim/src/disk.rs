@@ -10,7 +10,7 @@ use std::sync::Arc;
 use exo_cluster::{Event, State};
 use exo_machine::{PersistId, Write, WriteFailure};
 use exo_trust::{Entry, EntryId, TrustLog};
-use exo_types::{Epoch, LogHead, NodeId};
+use exo_types::{Ancestors, Epoch, LogHead, NodeId};
 
 use crate::shape::{PlacementKey, placement_key};
 
@@ -44,6 +44,8 @@ pub struct Content {
     pub epoch: Option<Epoch>,
     /// What the last snapshot stands for.
     pub base: Option<(LogHead, Arc<State>)>,
+    /// The ends that the log had before that.
+    pub ancestors: Ancestors,
     /// The entries behind it.
     pub entries: Vec<Vec<u8>>,
     /// Who belongs to the cluster.
@@ -109,7 +111,8 @@ pub struct Disk {
 impl Disk {
     /// A disk with these logs on it.
     pub fn new(trust: TrustLog, entries: Vec<Vec<u8>>) -> Self {
-        let content = Content { epoch: None, base: None, entries, trust, addresses: BTreeMap::new() };
+        let (ancestors, addresses) = (Ancestors::default(), BTreeMap::new());
+        let content = Content { epoch: None, base: None, ancestors, entries, trust, addresses };
         let mut disk = Self {
             content,
             state: State::default(),
@@ -262,13 +265,17 @@ impl Disk {
                 }
             }
             Write::Snapshot { head, state } => {
-                let before = self.content.base_head().index;
-                let folded = head.index.saturating_sub(before) as usize;
+                let mut end = self.content.base_head();
+                let folded = head.index.saturating_sub(end.index) as usize;
                 assert!(folded <= self.content.entries.len(), "a snapshot of {head} is beyond the log's end");
-                self.content.entries.drain(..folded);
+                for entry in self.content.entries.drain(..folded) {
+                    self.content.ancestors.push(end);
+                    end = end.then(&entry);
+                }
                 self.content.base = Some((head, state));
             }
-            Write::Replace { head, state } => {
+            Write::Replace { head, ancestors, state } => {
+                self.content.ancestors = ancestors;
                 self.state = State::clone(&state);
                 self.head = head;
                 self.content.entries.clear();
@@ -428,6 +435,7 @@ mod tests {
         disk.ask(PersistId(2), Write::Snapshot { head, state: Arc::new(folded) });
         disk.complete();
         assert_eq!(disk.content().entries.len(), 1);
+        assert!(disk.content().ancestors.contains(head, LogHead::EMPTY.then_all(&entries[..1])));
         assert_eq!(disk.content().state(), Ok(state));
     }
 }

@@ -164,7 +164,18 @@ impl World {
             return Vec::new();
         };
         let state = State::default().encode();
-        vec![ControlMessage::Log(LogMessage::Snapshot { epoch, index: 1 << 20, hash: [9; 32], state })]
+        let (index, hash) = (1 << 20, [9; 32]);
+        let own = self.nodes[liar].durable_head().hash;
+        // Whoever was elected is told, unasked, that this goes on where its log ends.
+        vec![
+            ControlMessage::Log(LogMessage::TailSnapshot {
+                index,
+                hash,
+                ancestors: vec![own],
+                state: state.clone(),
+            }),
+            ControlMessage::Log(LogMessage::Snapshot { epoch, index, hash, ancestors: Vec::new(), state }),
+        ]
     }
 
     /// Of a coordinator: nothing is removed, or no event, exactly at the end of its log.

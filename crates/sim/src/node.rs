@@ -204,6 +204,7 @@ impl Node {
         Boot {
             epoch: content.epoch,
             base: content.base_head(),
+            ancestors: content.ancestors.clone(),
             entries: content.entries.clone(),
             state,
             trust: content.trust.clone(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_sim::clients::{self, Client};
+use exo_sim::clients::{self, Ask, AskWhat, Client};
 use exo_sim::faults::{Cut, End, Fault, FaultKind, Whose};
 use exo_sim::founding::{key, node_id};
 use exo_sim::{ALL, Choice, Kind, Options, Report, Scenario, World, seconds};
@@ -51,6 +51,32 @@ fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();
     nodes.sort_by_key(|node| node_id(&key(SEED, *node)));
     nodes
+}
+
+/// Two members decide while the third is down, which leads alone when it is there again. Then one of the two
+/// comes back, and has the entries no longer that follow those of the third: they were folded before it was
+/// started again, or it never had more than a snapshot of them.
+#[test]
+fn who_has_seen_more_and_shows_only_a_snapshot_of_it_is_believed() {
+    let s = Duration::from_secs;
+    let crash =
+        |at_s: u64, node, down| (1000 * at_s, FaultKind::Crash { node, end: End::Clean, down: s(down) });
+    let started_again = [crash(6, 2, 20), crash(16, 0, 60), crash(17, 1, 15)];
+    let frozen = (17_000, FaultKind::Freeze { node: 1, lasting: s(15) });
+    let replaced = [crash(6, 2, 20), crash(7, 1, 5), crash(16, 0, 60), frozen];
+    for faults in [&started_again[..], &replaced[..]] {
+        let ask = |number: u64| Ask {
+            at: Time::from_millis(7_500 + 500 * number),
+            node: 0,
+            what: if number.is_multiple_of(2) { AskWhat::Place } else { AskWhat::Unload },
+        };
+        let report = run(Scenario {
+            seed: 2, // its logs are folded after four entries
+            asks: (0..15).map(ask).collect(),
+            ..scenario(3, true, faults, 50)
+        });
+        assert_eq!(report.failure, None);
+    }
 }
 
 /// One node is cut off while another joins, which leads when the cut is over.

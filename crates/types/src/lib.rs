@@ -36,7 +36,7 @@ pub use ids::{
 };
 pub use kv::{KvDType, ParseKvDTypeError};
 pub use list::{DEVICES_MAX, LAYERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX, TOP_MAX, TYPES_MAX, list};
-pub use log::LogHead;
+pub use log::{Ancestors, LogHead};
 pub use pin::{Exclusion, Pin, PinLayers};
 pub use prompt::{Pooling, PromptQuery, PromptReport, SharedReport, TokenScore};
 pub use sampling::{Constraint, GRAMMAR_BYTES_MAX, SampledToken, SamplingParams, SamplingParamsError};

@@ -1,8 +1,8 @@
 //! What nodes say to coordinate: reports upwards, desired state downwards, requests, the log.
 
 use exo_types::{
-    DeviceFacts, DeviceId, DeviceState, Epoch, InstanceId, LogHead, ModelId, Monitor, NodeFacts, NodeId,
-    Placement, PlacementId, ShardPosition, ShardSpec, Stage, list,
+    Ancestors, DeviceFacts, DeviceId, DeviceState, Epoch, InstanceId, LogHead, ModelId, Monitor, NodeFacts,
+    NodeId, Placement, PlacementId, ShardPosition, ShardSpec, Stage, list,
 };
 use serde::{Deserialize, Serialize};
 
@@ -483,6 +483,9 @@ pub enum LogMessage {
         index: u64,
         /// Chain hash after them.
         hash: [u8; 32],
+        /// Chain hashes after fewer entries, the latest last: see [`exo_types::Ancestors`].
+        #[serde(deserialize_with = "list::<_, _, { Ancestors::MAX }>")]
+        ancestors: Vec<[u8; 32]>,
         /// [`crate::State::encode`].
         state: Vec<u8>,
     },
@@ -501,7 +504,7 @@ pub enum LogMessage {
         /// Chain hash after them.
         hash: [u8; 32],
     },
-    /// The answer: what follows its log in mine. None, if mine does not go on there.
+    /// The answer: what follows its log in mine. None, if mine does not go on there, as far as I know.
     Tail {
         /// Number of entries before these.
         after_index: u64,
@@ -510,6 +513,18 @@ pub enum LogMessage {
         /// The entries, in order.
         #[serde(deserialize_with = "list::<_, _, LOG_ENTRIES_MAX>")]
         entries: Vec<Vec<u8>>,
+    },
+    /// The answer of who has these entries no longer: my whole log, which went through the end of yours.
+    TailSnapshot {
+        /// Number of entries folded into it.
+        index: u64,
+        /// Chain hash after them.
+        hash: [u8; 32],
+        /// Chain hashes after fewer entries, the latest last. The end that was asked about is among them.
+        #[serde(deserialize_with = "list::<_, _, { Ancestors::MAX }>")]
+        ancestors: Vec<[u8; 32]>,
+        /// [`crate::State::encode`].
+        state: Vec<u8>,
     },
 }
 

@@ -245,10 +245,26 @@ fn control_messages() -> Vec<ControlMessage> {
             after_hash: [0; 32],
             entries: vec![vec![1, 2], vec![]],
         }),
+        ControlMessage::Log(tail_snapshot(3, 2)),
     ]
     .into_iter()
     .chain(copies())
     .collect()
+}
+
+fn tail_snapshot(index: u64, ancestors: usize) -> LogMessage {
+    LogMessage::TailSnapshot { index, hash: [9; 32], ancestors: vec![[8; 32]; ancestors], state: vec![1] }
+}
+
+#[test]
+fn a_log_has_no_more_ends_than_entries_and_a_bounded_number_is_told() {
+    let checked = |index, ancestors| {
+        let message = ControlMessage::Log(tail_snapshot(index, ancestors));
+        ControlMessage::decode(&message.encode()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(checked(5000, 1024), Ok(()));
+    assert!(checked(5000, 1025).unwrap_err().contains("longer than allowed"));
+    assert!(checked(3, 4).unwrap_err().contains("more ends than it has entries"));
 }
 
 #[test]
@@ -487,7 +503,7 @@ proptest! {
     /// Flipping any byte of a real message gives an error or another message that is within its bounds and
     /// encodes again.
     #[test]
-    fn no_flipped_byte_makes_decoding_panic(which in 0usize..19, at in any::<prop::sample::Index>(), value: u8) {
+    fn no_flipped_byte_makes_decoding_panic(which in 0usize..20, at in any::<prop::sample::Index>(), value: u8) {
         let (data, control) = (data_messages(), control_messages());
         if let Some(message) = data.get(which) {
             let mut bytes = message.encode();

@@ -2,7 +2,7 @@
 
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::{Speculation, State};
-use exo_types::{LogHead, NodeFacts};
+use exo_types::{Ancestors, LogHead, NodeFacts};
 
 use super::*;
 use crate::joining::MoveIn;
@@ -64,6 +64,7 @@ impl Lone {
         let boot = Boot {
             epoch: None,
             base: LogHead::EMPTY,
+            ancestors: Ancestors::default(),
             entries: Vec::new(),
             state: State::default(),
             trust: founded(&key, 1),

@@ -127,8 +127,8 @@ impl WriterThread {
                 Write::Snapshot { head, state } => {
                     self.written(|journal| journal.snapshot(head, &state.encode()).map_err(|e| refused(&e)))
                 }
-                Write::Replace { head, state } => {
-                    let snapshot = Snapshot { head, state: state.encode() };
+                Write::Replace { head, ancestors, state } => {
+                    let snapshot = Snapshot { head, ancestors, state: state.encode() };
                     let install =
                         |journal: &mut Journal| journal.install_snapshot(&snapshot, &[]).map(|_| ());
                     self.written(|journal| install(journal).map_err(|e| refused(&e)))

@@ -76,9 +76,9 @@ fn message_is_durable(
             has_head(own, LogHead { index: *index, hash: *hash }, "that it has")
         }
         ControlMessage::Report(report) => has_head(own, report.log, "in a report"),
-        ControlMessage::Log(LogMessage::Snapshot { index, hash, .. }) => {
-            has_head(own, LogHead { index: *index, hash: *hash }, "a snapshot of")
-        }
+        ControlMessage::Log(
+            LogMessage::Snapshot { index, hash, .. } | LogMessage::TailSnapshot { index, hash, .. },
+        ) => has_head(own, LogHead { index: *index, hash: *hash }, "a snapshot of"),
         ControlMessage::Desired(desired) => {
             // What is loaded ahead serves nothing before its placement is on the disk.
             let serving = desired.shards.iter().filter(|shard| !shard.is_ahead);

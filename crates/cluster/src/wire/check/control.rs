@@ -274,7 +274,11 @@ impl Check for LogMessage {
             Self::Entries { entries, .. } | Self::Tail { entries, .. } => {
                 entries.iter().try_for_each(|e| at_most("bytes of an event", e.len(), EVENT_BYTES_MAX))
             }
-            Self::Snapshot { state, .. } => at_most("bytes of a snapshot", state.len(), CONTROL_BYTES_MAX),
+            Self::Snapshot { index, ancestors, state, .. }
+            | Self::TailSnapshot { index, ancestors, state, .. } => {
+                ensure(ancestors.len() as u64 <= *index, "a log had more ends than it has entries")?;
+                at_most("bytes of a snapshot", state.len(), CONTROL_BYTES_MAX)
+            }
             Self::Pull { .. } | Self::CatchUp { .. } => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 //! What the writer promises, on real files.
 
-use exo_types::{Epoch, NodeId};
+use exo_types::{Ancestors, Epoch, NodeId};
 use tempfile::TempDir;
 
 use super::*;
@@ -172,7 +172,8 @@ fn a_snapshot_folds_and_a_replacement_takes_over() {
 
     let foreign = LogHead { index: 40, hash: [4; 32] };
     let unknown = (log.id(), Write::Snapshot { head: foreign, state: Arc::default() });
-    let replace = (log.id(), Write::Replace { head: foreign, state: Arc::default() });
+    let replace =
+        (log.id(), Write::Replace { head: foreign, ancestors: Ancestors::default(), state: Arc::default() });
     let mine = log.append(&[b"mine, decided before"]);
     log.head = foreign;
     thread.carry_out([unknown, replace, mine, log.append(&[b"theirs, decided after"])].into());

@@ -19,8 +19,8 @@ use exo_sim::draw::hash;
 use exo_sim::model::sampling;
 use exo_sim::{founding, shape};
 use exo_types::{
-    Attempt, DeviceState, LogHead, ModelShape, Monitor, NodeFacts, NodeId, Principal, PromptQuery, RequestId,
-    SampledToken, SequenceId, SequenceSpec, ShardSpec, StepSequence, Time,
+    Ancestors, Attempt, DeviceState, LogHead, ModelShape, Monitor, NodeFacts, NodeId, Principal, PromptQuery,
+    RequestId, SampledToken, SequenceId, SequenceSpec, ShardSpec, StepSequence, Time,
 };
 
 use crate::meter::Meter;
@@ -90,6 +90,7 @@ impl Cluster {
             let boot = Boot {
                 epoch: None,
                 base: LogHead::EMPTY,
+                ancestors: Ancestors::default(),
                 entries: entries.clone(),
                 trust: trust.clone(),
                 state: state.clone(),
