@@ -22,6 +22,14 @@ use crate::named_keys::{self, NamedKey};
 /// Longest name of a node, in characters.
 const NAME_CHARS_MAX: usize = 64;
 
+/// A token of `exo invite` for a node that starts: it names the cluster that this machine is of.
+pub const JOIN_TOKEN_VARIABLE: &str = "EXO_JOIN_TOKEN";
+
+/// The token in the environment, if there is one.
+pub fn join_token() -> Option<String> {
+    std::env::var(JOIN_TOKEN_VARIABLE).ok().filter(|token| !token.trim().is_empty())
+}
+
 /// One setting: its name in the file (the flag is the same with dashes, the variable `EXO_` and capitals).
 pub struct Key {
     pub name: &'static str,

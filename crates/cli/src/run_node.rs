@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::client::Client;
-use crate::config::{Config, Value};
+use crate::config::{Config, Value, join_token};
 use crate::errors::CommandError;
 use crate::stop::StopSignal;
 use crate::{api_keys, system, ui};
@@ -177,7 +177,8 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 /// The settings of a node.
 pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     let trust_closed = match config.text("trust") {
-        "auto" => false,
+        // Whose token it has names its cluster: no other is joined, and nobody let in, meanwhile.
+        "auto" => join_token().is_some(),
         "closed" => true,
         other => bail!("setting `trust` is `{other}`: it must be `auto` or `closed`"),
     };

@@ -344,6 +344,27 @@ fn a_token_lets_in_as_many_nodes_as_it_says_without_a_terminal() {
     assert_eq!(third.sees(), ["three"]);
 }
 
+#[test]
+fn a_node_with_a_token_joins_no_stranger_while_it_waits_and_says_so_of_what_is_no_token() {
+    let start = |name, token: Option<String>| {
+        let env = token.map(|token| ("EXO_JOIN_TOKEN", token.into())).into_iter().collect();
+        Node::start(Start { name, group: "token-waits", env, ..Start::default() })
+    };
+    let inviter = Node::start(Start { name: "inviter", group: "elsewhere", ..Start::default() });
+    let invited = inviter.exo(&["invite", "--uses", "1"]);
+    let token = stdout(&invited).lines().nth(1).unwrap().trim().to_owned();
+    let (secret_and_id, _) = token.rsplit_once('@').unwrap();
+    let waits = start("waits", Some(format!("{secret_and_id}@127.0.0.1:1")));
+    let garbage = start("garbage", Some("garbage".to_owned()));
+    // Who has none is joined in the same seconds.
+    let strangers = [start("stranger", None), start("another", None)];
+    wait_for("strangers to join", SOON, || (strangers[0].sees().len() == 2).then_some(()));
+    wait_for("the first attempt", SOON, || waits.log().contains("tried again every").then_some(()));
+    wait_for("the refusal", SOON, || garbage.log().contains("EXO_JOIN_TOKEN is not used").then_some(()));
+    assert_eq!((waits.sees(), garbage.sees()), (vec!["waits".to_owned()], vec!["garbage".to_owned()]));
+    assert_eq!(strangers[1].sees().len(), 2);
+}
+
 /// Files below a folder in which one of the texts is.
 fn files_with(folder: &Path, texts: &[&str]) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();

@@ -3,15 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use exo_api::{ClusterView, InviteRequest, InviteView, JoinRequest, JoinedView, NodeStatus};
+use exo_api::{ClusterView, InviteRequest, InviteView, JoinRequest, JoinedView, NodeStatus, NodeView};
 
 use super::running;
-use crate::client::Client;
-use crate::config::Config;
+use crate::client::{Client, Refused};
+use crate::config::{Config, JOIN_TOKEN_VARIABLE as TOKEN_VARIABLE, join_token};
 use crate::ui;
 
-/// A token in the environment of a node that starts.
-const TOKEN_VARIABLE: &str = "EXO_JOIN_TOKEN";
 /// How the text of a QR code begins; a token, or nine digits with a place as a token has it, follows.
 const LINK: &str = "exo://join/";
 /// Between two attempts with it.
@@ -82,20 +80,21 @@ pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
     ui::note_in_pipe(asking);
     let joined: JoinedView = client.post("/exo/v1/join", &request).await?;
     spinner.set_message("joined; waiting for the first word of the others");
-    wait_for_others(&client).await?;
+    wait_for(&client, &joined.name).await?;
     spinner.finish_and_clear();
     ui::line(format!("joined the cluster of {}", joined.name));
     ui::line(format!("both machines show these words: {}", joined.check_words));
     Ok(())
 }
 
-/// Waits until another member was heard of, or as long as a person would: who looks at the cluster next is to
-/// see it.
-async fn wait_for_others(client: &Client) -> anyhow::Result<()> {
+/// Waits until who let this node in was heard of, or as long as a person would: who looks at the cluster next
+/// is to see it.
+async fn wait_for(client: &Client, name: &str) -> anyhow::Result<()> {
     let began = Instant::now();
     while began.elapsed() < HEARD_MAX {
         let view: ClusterView = client.get("/exo/v1/cluster").await?;
-        if view.nodes.iter().any(|node| !node.is_self && node.status == NodeStatus::Alive) {
+        let is_it = |node: &&NodeView| !node.is_self && node.name == name;
+        if view.nodes.iter().find(is_it).is_some_and(|node| node.status == NodeStatus::Alive) {
             break;
         }
         tokio::time::sleep(HEARD_LOOK_EVERY).await;
@@ -116,7 +115,7 @@ async fn member_already(client: &Client, request: &JoinRequest) -> anyhow::Resul
 
 /// Joins with the token in the environment, if there is one: for a node without a terminal.
 pub async fn join_by_environment(client: Client) {
-    let Ok(token) = std::env::var(TOKEN_VARIABLE) else { return };
+    let Some(token) = join_token() else { return };
     let request = match request(&token, &[]).await {
         Ok(request) => request,
         Err(error) => return ui::line(format!("{TOKEN_VARIABLE} is not used: {error:#}")),
@@ -129,6 +128,9 @@ pub async fn join_by_environment(client: Client) {
         }
         match client.post::<JoinedView>("/exo/v1/join", &request).await {
             Ok(_) => return, // the node says so itself
+            Err(error) if is_no_token(&error) => {
+                return ui::line(format!("{TOKEN_VARIABLE} is not used: {error:#}"));
+            }
             Err(error) if attempt == 1 => {
                 let (wait, within) = (ui::duration(AGAIN), ui::duration(AGAIN * ATTEMPTS));
                 ui::line(format!("{TOKEN_VARIABLE}: {error:#}; tried again every {wait} for {within}"));
@@ -137,7 +139,14 @@ pub async fn join_by_environment(client: Client) {
         }
         tokio::time::sleep(AGAIN).await;
     }
-    ui::line(format!("{TOKEN_VARIABLE}: given up; `exo join` with a new token tries again"));
+    ui::line(format!(
+        "{TOKEN_VARIABLE}: given up; `exo join` with a new token tries again, and without the variable a node looks for others"
+    ));
+}
+
+/// Whether no other attempt would do better: it is no token, or was cut short.
+fn is_no_token(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == 400)
 }
 
 /// What is asked of the node: a code, and where to go with it. A token names its place itself.
