@@ -60,7 +60,7 @@ enum Proof {
     Speed(speed::Options),
     /// The simulator finds each bug that is planted in the machine, and says which seed and invariant found
     /// it
-    Planted,
+    Planted(crate::sim::PlantedArgs),
     /// A token takes little of the machine's CPU time, alone and in batches, and no call of it takes long
     TokenCost,
 }
@@ -83,7 +83,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Soak(options)) => soak::prove(&options)?,
         Some(Proof::Speed(options)) => speed::prove(&options)?,
         // It prints its own lines and ends with 1 where a bug was not found.
-        Some(Proof::Planted) => return crate::sim::planted(),
+        Some(Proof::Planted(args)) => return crate::sim::planted(&args),
         Some(Proof::TokenCost) => vec![token_cost::prove()?],
         None => {
             eprintln!("not proved here: `speed` needs --before, see `cargo xtask prove --help`");

@@ -58,10 +58,18 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     run::cargo(&all)
 }
 
+/// Which planted bugs to hunt.
+#[derive(Args)]
+pub struct PlantedArgs {
+    /// Only these, by name, with commas between
+    #[arg(long, value_name = "NAMES")]
+    bugs: Option<String>,
+}
+
 /// Hunts the bugs that are planted in the machine: prints for each which seed found it. For
 /// `cargo xtask prove planted`.
-pub fn planted() -> anyhow::Result<()> {
-    run::cargo(&[
+pub fn planted(args: &PlantedArgs) -> anyhow::Result<()> {
+    let mut all = vec![
         "run",
         "--quiet",
         "--package",
@@ -72,5 +80,9 @@ pub fn planted() -> anyhow::Result<()> {
         "sim",
         "--",
         "--planted",
-    ])
+    ];
+    if let Some(bugs) = &args.bugs {
+        all.extend(["--bugs", bugs]);
+    }
+    run::cargo(&all)
 }

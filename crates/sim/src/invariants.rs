@@ -58,6 +58,7 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "loaded_once", check: placements::loaded_once },
     Invariant { name: "placed_stays_placed", check: placements::placed_stays_placed },
     Invariant { name: "trouble_leaves_ready_in_5_s", check: placements::trouble_leaves_ready_in_5_s },
+    Invariant { name: "loss_leaves_ready_in_6_s", check: placements::loss_leaves_ready_in_6_s },
     Invariant { name: "request_ends_in_bound", check: requests::request_ends_in_bound },
     Invariant { name: "questions_end_in_bound", check: questions::questions_end_in_bound },
     Invariant { name: "text_in_order", check: requests::text_in_order },

@@ -125,7 +125,7 @@ pub const PLANTED: &[Planted] = &[
         what: "that a node is gone ends what another run of it has submitted meanwhile",
         #[cfg(feature = "planted")]
         bug: exo_machine::planted::Bug::LostMeansUnlinked,
-        invariants: &["answers_go_on"],
+        invariants: &["answers_move", "answers_go_on"],
         kind: Kind::Faults,
     },
     Planted {
@@ -301,7 +301,7 @@ pub const PLANTED: &[Planted] = &[
         what: "drivers do not hear that a link ended",
         #[cfg(feature = "planted")]
         bug: exo_machine::planted::Bug::DeafDrivers,
-        invariants: &["answers_go_on", "request_ends_in_bound"],
+        invariants: &["answers_move", "answers_go_on", "request_ends_in_bound"],
         kind: Kind::Faults,
     },
     Planted {
@@ -309,7 +309,7 @@ pub const PLANTED: &[Planted] = &[
         what: "that a node is gone is not told to who coordinates",
         #[cfg(feature = "planted")]
         bug: exo_machine::planted::Bug::LossUnsaid,
-        invariants: &["stages_get_what_fits", "agrees_and_serves_in_20_s", "answers_go_on"],
+        invariants: &["loss_leaves_ready_in_6_s"],
         kind: Kind::Faults,
     },
     Planted {
@@ -329,6 +329,14 @@ pub const PLANTED: &[Planted] = &[
         kind: Kind::Faults,
     },
 ];
+
+/// The one of this name.
+pub fn named(name: &str) -> Result<&'static Planted, String> {
+    PLANTED.iter().find(|bug| bug.name == name).ok_or_else(|| {
+        let known: Vec<&str> = PLANTED.iter().map(|bug| bug.name).collect();
+        format!("{name} is no planted bug; there are {}", known.join(", "))
+    })
+}
 
 /// What seeds made of a bug.
 #[derive(Clone, PartialEq, Debug)]

@@ -25,6 +25,8 @@ struct Args {
     trace: bool,
     shrink: bool,
     planted: bool,
+    /// Of the planted bugs only these.
+    bugs: Option<Vec<String>>,
 }
 
 fn main() -> ExitCode {
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
 
 fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
     let choice = Choice::all(0, Kind::Faults);
-    let mut parsed = Args { choice, seeds: None, trace: false, shrink: true, planted: false };
+    let mut parsed = Args { choice, seeds: None, trace: false, shrink: true, planted: false, bugs: None };
     let mut args = args;
     while let Some(option) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
@@ -65,6 +67,10 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
             "--trace" => parsed.trace = true,
             "--no-shrink" => parsed.shrink = false,
             "--planted" => parsed.planted = true,
+            "--bugs" => {
+                (parsed.planted, parsed.bugs) =
+                    (true, Some(value()?.split(',').map(str::to_owned).collect()));
+            }
             other => return Err(format!("{other} is no option")),
         }
     }
@@ -84,7 +90,7 @@ fn numbers(text: &str) -> Result<Vec<usize>, String> {
 
 fn act(args: &Args) -> Result<bool, String> {
     if args.planted {
-        return hunt_planted();
+        return hunt_planted(args.bugs.as_deref());
     }
     match args.seeds {
         Some((from, to)) => Ok(run_seeds(args, from, to)),
@@ -145,12 +151,16 @@ fn run_seeds(args: &Args, from: u64, to: u64) -> bool {
     failures == 0
 }
 
-fn hunt_planted() -> Result<bool, String> {
+fn hunt_planted(only: Option<&[String]>) -> Result<bool, String> {
     if !cfg!(feature = "planted") {
         return Err("built without feature `planted`: run `cargo xtask prove planted`".to_owned());
     }
+    let bugs: Vec<_> = match only {
+        None => planted::PLANTED.iter().collect(),
+        Some(names) => names.iter().map(|name| planted::named(name)).collect::<Result<_, _>>()?,
+    };
     let mut all = true;
-    for bug in planted::PLANTED {
+    for bug in bugs {
         let found = planted::hunt(bug, 0, PLANTED_SEEDS);
         match &found.broken {
             Some((seed, failure)) => {

@@ -1,6 +1,6 @@
 //! Pauses: where everything that an answer needs is there again, it goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_cluster::InstanceState;
@@ -17,20 +17,23 @@ const BUSY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    /// Answers that have begun: the last token, or the last time that something was missing.
+    /// Answers: the last token, or the last time that something was missing.
     since: BTreeMap<StreamId, Time>,
+    /// Those of them that have a token.
+    begun: BTreeSet<StreamId>,
 }
 
-/// An answer that has begun stands still no longer than it takes to notice that it may go on. Losses that
-/// nobody tells of are noticed late, and then all is well but the answer.
+/// An answer stands still no longer than it takes to notice that it may go on; before its first token, where
+/// none is queued. Losses that nobody tells of are noticed late, and then all is well but the answer.
 pub(super) fn answers_move(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    let since = &mut watch.pauses.since;
+    let Pauses { since, begun } = &mut watch.pauses;
     match *seen {
         Seen::Effects { effects, .. } => {
             for effect in effects {
                 match effect {
                     Effect::Emit { stream, event: SequenceEvent::Token { .. } } => {
                         since.insert(*stream, facts.now);
+                        begun.insert(*stream);
                     }
                     Effect::Emit { stream, .. } => {
                         since.entry(*stream).and_modify(|at| *at = facts.now);
@@ -44,9 +47,13 @@ pub(super) fn answers_move(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>
             let open: BTreeMap<_, _> =
                 facts.clients.open().map(|(client, run)| (client.stream(), run.node)).collect();
             since.retain(|stream, _| open.contains_key(stream));
+            begun.retain(|stream| open.contains_key(stream));
+            for stream in open.keys() {
+                since.entry(*stream).or_insert(facts.now);
+            }
             for (stream, since) in since.iter_mut() {
                 let node = open[stream];
-                if !is_well(facts, node) {
+                if !is_well(facts, node, begun.contains(stream)) {
                     *since = facts.now;
                 } else if facts.now.since(*since) > GOES_ON_WITHIN {
                     let since = crate::world::seconds(*since);
@@ -63,8 +70,8 @@ pub(super) fn answers_move(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>
 }
 
 /// Whether nothing is in the way of the answers of a node: the pipeline of each instance stands, computes and
-/// is reached.
-fn is_well(facts: &Facts<'_>, node: usize) -> bool {
+/// is reached. One that has not begun may wait for others.
+fn is_well(facts: &Facts<'_>, node: usize, has_begun: bool) -> bool {
     let machine = |at: usize| {
         let process = facts.nodes[at].process.as_ref().filter(|_| facts.nodes[at].is_awake());
         process.map(|process| &process.machine)
@@ -85,8 +92,10 @@ fn is_well(facts: &Facts<'_>, node: usize) -> bool {
             let stages: Option<Vec<usize>> =
                 stage_nodes(&instance.placement).into_iter().map(|of| index(facts, of)).collect();
             let Some(stages) = stages.filter(|stages| is_ready && !stages.is_empty()) else { return false };
-            let is_scheduled =
-                machine(stages[0]).is_some_and(|first| first.scheduled().iter().any(|(of, _)| *of == key));
+            let is_scheduled = machine(stages[0]).is_some_and(|first| {
+                let may_wait = !has_begun && first.counts().sequences_queued > 0;
+                !may_wait && first.scheduled().iter().any(|(of, _)| *of == key)
+            });
             let nodes = || stages.iter().chain([&node]);
             is_scheduled
                 && nodes().all(|&at| follows(at) && facts.is_connected(at, leader) && is_at_rest(facts, at))

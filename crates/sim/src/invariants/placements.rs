@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_cluster::wire::ControlMessage;
 use exo_cluster::{Event, InstanceState};
 use exo_machine::{Effect, Purpose, Write};
-use exo_types::{InstanceId, Placement, ShardSpec, Time};
+use exo_types::{Epoch, InstanceId, Placement, ShardSpec, Time};
 
 use super::{Facts, Seen, Watch, index, said};
 use crate::clients::AskWhat;
@@ -17,6 +17,8 @@ use crate::shape::{PlacementKey, placement_key, stage_nodes};
 const NOTICED_WITHIN: Duration = Duration::from_secs(10);
 /// A pipeline that stands has a scheduler within this; a look more, because looks are half a second apart.
 const SCHEDULER_WITHIN: Duration = Duration::from_millis(5600);
+/// A member that is silent for 4 s is lost, and what it held is placed anew; looks are half a second apart.
+const LOST_WITHIN: Duration = Duration::from_secs(6);
 
 #[derive(Debug, Default)]
 pub(super) struct Placements {
@@ -30,6 +32,8 @@ pub(super) struct Placements {
     still: BTreeMap<usize, Time>,
     /// Pipelines that stand without a scheduler, and since when: by leader and first stage.
     without: BTreeMap<(usize, usize, PlacementKey), Time>,
+    /// Ready ones of which a node is gone, and since when: by leader, epoch and that node.
+    lacking: BTreeMap<(usize, Epoch, usize, PlacementKey), Time>,
 }
 
 /// When an instance becomes ready, every way between its stages is open, or was a moment ago. Time in which
@@ -165,12 +169,61 @@ fn pipelines_have_schedulers(placements: &mut Placements, facts: &Facts<'_>) -> 
     }
 }
 
+/// An instance does not stay ready when the node of a stage is gone, or its coordinator does not hear it any
+/// more. One that hears no member that follows decides nothing.
+pub(super) fn loss_leaves_ready_in_6_s(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    if !matches!(seen, Seen::Look) {
+        return Ok(());
+    }
+    let before = std::mem::take(&mut watch.placements.lacking);
+    for leader in facts.nodes.iter().filter(|node| node.is_awake()) {
+        let Some(process) = &leader.process else { continue };
+        let Some((epoch, _)) = process.machine.leader().filter(|(_, id)| *id == leader.id) else { continue };
+        let hears = |node: usize| {
+            let has_way = facts.net.has_open(leader.index, node, Purpose::Control);
+            let is_linked = has_way && !facts.net.is_cut(node, leader.index);
+            facts.nodes[node].is_awake() && (node == leader.index || is_linked)
+        };
+        let follows = |node: &Node| {
+            let known = node.process.as_ref().and_then(|process| process.machine.leader());
+            node.index != leader.index && hears(node.index) && known.is_some_and(|(of, _)| of == epoch)
+        };
+        if !facts.nodes.iter().any(follows) {
+            continue;
+        }
+        let ready = process.machine.placements().into_iter().filter(|(_, s)| *s == InstanceState::Ready);
+        for (key, _) in ready {
+            for node in nodes_of(facts, leader.index, key).into_iter().filter(|node| !hears(*node)) {
+                let id = (leader.index, epoch, node, key);
+                let since = before.get(&id).copied().unwrap_or(facts.now);
+                if facts.now.since(since) > LOST_WITHIN {
+                    let (leader, since) = (leader.index, crate::world::seconds(since));
+                    return Err(format!(
+                        "{key:?} is ready for its coordinator n{leader}, which does not hear n{node} since {since:.3} s"
+                    ));
+                }
+                watch.placements.lacking.insert(id, since);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The node of the first stage, by the log of the coordinator.
 fn first_stage(facts: &Facts<'_>, leader: usize, key: PlacementKey) -> Option<usize> {
+    nodes_of(facts, leader, key).first().copied()
+}
+
+/// The nodes of the stages, by the log of the coordinator.
+fn nodes_of(facts: &Facts<'_>, leader: usize, key: PlacementKey) -> Vec<usize> {
     let state = facts.nodes[leader].disk.state();
     let mut placements = state.instances().values().map(|instance| &instance.placement);
-    let placement = placements.find(|placement| placement_key(placement) == key)?;
-    index(facts, *stage_nodes(placement).first()?)
+    let placement = placements.find(|placement| placement_key(placement) == key);
+    placement.into_iter().flat_map(stage_nodes).filter_map(|node| index(facts, node)).collect()
 }
 
 /// Whether a node that hears the coordinator does not run the scheduler of a placement that begins there.
