@@ -220,7 +220,7 @@ pub enum Command {
     Logs(Logs),
     /// Bring a model from a hub to this machine; goes on where an earlier attempt ended
     #[command(
-        after_help = "Examples:\n  exo pull hf.co/ORG/REPO             the largest quantisation that fits this machine\n  \
+        after_help = "Examples:\n  exo pull hf.co/ORG/REPO             the largest quantisation that fits the machines that run, else this one\n  \
                             exo pull hf.co/ORG/REPO:Q4_K_M      this one\n  \
                             exo pull hf.co/ORG/REPO@v1.0        of a branch, a tag or a commit\n  \
                             exo pull https://example.org/model-Q8_0.gguf\n  \
@@ -263,7 +263,7 @@ pub enum Command {
                             NAME@COMMIT, and is deleted once nothing uses it. What was pulled by its commit does not move."
     )]
     Update(Update),
-    /// Delete downloads that were never finished
+    /// Delete downloads that were never finished, and what came whole and is no model of the list
     #[command(after_help = "Example: exo prune")]
     Prune,
     /// List models, make one known, keep one on this disk, or forget one
@@ -458,7 +458,7 @@ impl Command {
 
 #[derive(Args, Default, Clone, Copy)]
 pub struct Json {
-    /// Print JSON for scripts
+    /// Print JSON, for scripts: what is printed without it is broken into lines for people
     #[arg(long)]
     pub json: bool,
 }
@@ -692,7 +692,7 @@ pub struct Fits {
 
 #[derive(Args)]
 pub struct Devices {
-    /// Print JSON for scripts
+    /// Print JSON, for scripts: what is printed without it is broken into lines for people
     #[arg(long)]
     pub json: bool,
     /// Also measure what handing a decode step to each graphics processor costs, with the model that the
@@ -843,7 +843,7 @@ pub struct Bench {
     /// Samples of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,
-    /// Print JSON for scripts
+    /// Print JSON, for scripts: what is printed without it is broken into lines for people
     #[arg(long, conflicts_with = "markdown")]
     json: bool,
     /// Print tables in Markdown

@@ -14,10 +14,14 @@ use owo_colors::OwoColorize;
 
 use crate::hint;
 
-/// On a narrower terminal paragraphs are broken between words.
-const PARAGRAPH_COLUMNS_MIN: usize = 80;
+/// Lines of what is printed for people, where the output is no terminal.
+const PIPE_COLUMNS: usize = 100;
 /// No line is broken for less.
 const COLUMNS_MIN: usize = 20;
+/// A text that is longer is read as one, and not in a column of a few words a line.
+const CELL_CHARS_MAX: usize = 40;
+/// The least that a column of such texts is given.
+const TEXT_COLUMNS_MIN: usize = 24;
 /// Spaces on both sides of a cell.
 const CELL_PADDING: usize = 2;
 
@@ -162,40 +166,73 @@ fn escaped(json: &str) -> String {
     out
 }
 
-/// Prints a paragraph, between words where the terminal is narrow.
+/// Prints a paragraph, broken between words where it is wider than the terminal.
 pub fn paragraph(text: impl std::fmt::Display) {
-    match columns() {
-        Some(columns) if columns < PARAGRAPH_COLUMNS_MIN => {
-            line(wrapped(&text.to_string(), columns, "  "));
-        }
-        _ => line(text),
-    }
+    line(paragraph_text(&text.to_string(), columns()));
 }
 
-/// How wide the terminal is; what is no terminal has lines of any length, so that `grep` finds rows whole.
-fn columns() -> Option<usize> {
+fn paragraph_text(text: &str, columns: usize) -> String {
+    let broken = |line: &str| {
+        if line.chars().count() <= columns {
+            return line.to_owned();
+        }
+        let text = line.trim_start();
+        let start = &line[..line.len() - text.len()];
+        wrapped(start, text, columns, start.chars().count() + 2)
+    };
+    text.split('\n').map(broken).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints a text behind what it belongs to, its further lines below its first.
+pub fn titled(title: &str, text: &str) {
+    let columns = columns();
+    line(wrapped(title, text, columns, title.chars().count().min(columns / 3)));
+}
+
+/// How wide lines for people are: as the terminal is. A pipe has no width, and scripts read `--json`.
+fn columns() -> usize {
     // Some terminals, a serial line for one, say that they have none.
     let columns = Table::new().width().map(usize::from).filter(|columns| *columns > 0);
-    columns.map(|columns| columns.max(COLUMNS_MIN))
+    columns.map_or(PIPE_COLUMNS, |columns| columns.max(COLUMNS_MIN))
 }
 
-/// Breaks a text between words so that no line is longer, unless a word is; all but the first are indented.
-fn wrapped(text: &str, columns: usize, indent: &str) -> String {
-    let (mut out, mut used) = (String::new(), 0);
-    for word in text.split_whitespace() {
+/// The text behind `start`, broken between words so that no line is longer, unless a word is; all lines but
+/// the first are indented.
+fn wrapped(start: &str, text: &str, columns: usize, indent: usize) -> String {
+    let (mut out, mut used, mut is_begun) = (start.to_owned(), start.chars().count(), false);
+    for word in words(text, columns.saturating_sub(indent)) {
         let length = word.chars().count();
-        if used > 0 && used + 1 + length > columns {
+        let is_too_long = used + usize::from(is_begun) + length > columns;
+        if is_too_long && (is_begun || used > indent) {
+            out.truncate(out.trim_end().len());
             out.push('\n');
-            out.push_str(indent);
-            used = indent.len();
-        } else if used > 0 {
+            out.push_str(&" ".repeat(indent));
+            used = indent;
+        } else if is_begun {
             out.push(' ');
             used += 1;
         }
-        out.push_str(word);
-        used += length;
+        out.push_str(&word);
+        (used, is_begun) = (used + length, true);
     }
     out
+}
+
+/// The words of a text. A command in backticks is one, so that it can be copied, unless it is longer than
+/// this.
+fn words(text: &str, chars_max: usize) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let is_open = |last: &&mut String| {
+            let chars = last.chars().count() + 1 + word.chars().count();
+            last.matches('`').count() % 2 == 1 && chars <= chars_max
+        };
+        match words.last_mut().filter(is_open) {
+            Some(last) => *last = format!("{last} {word}"),
+            None => words.push(word.to_owned()),
+        }
+    }
+    words
 }
 
 /// The rows of a table one below the other: of each the first cell, then the others with what they are
@@ -205,34 +242,36 @@ fn list<'a>(header: &[&str], rows: &'a [Vec<String>], columns: usize) -> String 
     let paragraph = |row: &'a Vec<String>| {
         // Rows of one thing have its name in the first of them.
         above = row.first().map(String::as_str).filter(|name| !name.is_empty()).unwrap_or(above);
-        let first = wrapped(above, columns, "  ");
+        let first = wrapped("", above, columns, 2);
         let named = header.iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty() && *cell != "-");
-        let lines = named.map(|(name, cell)| {
-            // An indentation is made of spaces too, which `wrapped` does not keep.
-            format!("  {}", wrapped(&format!("{name}: {}", cell.replace('\n', ", ")), columns - 2, "    "))
-        });
+        let lines = named
+            .map(|(name, cell)| wrapped("  ", &format!("{name}: {}", cell.replace('\n', ", ")), columns, 4));
         std::iter::once(first).chain(lines).collect::<Vec<_>>().join("\n")
     };
     rows.iter().map(paragraph).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Prints a table that fits the terminal; a list where it would not.
+/// Prints a table that fits the terminal, or [`PIPE_COLUMNS`] where there is none; a list where it would not.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
     line(table_text(header, rows, columns()));
 }
 
-fn table_text(header: &[&str], rows: Vec<Vec<String>>, columns: Option<usize>) -> String {
-    let longest_word =
-        |text: &str| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
+fn table_text(header: &[&str], rows: Vec<Vec<String>>, columns: usize) -> String {
+    let longest =
+        |parts: &mut dyn Iterator<Item = &str>| parts.map(|part| part.chars().count()).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column).map(String::as_str));
-        cells.chain([header[column]]).map(longest_word).max().unwrap_or(0) + CELL_PADDING
+        let of_cell = |cell: &str| match (column, longest(&mut cell.lines())) {
+            // What a row is about is read and copied whole.
+            (0, whole) => whole,
+            (_, CELL_CHARS_MAX..) => longest(&mut cell.split_whitespace()).max(TEXT_COLUMNS_MIN),
+            _ => longest(&mut cell.split_whitespace()),
+        };
+        cells.chain([header[column]]).map(of_cell).max().unwrap_or(0) + CELL_PADDING
     };
     let widths: Vec<usize> = (0..header.len()).map(width).collect();
     // A name or an id that is broken is neither read nor copied.
-    if let Some(columns) = columns
-        && widths.iter().map(|width| width + 1).sum::<usize>() > columns
-    {
+    if widths.iter().map(|width| width + 1).sum::<usize>() > columns {
         return list(header, &rows, columns);
     }
     let mut table = Table::new();
@@ -242,7 +281,6 @@ fn table_text(header: &[&str], rows: Vec<Vec<String>>, columns: Option<usize>) -
     for row in rows {
         table.add_row(row);
     }
-    let Some(columns) = columns else { return table.to_string() };
     table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
     for (column, width) in table.column_iter_mut().zip(widths) {
         let width = u16::try_from(width).unwrap_or(u16::MAX);
@@ -403,12 +441,24 @@ mod tests {
         let rows = || vec![row.map(str::to_owned).to_vec(); 2];
         let header = ["node", "status", "device", "memory free"];
         for columns in 20..140 {
-            let text = table_text(&header, rows(), Some(columns));
+            let text = table_text(&header, rows(), columns);
             assert!(text.lines().all(|line| line.chars().count() <= columns.max(22)), "{columns}:\n{text}");
             for word in row.iter().flat_map(|cell| cell.split_whitespace()) {
                 assert!(text.matches(word).count() >= 2, "{columns}: {word}\n{text}");
             }
-            assert_eq!(text.contains("status:"), columns < 49, "{columns}:\n{text}");
+            assert_eq!(text.contains("status:"), columns < 70, "{columns}:\n{text}");
+            assert_eq!(text.matches(row[0]).count(), if columns < 37 { 0 } else { 2 }, "{columns}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_gets_room_in_a_table_or_the_table_becomes_a_list() {
+        let why = "the processor playing a graphics card; no node takes it by itself";
+        let rows = || vec![["a-card-of-twenty-chars", "vulkan:0", why].map(str::to_owned).to_vec()];
+        for columns in 40..120 {
+            let text = table_text(&["device", "backend", "why"], rows(), columns);
+            assert_eq!(text.contains("backend: "), columns < 63, "{columns}:\n{text}");
+            assert!(text.lines().count() <= 8, "{columns}:\n{text}");
         }
     }
 
@@ -420,6 +470,24 @@ mod tests {
         let one = "Card A 0000:01:00.0\n  backend: cuda:0\n  why: it gives the known\n    answers of the\n    built-in model";
         assert_eq!(text, format!("{one}\n\n{one}"));
         let long = "a wordlongerthanthewholeterminal b";
-        assert_eq!(wrapped(long, 10, " "), "a\n wordlongerthanthewholeterminal\n b");
+        assert_eq!(wrapped("", long, 10, 1), "a\n wordlongerthanthewholeterminal\n b");
+    }
+
+    #[test]
+    fn a_paragraph_is_broken_where_it_is_too_wide_and_in_no_command() {
+        let text =
+            "\n  the node of `attic` asks to join: `exo admit abcdefghijklmnop` lets it in, for good\nshort";
+        for columns in 36..100 {
+            let shown = paragraph_text(text, columns);
+            assert!(shown.lines().all(|line| line.chars().count() <= columns), "{columns}:\n{shown}");
+            assert!(shown.contains("`exo admit abcdefghijklmnop`"), "{columns}:\n{shown}");
+            assert!(shown.starts_with("\n  the node") && shown.ends_with("\nshort"), "{columns}:\n{shown}");
+            assert_eq!(words(&shown, 0), words(text, 0), "{columns}");
+        }
+        assert_eq!(paragraph_text(text, 100), text);
+        let lines = wrapped("ok  disk  ", "12 GiB are free here", 20, 10);
+        assert_eq!(lines, "ok  disk  12 GiB are\n          free here");
+        assert_eq!(wrapped("warning  processor  ", "fits", 22, 4), "warning  processor\n    fits");
+        assert_eq!(words("an `open one is not closed", 10), ["an", "`open one", "is", "not", "closed"]);
     }
 }

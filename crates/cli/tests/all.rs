@@ -57,4 +57,5 @@ mod tool_formats;
 mod tools;
 mod update;
 mod watching;
+mod widths;
 mod workers;

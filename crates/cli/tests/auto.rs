@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use crate::emulated;
 use crate::support::{
-    self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, icd, known, shared_library,
-    skip, stderr, stdout, wait_for, workers_of,
+    self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, flat, icd, known,
+    shared_library, skip, stderr, stdout, wait_for, workers_of,
 };
 use serde_json::{Value, json};
 
@@ -166,7 +166,7 @@ fn a_program_that_plays_a_card_is_not_chosen_and_that_is_said_everywhere() {
     );
     assert!(node.log().contains(&why), "said at the start: {}", node.log());
     assert!(!node.log().contains("warning"), "{}", node.log());
-    assert!(stdout(&node.exo(&["status"])).contains(&why));
+    assert!(flat(&stdout(&node.exo(&["status"]))).contains(&why));
     let rows = finish(&mut command(&["devices", "--json"], folder.path(), &env), SOON);
     let rows: Vec<Value> = serde_json::from_str(&stdout(&rows)).unwrap();
     assert_eq!((&rows[0]["chosen"], &rows[1]["chosen"]), (&true.into(), &false.into()), "{rows:?}");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::emulated;
 use crate::support::{
-    self, Node, SOON, Start, answers, bus, exo, finish, has_mounts, is_alive, long_answer, nvml, plug,
+    self, Node, SOON, Start, answers, bus, exo, finish, flat, has_mounts, is_alive, long_answer, nvml, plug,
     rest_of, send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of,
 };
 use serde_json::{Value, json};
@@ -170,7 +170,7 @@ fn a_card_lost_again_and_again_is_in_quarantine_across_a_start_until_somebody_en
     let device_then = kept_off(&node);
     assert_eq!(device_then["support"], "unsupported", "{device_then}");
     answers(&node);
-    let status = stdout(&node.exo(&["status"]));
+    let status = flat(&stdout(&node.exo(&["status"])));
     assert!(status.contains("in quarantine for another") && status.contains("lost 4 times"), "{status}");
     assert!(
         states(&node).is_empty() && workers_of(node.pid()).is_empty(),
@@ -228,7 +228,7 @@ fn cards_that_come_and_go_are_shown_and_the_nodes_own_is_verified() {
     // Its driver still answers, so it is used on.
     wait_for("the check", SOON, || (states(&node) == ["Lost", "Verifying", "Usable"]).then_some(()));
     assert_eq!(device(&node)["state"], "usable");
-    let status = stdout(&node.exo(&["status"]));
+    let status = flat(&stdout(&node.exo(&["status"])));
     assert!(status.contains("s ago: a graphics card appeared") && status.contains("vanished"), "{status}");
 }
 
@@ -245,7 +245,7 @@ fn a_card_in_use_tells_how_warm_it_is() {
     });
     let told = json!({"temperature_c": 61.0, "power_w": 153.0, "clock_mhz": 1980.0, "utilisation": 0.5});
     assert_eq!(sensors, told);
-    let status = stdout(&node.exo(&["status"]));
+    let status = flat(&stdout(&node.exo(&["status"])));
     assert!(status.contains("cuda-0: 61 °C, 153 W, 1980 MHz, 50 % busy"), "{status}");
     // The rules for heat are for each device, and go by its own limit.
     let of_card = |alert: &Value| alert["device"] == "cuda-0" && alert["resolved_unix_s"].is_null();

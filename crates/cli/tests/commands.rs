@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    self, Node, SOON, Start, exo, finish, is_alive, known, run, skip, stderr, stdout, wait_for,
+    self, Node, SOON, Start, exo, finish, flat, is_alive, known, run, skip, stderr, stdout, wait_for,
 };
 
 #[test]
@@ -198,7 +198,7 @@ fn the_doctor_fails_when_something_essential_is_broken() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().to_string();
     let output = run(&["doctor", "--data-dir", file.to_str().unwrap(), "--api-listen", &port]);
-    let text = stdout(&output);
+    let text = flat(&stdout(&output));
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("is not a folder") && text.contains("cannot be opened"), "{text}");
     assert!(text.contains("next: end the program that has it"), "{text}");

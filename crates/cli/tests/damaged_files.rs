@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{self, Node, Start, known, stderr, stdout, wait_for};
+use crate::support::{self, Node, Start, flat, known, stderr, stdout, wait_for};
 use redb::ReadableDatabase as _;
 
 /// The values of a journal that are not entries, and which of them says how it is written.
@@ -45,7 +45,7 @@ fn a_node_with_a_damaged_journal_starts_and_the_cluster_serves() {
         std::fs::write(&path, bytes).unwrap();
         nodes[1] = Node::start_in(folder.path(), start("two"));
         let status = nodes[1].exo(&["status"]);
-        let status = stdout(&status) + &stderr(&status);
+        let status = flat(&(stdout(&status) + &stderr(&status)));
         assert!(status.contains("journal.redb was damaged"), "{damage}: {status}");
         assert!(nodes[1].log().contains("journal.redb was damaged"), "{damage}: {}", nodes[1].log());
         wait_for("the node to have the log again", REJOINS_MAX, || {
@@ -110,7 +110,7 @@ fn of_two_processes_with_one_key_neither_is_used_until_one_ends_and_all_say_so()
     wait_for("the node's return", REJOINS_MAX, || (other.sees().len() == 2).then_some(()));
     let mut copy = Node::start_in(copy.path(), start("copy"));
 
-    let says = |node: &Node, words: &str| stdout(&node.exo(&["status"])).contains(words);
+    let says = |node: &Node, words: &str| flat(&stdout(&node.exo(&["status"]))).contains(words);
     wait_for("the three to say what is wrong", PARTED_MAX, || {
         let is_told = |node| says(node, "another process uses this node's key");
         (says(&other, "two processes use the key of") && is_told(&first) && is_told(&copy)).then_some(())

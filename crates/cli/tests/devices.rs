@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::emulated;
 use crate::support::{
-    self, CRASHES, NO_DRIVER, SOON, bus, exo, finish, icd, nvml, on_bus, plug, shared_library, skip, stderr,
-    stdout,
+    self, CRASHES, NO_DRIVER, SOON, bus, exo, finish, flat, icd, nvml, on_bus, plug, shared_library, skip,
+    stderr, stdout,
 };
 use serde_json::Value;
 
@@ -265,7 +265,7 @@ fn what_was_learnt_is_kept_and_a_damaged_file_moved_aside() {
     }
     let folder = tempfile::tempdir().unwrap();
     let output = finish(&mut in_folder(folder.path(), &[]), Duration::from_secs(60));
-    let text = stdout(&output);
+    let text = flat(&stdout(&output));
     assert!(
         text.contains("drivers listed in") && text.contains("graphics processors: asked, checked"),
         "{text}"

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{self, Killed, Node, SOON, Start, exo, finish, skip, stderr, stdout, wait_for};
+use crate::support::{self, Killed, Node, SOON, Start, exo, finish, flat, skip, stderr, stdout, wait_for};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in
 /// `state`.
@@ -188,13 +188,13 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
         loser.log().contains("this node was removed from its cluster").then_some(())
     });
     assert_eq!(stays.sees(), [if goes == "goes" { "stays" } else { "goes" }]);
-    let status = stdout(&loser.exo(&["status"]));
+    let status = flat(&stdout(&loser.exo(&["status"])));
     assert!(
         status.contains("was removed from its cluster, for good") && status.contains("`exo leave`"),
         "{status}"
     );
     assert!(!status.contains("form a cluster anew"), "it is this node that is out: {status}");
-    assert!(stdout(&loser.exo(&["admit"])).contains("was removed from its cluster"));
+    assert!(flat(&stdout(&loser.exo(&["admit"]))).contains("was removed from its cluster"));
 
     let data_dir = loser.data_dir.clone();
     let leave = |args: &[&str]| finish(exo(args).arg("--data-dir").arg(&data_dir).stdin(Stdio::null()), SOON);
@@ -269,12 +269,12 @@ fn only_admins_change_members_and_an_admin_makes_others_admins() {
     let last = admin.exo(&["admin", "remove", its_name]);
     assert!(!last.status.success() && stderr(&last).contains("only admin"), "{}", stderr(&last));
 
-    let status = stdout(&worker.exo(&["status"]));
+    let status = flat(&stdout(&worker.exo(&["status"])));
     assert!(status.contains(&format!("only {its_name} lets machines in")), "{status}");
     let added = admin.exo(&["admin", "add", other_name]);
     assert!(added.status.success(), "{}", stderr(&added));
     wait_for("two admins", SOON, || roles(&worker).values().all(|role| role == "admin").then_some(()));
-    assert!(!stdout(&worker.exo(&["status"])).contains("lets machines in"));
+    assert!(!flat(&stdout(&worker.exo(&["status"]))).contains("lets machines in"));
     let dismissed = worker.exo(&["admin", "remove", its_name]);
     assert!(dismissed.status.success(), "{}", stderr(&dismissed));
     wait_for("one admin", SOON, || (roles(&admin)[its_name] == "worker").then_some(()));
@@ -365,6 +365,36 @@ fn a_node_with_a_token_joins_no_stranger_while_it_waits_and_says_so_of_what_is_n
     assert_eq!(strangers[1].sees().len(), 2);
 }
 
+/// For scripts that set machines up: lines alone, and a second run is no error.
+#[test]
+fn a_script_joins_with_a_token_through_pipes() {
+    let closed = vec!["--trust".to_owned(), "closed".to_owned()];
+    let start =
+        |name| Node::start(Start { name, group: "scripts", flags: closed.clone(), ..Start::default() });
+    let (inviter, joiner) = (start("inviter"), start("joiner"));
+    let invited = inviter.exo(&["invite", "--uses", "1"]);
+    let token = stdout(&invited).lines().nth(1).unwrap().trim().to_owned();
+    let joined = joiner.exo(&["join", &token]);
+    assert!(joined.status.success(), "{}", stderr(&joined));
+    let (said, noted) = (stdout(&joined), stderr(&joined));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (2, "joined the cluster of inviter"), "{said}");
+    assert!(lines[1].starts_with("both machines show these words: "), "{said}");
+    assert_eq!(noted, "note: asking the nodes nearby, or those of --peer, with the code\n");
+    let again = joiner.exo(&["join", &token]);
+    assert!(again.status.success(), "{}", stderr(&again));
+    assert_eq!(stdout(&again), "this node is a member of the cluster of inviter already\n");
+    assert_eq!(stderr(&again), "");
+    // What goes wrong is an exit status and an error, and nothing on the output.
+    let stranger = start("stranger").exo(&["join", &token]);
+    assert_eq!((stranger.status.code(), stdout(&stranger).as_str()), (Some(1), ""), "{}", stderr(&stranger));
+    assert!(
+        stderr(&stranger).contains("error: ") && !stderr(&stranger).contains('\r'),
+        "{}",
+        stderr(&stranger)
+    );
+}
+
 /// Files below a folder in which one of the texts is.
 fn files_with(folder: &Path, texts: &[&str]) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
@@ -446,7 +476,7 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     let asks = wait_for("who asks", ASKED_AGAIN, || requests().first().cloned());
     assert_eq!(asks["name"], "refused");
     let request = format!("/exo/v1/join_requests/{}", asks["node"].as_str().unwrap());
-    let listed = stdout(&first.exo(&["admit"]));
+    let listed = flat(&stdout(&first.exo(&["admit"])));
     assert!(
         listed.contains("refused at") && listed.contains(asks["check_words"].as_str().unwrap()),
         "{listed}"
@@ -494,11 +524,11 @@ fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
     let (first, second) = (start("first", "twin", &[]), start("second", "twin", &[]));
     for node in [&first, &second] {
         wait_for("the other cluster in the status", SOON, || {
-            let status = stdout(&node.exo(&["status"]));
+            let status = flat(&stdout(&node.exo(&["status"])));
             (status.contains("twin at ") && status.contains("`exo invite` there")).then_some(())
         });
         wait_for("the alert", 2 * SOON, || {
-            stdout(&node.exo(&["alerts"])).contains("cluster of its own").then_some(())
+            flat(&stdout(&node.exo(&["alerts"]))).contains("cluster of its own").then_some(())
         });
         wait_for("the node's own word", 2 * SOON, || {
             node.log().contains("neither joins the other by itself").then_some(())

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::support::{another_model, cluster, demo_gguf, exo, finish, stderr, stdout, wait_for};
+use crate::support::{another_model, cluster, demo_gguf, exo, finish, flat, stderr, stdout, wait_for};
 use exo_store::{ChunkRef, Store};
 
 const LONG: Duration = Duration::from_secs(150);
@@ -95,7 +95,7 @@ fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
         after.split("\n== end").next().unwrap().to_owned()
     };
     let until = |from: &str, to: &str| section(from).split(&format!("== {to}\n")).next().unwrap().to_owned();
-    let alerts = until("alerts", "remove");
+    let alerts = flat(&until("alerts", "remove"));
     assert!(alerts.contains("critical") && alerts.contains("both work on a full disk"), "{alerts}");
     let removed = until("remove", "models");
     assert!(removed.contains("forgot one-Q8_0"), "{removed}");
@@ -107,7 +107,7 @@ fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
     // A start on a full disk goes on with what was set aside for it, and says so.
     let started = until("start", "full");
     assert!(started.contains("http://"), "{started}");
-    let full = until("full", "unload");
+    let full = flat(&until("full", "unload"));
     assert!(full.contains("critical") && full.contains("is full"), "{full}");
     assert!(full.contains("two-Q8_0") && full.contains("demo"), "{full}");
     // It answers, and what a request placed is unloaded: the journal is written.

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-use crate::support::{Answer, Node, SOON, Start, exo, finish, run, stderr, stdout, wait_for};
+use crate::support::{Answer, Node, SOON, Start, exo, finish, flat, run, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 /// Four pages.
@@ -136,7 +136,7 @@ fn plan_engine_and_status_count_the_same_cache() {
     assert_eq!((&small["context_tokens"], &small["cache_tokens"]), (&512.into(), &992.into()), "whole pages");
     assert_eq!(bytes(&small) * 4 * 512, bytes(&usual) * 992);
     wait_for("the pages to be shown", SOON, || (load(&node)["pages"] == 31).then_some(()));
-    let status = stdout(&node.exo(&["status"]));
+    let status = flat(&stdout(&node.exo(&["status"])));
     assert!(status.contains("4 slots · cache of 992 tokens") && status.contains("of 31 ·"), "{status}");
     assert!(node.exo(&["unload", small["id"].as_str().unwrap()]).status.success());
     // The planner counts it too: so much is nowhere.

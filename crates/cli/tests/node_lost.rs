@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Answer, Node, SOON, Start, another_model, cluster, exo, known, long_answer, resumed_of, stderr, stdout,
-    stream_of, stream_until, text_of, wait_for,
+    Answer, Node, SOON, Start, another_model, cluster, exo, flat, known, long_answer, resumed_of, stderr,
+    stdout, stream_of, stream_until, text_of, wait_for,
 };
 use serde_json::json;
 
@@ -181,7 +181,7 @@ fn who_waits_for_a_file_that_went_with_its_member_is_told_who_had_it() {
         assert!(n > 0 && began.elapsed() < Duration::from_secs(60), "{text}\n{}", nodes[1].log());
     }
     assert!(text.contains("node alpha "), "{text}");
-    let status = stdout(&nodes[1].exo(&["status"]));
+    let status = flat(&stdout(&nodes[1].exo(&["status"])));
     assert!(status.contains("alpha had it"), "{status}");
     let data_dir = nodes[0].data_dir.clone();
     let _back = Node::start_in(&data_dir, Start { name: "alpha", group: "holder", ..Start::default() });

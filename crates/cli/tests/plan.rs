@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Node, Start, Zeros, run, stderr, stdout, wait_for, zeros};
+use crate::support::{self, Node, Start, Zeros, flat, run, stderr, stdout, wait_for, zeros};
 use serde_json::{Value, json};
 
 const LAB: &str = r#"
@@ -67,7 +67,7 @@ fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     assert_eq!(plan, planned(&[]), "the same question has the same answer");
     assert_eq!(stages(&planned(&["--pin", "phone=0..3"]))[0], "phone 0..3");
     assert_eq!(stages(&planned(&["--exclude", "desktop"])), ["mac 0..80"]);
-    let text = stdout(&lab(&[]));
+    let text = flat(&stdout(&lab(&[])));
     assert!(text.contains("phone cpu") && text.contains("no layer: adding it costs"), "{text}");
     assert!(text.contains("no plan is faster"), "{text}");
 }
@@ -124,7 +124,7 @@ fn a_running_node_plans_without_loading_and_shows_predicted_beside_measured() {
     let instance = node.instance(&id).unwrap();
     assert_eq!(instance["predicted"]["tokens_per_s"], plan["predicted"]["tokens_per_s"], "{instance}");
     assert_eq!(node.ask("demo", "one two three").status, 200);
-    let status = stdout(&node.exo(&["status"]));
+    let status = flat(&stdout(&node.exo(&["status"])));
     assert!(status.contains("predicted for one stream"), "{status}");
 
     let file = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
     assert!(none.status == 400 && none.body.contains("nodes_min must not be 0"), "{}", none.body);
     let anew = node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]);
     assert!(anew.status.success(), "{}", stderr(&anew));
-    let said = stdout(&anew);
+    let said = flat(&stdout(&anew));
     assert!(
         said.contains("layers 0..8") && said.contains("predicted for one stream"),
         "the plan is shown: {said}"
@@ -197,7 +197,7 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     assert!(stderr(&placed).contains("there is no device `one/nothing`"), "{}", stderr(&placed));
     let placed = nodes[0].exo(&["place", "demo", "--pin", "two=3"]);
     assert!(placed.status.success(), "{}", stderr(&placed));
-    let said = stdout(&placed);
+    let said = flat(&stdout(&placed));
     assert!(said.contains("no plan is faster") && said.contains("pinned two/cpu=3"), "{said}");
     let layers = |instance: &Value| -> Vec<(String, u64)> {
         let stage = |s: &Value| {
@@ -227,7 +227,7 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     let other = refused(&throughput);
     assert!(other.contains("the objective latency and not the throughput of 4 streams"), "{other}");
     let anew = nodes[0].exo(&[&["place", "demo", "--replace"], &throughput[..]].concat());
-    assert!(stdout(&anew).contains("placed for the throughput of 4 streams"), "{}", stderr(&anew));
+    assert!(flat(&stdout(&anew)).contains("placed for the throughput of 4 streams"), "{}", stderr(&anew));
     // Other streams are another objective as well, and more than slots cannot be; none named are as many as
     // there are slots.
     let two = ["--objective", "throughput", "--streams", "2"];
@@ -235,7 +235,7 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     let many = refused(&["--objective", "throughput", "--streams", "32", "--slots", "4"]);
     assert!(many.contains("32 streams do not run in 4 slots"), "{many}");
     let one = nodes[0].exo(&[&["place", "demo", "--replace"], &two[..]].concat());
-    assert!(stdout(&one).contains("placed for the throughput of 2 streams"), "{}", stderr(&one));
+    assert!(flat(&stdout(&one)).contains("placed for the throughput of 2 streams"), "{}", stderr(&one));
     assert!(refused(&two[..2]).contains("streams and not the throughput of"));
 }
 
@@ -324,7 +324,7 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
     assert!(corrected.1 > believed.1, "{believed:?} {corrected:?}");
     let text = format!("decode corrected to {} %", factor("decode"));
     for words in [&["status"][..], &["plan", "zeros"]] {
-        let shown = stdout(&node.exo(words));
+        let shown = flat(&stdout(&node.exo(words)));
         assert!(shown.contains(&text), "{words:?}: {shown}");
     }
     node.kill();
@@ -354,7 +354,7 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     let before = rates(&node, "zeros");
     assert_eq!(before.as_array().map(Vec::len), Some(1), "{before}");
     assert_eq!((&before[0]["dtype"], &before[0]["source"]), (&"F16".into(), &"taken from Q8_0".into()));
-    let shown = stdout(&node.exo(&["plan", "zeros"]));
+    let shown = flat(&stdout(&node.exo(&["plan", "zeros"])));
     assert!(shown.contains("(taken from Q8_0: measured when a model with enough of it"), "{shown}");
 
     let id = node.place("zeros", 1)["id"].as_str().unwrap().to_owned();
@@ -365,7 +365,7 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     assert_eq!(after[0]["source"], "measured", "{after}");
     assert_eq!(after[0]["read_bytes_per_s"], measured[0]["read_bytes_per_s"], "one number everywhere");
     for words in [&["status"][..], &["plan", "zeros"], &["devices", "--backend", "cpu", "--threads", "1"]] {
-        let shown = stdout(&node.exo(words));
+        let shown = flat(&stdout(&node.exo(words)));
         assert!(shown.contains("F16: ") && !shown.contains("taken from"), "{words:?}: {shown}");
     }
     let saved = folder.path().join("here.toml");

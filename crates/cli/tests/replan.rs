@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
 use crate::support::{
-    LONG, Node, SOON, Start, long_answer, rest_of, stderr, stdout, stream_until, text_of, wait_for,
+    LONG, Node, SOON, Start, flat, long_answer, rest_of, stderr, stdout, stream_until, text_of, wait_for,
 };
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ fn a_model_on_two_small_nodes_moves_to_a_large_one_under_a_running_answer() {
     nodes.push(start("three", &[]));
     wait_for("the third", SOON, || (nodes[0].sees().len() == 3 && nodes[2].sees().len() == 3).then_some(()));
     let dry = wait_for("its report", SOON, || {
-        let dry = stdout(&nodes[0].exo(&["replan", "demo", "--dry-run"]));
+        let dry = flat(&stdout(&nodes[0].exo(&["replan", "demo", "--dry-run"])));
         dry.contains("would move: ").then_some(dry)
     });
     assert!(dry.contains("% less time") && dry.contains("it loads") && dry.contains("three"), "{dry}");

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-use crate::support::{Node, SOON, Start, run, stderr, stdout, wait_for};
+use crate::support::{Node, SOON, Start, flat, run, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 /// A text that goes on as it began: the easiest to guess.
@@ -81,7 +81,7 @@ fn guesses_change_no_text_and_their_counts_add_up() {
         let totals = (load["drafts"].as_u64()?, load["drafts_accepted"].as_u64()?);
         (totals == (accepted + rejected, accepted)).then_some(())
     });
-    let status = stdout(&with.exo(&["status"]));
+    let status = flat(&stdout(&with.exo(&["status"])));
     assert!(status.contains(&format!("{accepted} of {} guessed tokens", accepted + rejected)), "{status}");
     assert!(!stdout(&without.exo(&["status"])).contains("guessed"), "nothing to show");
 }

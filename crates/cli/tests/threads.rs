@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Node, Start, known, run, stderr, stdout};
+use crate::support::{Node, Start, flat, known, run, stderr, stdout};
 
 fn alone(flags: &[&str]) -> Node {
     let flags = flags.iter().chain(&["--no-discovery"]).map(|flag| (*flag).to_owned()).collect();
@@ -42,7 +42,7 @@ fn more_threads_than_processors_answer_the_same_and_are_warned_of() {
     // Nothing is logged: this is what the start prints.
     assert!(node.log().contains(&warning), "{}", node.log());
     let status = node.exo(&["status"]);
-    assert!(stdout(&status).contains(&warning), "{status:?}");
+    assert!(flat(&stdout(&status)).contains(&warning), "{status:?}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn streamed(node: &Node, mut body: Value) -> (String, String) {
 #[test]
 fn calls_with_parameters_in_tags_are_of_their_schema_and_come_back_as_they_were() {
     let (node, _folder) = tools_node_with(IN_TAGS);
-    let shown = stdout(&node.exo(&["models"]));
+    let shown = stdout(&node.exo(&["models", "--json"]));
     assert!(shown.contains("parameters in tags behind <tool_call>"), "{shown}");
     for which in 0..8 {
         two_rounds(&node, which, json!({}), true);
@@ -195,7 +195,7 @@ fn what_a_call_in_tags_cannot_be_held_to_is_refused_or_named() {
 #[test]
 fn calls_in_channels_are_of_their_schema_and_come_back_as_they_were() {
     let (node, _folder) = tools_node_with(IN_CHANNELS);
-    let shown = stdout(&node.exo(&["models"]));
+    let shown = stdout(&node.exo(&["models", "--json"]));
     assert!(shown.contains("JSON behind to=functions."), "{shown}");
     for which in 0..8 {
         // A thought that was closed by its budget is cut anywhere, and may not come back as the same tokens.

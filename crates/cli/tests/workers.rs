@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Node, SOON, Start, answers, comes_back, exo, finish, is_alive, long_answer, rest_of, send, skip, stdout,
-    stream, stream_until, text_of, wait_for, worker, workers_of,
+    Node, SOON, Start, answers, comes_back, exo, finish, flat, is_alive, long_answer, rest_of, send, skip,
+    stdout, stream, stream_until, text_of, wait_for, worker, workers_of,
 };
 use serde_json::Value;
 
@@ -152,7 +152,7 @@ fn a_device_lost_again_and_again_is_given_up_with_its_reason_and_the_processor_a
     wait_for("the model on the processor", SOON, || (at() == "cpu").then_some(()));
     answers(&node);
     assert!(workers_of(node.pid()).is_empty(), "nothing is left on the device");
-    let status = stdout(&node.exo(&["status"]));
+    let status = flat(&stdout(&node.exo(&["status"])));
     assert!(status.contains("in quarantine for another 6 h"), "{status}");
     node.assert_running();
 }

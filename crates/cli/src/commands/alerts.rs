@@ -35,7 +35,7 @@ pub async fn run(config: &Config, args: &Alerts) -> anyhow::Result<()> {
         ui::line(format!("nothing is wrong{over}"));
     }
     let now = exo_stdx::unix_s();
-    alerts.iter().flat_map(|alert| lines(alert, now)).for_each(ui::line);
+    alerts.iter().flat_map(|alert| lines(alert, now)).for_each(ui::paragraph);
     Ok(())
 }
 

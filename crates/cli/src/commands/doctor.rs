@@ -109,9 +109,9 @@ fn show(checks: &[Check]) {
             Verdict::Warning => "warning",
             Verdict::Broken => "BROKEN ",
         };
-        ui::line(format!("{mark}  {:<16} {}", check.check, check.found));
+        ui::titled(&format!("{mark}  {:<16} ", check.check), &check.found);
         if !check.next.is_empty() {
-            ui::line(format!("{:26} next: {}", "", check.next));
+            ui::titled(&format!("{:26} next: ", ""), &check.next);
         }
     }
 }

@@ -92,7 +92,7 @@ fn show(all: &FitsView, args: &Fits) -> anyhow::Result<()> {
 fn show_all(all: &FitsView) {
     let machines =
         if all.machines == 1 { "1 machine".to_owned() } else { format!("{} machines", all.machines) };
-    ui::line(format!(
+    ui::paragraph(format!(
         "{machines} with {} free for models; texts of up to {} pages at once",
         ui::bytes(all.memory_free_bytes),
         fits::pages(all.context_tokens)
@@ -103,13 +103,13 @@ fn show_all(all: &FitsView) {
     ] {
         let rows: Vec<_> = all.models.iter().filter(|m| m.verdict == verdict).filter_map(row).collect();
         if !rows.is_empty() {
-            ui::line(format!("\n{title}"));
+            ui::paragraph(format!("\n{title}"));
             ui::table(&["name", "good for", "an answer", "download", "longest text"], rows);
         }
     }
     let too_large: Vec<_> = all.models.iter().filter(|m| m.verdict == FitVerdict::TooLarge).collect();
     if !too_large.is_empty() {
-        ui::line("\nThese are too large:");
+        ui::paragraph("\nThese are too large:");
         let row = |m: &&FitView| {
             let change = m.changes.first().map_or_else(|| m.summary.clone(), Clone::clone);
             vec![m.name.clone(), m.good_for.clone(), change]
@@ -121,7 +121,7 @@ fn show_all(all: &FitsView) {
         let names: Vec<_> = others.iter().map(|m| m.name.as_str()).collect();
         ui::paragraph(format!("\nexo does not run these kinds of models yet: {}", names.join(", ")));
     }
-    ui::line("\n`exo fits NAME` says more of one, and takes any repository as in hf.co/ORG/REPO");
+    ui::paragraph("\n`exo fits NAME` says more of one, and takes any repository as in hf.co/ORG/REPO");
 }
 
 fn row(model: &FitView) -> Option<Vec<String>> {
@@ -144,7 +144,7 @@ fn show_one(model: &FitView) {
     match &model.terms {
         None if model.licence.is_empty() => {}
         Some(terms) => ui::paragraph(format!("licence {}: {terms}", model.licence)),
-        None => ui::line(format!("licence {}", model.licence)),
+        None => ui::paragraph(format!("licence {}", model.licence)),
     }
     if let Some(best) = &model.best {
         show_best(model, best);
@@ -158,7 +158,7 @@ fn show_one(model: &FitView) {
         ui::table(&["type", "size", "speed"], model.sizes.iter().map(size).collect());
     }
     for change in &model.changes {
-        ui::line(format!("it would fit with {change}"));
+        ui::paragraph(format!("it would fit with {change}"));
     }
 }
 
@@ -166,12 +166,14 @@ fn show_best(model: &FitView, best: &FitPlanView) {
     let (tokens, pages) = (best.context_tokens_max, fits::pages(best.context_tokens_max));
     let is_here = best.download_bytes == 0;
     match is_here {
-        true => ui::line(format!("the cluster has it, as {}", best.quantisation)),
-        false => {
-            ui::line(format!("best as {}: {} to fetch", best.quantisation, ui::bytes(best.download_bytes)))
-        }
+        true => ui::paragraph(format!("the cluster has it, as {}", best.quantisation)),
+        false => ui::paragraph(format!(
+            "best as {}: {} to fetch",
+            best.quantisation,
+            ui::bytes(best.download_bytes)
+        )),
     }
-    ui::line(format!("texts of up to {pages} pages ({tokens} tokens) fit at once"));
+    ui::paragraph(format!("texts of up to {pages} pages ({tokens} tokens) fit at once"));
     let rows = best.stages.iter().map(|stage| {
         let bytes = stage.weight_bytes + stage.kv_bytes + stage.workspace_bytes;
         let layers = format!("{}..{}", stage.layers.start, stage.layers.end);
@@ -179,13 +181,13 @@ fn show_best(model: &FitView, best: &FitPlanView) {
     });
     ui::table(&["machine", "device", "layers", "memory"], rows.collect());
     match is_here {
-        true => ui::line(format!("`exo run {}` runs it", shell_word(&model.reference))),
+        true => ui::paragraph(format!("`exo run {}` runs it", shell_word(&model.reference))),
         false => {
             // An address of a file and a name say by themselves which type is meant.
             let is_repository = model.reference.starts_with("hf.co/");
             let label = if is_repository { format!(":{}", best.quantisation) } else { String::new() };
             let reference = shell_word(&format!("{}{label}", model.reference));
-            ui::line(format!("`exo run {reference}` fetches and runs it"));
+            ui::paragraph(format!("`exo run {reference}` fetches and runs it"));
         }
     }
 }

@@ -67,10 +67,10 @@ pub async fn admit(config: &Config, args: &Admit) -> anyhow::Result<()> {
 
 fn list(view: &ClusterView) {
     for request in &view.join_requests {
-        ui::line(ask_line(view, request));
+        ui::paragraph(ask_line(view, request));
     }
     if let Some(text) = super::status::removed(view).or_else(|| super::status::admin_missing(view)) {
-        return ui::line(text);
+        return ui::paragraph(text);
     }
     match (view.join_requests.is_empty(), view.join_window.open) {
         (false, _) => {}

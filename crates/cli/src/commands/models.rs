@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use exo_api::{CheckState, KeepModelRequest, ModelCheckView, ModelView};
+use exo_api::{CheckState, KeepModelRequest, ModelCheckView, ModelTools, ModelView};
 use exo_hub::Reference;
 use exo_node::DataDir;
 use exo_store::Store;
@@ -223,7 +223,7 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
                 types.join(" "),
                 ui::bytes(m.weight_bytes),
                 layers,
-                tools_text(m),
+                tools_text(m.tools.as_ref()),
                 m.nodes.join(", "),
                 state,
                 source_text(m),
@@ -248,8 +248,8 @@ fn source_text(model: &ModelView) -> String {
 }
 
 /// Whether a model can be given tools, how it calls them, or why not.
-fn tools_text(model: &ModelView) -> String {
-    match &model.tools {
+fn tools_text(tools: Option<&ModelTools>) -> String {
+    match tools {
         None => "-".to_owned(),
         Some(tools) if tools.usable => tools.format.clone().unwrap_or_else(|| "yes".to_owned()),
         Some(tools) => format!("no: {}", tools.reason.as_deref().unwrap_or("not known why")),
@@ -270,6 +270,25 @@ pub fn segment(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_says_how_it_calls_tools_or_why_it_cannot() {
+        let tools = |usable, format: Option<&str>, reason: Option<&str>| ModelTools {
+            usable,
+            format: format.map(str::to_owned),
+            reason: reason.map(str::to_owned),
+        };
+        for (tools, text) in [
+            (None, "-"),
+            (Some(tools(true, Some("JSON behind <tool_call>"), None)), "JSON behind <tool_call>"),
+            (Some(tools(false, None, Some("it does not show tools"))), "no: it does not show tools"),
+            (Some(tools(false, None, None)), "no: not known why"),
+        ] {
+            assert_eq!(tools_text(tools.as_ref()), text);
+        }
+    }
+
     #[test]
     fn a_model_is_known_by_its_name_or_by_six_characters_of_its_id() {
         let models = [("fa", "3fa9c1aa"), ("b", "3fa9c1bb"), ("c", "0123456789")];

@@ -42,10 +42,10 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
         ui::note("it is placed as this asks for already: nothing was replaced");
     }
     if !args.json.json {
-        super::status::numbers_lines(&instance).iter().for_each(ui::line);
+        super::status::numbers_lines(&instance).iter().for_each(ui::paragraph);
         ui::table(&STAGE_HEADER, stage_rows(&instance));
-        super::status::speed_text(&instance).iter().for_each(ui::line);
-        instance.reasons.iter().for_each(ui::line);
+        super::status::speed_text(&instance).iter().for_each(ui::paragraph);
+        instance.reasons.iter().for_each(ui::paragraph);
     }
     if !args.no_wait {
         instance = wait_ready(&client, &instance.id).await?;
@@ -53,7 +53,7 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     if args.json.json {
         return ui::json(&instance);
     }
-    ui::line(format!("{} {}", instance.id, super::status::state_text(&instance.state)));
+    ui::paragraph(format!("{} {}", instance.id, super::status::state_text(&instance.state)));
     Ok(())
 }
 
@@ -133,7 +133,7 @@ pub async fn unload(config: &Config, wanted: &str) -> anyhow::Result<()> {
             1 => "; one answer that ran has ended".to_owned(),
             several => format!("; {several} answers that ran have ended"),
         };
-        ui::line(format!("unloaded {} ({}){ended}", instance.id, instance.model));
+        ui::paragraph(format!("unloaded {} ({}){ended}", instance.id, instance.model));
     }
     Ok(())
 }

@@ -163,7 +163,9 @@ fn model(
 
 fn show(plan: &PlanView) {
     let PlanView { model, context_tokens, slots, cache_tokens, .. } = plan;
-    ui::line(format!("{model} · context {context_tokens} · {slots} slots · cache of {cache_tokens} tokens"));
+    ui::paragraph(format!(
+        "{model} · context {context_tokens} · {slots} slots · cache of {cache_tokens} tokens"
+    ));
     let row = |stage: &exo_api::plan::PlanStageView| {
         let layers = format!("{}..{}", stage.layers.start, stage.layers.end);
         let bytes = [stage.weight_bytes, stage.kv_bytes, stage.workspace_bytes].map(ui::bytes);
@@ -172,25 +174,28 @@ fn show(plan: &PlanView) {
     };
     let header = ["node", "device", "layers", "weights", "cache", "workspace"];
     ui::table(&header, plan.stages.iter().map(row).collect());
-    ui::line(speeds(&plan.predicted));
+    ui::paragraph(speeds(&plan.predicted));
     if plan.predicted.fetch_bytes > 0 {
         let (bytes, seconds) = (ui::bytes(plan.predicted.fetch_bytes), plan.predicted.fetch_ms / 1e3);
         let guessed = match plan.predicted.is_fetch_estimated {
             true => " (a guess: a link on the way is not measured yet)",
             false => "",
         };
-        ui::line(format!(
+        ui::paragraph(format!(
             "before the first answer {bytes} are fetched at least, which takes {seconds:.1} s or more{guessed}"
         ));
     }
-    ui::line(plan.verdict.clone());
+    ui::paragraph(plan.verdict.clone());
     for device in &plan.devices {
         let (node, device, score, rates) =
             (&device.node_name, &device.device, (device.scores.total * 100.0, &device.reason), &device.rates);
-        ui::line(format!("{node} {device} (score {:.0}): {}", score.0, score.1));
-        rates.iter().map(|rate| format!("{node} {device}: {}", rate_text(device, rate))).for_each(ui::line);
+        ui::paragraph(format!("{node} {device} (score {:.0}): {}", score.0, score.1));
+        rates
+            .iter()
+            .map(|rate| format!("{node} {device}: {}", rate_text(device, rate)))
+            .for_each(ui::paragraph);
     }
-    plan.alone.iter().map(alone_text).for_each(ui::line);
+    plan.alone.iter().map(alone_text).for_each(ui::paragraph);
 }
 
 /// "Q4_K: 9.1 GB/s, 80 GFLOP/s (measured)"

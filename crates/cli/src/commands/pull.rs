@@ -365,7 +365,7 @@ pub async fn show(config: &Config, args: Show) -> anyhow::Result<()> {
         return ui::json(&repo);
     }
     let gated = if repo.gated { ", gated: its page asks for consent" } else { "" };
-    ui::line(format!("{} at {}, licence {}{gated}", repo.repo, repo.commit, repo.licence));
+    ui::paragraph(format!("{} at {}, licence {}{gated}", repo.repo, repo.commit, repo.licence));
     if let Some(terms) = &repo.terms {
         ui::paragraph(terms);
     }

@@ -33,7 +33,7 @@ pub async fn run(config: &Config, args: Replan) -> anyhow::Result<()> {
         return ui::json(&said);
     }
     if said.decision == ReplanDecision::Move {
-        ui::line(format!("{} has moved", before.id));
+        ui::paragraph(format!("{} has moved", before.id));
     }
     Ok(())
 }
@@ -54,7 +54,7 @@ fn show(said: &ReplanView) {
         vec![stage.node_name.clone(), stage.device.clone(), layers]
     };
     ui::table(&["node", "device", "layers"], said.stages.iter().map(row).collect());
-    ui::line(format!(
+    ui::paragraph(format!(
         "now {} ms, there {} ms; it loads {}, of which {} are fetched in {:.1} s at least",
         ui::figure(said.now_ms),
         ui::figure(said.then_ms),
@@ -67,7 +67,7 @@ fn show(said: &ReplanView) {
         ReplanDecision::WouldMove => "would move",
         ReplanDecision::Move => "move",
     };
-    ui::line(format!("{word}: {}", said.reason));
+    ui::paragraph(format!("{word}: {}", said.reason));
 }
 
 /// Waits until the model serves elsewhere.

@@ -45,12 +45,12 @@ pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
 /// All there is to see of a cluster.
 pub fn whole(view: &ClusterView) {
     nodes(view);
-    removed(view).or_else(|| only_admin(view)).iter().for_each(ui::line);
-    log_lines(view).iter().for_each(ui::line);
+    removed(view).or_else(|| only_admin(view)).iter().for_each(ui::paragraph);
+    log_lines(view).iter().for_each(ui::paragraph);
     instances(view);
     links(view, false);
-    view.join_requests.iter().map(|request| ask_line(view, request)).for_each(ui::line);
-    others_line(view).iter().for_each(ui::line);
+    view.join_requests.iter().map(|request| ask_line(view, request)).for_each(ui::paragraph);
+    others_line(view).iter().for_each(ui::paragraph);
 }
 
 /// Who is near and belongs to another cluster, and how to make it one: who is alone joins.
@@ -114,9 +114,14 @@ fn nodes(view: &ClusterView) {
     }
     ui::table(&["node", "status", "device", "memory free", "reads"], rows);
     for node in &view.nodes {
-        node.devices.iter().flat_map(remarks).for_each(|text| ui::line(format!("{} {text}", node.name)));
+        node.devices.iter().flat_map(remarks).for_each(|text| ui::paragraph(format!("{} {text}", node.name)));
         for event in &node.card_events {
-            ui::line(format!("{} {}: {}", node.name, ago(event.at_unix_s, exo_stdx::unix_s()), event.text));
+            ui::paragraph(format!(
+                "{} {}: {}",
+                node.name,
+                ago(event.at_unix_s, exo_stdx::unix_s()),
+                event.text
+            ));
         }
     }
 }
@@ -198,25 +203,25 @@ fn status_text(status: NodeStatus) -> &'static str {
 
 fn instances(view: &ClusterView) {
     if view.instances.is_empty() && view.nodes.iter().any(|node| node.is_self) {
-        ui::line("no model is placed; `exo run demo` places one");
+        ui::paragraph("no model is placed; `exo run demo` places one");
     }
     for instance in &view.instances {
         let state = state_text(&instance.state) + &since_text(instance, exo_stdx::unix_s());
         let (id, model, context) = (&instance.id, &instance.model, instance.context_tokens);
         let load = instance.load.as_ref().map(load_text).unwrap_or_default();
         let (slots, cache) = (instance.slots, instance.cache_tokens);
-        ui::line(format!(
+        ui::paragraph(format!(
             "{id} {model} · {state} · context {context} · {slots} slots · cache of {cache} tokens{load}"
         ));
         if let Some(advice) = &instance.advice {
-            ui::line(format!("a better plan is there: {advice}; `exo replan {model}` moves it"));
+            ui::paragraph(format!("a better plan is there: {advice}; `exo replan {model}` moves it"));
         }
-        wishes_text(instance).iter().for_each(ui::line);
+        wishes_text(instance).iter().for_each(ui::paragraph);
         if let Some(text) = instance.moving.as_ref().map(moving_text) {
-            ui::line(text);
+            ui::paragraph(text);
         }
         if let Some(text) = speed_text(instance) {
-            ui::line(text);
+            ui::paragraph(text);
         }
         ui::table(&STAGE_HEADER, stage_rows(instance));
     }
@@ -341,7 +346,7 @@ fn since_text(instance: &InstanceView, now_unix_s: u64) -> String {
 
 fn requests_table(requests: &[RequestView]) {
     if requests.is_empty() {
-        return ui::line("no request of this node's clients runs or waits");
+        return ui::paragraph("no request of this node's clients runs or waits");
     }
     let header = ["request", "model", "by", "phase", "tokens", "age", "resumed", "waits for"];
     ui::table(&header, requests.iter().map(request_row).collect());
@@ -386,7 +391,7 @@ pub fn state_text(state: &InstanceState) -> String {
 fn links(view: &ClusterView, all: bool) {
     if view.links.is_empty() {
         if all {
-            ui::line("this node has no link to another");
+            ui::paragraph("this node has no link to another");
         }
         return;
     }

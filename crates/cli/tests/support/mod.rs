@@ -104,6 +104,11 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// What is printed for people, on one line: where its lines end is the terminal's matter.
+pub fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// A process that does not outlive the test.
 pub struct Killed(pub Child);
 
