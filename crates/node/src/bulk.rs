@@ -170,6 +170,29 @@ pub enum FetchError {
     },
 }
 
+/// A member did not answer a question.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    #[error("it is not there")]
+    Gone,
+    #[error("its id is none")]
+    NoId,
+    #[error("it did not answer within {seconds} s")]
+    Late { seconds: u64 },
+    #[error(transparent)]
+    Fetch(Box<FetchError>),
+    #[error("its answer is none")]
+    Unreadable(#[from] postcard::Error),
+    #[error("it sent {lines} lines of its log")]
+    TooManyLines { lines: usize },
+}
+
+impl std::convert::From<FetchError> for MemberError {
+    fn from(error: FetchError) -> Self {
+        Self::Fetch(Box::new(error))
+    }
+}
+
 impl FetchError {
     /// Notes that another source is asked now. Who sends something else than asked for has a damaged disk, or
     /// lies.
@@ -245,13 +268,13 @@ impl Fetcher {
     }
 
     /// Dials a member as the cluster's view has it; an error says why it is not reached.
-    pub async fn dial_member(endpoint: &Endpoint, node: &NodeView) -> Result<Self, String> {
+    pub async fn dial_member(endpoint: &Endpoint, node: &NodeView) -> Result<Self, MemberError> {
         if node.status.is_gone() {
-            return Err("it is not there".to_owned());
+            return Err(MemberError::Gone);
         }
-        let id: NodeId = node.id.parse().map_err(|_| "its id is none".to_owned())?;
+        let id: NodeId = node.id.parse().map_err(|_| MemberError::NoId)?;
         let addresses: Vec<_> = node.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        Self::dial(endpoint, id, &addresses).await.map_err(|error| chain(&error))
+        Ok(Self::dial(endpoint, id, &addresses).await?)
     }
 
     /// The manifest of a model, checked against its id.

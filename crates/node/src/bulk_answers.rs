@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_accelerators::chain;
+use exo_store::{ChunkError, StoreError};
 use exo_transport::Channel;
 
 use crate::bulk::{
@@ -11,7 +12,9 @@ use crate::bulk::{
     KIND_REFUSED, LIMITS,
 };
 use crate::events::{DeviceEvent, Event, EventSender};
+use crate::hub_bytes::HubBytesError;
 use crate::library::Library;
+use crate::library_error::LibraryError;
 use crate::log_capture::LogCapture;
 
 /// An asker that says nothing for this long is hung up on.
@@ -45,11 +48,10 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, eve
             continue;
         }
         if let Ask::Details(model) = ask {
-            let told = library.tell_of(model).await.map_err(|error| chain(&error));
-            let told = told.and_then(|told| serde_json::to_vec(&told).map_err(|error| error.to_string()));
-            let sent = match told {
+            let told = library.tell_of(model).await.map_err(Refusal::from);
+            let sent = match told.and_then(|told| Ok(serde_json::to_vec(&told)?)) {
                 Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,
-                Err(reason) => writer.send(KIND_REFUSED, &[reason.as_bytes()]).await,
+                Err(refusal) => writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await,
             };
             if sent.is_err() {
                 return;
@@ -60,7 +62,7 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, eve
         let answer = tokio::task::spawn_blocking(move || look_up(&library, &log, &ask)).await;
         let sent = match answer {
             Ok(Ok(bytes)) => writer.send(KIND_BYTES, &[&bytes]).await,
-            Ok(Err(reason)) => writer.send(KIND_REFUSED, &[reason.as_bytes()]).await,
+            Ok(Err(refusal)) => writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await,
             Err(_) => writer.send(KIND_REFUSED, &[b"internal error"]).await,
         };
         if sent.is_err() {
@@ -69,35 +71,54 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, eve
     }
 }
 
-fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, String> {
+/// Why a member is not given what it asks for, as it reads it: causes that only concern this disk are left
+/// out.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Chunk(#[from] ChunkError),
+    #[error("not held")]
+    NotHeld,
+    #[error("{count} chunks at once, at most {max}")]
+    TooManyChunks { count: u32, max: u32 },
+    /// What a hub or its line says.
+    #[error("{}", chain(.0))]
+    Hub(#[from] HubBytesError),
+    #[error("{}", chain(.0))]
+    Library(#[from] LibraryError),
+    #[error("the answer cannot be written: {0}")]
+    Postcard(#[from] postcard::Error),
+    #[error("the answer cannot be written: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, Refusal> {
     let store = library.store();
     match ask {
-        Ask::Manifest(model) => match store.manifest(*model) {
-            Ok(manifest) => Ok(manifest.to_bytes()),
-            Err(e) => Err(e.to_string()),
-        },
+        Ask::Manifest(model) => Ok(store.manifest(*model)?.to_bytes()),
         Ask::Burst | Ask::RetryDevice(_) | Ask::Details(_) => Ok(Vec::new()),
-        Ask::Logs(ask) => postcard::to_allocvec(&log.answer(ask)).map_err(|e| e.to_string()),
-        Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
+        Ask::Logs(ask) => Ok(postcard::to_allocvec(&log.answer(ask))?),
+        Ask::Chunk { model, chunk } => Ok(store.read_chunk(*model, *chunk)?),
         Ask::Held(model) => {
-            let held = store.held(*model).map_err(|e| e.to_string())?;
+            let held = store.held(*model)?;
             let mut coming = library.hub().coming(*model);
             coming.truncate(COMING_MAX);
-            postcard::to_allocvec(&(held, coming)).map_err(|e| e.to_string())
+            Ok(postcard::to_allocvec(&(held, coming))?)
         }
         Ask::Digest { model, first, count, state } => {
-            let partial = store.partial(*model).map_err(|e| e.to_string())?.ok_or("not held")?;
+            let partial = store.partial(*model)?.ok_or(Refusal::NotHeld)?;
             if *count > DIGEST_CHUNKS_MAX {
-                return Err(format!("{count} chunks at once, at most {DIGEST_CHUNKS_MAX}"));
+                return Err(Refusal::TooManyChunks { count: *count, max: DIGEST_CHUNKS_MAX });
             }
-            let digested = partial.digest(*first, *count, *state).map_err(|e| e.to_string())?;
-            postcard::to_allocvec(&digested).map_err(|e| e.to_string())
+            Ok(postcard::to_allocvec(&partial.digest(*first, *count, *state)?)?)
         }
         Ask::Relay { model, chunk } => match store.read_chunk(*model, *chunk) {
             Ok(bytes) => Ok(bytes),
             Err(_) => {
-                let manifest = store.manifest(*model).map_err(|e| e.to_string())?;
-                library.hub().relay(&manifest, *chunk).map_err(|e| chain(&e))
+                let manifest = store.manifest(*model)?;
+                Ok(library.hub().relay(&manifest, *chunk)?)
             }
         },
     }

@@ -123,10 +123,15 @@ mod tests {
     use super::*;
 
     /// Context and cache, or why not.
-    fn shape(context: u32, named: bool, slots: u32, cache_tokens: Option<u32>) -> Result<(u32, u32), String> {
+    fn shape(
+        context: u32,
+        named: bool,
+        slots: u32,
+        cache_tokens: Option<u32>,
+    ) -> Result<(u32, u32), CacheError> {
         let kv = KvDType::default();
         let cache = CacheRequest { context_tokens: context, context_named: named, slots, cache_tokens, kv };
-        cache.shape(4096).map_err(|e| e.to_string())
+        cache.shape(4096)
     }
 
     #[test]
@@ -143,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_with_the_numbers() {
-        let why = |result: Result<(u32, u32), String>| result.unwrap_err();
+        let why = |result: Result<(u32, u32), CacheError>| result.unwrap_err().to_string();
         let text = why(shape(0, true, 4, None));
         assert!(text.contains("a context of 0 tokens"), "{text}");
         let text = why(shape(4096, false, 4, Some(31)));

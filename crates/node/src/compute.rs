@@ -18,7 +18,7 @@ use crate::worker::{WorkerMemory, WorkerProgram};
 use crate::{DeviceChoice, NodeConfig};
 
 use card::{Card, KeptOff};
-pub use card::{Check, Loss};
+pub use card::{Check, CheckError, Loss};
 
 /// The devices of a node.
 pub struct Compute {
@@ -313,7 +313,7 @@ impl Compute {
         &mut self,
         device: &DeviceId,
         now: Time,
-        found: Result<Box<DeviceInfo>, String>,
+        found: Result<Box<DeviceInfo>, CheckError>,
     ) -> Option<Loss> {
         let card = self.card_mut(device)?;
         match found {
@@ -328,8 +328,8 @@ impl Compute {
                 card.set_state(DeviceState::Usable);
                 None
             }
-            Err(reason) if card.quarantine.is_some() => Some(card.stay_off(&reason)),
-            Err(reason) => Some(card.lost(now, &reason)),
+            Err(error) if card.quarantine.is_some() => Some(card.stay_off(&chain(&error))),
+            Err(error) => Some(card.lost(now, &chain(&error))),
         }
     }
 

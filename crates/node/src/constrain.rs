@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use crate::choice::signs;
 use crate::library::OpenModel;
 use crate::tool_calls::ToolShapes;
+use exo_accelerators::chain;
 
 /// What a request's answers are held to, and how they are read.
 pub struct Plan {
@@ -46,7 +47,8 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
     let mut shapes = None;
     let (part, body) = match &request.tools {
         Some(tools) => {
-            let mut format = open.calls().cloned().map_err(|reason| {
+            let mut format = open.calls().cloned().map_err(|error| {
+                let reason = chain(&error);
                 invalid(
                     RequestPart::Tools,
                     format!("`{}` cannot be given tools: {reason}; leave them out", request.model),
@@ -76,7 +78,7 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
     };
     if let Some(body) = body {
         let thought = thought_layout(open, thought, thought_tokens_max)?;
-        let compiler = open.compiler().map_err(|reason| invalid(part, cannot(&reason)))?;
+        let compiler = open.compiler().map_err(|error| invalid(part, cannot(&error)))?;
         let spelled = signs(&open.tokenizer, &plan.reading).into_values().collect();
         let layout = Layout { thought, answer_open: pieces(open, &plan.reading.answer_open)?, spelled, body };
         let tools = shapes.as_mut();
@@ -212,7 +214,7 @@ fn compile(
     let reason = match compiler.constrain(layout.grammar()) {
         Ok(constraint) => return Ok(constraint),
         Err(CompileError::Refused { reason }) => reason,
-        Err(error) => return Err(invalid(part, cannot(&error.to_string()))),
+        Err(error) => return Err(invalid(part, cannot(&error))),
     };
     let calls = match (&layout.body, tools) {
         (Body::Calls(calls), Some(tools)) => {
@@ -270,8 +272,8 @@ pub(crate) fn pieces(open: &OpenModel, text: &str) -> Result<Vec<Piece>, Generat
     Ok(parts.into_iter().map(piece).collect())
 }
 
-fn cannot(reason: &str) -> String {
-    format!("this model's answers cannot be kept to a format: {reason}")
+fn cannot(error: &CompileError) -> String {
+    format!("this model's answers cannot be kept to a format: {error}")
 }
 
 pub(crate) fn invalid(part: RequestPart, message: String) -> GenerateError {
@@ -287,12 +289,9 @@ pub struct Checked {
 impl Checked {
     /// At the beginning of an answer.
     pub fn start(open: &OpenModel, constraint: &Constraint) -> Result<Self, GenerateError> {
-        let started =
-            open.compiler().and_then(|compiler| compiler.start(constraint).map_err(|e| e.to_string()));
-        started.map(|fold| Self { fold }).map_err(|reason| GenerateError::Internal {
-            message: format!(
-                "the grammar that was compiled for the request does not compile again: {reason}"
-            ),
+        let started = open.compiler().and_then(|compiler| compiler.start(constraint));
+        started.map(|fold| Self { fold }).map_err(|error| GenerateError::Internal {
+            message: format!("the grammar that was compiled for the request does not compile again: {error}"),
         })
     }
 

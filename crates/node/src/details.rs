@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use exo_api::ModelTools;
 use exo_formats::{Model, ModelKind};
 use exo_tokenizer::calls::CallFormat;
-use exo_tokenizer::{ChatTemplate, end_texts};
+use exo_tokenizer::{CallFormatError, ChatTemplate, end_texts};
 use exo_types::{Shard, clean_name, printable};
 use serde::{Deserialize, Serialize};
 
@@ -90,14 +90,14 @@ fn tools(model: &Model) -> ModelTools {
     let (bos, eos, ends) = end_texts(&model.tokenizer, &model.config.eos);
     let found = match &model.chat_template {
         Some(source) => ChatTemplate::new(source, bos.as_deref(), eos.as_deref())
-            .map_err(|e| chain(&e))
+            .map_err(CallFormatError::from)
             .and_then(|template| CallFormat::find(&template, &ends)),
-        None => Err("the model has no chat template".to_owned()),
+        None => Err(CallFormatError::NoTemplate),
     };
     let shown = |text: String| printable(&text, TEXT_CHARS_MAX);
     match found {
         Ok(format) => ModelTools { usable: true, format: Some(shown(format.label())), reason: None },
-        Err(reason) => ModelTools { usable: false, format: None, reason: Some(shown(reason)) },
+        Err(error) => ModelTools { usable: false, format: None, reason: Some(shown(chain(&error))) },
     }
 }
 

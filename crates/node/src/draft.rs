@@ -20,6 +20,7 @@ use exo_tokenizer::{Tokenizer, TokenizerError};
 use exo_types::{InstanceId, ModelId, SequenceId};
 
 use crate::NodeConfig;
+use crate::draft_mismatch::{Difference, DraftMismatch};
 use crate::events::EventSender;
 use exo_accelerators::chain;
 
@@ -82,7 +83,7 @@ pub struct Draft {
     facts: DraftFacts,
     tokenizer: Tokenizer,
     /// Whether it may guess for a model, and why not.
-    verdicts: Mutex<BTreeMap<ModelId, Result<(), String>>>,
+    verdicts: Mutex<BTreeMap<ModelId, Result<(), DraftMismatch>>>,
     jobs: Sender<Job>,
     cancel: CancelToken,
     /// Set once it guesses no more: then it stands in nobody's way.
@@ -154,7 +155,7 @@ impl Draft {
     }
 
     /// Whether it may guess for `model`: their tokens must be the same. Looked at once per model.
-    pub fn check(&self, model: ModelId, name: &str, tokenizer: &Tokenizer) -> Result<(), String> {
+    pub fn check(&self, model: ModelId, name: &str, tokenizer: &Tokenizer) -> Result<(), DraftMismatch> {
         if self.is_over.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -162,31 +163,26 @@ impl Draft {
             return verdict;
         }
         let verdict = same_tokens(&self.tokenizer, tokenizer).map_err(|difference| {
-            let own = &self.facts.name;
-            format!(
-                "`{own}` cannot guess ahead for `{name}`, their tokenizers differ: {difference}; start exo without \
-                 --draft, or with a draft model of the same tokenizer"
-            )
+            let (draft, model) = (self.facts.name.clone(), name.to_owned());
+            DraftMismatch::Differ { draft, model, difference }
         });
         self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).insert(model, verdict.clone());
         verdict
     }
 
     /// The same for a model whose tokenizer is not built yet.
-    pub fn check_model(&self, id: ModelId, model: &Model) -> Result<(), String> {
+    pub fn check_model(&self, id: ModelId, model: &Model) -> Result<(), DraftMismatch> {
         if self.is_over.load(Ordering::Relaxed) {
             return Ok(());
         }
         match self.verdict(id) {
             Some(verdict) => verdict,
-            None => {
-                self.check(id, &model.name, &Tokenizer::from_source(&model.tokenizer).map_err(|e| chain(&e))?)
-            }
+            None => self.check(id, &model.name, &Tokenizer::from_source(&model.tokenizer)?),
         }
     }
 
     /// What [`Draft::check`] found, if it was asked.
-    pub fn verdict(&self, model: ModelId) -> Option<Result<(), String>> {
+    pub fn verdict(&self, model: ModelId) -> Option<Result<(), DraftMismatch>> {
         self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).get(&model).cloned()
     }
 }
@@ -211,18 +207,17 @@ fn open(wanted: &str, store: &Store) -> Result<(ModelId, String, Model), DraftEr
     Ok((record.id, record.name, model))
 }
 
-/// The first difference between two vocabularies, in words.
-fn same_tokens(draft: &Tokenizer, target: &Tokenizer) -> Result<(), String> {
+fn same_tokens(draft: &Tokenizer, target: &Tokenizer) -> Result<(), Difference> {
     let (own, other) = (draft.vocab_len(), target.vocab_len());
     if own != other {
-        return Err(format!("{own} tokens against {other}"));
+        return Err(Difference::Count { own, other });
     }
     let text = |tokenizer: &Tokenizer, id| tokenizer.token_text(id).unwrap_or_default();
     let differs =
         |&id: &u32| draft.token_bytes(id) != target.token_bytes(id) || text(draft, id) != text(target, id);
     match (0..own).find(differs) {
         None => Ok(()),
-        Some(id) => Err(format!("token {id} is {:?} against {:?}", text(draft, id), text(target, id))),
+        Some(id) => Err(Difference::Token { id, own: text(draft, id), other: text(target, id) }),
     }
 }
 

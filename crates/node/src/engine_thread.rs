@@ -9,7 +9,9 @@ use bytes::Bytes;
 use exo_backend::{AllocError, CancelToken, Device, Residence, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, EngineId, FailedSequence, StageGeometry};
-use exo_engine::{Engine, EngineOptions, Sampled, SequenceError, StepError, StepInput, StepOutput};
+use exo_engine::{
+    Engine, EngineOptions, LoadError, Sampled, SequenceError, StepError, StepInput, StepOutput,
+};
 use exo_formats::Model;
 use exo_sampler::SampleError;
 use exo_types::{Attempt, FailureKind, PageKey, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
@@ -138,7 +140,7 @@ pub fn run(request: LoadRequest, inbox: &Receiver<Order>, cancel: &CancelToken, 
         // shard.
         let mut engine = match load(request, events) {
             Ok(engine) => engine,
-            Err(reason) => return events(EngineEvent::LoadFailed { engine: id, reason }),
+            Err(error) => return events(EngineEvent::LoadFailed { engine: id, reason: chain(&error) }),
         };
         let slower_because = engine.device().residence().mapped_because;
         let settling = Settling::begin(id, &mut engine, slower_because.clone(), events);
@@ -153,7 +155,7 @@ pub fn run(request: LoadRequest, inbox: &Receiver<Order>, cancel: &CancelToken, 
     }
 }
 
-fn load(request: LoadRequest, events: &Events) -> Result<Engine, String> {
+fn load(request: LoadRequest, events: &Events) -> Result<Engine, LoadError> {
     let engine = request.engine;
     let mut told = Instant::now();
     let mut progress = |p: exo_engine::LoadProgress| {
@@ -163,8 +165,7 @@ fn load(request: LoadRequest, events: &Events) -> Result<Engine, String> {
         }
     };
     let (device, model) = (request.device.clone(), request.model.path());
-    let engine = Engine::load(device, &request.model, request.shard, request.options, &mut progress);
-    let mut engine = engine.map_err(|e| chain(&e))?;
+    let mut engine = Engine::load(device, &request.model, request.shard, request.options, &mut progress)?;
     if request.shard.head {
         engine.follow_grammars(crate::grammar::for_stage(model));
     }
@@ -305,7 +306,10 @@ fn carry_out(engine: &mut Engine, commands: Vec<StageCommand>) -> Result<(), Com
     // One that is refused fails the step; the others are of other sequences, which go on from what they say.
     let refused =
         commands.into_iter().filter_map(|command| apply(engine, command).err()).reduce(|first, _| first);
-    refused.map_or(Ok(()), |message| Err(ComputeResult::Failed { kind: FailureKind::Device, message }))
+    match refused {
+        None => Ok(()),
+        Some(error) => Err(ComputeResult::Failed { kind: FailureKind::Device, message: chain(&error) }),
+    }
 }
 
 /// Computes a step whose commands are carried out.
@@ -326,8 +330,8 @@ fn compute(engine: &mut Engine, frame: &StepFrame, rows: &[u8], bounds: Bounds<'
     }
 }
 
-fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
-    let result = match command {
+fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), SequenceError> {
+    match command {
         StageCommand::Open { spec, cached, .. } => engine.open_cached(spec, &cached),
         StageCommand::Keep { sequence, pages } => engine.keep(sequence, &pages),
         StageCommand::Forget(pages) => engine.forget(&pages),
@@ -336,8 +340,7 @@ fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
             Err(SequenceError::Unknown { .. }) => Ok(()),
             closed => closed,
         },
-    };
-    result.map_err(|e| chain(&e))
+    }
 }
 
 fn results(engine: &mut Engine, frame: &StepFrame, sampled: Sampled) -> ComputeResult {

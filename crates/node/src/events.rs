@@ -12,9 +12,11 @@ use exo_transport::{Channel, JoinChannel};
 use exo_types::{DeviceId, RequestId, TypeRates};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use crate::compute::Sensed;
+use crate::compute::{CheckError, Sensed};
+use crate::draft_mismatch::DraftMismatch;
 use crate::engine_thread::EngineEvent;
-use crate::open_device::Opened;
+use crate::open_device::{Opened, StandInError};
+use crate::start_error::StartError;
 
 /// Messages of each kind of link that may wait for the loop: more wait in the sockets.
 const UNREAD_MAX: usize = 1024;
@@ -52,9 +54,14 @@ pub enum DeviceEvent {
     /// A child begins to open it and make it compute.
     Verifying(DeviceId),
     /// It did, or could not.
-    Verified(DeviceId, Result<Box<DeviceInfo>, String>),
+    Verified(DeviceId, Result<Box<DeviceInfo>, CheckError>),
     /// The processor is open in its place, or cannot be.
-    Replaced { device: DeviceId, quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String> },
+    Replaced {
+        device: DeviceId,
+        quarantine: Quarantine,
+        is_kept: bool,
+        processor: Result<Opened, StandInError>,
+    },
     /// Nothing stands against it in the registry any more, or a person wants it tried again.
     Retry(DeviceId),
     /// Sensors were read.
@@ -66,9 +73,9 @@ pub enum DeviceEvent {
 /// A model that is to be loaded is open, or cannot be opened.
 pub struct OpenedModel {
     pub engine: EngineId,
-    pub model: Result<Arc<Model>, String>,
+    pub model: Result<Arc<Model>, StartError>,
     /// Whether the small model can guess for it.
-    pub draft: Option<Result<(), String>>,
+    pub draft: Option<Result<(), DraftMismatch>>,
     /// What the processor does with types of weights, where it loads it.
     pub types: Option<Vec<TypeRates>>,
 }

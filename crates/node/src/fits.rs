@@ -10,6 +10,7 @@ mod model_shape;
 mod reference;
 #[cfg(test)]
 mod tests;
+mod unfit;
 mod words;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use catalogue::{CATALOGUE, CatalogueModel};
 pub use model_shape::ModelNumbers;
 use reference::fit_reference;
 pub(crate) use reference::{check_fits, choose_fitting};
+use unfit::Unfit;
 pub use words::{answer as answer_text, pages};
 
 use crate::cache::CacheRequest;
@@ -354,19 +356,8 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
         memory.map(|(bytes, text)| (cost(bytes), text)).chain(machine).collect();
     more.sort();
     changes.extend(more.into_iter().map(|(_, text)| text));
-    let summary = format!("too large: even {}", missing_text(smallest, *missing_bytes));
+    let summary = format!("too large: even {}", Unfit::of(smallest, *missing_bytes));
     FitView { verdict: FitVerdict::TooLarge, summary, changes, ..view }
-}
-
-/// "as Q4_K_M it has 40 GiB, and 12 GiB of memory are missing"
-fn missing_text(model: &SizedModel, missing_bytes: u64) -> String {
-    let (quantisation, bytes) = (&model.quantisation, words::gib(model.download_bytes));
-    match missing_bytes {
-        0 => format!("as {quantisation} it has {bytes}, and no devices hold it in pieces"),
-        missing => {
-            format!("as {quantisation} it has {bytes}, and {} of memory are missing", words::gib(missing))
-        }
-    }
 }
 
 /// Whether another machine like the largest one, with so much memory, would do.

@@ -184,7 +184,7 @@ pub fn render_chat(
 fn template(open: &OpenModel) -> Result<&ChatTemplate, GenerateError> {
     match &open.template {
         Some(Ok(template)) => Ok(template),
-        Some(Err(message)) => Err(GenerateError::TemplateFailed { message: message.clone() }),
+        Some(Err(error)) => Err(GenerateError::TemplateFailed { message: exo_accelerators::chain(error) }),
         None => {
             let message =
                 "this model has no chat template; use /v1/completions, or `raw` in /api/generate".to_owned();

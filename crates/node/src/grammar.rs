@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 
 use exo_constraint::{CompileError, Compiler, TokenKind, Vocabulary};
 use exo_engine::StartConstraint;
-use exo_formats::ModelConfig;
+use exo_formats::{ModelConfig, OpenError};
 use exo_sampler::TokenConstraint;
-use exo_tokenizer::{EncodeOptions, Tokenizer};
+use exo_tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use exo_types::Constraint;
 
 use exo_accelerators::chain;
@@ -47,7 +47,7 @@ pub fn for_stage(model: PathBuf) -> Arc<StartConstraint> {
         let compiler = match made.get() {
             Some(compiler) => compiler,
             None => {
-                let read = read(&model)?;
+                let read = read(&model).map_err(|e| chain(&e))?;
                 made.get_or_init(|| read)
             }
         };
@@ -55,10 +55,21 @@ pub fn for_stage(model: PathBuf) -> Arc<StartConstraint> {
     })
 }
 
-fn read(path: &std::path::Path) -> Result<Compiler, String> {
-    let mut model = exo_formats::open(path).map_err(|e| chain(&e))?;
-    let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(|e| chain(&e))?;
-    let compiler = compiler(&tokenizer, &end_ids(&model.config, &tokenizer)).map_err(|e| chain(&e))?;
+/// Why a stage cannot hold answers to a grammar.
+#[derive(Debug, thiserror::Error)]
+enum GrammarError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+}
+
+fn read(path: &std::path::Path) -> Result<Compiler, GrammarError> {
+    let mut model = exo_formats::open(path)?;
+    let tokenizer = Tokenizer::from_source(&model.take_tokenizer())?;
+    let compiler = compiler(&tokenizer, &end_ids(&model.config, &tokenizer))?;
     Ok(spelled_by(compiler, tokenizer))
 }
 

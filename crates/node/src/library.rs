@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use exo_constraint::Compiler;
+use exo_constraint::{CompileError, Compiler};
 use exo_formats::Model;
 use exo_machine::Holder;
 use exo_store::{ChunkRef, ModelRecord, PartialModel, Store, StoreError};
 use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
-use exo_tokenizer::{ChatTemplate, Tokenizer};
+use exo_tokenizer::{CallFormatError, ChatTemplate, TemplateError, Tokenizer};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId, Shard};
 
@@ -40,26 +40,26 @@ pub struct OpenModel {
     /// Text to tokens.
     pub tokenizer: Tokenizer,
     /// Messages to text, if the model brings a template; its error is told when it is used.
-    pub template: Option<Result<ChatTemplate, String>>,
+    pub template: Option<Result<ChatTemplate, TemplateError>>,
     /// Tokens that end an answer: the model's and the tokenizer's.
     pub end_ids: Vec<u32>,
     /// How the template prints calls of tools, or why not. Looked for when the first request needs it.
-    calls: OnceLock<Result<CallFormat, String>>,
+    calls: OnceLock<Result<CallFormat, CallFormatError>>,
     /// What conversations the template takes.
     turns: OnceLock<TurnRules>,
     /// How the template prints thoughts.
     thought: OnceLock<Option<ThoughtFormat>>,
     /// What words and checks grammars over its vocabulary. Made when the first request needs it.
-    compiler: OnceLock<Result<Compiler, String>>,
+    compiler: OnceLock<Result<Compiler, CompileError>>,
 }
 
 impl OpenModel {
     /// How the template prints calls of tools, or why there can be none.
-    pub fn calls(&self) -> Result<&CallFormat, String> {
+    pub fn calls(&self) -> Result<&CallFormat, CallFormatError> {
         let find = || match &self.template {
             Some(Ok(template)) => CallFormat::find(template, &self.end_texts()),
-            Some(Err(message)) => Err(message.clone()),
-            None => Err("the model has no chat template".to_owned()),
+            Some(Err(error)) => Err(error.clone().into()),
+            None => Err(CallFormatError::NoTemplate),
         };
         self.calls.get_or_init(find).as_ref().map_err(Clone::clone)
     }
@@ -81,8 +81,8 @@ impl OpenModel {
     }
 
     /// What words and checks grammars over its vocabulary. Blocks for as long as it takes to be made.
-    pub fn compiler(&self) -> Result<&Compiler, String> {
-        let make = || grammar::compiler(&self.tokenizer, &self.end_ids).map_err(|e| chain(&e));
+    pub fn compiler(&self) -> Result<&Compiler, CompileError> {
+        let make = || grammar::compiler(&self.tokenizer, &self.end_ids);
         self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)
     }
 }
@@ -469,7 +469,7 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, LibraryError> {
     let template = model
         .chat_template
         .as_deref()
-        .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()).map_err(|e| chain(&e)));
+        .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()));
     let end_ids = grammar::end_ids(&model.config, &tokenizer);
     let (calls, turns) = (OnceLock::new(), OnceLock::new());
     let (thought, compiler) = (OnceLock::new(), OnceLock::new());

@@ -27,7 +27,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, Filter};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::bulk::{Fetcher, LogAsk};
+use crate::bulk::{Fetcher, LogAsk, MemberError};
 use exo_accelerators::chain;
 
 /// Bytes of lines that are kept.
@@ -317,7 +317,7 @@ pub async fn lines_of_all(
 }
 
 fn gather(
-    answers: Vec<(&exo_api::NodeView, Result<ToldLines, String>)>,
+    answers: Vec<(&exo_api::NodeView, Result<ToldLines, MemberError>)>,
     limit: u32,
     mut cursor: Cursor,
 ) -> LogsView {
@@ -339,8 +339,8 @@ fn gather(
                     text: printable(&line.text, 2000),
                 }));
             }
-            Err(reason) => {
-                let reason = printable(&reason, 300);
+            Err(error) => {
+                let reason = printable(&chain(&error), 300);
                 out.silent.push(SilentNodeView { node: id, name, reason });
             }
         }
@@ -360,17 +360,16 @@ fn gather(
     out
 }
 
-async fn asked(endpoint: &Endpoint, node: &exo_api::NodeView, ask: LogAsk) -> Result<ToldLines, String> {
+async fn asked(endpoint: &Endpoint, node: &exo_api::NodeView, ask: LogAsk) -> Result<ToldLines, MemberError> {
     let answer = async {
         let mut fetcher = Fetcher::dial_member(endpoint, node).await?;
-        let bytes = fetcher.logs(ask).await.map_err(|e| chain(&e))?;
-        let told: ToldLines = postcard::from_bytes(&bytes).map_err(|e| format!("its answer is none: {e}"))?;
-        match told.lines.len() <= LOG_LINES_MAX as usize {
-            true => Ok(told),
-            false => Err(format!("it sent {} lines", told.lines.len())),
+        let told: ToldLines = postcard::from_bytes(&fetcher.logs(ask).await?)?;
+        match told.lines.len() {
+            lines if lines > LOG_LINES_MAX as usize => Err(MemberError::TooManyLines { lines }),
+            _ => Ok(told),
         }
     };
-    let late = |_| format!("it did not answer within {} s", ANSWER_MAX.as_secs());
+    let late = |_| MemberError::Late { seconds: ANSWER_MAX.as_secs() };
     tokio::time::timeout(ANSWER_MAX, answer).await.map_err(late)?
 }
 
@@ -477,7 +476,7 @@ mod tests {
             vec![
                 (&a, Ok(ToldLines { last: 9, lines: vec![line(8, 10), line(9, 30)] })),
                 (&b, Ok(ToldLines { last: 4, lines: vec![line(4, 20)] })),
-                (&c, Err("it is lost".to_owned())),
+                (&c, Err(MemberError::Gone)),
             ]
         };
         let view = gather(answers(), 2, Cursor::parse("nonsense,x:y"));
@@ -485,7 +484,7 @@ mod tests {
         assert_eq!(shown, [("b", 4), ("a", 9)], "the last two, by time");
         assert!(view.lines.iter().all(|l| !l.text.contains('\n') && l.request.is_none() && l.target == "t"));
         assert_eq!(view.next, "aaaaaaaa:9,bbbbbbbb:4");
-        assert_eq!(view.silent[0].reason, "it is lost");
+        assert_eq!(view.silent[0].reason, "it is not there");
         // Who follows misses none: what is too much comes with the next answer.
         let view = gather(answers(), 2, Cursor::parse("aaaaaaaa:7,cccccccc:7"));
         let shown: Vec<_> = view.lines.iter().map(|line| (line.name.as_str(), line.number)).collect();

@@ -14,6 +14,18 @@ pub type Opened = (Arc<dyn Device>, DeviceFacts);
 /// Why it cannot be used.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
+/// Why the processor does not stand in for a device that is in quarantine.
+#[derive(Debug, thiserror::Error)]
+pub enum StandInError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(Failure),
+    #[error("it was not open after {seconds} s")]
+    Late { seconds: u64 },
+    #[error("a task of this node broke off")]
+    BrokenOff(#[from] tokio::task::JoinError),
+}
+
 /// Opens an accelerator in this process; makes it compute and compare, and finds out what it can do, if
 /// `is_examined`.
 pub fn open_asked(ask: &DeviceAsk, host: &dyn Host, is_examined: bool) -> Result<Opened, Failure> {

@@ -167,7 +167,7 @@ fn judge(path: &Path) -> Result<(String, [f64; 2]), Why> {
         _ => {}
     }
     let ends = ENDS.map(str::to_owned);
-    let format = CallFormat::find(&template, &ends).map_err(wrong)?;
+    let format = CallFormat::find(&template, &ends).map_err(|e| wrong(e.to_string()))?;
     let calls = calls();
     let counts: &[usize] = if format.between.is_some() { &[1, 2] } else { &[1] };
     for count in counts {

@@ -145,3 +145,69 @@ pub enum TemplateError {
         reason: String,
     },
 }
+
+/// A chat template prints no calls of tools that could be recognised.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallFormatError {
+    /// There is no template.
+    #[error("the model has no chat template")]
+    NoTemplate,
+    /// The template cannot be used at all.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// It refuses a conversation with calls, or fails on it.
+    #[error("it prints no calls")]
+    Render(#[source] TemplateError),
+    /// The names of tools are not in the prompt.
+    #[error("it does not show tools to the model")]
+    ShowsNoTools,
+    /// Neither of the two forms that are known.
+    #[error("its calls are neither JSON with a name and then arguments, nor parameters between tags")]
+    UnknownForm,
+    /// No token that ends a turn stands behind the calls.
+    #[error("nothing ends a turn of calls")]
+    NoEnd,
+    /// As JSON, but not as JSON is printed elsewhere.
+    #[error("its arguments are spaced in another way")]
+    OtherSpaces,
+    /// What an answer calls would be known too late.
+    #[error("its calls have the name behind the arguments")]
+    NameBehindArguments,
+    /// Texts would come back otherwise than they were given.
+    #[error("it changes the texts that stand between tags in its calls")]
+    ChangesTexts,
+    /// A call with tags and no parameter.
+    #[error("it prints no call without arguments")]
+    NoEmptyCall,
+    /// A call with tags and no parameter is of another form.
+    #[error("its calls without arguments look otherwise than those with some")]
+    OtherEmptyCall,
+    /// A call's end depends on its parameters.
+    #[error("what stands behind a call's parameters differs")]
+    OtherEnd,
+    /// No sign tells where a call begins.
+    #[error("nothing stands in front of the names in its calls")]
+    NoSign,
+    /// No signs tell parameters apart.
+    #[error("no signs stand around the parameters of its calls")]
+    NoParameterSigns,
+    /// The end of a value could be a part of it.
+    #[error("what closes a parameter of its calls begins as JSON goes on")]
+    CloseAsJson,
+    /// No sign tells where a call ends.
+    #[error("nothing closes a call behind its parameters")]
+    NoClose,
+    /// Some values stand between other tags.
+    #[error("the parameters of its calls do not all stand between the same tags")]
+    OtherTags,
+    /// A value that is no text is not printed as JSON.
+    #[error("it prints values between tags in another way than JSON ({key})")]
+    NotJson {
+        /// The parameter of the probe that shows it.
+        key: &'static str,
+    },
+    /// What stands for `true` and `false` could be anything.
+    #[error("it prints true and false as no words")]
+    NoWords,
+}

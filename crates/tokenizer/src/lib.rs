@@ -42,7 +42,7 @@ mod words;
 
 pub use chat::ChatError;
 pub use ends::end_texts;
-pub use errors::{DecodeError, EncodeError, TemplateError, TokenizerError};
+pub use errors::{CallFormatError, DecodeError, EncodeError, TemplateError, TokenizerError};
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, RenderOptions};
 pub use to_gguf::to_gguf;

@@ -1,7 +1,7 @@
 //! How templates print calls, and how calls are read back from text in pieces of any size.
 
 use exo_tokenizer::calls::{AnswerFormat, AnswerParser, AnswerPart, CallFormat, CallPart, ThoughtFormat};
-use exo_tokenizer::{ChatTemplate, RenderOptions};
+use exo_tokenizer::{CallFormatError, ChatTemplate, RenderOptions, TemplateError};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -115,16 +115,18 @@ fn calls_that_are_numbered_in_their_text_come_one_at_a_time() {
 #[test]
 fn a_template_without_calls_says_why() {
     let find = |source: &str| {
-        CallFormat::find(&ChatTemplate::new(source, None, None).expect("compiles"), &ends())
-            .expect_err("not found")
+        let template = ChatTemplate::new(source, None, None).expect("compiles");
+        CallFormat::find(&template, &ends()).expect_err("not found")
     };
     let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}";
-    assert!(find(plain).contains("does not show tools"));
+    assert_eq!(find(plain), CallFormatError::ShowsNoTools);
     let refuses = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{% endfor %}";
-    assert!(find(refuses).contains("no tools"));
+    assert!(
+        matches!(find(refuses), CallFormatError::Render(TemplateError::Raised { message }) if message == "no tools")
+    );
     let xml = "{{ tools }}{% for m in messages %}{{ m.role }}{% if m.tool_calls %}{% for c in m.tool_calls %}<f={{ c.function.name }}>\
                {% endfor %}{% endif %}<|im_end|>{% endfor %}";
-    assert!(find(xml).contains("neither JSON"));
+    assert_eq!(find(xml), CallFormatError::UnknownForm);
 }
 
 #[test]

@@ -79,7 +79,8 @@ fn formats_are_found_by_what_templates_print() {
 
 #[test]
 fn templates_that_change_what_they_print_say_why() {
-    let find = |source: &str| CallFormat::find(&template(source), &ends()).expect_err("not found");
+    let find =
+        |source: &str| CallFormat::find(&template(source), &ends()).expect_err("not found").to_string();
     let trims = FUNCTION.replace("else v | string", "else v | string | replace('<', '&lt;')");
     assert!(find(&trims).contains("changes the texts"), "{}", find(&trims));
     let python =

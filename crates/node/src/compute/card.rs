@@ -9,7 +9,7 @@ use exo_types::{DeviceFacts, DeviceState, SupportClass, Time};
 use tokio::sync::watch;
 
 use crate::open_device::Failure;
-use crate::worker::{Guard, Verdict, WINDOW, WorkerProgram};
+use crate::worker::{AskError, Guard, Verdict, WINDOW, WorkerProgram};
 
 /// Of the reason why a device is not used: it travels with every report.
 const REASON_CHARS_MAX: usize = 500;
@@ -36,7 +36,20 @@ pub(super) struct KeptOff {
 }
 
 /// Makes a device compute and compare in a child. Blocks.
-pub type Check = Box<dyn FnOnce() -> Result<Box<DeviceInfo>, String> + Send>;
+pub type Check = Box<dyn FnOnce() -> Result<Box<DeviceInfo>, CheckError> + Send>;
+
+/// Why a device that was lost does not come back.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// It cannot be opened, or does not compute as it should.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// Another is plugged in where it was, or the driver names them anew.
+    #[error("{name} answers in its place")]
+    Another { name: String },
+    #[error("a task of this node broke off")]
+    BrokenOff(#[from] tokio::task::JoinError),
+}
 
 /// What is to be done about a lost device.
 pub enum Loss {
@@ -163,11 +176,11 @@ impl Card {
         let ask = DeviceAsk { heeds_quarantine: false, ..self.ask.clone() };
         let (program, identity) = (self.program.clone(), self.identity.clone());
         Box::new(move || {
-            let words = crate::worker::ask(&program, &ask).map_err(|error| chain(&error))?;
+            let words = crate::worker::ask(&program, &ask)?;
             // What else is told of a card may differ while it is pulled.
             let places = (&identity.pci_address, &words.identity.pci_address);
             if matches!(places, (Some(before), Some(now)) if before != now) {
-                return Err(format!("{} answers in its place", words.facts.name));
+                return Err(CheckError::Another { name: words.facts.name });
             }
             let released = Registry::change(Path::new(&ask.data_dir), |registry| {
                 registry.release(&words.identity, ask.backend.name())

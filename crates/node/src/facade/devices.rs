@@ -6,7 +6,7 @@ use exo_api::{AdminError, NodeView};
 use exo_types::{DeviceId, DeviceState, NodeId};
 
 use super::{NodeFacade, unavailable};
-use crate::bulk::Fetcher;
+use crate::bulk::{Fetcher, MemberError};
 use crate::events::DeviceEvent;
 use crate::events::Event;
 use exo_accelerators::chain;
@@ -43,10 +43,10 @@ impl NodeFacade {
     async fn retry_there(&self, of: &NodeView, device: DeviceId) -> Result<(), AdminError> {
         let asked = async {
             let mut member = Fetcher::dial_member(&self.endpoint, of).await?;
-            member.retry_device(device).await.map_err(|error| chain(&error))
+            Ok(member.retry_device(device).await?)
         };
-        let late = |_| format!("it did not answer within {} s", ASKED_MAX.as_secs());
-        let asked = tokio::time::timeout(ASKED_MAX, asked).await.map_err(late).and_then(|asked| asked);
-        asked.map_err(|reason| unavailable(&format!("{} was not asked: {reason}", of.name)))
+        let late = |_| Err(MemberError::Late { seconds: ASKED_MAX.as_secs() });
+        let asked = tokio::time::timeout(ASKED_MAX, asked).await.unwrap_or_else(late);
+        asked.map_err(|error| unavailable(&format!("{} was not asked: {}", of.name, chain(&error))))
     }
 }

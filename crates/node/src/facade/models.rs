@@ -12,7 +12,7 @@ use exo_store::{ModelRecord, Store, StoreError};
 use exo_types::ModelId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
-use crate::bulk::{FetchError, Fetcher};
+use crate::bulk::{FetchError, Fetcher, MemberError};
 use crate::library::{Library, modified_unix_s};
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
@@ -33,14 +33,14 @@ async fn ask_member(library: Arc<Library>, node: NodeView, models: Vec<ModelId>)
                     tracing::debug!(peer = %node.name, %model, %error, "a member says nothing of a model");
                     library.tell(*model, None);
                 }
-                Err(error) => return Err(chain(&error)),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     };
-    let late = |_| Err(format!("no answer within {} s", MEMBER_MAX.as_secs()));
-    if let Err(reason) = tokio::time::timeout(MEMBER_MAX, asked).await.unwrap_or_else(late) {
-        tracing::debug!(peer = %node.name, reason, "a member says nothing of its models");
+    let late = |_| Err(MemberError::Late { seconds: MEMBER_MAX.as_secs() });
+    if let Err(error) = tokio::time::timeout(MEMBER_MAX, asked).await.unwrap_or_else(late) {
+        tracing::debug!(peer = %node.name, reason = chain(&error), "a member says nothing of its models");
         models.iter().for_each(|model| library.tell(*model, None));
     }
     library.asked(&node.id);

@@ -15,6 +15,7 @@ use crate::config::NodeConfig;
 use crate::library::OpenModel;
 use crate::planning;
 use crate::questions::{other_answer, plan_facts, planner_inputs};
+use exo_accelerators::chain;
 
 /// For the searches of a plan that nobody carries out; the last one may take some seconds more.
 const DRY_RUN_MAX: Duration = Duration::from_secs(20);
@@ -30,7 +31,7 @@ impl NodeFacade {
         let open = self.library.open(resolved.id, &resolved.holders).await;
         let open = open?;
         self.check_draft(&resolved, &open)
-            .map_err(|message| AdminError::Invalid { param: "model".to_owned(), message })?;
+            .map_err(|error| AdminError::Invalid { param: "model".to_owned(), message: chain(&error) })?;
         let cache = self.cache_of(request.context_tokens, request.slots, request.cache_tokens, request.kv);
         let param = cache_param(&request);
         let invalid = |e: CacheError| AdminError::Invalid { param: param.to_owned(), message: e.to_string() };

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::NodeFacade;
 use super::placing::instance_request;
 use super::prompts::{check_prompt_text, prompt_bytes, text_bytes};
+use crate::draft_mismatch::DraftMismatch;
 use crate::events::Event;
 use crate::generate::{Prepared, Running, prepare, scores_prompt, stream};
 use crate::library::OpenModel;
@@ -49,7 +50,7 @@ impl NodeFacade {
         let (resolved, open) = self.open(&request.model).await?;
         resolved.name.clone_into(&mut watch.model);
         self.check_draft(&resolved, &open)
-            .map_err(|message| GenerateError::Invalid { part: RequestPart::Model, message })?;
+            .map_err(|error| GenerateError::Invalid { part: RequestPart::Model, message: chain(&error) })?;
         let (place, limits) = self.limits(&resolved, &open, request.context_tokens_min)?;
         let Limits { context_tokens, cache_tokens } = limits;
         let model = resolved.id;
@@ -155,7 +156,7 @@ impl NodeFacade {
     }
 
     /// Whether the small model, if there is one, can guess for this one.
-    pub(super) fn check_draft(&self, resolved: &Resolved, open: &OpenModel) -> Result<(), String> {
+    pub(super) fn check_draft(&self, resolved: &Resolved, open: &OpenModel) -> Result<(), DraftMismatch> {
         match &self.draft {
             Some(draft) => draft.check(resolved.id, &resolved.name, &open.tokenizer),
             None => Ok(()),

@@ -8,7 +8,8 @@ use exo_api::fits::{FitVerdict, FitView};
 use exo_hub::{HubReference, Plan, Snapshot, Variant};
 use exo_planner::PlanError;
 
-use super::{FitsCluster, SizedModel, judge, missing_text, words};
+use super::unfit::Unfit;
+use super::{FitsCluster, SizedModel, judge, words};
 use crate::heads::{HeadBounds, HeadReader};
 use crate::planning;
 use crate::reference_error::ReferenceError;
@@ -63,11 +64,12 @@ pub fn choose_fitting(
         }
         return Ok(plan);
     }
-    let Err(mut summary) = fits_emptied(cluster, &model) else {
+    let Err(unfit) = fits_emptied(cluster, &model) else {
         let what = if is_named { plan.choice.reason.as_str() } else { "the smallest there is" };
         plan.choice.reason = format!("{what}: it fits once other programs and models give memory back");
         return Ok(plan);
     };
+    let mut summary = unfit.to_string();
     if is_named {
         let fitting = |cluster: &FitsCluster| largest_fitting(cluster, heads, hub, &snapshot, &model);
         let said = |plan: &Plan| {
@@ -94,16 +96,18 @@ pub fn check_fits(
     plan: &Plan,
 ) -> Result<(), ReferenceError> {
     let model = sized(cluster, plan, &heads.open(plan, BOUNDS)?);
-    fits_emptied(cluster, &model)
-        .map_err(|summary| ReferenceError::DoesNotFit { reference: plan.reference.clone(), summary })
+    fits_emptied(cluster, &model).map_err(|unfit| ReferenceError::DoesNotFit {
+        reference: plan.reference.clone(),
+        summary: unfit.to_string(),
+    })
 }
 
 /// Whether the machines could hold it with nothing beside it; how much is missing if not.
-fn fits_emptied(cluster: &FitsCluster, model: &SizedModel) -> Result<(), String> {
+fn fits_emptied(cluster: &FitsCluster, model: &SizedModel) -> Result<(), Unfit> {
     match exo_planner::plan(&cluster.emptied().request(model, cluster.context_tokens)) {
         Ok(_) => Ok(()),
-        Err(PlanError::DoesNotFit { missing_bytes, .. }) => Err(missing_text(model, missing_bytes)),
-        Err(error) => Err(error.to_string()),
+        Err(PlanError::DoesNotFit { missing_bytes, .. }) => Err(Unfit::of(model, missing_bytes)),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -17,12 +17,12 @@ use tokio::sync::{broadcast, watch};
 use super::Engines;
 use crate::NodeConfig;
 use crate::clock::Clock;
-use crate::compute::{Check, Compute, Loss, Seat, SystemState};
+use crate::compute::{Check, CheckError, Compute, Loss, Seat, SystemState};
 use crate::device::TypeMeter;
 use crate::events::{DeviceEvent, Event, EventSender};
 use crate::host::Host;
 use crate::meters::Meters;
-use crate::open_device::Opened;
+use crate::open_device::{Opened, StandInError};
 
 /// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -206,8 +206,9 @@ impl Devices {
         let _ = self.notices.send(notice);
     }
 
-    fn verified(&mut self, device: &DeviceId, found: Result<Box<DeviceInfo>, String>) {
-        if let Err(reason) = &found {
+    fn verified(&mut self, device: &DeviceId, found: Result<Box<DeviceInfo>, CheckError>) {
+        if let Err(error) = &found {
+            let reason = chain(error);
             self.notice(Notice::Warning(format!("the device {device} does not come back: {reason}")));
         }
         let was_quarantined = self.compute.is_kept_off(device);
@@ -230,14 +231,14 @@ impl Devices {
                 let work = tokio::task::spawn_blocking(move || {
                     let is_kept = keep(&kept);
                     let processor = crate::device::processor(&config, host.as_ref());
-                    (is_kept, processor.map_err(|error| chain(&*error)))
+                    (is_kept, processor.map_err(StandInError::Open))
                 });
                 tokio::spawn(async move {
                     // Whatever happens there, the state goes on to quarantine.
                     let (is_kept, processor) = match tokio::time::timeout(REPLACED_MAX, work).await {
                         Ok(Ok(done)) => done,
-                        Ok(Err(error)) => (false, Err(error.to_string())),
-                        Err(_) => (false, Err(format!("it was not open after {} s", REPLACED_MAX.as_secs()))),
+                        Ok(Err(error)) => (false, Err(error.into())),
+                        Err(_) => (false, Err(StandInError::Late { seconds: REPLACED_MAX.as_secs() })),
                     };
                     let event = DeviceEvent::Replaced { device, quarantine, is_kept, processor };
                     events.post(Event::Device(event));
@@ -252,7 +253,7 @@ impl Devices {
             tokio::time::sleep(wait).await;
             events.post(Event::Device(DeviceEvent::Verifying(device.clone())));
             let verified = tokio::task::spawn_blocking(check).await;
-            let verified = verified.unwrap_or_else(|error| Err(error.to_string()));
+            let verified = verified.unwrap_or_else(|error| Err(error.into()));
             events.post(Event::Device(DeviceEvent::Verified(device, verified)));
         });
     }
@@ -264,12 +265,13 @@ impl Devices {
         device: &DeviceId,
         quarantine: Quarantine,
         is_kept: bool,
-        processor: Result<Opened, String>,
+        processor: Result<Opened, StandInError>,
     ) {
         let processor = match processor {
             Ok(opened) => Some(opened),
             Err(error) => {
-                self.notice(Notice::Warning(format!("the processor cannot take over: {error}")));
+                let reason = chain(&error);
+                self.notice(Notice::Warning(format!("the processor cannot take over: {reason}")));
                 None
             }
         };

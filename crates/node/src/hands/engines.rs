@@ -15,11 +15,13 @@ use tokio_util::sync::CancellationToken;
 use super::Devices;
 use crate::compute::Seat;
 use crate::draft::Draft;
+use crate::draft_mismatch::DraftMismatch;
 use crate::engine_host::EngineHost;
 use crate::engine_thread::{EngineEvent, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost};
 use crate::events::{Event, EventSender, OpenedModel};
 use crate::library::Library;
 use crate::planning;
+use crate::start_error::StartError;
 use crate::worker::{LoadShard, WorkerHost, WorkerMemory};
 
 /// For a lost device to be verified: more than that takes.
@@ -39,7 +41,7 @@ struct Entry {
     device: DeviceId,
     stand: Stand,
     spec: ShardSpec,
-    draft: Option<Result<(), String>>,
+    draft: Option<Result<(), DraftMismatch>>,
     /// What the steps that it was handed belong to, in order.
     jobs: VecDeque<(ShardPosition, Term)>,
     rewires: VecDeque<(ShardPosition, Term)>,
@@ -77,16 +79,16 @@ impl Engines {
             }
             let store = library.store().clone();
             let open = move || {
-                let mut opened = store.open_model(model).map_err(|e| chain(&e))?;
+                let mut opened = store.open_model(model)?;
                 let draft = draft.map(|draft| draft.check_model(model, &opened));
                 opened.take_tokenizer();
                 let types = meter.map(|meter| meter.measure(&planning::types_of_shard(&opened, &shard)));
-                Ok::<_, String>((Arc::new(opened), draft, types))
+                Ok::<_, StartError>((Arc::new(opened), draft, types))
             };
             let opened = tokio::task::spawn_blocking(open).await;
-            match opened.unwrap_or_else(|error| Err(error.to_string())) {
+            match opened.unwrap_or_else(|error| Err(error.into())) {
                 Ok((model, draft, types)) => OpenedModel { engine, model: Ok(model), draft, types },
-                Err(reason) => OpenedModel { engine, model: Err(reason), draft: None, types: None },
+                Err(error) => OpenedModel { engine, model: Err(error), draft: None, types: None },
             }
         };
         let opening = token.clone();
@@ -114,8 +116,9 @@ impl Engines {
                 entry.stand = Stand::Running(host);
                 inputs
             }
-            Err(reason) => {
+            Err(error) => {
                 self.engines.remove(&engine);
+                let reason = chain(&error);
                 let event = exo_machine::EngineEvent::LoadFailed { reason, is_refusal: false };
                 inputs.push(Input::Engine { engine, event });
                 inputs
@@ -188,6 +191,7 @@ impl Engines {
             }
             EngineEvent::Ready { engine, loaded, slower_because } => {
                 let draft = self.engines.get(&engine).and_then(|entry| entry.draft.clone());
+                let draft = draft.map(|verdict| verdict.map_err(|mismatch| chain(&mismatch)));
                 let Loaded { geometry, weight_bytes } = loaded;
                 inputs.push(devices.sampled(self));
                 (
@@ -266,7 +270,7 @@ fn start(
     model: Arc<Model>,
     devices: &Devices,
     events: Events,
-) -> Result<EngineHost, String> {
+) -> Result<EngineHost, StartError> {
     let (cache, shard) = (spec.cache, spec.shard());
     let options = EngineOptions {
         // A step may carry a full chunk of prompt beside one token of every other sequence.
@@ -285,6 +289,6 @@ fn start(
             let load = LoadShard { engine, device, path, shard, options };
             Ok(EngineHost::Worker(WorkerHost::start(program, load, events)))
         }
-        None => Err(format!("this node computes on no device {} at present", spec.device)),
+        None => Err(StartError::NoDevice { device: spec.device.clone() }),
     }
 }

@@ -7,11 +7,13 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use exo_accelerators::{Backend, DeviceAsk, DeviceInfo, Silence, SilenceKind, Survey, SurveyAsk, Surveyor};
+use exo_accelerators::{
+    Backend, DeviceAsk, DeviceInfo, Silence, SilenceKind, Survey, SurveyAsk, Surveyor, chain,
+};
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::messages::{FromWorker, ToWorker};
-use super::process::{Process, WorkerProgram, was_told_to_stop};
+use super::process::{Process, SpawnError, WorkerProgram, was_told_to_stop};
 
 /// For loading a driver, opening a device, checking and measuring it.
 const ASK_MAX: Duration = Duration::from_secs(20);
@@ -29,8 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[non_exhaustive]
 pub enum AskError {
     /// No child.
-    #[error("{0}")]
-    NotStarted(String),
+    #[error(transparent)]
+    NotStarted(#[from] SpawnError),
     /// No answer in time.
     #[error("the {backend} driver did not answer within {} s and is not used", .bound.as_secs())]
     Late {
@@ -158,7 +160,7 @@ fn silence(error: &AskError) -> Silence {
         AskError::Stopped { .. } | AskError::Cancelled { .. } => SilenceKind::Stopped,
         _ => SilenceKind::Broken,
     };
-    let mut silence = Silence::new(kind, error.to_string());
+    let mut silence = Silence::new(kind, chain(error));
     if let AskError::Late { bound, .. } = error {
         silence.cause = Some(format!("it did not answer within {} s", bound.as_secs()));
     }
@@ -176,7 +178,7 @@ struct Conversation<'a> {
 impl Conversation<'_> {
     fn hold(&self, question: &ToWorker) -> Result<(FromWorker, Bytes), AskError> {
         let backend = self.backend;
-        let (mut process, stdin, stdout) = Process::spawn(self.how).map_err(AskError::NotStarted)?;
+        let (mut process, stdin, stdout) = Process::spawn(self.how)?;
         let (tell, told) = channel();
         let reading = std::thread::Builder::new().name("worker's answer".to_owned());
         let read = move || {
@@ -189,8 +191,8 @@ impl Conversation<'_> {
                 }
             }
         };
-        let started = reading.spawn(read);
-        started.map_err(|e| AskError::NotStarted(format!("no thread for a worker's answer: {e}")))?;
+        let what = "a worker's answer";
+        reading.spawn(read).map_err(|source| SpawnError::Thread { what, source })?;
         let mut to = FrameWriter::new(stdin);
         // A child that has ended already shows in its answer.
         let _ = to.write(question, &[]);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use exo_accelerators::chain;
 use exo_cluster::{ComputeResult, EngineId, STEP_PER_TOKEN};
 use exo_types::{FailureKind, Monitor};
 
@@ -174,7 +175,7 @@ impl Line {
     fn run(self, how: &WorkerProgram, load: LoadShard, inbox: &Receiver<Order>) {
         let (process, stdin, stdout) = match Process::spawn(how) {
             Ok(started) => started,
-            Err(reason) => return self.not_started(reason),
+            Err(error) => return self.not_started(chain(&error)),
         };
         {
             let mut state = self.state();

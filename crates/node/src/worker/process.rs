@@ -45,6 +45,34 @@ pub struct WorkerProgram {
     pub step_max: Duration,
 }
 
+/// Why there is no worker.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// The system does not run it.
+    #[error("cannot start {}", .program.display())]
+    Program {
+        /// Which.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It cannot be talked to.
+    #[error("cannot start {}: it has no pipes", .program.display())]
+    NoPipes {
+        /// Which.
+        program: PathBuf,
+    },
+    /// Nobody here would hear it.
+    #[error("no thread for {what}")]
+    Thread {
+        /// What it would read.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
 type Lines = Arc<Mutex<VecDeque<String>>>;
 
 /// A running worker. Dropping it kills it.
@@ -56,23 +84,24 @@ pub struct Process {
 
 impl Process {
     /// Starts one. It inherits the two pipes given back, one for its errors, and nothing else.
-    pub fn spawn(how: &WorkerProgram) -> Result<(Self, ChildStdin, ChildStdout), String> {
+    pub fn spawn(how: &WorkerProgram) -> Result<(Self, ChildStdin, ChildStdout), SpawnError> {
         let mut command = Command::new(&how.program);
         command.args(&how.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C at a terminal is for the node: it closes the worker's input when it is time.
         system::lead_group(&mut command);
-        let cannot =
-            |error: &dyn std::fmt::Display| format!("cannot start {}: {error}", how.program.display());
-        let mut child = command.spawn().map_err(|e| cannot(&e))?;
+        let program = || how.program.clone();
+        let spawned = command.spawn();
+        let mut child = spawned.map_err(|source| SpawnError::Program { program: program(), source })?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let mut process = Self { child, last_lines: Lines::default(), listening: None };
         let (Some(stdin), Some(stdout), Some(stderr)) = pipes else {
-            return Err(cannot(&"it has no pipes"));
+            return Err(SpawnError::NoPipes { program: program() });
         };
         let (pid, lines) = (process.child.id(), process.last_lines.clone());
         let thread = std::thread::Builder::new().name("worker's errors".to_owned());
         let listening = thread.spawn(move || listen(pid, stderr, &lines));
-        process.listening = Some(listening.map_err(|error| cannot(&error))?);
+        let no_thread = |source| SpawnError::Thread { what: "a worker's errors", source };
+        process.listening = Some(listening.map_err(no_thread)?);
         Ok((process, stdin, stdout))
     }
 

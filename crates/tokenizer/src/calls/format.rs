@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::bare;
 use super::tagged::{self, ParameterFormat};
 use super::thoughts::THOUGHTS;
-use crate::{ChatTemplate, RenderOptions, TemplateError};
+use crate::{CallFormatError, ChatTemplate, RenderOptions, TemplateError};
 
 pub(super) const NAME: &str = "probe_tool";
 pub(super) const OTHER: &str = "probe_other";
@@ -61,27 +61,25 @@ pub struct CallFormat {
 impl CallFormat {
     /// What `template` prints, `ends` being the texts of the tokens that end a turn. An error says why it
     /// prints no calls that could be recognised.
-    pub fn find(template: &ChatTemplate, ends: &[String]) -> Result<Self, String> {
+    pub fn find(template: &ChatTemplate, ends: &[String]) -> Result<Self, CallFormatError> {
         let calls = [(NAME, IDS[0], ARGUMENTS), (OTHER, IDS[1], OTHER_ARGUMENTS)];
-        let one = Turn::render(template, &calls[..1]).map_err(|e| format!("it prints no calls: {e}"))?;
+        let one = Turn::render(template, &calls[..1]).map_err(CallFormatError::Render)?;
         if !one.prompt.contains(NAME) {
-            return Err("it does not show tools to the model".to_owned());
+            return Err(CallFormatError::ShowsNoTools);
         }
         let Some(only) = one.call(&calls[0], 0) else {
             if let Some(format) = bare::find(template, &one, ends) {
                 return Ok(format);
             }
-            return tagged::find(template, ends).ok_or(
-                "its calls are neither JSON with a name and then arguments, nor parameters between tags",
-            )?;
+            return tagged::find(template, ends).ok_or(CallFormatError::UnknownForm)?;
         };
         let begin = one.turn[..only.start].to_owned();
-        let end = up_to_end(&one.turn[only.end..], ends).ok_or("nothing ends a turn of calls")?.to_owned();
+        let end = up_to_end(&one.turn[only.end..], ends).ok_or(CallFormatError::NoEnd)?.to_owned();
         let object = &one.turn[only.start..only.end];
-        let at = object.find(ARGUMENTS).ok_or("its arguments are spaced in another way")?;
+        let at = object.find(ARGUMENTS).ok_or(CallFormatError::OtherSpaces)?;
         let (head, tail) = (parts(&object[..at]), parts(&object[at + ARGUMENTS.len()..]));
         if !head.contains(&CallPart::Name) {
-            return Err("its calls have the name behind the arguments".to_owned());
+            return Err(CallFormatError::NameBehindArguments);
         }
         let format = Self { begin, between: None, end, head, tail, other: None, parameters: None };
         let between = Turn::render(template, &calls).ok().and_then(|two| format.between(&two, &calls, ends));

@@ -2,7 +2,7 @@
 //! in JSON.
 
 use super::format::{CallFormat, IDS, NAME, OTHER, Probe, Turn, parts, up_to_end};
-use crate::ChatTemplate;
+use crate::{CallFormatError, ChatTemplate};
 
 const KEY: &str = "probe_key";
 /// A text that a template has to leave as it is: no JSON, no markup, no white space taken away.
@@ -38,7 +38,7 @@ pub struct ParameterFormat {
 
 /// What `template` prints. `None` where its calls have no parameters between tags; an error where they have
 /// and cannot be followed.
-pub(super) fn find(template: &ChatTemplate, ends: &[String]) -> Option<Result<CallFormat, String>> {
+pub(super) fn find(template: &ChatTemplate, ends: &[String]) -> Option<Result<CallFormat, CallFormatError>> {
     let probes = Probes { template, ends };
     let one_value = object(&VALUES[..1]);
     let one = probes.turn(&[(NAME, IDS[0], &one_value)])?;
@@ -71,16 +71,14 @@ impl Probes<'_> {
         name_at: usize,
         key_at: usize,
         value: std::ops::Range<usize>,
-    ) -> Result<CallFormat, String> {
+    ) -> Result<CallFormat, CallFormatError> {
         if &one[value.clone()] != TEXT {
-            return Err("it changes the texts that stand between tags in its calls".to_owned());
+            return Err(CallFormatError::ChangesTexts);
         }
-        let none = self.turn(&[(NAME, IDS[0], "{}")]).ok_or("it prints no call without arguments")?;
-        let head_len = head_len(&none, one, name_at, key_at)
-            .ok_or("its calls without arguments look otherwise than those with some")?;
+        let none = self.turn(&[(NAME, IDS[0], "{}")]).ok_or(CallFormatError::NoEmptyCall)?;
+        let head_len = head_len(&none, one, name_at, key_at).ok_or(CallFormatError::OtherEmptyCall)?;
         let (head, end) = none.split_at(head_len);
-        let close =
-            one[value.end..].strip_suffix(end).ok_or("what stands behind a call's parameters differs")?;
+        let close = one[value.end..].strip_suffix(end).ok_or(CallFormatError::OtherEnd)?;
         let mut parameters = ParameterFormat {
             open: one[head_len..key_at].to_owned(),
             behind_name: one[key_at + KEY.len()..value.start].to_owned(),
@@ -96,7 +94,7 @@ impl Probes<'_> {
         };
         let (begin, head_of_call) = head.split_at(begin);
         if begin.trim().is_empty() {
-            return Err("nothing stands in front of the names in its calls".to_owned());
+            return Err(CallFormatError::NoSign);
         }
         let between = self.between(begin, head_of_call, name_at - begin.len(), one, end);
         Ok(CallFormat {
@@ -112,17 +110,22 @@ impl Probes<'_> {
 
     /// Renders a call with a value of each kind: the parts must be those that were found, and the values as
     /// they should be.
-    fn check_values(&self, head: &str, end: &str, found: &mut ParameterFormat) -> Result<(), String> {
+    fn check_values(
+        &self,
+        head: &str,
+        end: &str,
+        found: &mut ParameterFormat,
+    ) -> Result<(), CallFormatError> {
         let ParameterFormat { open, behind_name, close, .. } = &*found;
         if open.trim().is_empty() || behind_name.trim().is_empty() || close.trim().is_empty() {
-            return Err("no signs stand around the parameters of its calls".to_owned());
+            return Err(CallFormatError::NoParameterSigns);
         }
         let is_of_json = |c: char| c == ' ' || c.is_ascii_alphanumeric() || "\"+,-.:[]{}".contains(c);
         if close.starts_with(is_of_json) {
-            return Err("what closes a parameter of its calls begins as JSON goes on".to_owned());
+            return Err(CallFormatError::CloseAsJson);
         }
         if end.trim().is_empty() {
-            return Err("nothing closes a call behind its parameters".to_owned());
+            return Err(CallFormatError::NoClose);
         }
         let read = |values: &[(&str, &str, Option<&str>)]| -> Option<Vec<String>> {
             let turn = self.turn(&[(NAME, IDS[0], &object(values))])?;
@@ -139,18 +142,17 @@ impl Probes<'_> {
             }
             (rest == end).then_some(printed)
         };
-        let printed =
-            read(&VALUES).ok_or("the parameters of its calls do not all stand between the same tags")?;
+        let printed = read(&VALUES).ok_or(CallFormatError::OtherTags)?;
         for ((key, _, expected), printed) in VALUES.iter().zip(&printed) {
             if expected.is_some_and(|expected| expected != printed) {
-                return Err(format!("it prints values between tags in another way than JSON ({key})"));
+                return Err(CallFormatError::NotJson { key });
             }
         }
         let null = read(&[("probe_null", "null", None)]).and_then(|mut printed| printed.pop());
         let is_word = |word: &String| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphabetic());
-        let [.., yes, not] = printed.as_slice() else { return Err("no values".to_owned()) };
+        let [.., yes, not] = printed.as_slice() else { return Err(CallFormatError::OtherTags) };
         if !is_word(yes) || !is_word(not) {
-            return Err("it prints true and false as no words".to_owned());
+            return Err(CallFormatError::NoWords);
         }
         (found.true_word, found.false_word) = (yes.clone(), not.clone());
         found.null_word = null.filter(is_word);

@@ -1,0 +1,32 @@
+//! Why no machines hold a model.
+
+use exo_planner::PlanError;
+
+use super::{SizedModel, words};
+
+/// Why machines could not hold a model, also with nothing beside it.
+#[derive(Debug, thiserror::Error)]
+pub enum Unfit {
+    #[error("as {quantisation} it has {}, and no devices hold it in pieces", gib(.download_bytes))]
+    NoPieces { quantisation: String, download_bytes: u64 },
+    #[error("as {quantisation} it has {}, and {} of memory are missing", gib(.download_bytes), gib(.missing_bytes))]
+    Missing { quantisation: String, download_bytes: u64, missing_bytes: u64 },
+    /// No plan was looked for.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+impl Unfit {
+    /// By so many bytes; by none where there is the memory, and not in pieces that its layers fit in.
+    pub fn of(model: &SizedModel, missing_bytes: u64) -> Self {
+        let (quantisation, download_bytes) = (model.quantisation.clone(), model.download_bytes);
+        match missing_bytes {
+            0 => Self::NoPieces { quantisation, download_bytes },
+            _ => Self::Missing { quantisation, download_bytes, missing_bytes },
+        }
+    }
+}
+
+fn gib(bytes: &u64) -> String {
+    words::gib(*bytes)
+}
