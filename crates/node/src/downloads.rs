@@ -519,10 +519,7 @@ impl Downloads for NodeDownloads {
 
     fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>> {
         Box::pin(async move {
-            let root = self.shared.root.clone();
-            let saved = self.shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect::<Vec<_>>();
-            let waiting = folders_waiting(&root, saved);
-            let library = self.shared.library.clone();
+            let (shared, library) = (self.shared.clone(), self.shared.library.clone());
             // What is placed is in use. A node that cannot say what is, as it ends or has just begun, deletes
             // no parts.
             let placed = library.room.placed_as_told().await;
@@ -531,11 +528,14 @@ impl Downloads for NodeDownloads {
             }
             let turn = library.room.turn().await;
             let work = tokio::task::spawn_blocking(move || {
-                let (_turn, store) = (turn, library.store());
+                let (_turn, store, root) = (turn, library.store(), &shared.root);
+                // As the list is now: what was asked to go on meanwhile waits for its files.
+                let saved = shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
+                let waiting = folders_waiting(root, saved);
                 // A list that cannot be read is not an empty one.
                 let known = store.places().map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 let kept = Kept { waiting, known };
-                let pruned = exo_hub::forget_partial(&root, &kept);
+                let pruned = exo_hub::forget_partial(root, &kept);
                 let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
                 let placed: Option<BTreeSet<ModelId>> =
                     placed.map(|all| all.iter().map(exo_cluster::InstanceView::model).collect());
