@@ -314,10 +314,7 @@ struct Block {
 impl Block {
     /// As a step of an answer: `Some(None)` is the end mark, `None` says nothing.
     fn event(self) -> anyhow::Result<Option<Option<Event>>> {
-        if let Some(comment) = self.comment {
-            return Ok(Some(Some(Event::Comment(comment))));
-        }
-        let Some(data) = self.data else { return Ok(None) };
+        let Some(data) = self.data else { return Ok(self.comment.map(|text| Some(Event::Comment(text)))) };
         if data == "[DONE]" {
             return Ok(Some(None));
         }
@@ -385,6 +382,9 @@ mod tests {
         buffer.extend_from_slice(b": 0:2\n\ndata: [DONE]\n\n");
         assert_eq!(next_block(&mut buffer).unwrap().id.as_deref(), Some("0:2"));
         assert_eq!(next_event(&mut buffer).unwrap(), Some(None));
+        let mut buffer = b"data: {\"c\":1}\n: a comment inside\n\n".to_vec();
+        let event = next_event(&mut buffer).unwrap();
+        assert_eq!(event, Some(Some(Event::Data(serde_json::json!({"c": 1})))), "not lost for a comment");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{Node, SOON, Start, exo, finish, rest_of, stderr, stdout, stream_until, wait_for};
+use crate::support::{Node, SOON, Start, exo, finish, flat, rest_of, stderr, stdout, stream_until, wait_for};
 
 const ANNA: &str = "1f0c9a7b5d3e2f4a6b8c0d1e";
 const BEN: &str = "2a4b6c8d0e1f3a5b7c9d1e2f";
@@ -47,8 +47,10 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 fn a_key_has_a_name_and_one_that_is_taken_away_ends_while_the_node_runs() {
     let (_folder, file) = folder();
     write(&file, &format!("slots = 2\n[api_keys]\nanna = \"{ANNA}\"\nben = \"{BEN}\"\n"), 0o600);
-    let shown = stdout(&exo_with(&file, &["config"]));
-    assert!(shown.contains("(2 set: anna, ben)") && !shown.contains(ANNA), "{shown}");
+    for args in [&["config"][..], &["config", "--json"]] {
+        let shown = stdout(&exo_with(&file, args));
+        assert!(shown.contains("(2 set: anna, ben)") && !shown.contains(ANNA), "{shown}");
+    }
 
     let mut node = start(&file);
     assert_eq!((models(&mut node, ANNA).0, models(&mut node, BEN).0), (200, 200));
@@ -98,7 +100,7 @@ fn weak_keys_and_a_file_that_others_read_are_warned_of_and_unusable_keys_are_ref
     let data = folder.path().join("data");
     let doctor = exo_with(&file, &["doctor", "--no-discovery", "--data-dir", data.to_str().unwrap()]);
     let node = start(&file);
-    for said in [stdout(&doctor), node.log()] {
+    for said in [flat(&stdout(&doctor)), node.log()] {
         for part in ["3 characters", "openssl rand -hex 24", "is there twice", "chmod 600"] {
             assert!(said.contains(part), "{part}: {said}");
         }
@@ -116,4 +118,9 @@ fn weak_keys_and_a_file_that_others_read_are_warned_of_and_unusable_keys_are_ref
         assert!(!refused.status.success() && said.contains(why), "{said}");
         assert!(!said.contains(ANNA) && !said.contains("sesame"), "{said}");
     }
+    // What a start refuses, the doctor finds.
+    write(&file, "api_proxied = true", 0o600);
+    let doctor = exo_with(&file, &["doctor", "--no-discovery", "--data-dir", data.to_str().unwrap()]);
+    let said = flat(&stdout(&doctor));
+    assert!(!doctor.status.success() && said.contains("proxy opens the API to others"), "{said}");
 }
