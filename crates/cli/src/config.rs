@@ -25,9 +25,10 @@ const NAME_CHARS_MAX: usize = 64;
 /// A token of `exo invite` for a node that starts: it names the cluster that this machine is of.
 pub const JOIN_TOKEN_VARIABLE: &str = "EXO_JOIN_TOKEN";
 
-/// The token in the environment, if there is one.
+/// The token in the environment, if there is one. One that is empty, for a secret that went missing, is none
+/// that lets in, and shuts the door like any other.
 pub fn join_token() -> Option<String> {
-    std::env::var(JOIN_TOKEN_VARIABLE).ok().filter(|token| !token.trim().is_empty())
+    Some(std::env::var_os(JOIN_TOKEN_VARIABLE)?.to_string_lossy().into_owned())
 }
 
 /// One setting: its name in the file (the flag is the same with dashes, the variable `EXO_` and capitals).
@@ -72,7 +73,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "trust",
         default: "auto",
-        help: "auto: a new cluster lets nodes join for 10 minutes; closed: never",
+        help: "auto: a new cluster lets nodes join for 10 minutes, unless EXO_JOIN_TOKEN is set; closed: never",
     },
     Key {
         name: "backend",

@@ -177,8 +177,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 /// The settings of a node.
 pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     let trust_closed = match config.text("trust") {
-        // Whose token it has names its cluster: no other is joined, and nobody let in, meanwhile.
-        "auto" => join_token().is_some(),
+        "auto" => false,
         "closed" => true,
         other => bail!("setting `trust` is `{other}`: it must be `auto` or `closed`"),
     };
@@ -192,6 +191,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         discovery: config.parse("discovery")?,
         is_private: false,
         trust_closed,
+        has_token: join_token().is_some(),
         threads: config.threads()?,
         cores: config.cores()?,
         compute_share: config.parse("compute_share")?,

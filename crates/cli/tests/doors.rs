@@ -355,7 +355,10 @@ fn a_node_with_a_token_joins_no_stranger_while_it_waits_and_says_so_of_what_is_n
     let token = stdout(&invited).lines().nth(1).unwrap().trim().to_owned();
     let (secret_and_id, _) = token.rsplit_once('@').unwrap();
     let waits = start("waits", Some(format!("{secret_and_id}@127.0.0.1:1")));
-    let garbage = start("garbage", Some("garbage".to_owned()));
+    let folder = tempfile::tempdir().unwrap();
+    let env = vec![("EXO_JOIN_TOKEN", "garbage".into())];
+    let of_garbage = Start { name: "garbage", group: "token-waits", env, ..Start::default() };
+    let mut garbage = Node::start_in(folder.path(), of_garbage);
     // Who has none is joined in the same seconds.
     let strangers = [start("stranger", None), start("another", None)];
     wait_for("strangers to join", SOON, || (strangers[0].sees().len() == 2).then_some(()));
@@ -363,6 +366,11 @@ fn a_node_with_a_token_joins_no_stranger_while_it_waits_and_says_so_of_what_is_n
     wait_for("the refusal", SOON, || garbage.log().contains("EXO_JOIN_TOKEN is not used").then_some(()));
     assert_eq!((waits.sees(), garbage.sees()), (vec!["waits".to_owned()], vec!["garbage".to_owned()]));
     assert_eq!(strangers[1].sees().len(), 2);
+    // Without the variable it is a new node like any other.
+    assert!(garbage.signal("-INT").success());
+    let without = Start { name: "garbage", group: "token-waits", ..Start::default() };
+    let fresh = Node::start_in(folder.path(), without);
+    wait_for("it to join", SOON, || (fresh.sees().len() == 3).then_some(()));
 }
 
 /// For scripts that set machines up: lines alone, and a second run is no error.

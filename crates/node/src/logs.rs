@@ -37,6 +37,8 @@ pub(crate) struct Founding<'a> {
     pub(crate) is_private: bool,
     /// Nobody joins on sight, ever.
     pub(crate) trust_closed: bool,
+    /// It is to join another cluster: the window of its own is left for later.
+    pub(crate) has_token: bool,
 }
 
 impl LogsError {
@@ -176,16 +178,21 @@ impl Logs {
         let mut logs = Self { trust, journal, base, ancestors, entries, state, mended };
         let is_alone = logs.trust.view().members().len() <= 1;
         if is_alone && !founding.is_private {
-            logs.open_to_others(data, founding.trust_closed, key)?;
+            logs.open_to_others(data, founding, key)?;
         }
         Ok(logs)
     }
 
     /// The window opens once: what is in the log of trust says that it did.
-    fn open_to_others(&mut self, data: &DataDir, trust_closed: bool, key: &NodeKey) -> Result<(), LogsError> {
+    fn open_to_others(
+        &mut self,
+        data: &DataDir,
+        founding: &Founding<'_>,
+        key: &NodeKey,
+    ) -> Result<(), LogsError> {
         let is_founder = self.trust.view().admins().eq([key.node_id()]);
-        if is_founder && self.trust.view().window_until_unix_s().is_none() {
-            let until_unix_s = if trust_closed { 0 } else { unix_s() + JOIN_WINDOW_S };
+        if is_founder && !founding.has_token && self.trust.view().window_until_unix_s().is_none() {
+            let until_unix_s = if founding.trust_closed { 0 } else { unix_s() + JOIN_WINDOW_S };
             let statement = self.trust.statement(key.node_id(), unix_s(), Act::Window { until_unix_s });
             let statement = statement.map_err(|error| LogsError::Found(error.to_string()))?;
             let entry = sign(key, statement);
@@ -284,7 +291,7 @@ mod tests {
     fn open(dir: &std::path::Path, is_private: bool) -> Result<Logs, LogsError> {
         let data = DataDir::open(dir).unwrap();
         let key = NodeKey::load_or_create(&dir.join("node.key")).unwrap();
-        Logs::open(&data, &Founding { name: "desk", is_private, trust_closed: false }, &key)
+        Logs::open(&data, &Founding { name: "desk", is_private, trust_closed: false, has_token: false }, &key)
     }
 
     #[test]

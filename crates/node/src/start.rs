@@ -206,8 +206,8 @@ fn open_data(path: &Path) -> Result<Arc<DataDir>, FilesError> {
 }
 
 fn open_logs(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<Logs, LogsError> {
-    let (is_private, trust_closed) = (config.is_private, config.trust_closed);
-    Logs::open(data, &Founding { name: &config.name, is_private, trust_closed }, key)
+    let NodeConfig { ref name, is_private, trust_closed, has_token, .. } = *config;
+    Logs::open(data, &Founding { name, is_private, trust_closed, has_token }, key)
 }
 
 /// Whether the join window is open, and for how long it was before this run. If it is, that is counted on.
@@ -259,7 +259,7 @@ fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result
         group: config.group.clone(),
         listen,
         peers: config.peers.clone(),
-        trust_closed: config.trust_closed,
+        trust_closed: config.trust_closed || config.has_token,
         log: LogLimits::default(),
         speculation: config.speculation,
         unload_idle_after: config.unload_idle_after,

@@ -80,7 +80,7 @@ pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
     ui::note_in_pipe(asking);
     let joined: JoinedView = client.post("/exo/v1/join", &request).await?;
     spinner.set_message("joined; waiting for the first word of the others");
-    wait_for(&client, &joined.name).await?;
+    wait_for(&client, &joined.name).await;
     spinner.finish_and_clear();
     ui::line(format!("joined the cluster of {}", joined.name));
     ui::line(format!("both machines show these words: {}", joined.check_words));
@@ -89,17 +89,16 @@ pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
 
 /// Waits until who let this node in was heard of, or as long as a person would: who looks at the cluster next
 /// is to see it.
-async fn wait_for(client: &Client, name: &str) -> anyhow::Result<()> {
+async fn wait_for(client: &Client, name: &str) {
     let began = Instant::now();
+    let is_it = |node: &NodeView| !node.is_self && node.name == name && node.status == NodeStatus::Alive;
     while began.elapsed() < HEARD_MAX {
-        let view: ClusterView = client.get("/exo/v1/cluster").await?;
-        let is_it = |node: &&NodeView| !node.is_self && node.name == name;
-        if view.nodes.iter().find(is_it).is_some_and(|node| node.status == NodeStatus::Alive) {
-            break;
+        let view = client.get::<ClusterView>("/exo/v1/cluster").await;
+        if view.is_ok_and(|view| view.nodes.iter().any(is_it)) {
+            return;
         }
         tokio::time::sleep(HEARD_LOOK_EVERY).await;
     }
-    Ok(())
 }
 
 /// What the node that is to be joined is called, where that is a member of the same cluster: a script that
@@ -116,20 +115,22 @@ async fn member_already(client: &Client, request: &JoinRequest) -> anyhow::Resul
 /// Joins with the token in the environment, if there is one: for a node without a terminal.
 pub async fn join_by_environment(client: Client) {
     let Some(token) = join_token() else { return };
-    let request = match request(&token, &[]).await {
-        Ok(request) => request,
-        Err(error) => return ui::line(format!("{TOKEN_VARIABLE} is not used: {error:#}")),
-    };
+    const ALONE: &str = "this node joins nobody by itself: `exo join` with a new token or a code, or start it without the variable";
     for attempt in 1..=ATTEMPTS {
         // A node that has joined starts with the same environment again.
         let view = client.get::<ClusterView>("/exo/v1/cluster").await;
         if view.is_ok_and(|view| view.nodes.len() > 1) {
             return;
         }
-        match client.post::<JoinedView>("/exo/v1/join", &request).await {
+        // A name server may not answer yet where a machine has just been switched on.
+        let joined = match request(&token, &[]).await {
+            Ok(request) => client.post::<JoinedView>("/exo/v1/join", &request).await,
+            Err(error) => Err(error),
+        };
+        match joined {
             Ok(_) => return, // the node says so itself
             Err(error) if is_no_token(&error) => {
-                return ui::line(format!("{TOKEN_VARIABLE} is not used: {error:#}"));
+                return ui::line(format!("{TOKEN_VARIABLE} is not used: {error:#}; {ALONE}"));
             }
             Err(error) if attempt == 1 => {
                 let (wait, within) = (ui::duration(AGAIN), ui::duration(AGAIN * ATTEMPTS));
@@ -139,9 +140,7 @@ pub async fn join_by_environment(client: Client) {
         }
         tokio::time::sleep(AGAIN).await;
     }
-    ui::line(format!(
-        "{TOKEN_VARIABLE}: given up; `exo join` with a new token tries again, and without the variable a node looks for others"
-    ));
+    ui::line(format!("{TOKEN_VARIABLE}: given up; {ALONE}"));
 }
 
 /// Whether no other attempt would do better: it is no token, or was cut short.

@@ -35,6 +35,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         discovery: false,
         is_private: false,
         trust_closed: false,
+        has_token: false,
         threads: Some(1),
         cores: None,
         compute_share: Default::default(),
