@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::support::{Node, SOON, another_model, cluster, known, stderr, wait_for};
+use crate::support::{Node, SOON, another_model, cluster, flat, known, stderr, wait_for};
 use serde_json::Value;
 
 fn add(node: &Node, path: &Path) {
@@ -61,5 +61,11 @@ fn what_is_loaded_answers_when_its_file_is_gone() {
     wait_for("the file to be missed", SOON, || nodes.iter().all(|node| !knows(node, "mine")).then_some(()));
     for node in &nodes {
         assert_answers(node, "mine");
+        assert_answers(node, "mine:latest");
+        // It would be lost.
+        let replaced = node.exo(&["place", "mine", "--slots", "2", "--replace"]);
+        assert_eq!(replaced.status.code(), Some(1));
+        assert!(flat(&stderr(&replaced)).contains("could not be loaded again"), "{}", stderr(&replaced));
     }
+    assert_answers(&nodes[0], "mine");
 }

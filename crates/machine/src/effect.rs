@@ -375,6 +375,8 @@ pub struct Resolved {
     pub holders: Vec<Holder>,
     /// Nodes that have all of it, this one included.
     pub holder_nodes: Vec<NodeId>,
+    /// It is loaded, and no member reports its file: what is unloaded could not be loaded again.
+    pub is_file_gone: bool,
     /// Context and cache of the instance that serves it, if there is one.
     pub limits: Option<Limits>,
     /// This node.

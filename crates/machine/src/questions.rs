@@ -97,7 +97,7 @@ impl NodeMachine {
     fn door(&mut self, reply: ReplyId, lasting: Option<Duration>) {
         let allowed = self.check_admin().and_then(|()| match lasting {
             Some(_) if self.config.trust_closed => {
-                Err("this node runs with `--trust closed`: its door is never open; give out a code with `exo invite`".to_owned())
+                Err("this node runs with `--trust closed`, or with a token to join: its door is never open; give out a code with `exo invite`".to_owned())
             }
             _ => Ok(()),
         });
@@ -163,23 +163,47 @@ impl NodeMachine {
         report.is_some_and(|r| r.models.iter().any(|m| m.model == model && m.complete))
     }
 
-    /// A model whose files nobody reports. After a start its holders may be on their way: the log says that
-    /// there is one. Where it is ready its stages have what a request needs, whatever became of the file.
-    fn resolve_placed(&self, wanted: &str, known: impl Fn() -> Vec<String>) -> Result<Resolved, Unresolved> {
-        let is_it = |i: &&InstanceView| i.model_name == wanted || i.model().to_full() == wanted;
-        let Some(instance) = self.instances.iter().find(is_it) else {
-            return Err(Unresolved::Unknown { known: known() });
+    /// Of all models the one that is meant: by its id, which no name takes away; by what this node calls so,
+    /// where others may have another commit of it, but for parts of an older one, which it got from them and
+    /// does not know to be that; by what others call so, what is placed first. And a file may have come here
+    /// under another name since others, or a placement, were given this one.
+    fn named<'a>(&self, all: &'a [ModelHolders], name: &str) -> Option<&'a ModelHolders> {
+        let of_id = |id: ModelId| all.iter().find(|model| model.id == id);
+        let own = || {
+            let own = self.reports.get(&self.me)?.models.iter().filter(|m| m.is_served() && m.name == name);
+            let is_older = |id| all.iter().any(|m| m.id == id && m.name != name);
+            own.map(|m| m.model).find(|id| !is_older(*id)).and_then(of_id)
         };
-        if instance.state != InstanceState::Ready {
-            let reason = format!("its instance {} is {}", instance.instance(), instance.state);
-            return Err(Unresolved::Away { reason });
-        }
+        let placed = || {
+            let placed = self.instances.iter().filter(|i| i.model_name == name).map(InstanceView::model);
+            placed.into_iter().find_map(of_id)
+        };
+        let of_others = || {
+            let so_named = || all.iter().filter(|m| m.name == name);
+            so_named().find(|m| !m.instances.is_empty()).or_else(|| placed().or_else(|| so_named().next()))
+        };
+        let reported = || {
+            let held = self.reports.values().flat_map(|report| &report.models);
+            held.filter(|held| held.is_served() && held.name == name).find_map(|held| of_id(held.model))
+        };
+        let by_id = all.iter().find(|model| model.id.to_full() == name);
+        by_id.or_else(own).or_else(of_others).or_else(reported)
+    }
+
+    /// A model whose files nobody reports. Where it is ready its stages have what a request needs, whatever
+    /// became of the file.
+    fn ready_without_file(&self, name: &str) -> Option<Resolved> {
+        let is_it = |i: &&InstanceView| {
+            i.state == InstanceState::Ready && (i.model_name == name || i.model().to_full() == name)
+        };
+        let instance = self.instances.iter().find(is_it)?;
         let stages: Vec<NodeId> = instance.placement.shards().map(|(_, shard)| shard.node).collect();
-        Ok(Resolved {
+        Some(Resolved {
             id: instance.model(),
             name: instance.model_name.clone(),
             holders: self.holders_of(instance.model(), &stages),
             holder_nodes: Vec::new(),
+            is_file_gone: true,
             limits: Some(limits(instance)),
             me: self.me,
         })
@@ -191,29 +215,21 @@ impl NodeMachine {
             return Err(Unresolved::Removed);
         }
         let all = self.models_held();
-        // What this node calls so is meant before what others do, who may have another commit of it: but for
-        // parts of an older one, which it got from them and does not know to be that.
-        let own = |name: &str| {
-            let of_name =
-                self.reports.get(&self.me)?.models.iter().filter(|m| m.is_served() && m.name == name);
-            let is_older = |id| all.iter().any(|m| m.id == id && m.name != name);
-            of_name.map(|m| m.model).find(|id| !is_older(*id))
-        };
-        let named = |name: &str| {
-            let own = own(name).and_then(|id| all.iter().find(|m| m.id == id));
-            own.or_else(|| all.iter().find(|m| m.name == name || m.id.to_full() == name))
-        };
-        let found = named(wanted).or_else(|| named(exo_api::ollama::untagged(wanted)?));
-        // A file may have come here under another name since others, or a placement, were given this one.
-        let of_others = || {
-            let held = self.reports.values().flat_map(|report| &report.models);
-            let so_named = held.filter(|held| held.is_served() && held.name == wanted).map(|held| held.model);
-            let placed = self.instances.iter().filter(|i| i.model_name == wanted).map(InstanceView::model);
-            so_named.chain(placed).find_map(|id| all.iter().find(|model| model.id == id))
-        };
-        let Some(found) = found.or_else(of_others) else {
-            return self
-                .resolve_placed(wanted, || all.iter().map(|m| m.name.clone()).take(NAMED_MAX).collect());
+        let names = || [Some(wanted), exo_api::ollama::untagged(wanted)].into_iter().flatten();
+        let Some(found) = names().find_map(|name| self.named(&all, name)) else {
+            if let Some(ready) = names().find_map(|name| self.ready_without_file(name)) {
+                return Ok(ready);
+            }
+            // After a start its holders may be on their way: the log says that there is one.
+            let is_it = |i: &&InstanceView| i.model_name == wanted || i.model().to_full() == wanted;
+            return Err(match self.instances.iter().find(is_it) {
+                Some(instance) => Unresolved::Away {
+                    reason: format!("its instance {} is {}", instance.instance(), instance.state),
+                },
+                None => {
+                    Unresolved::Unknown { known: all.into_iter().map(|m| m.name).take(NAMED_MAX).collect() }
+                }
+            });
         };
         let instance = self.instances.iter().find(|i| i.model() == found.id);
         Ok(Resolved {
@@ -221,6 +237,7 @@ impl NodeMachine {
             name: found.name.clone(),
             holders: self.holders_of(found.id, &found.nodes),
             holder_nodes: found.nodes.iter().copied().filter(|node| self.has_all(*node, found.id)).collect(),
+            is_file_gone: false,
             limits: instance.map(limits),
             me: self.me,
         })

@@ -265,6 +265,7 @@ fn a_log_has_no_more_ends_than_entries_and_a_bounded_number_is_told() {
     assert_eq!(checked(5000, 1024), Ok(()));
     assert!(checked(5000, 1025).unwrap_err().contains("longer than allowed"));
     assert!(checked(3, 4).unwrap_err().contains("more ends than it has entries"));
+    assert!(checked(u64::MAX, 1).unwrap_err().contains("2^48 entries"), "the next one is a number, too");
 }
 
 #[test]

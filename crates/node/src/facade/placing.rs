@@ -133,6 +133,13 @@ impl NodeFacade {
             );
             return Err(AdminError::Conflict { message });
         }
+        if resolved.is_file_gone {
+            let message = format!(
+                "no member has the file of `{}` any more: what is unloaded could not be loaded again; put the file back, or add it (`exo models add`)",
+                resolved.name
+            );
+            return Err(AdminError::Conflict { message });
+        }
         // What is unloaded for a plan that then fits nowhere would be lost.
         let inputs = self.planner_inputs(resolved.id, Some(placed.instance())).await?;
         let (links, disks) = self.plan_facts(resolved.id).await?;

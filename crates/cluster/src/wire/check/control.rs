@@ -22,6 +22,8 @@ const MEMBERSHIP_BYTES_MAX: usize = 1 << 20;
 const TRUST_BYTES_MAX: usize = 1 << 20;
 /// No memory is larger; sums over a cluster stay below 2^63.
 const MEMORY_BYTES_MAX: u64 = 1 << 48;
+/// Of a log: a thousand a second for nine thousand years.
+const ENTRIES_MAX: u64 = 1 << 48;
 /// No device reads or computes faster.
 const RATE_MAX: f64 = 1e18;
 
@@ -276,6 +278,7 @@ impl Check for LogMessage {
             }
             Self::Snapshot { index, ancestors, state, .. }
             | Self::TailSnapshot { index, ancestors, state, .. } => {
+                ensure(*index <= ENTRIES_MAX, "a log claims more than 2^48 entries")?;
                 ensure(ancestors.len() as u64 <= *index, "a log had more ends than it has entries")?;
                 at_most("bytes of a snapshot", state.len(), CONTROL_BYTES_MAX)
             }
