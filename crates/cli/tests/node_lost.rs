@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Answer, Node, SOON, Start, another_model, cluster, exo, flat, known, long_answer, resumed_of, stderr,
-    stdout, stream_of, stream_until, text_of, wait_for,
+    Answer, Node, SOON, Start, another_model, cluster, exo, flat, known, long_answer, rest_of, resumed_of,
+    send, stderr, stdout, stream_of, stream_until, text_of, wait_for,
 };
 use serde_json::json;
 
@@ -81,6 +81,38 @@ fn an_answer_goes_on_at_another_node_when_its_own_is_killed() {
             let over = resume(&nodes[0], &ticket, None);
             (over.status == 404).then(|| assert_eq!(over.code(), "request_not_found"))
         });
+    }
+}
+
+/// A lid that is closed on the node that the client talks to: for two seconds, and until the others have
+/// given it up and placed its stage elsewhere. The connection of the client stands all the while.
+#[test]
+fn an_answer_goes_on_when_its_own_node_stands_still_and_moves_again() {
+    const NAMES: [&str; 3] = ["one", "two", "three"];
+    let nodes = cluster("still", &NAMES);
+    let instance = nodes[0].place("demo", 2);
+    let of_stage =
+        |index: usize| NAMES.iter().position(|name| instance["stages"][index]["node_name"] == *name);
+    let (first, last) = (of_stage(0).unwrap(), of_stage(1).unwrap());
+    let beside = 3 - first - last;
+    let expected = long_answer(&nodes[beside], TOKENS);
+    for (driver, until_lost) in [(beside, false), (first, false), (beside, true), (first, true), (last, true)]
+    {
+        let (own, other) = (&nodes[driver], &nodes[(driver + 1) % 3]);
+        let stream = stream_until(own, TOKENS, 100);
+        send("-STOP", own.pid());
+        let stopped = Instant::now();
+        wait_for("the others to give it up", GOES_ON_MAX, || match until_lost {
+            false => (stopped.elapsed() > Duration::from_secs(2)).then_some(()),
+            true => (other.sees().len() == 2).then_some(()),
+        });
+        send("-CONT", own.pid());
+        let moved = Instant::now();
+        let events = rest_of(stream);
+        let took = moved.elapsed();
+        assert_eq!(text_of(&events), expected, "not a token more, less or other: {driver} {until_lost}");
+        assert!(took < GOES_ON_MAX, "{took:?}: {driver} {until_lost}\n{}", own.log());
+        wait_for("all three again", SOON, || nodes.iter().all(|node| node.sees().len() == 3).then_some(()));
     }
 }
 
