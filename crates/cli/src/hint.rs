@@ -75,6 +75,10 @@ fn hint(code: &str) -> Option<&'static str> {
             "another version of exo wrote it: use that one, or type `exo leave`; the node then founds a new cluster, and models on \
              disk stay"
         }
+        "worker_not_started" => {
+            "exo starts itself once more for each graphics processor: check that its program is still there and may be run, and that \
+             no limit of processes is reached; --backend cpu needs none"
+        }
         "data_folder_in_use" => {
             "where that is an `exo run`, `bench` or the like, it has it until it ends; start `exo` once, and all commands use that \
              node. Else end the other exo, or give this one its own --data-dir"

@@ -121,7 +121,11 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
 /// The log on standard error, and what a node keeps of it in memory.
 fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<()> {
     // What it warns of is a network that is away, which links tell.
-    let filter = tracing_subscriber::EnvFilter::try_new(format!("quinn_udp=error,{filter}"))
+    let quiet = match filter.trim() {
+        "" | "off" => filter.to_owned(),
+        _ => format!("quinn_udp=error,{filter}"),
+    };
+    let filter = tracing_subscriber::EnvFilter::try_new(quiet)
         .map_err(|e| anyhow::anyhow!("setting `log` is `{filter}`: {e}"))?;
     let shown = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)

@@ -225,7 +225,9 @@ fn words(text: &str, chars_max: usize) -> Vec<String> {
     for word in text.split_whitespace() {
         let is_open = |last: &&mut String| {
             let chars = last.chars().count() + 1 + word.chars().count();
-            last.matches('`').count() % 2 == 1 && chars <= chars_max
+            // A stray one, as in somebody's name, opens nothing.
+            let begins = last.trim_start_matches(['(', '"']).starts_with('`');
+            begins && last.matches('`').count() % 2 == 1 && chars <= chars_max
         };
         match words.last_mut().filter(is_open) {
             Some(last) => *last = format!("{last} {word}"),
@@ -489,5 +491,9 @@ mod tests {
         assert_eq!(lines, "ok  disk  12 GiB are\n          free here");
         assert_eq!(wrapped("warning  processor  ", "fits", 22, 4), "warning  processor\n    fits");
         assert_eq!(words("an `open one is not closed", 10), ["an", "`open one", "is", "not", "closed"]);
+        assert_eq!(
+            words("a box` asks: `exo admit id` now", 20),
+            ["a", "box`", "asks:", "`exo admit id`", "now"]
+        );
     }
 }

@@ -239,7 +239,7 @@ fn two_nodes_do_not_share_a_data_folder() {
         text.contains("already in use by another exo") && text.contains(&node.pid().to_string()),
         "{text}"
     );
-    assert!(text.contains("hint: end the other exo"), "{text}");
+    assert!(text.contains("hint: ") && text.contains("all commands use that node"), "{text}");
     let (prompt, answer) = &known()[0];
     assert_eq!(&node.ask("demo", prompt).text(), answer, "the first goes on");
 }

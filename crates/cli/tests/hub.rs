@@ -578,7 +578,7 @@ fn fits_says_in_words_what_these_machines_can_run_and_reads_a_repository_by_its_
     let text = world.run(&[&["fits"][..], &on].concat());
     assert!(text.contains("2 machines") && text.contains("at least as fast as people read"), "{text}");
     assert!(
-        text.contains("qwen3-4b") && text.contains("words a second") && text.contains("one more machine"),
+        text.contains("qwen3-4b") && text.contains(" words") && text.contains("one more machine"),
         "{text}"
     );
     let text = world.run(&[&["fits", "llama-3.3-70b"][..], &on].concat());

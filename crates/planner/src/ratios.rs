@@ -13,8 +13,8 @@ pub fn rates_of(request: &PlanRequest, device: usize) -> CompleteRates {
     TypeRatios::of(request).complete(&request.devices[device])
 }
 
-/// Weights of a whole model that last caches of processors keep from one step to the next: those of most
-/// have 8 MiB or more.
+/// Weights of a whole model that last caches of processors keep from one step to the next: those of laptops,
+/// desktops and servers have 8 MiB or more.
 const CACHED_BYTES_MAX: u64 = 8 << 20;
 /// How much faster a processor reads such weights than from memory: a Xeon 18 to 19 GB/s where memory gives
 /// 15 to 16 (decision 0072).

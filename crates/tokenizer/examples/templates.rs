@@ -167,7 +167,7 @@ fn judge(path: &Path) -> Result<(String, [f64; 2]), Why> {
         _ => {}
     }
     let ends = ENDS.map(str::to_owned);
-    let format = CallFormat::find(&template, &ends).map_err(|e| wrong(e.to_string()))?;
+    let format = CallFormat::find(&template, &ends).map_err(|e| wrong(with_cause(&e)))?;
     let calls = calls();
     let counts: &[usize] = if format.between.is_some() { &[1, 2] } else { &[1] };
     for count in counts {
@@ -298,4 +298,11 @@ fn read(format: AnswerFormat, answer: &str) -> (String, Vec<(String, String)>) {
         }
     }
     (said, calls)
+}
+
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }

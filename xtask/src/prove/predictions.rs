@@ -37,7 +37,8 @@ pub struct Options {
     /// An exo binary instead of this tree's, which is built
     #[arg(long, value_name = "FILE")]
     exo: Option<PathBuf>,
-    /// A GGUF file to measure besides the demo model; may be repeated
+    /// A GGUF file to measure instead of the demo model, whose steps are mostly what a plan has no rate for; may
+    /// be repeated
     #[arg(long = "model", value_name = "FILE")]
     models: Vec<PathBuf>,
     /// Answers for each case; their median counts
@@ -80,9 +81,12 @@ struct Case {
 /// Prints the table; the verdict sums it up.
 pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
     let exo = setup::exo_binary(options.exo.as_deref())?;
-    let mut models = vec![None];
+    let mut models = Vec::new();
     for model in &options.models {
         models.push(Some(model.canonicalize().with_context(|| format!("cannot find {}", model.display()))?));
+    }
+    if models.is_empty() {
+        models.push(None);
     }
     println!(
         "| model | nodes | prompt | first token: planned, measured ms | off | tokens/s: planned, measured | off |"

@@ -27,7 +27,14 @@ fn api_port(config: &Config, in_use_by_us: bool) -> Check {
     if in_use_by_us {
         return Check::ok(NAME, format!("{address}, see `node` for where the API is"));
     }
-    if config.parse("api_proxied").unwrap_or(false) && config.api_keys().is_empty() {
+    let is_proxied: bool = match config.parse("api_proxied") {
+        Ok(is_proxied) => is_proxied,
+        Err(error) => {
+            return Check::broken(NAME, format!("{error:#}"))
+                .next("`exo config` shows where the value is from");
+        }
+    };
+    if is_proxied && config.api_keys().is_empty() {
         let found = "`api_proxied` says that a proxy opens the API to others, and `api_keys` is not set";
         return Check::broken(NAME, found)
             .next("set `api_keys` in the configuration file, or EXO_API_KEYS, or leave `api_proxied` out");
