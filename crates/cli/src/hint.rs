@@ -75,40 +75,11 @@ fn hint(code: &str) -> Option<&'static str> {
             "another version of exo wrote it: use that one, or type `exo leave`; the node then founds a new cluster, and models on \
              disk stay"
         }
-        "worker_not_started" => {
-            "exo starts itself once more for each graphics processor: check that its program is still there and may be run, and that \
-             no limit of processes is reached; --backend cpu needs none"
-        }
         "data_folder_in_use" => {
-            "where that is an `exo run`, `bench` or the like, it has it until it ends; start `exo` once, and all commands use that \
-             node. Else end the other exo, or give this one its own --data-dir"
+            "end that exo (`exo run` ends by itself), or start `exo` once: all commands use that node"
         }
         "setting_unknown" => "`exo config` lists the settings and where their values come from",
         "setting_memory_mib" => "leave --memory-mib out to take what is free less a reserve",
-        "driver_ended_process" => {
-            "install its driver again or another version of it; --backend cpu computes without it, and `exo devices` shows what \
-             else there is"
-        }
-        "device_memory_refused" | "model_load_failed" => {
-            "end other programs that use the device, let exo take less with --memory-mib, or choose a smaller type of the model"
-        }
-        "backend_unknown" | "backend_of_other_system" => {
-            "leave --backend out and exo chooses; `exo devices` shows what there is on this machine"
-        }
-        "driver_missing" => {
-            "install it, or leave --backend out: exo then chooses among what this machine has, which `exo devices` shows"
-        }
-        "accelerator_not_there" => {
-            "`exo devices` shows the cards of this machine and what each lacks; without --backend exo chooses among them"
-        }
-        "device_not_shown" => "leave --device out, or --backend too: `exo devices` then shows all there is",
-        "device_of_processor" => {
-            "leave --device out, or name the backend whose device it is, as in --backend vulkan --device 0; `exo devices` shows \
-             them"
-        }
-        "cpu_isa_missing" => "set `cpu_isa` to auto, or to one that it has",
-        "cores_not_allowed" => "name some of those, or leave `cores` out to use all",
-        "cores_not_supported" => "leave the setting `cores` out",
         "already_quantised" => "take the F16 or BF16 file of the model, or add --requantize",
         "file_exists" => "add --force to replace it, or name another file with -o",
         "file_is_source" => "name another file with -o",
@@ -133,6 +104,40 @@ fn hint(code: &str) -> Option<&'static str> {
         "context_length_exceeded" => {
             "shorten the prompt, or place the model with a larger --context and --cache-tokens"
         }
+        _ => return device_hint(code),
+    })
+}
+
+/// Of those about what computes.
+fn device_hint(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "worker_not_started" => {
+            "check that exo's program is still there and may be run; --backend cpu needs no other"
+        }
+        "driver_ended_process" => {
+            "install its driver again or another version of it; --backend cpu computes without it, and `exo devices` shows what \
+             else there is"
+        }
+        "device_memory_refused" | "model_load_failed" => {
+            "end other programs that use the device, let exo take less with --memory-mib, or choose a smaller type of the model"
+        }
+        "backend_unknown" | "backend_of_other_system" => {
+            "leave --backend out and exo chooses; `exo devices` shows what there is on this machine"
+        }
+        "driver_missing" => {
+            "install it, or leave --backend out: exo then chooses among what this machine has, which `exo devices` shows"
+        }
+        "accelerator_not_there" => {
+            "`exo devices` shows the cards of this machine and what each lacks; without --backend exo chooses among them"
+        }
+        "device_not_shown" => "leave --device out, or --backend too: `exo devices` then shows all there is",
+        "device_of_processor" => {
+            "leave --device out, or name the backend whose device it is, as in --backend vulkan --device 0; `exo devices` shows \
+             them"
+        }
+        "cpu_isa_missing" => "set `cpu_isa` to auto, or to one that it has",
+        "cores_not_allowed" => "name some of those, or leave `cores` out to use all",
+        "cores_not_supported" => "leave the setting `cores` out",
         _ => return None,
     })
 }

@@ -34,8 +34,8 @@ pub struct NodeConfig {
     pub is_private: bool,
     /// Whether a new cluster starts with its join window shut.
     pub trust_closed: bool,
-    /// Whether a token says which cluster this machine is of: it joins no other and lets nobody in, and leaves
-    /// the join window of its own cluster to the first start without one.
+    /// Whether a token says which cluster this machine is of: it joins no other and lets nobody in, and
+    /// leaves the join window of its own cluster to the first start without one.
     pub has_token: bool,
     /// What computes.
     pub device: DeviceChoice,

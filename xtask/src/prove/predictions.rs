@@ -37,8 +37,8 @@ pub struct Options {
     /// An exo binary instead of this tree's, which is built
     #[arg(long, value_name = "FILE")]
     exo: Option<PathBuf>,
-    /// A GGUF file to measure instead of the demo model, whose steps are mostly what a plan has no rate for; may
-    /// be repeated
+    /// A GGUF file to measure instead of the demo model, whose steps are mostly what a plan has no rate for;
+    /// may be repeated
     #[arg(long = "model", value_name = "FILE")]
     models: Vec<PathBuf>,
     /// Answers for each case; their median counts
