@@ -499,7 +499,7 @@ mod tests {
         let node = DataDir::open(&data).unwrap();
         let refused = prune().unwrap_err();
         assert!(
-            crate::hint::of(&refused).is_some_and(|hint| hint.contains("end the other exo")),
+            crate::hint::of(&refused).is_some_and(|hint| hint.contains("all commands use that node")),
             "{refused}"
         );
         drop(node);
