@@ -523,7 +523,10 @@ fn rates(request: &PlanRequest, device: usize) -> Vec<PlanRateView> {
     let view = |&(dtype, _): &(DType, u64)| {
         let read = rates.read_of(dtype);
         let known = |dtype: DType| rates.read_by_type.contains_key(&dtype);
+        // Of a model that caches hold, its own number is derived too.
+        let has_own = request.devices[device].rates.read_by_type.contains_key(&dtype);
         let source = match read.source {
+            Source::Derived if has_own => Source::Derived.text(),
             Source::Derived if known(dtype) => "taken from devices alike",
             Source::Derived if known(DType::Q8_0) => "taken from Q8_0",
             source => source.text(),
