@@ -4,8 +4,8 @@
 #pragma once
 #include "rounded.cuh"
 
-// HALF_SOME_ROWS_MAX of src/launch.rs.
-#define SOME_ROWS_MAX 32u
+// HALF_FEW_ROWS_MAX of src/launch.rs.
+#define FEW_ROWS_MAX 32u
 // To a row.
 #define ROW_THREADS 1024u
 
@@ -17,7 +17,7 @@ struct Halves {
 // The words 2 `pair` and the next of a part. For matmul_half_many the sixteen words of a part lie as their matrix of four by four
 // turned over.
 DEVICE void write_pair(u32 rows, uint2* part, u32 pair, const uint2& words) {
-    if (rows <= SOME_ROWS_MAX) {
+    if (rows <= FEW_ROWS_MAX) {
         part[pair] = words;
         return;
     }

@@ -7,7 +7,8 @@
 // add to towards zero, and is added in f32 to what the blocks before it came to, part by part. All kernels do exactly this, so a
 // row's result does not depend on how many rows there are.
 //
-// few, some: a warp to 16 rows of w and 8 or 32 of x; it asks for several blocks before it uses the first. Bound by reading w.
+// few: a warp to 16 rows of w and 8 of x; it asks for several blocks before it uses the first. Warps of other rows of x read the
+// same w at about the same time, mostly from the cache. Bound by reading w.
 // many: a thread block of 8 warps to 128 rows of w and 128 of x, 64 by 32 to a warp, x on the left side; three blocks are in shared
 // memory or on their way to it. The words of x lie turned over (halves.cu), so that the card's loads of matrices give a lane those
 // above. Of w a quarter warp reads two neighbouring rows of 64 bytes, which meet in no bank. Bound by arithmetic.
@@ -79,8 +80,8 @@ DEVICE void write_results(const Product& a, u32 token, u32 row, const float sums
     }
 }
 
-template <class M, int TILES, int COUNT>
-DEVICE void add_blocks(const Product& a, const uint4* const w[2], const uint4* const x[TILES], u32 block, float sums[TILES][4]) {
+template <class M, int COUNT>
+DEVICE void add_blocks(const Product& a, const uint4* const w[2], const uint4* x, u32 block, float sums[4]) {
     const u32 PARTS = M::PARTS;
     Rows16 rows[COUNT];
     UNROLL
@@ -94,45 +95,35 @@ DEVICE void add_blocks(const Product& a, const uint4* const w[2], const uint4* c
     UNROLL
     for (u32 i = 0; i < COUNT; i++) {
         UNROLL
-        for (u32 tile = 0; tile < TILES; tile++) {
-            UNROLL
-            for (u32 part = 0; part < PARTS; part++) {
-                add_block<M>(rows[i], x[tile][((block + i) * PARTS + part) * ROW], sums[tile]);
-            }
+        for (u32 part = 0; part < PARTS; part++) {
+            add_block<M>(rows[i], x[((block + i) * PARTS + part) * ROW], sums);
         }
     }
 }
 
-template <class M, int TILES, int COUNT>
+template <class M, int COUNT>
 DEVICE void few(const Product& a) {
     u32 g = THREAD / 4u;
     u32 q = THREAD % 4u;
     u32 row = a.block_y * 16u;
-    u32 token = BLOCK_X * 8u * TILES;
+    u32 token = BLOCK_X * 8u;
     const uint4* w[2];
     UNROLL
     for (u32 i = 0; i < 2u; i++) {
         w[i] = (const uint4*)a.w.quants + (u64)at_most(row + g + 8u * i, a.outputs - 1u) * a.blocks * ROW + q;
     }
-    const uint4* x[TILES];
-    UNROLL
-    for (u32 tile = 0; tile < TILES; tile++) {
-        x[tile] = (const uint4*)a.x + (u64)at_most(token + 8u * tile + g, a.rows - 1u) * a.blocks * (u32)M::PARTS * ROW + q;
-    }
-    float sums[TILES][4] = {};
+    const uint4* x = (const uint4*)a.x + (u64)at_most(token + g, a.rows - 1u) * a.blocks * (u32)M::PARTS * ROW + q;
+    float sums[4] = {};
     u32 block = 0;
     KEEP_LOOP
     for (; block + COUNT <= a.blocks; block += COUNT) {
-        add_blocks<M, TILES, COUNT>(a, w, x, block, sums);
+        add_blocks<M, COUNT>(a, w, x, block, sums);
     }
     KEEP_LOOP
     for (; block < a.blocks; block++) {
-        add_blocks<M, TILES, 1>(a, w, x, block, sums);
+        add_blocks<M, 1>(a, w, x, block, sums);
     }
-    UNROLL
-    for (u32 tile = 0; tile < TILES; tile++) {
-        write_results<M>(a, token + 8u * tile, row, sums[tile]);
-    }
+    write_results<M>(a, token, row, sums);
 }
 
 // Where a thread copies from, 16 bytes of every 64th row: of w, and of x.
@@ -243,19 +234,11 @@ DEVICE void many(const Product& a) {
 }
 
 KERNEL(matmul_half_few_f16, 32, MatMulArgs) {
-    few<mma_f16, 1, 16>(product_of(a));
+    few<mma_f16, 16>(product_of(a));
 }
 
 KERNEL(matmul_half_few_bf16, 32, MatMulArgs) {
-    few<mma_bf16, 1, 8>(product_of(a));
-}
-
-KERNEL(matmul_half_some_f16, 32, MatMulArgs) {
-    few<mma_f16, 4, 8>(product_of(a));
-}
-
-KERNEL(matmul_half_some_bf16, 32, MatMulArgs) {
-    few<mma_bf16, 4, 4>(product_of(a));
+    few<mma_bf16, 8>(product_of(a));
 }
 
 KERNEL_PAIRED(matmul_half_many_f16, 256, MatMulArgs) {

@@ -14,8 +14,7 @@ use crate::driver::{Context, Function, Module};
 /// The files of kernels, and what is made of each.
 macro_rules! files {
     ($($file:ident = $name:literal),*) => {
-        /// A file of kernels. Each is loaded when its first kernel is asked for: the driver compiles it for
-        /// the card, once.
+        /// A file of kernels.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum File {
             $($file),*
@@ -100,21 +99,30 @@ const fn const_name(name: &'static str) -> &'static std::ffi::CStr {
 /// More than twice the largest.
 const PTX_BYTES_MAX: usize = 2 << 20;
 
+/// What begins a kernel in PTX, before its name.
+const ENTRY: &str = "\n.visible .entry ";
+
 impl File {
-    /// PTX, with the zero behind it that the driver looks for. It is unpacked once for each card, when its
-    /// first kernel is asked for.
-    fn ptx(self) -> Vec<u8> {
-        let mut text =
-            miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(self.packed_ptx(), PTX_BYTES_MAX)
-                .expect("a test unpacks every file that is part of the program");
-        text.push(0);
-        text
+    fn ptx(self) -> String {
+        let text = miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(self.packed_ptx(), PTX_BYTES_MAX)
+            .expect("a test unpacks every file that is part of the program");
+        String::from_utf8(text).expect("the same test reads it as text")
     }
 
-    /// What a driver loads: for AMD's, compiled for the thread's current card.
-    fn load(self, context: &Arc<Context>) -> Result<Arc<Module>, CallError> {
+    /// PTX of one kernel, with the zero behind it that the driver looks for: what all kernels of the file
+    /// share, which is in front of them, and its own. The driver finds none that is not in the file.
+    fn ptx_of(self, kernel: &str) -> Vec<u8> {
+        let text = self.ptx();
+        let mut parts = text.split(ENTRY);
+        let shared = parts.next().unwrap_or_default();
+        let own = parts.find(|part| part.strip_prefix(kernel).is_some_and(|rest| rest.starts_with('(')));
+        [shared, own.map_or("", |_| ENTRY), own.unwrap_or_default(), "\0"].concat().into_bytes()
+    }
+
+    /// What a driver loads: for AMD's, the whole file, compiled for the thread's current card.
+    fn load(self, kernel: &str, context: &Arc<Context>) -> Result<Arc<Module>, CallError> {
         match context.api() {
-            Api::Cuda => context.module(&self.ptx()),
+            Api::Cuda => context.module(&self.ptx_of(kernel)),
             #[cfg(feature = "hip")]
             Api::Hip => {
                 context.enter()?;
@@ -124,9 +132,11 @@ impl File {
     }
 }
 
-/// What a card has loaded.
+/// What a card has loaded. NVIDIA's driver compiles for the card what it loads, and takes tens to hundreds of
+/// milliseconds for a kernel that it sees for the first time: so each is loaded by itself, when it is first
+/// asked for. AMD's compiler reads all headers again for each file, which is loaded whole.
 #[derive(Default, Debug)]
-pub(crate) struct Kernels(Mutex<HashMap<File, Arc<Module>>>);
+pub(crate) struct Kernels(Mutex<HashMap<(File, String), Arc<Module>>>);
 
 impl Kernels {
     pub(crate) fn get(&self, context: &Arc<Context>, file: File, name: &str) -> Result<Function, RunError> {
@@ -135,11 +145,17 @@ impl Kernels {
 
     fn find(&self, context: &Arc<Context>, file: File, name: &str) -> Result<Function, CallError> {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let module = match loaded.get(&file) {
+        let part = match context.api() {
+            Api::Cuda => name,
+            #[cfg(feature = "hip")]
+            Api::Hip => "",
+        };
+        let key = (file, part.to_owned());
+        let module = match loaded.get(&key) {
             Some(module) => Arc::clone(module),
             None => {
-                let module = file.load(context)?;
-                loaded.insert(file, Arc::clone(&module));
+                let module = file.load(name, context)?;
+                loaded.insert(key, Arc::clone(&module));
                 module
             }
         };
@@ -152,12 +168,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_unpacks_to_ptx_that_ends_in_its_only_zero() {
+    fn every_file_unpacks_to_ptx_and_each_of_its_kernels_is_found_alone() {
         for file in File::ALL {
-            let ptx = String::from_utf8(file.ptx()).unwrap();
-            assert!(ptx.contains(".version 8.0\n") && ptx.contains(".visible .entry "), "{file:?}");
-            assert_eq!(ptx.find('\0'), Some(ptx.len() - 1), "{file:?}");
+            let ptx = file.ptx();
+            assert!(ptx.contains(".version 8.0\n") && !ptx.contains('\0'), "{file:?}");
             assert!(ptx.len() < PTX_BYTES_MAX / 2, "{file:?}: {} bytes", ptx.len());
+            let names: Vec<&str> =
+                ptx.split(ENTRY).skip(1).map(|part| part.split('(').next().unwrap()).collect();
+            assert!(!names.is_empty(), "{file:?}");
+            // Nothing but kernels is behind the first, which others could need.
+            let of_file = |text: &str| text.lines().filter(|line| line.starts_with('.')).count();
+            let shared = of_file(ptx.split(ENTRY).next().unwrap());
+            assert_eq!(of_file(&ptx), shared + names.len(), "{file:?}");
+            for name in names {
+                let alone = String::from_utf8(file.ptx_of(name)).unwrap();
+                assert_eq!(alone.matches(".entry ").count(), 1, "{name}");
+                assert!(alone.contains(&format!(".entry {name}(")), "{name}");
+                assert_eq!(alone.find('\0'), Some(alone.len() - 1), "{name}");
+                assert_eq!(alone.matches('{').count(), alone.matches('}').count(), "{name}");
+            }
+            assert!(!String::from_utf8(file.ptx_of("none")).unwrap().contains(".entry "), "{file:?}");
         }
     }
 

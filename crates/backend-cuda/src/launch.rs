@@ -31,11 +31,11 @@ const HEADS: [(usize, usize, usize); 2] = [(128, 4, 16), (256, 4, 8)];
 const SPANNED_ROWS_MAX: usize = 32;
 /// Spans of a row's positions.
 const SPANS: usize = 32;
-/// Up to how many rows the kernels for few rows are used; for quants where there are tensor cores: an H200
-/// took 6.5 ms for a step of 8 rows by these and 24 ms for one of 16 by the others (docs/benchmarks.md), and
-/// their time goes with the rows.
+/// Up to how many rows the kernels for few rows are used; for quants where there are tensor cores: an H100
+/// took 16 ms for a step of 32 rows by these and 21 ms by the others (docs/benchmarks.md), and their time goes
+/// with the rows.
 const FEW_ROWS_MAX: usize = 8;
-const FEW_ROWS_MAX_MMA: usize = 16;
+const FEW_ROWS_MAX_MMA: usize = 32;
 /// Rows of w that a thread block of `matmul_vec` takes; of one row of x with quants in super-blocks.
 const VEC_OUTPUTS: usize = 32;
 const VEC_OUTPUTS_SUPER: usize = 16;
@@ -44,10 +44,11 @@ const TILE: usize = 64;
 const LARGE_TILE: usize = 128;
 /// From how many tiles on large ones keep a large card busy.
 pub(crate) const LARGE_TILES_MIN: usize = 128;
-/// Rows of w of the kernels for halves and few rows; up to how many rows the one for some is used, which
-/// kernels/halves.cu knows as SOME_ROWS_MAX; rows to a tile of many.
+/// Rows of w and of x to a warp of the kernels for halves and few rows; up to how many rows they are used,
+/// which kernels/halves.cuh knows as FEW_ROWS_MAX; rows to a tile of many.
 const HALF_OUTPUTS: usize = 16;
-const HALF_SOME_ROWS_MAX: usize = 32;
+const HALF_ROWS: usize = 8;
+const HALF_FEW_ROWS_MAX: usize = 32;
 const HALF_TILE: usize = 128;
 /// Products that share a launch: of queries, keys and values.
 const PRODUCTS_MAX: usize = 3;
@@ -578,13 +579,10 @@ fn choices(dtype: DType, outputs: [usize; 3], device: &DeviceInner) -> Vec<(File
     let has_tensor_cores = device.has_tensor_cores;
     let tiles = |outputs, rows_each, from, up_to| Tiles { outputs, rows_each, from, up_to };
     if has_tensor_cores && matches!(dtype, DType::F16 | DType::BF16) {
-        let some_from = FEW_ROWS_MAX + 1;
-        let few = tiles(HALF_OUTPUTS, FEW_ROWS_MAX, 1, FEW_ROWS_MAX);
-        let some = tiles(HALF_OUTPUTS, HALF_SOME_ROWS_MAX, some_from, HALF_SOME_ROWS_MAX);
-        let many = tiles(HALF_TILE, HALF_TILE, HALF_SOME_ROWS_MAX + 1, usize::MAX);
+        let few = tiles(HALF_OUTPUTS, HALF_ROWS, 1, HALF_FEW_ROWS_MAX);
+        let many = tiles(HALF_TILE, HALF_TILE, HALF_FEW_ROWS_MAX + 1, usize::MAX);
         return vec![
             (File::MatMulHalfMma, "matmul_half_few", WARP, few),
-            (File::MatMulHalfMma, "matmul_half_some", WARP, some),
             (File::MatMulHalfMma, "matmul_half_many", 8 * WARP, many),
         ];
     }
