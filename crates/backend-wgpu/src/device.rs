@@ -97,7 +97,7 @@ impl WgpuDevice {
         for (what, has, needs) in [
             ("storage buffers in a kernel", storage, 8),
             ("threads in a workgroup", threads, 256),
-            ("bytes of workgroup memory", shared, 17 << 10),
+            ("bytes of workgroup memory", shared, 18 << 10),
         ] {
             if has < needs {
                 return Err(OpenError::TooSmall { name: name(), what, has, needs });
