@@ -26,7 +26,8 @@ use crate::sustained::{Passes, passes};
 
 /// Inputs of a measured matrix.
 const COLS: usize = 2048;
-/// Of each matrix that decode is measured with.
+/// Of each matrix that decode is measured with on a processor; on a graphics unit half of all, for each
+/// starts a kernel there, which counts to a layer.
 const MATRIX_BYTES: u64 = 32 << 20;
 /// Of all these together, in times of the last cache. A cache that replaces lines at random still holds a
 /// fifth of what is read in a circle of twice its size.
@@ -43,10 +44,13 @@ const CACHE_BYTES_USUAL: u64 = 128 << 20;
 /// After which no further matrix is made: with the two windows it is most of the second that a start may
 /// take.
 const MAKING_MAX: Duration = Duration::from_millis(250);
-/// Rows of a prefill chunk.
-const TOKENS: usize = 64;
-/// Outputs of the matrix that measures arithmetic: small enough to run several times.
-const ROWS_SMALL: usize = 2048;
+/// What arithmetic is measured with: small enough to run several times.
+const SMALL: Chunk = Chunk { tokens: 64, rows: 2048, heads: 8, kv_heads: 4 };
+/// The same on a device that a small chunk leaves idle: as many rows as nodes compute at once.
+const LARGE: Chunk = Chunk { tokens: 512, rows: 4096, heads: 32, kv_heads: 8 };
+/// A graphics unit that passes a small chunk in less is measured with a large one, which takes 16 times as
+/// long at the same rate.
+const SMALL_CHUNK_MAX: Duration = Duration::from_micros(500);
 /// In front of each of the two measurements.
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Of decode: two periods of a quota.
@@ -89,8 +93,9 @@ pub enum CalibrationError {
 /// products, unless it is so slow that nobody would wait for that: some 60 ms more on a processor, and no
 /// more than one round of its pieces past that.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
-    let layer = LayerBench::new(device).unwrap_or_else(|error| without_layer(&error));
-    measure(device, DType::Q8_0, layer)
+    let (prefill, chunk) = Chunk::for_device(device, DType::Q8_0)?;
+    let layer = LayerBench::new(device, chunk).unwrap_or_else(|error| without_layer(&error));
+    measure(device, (prefill, chunk), DType::Q8_0, layer)
 }
 
 /// What is derived instead is near enough for a device that computes.
@@ -103,15 +108,51 @@ fn without_layer<T>(error: &CalibrationError) -> Option<T> {
 /// chunk of rows against a matrix that is read often. Takes about a second on a device that is not much
 /// slower than a laptop, and never more than four runs past that.
 pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, CalibrationError> {
-    measure(device, dtype, None)
+    measure(device, Chunk::for_device(device, dtype)?, dtype, None)
+}
+
+/// A prefill chunk to measure with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Chunk {
+    /// Its rows.
+    tokens: usize,
+    /// Outputs of the matrix that it is multiplied with.
+    rows: usize,
+    /// H
+    heads: usize,
+    /// K
+    kv_heads: usize,
+}
+
+impl Chunk {
+    /// That which fills the device, with a product of it.
+    fn for_device(device: &dyn Device, dtype: DType) -> Result<(Bench, Self), CalibrationError> {
+        let of = |chunk: Self| Bench::new(device, dtype, chunk.rows, chunk.tokens, 1);
+        let (small, kind) = (of(SMALL)?, device.facts().kind);
+        if kind == DeviceKind::Cpu {
+            return Ok((small, SMALL));
+        }
+        let mut stream = device.stream()?;
+        let mut took = Duration::MAX;
+        // The first run may compile kernels, and another program may stop one of the others.
+        for _ in 0..3 {
+            let start = Instant::now();
+            small.once(&mut *stream)?;
+            took = took.min(start.elapsed());
+        }
+        match took < SMALL_CHUNK_MAX {
+            true => Ok((of(LARGE)?, LARGE)),
+            false => Ok((small, SMALL)),
+        }
+    }
 }
 
 fn measure(
     device: &dyn Device,
+    (prefill, chunk): (Bench, Chunk),
     dtype: DType,
     mut layer: Option<LayerBench>,
 ) -> Result<Calibration, CalibrationError> {
-    let prefill = Bench::new(device, dtype, ROWS_SMALL, TOKENS, 1)?;
     let memory = device.memory();
     let mut evictor = Evictor::new(device, &prefill)?;
     let (cache_bytes, wanted_bytes) = match evictor.works() {
@@ -121,7 +162,11 @@ fn measure(
             (cache_bytes, weight_bytes(cache_bytes, memory.free_bytes))
         }
     };
-    let rows = MATRIX_BYTES.div_ceil(row_bytes(dtype)) as usize;
+    let matrix_bytes = match device.facts().kind {
+        DeviceKind::Cpu => MATRIX_BYTES,
+        DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => MATRIX_BYTES.max(wanted_bytes / 2),
+    };
+    let rows = matrix_bytes.div_ceil(row_bytes(dtype)) as usize;
     let decode = Bench::new(device, dtype, rows, 1, wanted_bytes)?;
     let step = decode.run(device, DECODE_WINDOW, || {
         let was_cold = layer.as_mut().map_or(Ok(false), |layer| layer.cold(&mut evictor));
@@ -136,9 +181,9 @@ fn measure(
     let read_bytes_per_s = rate(decode.weight_bytes as f64, step.mean_s, nothing_s);
     let is_of_cache = decode.weight_bytes <= cache_bytes && cache_bytes < memory.total_bytes;
     drop(decode);
-    let chunk = prefill.run(device, PREFILL_WINDOW, || Ok(false))?;
-    let flops_per_s = rate((2 * COLS * ROWS_SMALL * TOKENS) as f64, chunk.mean_s, nothing_s);
-    let layer = layer.map(|layer| layer.rates((step, read_bytes_per_s), &prefill, chunk));
+    let pass = prefill.run(device, PREFILL_WINDOW, || Ok(false))?;
+    let flops_per_s = rate((2 * COLS * chunk.rows * chunk.tokens) as f64, pass.mean_s, nothing_s);
+    let layer = layer.map(|layer| layer.rates((step, read_bytes_per_s), &prefill, pass));
     let layer = layer.and_then(|rates| rates.map_or_else(|error| without_layer(&error), Some));
     let layer = layer.filter(LayerRates::is_plausible);
     Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
@@ -279,10 +324,12 @@ mod tests {
                     evicted.push(weight);
                     is_awake = false;
                 }
-                Event::Ran { weights, tokens } if weights.iter().any(|weight| evicted.contains(weight)) => {
+                Event::Ran { weights, tokens, .. }
+                    if weights.iter().any(|weight| evicted.contains(weight)) =>
+                {
                     assert!(is_awake, "{weights:?} of {evicted:?}");
                     of_decode += usize::from(tokens == 1);
-                    of_chunks += usize::from(tokens == TOKENS);
+                    of_chunks += usize::from(tokens > 1);
                     evicted.clear();
                 }
                 Event::Ran { weights, .. } => is_awake |= !weights.is_empty(),
@@ -293,21 +340,21 @@ mod tests {
 
     #[test]
     fn a_device_that_evicts_too_slowly_is_measured_beyond_its_cache() {
-        let decode_matrices = |evict_takes| {
+        let decode_mib = |evict_takes| {
             let device = FakeDevice::new(evict_takes);
             calibrate_type(&device, DType::Q4_0).unwrap();
             let events = device.events();
             let evictions = events.iter().filter(|event| matches!(event, Event::Evicted { .. })).count();
-            let matrices = events.iter().map(|event| match event {
-                Event::Ran { weights, .. } => weights.len(),
-                Event::Evicted { .. } => 0,
+            let bytes = events.iter().map(|event| match event {
+                Event::Ran { bytes, tokens: 1, .. } => *bytes,
+                _ => 0,
             });
-            (matrices.max().unwrap(), evictions)
+            (bytes.max().unwrap() >> 20, evictions)
         };
-        let (matrices, evictions) = decode_matrices(Duration::ZERO);
-        assert!(matrices == 2 && evictions > 10, "{matrices} matrices, {evictions} evictions");
+        let (mib, evictions) = decode_mib(Duration::ZERO);
+        assert!(mib == 64 && evictions > 10, "{mib} MiB, {evictions} evictions");
         // The fake device has 512 MiB free, of which a quarter may be measured with.
-        assert_eq!(decode_matrices(Duration::from_millis(3)), (4, 3));
+        assert_eq!(decode_mib(Duration::from_millis(3)), (128, 3));
     }
 
     #[test]

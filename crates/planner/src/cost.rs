@@ -16,18 +16,20 @@
 //!
 //! | what | formula | source |
 //! |---|---|---|
-//! | a layer, `n` rows at depth `D` | `max(W/r, n·F/f) + n·K·D/k + t_layer + (n-1)·U/u` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785 |
-//! | the head, `n` rows | `W_head/r` and at least `n·2·C·V/f` | as a layer without attention |
+//! | a layer, `n` rows at depth `D` | `max(W/r, min(W/r, W/w) + (n-1)·F/(p·f)) + n·K·D/k + t_layer + (n-1)·U/u` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785; `p` = 1 on processors, 0.4 on graphics units, whose kernels for few rows compute so much slower (decision 0074) |
+//! | the head, `n` rows | `max(W_head/r, min(W_head/r, W_head/w) + (n-1)·2·C·V/(p·f)) + (n-1)·t_stream` | as a layer without attention; a further stream's token is chosen, turned into text and sent |
 //! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, m·W/w + P·F/f) + 2·A·P²/a + m·t_layer + (P-m)·U/u) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²` |
 //! | a stage | `Σ layers + t_step` (and the head, on the last) | |
 //! | a hop, `n` rows | `t_hop + rtt/2 + 4·C·n/bandwidth` | hidden states travel as f32 |
+//! | the same, the first chunk of a prompt | and `max(0, s·rtt - 4·C·n/bandwidth)` | the link has been idle, so TCP starts slowly: 14,480 bytes, twice as many after each round trip, up to what the link holds; `s` are the round trips that this takes, RFC 5681 and 6928 |
 //! | the way back | `t_hop + rtt/2` | it carries token ids |
 //! | time per token, one stream | `Σ stages + Σ hops + way back`, at depth `P + A/2` | stages of one token never overlap |
 //! | time to first token | `Σ chunk stages + Σ hops + way back + head + (m-1)·max(chunk stage, chunk on a wire)` | a pipeline of `m` equal chunks fills once, then its slowest part decides |
 //! | a token for each of `N` streams | `max(M·max stage, Σ stages + hops + way back)`, `M = min(stages, N)` micro-batches of `⌈N/M⌉` rows | one micro-batch for each stage, as `cluster`'s scheduler composes them; each reads the weights again |
 //!
 //! A hop between devices of one node costs `t_local` and no wire. `t_hop` and `t_local` are 50 µs, the added
-//! time of a token and hop on loopback that docs/benchmarks.md has.
+//! time of a token and hop on loopback that docs/benchmarks.md has; `t_stream` is 60 µs, from eight streams
+//! beside one on a card there.
 //!
 //! A group of devices that share the layers of a stage (tensor parallelism) will be one more kind of row in
 //! [`Costs::devices`]: a stage whose layer costs the slowest of its shares plus two reductions. Nothing else
@@ -41,7 +43,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{DType, LayerRange, NodeId, Shard};
+use exo_types::{DType, DeviceKind, LayerRange, NodeId, Shard};
 
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
 use crate::memory::{CHUNK_TOKENS, Held};
@@ -64,6 +66,12 @@ const WIRE_BYTES: u64 = 4;
 const HOP_NS: u64 = 50_000;
 /// A hop between two devices of a node.
 const LOCAL_HOP_NS: u64 = 50_000;
+/// What TCP sends before the first answer comes back: ten segments.
+const TCP_WINDOW_FIRST: u128 = 14_480;
+/// What a further stream of a step costs the node of the last stage.
+const STREAM_NS: u64 = 60_000;
+/// In per cent of the rate of prefill, how fast graphics units compute further rows of a step of few.
+const FEW_ROWS_PERCENT: u64 = 40;
 /// No time in here is longer: 36 minutes for one layer of one step is no use to anybody, and sums stay below
 /// 2^63.
 const NS_MAX: u64 = 1 << 41;
@@ -121,6 +129,8 @@ struct DeviceCost {
     prefill_read: u64,
     attention: u64,
     activations: u64,
+    /// Of the rates of arithmetic, in per cent, for further rows of a step of few.
+    few_rows_percent: u64,
     layer_ns: u64,
     step_ns: u64,
     fetching: Option<Fetching>,
@@ -174,6 +184,10 @@ impl<'a> Costs<'a> {
                 prefill_read: rate(rates.prefill_read_bytes_per_s),
                 attention: rate(rates.attention_flops_per_s),
                 activations: rate(rates.activations_per_s),
+                few_rows_percent: match device.device.kind {
+                    DeviceKind::Cpu => 100,
+                    DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => FEW_ROWS_PERCENT,
+                },
                 layer_ns: case.time(rates.layer_s),
                 step_ns: case.time(rates.step_s),
                 fetching: None,
@@ -213,10 +227,10 @@ impl<'a> Costs<'a> {
     /// One layer of a step of `rows` sequences in the middle of their answers.
     pub(crate) fn layer_ns(&self, device: usize, layer: usize, rows: u64) -> u64 {
         let (cost, shape) = (&self.devices[device], &self.request.shape.layers[layer]);
-        let operations = u128::from(rows) * u128::from(shape.flops_per_token);
-        let compute = cost.compute_ns(operations, self.layer_types(layer));
+        let (read, waits) = (self.read_ns(device, layer), self.waits_ns(device, layer));
+        let further = cost.few_rows_ns(rows, shape.flops_per_token, self.layer_types(layer));
         let attend = per_s(u128::from(rows) * u128::from(self.depth()), shape.kv_bytes_per_token, cost.kv);
-        let ns = self.read_ns(device, layer).max(compute).saturating_add(attend);
+        let ns = read.max(read.min(waits).saturating_add(further)).saturating_add(attend);
         ns.saturating_add(self.rest_ns(device, layer, rows, 1)).min(NS_MAX)
     }
 
@@ -251,8 +265,12 @@ impl<'a> Costs<'a> {
             Held::Packed => shape.head_packed_bytes,
         };
         let types = self.request.weight_types.as_ref().map(|types| types.head.0.as_slice());
-        let operations = 2 * u128::from(shape.hidden) * u128::from(shape.vocab) * u128::from(rows);
-        cost.read_ns(held, shape.head_bytes, types).max(cost.compute_ns(operations, types)).min(NS_MAX)
+        let operations = (2 * u64::from(shape.hidden)).saturating_mul(shape.vocab.into());
+        let read = cost.read_ns(held, shape.head_bytes, types);
+        let waits = per_s(held.into(), 1, cost.prefill_read);
+        let further = cost.few_rows_ns(rows, operations, types);
+        let streams = rows.saturating_sub(1).saturating_mul(STREAM_NS);
+        read.max(read.min(waits).saturating_add(further)).saturating_add(streams).min(NS_MAX)
     }
 
     /// What every step costs on the device.
@@ -288,6 +306,20 @@ impl<'a> Costs<'a> {
     /// From the device of one stage to that of the next, with the hidden states of `rows` rows.
     pub(crate) fn hop_ns(&self, from: usize, to: usize, rows: u64) -> u64 {
         self.back_ns(from, to).saturating_add(self.wire_ns(from, to, rows)).min(NS_MAX)
+    }
+
+    /// The same of the first chunk of a prompt.
+    pub(crate) fn first_hop_ns(&self, from: usize, to: usize, rows: u64) -> u64 {
+        let wire = self.wire_ns(from, to, rows);
+        let (from_node, to_node) = (self.devices[from].node, self.devices[to].node);
+        if from_node == to_node {
+            return self.hop_ns(from, to, rows);
+        }
+        let (rtt, rate) = self.links.link(from_node, to_node);
+        let bytes = u128::from(rows) * u128::from(WIRE_BYTES) * u128::from(self.request.shape.hidden);
+        let held = u128::from(rate) * u128::from(rtt) / 1_000_000_000;
+        let starts = slow_starts(bytes.min(held)).saturating_mul(rtt).saturating_sub(wire);
+        self.hop_ns(from, to, rows).saturating_add(starts).min(NS_MAX)
     }
 
     /// No hop of any plan takes less.
@@ -407,6 +439,12 @@ impl DeviceCost {
         types.iter().map(of_type).fold(0, u64::saturating_add).min(NS_MAX)
     }
 
+    /// What the rows of a step of few take behind the first, each of so many operations.
+    fn few_rows_ns(&self, rows: u64, operations: u64, types: Option<&[(DType, u64)]>) -> u64 {
+        let operations = u128::from(rows.saturating_sub(1)) * u128::from(operations);
+        self.compute_ns(operations.saturating_mul(100) / u128::from(self.few_rows_percent.max(1)), types)
+    }
+
     /// Operations, spread over the types as their elements are.
     fn compute_ns(&self, operations: u128, types: Option<&[(DType, u64)]>) -> u64 {
         let Some(types) = types else { return per_s(operations, 1, self.flops) };
@@ -426,6 +464,17 @@ impl DeviceCost {
 fn per_s(count: u128, each: u64, rate: u64) -> u64 {
     let ns = count.saturating_mul(each.into()).saturating_mul(1_000_000_000) / u128::from(rate.max(1));
     ns.min(NS_MAX.into()) as u64
+}
+
+/// Round trips that TCP waits for until so many bytes are on their way, after the link was idle.
+fn slow_starts(bytes: u128) -> u64 {
+    let (mut window, mut sent, mut trips) = (TCP_WINDOW_FIRST, TCP_WINDOW_FIRST, 0);
+    while sent < bytes {
+        window *= 2;
+        sent = sent.saturating_add(window);
+        trips += 1;
+    }
+    trips
 }
 
 /// What a placement fetches before its first answer, at least.
@@ -597,13 +646,14 @@ impl Costs<'_> {
             (range.start as usize..range.end as usize).map(|l| layer(device, l)).sum::<u64>()
                 + self.step_ns(device)
         };
-        let hops = |rows: u64| -> u64 {
+        let around = |hop: &dyn Fn(usize, usize) -> u64| -> u64 {
             if last == 0 {
                 return 0;
             }
-            let forward: u64 = layout.windows(2).map(|w| self.hop_ns(w[0].0, w[1].0, rows)).sum();
+            let forward: u64 = layout.windows(2).map(|w| hop(w[0].0, w[1].0)).sum();
             forward + self.back_ns(layout[last].0, layout[0].0)
         };
+        let hops = |rows: u64| around(&|from, to| self.hop_ns(from, to, rows));
         let decode = |at: usize, rows: u64| {
             let head = if at == last { self.head_ns(layout[at].0, rows) } else { 0 };
             stage(at, &|d, l| self.layer_ns(d, l, rows)) + head
@@ -620,7 +670,8 @@ impl Costs<'_> {
         let of_round = |at: usize| decode(at, rows);
         let slowest = (0..=last).map(|at| on_device(&of_round, at)).chain(round_wires).max().unwrap_or(0);
         let round = (0..=last).map(|at| decode(at, rows)).sum::<u64>() + hops(rows);
-        let filled = (0..=last).map(chunk).sum::<u64>() + hops(chunk_rows) + head;
+        let first_hops = around(&|from, to| self.first_hop_ns(from, to, chunk_rows));
+        let filled = (0..=last).map(chunk).sum::<u64>() + first_hops + head;
         Times {
             ttft_ns: filled.saturating_add((chunks - 1).saturating_mul(slowest_chunk)),
             token_ns: (0..=last).map(|at| decode(at, 1)).sum::<u64>() + hops(1),

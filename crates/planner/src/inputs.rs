@@ -138,16 +138,14 @@ impl DeviceRates {
             others.chain(own).collect()
         };
         let of_layer = |of: fn(&LayerRates) -> f64| facts.layer_rates.as_ref().map(of).map(Figure::measured);
-        // A chunk of 64 rows leaves most of a card idle, so what it takes there says nothing of a prompt.
-        let of_chunk = |of| of_layer(of).filter(|_| facts.kind == DeviceKind::Cpu);
         Self {
             read_by_type: typed(read, |rates| rates.read_bytes_per_s),
             flops_by_type: typed(flops, |rates| rates.flops_per_s),
             read_bytes_per_s: read,
             flops_per_s: flops,
-            prefill_read_bytes_per_s: of_chunk(|rates| rates.prefill_read_bytes_per_s),
-            attention_flops_per_s: of_chunk(|rates| rates.attention_flops_per_s),
-            activations_per_s: of_chunk(|rates| rates.activations_per_s),
+            prefill_read_bytes_per_s: of_layer(|rates| rates.prefill_read_bytes_per_s),
+            attention_flops_per_s: of_layer(|rates| rates.attention_flops_per_s),
+            activations_per_s: of_layer(|rates| rates.activations_per_s),
             layer_s: of_layer(|rates| rates.layer_s),
             corrections: facts.corrections,
             ..Self::default()

@@ -211,7 +211,7 @@ impl Problem {
                     let rows = costs.chunk_rows(chunks);
                     let tokens = answer.saturating_mul(costs.hop_ns(from, to, 1));
                     Arc {
-                        sum: ticks(costs.hop_ns(from, to, rows).saturating_add(tokens), request),
+                        sum: ticks(costs.first_hop_ns(from, to, rows).saturating_add(tokens), request),
                         slow: costs.wire_ns(from, to, rows) as i64,
                         back: ticks((answer + 1).saturating_mul(costs.back_ns(from, to)), request),
                     }

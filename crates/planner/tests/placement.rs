@@ -439,6 +439,54 @@ fn a_token_takes_what_the_formula_says() {
 }
 
 #[test]
+fn the_first_chunk_waits_for_an_idle_link() {
+    let node = |name| device(name, 0.0, None).node;
+    let ttft = |prompt: u32, rate: f64| {
+        let link = LinkFacts {
+            from: node("a"),
+            to: node("b"),
+            rtt_s: Some(rtt(Duration::from_millis(10))),
+            bytes_per_s: Some(Figure::measured(rate)),
+        };
+        let mut request = read("a=3@10 b=3@10", 4, &[link]);
+        (request.context_tokens, request.workload.prompt_tokens) = (1024, prompt);
+        (request.shape.hidden, request.workload.answer_tokens) = (256, 1);
+        request.shape.layers.iter_mut().for_each(|layer| layer.flops_per_token = 0);
+        plan(&request).expect("fits").predicted.ttft_ns.expected as f64
+    };
+    let near = |ns: f64, expected: f64| (ns - expected).abs() < 0.2e6;
+    // Rows of 1 KiB. 14 of them leave at once; 40 wait one round trip for the second window, 90 two.
+    assert!(near(ttft(40, 1e12) - ttft(14, 1e12), 10e6));
+    assert!(near(ttft(90, 1e12) - ttft(14, 1e12), 20e6));
+    // At 1.25 MB/s the link holds 12.5 kB, which is less than what leaves at once: only its rate counts.
+    assert!(near(ttft(40, 1.25e6) - ttft(14, 1.25e6), 26.0 * 1024.0 / 1.25e6 * 1e9));
+}
+
+#[test]
+fn further_streams_compute_beside_what_is_read_once() {
+    let round = |kind, streams: u32, waits_per_s: f64| {
+        let mut request = read("a=4@10", 4, &[]);
+        request.devices[0].device.kind = kind;
+        request.devices[0].rates.prefill_read_bytes_per_s = Some(Figure::measured(waits_per_s));
+        request.workload.streams = streams;
+        plan(&request).expect("fits").predicted.round_ns.expected as f64
+    };
+    let is_near = |ns: f64, expected: f64| (ns - expected).abs() / expected < 1e-3;
+    let one = round(DeviceKind::Cpu, 1, 1e17);
+    // 10 GB/s and 1e12 operations a second: four layers of 1 GiB are read in 430 ms, and 2 GiB operations
+    // take each further stream 8.6 ms.
+    let of_stream = 4.0 * 2.0 * GIB as f64 / 1e3;
+    assert!(is_near(round(DeviceKind::Cpu, 8, 1e17), one + 7.0 * 60e3), "computed while reading");
+    let computed = |streams: f64| (streams - 1.0) * (of_stream + 60e3) + 4.0 * 5e3 + 50e3;
+    assert!(is_near(round(DeviceKind::Cpu, 64, 1e17), computed(64.0)));
+    // What it waits for weights comes on top: of 20 GB/s half of what reading takes.
+    assert!(is_near(round(DeviceKind::Cpu, 64, 20e9), computed(64.0) + 4.0 * GIB as f64 / 20.0));
+    // A card's kernels for few rows.
+    let of_card = 63.0 * (of_stream / 0.4 + 60e3) + 4.0 * 5e3 + 50e3;
+    assert!(is_near(round(DeviceKind::DiscreteGpu, 64, 1e17), of_card));
+}
+
+#[test]
 fn a_model_that_caches_hold_is_faster_than_from_memory_on_a_processor_and_teaches_nothing() {
     let all = LayerRange::new(0, 4);
     let of = |layer_bytes: u64, kind: DeviceKind| {

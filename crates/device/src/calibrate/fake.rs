@@ -13,7 +13,7 @@ use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, Monitor, 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Event {
     Evicted { weight: u64 },
-    Ran { weights: Vec<u64>, tokens: usize },
+    Ran { weights: Vec<u64>, bytes: u64, tokens: usize },
 }
 
 type Events = Arc<Mutex<Vec<Event>>>;
@@ -35,7 +35,7 @@ impl FakeDevice {
     }
 
     fn stored(&self, weights: Vec<u64>) -> Arc<FakeStored> {
-        Arc::new(FakeStored { owner: self.owner, weights })
+        Arc::new(FakeStored { owner: self.owner, weights, bytes: 0 })
     }
 
     fn number(&self, weight: &Weight) -> u64 {
@@ -43,10 +43,11 @@ impl FakeDevice {
     }
 }
 
-/// Behind every handle: a weight's own number, those of a program's products.
+/// Behind every handle: a weight's own number, those of a program's products and their bytes.
 struct FakeStored {
     owner: Owner,
     weights: Vec<u64>,
+    bytes: u64,
 }
 
 impl Stored for FakeStored {
@@ -123,11 +124,12 @@ impl Device for FakeDevice {
     }
 
     fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError> {
-        let weights = recording.ops.iter().filter_map(|op| match op {
-            Op::MatMul { weight, .. } => Some(self.number(weight)),
+        let products = recording.ops.iter().filter_map(|op| match op {
+            Op::MatMul { weight, .. } => Some((self.number(weight), weight.footprint_bytes)),
             _ => None,
         });
-        Ok(Box::new(FakeStored { owner: self.owner, weights: weights.collect() }))
+        let (weights, bytes): (Vec<u64>, Vec<u64>) = products.unzip();
+        Ok(Box::new(FakeStored { owner: self.owner, weights, bytes: bytes.iter().sum() }))
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>, AllocError> {
@@ -156,8 +158,9 @@ impl Stream for FakeStream {
         _: &dyn Exchange,
         _: &CancelToken,
     ) -> Result<(), RunError> {
-        let weights = self.owner.behind::<FakeStored>(program, &"a program").weights.clone();
-        self.events.lock().unwrap().push(Event::Ran { weights, tokens: shape.tokens });
+        let FakeStored { weights, bytes, .. } = self.owner.behind(program, &"a program");
+        let (weights, tokens) = (weights.clone(), shape.tokens);
+        self.events.lock().unwrap().push(Event::Ran { weights, bytes: *bytes, tokens });
         wait(Duration::from_micros(100));
         Ok(())
     }

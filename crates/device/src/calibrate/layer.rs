@@ -15,15 +15,11 @@ use exo_backend::{
 };
 use exo_types::{DType, KvDType, LayerRates, TensorView};
 
-use super::{Bench, CalibrationError, DEADLINE, Evictor, ROWS_SMALL, TOKENS, matrix};
+use super::{Bench, CalibrationError, Chunk, DEADLINE, Evictor, matrix};
 use crate::sustained::{Passes, median};
 
 /// C: the hidden state.
 const HIDDEN: usize = 1024;
-/// H
-const HEADS: usize = 8;
-/// K
-const KV_HEADS: usize = 4;
 /// D
 const HEAD_DIM: usize = 128;
 /// F: the feed-forward.
@@ -58,15 +54,16 @@ pub(super) struct LayerBench {
     nothing: Box<dyn Program>,
     all: Box<dyn Program>,
     cold: Bench,
+    chunk: Chunk,
     /// One layer of one row, a run that does nothing, and a chunk with cold matrices.
     cold_s: [Vec<f64>; 3],
 }
 
 impl LayerBench {
     /// `None` on a device that takes too long for one layer of one row.
-    pub(super) fn new(device: &dyn Device) -> Result<Option<Self>, CalibrationError> {
+    pub(super) fn new(device: &dyn Device, chunk: Chunk) -> Result<Option<Self>, CalibrationError> {
         let mut stream = device.stream()?;
-        let operands = Operands::new(device, &mut *stream)?;
+        let operands = Operands::new(device, &mut *stream, chunk)?;
         let one = device.compile(Recording { ops: operands.layer_with_products(device, 0)? })?;
         let rows = RunShape { tokens: 1, selected: 0 };
         // The first run may compile kernels, and another program may stop any one of the others.
@@ -84,10 +81,10 @@ impl LayerBench {
         }
         let all = device.compile(Recording { ops })?;
         let nothing = device.compile(Recording { ops: vec![Op::LayerBoundary { layer: 0 }] })?;
-        let matrix_bytes = super::row_bytes(DType::Q8_0) * ROWS_SMALL as u64;
-        let cold = Bench::new(device, DType::Q8_0, ROWS_SMALL, TOKENS, COLD_MATRICES * matrix_bytes)?;
+        let matrix_bytes = super::row_bytes(DType::Q8_0) * chunk.rows as u64;
+        let cold = Bench::new(device, DType::Q8_0, chunk.rows, chunk.tokens, COLD_MATRICES * matrix_bytes)?;
         let positions = operands.batch.positions;
-        Ok(Some(Self { stream, positions, one, nothing, all, cold, cold_s: Default::default() }))
+        Ok(Some(Self { stream, positions, one, nothing, all, cold, chunk, cold_s: Default::default() }))
     }
 
     /// Runs what a step meets cold, unless it has been often enough, and says whether it did; to be called
@@ -123,7 +120,7 @@ impl LayerBench {
         sustained: Passes,
     ) -> Result<LayerRates, CalibrationError> {
         let [mut products, mut first, mut short, mut long] = [const { Vec::new() }; 4];
-        let began = Instant::now();
+        let (began, tokens) = (Instant::now(), self.chunk.tokens);
         for round in 0..ROUNDS {
             if round > 0 && began.elapsed() > PIECES_MAX {
                 break;
@@ -132,16 +129,17 @@ impl LayerBench {
             prefill.once(&mut *self.stream)?;
             products.push(start.elapsed().as_secs_f64());
             for (context, tokens, seconds_of) in
-                [(0, 1, &mut first), (0, TOKENS, &mut short), (CONTEXT, TOKENS, &mut long)]
+                [(0, 1, &mut first), (0, tokens, &mut short), (CONTEXT, tokens, &mut long)]
             {
                 self.at(context, tokens)?;
-                let chunk = RunShape { tokens, selected: 0 };
-                seconds_of.push(seconds(&mut *self.stream, &*self.all, chunk)?);
+                let rows = RunShape { tokens, selected: 0 };
+                seconds_of.push(seconds(&mut *self.stream, &*self.all, rows)?);
             }
         }
         let [one_s, nothing_s, chunk_s] = self.cold_s.map(median);
         let decode_loss = decode.mean_s / decode.median_s;
         Ok(Pieces {
+            chunk: self.chunk,
             one_s,
             nothing_s,
             products_s: product_bytes() / (read_bytes_per_s * decode_loss),
@@ -168,6 +166,7 @@ impl LayerBench {
 
 /// What was measured, in seconds.
 struct Pieces {
+    chunk: Chunk,
     /// A layer of one row with small products, and what they take beside their starts.
     one_s: f64,
     products_s: f64,
@@ -189,27 +188,27 @@ impl Pieces {
     fn rates(&self) -> LayerRates {
         let beyond = |all: f64, less: f64, part: f64| (all - less).max(all * part);
         let layers = LAYERS as f64;
-        let operations_of_a_pair = (4 * HEADS * HEAD_DIM) as f64;
+        let Chunk { tokens, heads, kv_heads, .. } = self.chunk;
+        let operations_of_a_pair = (4 * heads * HEAD_DIM) as f64;
+        // Outputs of a layer's products, each of as many inputs as a hidden state has.
+        let activations = (2 * heads * HEAD_DIM + 2 * kv_heads * HEAD_DIM + 3 * FFN) as f64;
         let attention_s = beyond(self.long_s, self.short_s, 0.05);
-        let pairs = layers * (TOKENS * CONTEXT) as f64;
+        let pairs = layers * (tokens * CONTEXT) as f64;
         let pair_s = attention_s / pairs;
         // Row `t` of a chunk without a context has `t + 1` positions.
-        let pairs_behind_first = layers * (TOKENS * (TOKENS + 1) / 2 - 1) as f64;
+        let pairs_behind_first = layers * (tokens * (tokens + 1) / 2 - 1) as f64;
         let layer_s = beyond(self.one_s, self.nothing_s + self.products_s, 0.1);
         let others_s = beyond(self.short_s, self.first_s + pairs_behind_first * pair_s, 0.05);
-        let row_s = others_s / (layers * (TOKENS - 1) as f64);
+        let row_s = others_s / (layers * (tokens - 1) as f64);
         let waits_s = beyond(self.chunk_cold_s, self.chunk_warm_s, 0.01);
         LayerRates {
             prefill_read_bytes_per_s: self.matrix_bytes / (waits_s * self.prefill_loss),
             attention_flops_per_s: operations_of_a_pair / (pair_s * self.prefill_loss),
-            activations_per_s: ACTIVATIONS as f64 / (row_s * self.prefill_loss),
+            activations_per_s: activations / (row_s * self.prefill_loss),
             layer_s: layer_s * self.decode_loss,
         }
     }
 }
-
-/// Outputs of a layer's products, each of as many inputs as a hidden state has.
-const ACTIVATIONS: usize = 2 * HEADS * HEAD_DIM + 2 * KV_HEADS * HEAD_DIM + 3 * FFN;
 
 /// Of the weights of a layer of one row.
 fn product_bytes() -> f64 {
@@ -238,14 +237,16 @@ struct Operands {
     up: Buffer,
     kv: exo_backend::KvCache,
     batch: AttentionBatch,
+    chunk: Chunk,
 }
 
 impl Operands {
-    fn new(device: &dyn Device, stream: &mut dyn Stream) -> Result<Self, CalibrationError> {
-        let pages = (CONTEXT + TOKENS).div_ceil(PAGE_TOKENS);
+    fn new(device: &dyn Device, stream: &mut dyn Stream, chunk: Chunk) -> Result<Self, CalibrationError> {
+        let Chunk { tokens, heads, kv_heads, .. } = chunk;
+        let pages = (CONTEXT + tokens).div_ceil(PAGE_TOKENS);
         let kv = device.kv_cache(KvShape {
             layers: 1 + LAYERS,
-            kv_heads: KV_HEADS,
+            kv_heads,
             head_dim: HEAD_DIM,
             page_tokens: PAGE_TOKENS,
             pages,
@@ -258,18 +259,18 @@ impl Operands {
         let numbers: Vec<u32> = (0..pages as u32).collect();
         stream.upload_u32(&page_table, 0, &numbers)?;
         let batch = AttentionBatch {
-            positions: device.buffer(Element::U32, TOKENS)?,
-            sequences: device.buffer(Element::U32, TOKENS)?, // all are of the first
+            positions: device.buffer(Element::U32, tokens)?,
+            sequences: device.buffer(Element::U32, tokens)?, // all are of the first
             page_table,
             pages_per_sequence: pages,
         };
         let mut rows = |width: usize| -> Result<Buffer, CalibrationError> {
-            let buffer = device.buffer(Element::F32, TOKENS * width)?;
+            let buffer = device.buffer(Element::F32, tokens * width)?;
             let ramp: Vec<f32> = (0..buffer.len).map(|i| ((i % 17) as f32 - 8.0) / 8.0).collect();
             stream.upload_f32(&buffer, 0, &ramp)?;
             Ok(buffer)
         };
-        let (query, key) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+        let (query, key) = (heads * HEAD_DIM, kv_heads * HEAD_DIM);
         let operands = Self {
             hidden: rows(HIDDEN)?,
             normed: rows(HIDDEN)?,
@@ -282,6 +283,7 @@ impl Operands {
             up: rows(FFN)?,
             kv,
             batch,
+            chunk,
         };
         stream.synchronize(DEADLINE)?;
         Ok(operands)
@@ -313,7 +315,8 @@ impl Operands {
     /// A decoder's layer without products: its ops in front of the first ones, up to o's, up to the
     /// feed-forward's, and the rest.
     fn layer(&self, device: &dyn Device, layer: usize) -> Result<[Vec<Op>; 4], CalibrationError> {
-        let Self { hidden, normed, q, k, v, gathered, delta, gate, up, kv, batch } = self;
+        let Self { hidden, normed, q, k, v, gathered, delta, gate, up, kv, batch, chunk } = self;
+        let Chunk { heads: query_heads, kv_heads, .. } = *chunk;
         let (wide, narrow) = (vector(device, HIDDEN)?, vector(device, HEAD_DIM)?);
         let frequencies = vector(device, HEAD_DIM / 2)?;
         let norm = |x: &Buffer, weight: &Weight, out: &Buffer, groups: usize| Op::RmsNorm {
@@ -340,17 +343,17 @@ impl Operands {
             layer,
             batch: batch.clone(),
             out: gathered.clone(),
-            heads: HEADS,
+            heads: query_heads,
             scale: 0.1,
             window: None,
         };
         Ok([
             vec![norm(hidden, &wide, normed, 1)],
             vec![
-                norm(q, &narrow, q, HEADS),
-                norm(k, &narrow, k, KV_HEADS),
-                rope(q, HEADS),
-                rope(k, KV_HEADS),
+                norm(q, &narrow, q, query_heads),
+                norm(k, &narrow, k, kv_heads),
+                rope(q, query_heads),
+                rope(k, kv_heads),
                 Op::KvWrite { kv, layer, k: k.clone(), v: v.clone(), batch },
                 attention,
             ],
@@ -385,15 +388,19 @@ fn tensor(device: &dyn Device, dtype: DType, rows: usize, cols: usize) -> Result
 mod tests {
     use super::*;
 
+    const CHUNK: Chunk = Chunk { tokens: 48, rows: 1024, heads: 6, kv_heads: 2 };
+
     /// Of a device that does 1e9 of everything in a second, and loses a fifth of it to others.
     fn pieces() -> Pieces {
-        let (layers, pair_s) = (LAYERS as f64, (4 * HEADS * HEAD_DIM) as f64 / 1e9);
-        let row_s = ACTIVATIONS as f64 / 1e9;
+        let (layers, pair_s) = (LAYERS as f64, (4 * CHUNK.heads * HEAD_DIM) as f64 / 1e9);
+        let activations = 2 * CHUNK.heads * HEAD_DIM + 2 * CHUNK.kv_heads * HEAD_DIM + 3 * FFN;
+        let (row_s, tokens) = (activations as f64 / 1e9, CHUNK.tokens);
         // Starts of products are in the one, and not in the other.
         let (nothing_s, layer_s, bare_layer_s, products_s) = (50e-6, 20e-6, 3e-6, 10e-6);
-        let pairs_s = (TOKENS * (TOKENS + 1) / 2) as f64 * pair_s;
-        let short_s = nothing_s + layers * (bare_layer_s + (TOKENS - 1) as f64 * row_s + pairs_s);
+        let pairs_s = (tokens * (tokens + 1) / 2) as f64 * pair_s;
+        let short_s = nothing_s + layers * (bare_layer_s + (tokens - 1) as f64 * row_s + pairs_s);
         Pieces {
+            chunk: CHUNK,
             one_s: nothing_s + layer_s + products_s,
             products_s,
             nothing_s,
@@ -401,7 +408,7 @@ mod tests {
             chunk_warm_s: 2e-3,
             chunk_cold_s: 2e-3 + 4e6 / 1e9,
             short_s,
-            long_s: short_s + layers * (TOKENS * CONTEXT) as f64 * pair_s,
+            long_s: short_s + layers * (tokens * CONTEXT) as f64 * pair_s,
             matrix_bytes: 4e6,
             decode_loss: 1.25,
             prefill_loss: 1.25,
