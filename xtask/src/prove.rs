@@ -15,6 +15,7 @@ mod predictions;
 mod soak;
 mod speed;
 mod token_cost;
+mod wire;
 
 use std::time::{Duration, Instant};
 

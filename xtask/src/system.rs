@@ -10,9 +10,13 @@ mod unix;
 mod windows;
 
 #[cfg(target_os = "linux")]
-pub use linux::{can_apt, cores, enter_network, free_memory, held, pin_this_thread, processor_seconds, tell};
+pub use linux::{
+    Tap, can_apt, cores, enter_network, free_memory, held, pin_this_thread, processor_seconds, tell,
+};
 #[cfg(not(target_os = "linux"))]
-pub use plain::{can_apt, cores, enter_network, free_memory, held, pin_this_thread, processor_seconds, tell};
+pub use plain::{
+    Tap, can_apt, cores, enter_network, free_memory, held, pin_this_thread, processor_seconds, tell,
+};
 #[cfg(unix)]
 pub use unix::become_program;
 #[cfg(windows)]

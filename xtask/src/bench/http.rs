@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use crate::system;
+
 /// An answer is a few numbers and some text.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
@@ -18,6 +20,8 @@ pub struct Server {
     pub address: SocketAddr,
     /// What a node wants to see before it takes orders; empty for `llama-server`.
     pub secret: String,
+    /// The network namespace that it listens in, unless it is this one.
+    pub network: Option<String>,
 }
 
 impl Server {
@@ -95,7 +99,7 @@ impl Server {
 
     /// A connection with the request on its way.
     fn send(&self, line: &str, body: &str, at_most: Duration) -> anyhow::Result<TcpStream> {
-        let mut stream = TcpStream::connect_timeout(&self.address, at_most)?;
+        let mut stream = self.connect(at_most)?;
         stream.set_read_timeout(Some(at_most))?;
         stream.set_write_timeout(Some(at_most))?;
         stream.set_nodelay(true)?;
@@ -108,6 +112,20 @@ impl Server {
         );
         stream.write_all(request.as_bytes())?;
         Ok(stream)
+    }
+
+    /// A socket belongs to the network that it was made in, whoever uses it.
+    fn connect(&self, at_most: Duration) -> anyhow::Result<TcpStream> {
+        let Some(network) = &self.network else {
+            return Ok(TcpStream::connect_timeout(&self.address, at_most)?);
+        };
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                system::enter_network(network)?;
+                Ok(TcpStream::connect_timeout(&self.address, at_most)?)
+            });
+            inside.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        })
     }
 }
 
@@ -160,7 +178,7 @@ mod tests {
             let _ = stream.read(&mut request).unwrap();
             stream.write_all(text.as_bytes()).unwrap();
         });
-        Server { address, secret: String::new() }
+        Server { address, secret: String::new(), network: None }
     }
 
     #[test]

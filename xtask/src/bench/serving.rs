@@ -166,7 +166,7 @@ impl Bench {
         })?;
         let secret =
             std::fs::read_to_string(&secret).with_context(|| format!("cannot read {}", secret.display()))?;
-        let server = Server { address, secret: secret.trim().to_owned() };
+        let server = Server { address, secret: secret.trim().to_owned(), network: None };
         let added = server.post("/exo/v1/models", &json!({ "path": model }), ANSWER_MAX)?;
         let name = added["name"].as_str().context("the node does not name the model")?.to_owned();
         let began = Instant::now();
@@ -206,7 +206,11 @@ impl Bench {
             &(slots * STREAM_CACHE).to_string(),
         ]);
         let mut process = child::start(command, &self.cores[..threads])?;
-        let server = Server { address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), secret: String::new() };
+        let server = Server {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            secret: String::new(),
+            network: None,
+        };
         wait_for(&mut process, "its model", LOAD_MAX, || server.get("/health", ANSWER_MAX).ok())?;
         let target = Target { server, model: "any".to_owned(), is_llama: true };
         target.complete(&prompt(8, 1), 1)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use super::lan::Lan;
 use super::wait_for;
 use crate::bench::child::{self, Running};
 use crate::bench::http::Server;
@@ -35,6 +36,8 @@ const NAMES: [&str; 5] = ["anna", "ben", "carla", "dan", "emma"];
 pub struct Cluster {
     nodes: Vec<Node>,
     folder: tempfile::TempDir,
+    /// Of machines of their own, gone after the nodes.
+    lan: Option<Lan>,
 }
 
 /// One of them.
@@ -54,15 +57,25 @@ pub struct Instance {
 }
 
 impl Cluster {
-    /// Starts `size` nodes of the program, each with these `flags`. What they know of each other is not
-    /// waited for.
+    /// Starts `size` nodes of the program, each with these `flags`, on processors unless they say otherwise.
+    /// What they know of each other is not waited for.
     pub fn start(exo: &Path, size: usize, flags: &[&str]) -> anyhow::Result<Self> {
+        Self::start_on(exo, size, None, |_| flags.iter().map(|flag| (*flag).to_owned()).collect())
+    }
+
+    /// The same with flags for each, on machines of their own where there is a network.
+    pub fn start_on(
+        exo: &Path,
+        size: usize,
+        lan: Option<Lan>,
+        flags: impl Fn(usize) -> Vec<String>,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("exo-prove-").tempdir();
         let folder = folder.context("no folder for the nodes")?;
         // A configuration file of their own, or the nodes would read the user's.
         std::fs::write(folder.path().join("config.toml"), "")
             .with_context(|| format!("cannot write into {}", folder.path().display()))?;
-        let mut cluster = Self { nodes: Vec::new(), folder };
+        let mut cluster = Self { nodes: Vec::new(), folder, lan };
         let names = NAMES.get(..size).with_context(|| format!("at most {} nodes", NAMES.len()))?;
         let mut peer = None;
         for at in 0..size {
@@ -71,7 +84,7 @@ impl Cluster {
                 cluster.wait_started(names)?;
                 peer = Some(format!("--peer={}", cluster.address_of_first()?));
             }
-            cluster.spawn(exo, names[at], flags, peer.as_deref())?;
+            cluster.spawn(exo, at, &flags(at), peer.as_deref())?;
         }
         cluster.wait_started(names)?;
         Ok(cluster)
@@ -102,10 +115,15 @@ impl Cluster {
     /// as soon as it says that the model is ready.
     pub fn place(&mut self, at: usize, model: &str, context_tokens: u32) -> anyhow::Result<Instance> {
         let size = self.nodes.len();
+        self.place_as(at, &json!({ "model": model, "nodes_min": size, "context_tokens": context_tokens }))
+    }
+
+    /// The same with an order of one's own.
+    pub fn place_as(&mut self, at: usize, order: &Value) -> anyhow::Result<Instance> {
+        let size = self.nodes.len();
         let node = self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?;
         node.wait_united(size)?;
-        let order = json!({ "model": model, "nodes_min": size, "context_tokens": context_tokens });
-        let placed = node.server.post("/exo/v1/instances", &order, ANSWER_MAX)?;
+        let placed = node.server.post("/exo/v1/instances", order, ANSWER_MAX)?;
         let id = placed["id"].as_str().context("the node does not name the instance")?.to_owned();
         wait_for("loading the model", (LOAD_MAX, READY_POLL), || {
             let view = node.instance(&id)?;
@@ -196,20 +214,19 @@ impl Cluster {
         self.nodes.first().context("the cluster has no node")
     }
 
-    fn spawn(
-        &mut self,
-        exo: &Path,
-        name: &'static str,
-        flags: &[&str],
-        peer: Option<&str>,
-    ) -> anyhow::Result<()> {
-        let mut command = Command::new(exo);
+    fn spawn(&mut self, exo: &Path, at: usize, flags: &[String], peer: Option<&str>) -> anyhow::Result<()> {
+        let name = NAMES[at];
+        let (mut command, listen) = match &self.lan {
+            None => (Command::new(exo), "127.0.0.1:0"),
+            Some(lan) => (lan.command(at, exo), "0.0.0.0:0"),
+        };
         for (variable, _) in std::env::vars_os().filter(|(v, _)| v.to_string_lossy().starts_with("EXO_")) {
             command.env_remove(variable);
         }
         command
-            .args(["start", "--name", name, "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"])
-            .args(["--no-discovery", "--backend", "cpu"])
+            .args(["start", "--name", name, "--api-listen", "127.0.0.1:0", "--listen", listen])
+            .arg("--no-discovery")
+            .args(flags.iter().all(|flag| !flag.starts_with("--backend")).then_some("--backend=cpu"))
             .args(flags)
             .args(peer)
             .arg("--config")
@@ -219,7 +236,9 @@ impl Cluster {
             .env("EXO_STOP_WITH_STDIN", "1");
         let process = child::start_held(command, &system::cores()?)?;
         // Where its API is, is known once it is open.
-        let server = Server { address: SocketAddr::from(([127, 0, 0, 1], 0)), secret: String::new() };
+        let network = self.lan.as_ref().map(|lan| lan.host(at).to_owned());
+        let server =
+            Server { address: SocketAddr::from(([127, 0, 0, 1], 0)), secret: String::new(), network };
         self.nodes.push(Node { name, server, process });
         Ok(())
     }
@@ -229,7 +248,8 @@ impl Cluster {
             let folder = self.folder.path().join(name);
             wait_for(&format!("the start of {name}"), (START_MAX, POLL), || {
                 node.check_alive()?;
-                Ok(published(&folder).map(|server| node.server = server))
+                let network = node.server.network.clone();
+                Ok(published(&folder).map(|server| node.server = Server { network, ..server }))
             })?;
         }
         Ok(())
@@ -241,7 +261,10 @@ impl Cluster {
         wait_for("finding out where the first node is reached", (JOIN_MAX, POLL), || {
             let view = first.server.get("/exo/v1/cluster", ANSWER_MAX)?;
             let own = view["nodes"].as_array().into_iter().flatten().find(|node| node["is_self"] == true);
-            Ok(own.and_then(|node| node["addresses"][0].as_str()).map(str::to_owned))
+            let Some(told) = own.and_then(|node| node["addresses"][0].as_str()) else { return Ok(None) };
+            // Who listens on all addresses has no word for its own.
+            let port = told.rsplit(':').next().context("an address has no port")?;
+            Ok(Some(self.lan.as_ref().map_or(told.to_owned(), |lan| format!("{}:{port}", lan.address(0)))))
         })
     }
 }
@@ -282,7 +305,7 @@ pub(super) fn published(folder: &Path) -> Option<Server> {
     let file: Value = serde_json::from_slice(&std::fs::read(folder.join("api.json")).ok()?).ok()?;
     let secret = std::fs::read_to_string(folder.join("api-secret")).ok()?;
     let address = file["address"].as_str()?.parse().ok()?;
-    Some(Server { address, secret: secret.trim().to_owned() })
+    Some(Server { address, secret: secret.trim().to_owned(), network: None })
 }
 
 /// Whether a node knows of `size` nodes that live and have devices, and of an epoch.

@@ -1,50 +1,73 @@
-//! Machines on a network of their own: a network namespace each, on one bridge.
+//! Machines on a network of their own: a network namespace each, on one bridge, or on wires that take their
+//! time.
 
 use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// Machines and the bridge between them, gone with the value.
+use super::wire::{self, Wire};
+use crate::system::Tap;
+
+/// Machines and what is between them, gone with the value.
 pub struct Lan {
     bridge: String,
     hosts: Vec<String>,
 }
 
 impl Lan {
-    /// `count` machines; needs root.
+    /// `count` machines on a bridge; needs root.
     pub fn new(count: usize) -> anyhow::Result<Self> {
+        let lan = Self::bare(count)?;
+        ip(&["link", "add", &lan.bridge, "type", "bridge"])?;
+        ip(&["link", "set", &lan.bridge, "up"])?;
+        for at in 0..count {
+            let (host, port, inside) = (lan.host(at), lan.port(at), lan.card(at));
+            ip(&["link", "add", &port, "type", "veth", "peer", "name", &inside])?;
+            ip(&["link", "set", &port, "master", &lan.bridge])?;
+            ip(&["link", "set", &port, "up"])?;
+            ip(&["link", "set", &inside, "netns", host])?;
+            lan.switch_on(at)?;
+        }
+        Ok(lan)
+    }
+
+    /// `count` machines whose frames take their time to each other; needs root.
+    pub fn with_wires(count: usize, wire: Wire) -> anyhow::Result<Self> {
+        let lan = Self::bare(count)?;
+        let cards = (0..count).map(|at| Tap::new(lan.host(at), &lan.card(at)));
+        wire::connect(cards.collect::<anyhow::Result<_>>()?, wire)?;
+        (0..count).try_for_each(|at| lan.switch_on(at))?;
+        Ok(lan)
+    }
+
+    /// Machines without cables.
+    fn bare(count: usize) -> anyhow::Result<Self> {
         // Names of interfaces have 15 characters at most.
         let tag = std::process::id() % 1_000_000;
         let hosts = (0..count).map(|at| format!("exs{tag}-{at}")).collect();
         let lan = Self { bridge: format!("exs{tag}"), hosts };
         let root = "network namespaces need root on Linux, and `ip`";
-        ip(&["link", "add", &lan.bridge, "type", "bridge"]).context(root)?;
-        ip(&["link", "set", &lan.bridge, "up"])?;
-        for at in 0..count {
-            let (host, port, inside) = (lan.host(at), lan.port(at), format!("{}-i{at}", lan.bridge));
-            ip(&["netns", "add", host])?;
-            ip(&["link", "add", &port, "type", "veth", "peer", "name", &inside])?;
-            ip(&["link", "set", &port, "master", &lan.bridge])?;
-            ip(&["link", "set", &port, "up"])?;
-            ip(&["link", "set", &inside, "netns", host])?;
-            ip(&[
-                "-n",
-                host,
-                "address",
-                "add",
-                &format!("10.78.{}.{}/24", tag % 250, at + 1),
-                "dev",
-                &inside,
-            ])?;
-            ip(&["-n", host, "link", "set", &inside, "up"])?;
-            ip(&["-n", host, "link", "set", "lo", "up"])?;
-        }
+        lan.hosts.iter().try_for_each(|host| ip(&["netns", "add", host]).context(root))?;
         Ok(lan)
+    }
+
+    /// Gives a machine its address.
+    fn switch_on(&self, at: usize) -> anyhow::Result<()> {
+        let (host, inside) = (self.host(at), self.card(at));
+        let address = format!("{}/24", self.address(at));
+        ip(&["-n", host, "address", "add", &address, "dev", &inside])?;
+        ip(&["-n", host, "link", "set", &inside, "up"])?;
+        ip(&["-n", host, "link", "set", "lo", "up"])
     }
 
     /// The namespace of a machine.
     pub fn host(&self, at: usize) -> &str {
         &self.hosts[at]
+    }
+
+    /// Where the others reach it.
+    pub fn address(&self, at: usize) -> String {
+        format!("10.78.{}.{}", std::process::id() % 250, at + 1)
     }
 
     /// A program on a machine.
@@ -64,6 +87,11 @@ impl Lan {
         let isolated = if may_talk { "off" } else { "on" };
         pair.iter()
             .try_for_each(|&at| run("bridge", &["link", "set", "dev", &self.port(at), "isolated", isolated]))
+    }
+
+    /// The machine's network card, as it sees it.
+    fn card(&self, at: usize) -> String {
+        format!("{}-i{at}", self.bridge)
     }
 
     fn port(&self, at: usize) -> String {

@@ -1,10 +1,11 @@
 //! What plans say before anything is answered, beside what answers then take.
 //!
-//! Fresh clusters of up to three nodes on loopback measure their devices and links as they do for a
-//! user, and types of weights when the model is first loaded. Then plans are asked for, and prompts of
-//! two lengths are answered. No prompt is read twice, and no token is guessed ahead. Nodes of one machine
-//! share its memory, and stages compute parts of a prompt at the same time: so there are only as many nodes
-//! as have cores of their own.
+//! Fresh clusters of a few nodes, on loopback or on machines of their own with links that take their time,
+//! measure their devices and links as they do for a user, and types of weights when the model is first
+//! loaded. Then plans are asked for, and prompts of several lengths are answered, one at a time and several
+//! at once. No prompt is read twice, and no token is guessed ahead. Nodes of one machine share its memory,
+//! and stages compute parts of a prompt at the same time: so there are only as many nodes as have cores of
+//! their own.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,19 +15,20 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
+use super::lan::Lan;
+use super::wire::Wire;
 use super::{Verdict, wait_for};
 use crate::bench::cells::median;
+use crate::bench::http::Server;
 use crate::setup;
 
 /// Largest median and largest 95th percentile of the errors, in per cent.
 const ERROR_MAX: (f64, f64) = (10.0, 25.0);
 /// Least share of the measurements that lie in the range of their prediction.
 const IN_RANGE_MIN: f64 = 0.8;
-const NODES: [usize; 3] = [1, 2, 3];
-const PROMPTS: [u32; 2] = [64, 400];
 const ANSWER_TOKENS: u32 = 64;
-/// All that the demo model holds.
-const CONTEXT: u32 = 512;
+/// The least context: all that the demo model holds.
+const CONTEXT_MIN: u32 = 512;
 const ANSWER_MAX: Duration = Duration::from_secs(300);
 /// From the start of the last node to a measured bandwidth of every link.
 const LINKS_MAX: Duration = Duration::from_secs(40);
@@ -44,9 +46,29 @@ pub struct Options {
     /// Answers for each case; their median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+    /// Sizes of clusters
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,3")]
+    nodes: Vec<usize>,
+    /// Lengths of prompts
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "64,400",
+          value_parser = clap::value_parser!(u32).range(1..=32768))]
+    prompts: Vec<u32>,
+    /// Answers at once, after the shortest prompt
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    streams: Vec<u32>,
+    /// Machines of their own with links of so many Mbit/s and milliseconds each way, such as 100:5; needs root
+    #[arg(long, value_name = "MBIT:MS")]
+    link: Option<Wire>,
     /// Processor threads of each node
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
+    /// What computes, as a node's --backend takes it
+    #[arg(long, value_name = "BACKEND", default_value = "cpu")]
+    backend: String,
+    /// The part of its time that the last node computes
+    #[arg(long, value_name = "10%..100%", default_value = "100%")]
+    last_share: String,
 }
 
 /// A number that was predicted with its range, and what came.
@@ -73,8 +95,10 @@ impl Pair {
 struct Case {
     model: String,
     nodes: usize,
+    streams: u32,
     prompt: u32,
-    ttft_ms: Pair,
+    /// Not predicted where several prompts come at once.
+    ttft_ms: Option<Pair>,
     tokens_per_s: Pair,
 }
 
@@ -89,19 +113,24 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
         models.push(None);
     }
     println!(
-        "| model | nodes | prompt | first token: planned, measured ms | off | tokens/s: planned, measured | off |"
+        "| model | nodes | streams | prompt | first token: planned, measured ms | off | tokens/s: planned, measured | off |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     let mut cases = Vec::new();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (nodes_here, others): (Vec<usize>, Vec<usize>) =
-        NODES.into_iter().partition(|nodes| *nodes == 1 || nodes * options.threads <= cores);
+        options.nodes.iter().partition(|nodes| **nodes == 1 || **nodes * options.threads <= cores);
     for model in &models {
         for &nodes in &nodes_here {
-            let threads = format!("--threads={}", options.threads);
-            let mut cluster = Cluster::start(&exo, nodes, &["--speculate=off", &threads])?;
+            let lan = options.link.map(|wire| Lan::with_wires(nodes, wire)).transpose()?;
+            let mut cluster = Cluster::start_on(&exo, nodes, lan, |at| {
+                let share = if at + 1 == nodes { &options.last_share } else { "100%" };
+                let threads = format!("--threads={}", options.threads);
+                let backend = format!("--backend={}", options.backend);
+                vec!["--speculate=off".to_owned(), threads, backend, format!("--compute-share={share}")]
+            })?;
             let name = model.as_ref().map_or_else(|| Ok("demo".to_owned()), |file| cluster.add(file))?;
-            let found = measure(&mut cluster, &name, options.rounds)?;
+            let found = measure(&mut cluster, &name, options)?;
             cluster.stop()?;
             found.iter().for_each(|case| println!("{}", row(case)));
             cases.extend(found);
@@ -111,33 +140,52 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
     verdict(&cases)
 }
 
-/// Plans first, for each length of prompt, and then answers: steps teach plans.
-fn measure(cluster: &mut Cluster, model: &str, rounds: u32) -> anyhow::Result<Vec<Case>> {
+/// Plans first, for each case, and then answers: steps teach plans.
+fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
+    let Options { prompts, streams, rounds, .. } = options;
     let nodes = cluster.nodes().len();
+    let longest = prompts.iter().copied().max().unwrap_or_default();
+    let shortest = prompts.iter().copied().min().unwrap_or_default();
+    let context = (longest + ANSWER_TOKENS).max(CONTEXT_MIN);
+    let slots = streams.iter().copied().max().unwrap_or(1);
     wait_measured(cluster)?;
-    let instance = cluster.place(0, model, CONTEXT)?;
+    let order = json!({ "model": model, "nodes_min": nodes, "context_tokens": context, "slots": slots });
+    let instance = cluster.place_as(0, &order)?;
     if instance.stages != nodes {
         bail!("{model} is on {} nodes instead of {nodes}", instance.stages);
     }
     // Packed weights, as the plan counts them.
     cluster.wait_settled(&instance)?;
     let pins = cluster.pins_of(&instance)?;
-    let planned = PROMPTS.map(|prompt| plan(cluster, model, prompt, &pins));
-    answer(cluster, model, 16, 0)?;
+    let mut wanted: Vec<(u32, u32)> = prompts.iter().map(|prompt| (1, *prompt)).collect();
+    wanted.extend(streams.iter().filter(|streams| **streams > 1).map(|streams| (*streams, shortest)));
+    let server = &cluster.nodes().first().context("the cluster has no node")?.server;
+    let mut planned = Vec::new();
+    for &(streams, prompt) in &wanted {
+        let query = json!({
+            "model": model, "context_tokens": context, "slots": slots, "nodes_min": nodes, "streams": streams,
+            "prompt_tokens": prompt, "answer_tokens": ANSWER_TOKENS, "pins": pins,
+        });
+        // The plan is made beside the instance, whose memory is not free: without pins it would be another.
+        planned.push(server.post("/exo/v1/plan", &query, ANSWER_MAX)?["predicted"].clone());
+    }
+    let mut number = 0;
+    answer(server, model, 16, number)?;
     let mut cases = Vec::new();
-    for (at, (prompt, planned)) in PROMPTS.into_iter().zip(planned).enumerate() {
-        let planned = planned?;
+    for ((streams, prompt), planned) in wanted.into_iter().zip(planned) {
         let mut measured = Vec::new();
-        for round in 0..rounds {
-            measured.push(answer(cluster, model, prompt, 1 + at as u32 * rounds + round)?);
+        for _ in 0..*rounds {
+            measured.push(answers(server, model, prompt, number + 1, streams)?);
+            number += streams;
         }
         let pair = |what: &str, value: &dyn Fn(&(f64, f64)) -> f64| -> anyhow::Result<Pair> {
             let number = |key: &str| planned[what][key].as_f64().with_context(|| format!("no {what}"));
             let measured = median(measured.iter().map(value)).context("nothing was measured")?;
             Ok(Pair { low: number("low")?, expected: number("expected")?, high: number("high")?, measured })
         };
-        let (ttft_ms, tokens_per_s) = (pair("ttft_ms", &|m| m.0)?, pair("tokens_per_s", &|m| m.1)?);
-        cases.push(Case { model: model.to_owned(), nodes, prompt, ttft_ms, tokens_per_s });
+        let ttft_ms = (streams == 1).then(|| pair("ttft_ms", &|m| m.0)).transpose()?;
+        let tokens_per_s = pair("total_tokens_per_s", &|m| m.1)?;
+        cases.push(Case { model: model.to_owned(), nodes, streams, prompt, ttft_ms, tokens_per_s });
     }
     Ok(cases)
 }
@@ -162,26 +210,33 @@ fn is_measured(view: &Value, nodes: usize) -> bool {
         && links.iter().all(|link| link["bytes_per_s"].is_number() && link["rtt_ms"].is_number())
 }
 
-/// What is predicted of the layers as they are placed. The plan is made beside the instance, whose memory is
-/// not free, and would be another one.
-fn plan(cluster: &Cluster, model: &str, prompt: u32, pins: &[String]) -> anyhow::Result<Value> {
-    let node = cluster.nodes().first().context("the cluster has no node")?;
-    let query = json!({
-        "model": model, "context_tokens": CONTEXT, "nodes_min": cluster.nodes().len(), "prompt_tokens": prompt,
-        "answer_tokens": ANSWER_TOKENS, "pins": pins,
-    });
-    Ok(node.server.post("/exo/v1/plan", &query, ANSWER_MAX)?["predicted"].clone())
+/// Milliseconds to the first token, the slowest one's, and tokens per second after it, of all together.
+fn answers(
+    server: &Server,
+    model: &str,
+    prompt: u32,
+    first: u32,
+    streams: u32,
+) -> anyhow::Result<(f64, f64)> {
+    std::thread::scope(|scope| {
+        let at = |stream| scope.spawn(move || answer(server, model, prompt, first + stream));
+        let asked: Vec<_> = (0..streams).map(at).collect();
+        let mut all = (0.0_f64, 0.0);
+        for one in asked {
+            let (ttft_ms, tokens_per_s) = one.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+            all = (all.0.max(ttft_ms), all.1 + tokens_per_s);
+        }
+        Ok(all)
+    })
 }
 
-/// Milliseconds to the first token, and tokens per second after it. Each `number` is another prompt from its
-/// first token on.
-fn answer(cluster: &Cluster, model: &str, prompt: u32, number: u32) -> anyhow::Result<(f64, f64)> {
-    let node = cluster.nodes().first().context("the cluster has no node")?;
+/// The same of one answer. Each `number` is another prompt from its first token on.
+fn answer(server: &Server, model: &str, prompt: u32, number: u32) -> anyhow::Result<(f64, f64)> {
     let tokens: Vec<u32> = (0..prompt).map(|at| 20 + (number * 37 + at * 11) % 150).collect();
     let body = json!({
         "model": model, "prompt": tokens, "max_tokens": ANSWER_TOKENS, "temperature": 0, "ignore_eos": true,
     });
-    let answer = node.server.post("/v1/completions", &body, ANSWER_MAX)?;
+    let answer = server.post("/v1/completions", &body, ANSWER_MAX)?;
     let timing = |what: &str| {
         let number = answer["exo"]["timings"][what].as_f64().filter(|number| *number > 0.0);
         number.with_context(|| format!("the answer does not say its {what}"))
@@ -190,24 +245,18 @@ fn answer(cluster: &Cluster, model: &str, prompt: u32, number: u32) -> anyhow::R
 }
 
 fn row(case: &Case) -> String {
-    let Case { model, nodes, prompt, ttft_ms, tokens_per_s } = case;
-    let mark = |pair: &Pair| if pair.is_in_range() { "" } else { ", outside its range" };
-    format!(
-        "| {model} | {nodes} | {prompt} | {:.1}, {:.1} | {:+.0} %{} | {:.1}, {:.1} | {:+.0} %{} |",
-        ttft_ms.expected,
-        ttft_ms.measured,
-        ttft_ms.error(),
-        mark(ttft_ms),
-        tokens_per_s.expected,
-        tokens_per_s.measured,
-        tokens_per_s.error(),
-        mark(tokens_per_s)
-    )
+    let Case { model, nodes, streams, prompt, ttft_ms, tokens_per_s } = case;
+    let cells = |pair: &Pair| {
+        let mark = if pair.is_in_range() { "" } else { ", outside its range" };
+        format!("{:.1}, {:.1} | {:+.0} %{mark}", pair.expected, pair.measured, pair.error())
+    };
+    let first = ttft_ms.as_ref().map_or("not planned |".to_owned(), cells);
+    format!("| {model} | {nodes} | {streams} | {prompt} | {first} | {} |", cells(tokens_per_s))
 }
 
 fn verdict(cases: &[Case]) -> anyhow::Result<Verdict> {
     let speeds: Vec<Pair> = cases.iter().map(|case| case.tokens_per_s).collect();
-    let firsts: Vec<Pair> = cases.iter().map(|case| case.ttft_ms).collect();
+    let firsts: Vec<Pair> = cases.iter().filter_map(|case| case.ttft_ms).collect();
     let off = |pairs: &[Pair]| -> anyhow::Result<(f64, f64)> {
         let mut errors: Vec<f64> = pairs.iter().map(|pair| pair.error().abs()).collect();
         errors.sort_by(f64::total_cmp);
@@ -240,16 +289,19 @@ mod tests {
 
     fn case(measured: f64) -> Case {
         let pair = |expected: f64| Pair { low: expected * 0.9, expected, high: expected * 1.1, measured };
-        Case { model: "m".to_owned(), nodes: 2, prompt: 64, ttft_ms: pair(100.0), tokens_per_s: pair(100.0) }
+        let (ttft_ms, tokens_per_s) = (Some(pair(100.0)), pair(100.0));
+        Case { model: "m".to_owned(), nodes: 2, streams: 1, prompt: 64, ttft_ms, tokens_per_s }
     }
 
     #[test]
     fn a_row_says_how_far_off_and_whether_it_is_in_the_range() {
         assert_eq!(
             row(&case(125.0)),
-            "| m | 2 | 64 | 100.0, 125.0 | -20 %, outside its range | 100.0, 125.0 | -20 %, outside its range |"
+            "| m | 2 | 1 | 64 | 100.0, 125.0 | -20 %, outside its range | 100.0, 125.0 | -20 %, outside its range |"
         );
-        assert_eq!(row(&case(95.0)), "| m | 2 | 64 | 100.0, 95.0 | +5 % | 100.0, 95.0 | +5 % |");
+        assert_eq!(row(&case(95.0)), "| m | 2 | 1 | 64 | 100.0, 95.0 | +5 % | 100.0, 95.0 | +5 % |");
+        let several = Case { streams: 8, ttft_ms: None, ..case(95.0) };
+        assert_eq!(row(&several), "| m | 2 | 8 | 64 | not planned | | 100.0, 95.0 | +5 % |");
     }
 
     #[test]

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Args;
 
 use self::clients::{Answers, Question};
@@ -96,8 +95,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
     ends.store(true, Ordering::Relaxed);
     let mut answers = Answers::default();
     for client in asking {
-        answers
-            .add(client.join().map_err(|_| anyhow::anyhow!("a client panicked"))?.context("a client ended")?);
+        answers.add(client.join().map_err(|_| anyhow::anyhow!("a client panicked"))?);
     }
     answers.pauses.sort_unstable();
     let after = hosts.held();

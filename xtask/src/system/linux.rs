@@ -45,6 +45,35 @@ pub fn enter_network(name: &str) -> anyhow::Result<()> {
     enter().with_context(|| format!("cannot enter {}", path.display()))
 }
 
+/// A network card that is not there: what the system sends by it is read here, and what is written here it
+/// receives. Gone with the value.
+pub struct Tap(tun_rs::SyncDevice);
+
+impl Tap {
+    /// In a network namespace.
+    pub fn new(network: &str, name: &str) -> anyhow::Result<Self> {
+        let made = std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                enter_network(network)?;
+                let card = tun_rs::DeviceBuilder::new().name(name).layer(tun_rs::Layer::L2).offload(false);
+                card.build_sync().with_context(|| format!("no network card {name} in {network}"))
+            });
+            inside.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
+        })?;
+        Ok(Self(made))
+    }
+
+    /// The next frame that the system sends; its length.
+    pub fn receive(&self, frame: &mut [u8]) -> std::io::Result<usize> {
+        self.0.recv(frame)
+    }
+
+    /// Gives the system a frame.
+    pub fn send(&self, frame: &[u8]) -> std::io::Result<usize> {
+        self.0.send(frame)
+    }
+}
+
 /// Tells a process of ours something.
 pub fn tell(id: u32, what: Told) -> anyhow::Result<()> {
     let signal = match what {

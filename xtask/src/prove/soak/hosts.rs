@@ -69,14 +69,10 @@ pub struct Door {
 }
 
 impl Door {
-    /// Moves this thread onto the machine.
-    pub fn enter(&self) -> anyhow::Result<()> {
-        system::enter_network(self.lan.host(self.at))
-    }
-
     /// The node's API, where it has said.
     pub fn server(&self) -> Option<Server> {
-        cluster::published(&self.folder)
+        let network = Some(self.lan.host(self.at).to_owned());
+        cluster::published(&self.folder).map(|server| Server { network, ..server })
     }
 
     /// Whether something happened to the machine since then, or its grace was not over.
@@ -123,12 +119,11 @@ impl Hosts {
             hosts.run(at)?;
         }
         for at in 0..count {
-            hosts.at(at, |server| {
-                wait_for("seeing all machines", (START_MAX, POLL), || {
-                    let Some(server) = server() else { return Ok(None) };
-                    let view = server.get("/exo/v1/cluster", ANSWER_MAX)?;
-                    Ok(cluster::sees(&view, count).then_some(()))
-                })
+            let door = hosts.door(at);
+            wait_for("seeing all machines", (START_MAX, POLL), || {
+                let Some(server) = door.server() else { return Ok(None) };
+                let view = server.get("/exo/v1/cluster", ANSWER_MAX)?;
+                Ok(cluster::sees(&view, count).then_some(()))
             })?;
         }
         Ok(hosts)
@@ -152,34 +147,17 @@ impl Hosts {
             json!({ "model": name, "nodes_min": STAGES, "context_tokens": CONTEXT_TOKENS, "slots": 8 });
         let placed = self.ask(0, "/exo/v1/instances", &order)?;
         let id = placed["id"].as_str().context("the node does not name the instance")?.to_owned();
-        self.at(0, |server| {
-            wait_for("loading the model", (LOAD_MAX, POLL), || {
-                let server = server().context("the first machine is gone")?;
-                let view = server.get(&format!("/exo/v1/instances/{id}"), ANSWER_MAX)?;
-                match view["state"]["kind"].as_str() {
-                    Some("ready") => Ok(Some(())),
-                    Some("failed") => bail!("the model was not loaded: {}", view["state"]["reason"]),
-                    _ => Ok(None),
-                }
-            })
+        let door = self.door(0);
+        wait_for("loading the model", (LOAD_MAX, POLL), || {
+            let server = door.server().context("the first machine is gone")?;
+            let view = server.get(&format!("/exo/v1/instances/{id}"), ANSWER_MAX)?;
+            match view["state"]["kind"].as_str() {
+                Some("ready") => Ok(Some(())),
+                Some("failed") => bail!("the model was not loaded: {}", view["state"]["reason"]),
+                _ => Ok(None),
+            }
         })?;
         Ok(name)
-    }
-
-    /// Runs this on a machine.
-    pub fn at<T: Send>(
-        &self,
-        at: usize,
-        body: impl FnOnce(&dyn Fn() -> Option<Server>) -> anyhow::Result<T> + Send,
-    ) -> anyhow::Result<T> {
-        let door = self.door(at);
-        std::thread::scope(|scope| {
-            let on_it = scope.spawn(|| {
-                door.enter()?;
-                body(&|| door.server())
-            });
-            on_it.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
-        })
     }
 
     pub fn door(&self, at: usize) -> Door {
@@ -330,7 +308,7 @@ impl Hosts {
     }
 
     fn ask(&self, at: usize, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.at(at, |server| server().context("the node is not there")?.post(path, body, ANSWER_MAX))
+        self.door(at).server().context("the node is not there")?.post(path, body, ANSWER_MAX)
     }
 }
 
