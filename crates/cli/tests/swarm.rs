@@ -218,6 +218,27 @@ fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() 
     });
 }
 
+/// What was unloaded is shown for some milliseconds more, on other nodes above all: a request that comes to
+/// one of them meanwhile has the model placed again all the same.
+#[test]
+fn what_a_request_has_placed_right_behind_an_unload_is_checked_like_any_other() {
+    let hub = hub();
+    let log = || ("EXO_LOG", "warn,events::model_check=info".to_owned());
+    let nodes = cluster("at-once", |_| vec![("HF_ENDPOINT", hub.endpoint()), log()]);
+    let checks = |node: &Node| node.log().matches("state=Matches").count();
+    command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "3"], &hub, None);
+    nodes.iter().for_each(answers_as_the_whole_model);
+    for round in 0..6 {
+        let (here, there) = (&nodes[round % 3], &nodes[(round + 1) % 3]);
+        let (before, view) = (checks(there), here.get("/exo/v1/cluster"));
+        let path = format!("/exo/v1/instances/{}", view["instances"][0]["id"].as_str().unwrap());
+        let unloaded = here.call("DELETE", &path, None);
+        assert!(unloaded.status < 300, "{}", unloaded.body);
+        answers_as_the_whole_model(there);
+        wait_for("the check behind a request", LONG, || (checks(there) > before).then_some(()));
+    }
+}
+
 #[test]
 fn where_the_hub_gives_no_digest_one_machine_fetches_all_of_it() {
     let hub = hub();

@@ -145,6 +145,14 @@ pub enum Effect {
     },
     /// Look at the models on disk. Answer `Models`.
     ScanModels,
+    /// A request of this node had a model placed: compare it with what its hub promised, if it is of one, once
+    /// that instance is ready. No answer.
+    Check {
+        /// Which.
+        model: ModelId,
+        /// As what it was placed.
+        instance: InstanceId,
+    },
     /// Answer a question.
     Reply {
         /// Whose.
@@ -377,7 +385,7 @@ pub struct Resolved {
     pub holder_nodes: Vec<NodeId>,
     /// It is loaded, and no member reports its file: what is unloaded could not be loaded again.
     pub is_file_gone: bool,
-    /// Context and cache of the instance that serves it, if there is one.
+    /// Context and cache of the instance that serves it, or is about to; `None` where it is not placed.
     pub limits: Option<Limits>,
     /// This node.
     pub me: NodeId,

@@ -231,14 +231,13 @@ impl NodeMachine {
                 }
             });
         };
-        let instance = self.instances.iter().find(|i| i.model() == found.id);
         Ok(Resolved {
             id: found.id,
             name: found.name.clone(),
             holders: self.holders_of(found.id, &found.nodes),
             holder_nodes: found.nodes.iter().copied().filter(|node| self.has_all(*node, found.id)).collect(),
             is_file_gone: false,
-            limits: instance.map(limits),
+            limits: self.placed_as(found.id).map(limits),
             me: self.me,
         })
     }

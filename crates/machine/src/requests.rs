@@ -87,12 +87,17 @@ impl NodeMachine {
     /// Asks for the model to be placed unless an instance of it is there or on its way.
     fn place_if_missing(&mut self, request: &InstanceRequest) {
         let model = request.model;
-        let is_alive = |i: &&InstanceView| !matches!(i.state, InstanceState::Failed { .. });
-        let is_there = self.instances.iter().filter(is_alive).any(|i| i.model() == model);
         let waits = self.asks.waits_for_room.get(&model).is_some_and(|(again, _)| *again > self.now.time);
-        if !is_there && !waits && !self.asks.is_placing(model) {
+        if self.placed_as(model).is_none() && !waits && !self.asks.is_placing(model) {
             self.ask(Asker::Placement(model), ControlAsk::Place(request.clone()));
         }
+    }
+
+    /// The instance of a model that is there or on its way. One that was unloaded is told once more, as
+    /// failed.
+    pub(crate) fn placed_as(&self, model: ModelId) -> Option<&InstanceView> {
+        let is_alive = |i: &&InstanceView| !matches!(i.state, InstanceState::Failed { .. });
+        self.instances.iter().filter(is_alive).find(|i| i.model() == model)
     }
 
     /// The coordinator's answer to a placement that a request caused.
@@ -117,6 +122,9 @@ impl NodeMachine {
             None | Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {}
             Some(ControlReply::Refused { refusal, message }) => {
                 self.refuse_waiting(model, refusal == ControlRefusal::DoesNotFit, &message);
+            }
+            Some(ControlReply::Placed { view, .. }) => {
+                self.out.push(Effect::Check { model, instance: view.instance() });
             }
             Some(_) => {}
         }

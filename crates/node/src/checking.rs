@@ -90,6 +90,15 @@ impl Library {
         Ok(outcome)
     }
 
+    /// Whether a model may be placed, by a command or a request of this node: not once a check has found that
+    /// it is not what its hub promised.
+    pub async fn check_placeable(&self, id: ModelId) -> Result<(), LibraryError> {
+        match self.record(id).await? {
+            Some(record) if record.checked == Some(false) => Err(LibraryError::Differs { id }),
+            _ => Ok(()),
+        }
+    }
+
     async fn peers_with_chunks<'a>(&self, partial: &PartialModel, holders: &'a [Holder]) -> Vec<Peer<'a>> {
         let mut peers = Vec::new();
         for holder in holders {

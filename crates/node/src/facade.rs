@@ -1,6 +1,5 @@
 //! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the node's machine.
 
-mod checks;
 mod devices;
 mod embeddings;
 mod fitting;
@@ -30,8 +29,8 @@ use exo_trust::Act;
 use exo_types::{InstanceId, NodeId, RequestId};
 use tokio::sync::{Semaphore, watch};
 
-pub use self::checks::Checks;
 pub use self::prompts::{PREPARING_MAX, prompt_bytes_max};
+use crate::checks::Checks;
 use crate::config::NodeConfig;
 use crate::downloads::NodeDownloads;
 use crate::draft::Draft;
@@ -328,11 +327,14 @@ impl Facade for NodeFacade {
     }
 
     fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>> {
-        Box::pin(self.begin_check(model))
+        Box::pin(async move {
+            let resolved = self.resolve(&model).await.map_err(|m| m.for_admin(&model))?;
+            Ok(self.checks.begin(resolved))
+        })
     }
 
     fn model_checks(&self) -> Vec<ModelCheckView> {
-        self.checks_so_far()
+        self.checks.so_far()
     }
 
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>> {

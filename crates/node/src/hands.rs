@@ -17,6 +17,7 @@ use exo_machine::{DraftAsk, Effect, Input};
 use exo_transport::{Endpoint, MemberSet};
 
 use crate::background;
+use crate::checks::Checks;
 use crate::draft::Draft;
 use crate::events::{DeviceEvent, Event, EventSender};
 use crate::library::Library;
@@ -37,6 +38,7 @@ pub struct Hands {
     pub(crate) joining: JoinHands,
     pub journal: JournalWriter,
     pub fetches: Fetches,
+    pub checks: Arc<Checks>,
     pub engines: Engines,
     pub devices: Devices,
     pub draft: Option<Arc<Draft>>,
@@ -79,6 +81,7 @@ impl Hands {
             Effect::Fetch { fetch, model, what, holders } => self.fetches.start(fetch, model, what, holders),
             Effect::CancelFetch(fetch) => self.fetches.cancel(fetch),
             Effect::ScanModels => self.fetches.scan(),
+            Effect::Check { model, instance } => self.checks.when_ready(model, instance),
             Effect::Load { engine, spec } => self.engines.load(engine, *spec, &self.devices),
             Effect::Rewire { engine, position, term, keep } => {
                 self.engines.rewire(engine, position, term, keep);

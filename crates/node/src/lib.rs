@@ -24,6 +24,7 @@ mod bulk_answers;
 mod cache;
 mod cards;
 mod checking;
+mod checks;
 mod choice;
 mod clock;
 mod compute;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_api::{Facade, PullView};
+use exo_api::{ClusterView, Facade, PullView};
 use exo_machine::{Effect, NodeMachine, Notice, Question};
 use exo_telemetry::OwnFacts;
 use exo_types::NodeId;
@@ -76,6 +76,8 @@ pub(crate) struct Parts {
     pub host: Arc<dyn Host>,
     /// What was measured, with the silences of earlier runs.
     pub telemetry: Arc<Telemetry>,
+    /// Where the machine's view is shown.
+    pub view: watch::Sender<ClusterView>,
 }
 
 /// What alerts about this node's own disk follow from.
@@ -108,12 +110,13 @@ impl Node {
             meters,
             host,
             telemetry,
+            view: view_tx,
         } = parts;
         let (name, data_dir) = (config.name.clone(), config.data_dir.clone());
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let (ask_end, end_asked) = watch::channel(false);
-        let (view_tx, view) = watch::channel(exo_machine::empty_view(id));
+        let view = view_tx.subscribe();
         let draft = hands.draft.clone();
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
         hands.library.room.sees(view.clone());
@@ -148,7 +151,7 @@ impl Node {
             preparing_long: Arc::new(Semaphore::new(1)),
             prompt_bytes_max: prompt_bytes_max(exo_device::memory(Path::new("/"))),
             downloads,
-            checks: Arc::default(),
+            checks: hands.checks.clone(),
         };
         let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx, telemetry, own);
         let run_loop = tokio::spawn(async move {

@@ -17,9 +17,10 @@ use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
 use exo_trust::TrustLog;
 use exo_types::{NodeFacts, NodeId, printable};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::ballast;
+use crate::checks::Checks;
 use crate::clock::Clock;
 use crate::compute::Compute;
 use crate::config::NodeConfig;
@@ -148,11 +149,13 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         warnings: logs.mended,
     };
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
+    let (view_tx, view) = watch::channel(exo_machine::empty_view(me));
     let hands = Hands {
         links: LinkHands::new(endpoint.clone(), events.clone(), meters.clone(), config.log.clone()),
         joining: join_hands(&config, endpoint.clone(), (key, Arc::clone(&invites)), discovery, &events),
         journal: journal_writer(logs.journal, data, &events)?,
         fetches: Fetches::new(library.clone(), events.clone(), meters.clone()),
+        checks: Arc::new(Checks::new(events.clone(), library.clone(), view)),
         engines,
         devices,
         draft,
@@ -178,6 +181,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         meters,
         host,
         telemetry,
+        view: view_tx,
     }))
 }
 

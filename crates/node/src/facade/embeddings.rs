@@ -66,9 +66,6 @@ impl NodeFacade {
         let tokenise = move || tokenise(&model, inputs, limits, truncates);
         let (texts, truncated_tokens) = self.in_turn(text_bytes, tokenise).await?;
         let prompt_tokens = texts.iter().map(|tokens| tokens.len() as u64).sum();
-        if !self.is_placed(resolved.id) {
-            self.check_placed(resolved.id).await;
-        }
         let (started, kernels) = (None, BTreeSet::new());
         let mut embedding = Embedding { request, resolved, open, place, pooling, arrived, started, kernels };
         let mut vectors = Vec::with_capacity(texts.len());

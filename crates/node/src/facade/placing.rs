@@ -44,13 +44,13 @@ impl NodeFacade {
         };
         planning::constrain(&request, &inputs, &mut wanted)
             .map_err(|e| AdminError::Invalid { param: e.param().to_owned(), message: e.to_string() })?;
-        self.check_placeable(resolved.id).await?;
+        self.library.check_placeable(resolved.id).await?;
         self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
             ControlReply::Placed { view, mut reasons, holders } => {
+                self.checks.when_ready(resolved.id, view.instance());
                 let instance = self.wait_for_view(view.instance()).await?;
-                self.check_placed(resolved.id).await;
                 reasons.extend(self.sole_holder(holders));
                 Ok(InstanceView { reasons, ..instance })
             }

@@ -71,9 +71,6 @@ impl NodeFacade {
             place,
             backup,
         };
-        if !self.is_placed(model) {
-            self.check_placed(model).await;
-        }
         self.node.post(Event::Started { request: Box::new(start), events: tx });
         let node = self.node.clone();
         Ok(stream(Running { request, name, open, prepared, events, node, arrived }))
@@ -89,8 +86,8 @@ impl NodeFacade {
         };
         let open = open.map_err(failed)?;
         // What is asked of its tokenizer alone is answered as well, and by the same files.
-        if !self.is_placed(resolved.id) {
-            self.check_placeable(resolved.id).await.map_err(failed)?;
+        if resolved.limits.is_none() {
+            self.library.check_placeable(resolved.id).await.map_err(failed)?;
         }
         Ok((resolved, open))
     }
