@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use crate::support::{Node, SOON, another_model, cluster, flat, known, stderr, wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn add(node: &Node, path: &Path) {
     let added = node.exo(&["models", "add", path.to_str().unwrap()]);
@@ -16,6 +16,16 @@ fn assert_answers(node: &Node, model: &str) {
     let (prompt, right) = &known()[0];
     let answer = node.ask(model, prompt);
     assert_eq!((answer.status, &answer.text()), (200, right), "{model}: {}\n{}", answer.body, node.log());
+}
+
+/// By the ways of OpenAI's clients and of Ollama's.
+fn assert_shown(node: &Node, model: &str) {
+    let [listed, shown] = [
+        node.call("GET", &format!("/v1/models/{model}"), None),
+        node.post("/api/show", &json!({"model": model})),
+    ];
+    assert_eq!((listed.status, shown.status), (200, 200), "{model}: {} {}", listed.body, shown.body);
+    assert_eq!(shown.json()["model_info"]["general.architecture"], "llama", "{}", shown.body);
 }
 
 fn knows(node: &Node, model: &str) -> bool {
@@ -41,8 +51,10 @@ fn a_name_that_others_use_stays_good_where_the_same_model_gets_another_one() {
         add(here, &second);
         wait_for("the second name", SOON, || nodes.iter().all(|node| knows(node, "second")).then_some(()));
         for node in &nodes {
-            assert_answers(node, "second");
-            assert_answers(node, "first");
+            for name in ["first", "second"] {
+                assert_answers(node, name);
+                assert_shown(node, name);
+            }
         }
     }
 }
@@ -62,6 +74,8 @@ fn what_is_loaded_answers_when_its_file_is_gone() {
     for node in &nodes {
         assert_answers(node, "mine");
         assert_answers(node, "mine:latest");
+        assert_shown(node, "mine");
+        assert_shown(node, "mine:latest");
         // It would be lost.
         let replaced = node.exo(&["place", "mine", "--slots", "2", "--replace"]);
         assert_eq!(replaced.status.code(), Some(1));

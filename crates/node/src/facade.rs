@@ -134,6 +134,10 @@ impl Facade for NodeFacade {
         Box::pin(self.list_models(Question::Models))
     }
 
+    fn model(&self, name: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+        Box::pin(self.find_model(name))
+    }
+
     fn cluster(&self) -> BoxFuture<'_, Result<ClusterView, AdminError>> {
         let view = self.view.borrow().clone();
         Box::pin(async move { Ok(view) })

@@ -7,11 +7,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use exo_api::anthropic::{ModelInfo, ModelPage, PageQuery};
 use exo_api::openai::{ModelList, ModelObject};
-use exo_api::{GenerateError, ModelView};
 
 use crate::app::App;
 use crate::body::json;
-use crate::dialect::{ANTHROPIC_VERSION, Dialect};
+use crate::dialect::ANTHROPIC_VERSION;
 use crate::errors::{ApiError, Path};
 
 /// `GET /v1/models`
@@ -35,13 +34,9 @@ pub async fn model(
     headers: HeaderMap,
     Path(name): Path<String>,
 ) -> Result<Response, ApiError> {
-    let models: Vec<ModelView> = app.admin(app.facade.models()).await?;
-    match models.iter().find(|m| m.name == name || m.id == name) {
-        Some(model) if headers.contains_key(ANTHROPIC_VERSION) => Ok(json(&ModelInfo::from(model))),
-        Some(model) => Ok(json(&ModelObject::from(model))),
-        None => {
-            let known = models.into_iter().map(|m| m.name).collect();
-            Err(ApiError::of(Dialect::Chat, GenerateError::ModelUnknown { model: name, known }))
-        }
-    }
+    let model = app.admin(app.facade.model(name)).await?;
+    Ok(match headers.contains_key(ANTHROPIC_VERSION) {
+        true => json(&ModelInfo::from(&model)),
+        false => json(&ModelObject::from(&model)),
+    })
 }

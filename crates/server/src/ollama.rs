@@ -11,7 +11,7 @@ use exo_api::ollama::{
     NamedModel, OllamaAnswer, OllamaError, OllamaModels, OllamaPull, OllamaRequest, OllamaShow, OllamaStream,
     OllamaVersion, OllamaWhole, models::created_at,
 };
-use exo_api::{GenerateError, GenerateEvent, ModelView, Summary, TokensQuestion, TokensRequest};
+use exo_api::{AdminError, GenerateEvent, Summary, TokensQuestion, TokensRequest};
 use exo_stdx::unix_s;
 use exo_types::{Principal, RequestId};
 use serde::Serialize;
@@ -90,7 +90,7 @@ pub async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     let (parts, body) = request.into_parts();
     let (named, _lease) =
         read_json(&parts.headers, body, &app, |body, _| Ok(NamedModel::parse(body)?)).await?;
-    let view = find(&app, &named.model).await?.map_err(|unknown| ApiError::of(DIALECT, unknown))?;
+    let view = app.admin(app.facade.model(named.model)).await?;
     let question =
         TokensRequest { model: view.id.clone(), question: TokensQuestion::Capabilities, with_pieces: false };
     let answer = app.tokens(DIALECT, question).await?;
@@ -103,10 +103,17 @@ pub async fn pull(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     let (named, _lease) =
         read_json(&parts.headers, body, &app, |body, _| Ok(NamedModel::parse(body)?)).await?;
     let success = OllamaPull { status: "success".to_owned() };
-    match find(&app, &named.model).await? {
-        Ok(_) if named.streams => Ok(lines(line(&success))),
-        Ok(_) => Ok(json(&success)),
-        Err(_) => {
+    let known = app.facade.model(named.model.clone());
+    let known = app.admin(async {
+        match known.await {
+            Err(AdminError::ModelUnknown { .. }) => Ok(false),
+            found => found.map(|_| true),
+        }
+    });
+    match known.await? {
+        true if named.streams => Ok(lines(line(&success))),
+        true => Ok(json(&success)),
+        false => {
             let message = format!(
                 "no model `{:.200}` is here, and clients bring none: `exo pull` does, on one of the cluster's machines",
                 named.model
@@ -131,16 +138,6 @@ pub async fn refused(request: Request) -> ApiError {
 }
 
 const DIALECT: Dialect = Dialect::Ollama { is_chat: false };
-
-async fn find(app: &App, name: &str) -> Result<Result<ModelView, GenerateError>, ApiError> {
-    let models = app.admin(app.facade.models()).await?;
-    let named = |name: &str| models.iter().find(|model| model.name == name || model.id == name).cloned();
-    let found = named(name).or_else(|| named(exo_api::ollama::untagged(name)?));
-    Ok(found.ok_or_else(|| {
-        let known = models.into_iter().map(|model| model.name).collect();
-        GenerateError::ModelUnknown { model: name.to_owned(), known }
-    }))
-}
 
 fn line<T: Serialize>(value: &T) -> String {
     // JSON of plain values always serialises, and never holds a line break.

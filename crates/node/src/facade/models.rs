@@ -13,6 +13,7 @@ use exo_types::ModelId;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use crate::bulk::{FetchError, Fetcher, MemberError};
+use crate::details::Details;
 use crate::library::{Library, modified_unix_s};
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
@@ -71,19 +72,37 @@ impl NodeFacade {
                 }),
             };
             if let Some(details) = details {
-                view.architecture = details.architecture;
-                view.format = details.format;
-                view.weight_bytes = details.weight_bytes;
-                view.parameters = details.parameters;
-                view.layers = details.layers;
-                view.context_tokens_max = details.context_tokens_max;
-                view.chat = details.chat;
-                view.tools = Some(details.tools);
-                view.dtypes = details.dtypes;
+                describe(&mut view, details);
             }
             views.push(view);
         }
         Ok(views)
+    }
+
+    /// The model that a request of this name is answered by.
+    pub(super) async fn find_model(&self, wanted: String) -> Result<ModelView, AdminError> {
+        let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
+        let id = resolved.id.to_full();
+        let listed = self.list_models(Question::Models).await?;
+        if let Some(model) = listed.into_iter().find(|model| model.id == id) {
+            return Ok(model);
+        }
+        // It is loaded, and no list has what nobody has the file of.
+        let details = Details::of(&self.library.open(resolved.id, &resolved.holders).await?.model);
+        let instances = self.instances().await?.into_iter().filter(|i| i.model() == resolved.id);
+        let held = ModelHolders {
+            id: resolved.id,
+            name: resolved.name,
+            bytes: details.weight_bytes,
+            nodes: Vec::new(),
+            node_names: Vec::new(),
+            whole_on: Vec::new(),
+            instances: instances.map(|i| i.instance()).collect(),
+        };
+        let store = self.library.store().clone();
+        let mut view = blocking(move || model_view(&store, held, None)).await?;
+        describe(&mut view, details);
+        Ok(view)
     }
 
     /// Has members asked about models that they alone have. The list waits a moment; what comes later is in
@@ -179,6 +198,18 @@ fn records_of(store: &Store) -> BTreeMap<ModelId, ModelRecord> {
 async fn blocking<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, AdminError> {
     let read = tokio::task::spawn_blocking(read).await;
     read.map_err(|error| AdminError::Failed { message: error.to_string() })
+}
+
+fn describe(view: &mut ModelView, details: Details) {
+    view.architecture = details.architecture;
+    view.format = details.format;
+    view.weight_bytes = details.weight_bytes;
+    view.parameters = details.parameters;
+    view.layers = details.layers;
+    view.context_tokens_max = details.context_tokens_max;
+    view.chat = details.chat;
+    view.tools = Some(details.tools);
+    view.dtypes = details.dtypes;
 }
 
 /// What is known of a model without opening it. One that only others have is shown by what they say of it.

@@ -377,6 +377,13 @@ impl Facade for Fake {
         Box::pin(async { Ok(vec![model("good"), model("org/good")]) })
     }
 
+    fn model(&self, name: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+        Box::pin(async move {
+            let found = self.models().await?.into_iter().find(|model| model.name == name);
+            found.ok_or(AdminError::ModelUnknown { model: name, known: vec![] })
+        })
+    }
+
     fn cluster(&self) -> BoxFuture<'_, Result<ClusterView, AdminError>> {
         let view = self.view.borrow().clone();
         Box::pin(async { Ok(view) })
