@@ -492,6 +492,10 @@ pub struct InstanceView {
     /// Since when it is in that state, in seconds since 1970, as the node that answers has seen it.
     #[serde(default)]
     pub state_since_unix_s: u64,
+    /// It serves, and no machine that is there has the model's file any more, as it was when it was placed:
+    /// what is unloaded, or lost, could not be loaded again.
+    #[serde(default)]
+    pub is_file_gone: bool,
     /// Which placement of it this is: another each time it is placed anew.
     pub placement: String,
     /// Longest sequence, prompt and answer.

@@ -82,4 +82,19 @@ fn what_is_loaded_answers_when_its_file_is_gone() {
         assert!(flat(&stderr(&replaced)).contains("could not be loaded again"), "{}", stderr(&replaced));
     }
     assert_answers(&nodes[0], "mine");
+    let alerts = |node: &Node| -> Vec<Value> {
+        let alerts = node.get("/exo/v1/alerts");
+        let of_file = alerts.as_array().unwrap().iter().filter(|alert| alert["rule"] == "model_gone");
+        of_file.filter(|alert| alert["resolved_unix_s"].is_null()).cloned().collect()
+    };
+    for node in &nodes {
+        let alert = wait_for("the alert", SOON, || alerts(node).pop());
+        assert_eq!(alert["instance"], instance["id"]);
+        assert!(alert["text"].as_str().unwrap().contains("mine"), "{alert}");
+    }
+    // The same bytes from elsewhere, under another name and on the other node.
+    add(&nodes[1], &folder.path().join("elsewhere.gguf"));
+    for node in &nodes {
+        wait_for("the end of the alert", SOON, || alerts(node).is_empty().then_some(()));
+    }
 }

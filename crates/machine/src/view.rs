@@ -14,7 +14,7 @@ use exo_cluster::wire::{
 use exo_cluster::{InstanceRequest, InstanceState, InstanceView, Moving, PlaceObjective, StageStatus, State};
 use exo_trust::{Role, TrustLog};
 use exo_types::{
-    DeviceFacts, Epoch, Exclusion, LogHead, NodeId, Pin, PlacedShard, PlacementId, ShardPosition,
+    DeviceFacts, Epoch, Exclusion, LogHead, ModelId, NodeId, Pin, PlacedShard, PlacementId, ShardPosition,
 };
 
 use crate::Via;
@@ -240,6 +240,7 @@ impl ViewInputs<'_> {
             moving: instance.moving.as_ref().map(moving_view),
             advice: instance.advice.clone(),
             state_since_unix_s: (self.states_since)(placement.instance),
+            is_file_gone: instance.state == InstanceState::Ready && !self.is_held(placement.model),
             placement: placement.id.to_string(),
             context_tokens: placement.context_tokens,
             slots: placement.slots,
@@ -262,6 +263,12 @@ impl ViewInputs<'_> {
             reasons: Vec::new(),
             measured_tokens_per_s: load.as_ref().and_then(|load| load.tokens_per_s),
         }
+    }
+
+    /// Whether a machine that is there has a model's file, or can fetch it.
+    fn is_held(&self, model: ModelId) -> bool {
+        let mut held = self.reports.values().flat_map(|report| &report.models);
+        held.any(|held| held.model == model && held.is_served())
     }
 
     fn pin_texts(&self, wanted: &InstanceRequest) -> Vec<String> {

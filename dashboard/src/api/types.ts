@@ -1039,6 +1039,8 @@ export type InstanceView = {
   exclude?: Array<string>;
   /** Instance id, like `i1a`. */
   id: string;
+  /** It serves, and no machine that is there has the model's file any more, as it was when it was placed: what is unloaded, or lost, could not be loaded again. */
+  is_file_gone?: boolean;
   /** How keys and values are stored. */
   kv: KvType;
   load?: LoadView | null;

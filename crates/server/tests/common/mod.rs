@@ -769,6 +769,7 @@ fn instance() -> InstanceView {
         model_id: "ab".repeat(32),
         model: "good".into(),
         state_since_unix_s: 0,
+        is_file_gone: false,
         state: InstanceState::Loading { progress: 0.5 },
         moving: None,
         advice: None,

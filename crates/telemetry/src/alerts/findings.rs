@@ -274,6 +274,10 @@ impl Findings<'_> {
         };
         let text = format!("{subject} does not answer: {}", down.as_deref().unwrap_or_default());
         self.add("instance_down", bad(down.is_some()), affected(), subject.clone(), text);
+        let text = format!(
+            "no machine that is there has the file of {subject} any more: it answers from memory, and could not be loaded again"
+        );
+        self.add("model_gone", bad(instance.is_file_gone), affected(), subject.clone(), text);
         let stalled_s = self.memory.stalled_s(&instance.id, self.seen.time_s);
         let text = format!("{subject} has not loaded anything for {stalled_s} s");
         self.add("transfer_stalled", bad(stalled_s >= STALLED_S), affected(), subject.clone(), text);

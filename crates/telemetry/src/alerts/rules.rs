@@ -171,6 +171,13 @@ pub const RULES: &[Rule] = &[
         "`exo models remove` it and `exo models add` the file anew, or put the old file back",
     ),
     rule(
+        "model_gone",
+        Warning,
+        // At a start its machines come one after the other.
+        (10, 5),
+        "put the file back where it was, `exo models add` it where it is now, or start the machine that has it; until then neither unload the model nor end its machines",
+    ),
+    rule(
         "model_differs",
         Critical,
         (0, 5),

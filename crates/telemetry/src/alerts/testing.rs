@@ -103,6 +103,7 @@ pub fn instance() -> InstanceView {
         moving: None,
         advice: None,
         state_since_unix_s: 0,
+        is_file_gone: false,
         placement: "p1".to_owned(),
         context_tokens: 64,
         slots: 4,

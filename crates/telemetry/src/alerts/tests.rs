@@ -137,6 +137,7 @@ fn causes() -> Vec<Cause> {
         ("instance_down", 9, |w, _| {
             w.0.instances[0].state = InstanceState::Waiting { reason: "no room".to_owned() };
         }),
+        ("model_gone", 12, |w, _| w.0.instances[0].is_file_gone = true),
         ("battery_low", 9, |w, _| w.1.nodes[1].battery = Some(0.1)),
     ]
 }

@@ -113,6 +113,7 @@ mod tests {
             model_id: String::new(),
             model: String::new(),
             state_since_unix_s: 0,
+            is_file_gone: false,
             state: InstanceState::Ready,
             placement: String::new(),
             context_tokens: 1,
