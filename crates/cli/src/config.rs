@@ -31,11 +31,21 @@ pub fn join_token() -> Option<String> {
     Some(std::env::var_os(JOIN_TOKEN_VARIABLE)?.to_string_lossy().into_owned())
 }
 
+/// What the variable of a setting begins with.
+pub const PREFIX: &str = "EXO_";
+
 /// One setting: its name in the file (the flag is the same with dashes, the variable `EXO_` and capitals).
 pub struct Key {
     pub name: &'static str,
     pub default: &'static str,
     pub help: &'static str,
+}
+
+impl Key {
+    /// What it is called in the environment.
+    pub fn variable(&self) -> String {
+        format!("{PREFIX}{}", self.name.to_uppercase())
+    }
 }
 
 /// Every setting. An empty default means "none" or "chosen by exo"; the help says which.
@@ -243,7 +253,7 @@ impl Config {
         let FileSettings { values: table, api_keys: keys_of_file } = read_file(&path, file.is_some())?;
         let mut values = BTreeMap::new();
         for key in KEYS {
-            let variable = format!("EXO_{}", key.name.to_uppercase());
+            let variable = key.variable();
             let value = if let Some(text) = flags.get(key.name) {
                 Value { text: text.clone(), source: Source::Flag }
             } else if let Some(text) = environment(&variable) {

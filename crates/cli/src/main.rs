@@ -10,6 +10,7 @@ mod args;
 mod client;
 mod commands;
 mod config;
+mod environment;
 mod errors;
 mod hint;
 mod named_keys;

@@ -24,7 +24,7 @@ use crate::client::Client;
 use crate::config::{Config, Value, join_token};
 use crate::errors::CommandError;
 use crate::stop::StopSignal;
-use crate::{api_keys, system, ui};
+use crate::{api_keys, environment, system, ui};
 
 /// The scheduler's bound for a step.
 const STEP_BROKEN_OFF: Duration = Duration::from_secs(30);
@@ -70,6 +70,7 @@ pub async fn start(
 
 /// Opens the API's port, starts the node, serves.
 async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Result<Running> {
+    environment::warn_of_unknown();
     system::allow_many_files();
     // Before the port, which the same node has: its number says more than its port.
     DataDir::check_free(&config.data_dir())?;

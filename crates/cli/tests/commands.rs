@@ -43,6 +43,19 @@ fn every_command_has_help_with_an_example() {
 }
 
 #[test]
+fn a_variable_that_is_misspelt_is_named_where_settings_are_read() {
+    let wrong = "EXO_API_LISTN is not a setting of exo; did you mean EXO_API_LISTEN?";
+    let shown = finish(exo(&["config"]).env("EXO_API_LISTN", "127.0.0.1:1"), SOON);
+    assert!(shown.status.success() && stderr(&shown).contains(wrong), "{}", stderr(&shown));
+    let silent = run(&["config"]);
+    assert!(!stderr(&silent).contains("not a setting"), "{}", stderr(&silent));
+    let env = vec![("EXO_API_LISTN", "127.0.0.1:1".into())];
+    let flags = vec!["--no-discovery".to_owned()];
+    let node = Node::start(Start { name: "solo", group: "misspelt", flags, env, ..Start::default() });
+    wait_for("the warning", SOON, || node.log().contains(wrong).then_some(()));
+}
+
+#[test]
 fn a_number_below_zero_is_refused_with_what_is_allowed() {
     for (args, allowed) in [
         (&["place", "demo", "--context", "-5"][..], "-5 is not in"),

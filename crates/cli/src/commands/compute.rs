@@ -22,7 +22,7 @@ use crate::stop::StopSignal;
 use crate::{system, ui};
 
 /// Tells a child that it is one, and whose.
-const IN_CHILD: &str = "EXO_COMPUTES_IN_CHILD";
+pub const IN_CHILD: &str = "EXO_COMPUTES_IN_CHILD";
 /// For a child that was told to stop: as long as a command gives its work, and to print what it has.
 const STOP_MAX: Duration = Duration::from_secs(25);
 

@@ -3,10 +3,11 @@
 use crate::api_keys;
 use crate::args::Json;
 use crate::config::{Config, default_file};
-use crate::ui;
+use crate::{environment, ui};
 
 /// Prints the settings.
 pub fn run(config: &Config, json: Json) -> anyhow::Result<()> {
+    environment::warn_of_unknown();
     if json.json {
         let all: serde_json::Map<_, _> = config
             .entries()
