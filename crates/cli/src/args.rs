@@ -310,10 +310,14 @@ pub enum Command {
     #[command(after_help = "Example: exo replan llama-3.1-8b")]
     Replan(Replan),
     /// Unload a placed model; answers of it that run end
-    #[command(after_help = "Example: exo unload demo")]
+    #[command(after_help = "Examples:\n  exo unload demo\n  exo unload demo --yes    without a question\n\n\
+                            While answers run, a terminal is asked first; a script is not.")]
     Unload {
         /// Instance id (as in `exo status`) or model name
         instance: String,
+        /// Do it without asking
+        #[arg(long)]
+        yes: bool,
     },
     /// Remove a node from the cluster, for good
     #[command(after_help = "Example: exo remove old-laptop")]
@@ -747,6 +751,9 @@ pub struct Place {
     /// Unload the model first if it is placed with other numbers
     #[arg(long)]
     pub replace: bool,
+    /// With --replace: do not ask first, although answers run
+    #[arg(long, requires = "replace")]
+    pub yes: bool,
     /// Return as soon as the plan stands instead of waiting for the load
     #[arg(long)]
     pub no_wait: bool,

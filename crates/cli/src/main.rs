@@ -97,7 +97,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Place(args) => commands::place::place(config, args).await.map(done),
         Command::Replan(args) => commands::replan::run(config, args).await.map(done),
         Command::Plan(args) => commands::plan::run(config, args).await.map(done),
-        Command::Unload { instance } => commands::place::unload(config, &instance).await.map(done),
+        Command::Unload { instance, yes } => commands::place::unload(config, &instance, yes).await.map(done),
         Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
         Command::Drain { node, undo } => commands::drain::run(config, &node, undo).await.map(done),
         Command::Invite { uses, hours } => commands::pairing::invite(config, uses, hours).await.map(done),

@@ -423,3 +423,52 @@ fn models_of_another_node_are_shown_with_what_they_are() {
         "{tags:#}"
     );
 }
+
+#[test]
+fn a_terminal_is_asked_before_answers_end_and_a_script_is_not() {
+    let flags = ["--no-discovery", "--compute-share", "10%"].map(str::to_owned).to_vec();
+    let node = Node::start(Start { name: "solo", group: "asked", flags, ..Start::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let typed = |command: &str, answer: &str| {
+        let path = folder.path().join("typed");
+        std::fs::write(&path, answer).unwrap();
+        let line = format!("'{}' {command} --data-dir '{}'", support::EXO, node.data_dir.display());
+        let mut at_terminal = support::at_terminal(&line);
+        finish(at_terminal.stdin(std::fs::File::open(&path).unwrap()), SOON)
+    };
+    let long = serde_json::json!({
+        "model": "demo", "prompt": "Once upon a time", "max_tokens": 3500, "ignore_eos": true, "stream": true,
+    });
+    let run_two = |id: &str| {
+        let begin = |_| node.send("POST", "/v1/completions", Some(long.to_string()));
+        let streams = [0, 1].map(begin);
+        wait_for("two answers", SOON, || (node.instance(id)?["load"]["running"] == 2).then_some(()));
+        streams
+    };
+    let id = node.place("demo", 1)["id"].as_str().unwrap().to_owned();
+    let _streams = run_two(&id);
+    for (command, question) in [
+        ("unload demo", "Unload demo? 2 answers that run end [y/N]"),
+        ("place demo --slots 2 --replace", "Replace demo if it differs? 2 answers that run end [y/N]"),
+    ] {
+        let refused = typed(command, "n\n");
+        let text = stdout(&refused);
+        assert!(!refused.status.success() && text.contains(question), "{text}");
+        assert!(node.instance(&id).is_some(), "{text}");
+    }
+    let agreed = typed("place demo --slots 2 --replace", "y\n");
+    assert!(agreed.status.success(), "{}", stdout(&agreed));
+    let id = node.get("/exo/v1/cluster")["instances"][0]["id"].as_str().unwrap().to_owned();
+    let _streams = run_two(&id);
+    let unasked = typed("place demo --slots 3 --replace --yes", "");
+    assert!(unasked.status.success() && !stdout(&unasked).contains("[y/N]"), "{}", stdout(&unasked));
+    let id = node.get("/exo/v1/cluster")["instances"][0]["id"].as_str().unwrap().to_owned();
+    let _streams = run_two(&id);
+    let script = node.exo(&["unload", "demo"]);
+    assert!(
+        stdout(&script).contains("2 answers that ran have ended"),
+        "{}{}",
+        stdout(&script),
+        stderr(&script)
+    );
+}

@@ -209,17 +209,7 @@ fn a_terminal_gets_no_escape_sequence_of_a_model_unless_it_is_asked_for() {
             support::EXO,
             folder.path().display()
         );
-        let mut script = std::process::Command::new("script");
-        script.args(["-qec", &line, "/dev/null"]).stdin(std::process::Stdio::null());
-        for (name, value) in support::exo(&[]).get_envs() {
-            match value {
-                Some(value) => script.env(name, value),
-                None => script.env_remove(name),
-            };
-        }
-        let output = finish(&mut script, SOON);
-        // The terminal's driver ends lines with a carriage return.
-        stdout(&output).replace("\r\n", "\n")
+        stdout(&finish(&mut support::at_terminal(&line), SOON)).replace("\r\n", "\n")
     };
     assert_eq!(recorded(""), "plain\ttext\n\u{FFFD}[2Jred\u{FFFD}31m\u{FFFD}end\n");
     assert_eq!(recorded("--raw"), "plain\ttext\n\x1b[2Jred\u{9b}31m\u{202E}end\n");

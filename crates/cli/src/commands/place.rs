@@ -1,12 +1,13 @@
 //! `exo place` and `exo unload`.
 
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use exo_api::{ClusterView, InstanceState, InstanceView, KvType, PlaceRequest};
 
 use super::status::{STAGE_HEADER, stage_rows};
-use super::{models, running};
+use super::{members, models, running};
 use crate::args::Place;
 use crate::client::Client;
 use crate::config::Config;
@@ -37,8 +38,13 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
         replace: args.replace,
     };
     let before = if args.replace { placed(&client).await? } else { Vec::new() };
+    let replaced = before.iter().filter(|i| i.model == request.model || i.model_id == request.model);
+    let costs = Vec::from_iter(ends(replaced));
+    if !agrees(&format!("Replace {} if it differs", request.model), &costs, args.yes)? {
+        bail!("left as it is");
+    }
     let mut instance: InstanceView = client.post("/exo/v1/instances", &request).await?;
-    if before.contains(&instance.id) {
+    if before.iter().any(|i| i.id == instance.id) {
         ui::note("it is placed as this asks for already: nothing was replaced");
     }
     if !args.json.json {
@@ -57,10 +63,28 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ids of what is placed.
-async fn placed(client: &Client) -> anyhow::Result<Vec<String>> {
-    let view: ClusterView = client.get("/exo/v1/cluster").await?;
-    Ok(view.instances.into_iter().map(|instance| instance.id).collect())
+/// What is placed.
+async fn placed(client: &Client) -> anyhow::Result<Vec<InstanceView>> {
+    Ok(client.get::<ClusterView>("/exo/v1/cluster").await?.instances)
+}
+
+/// What ends with instances of which answers run.
+fn ends<'a>(instances: impl Iterator<Item = &'a InstanceView>) -> Option<String> {
+    let running = instances.filter_map(|instance| instance.load.as_ref()).map(|load| load.running).sum();
+    match running {
+        0_u32 => None,
+        1 => Some("one answer that runs ends".to_owned()),
+        several => Some(format!("{several} answers that run end")),
+    }
+}
+
+/// Whether the person at a terminal agrees to what it costs; a script has agreed.
+fn agrees(what: &str, costs: &[String], is_sure: bool) -> anyhow::Result<bool> {
+    let is_asked = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if costs.is_empty() || is_sure || !is_asked {
+        return Ok(true);
+    }
+    members::agrees(&format!("{what}? {}", costs.join("; ")))
 }
 
 /// Shows the load until the instance serves; an error if it fails or stalls.
@@ -115,16 +139,22 @@ fn because(trouble: Option<&str>) -> String {
 }
 
 /// Unloads by instance id or by model name.
-pub async fn unload(config: &Config, wanted: &str) -> anyhow::Result<()> {
+pub async fn unload(config: &Config, wanted: &str, is_sure: bool) -> anyhow::Result<()> {
     let client = running(config).await?;
-    let view: ClusterView = client.get("/exo/v1/cluster").await?;
-    let found: Vec<_> = view.instances.iter().filter(|i| i.id == wanted || i.model == wanted).collect();
+    let placed = placed(&client).await?;
+    let found: Vec<_> = placed.iter().filter(|i| i.id == wanted || i.model == wanted).collect();
     if found.is_empty() {
-        let ids: Vec<_> = view.instances.iter().map(|i| format!("{} ({})", i.id, i.model)).collect();
+        let ids: Vec<_> = placed.iter().map(|i| format!("{} ({})", i.id, i.model)).collect();
         bail!(
             "nothing called `{wanted}` is placed; there are: {}",
             if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
         );
+    }
+    let is_gone = found.iter().any(|instance| instance.is_file_gone);
+    let gone = is_gone.then(|| "no machine has its file, so it could not be loaded again".to_owned());
+    let costs: Vec<String> = ends(found.iter().copied()).into_iter().chain(gone).collect();
+    if !agrees(&format!("Unload {wanted}"), &costs, is_sure)? {
+        bail!("left as it is");
     }
     for instance in found {
         client.delete(&format!("/exo/v1/instances/{}", instance.id)).await?;

@@ -96,6 +96,20 @@ pub fn run(args: &[&str]) -> Output {
     finish(&mut exo(args), SOON)
 }
 
+/// A line of a shell at a terminal of its own, recorded by `script`. What it prints ends lines with a carriage
+/// return.
+pub fn at_terminal(line: &str) -> Command {
+    let mut script = Command::new("script");
+    script.args(["-qec", line, "/dev/null"]).stdin(Stdio::null());
+    for (name, value) in exo(&[]).get_envs() {
+        match value {
+            Some(value) => script.env(name, value),
+            None => script.env_remove(name),
+        };
+    }
+    script
+}
+
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
