@@ -56,6 +56,7 @@ export const telemetry = (view) => ({
     node: node.id,
     name: node.name,
     disk_free_bytes: node.name === "attic" ? null : 212e9,
+    disk_room_bytes: node.name === "attic" ? null : 40e9,
     devices: node.devices.map((device, n) => {
       const used = Math.max(0, device.memory_total_bytes - device.memory_free_bytes);
       const memory = { total_bytes: device.memory_total_bytes, free_bytes: device.memory_free_bytes, weights_bytes: used * 0.7, kv_bytes: used * 0.15, workspace_bytes: used * 0.05, others_bytes: used * 0.1 };

@@ -61,6 +61,8 @@ pub struct NodeTelemetryView {
     pub memory_available_bytes: Option<u64>,
     /// Free on the disk of its data folder.
     pub disk_free_bytes: Option<u64>,
+    /// Of that, what models may still take by its settings `disk_reserve_mib` and `disk_quota_mib`.
+    pub disk_room_bytes: Option<u64>,
     /// Charge of its battery, 0 to 1.
     pub battery: Option<f64>,
     /// Whether it runs on mains power.

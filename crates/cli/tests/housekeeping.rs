@@ -8,7 +8,9 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Killed, Node, Start, exo, finish, flat, known, stderr, stdout, wait_for};
+use crate::support::{
+    Killed, Node, Start, another_model, exo, finish, flat, known, stderr, stdout, wait_for,
+};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -157,6 +159,105 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
     assert_eq!(on_disk(&bob), ["four", "one", "three", "two"]);
     let answer = ann.post("/exo/v1/kept_models", &json!({"model": "two-Q8_0", "kept": true}));
     assert!(answer.status == 409 && answer.body.contains("not on this machine's disk"), "{}", answer.body);
+}
+
+/// Nodes of one cluster with these quotas, and a model whose file the first has.
+fn with_model_on_first(group: &str, nodes: &[(&str, Option<&str>)]) -> Vec<Node> {
+    let start = |(name, quota_mib): &(&str, Option<&str>)| {
+        let env = quota_mib.map(|mib| ("EXO_DISK_QUOTA_MIB", mib.into())).into_iter().collect();
+        Node::start(Start { name, group, env, ..Start::default() })
+    };
+    let started: Vec<Node> = nodes.iter().map(start).collect();
+    let path = started[0].data_dir.with_file_name("mine.gguf");
+    another_model(&path);
+    let added = started[0].exo(&["models", "add", path.to_str().unwrap()]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let knows = |node: &Node| stdout(&node.exo(&["models"])).contains("mine");
+    for node in &started {
+        wait_for("one cluster", LONG, || (node.sees().len() == nodes.len() && knows(node)).then_some(()));
+    }
+    started
+}
+
+/// Names of the nodes that an instance, or a plan, has stages on.
+fn nodes_of(placed: &Value) -> Vec<&str> {
+    placed["stages"].as_array().unwrap().iter().map(|stage| stage["node_name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn a_node_that_may_not_fetch_a_model_gets_no_layers_and_the_plan_names_its_setting() {
+    let nodes = with_model_on_first("planned", &[("ann", None), ("bob", Some("1")), ("cid", Some("64"))]);
+    let ann = &nodes[0];
+    let asked = |args: &[&str]| -> Value {
+        let output = ann.exo(&[args, &["--json"]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let refused = |args: &[&str]| {
+        let output = ann.exo(args);
+        assert!(!output.status.success(), "{}", stdout(&output));
+        flat(&stderr(&output))
+    };
+    // Only one of the two that lack the file may fetch it.
+    assert_eq!(nodes_of(&asked(&["plan", "mine", "--exclude", "ann"])), ["cid"]);
+    let lacking = "more room for models on bob: raise `disk_quota_mib` there";
+    for command in ["plan", "place"] {
+        let text = refused(&[command, "mine", "--exclude", "ann", "--exclude", "cid"]);
+        assert!(text.contains("`disk_quota_mib` of bob leaves room for"), "{text}");
+        assert!(text.contains(lacking), "{text}");
+    }
+    // What serves is not unloaded for what cannot be.
+    let placed = asked(&["place", "mine", "--exclude", "cid"]);
+    assert_eq!(nodes_of(&placed), ["ann"]);
+    let text = refused(&["place", "mine", "--exclude", "ann", "--exclude", "cid", "--replace"]);
+    assert!(text.contains(lacking), "{text}");
+    let served = &ann.get("/exo/v1/cluster")["instances"][0];
+    assert!(served["id"] == placed["id"] && served["state"]["kind"] == "ready", "{served}");
+    let replaced = asked(&["place", "mine", "--exclude", "ann", "--replace"]);
+    assert_eq!(nodes_of(&replaced), ["cid"]);
+    let room = |name: &str| {
+        let told = ann.get("/exo/v1/telemetry");
+        let told =
+            told["nodes"].as_array().unwrap().iter().find(|node| node["name"] == name).unwrap().clone();
+        told["disk_room_bytes"].as_u64().unwrap()
+    };
+    assert!(room("bob") <= MIB as u64 && room("ann") > 64 * MIB as u64);
+    wait_for("what was fetched to count", LONG, || (room("cid") <= 59 * MIB as u64).then_some(()));
+}
+
+#[test]
+fn a_placement_that_a_disk_refuses_is_shown_as_it_was_carried_out() {
+    let quota = Some("64");
+    let nodes = with_model_on_first("refused", &[("ann", None), ("bob", quota), ("cid", quota)]);
+    let arguments = ["mine", "--exclude", "ann"];
+    let planned = nodes[0].exo(&[&["plan"], &arguments[..], &["--json"]].concat());
+    let planned: Value = serde_json::from_str(&stdout(&planned)).unwrap();
+    let first = nodes_of(&planned)[0];
+    let other = if first == "bob" { "cid" } else { "bob" };
+    let hub = nodes[if first == "bob" { 1 } else { 2 }].data_dir.join("hub");
+    let filled = hub.join("filled");
+    std::fs::create_dir_all(&hub).unwrap();
+    wait_for("a disk that is full since it was looked at", LONG, || {
+        std::fs::write(&filled, vec![1; 64 * MIB]).unwrap();
+        let output = nodes[0].exo(&[&["place"], &arguments[..]].concat());
+        let (text, notes) = (stdout(&output), stderr(&output));
+        assert!(output.status.success(), "{text}{notes}");
+        let rows = text.lines().filter(|line| line.contains("+ head") && !line.contains(':'));
+        let shown: Vec<&str> = rows.map(|row| row.split_whitespace().next().unwrap()).collect();
+        if shown[0] == first {
+            assert!(notes.contains("it was placed anew while it loaded"), "{text}{notes}");
+            assert_eq!(shown, [first, other], "{text}");
+            return Some(());
+        }
+        // It had been looked at in this very moment.
+        assert!(nodes[0].exo(&["unload", "mine"]).status.success());
+        std::fs::remove_file(&filled).unwrap();
+        let room = || nodes[0].get("/exo/v1/telemetry")["nodes"].as_array().unwrap().to_vec();
+        wait_for("room again", LONG, || {
+            room().iter().all(|node| node["disk_room_bytes"].as_u64() > Some(32 * MIB as u64)).then_some(())
+        });
+        None
+    });
 }
 
 #[test]

@@ -169,6 +169,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
     NodeReport {
         facts,
         models: vec![],
+        disk_room: exo_types::DiskRoom::default(),
         stages: vec![],
         links: vec![],
         desired: None,

@@ -156,6 +156,7 @@ impl Cluster {
             let report = Box::new(NodeReport {
                 facts,
                 models: vec![],
+                disk_room: exo_types::DiskRoom::default(),
                 stages,
                 unreached: vec![],
                 links: vec![],

@@ -33,6 +33,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
     let report = NodeReport {
         facts: NodeFacts { node, name, version, platform, devices: vec![device], mains_power: None },
         models: vec![],
+        disk_room: exo_types::DiskRoom::default(),
         stages: vec![],
         unreached: vec![],
         links: vec![],

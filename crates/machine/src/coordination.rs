@@ -13,7 +13,7 @@ use exo_cluster::{
 };
 use exo_membership::EPOCH_JUMP_MAX;
 use exo_trust::Act;
-use exo_types::{Epoch, ModelId, NodeId, Time};
+use exo_types::{DiskRoom, Epoch, ModelId, NodeId, Time};
 
 use crate::joining::window_left_s;
 use crate::links::RoundTrips;
@@ -421,6 +421,7 @@ impl NodeMachine {
         NodeReport {
             facts,
             models: self.models.clone(),
+            disk_room: self.disk_room,
             process_bytes: self.samples.process_bytes,
             reached: self.links.reached(),
             stages: self.stage_reports(),
@@ -462,8 +463,8 @@ impl NodeMachine {
         }
     }
 
-    pub(crate) fn models_scanned(&mut self, models: Vec<HeldModel>) {
-        self.is_scanning = false;
+    pub(crate) fn models_scanned(&mut self, models: Vec<HeldModel>, room: DiskRoom) {
+        (self.is_scanning, self.disk_room) = (false, room);
         let known: BTreeSet<ModelId> = self.models.iter().map(|held| held.model).collect();
         self.has_new_model |= models.iter().any(|held| !known.contains(&held.model));
         if self.models != models {

@@ -12,8 +12,8 @@ use exo_cluster::{DraftCounts, EngineId, InstanceView, PlanId, State};
 use exo_planner::PlanRequest;
 
 use exo_types::{
-    Ancestors, Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, PageKey, SampledToken, SequenceId,
-    SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term,
+    Ancestors, DiskRoom, Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, PageKey, SampledToken,
+    SequenceId, SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term,
 };
 
 use crate::input::{
@@ -350,8 +350,8 @@ pub enum Answer {
     PlanFacts {
         /// Measured links.
         links: Vec<exo_planner::LinkFacts>,
-        /// Bytes of the model's file that disks have room for.
-        disks: Vec<(NodeId, u64)>,
+        /// The room that disks have for the model's file.
+        disks: Vec<(NodeId, DiskRoom)>,
     },
 }
 

@@ -19,7 +19,8 @@ use exo_planner::{Plan, PlanError};
 use exo_trust::Act;
 
 use exo_types::{
-    DeviceId, InstanceId, ModelId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term, Time,
+    DeviceId, DiskRoom, InstanceId, ModelId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term,
+    Time,
 };
 
 use crate::backups::BackupStart;
@@ -218,8 +219,8 @@ pub enum Input {
         /// The signature.
         signature: [u8; 64],
     },
-    /// The models on this node's disk.
-    Models(Vec<HeldModel>),
+    /// The models on this node's disk, and what it may still fetch.
+    Models(Vec<HeldModel>, DiskRoom),
     /// Memory, sensors and power, sampled; also before an engine's news, so that what it holds is counted.
     Sampled(Box<Samples>),
     /// Discovery saw something.

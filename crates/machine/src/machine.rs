@@ -12,7 +12,7 @@ use exo_cluster::{
 };
 use exo_membership::Membership;
 use exo_trust::TrustLog;
-use exo_types::{Ancestors, Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
+use exo_types::{Ancestors, DiskRoom, Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
 
 use crate::awake::Awake;
 use crate::backups::Backups;
@@ -103,6 +103,8 @@ pub struct Boot {
     pub samples: Samples,
     /// The models on disk.
     pub models: Vec<HeldModel>,
+    /// What may still be fetched.
+    pub disk_room: DiskRoom,
     /// For how long nodes have run on these logs with the join window open, before this run.
     pub window_ran: Duration,
     /// What went wrong with the files on it, one line each: for the view.
@@ -201,6 +203,7 @@ pub struct NodeMachine {
     pub(crate) reported: BTreeMap<NodeId, Reported>,
     pub(crate) report_at: Time,
     pub(crate) models: Vec<HeldModel>,
+    pub(crate) disk_room: DiskRoom,
     /// Whether one came since this run began.
     pub(crate) has_new_model: bool,
     pub(crate) models_at: Time,
@@ -284,6 +287,7 @@ impl NodeMachine {
             reported: BTreeMap::new(),
             report_at: now.time,
             models: boot.models,
+            disk_room: boot.disk_room,
             has_new_model: false,
             models_at: now.time,
             is_scanning: false,
@@ -456,7 +460,7 @@ impl NodeMachine {
             }
             Input::Draft(event) => self.draft_event(event),
             Input::Signed { id, signature } => self.signed(id, signature),
-            Input::Models(models) => self.models_scanned(models),
+            Input::Models(models, room) => self.models_scanned(models, room),
             Input::Sampled(samples) => self.sampled(*samples),
             Input::Found(found) => self.found(found),
             Input::Joining(event) => self.with_joining(|j, context, out| j.event(context, event, out)),

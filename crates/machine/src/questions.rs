@@ -5,7 +5,7 @@ use std::time::Duration;
 use exo_api::{AdminError, NodeStatus};
 use exo_cluster::{InstanceState, InstanceView};
 use exo_trust::Act;
-use exo_types::{ModelId, NodeId, Placement};
+use exo_types::{DiskRoom, ModelId, NodeId, Placement};
 
 use crate::coordination::Asker;
 use crate::joining::Joining;
@@ -52,7 +52,7 @@ impl NodeMachine {
             Question::Requests => Answer::Requests(self.request_views()),
             Question::PlanFacts { model } => Answer::PlanFacts {
                 links: exo_cluster::link_facts(&self.reports, |_| true),
-                disks: exo_cluster::disk_rooms(&self.reports, model),
+                disks: self.disk_rooms(model),
             },
             Question::CheckWords => {
                 let words = self.joining.words().iter().map(|(node, words)| (*node, words.clone()));
@@ -124,10 +124,7 @@ impl NodeMachine {
         let others = self.reports.iter().filter(|(n, _)| **n != self.me).map(|(n, r)| (*n, r));
         for (node, report) in own.into_iter().chain(others) {
             for held in report.models.iter().filter(|m| m.is_served()) {
-                // A machine that is about to leave takes its copy away.
-                let stays = self.statuses.get(&node) == Some(&exo_api::NodeStatus::Alive)
-                    && !self.state().drained().contains(&node);
-                let whole_on = (held.complete && stays).then_some(node);
+                let whole_on = (held.complete && self.keeps_copies(node)).then_some(node);
                 match all.iter_mut().find(|m| m.id == held.model) {
                     Some(known) => {
                         known.nodes.push(node);
@@ -156,6 +153,16 @@ impl NodeMachine {
         }
         all.sort_by(|a, b| a.name.cmp(&b.name).then(a.id.cmp(&b.id)));
         all
+    }
+
+    /// Whether what a member has is there tomorrow: a machine that is about to leave takes its copies away.
+    fn keeps_copies(&self, node: NodeId) -> bool {
+        self.statuses.get(&node) == Some(&NodeStatus::Alive) && !self.state().drained().contains(&node)
+    }
+
+    fn disk_rooms(&self, model: ModelId) -> Vec<(NodeId, DiskRoom)> {
+        let is_placed = |model: ModelId| self.instances.iter().any(|i| i.model() == model);
+        exo_cluster::disk_rooms(&self.reports, model, is_placed, |node| self.keeps_copies(node))
     }
 
     fn has_all(&self, node: NodeId, model: ModelId) -> bool {

@@ -23,7 +23,7 @@ use exo_hub::{Cancel, Client, HubError, Licence, Reference, Settings};
 use exo_machine::prediction_view;
 use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
 use exo_quant::Target;
-use exo_types::{KvDType, ModelId, ModelShape, NodeId};
+use exo_types::{DiskRoom, KvDType, ModelId, ModelShape, NodeId};
 use tokio::sync::watch;
 
 pub use crate::reference_error::ReferenceError;
@@ -62,8 +62,8 @@ pub struct FitsCluster {
     pub devices: Vec<PlanDevice>,
     /// The paths between them.
     pub links: Vec<LinkFacts>,
-    /// Bytes of a file that the disks of nodes without it have room for.
-    pub disks: Vec<(NodeId, u64)>,
+    /// The room that the disks of nodes without a file have for it.
+    pub disks: Vec<(NodeId, DiskRoom)>,
     /// Context to plan for; never more than a model's own.
     pub context_tokens: u32,
     /// Sequences that may run at once, as for whatever is placed.
@@ -110,9 +110,9 @@ impl FitsCluster {
         Ok(Self { devices, links, disks, context_tokens, slots, cache_tokens, kv })
     }
 
-    /// With nothing in any memory.
+    /// With nothing in any memory, and room on every disk: whoever fetches finds whether there is.
     fn emptied(&self) -> Self {
-        let mut emptied = self.clone();
+        let mut emptied = Self { disks: Vec::new(), ..self.clone() };
         let mut shared: BTreeMap<u64, u64> = BTreeMap::new();
         for PlanDevice { device, .. } in &mut emptied.devices {
             device.memory_free_bytes = device.memory_total_bytes;
@@ -333,13 +333,18 @@ fn longest_context(cluster: &FitsCluster, model: &SizedModel, fits: u32) -> u32 
 
 /// What would make it fit.
 fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error: &PlanError) -> FitView {
-    let PlanError::DoesNotFit { missing_bytes, remedies, .. } = error else {
-        return FitView { verdict: FitVerdict::TooLarge, summary: error.to_string(), ..view };
+    let remedies = match error {
+        PlanError::DoesNotFit { remedies, .. } | PlanError::NoDevices { remedies, .. } => remedies,
+        _ => return FitView { verdict: FitVerdict::TooLarge, summary: error.to_string(), ..view },
     };
     let mut changes = Vec::new();
     for remedy in remedies {
-        if let Remedy::Context { context_tokens, .. } = remedy {
-            changes.push(words::shorter(*context_tokens, cluster.context_tokens));
+        match remedy {
+            Remedy::Disk { node, bytes, settings } => changes.push(words::disk(node, *bytes, settings)),
+            Remedy::Context { context_tokens, .. } => {
+                changes.push(words::shorter(*context_tokens, cluster.context_tokens));
+            }
+            Remedy::Memory { .. } => {}
         }
     }
     let machine = MACHINES_GIB.into_iter().find(|gib| fits_with_machine(cluster, smallest, gib << 30));
@@ -348,7 +353,7 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
         Remedy::Memory { device, bytes } => {
             Some((*bytes, format!("{} more memory that is free on {device}", words::gib(*bytes))))
         }
-        Remedy::Context { .. } => None,
+        Remedy::Context { .. } | Remedy::Disk { .. } => None,
     });
     // Some programs can be closed; beyond that another machine is the smaller change.
     let cost = |bytes: u64| if bytes < CLOSED_BYTES { bytes } else { bytes.saturating_mul(2) };
@@ -356,7 +361,17 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
         memory.map(|(bytes, text)| (cost(bytes), text)).chain(machine).collect();
     more.sort();
     changes.extend(more.into_iter().map(|(_, text)| text));
-    let summary = format!("too large: even {}", Unfit::of(smallest, *missing_bytes));
+    let is_of_disk = remedies.iter().any(|remedy| matches!(remedy, Remedy::Disk { .. }));
+    let summary = match error {
+        PlanError::DoesNotFit { missing_bytes, .. } if !is_of_disk => {
+            format!("too large: even {}", Unfit::of(smallest, *missing_bytes))
+        }
+        PlanError::DoesNotFit { .. } => {
+            let (stored, bytes) = (&smallest.quantisation, words::gib(smallest.download_bytes));
+            format!("too large for the disks: even as {stored} it has {bytes}")
+        }
+        error => error.to_string(),
+    };
     FitView { verdict: FitVerdict::TooLarge, summary, changes, ..view }
 }
 

@@ -6,7 +6,7 @@ use exo_api::{AdminError, ClusterView};
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs};
 use exo_machine::{Answer, Question};
 use exo_planner::LinkFacts;
-use exo_types::{InstanceId, ModelId, NodeId};
+use exo_types::{DiskRoom, InstanceId, ModelId, NodeId};
 use tokio::sync::{oneshot, watch};
 
 use crate::events::{Event, EventSender};
@@ -70,7 +70,7 @@ pub(crate) async fn planner_inputs(
 pub(crate) async fn plan_facts(
     node: &EventSender,
     model: ModelId,
-) -> Result<(Vec<LinkFacts>, Vec<(NodeId, u64)>), AdminError> {
+) -> Result<(Vec<LinkFacts>, Vec<(NodeId, DiskRoom)>), AdminError> {
     match ask_node(node, Question::PlanFacts { model }, ANSWER_MAX).await {
         Some(Answer::PlanFacts { links, disks }) => Ok((links, disks)),
         _ => Err(unavailable("this node is ending")),

@@ -135,6 +135,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     let mut devices =
         Devices::new(compute, config.clone(), host.clone(), facts, clock, events.clone(), notices.clone());
     let (meters, engines) = (devices.meters(), Engines::new(library.clone(), draft.clone(), events.clone()));
+    let (models, disk_room) = held_models(&library);
     let boot = Boot {
         epoch: data.epoch()?,
         base: logs.base,
@@ -144,7 +145,8 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         trust: logs.trust,
         addresses: remembered(&data)?,
         samples: devices.sample(&engines),
-        models: held_models(library.store()),
+        models,
+        disk_room,
         window_ran,
         warnings: logs.mended,
     };

@@ -3,53 +3,129 @@
 
 use std::borrow::Cow;
 
-use exo_types::{LayerRange, NodeId, Shard, size};
+use exo_types::{DiskRoom, LayerRange, NodeId, Shard, size, size_up};
 
 use crate::PlanRequest;
+use crate::errors::Remedy;
 use crate::memory::{Held, Sizes};
+
+/// Settings of disks are in such units.
+const MIB: u64 = 1 << 20;
+
+/// What bounds the layers of a device beside its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskBound {
+    /// Bytes of the model's file that there is room for. Devices of a node take equal parts of its room.
+    pub bytes: u64,
+    /// The setting of the node that leaves no more, and what is to be done to it.
+    pub setting: (&'static str, &'static str),
+}
+
+impl DiskBound {
+    /// "`disk_quota_mib` of a leaves room for 1.2 GiB of the model's file"
+    pub(crate) fn text(&self, node_name: &str) -> String {
+        let (bytes, (setting, _)) = (size(self.bytes), self.setting);
+        format!("`{setting}` of {node_name} leaves room for {bytes} of the model's file")
+    }
+
+    /// "raise it, or make room there with …"
+    pub(crate) fn remedy(&self) -> String {
+        format!("{} it, or make room there with `exo models remove` or `exo prune`", self.setting.1)
+    }
+}
 
 impl PlanRequest {
     /// With less memory on the nodes that `disks` bounds: no stage that fits there has more bytes in the file
-    /// than the disk has room for. Devices of a node take equal parts of that.
+    /// than the disk has room for.
     pub fn within_disks(&self) -> Cow<'_, Self> {
-        let whole = stored_bytes(self, LayerRange::new(0, self.shape.layer_count()));
-        let is_short =
-            |(node, room_bytes): &&(NodeId, u64)| *room_bytes < whole && !self.holders.contains(node);
-        let short: Vec<_> = self.disks.iter().filter(is_short).collect();
+        let short = self.short_disks();
         if short.is_empty() {
             return Cow::Borrowed(self);
         }
         let mut within = self.clone();
-        for &&(node, room_bytes) in &short {
+        for (node, room, room_bytes) in short {
             let is_there =
                 |at: &usize| self.devices[*at].node == node && self.devices[*at].excluded.is_none();
             let bound: Vec<usize> = (0..self.devices.len()).filter(is_there).collect();
-            let each = room_bytes / (bound.len() as u64).max(1);
+            let bytes = room_bytes / (bound.len() as u64).max(1);
+            let setting = room.short_of(self.stored_bytes()).into_iter().next();
+            let Some(disk) = setting.map(|setting| DiskBound { bytes, setting }) else { continue };
             for at in bound {
-                let most = most_memory(self, Held::by(self.devices[at].device.kind), each);
+                let most = most_memory(self, Held::by(self.devices[at].device.kind), bytes);
                 let device = &mut within.devices[at];
-                device.disk_room_bytes = Some(each);
+                device.disk = Some(disk);
                 match most {
                     Some(bytes) => {
                         device.device.memory_free_bytes = device.device.memory_free_bytes.min(bytes);
                     }
                     None => {
-                        device.excluded = Some(format!(
-                            "the disk of its node has room for {} of the model's file, which is less than a layer: `exo models remove` or \
-                             `exo prune` there makes room",
-                            size(each)
-                        ));
+                        let (text, remedy) = (disk.text(&device.node_name), disk.remedy());
+                        let least = size_up(least_layer(self));
+                        device.excluded = Some(format!("{text}, and a layer has {least} at least: {remedy}"));
                     }
                 }
             }
         }
         Cow::Owned(within)
     }
+
+    /// Nodes that would fetch, and have no room for all of the file.
+    fn short_disks(&self) -> Vec<(NodeId, DiskRoom, u64)> {
+        let whole = self.stored_bytes();
+        let room = |&(node, room): &(NodeId, DiskRoom)| Some((node, room, room.bytes()?));
+        let is_short =
+            |(node, _, bytes): &(NodeId, DiskRoom, u64)| *bytes < whole && !self.holders.contains(node);
+        self.disks.iter().filter_map(room).filter(is_short).collect()
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        stored_bytes(self, LayerRange::new(0, self.shape.layer_count()))
+    }
+}
+
+/// The least room that, made on one node, makes the request possible, if it is that of one node that lacks; and
+/// the request with it.
+pub(crate) fn least_room(
+    request: &PlanRequest,
+    is_possible: impl Fn(&PlanRequest) -> bool,
+) -> Option<(Remedy, PlanRequest)> {
+    let whole = request.stored_bytes();
+    let least = |(node, room, room_bytes): (NodeId, DiskRoom, u64)| {
+        let with = |more: u64| {
+            let mut asked = request.clone();
+            let of_node = asked.disks.iter_mut().filter(|(other, _)| *other == node);
+            of_node.for_each(|(_, left)| *left = DiskRoom::of(room_bytes.saturating_add(more)));
+            asked
+        };
+        let holds = |mib: u64| is_possible(&with(mib * MIB).within_disks());
+        let (mut low, mut high) = (1, (whole - room_bytes).div_ceil(MIB));
+        if !holds(high) {
+            return None;
+        }
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match holds(middle) {
+                true => high = middle,
+                false => low = middle + 1,
+            }
+        }
+        let bytes = high * MIB;
+        let settings = room.short_of(room_bytes.saturating_add(bytes));
+        let node = request.devices.iter().find(|device| device.node == node)?.node_name.clone();
+        Some((bytes, (Remedy::Disk { node, bytes, settings }, with(bytes))))
+    };
+    let found = request.short_disks().into_iter().filter_map(least);
+    found.min_by_key(|(bytes, _)| *bytes).map(|(_, found)| found)
 }
 
 /// Bytes of these layers in the file.
 fn stored_bytes(request: &PlanRequest, layers: LayerRange) -> u64 {
     request.shape.shard_weight_bytes(&Shard::pipeline(layers, request.shape.layer_count()))
+}
+
+fn least_layer(request: &PlanRequest) -> u64 {
+    let layer = |start| stored_bytes(request, LayerRange::new(start, start + 1));
+    (0..request.shape.layer_count()).map(layer).min().unwrap_or(0)
 }
 
 /// The most memory that a stage needs whose layers have so many bytes in the file at most; `None` if each

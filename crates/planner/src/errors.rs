@@ -24,10 +24,16 @@ pub enum PlanError {
         what: &'static str,
     },
     /// No device may be used at all.
-    #[error("no device can be used: {}", if reasons.is_empty() { "no member reports one".to_owned() } else { reasons.join("; ") })]
+    #[error(
+        "no device can be used: {}{}",
+        if reasons.is_empty() { "no member reports one".to_owned() } else { reasons.join("; ") },
+        remedies.iter().map(|r| format!("; {r}")).collect::<String>()
+    )]
     NoDevices {
         /// One line per device.
         reasons: Vec<String>,
+        /// Changes each of which alone would do.
+        remedies: Vec<Remedy>,
     },
     /// Fewer usable devices, or layers, than stages wanted.
     #[error("{wanted} stages were asked for, {possible} are possible ({why})")]
@@ -116,6 +122,15 @@ pub enum Remedy {
         /// Of the cache.
         cache_tokens: u32,
     },
+    /// So much more room for models on the disk of a node.
+    Disk {
+        /// The node, for people.
+        node: String,
+        /// How many bytes.
+        bytes: u64,
+        /// Its settings that leave less, each with what is to be done to it.
+        settings: Vec<(&'static str, &'static str)>,
+    },
 }
 
 impl std::fmt::Display for Remedy {
@@ -124,6 +139,15 @@ impl std::fmt::Display for Remedy {
             Self::Memory { device, bytes } => write!(f, "it fits with {} more on {device}", size_up(*bytes)),
             Self::Context { context_tokens, cache_tokens } => {
                 write!(f, "it fits with a context of {context_tokens} tokens ({cache_tokens} in the cache)")
+            }
+            Self::Disk { node, bytes, settings } => {
+                let settings = settings.iter().map(|(setting, change)| format!("{change} `{setting}`"));
+                let settings = settings.collect::<Vec<_>>().join(" and ");
+                write!(
+                    f,
+                    "it fits with {} more room for models on {node}: {settings} there, or delete with `exo models remove` or `exo prune`",
+                    size_up(*bytes)
+                )
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::memory::{Held, Sizes};
 use crate::ratios::TypeRatios;
 use crate::{
     DeviceMemory, DeviceReason, Objective, Pin, PinLayers, PlanDevice, PlanError, PlanRequest, ShardMemory,
-    domains, fetching,
+    disk, domains, fetching,
 };
 
 /// Up to so many usable devices each is explained by a search with or without it.
@@ -23,6 +23,11 @@ pub const PAGE_TOKENS: u32 = 32;
 /// exactly.
 const EXACT_MISSING_MAX: usize = 8;
 
+/// The devices that may be used.
+pub(crate) fn usable(request: &PlanRequest) -> Vec<usize> {
+    (0..request.devices.len()).filter(|&i| unusable(&request.devices[i]).is_none()).collect()
+}
+
 /// Why a device must not be used, if it must not.
 pub(crate) fn unusable(device: &PlanDevice) -> Option<String> {
     if let Some(reason) = &device.excluded {
@@ -34,9 +39,12 @@ pub(crate) fn unusable(device: &PlanDevice) -> Option<String> {
     None
 }
 
-pub(crate) fn no_devices(request: &PlanRequest) -> PlanError {
+pub(crate) fn no_devices(request: &PlanRequest, asked: &PlanRequest) -> PlanError {
     let reason = |d: &PlanDevice| format!("{}: {}", name(d), unusable(d).unwrap_or_default());
-    PlanError::NoDevices { reasons: request.devices.iter().map(reason).collect() }
+    PlanError::NoDevices {
+        reasons: request.devices.iter().map(reason).collect(),
+        remedies: disk_room(asked).into_iter().collect(),
+    }
 }
 
 /// A reason for every device. What the plan would cost without it, or with it, comes from a search of its
@@ -247,7 +255,13 @@ pub(crate) fn time(ns: u64) -> String {
     }
 }
 
-pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanError {
+/// That no devices hold what was `asked`, which `request` is within the disks of its nodes.
+pub(crate) fn does_not_fit(
+    request: &PlanRequest,
+    asked: &PlanRequest,
+    sizes: &Sizes<'_>,
+    usable: &[usize],
+) -> PlanError {
     let memory = |&d: &usize| {
         let device = &request.devices[d];
         let free_bytes = device.device.memory_free_bytes;
@@ -282,14 +296,14 @@ pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[u
         largest_unit: largest_unit.into(),
         largest_unit_bytes,
         left_out: not_counted(request),
-        remedies: remedies(request, sizes, usable),
+        remedies: disk_room(asked).into_iter().chain(remedies(request, sizes, usable)).collect(),
     }
 }
 
 /// What bounds the layers of a device beside its memory.
 fn disk_text(device: &PlanDevice) -> String {
-    match device.disk_room_bytes.filter(|_| device.excluded.is_none()) {
-        Some(bytes) => format!(", whose disk has room for {} of the model's file", size(bytes)),
+    match device.disk.filter(|_| device.excluded.is_none()) {
+        Some(disk) => format!(", and {}", disk.text(&device.node_name)),
         None => String::new(),
     }
 }
@@ -298,9 +312,27 @@ fn disk_text(device: &PlanDevice) -> String {
 const LEFT_OUT_MAX: usize = 8;
 
 /// Devices that do not count, with the reason: one of them may be what would help.
-fn not_counted(request: &PlanRequest) -> Box<str> {
+pub(crate) fn not_counted(request: &PlanRequest) -> Box<str> {
     let why = |device: &PlanDevice| Some(format!("{} ({})", name(device), unusable(device)?));
     request.devices.iter().filter_map(why).take(LEFT_OUT_MAX).collect::<Vec<_>>().join(", ").into()
+}
+
+/// The least room on a disk that would do, where that is what lacks.
+fn disk_room(asked: &PlanRequest) -> Option<Remedy> {
+    let is_possible = |within: &PlanRequest| {
+        let usable = usable(within);
+        let is_searched = usable.len() <= EXACT_MISSING_MAX;
+        is_searched && fits(within, &Sizes::of(within), &usable, &free_of(within))
+    };
+    let (remedy, enough) = disk::least_room(asked, is_possible)?;
+    let within = enough.within_disks();
+    is_planned(&within, &usable(&within)).then_some(remedy)
+}
+
+/// Whether there is a plan that a search of no more work than an explanation's finds.
+fn is_planned(request: &PlanRequest, usable: &[usize]) -> bool {
+    let asked = PlanRequest { work_max: request.work_max.min(EXPLAIN_WORK_MAX), ..request.clone() };
+    domains::best(&asked, &Sizes::of(&asked), usable).is_some()
 }
 
 /// The smallest changes, each of which alone makes the request possible, pins and number of stages included.
@@ -309,21 +341,17 @@ fn remedies(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<R
     if usable.len() > EXACT_MISSING_MAX {
         return Vec::new();
     }
-    let is_planned = |asked: PlanRequest| {
-        let asked = PlanRequest { work_max: asked.work_max.min(EXPLAIN_WORK_MAX), ..asked };
-        domains::best(&asked, &Sizes::of(&asked), usable).is_some()
-    };
     let grown = |&(device, bytes): &(usize, u64)| {
         let mut asked = request.clone();
         grow(&mut asked.devices, device, bytes);
-        is_planned(asked)
+        is_planned(&asked, usable)
     };
     // More memory does not help where the disk is what is full.
-    let has_disk = |&(device, _): &(usize, u64)| request.devices[device].disk_room_bytes.is_none();
+    let has_disk = |&(device, _): &(usize, u64)| request.devices[device].disk.is_none();
     let growth = least_growth(request, sizes, usable).filter(has_disk).filter(grown);
     let growth =
         growth.map(|(device, bytes)| Remedy::Memory { device: name(&request.devices[device]), bytes });
-    let shorter = shorter(request, usable).filter(|asked| is_planned(asked.clone()));
+    let shorter = shorter(request, usable).filter(|asked| is_planned(asked, usable));
     let shorter = shorter.map(|PlanRequest { context_tokens, cache_tokens, .. }| Remedy::Context {
         context_tokens,
         cache_tokens,

@@ -40,9 +40,10 @@ mod score;
 mod search;
 mod validate;
 
-use exo_types::{LayerRange, Shard, Stage, size};
+use exo_types::{LayerRange, Shard, Stage};
 
 pub use cost::{ExpectedStep, Phase, StageTimes, chunk_tokens};
+pub use disk::DiskBound;
 pub use domains::{memory_free_bytes, oversubscribed};
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
 pub use exo_types::{Pin, PinLayers, WeightTypes};
@@ -62,23 +63,24 @@ use memory::{Held, Sizes};
 /// Places the model of `request` on its devices. The same request gives the same plan everywhere.
 pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
     check(request)?;
-    let request = &*request.within_disks();
+    let (asked, request) = (request, &*request.within_disks());
     let sizes = Sizes::of(request);
-    let usable: Vec<usize> =
-        (0..request.devices.len()).filter(|&i| explain::unusable(&request.devices[i]).is_none()).collect();
+    let usable = explain::usable(request);
     if usable.is_empty() {
-        return Err(explain::no_devices(request));
+        return Err(explain::no_devices(request, asked));
     }
     pins::check(request, &sizes)?;
     let wanted = stages_min(request);
     let possible = usable.len().min(request.shape.layers.len()) as u32;
     if wanted > possible {
-        let why = format!("{} usable devices, {} layers", usable.len(), sizes.layer_count());
+        let left_out = explain::not_counted(request);
+        let left_out = if left_out.is_empty() { String::new() } else { format!("; left out: {left_out}") };
+        let why = format!("{} usable devices, {} layers{left_out}", usable.len(), sizes.layer_count());
         return Err(PlanError::TooFewStages { wanted, possible, why });
     }
     match fetching::best(request, &sizes, &usable) {
         Some(weighed) => Ok(assemble(request, &sizes, &usable, &weighed)),
-        None => Err(no_plan(request, &sizes, &usable)),
+        None => Err(no_plan(request, asked, &sizes, &usable)),
     }
 }
 
@@ -165,7 +167,7 @@ fn stages_min(request: &PlanRequest) -> u32 {
 }
 
 /// Why the search found nothing: too few devices that can hold a layer, the pins, or memory.
-fn no_plan(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanError {
+fn no_plan(request: &PlanRequest, asked: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanError {
     let with = |objective, pins| {
         // Many are asked, and somebody waits.
         let work_max = request.work_max.min(explain::EXPLAIN_WORK_MAX);
@@ -181,9 +183,8 @@ fn no_plan(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanEr
     };
     if let Some(pin) = (0..pins.len()).find(|&at| without(at)).map(|at| &pins[at]) {
         let is_this = |d: &&PlanDevice| d.node == pin.node && d.device.id == pin.device;
-        let room = request.devices.iter().find(is_this).and_then(|device| device.disk_room_bytes);
-        let disk = room
-            .map(|bytes| format!(": the disk of its node has room for {} of the model's file", size(bytes)));
+        let device = request.devices.iter().find(is_this);
+        let disk = device.and_then(|device| Some(format!(": {}", device.disk?.text(&device.node_name))));
         let why = format!(
             "without this pin there is a plan, and with it none{}; leave it out, or ask for other layers",
             disk.unwrap_or_default()
@@ -213,7 +214,7 @@ fn no_plan(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanEr
         let why = "without the pins there is a plan, and with any of them left out there is none; ask for other layers";
         return PlanError::Pin { device: pins::name(request, pin), why: why.to_owned() };
     }
-    explain::does_not_fit(request, sizes, usable)
+    explain::does_not_fit(request, asked, sizes, usable)
 }
 
 fn memory_of(request: &PlanRequest, sizes: &Sizes<'_>, layout: &[(usize, LayerRange)]) -> Vec<ShardMemory> {

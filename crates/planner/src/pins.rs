@@ -48,11 +48,11 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
         let free_bytes = device.device.memory_free_bytes;
         if needed_bytes > free_bytes {
             let most = most_layers(sizes, held, free_bytes);
-            if let Some(room_bytes) = device.disk_room_bytes {
+            if let Some(disk) = device.disk {
                 return Err(refused(format!(
-                    "its node does not have the model's file, and its disk has room for {} of it, {most} layers at most: pin fewer, or make room \
-                     there with `exo prune` or `exo models remove`",
-                    size(room_bytes)
+                    "its node does not have it, and {}, {most} layers at most: pin fewer, {}",
+                    disk.text(&device.node_name),
+                    disk.remedy()
                 )));
             }
             return Err(refused(format!(

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use exo_types::{DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size};
+use exo_types::{
+    DeviceFacts, DeviceId, DiskRoom, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size,
+};
 
+use crate::disk::DiskBound;
 use crate::inputs::{DeviceRates, Figure};
 
 /// Work of one search unless the request says otherwise: about 2 s of one core. A unit is one layer
@@ -41,9 +44,9 @@ pub struct PlanRequest {
     pub holders: Vec<NodeId>,
     /// Nodes that hold a part of it, and how many bytes: of which layers is not known.
     pub parts: Vec<(NodeId, u64)>,
-    /// Bytes of the file that the disks of nodes have room for, those that are there already included. A node
-    /// that is not in here has room for all of it.
-    pub disks: Vec<(NodeId, u64)>,
+    /// The room that the disks of nodes have for the file, what is there already included. A node that is not
+    /// in here has room for all of it.
+    pub disks: Vec<(NodeId, DiskRoom)>,
     /// Answers that the time of fetching is counted in. `None`: what is fetched keeps nobody waiting, and
     /// decides between plans of equal cost only.
     pub fetch_answers: Option<u32>,
@@ -110,15 +113,15 @@ pub struct PlanDevice {
     pub thermal_percent: u32,
     /// Why it must not be used (leaving, suspended, no support for an op of this model).
     pub excluded: Option<String>,
-    /// Bytes of the model's file that there is room for on its node's disk, where that bounds its layers.
-    pub disk_room_bytes: Option<u64>,
+    /// The room on its node's disk, where that bounds its layers.
+    pub disk: Option<DiskBound>,
 }
 
 impl PlanDevice {
     /// A device as its node reports it.
     pub fn reported(node: NodeId, node_name: String, device: DeviceFacts, excluded: Option<String>) -> Self {
         let rates = DeviceRates::reported(&device);
-        Self { node, node_name, device, rates, thermal_percent: 100, excluded, disk_room_bytes: None }
+        Self { node, node_name, device, rates, thermal_percent: 100, excluded, disk: None }
     }
 }
 

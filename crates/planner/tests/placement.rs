@@ -8,8 +8,8 @@ use exo_planner::{
     PlanError, PlanRequest, Remedy, expected_step, memory_free_bytes, plan, rtt, validate, workspace_bytes,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerRates, LayerShape, MemoryDomain,
-    ModelShape, NodeId, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, LayerRange, LayerRates, LayerShape,
+    MemoryDomain, ModelShape, NodeId, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
 };
 use proptest::prelude::*;
 
@@ -263,10 +263,11 @@ fn the_time_of_a_fetch_over_an_unmeasured_link_is_a_guess() {
 fn a_pin_that_the_disk_cannot_meet_says_so() {
     for pin in ["^a:10", "^a"] {
         let mut request = read(&format!("a=40@50 b=40@10 >b {pin}"), 32, &[]);
-        request.disks = vec![(request.devices[0].node, if pin == "^a" { GIB / 2 } else { 5 * GIB })];
+        request.disks =
+            vec![(request.devices[0].node, DiskRoom::of(if pin == "^a" { GIB / 2 } else { 5 * GIB }))];
         let error = plan(&request).expect_err("there is no room").to_string();
         assert!(
-            error.contains("disk") && error.contains("has room for") && !error.contains("memory"),
+            error.contains("`disk_reserve_mib` of a leaves room for") && !error.contains("memory"),
             "{error}"
         );
     }
@@ -401,6 +402,7 @@ fn every_remedy_is_the_smallest() {
                     let grown = changed.devices.iter_mut().find(is_this).expect("a device of the request");
                     grown.device.memory_free_bytes += bytes - less;
                 }
+                Remedy::Disk { .. } => panic!("no disk is bounded"),
                 Remedy::Context { context_tokens, cache_tokens } => {
                     let more = if less == 0 { 0 } else { 64 };
                     changed.context_tokens = context_tokens + more;
@@ -1011,14 +1013,14 @@ fn free_memory_that_devices_share_is_counted_once() {
 fn a_node_without_the_file_gets_no_more_layers_than_its_disk_has_room_for() {
     let room_for = |cluster: &str, node: usize, layers: u64| {
         let mut request = read(cluster, 12, &[]);
-        request.disks = vec![(request.devices[node].node, layers * GIB + (2 << 20))];
+        request.disks = vec![(request.devices[node].node, DiskRoom::of(layers * GIB + (2 << 20)))];
         request
     };
     assert_eq!(placed(&room_for("a=16@10 b=16@5", 0, 12)), "a 0..12", "all of the file has room");
     assert_eq!(placed(&room_for("a=16@10 b=16@5 >a", 0, 0)), "a 0..12", "its file is there");
     assert_eq!(placed(&room_for("a=16@10 b=16@5", 0, 0)), "b 0..12");
     let reasons = plan(&room_for("a=16@10 b=16@5", 0, 0)).expect("it fits").reasons;
-    assert!(reasons[0].text.contains("the disk of its node has room for 2.0 MiB"), "{reasons:?}");
+    assert!(reasons[0].text.contains("`disk_reserve_mib` of a leaves room for 2.0 MiB"), "{reasons:?}");
     // Where it is needed it gets what its disk takes, and the reason says so.
     let part = room_for("a=16@10 b=9@5", 0, 4);
     let parts = plan(&part).expect("it fits");
@@ -1027,22 +1029,62 @@ fn a_node_without_the_file_gets_no_more_layers_than_its_disk_has_room_for() {
         parts.stages.iter().filter(of).map(|stage| stage.layers.len()).sum::<u32>()
     };
     assert!(layers("a") <= 4 && layers("b") >= 8, "{:?}", parts.stages);
-    assert!(parts.reasons[0].text.contains("whose disk has room for 4."), "{:?}", parts.reasons);
+    assert!(
+        parts.reasons[0].text.contains("`disk_reserve_mib` of a leaves room for 4."),
+        "{:?}",
+        parts.reasons
+    );
     // Refused, with the disk and the bytes.
     let refused = |layers: u64| plan(&room_for("a=16@10", 0, layers)).expect_err("no disk").to_string();
-    assert!(refused(4).contains("a cpu, whose disk has room for 4."), "{}", refused(4));
+    assert!(refused(4).contains("a cpu, and `disk_reserve_mib` of a leaves room for 4."), "{}", refused(4));
     let none = refused(0);
+    assert!(none.contains("leaves room for 2.0 MiB") && none.contains("exo models remove"), "{none}");
+}
+
+/// A refusal names the settings that leave too little, and the least room that would do.
+#[test]
+fn a_disk_that_is_too_small_is_named_with_its_settings_and_what_it_lacks() {
+    let with = |reserve: u64, quota: u64| {
+        let mut request = read("a=16@10 b=5@5 >b", 12, &[]);
+        let room = DiskRoom { beside_reserve_bytes: Some(reserve), within_quota_bytes: Some(quota) };
+        request.disks = vec![(request.devices[0].node, room)];
+        request
+    };
+    let refused = |reserve: u64, quota: u64| plan(&with(reserve, quota)).expect_err("no room");
+    for (reserve, quota, change) in [
+        (90 * GIB, 3 * GIB, "raise `disk_quota_mib` there"),
+        (3 * GIB, 90 * GIB, "lower `disk_reserve_mib` there"),
+        (5 * GIB, 3 * GIB, "raise `disk_quota_mib` and lower `disk_reserve_mib` there"),
+        // No layer at all.
+        (90 * GIB, 0, "raise `disk_quota_mib` there"),
+    ] {
+        let text = refused(reserve, quota).to_string();
+        assert!(text.contains(&format!("more room for models on a: {change}")), "{text}");
+        let PlanError::DoesNotFit { remedies, .. } = refused(reserve, quota) else { panic!("{text}") };
+        let Some(Remedy::Disk { bytes, .. }) = remedies.first() else { panic!("{text}") };
+        let room = reserve.min(quota) + bytes;
+        assert!(plan(&with(room, room)).is_ok(), "{text}");
+        assert!(plan(&with(room - (1 << 20), room)).is_err(), "{text}");
+    }
+    // Alone, and where memory lacks as well.
+    let mut alone = read("a=16@10", 12, &[]);
+    alone.disks = vec![(alone.devices[0].node, DiskRoom::of(0))];
+    let text = plan(&alone).expect_err("no room").to_string();
     assert!(
-        none.contains("the disk of its node has room for 2.0 MiB") && none.contains("exo models remove"),
-        "{none}"
+        text.contains("lower it, or make room") && text.contains("it fits with 12.1 GiB more room"),
+        "{text}"
     );
+    let mut small = read("a=4@10", 12, &[]);
+    small.disks = vec![(small.devices[0].node, DiskRoom::of(0))];
+    let text = plan(&small).expect_err("no memory").to_string();
+    assert!(!text.contains("it fits with"), "{text}");
 }
 
 /// Two cards of one node fetch to one disk.
 #[test]
 fn devices_of_one_node_share_its_disk() {
     let mut request = read("a/0=8@10 a/1=8@10 b=16@1", 12, &[]);
-    request.disks = vec![(request.devices[0].node, 6 * GIB)];
+    request.disks = vec![(request.devices[0].node, DiskRoom::of(6 * GIB))];
     let plan = plan(&request).expect("it fits");
     let here = |stage: &&exo_types::Stage| stage.leader().node == request.devices[0].node;
     let layers: u32 = plan.stages.iter().filter(here).map(|stage| stage.layers.len()).sum();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ed25519_dalek::Signer;
 use exo_machine::{Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, PersistId, Received, Write};
-use exo_types::NodeId;
+use exo_types::{DiskRoom, NodeId};
 
 use crate::net::EndState;
 use crate::shape::model_shape;
@@ -63,7 +63,7 @@ impl World {
             Effect::ScanModels => {
                 let delay = self.draw(node).millis(1, 20);
                 let models = self.nodes[node].models();
-                self.input_at(self.now + delay, node, Input::Models(models));
+                self.input_at(self.now + delay, node, Input::Models(models, DiskRoom::default()));
             }
             Effect::Reply { reply, answer } => self.replied(node, reply, answer),
             Effect::Emit { stream, event } => self.emitted(node, stream, &event),

@@ -12,7 +12,7 @@ use exo_machine::{
     Boot, ExchangeId, FetchId, LinkId, LogLimits, MachineConfig, NodeMachine, SampledMeasures, Samples,
 };
 use exo_trust::TrustLog;
-use exo_types::{DeviceState, LogHead, Monitor, NodeFacts, NodeId, Shard, Time};
+use exo_types::{DeviceState, DiskRoom, LogHead, Monitor, NodeFacts, NodeId, Shard, Time};
 
 use crate::clock::{Clock, EPOCH_UNIX_S};
 use crate::compute::Loaded;
@@ -211,6 +211,7 @@ impl Node {
             addresses: content.addresses.clone(),
             samples: self.samples(),
             models: self.models(),
+            disk_room: DiskRoom::default(),
             window_ran: Duration::ZERO,
             warnings: Vec::new(),
         }
@@ -264,6 +265,8 @@ impl Node {
             held_bytes: if self.has_model { bytes } else { fetched.min(bytes) },
             complete: self.has_model,
             is_of_hub: false,
+            expected_bytes: 0,
+            may_go: false,
         }]
     }
 }

@@ -4,11 +4,13 @@
 //! Whoever is about to fetch takes room for all of it first. What was taken and has not come yet counts for
 //! whoever asks next, so two downloads cannot both count on the same free bytes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use exo_types::{DiskRoom, ModelId};
 
 use crate::links;
 use crate::registry::Layout;
@@ -35,10 +37,33 @@ pub struct DiskLimits {
 pub struct DiskBudget {
     layout: Layout,
     limits: DiskLimits,
-    /// Taken and not there yet.
-    expected_bytes: Arc<AtomicU64>,
+    expected: Arc<Expected>,
     /// Held while somebody compares and takes.
     turn: Mutex<()>,
+}
+
+/// Bytes taken and not there yet, by the model that they are for, where that is known.
+#[derive(Default, Debug)]
+struct Expected(Mutex<BTreeMap<Option<ModelId>, u64>>);
+
+impl Expected {
+    fn change(&self, model: Option<ModelId>, change: impl Fn(u64) -> u64) {
+        let mut expected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match change(expected.remove(&model).unwrap_or(0)) {
+            0 => {}
+            bytes => _ = expected.insert(model, bytes),
+        }
+    }
+
+    fn of(&self, model: ModelId) -> u64 {
+        let expected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        expected.get(&Some(model)).copied().unwrap_or(0)
+    }
+
+    fn all(&self) -> u64 {
+        let expected = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        expected.values().copied().fold(0, u64::saturating_add)
+    }
 }
 
 /// Why there is no room.
@@ -80,6 +105,21 @@ pub enum NoRoom {
 }
 
 impl NoRoom {
+    /// Bytes for which there is room.
+    fn room_bytes(&self) -> u64 {
+        match self {
+            Self::Reserve { reserve_bytes, free_bytes, expected_bytes, .. } => {
+                free_bytes.saturating_sub(*reserve_bytes).saturating_sub(*expected_bytes)
+            }
+            Self::Quota { quota_bytes, used_bytes, .. } => quota_bytes.saturating_sub(*used_bytes),
+        }
+    }
+
+    /// As a refusal, if there is not room for so many bytes.
+    fn refuses(self, needed_bytes: u64) -> Option<Self> {
+        (needed_bytes > self.room_bytes()).then_some(self)
+    }
+
     /// Bytes that would have to go.
     pub fn short_bytes(&self) -> u64 {
         match self {
@@ -120,7 +160,8 @@ fn of_which(expected_bytes: u64) -> String {
 /// Room that somebody has taken, given back when this goes.
 #[derive(Debug)]
 pub struct DiskClaim {
-    expected_bytes: Arc<AtomicU64>,
+    expected: Arc<Expected>,
+    model: Option<ModelId>,
     left_bytes: AtomicU64,
 }
 
@@ -129,13 +170,14 @@ impl DiskClaim {
     pub fn arrived(&self, bytes: u64) {
         let take = |left: u64| Some(left.saturating_sub(bytes));
         let before = self.left_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);
-        self.expected_bytes.fetch_sub(bytes.min(before), Ordering::Relaxed);
+        self.expected.change(self.model, |expected| expected.saturating_sub(bytes.min(before)));
     }
 }
 
 impl Drop for DiskClaim {
     fn drop(&mut self) {
-        self.expected_bytes.fetch_sub(*self.left_bytes.get_mut(), Ordering::Relaxed);
+        let left_bytes = *self.left_bytes.get_mut();
+        self.expected.change(self.model, |expected| expected.saturating_sub(left_bytes));
     }
 }
 
@@ -143,25 +185,36 @@ impl DiskBudget {
     /// Of the models in `data_dir`.
     pub fn new(data_dir: &Path, limits: DiskLimits) -> Self {
         let layout = Layout { data_dir: data_dir.to_owned() };
-        Self { layout, limits, expected_bytes: Arc::default(), turn: Mutex::default() }
+        Self { layout, limits, expected: Arc::default(), turn: Mutex::default() }
     }
 
-    /// Takes room for bytes that are to be fetched.
-    pub fn take(&self, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
+    /// Takes room for bytes that are to be fetched, of this model if it is known.
+    pub fn take(&self, model: Option<ModelId>, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // What is here already may be used however full the disk is.
         self.check(needed_bytes)?;
-        self.expected_bytes.fetch_add(needed_bytes, Ordering::Relaxed);
-        Ok(DiskClaim {
-            expected_bytes: self.expected_bytes.clone(),
-            left_bytes: AtomicU64::new(needed_bytes),
-        })
+        self.expected.change(model, |expected| expected.saturating_add(needed_bytes));
+        Ok(DiskClaim { expected: self.expected.clone(), model, left_bytes: AtomicU64::new(needed_bytes) })
+    }
+
+    /// Bytes for which [`DiskBudget::take`] would find room now, by each rule.
+    pub fn room(&self) -> DiskRoom {
+        let room_bytes = |rule: Option<NoRoom>| rule.map(|rule| rule.room_bytes().min(DiskRoom::BYTES_MAX));
+        DiskRoom {
+            beside_reserve_bytes: room_bytes(self.reserve(0)),
+            within_quota_bytes: room_bytes(self.quota(0)),
+        }
+    }
+
+    /// Bytes of a model for which room was taken and that are not there yet.
+    pub fn expected_bytes(&self, model: ModelId) -> u64 {
+        self.expected.of(model)
     }
 
     /// Bytes that would have to go before room could be taken for so many.
     pub fn short_bytes(&self, needed_bytes: u64) -> u64 {
-        let refusals = [self.reserve_refusal(needed_bytes), self.quota_refusal(needed_bytes)];
-        refusals.iter().flatten().map(NoRoom::short_bytes).max().unwrap_or(0)
+        let rules = [self.reserve(needed_bytes), self.quota(needed_bytes)];
+        rules.iter().flatten().map(NoRoom::short_bytes).max().unwrap_or(0)
     }
 
     /// Whether there is room for so many bytes, without taking it.
@@ -169,27 +222,27 @@ impl DiskBudget {
         if needed_bytes == 0 {
             return Ok(());
         }
-        let refusal = self.reserve_refusal(needed_bytes).or_else(|| self.quota_refusal(needed_bytes));
+        let refused = |rule: Option<NoRoom>| rule?.refuses(needed_bytes);
+        let refusal = refused(self.reserve(needed_bytes)).or_else(|| refused(self.quota(needed_bytes)));
         refusal.map_or(Ok(()), Err)
     }
 
-    fn reserve_refusal(&self, needed_bytes: u64) -> Option<NoRoom> {
+    /// The rule of what stays free; `None` where the system does not say what is.
+    fn reserve(&self, needed_bytes: u64) -> Option<NoRoom> {
         let folder = &self.layout.data_dir;
         let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
         let folder = folder.clone();
         let free_bytes = exo_stdx::free_bytes(there)?;
         let reserve_bytes = self.limits.reserve_bytes.unwrap_or_else(|| usual_reserve(there));
-        let expected_bytes = self.expected_bytes.load(Ordering::Relaxed);
-        let error = NoRoom::Reserve { needed_bytes, reserve_bytes, free_bytes, expected_bytes, folder };
-        (error.short_bytes() > 0).then_some(error)
+        let expected_bytes = self.expected.all();
+        Some(NoRoom::Reserve { needed_bytes, reserve_bytes, free_bytes, expected_bytes, folder })
     }
 
-    fn quota_refusal(&self, needed_bytes: u64) -> Option<NoRoom> {
+    /// The rule of what models may take, if there is one. Blocks for a walk over their files.
+    fn quota(&self, needed_bytes: u64) -> Option<NoRoom> {
         let quota_bytes = self.limits.quota_bytes?;
-        let used_bytes = self.used_bytes().saturating_add(self.expected_bytes.load(Ordering::Relaxed));
-        let error =
-            NoRoom::Quota { needed_bytes, quota_bytes, used_bytes, folder: self.layout.data_dir.clone() };
-        (error.short_bytes() > 0).then_some(error)
+        let used_bytes = self.used_bytes().saturating_add(self.expected.all());
+        Some(NoRoom::Quota { needed_bytes, quota_bytes, used_bytes, folder: self.layout.data_dir.clone() })
     }
 
     /// What they may take, where that is bounded.
@@ -259,15 +312,15 @@ mod tests {
     fn a_disk_that_would_be_too_full_is_refused_with_its_numbers() {
         let folder = tempfile::tempdir().unwrap();
         let none = budget(&folder.path().join("not/there/yet"), 0, None);
-        none.take(1).unwrap();
-        let error = none.take(1 << 60).unwrap_err();
+        none.take(None, 1).unwrap();
+        let error = none.take(None, 1 << 60).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("1152921504606846976 bytes are to be fetched and 0 are kept free"), "{text}");
         let NoRoom::Reserve { free_bytes, .. } = error else { panic!("{text}") };
         assert_eq!(error.short_bytes(), (1 << 60) - free_bytes);
         let all = budget(folder.path(), u64::MAX, None);
-        assert!(matches!(all.take(1), Err(NoRoom::Reserve { reserve_bytes: u64::MAX, .. })));
-        all.take(0).expect("what is here already needs no room");
+        assert!(matches!(all.take(None, 1), Err(NoRoom::Reserve { reserve_bytes: u64::MAX, .. })));
+        all.take(None, 0).expect("what is here already needs no room");
     }
 
     #[test]
@@ -282,14 +335,37 @@ mod tests {
         let used_bytes = budget(folder.path(), 0, None).used_bytes();
         assert!((128 << 10..=256 << 10).contains(&used_bytes), "{used_bytes}");
         let budget = budget(folder.path(), 0, Some(used_bytes + (896 << 10)));
-        let claim = budget.take(512 << 10).unwrap();
-        let error = budget.take(512 << 10).unwrap_err();
+        let claim = budget.take(None, 512 << 10).unwrap();
+        let error = budget.take(None, 512 << 10).unwrap_err();
         assert_eq!(error.short_bytes(), 128 << 10, "{error}");
         claim.arrived(256 << 10);
-        budget.take(512 << 10).unwrap();
+        budget.take(None, 512 << 10).unwrap();
         drop(claim);
-        budget.take(896 << 10).unwrap();
-        assert!(budget.take((896 << 10) + 1).is_err());
+        budget.take(None, 896 << 10).unwrap();
+        assert!(budget.take(None, (896 << 10) + 1).is_err());
+    }
+
+    #[test]
+    fn the_room_that_is_told_is_what_can_be_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let budget = budget(folder.path(), 0, Some(1 << 20));
+        let model = ModelId([1; 32]);
+        let claim = budget.take(Some(model), 256 << 10).unwrap();
+        let room = budget.room();
+        assert_eq!(room.within_quota_bytes, Some(768 << 10));
+        assert!(room.beside_reserve_bytes > Some(768 << 10), "{room:?}");
+        assert!(budget.take(None, (768 << 10) + 1).is_err());
+        let rest = budget.take(None, 768 << 10).unwrap();
+        assert_eq!((budget.room().bytes(), budget.expected_bytes(model)), (Some(0), 256 << 10));
+        assert!(budget.take(None, 1).is_err());
+        claim.arrived(64 << 10);
+        assert_eq!(budget.expected_bytes(model), 192 << 10);
+        drop((claim, rest));
+        assert_eq!((budget.room().within_quota_bytes, budget.expected_bytes(model)), (Some(1 << 20), 0));
+        let full =
+            DiskBudget::new(folder.path(), DiskLimits { reserve_bytes: Some(u64::MAX), quota_bytes: None });
+        assert_eq!(full.room(), DiskRoom { beside_reserve_bytes: Some(0), within_quota_bytes: None });
+        assert!(full.take(None, 1).is_err());
     }
 
     #[cfg(unix)]

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod device;
+mod disk;
 mod dtype;
 mod ids;
 mod kv;
@@ -29,6 +30,7 @@ pub use device::{
     Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, LayerRates, MemoryDomain,
     Monitor, NodeFacts, SupportClass, TypeRates,
 };
+pub use disk::DiskRoom;
 pub use dtype::DType;
 pub use ids::{
     Attempt, Epoch, InstanceId, ModelId, NodeId, ParseIdError, PlacementId, Principal, RequestId, SequenceId,

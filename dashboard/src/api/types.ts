@@ -1662,6 +1662,8 @@ export type NodeTelemetryView = {
   devices: Array<DeviceTelemetryView>;
   /** Free on the disk of its data folder. */
   disk_free_bytes?: number | null;
+  /** Of that, what models may still take by its settings `disk_reserve_mib` and `disk_quota_mib`. */
+  disk_room_bytes?: number | null;
   /** Instances whose first stage it holds. */
   instances: Array<InstanceTelemetryView>;
   /** Its links. */

@@ -447,7 +447,7 @@ export const en = {
 
   on_disk: {
     disks: "Disk of each node",
-    free: (size: string) => `${size} free`,
+    free: (size: string, room: string) => `${size} free${room ? `, room for ${room} of models` : ""}`,
     title: "Models that other programs have on this node's disk",
     use: "Use it in place",
     checking: "Checking…",

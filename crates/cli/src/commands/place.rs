@@ -48,19 +48,37 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
         ui::note("it is placed as this asks for already: nothing was replaced");
     }
     if !args.json.json {
-        super::status::numbers_lines(&instance).iter().for_each(ui::paragraph);
-        ui::table(&STAGE_HEADER, stage_rows(&instance));
-        super::status::speed_text(&instance).iter().for_each(ui::paragraph);
+        show(&instance);
         instance.reasons.iter().for_each(ui::paragraph);
     }
     if !args.no_wait {
-        instance = wait_ready(&client, &instance.id).await?;
+        let ready = wait_ready(&client, &instance.id).await?;
+        if !args.json.json && is_elsewhere(&instance, &ready) {
+            ui::note("it was placed anew while it loaded:");
+            show(&ready);
+        }
+        instance = ready;
     }
     if args.json.json {
         return ui::json(&instance);
     }
     ui::paragraph(format!("{} {}", instance.id, super::status::state_text(&instance.state)));
     Ok(())
+}
+
+fn show(instance: &InstanceView) {
+    super::status::numbers_lines(instance).iter().for_each(ui::paragraph);
+    ui::table(&STAGE_HEADER, stage_rows(instance));
+    super::status::speed_text(instance).iter().for_each(ui::paragraph);
+}
+
+/// Whether other devices, or other layers of it, serve than were planned.
+fn is_elsewhere(planned: &InstanceView, serving: &InstanceView) -> bool {
+    let shards = |instance: &InstanceView| -> Vec<_> {
+        let stages = instance.stages.iter();
+        stages.map(|s| (s.node.clone(), s.device.clone(), s.layers.start, s.layers.end)).collect()
+    };
+    shards(planned) != shards(serving)
 }
 
 /// What is placed.

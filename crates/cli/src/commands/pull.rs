@@ -311,10 +311,10 @@ fn fetch_here(
         let data_dir = options.root.parent().unwrap_or(&options.root);
         exo_node::check_opens(&mut HeadReader::new(&client, cancel, data_dir), &plan, needed_bytes)?;
     }
-    let room = budget.take(needed_bytes)?;
+    let room = budget.take(None, needed_bytes)?;
     plan.link_unchanged(&options.root, &copies);
     drop(room); // where this disk has no hard links more is fetched
-    let _room = budget.take(plan.missing_bytes(&options.root))?;
+    let _room = budget.take(None, plan.missing_bytes(&options.root))?;
     let bar = ui::bar(
         plan.bytes(),
         "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {msg}",

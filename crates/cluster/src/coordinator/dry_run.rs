@@ -3,7 +3,7 @@
 //! placing with a [`dry_run`].
 
 use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanError, PlanRequest, Workload};
-use exo_types::{DeviceId, InstanceId, NodeId, PlacedShard};
+use exo_types::{DeviceId, DiskRoom, InstanceId, NodeId, PlacedShard};
 
 use super::reach::Reach;
 use crate::wire::{FreeMemory, PlannerDevice, PlannerInputs, Unloadable, clip};
@@ -21,7 +21,7 @@ pub(super) struct Known {
     pub(super) links: Vec<LinkFacts>,
     pub(super) parts: Vec<(NodeId, u64)>,
     /// What the disks of nodes have room for.
-    pub(super) disks: Vec<(NodeId, u64)>,
+    pub(super) disks: Vec<(NodeId, DiskRoom)>,
 }
 
 impl Known {
@@ -176,7 +176,7 @@ impl PlannerInputs {
         &self,
         wanted: &InstanceRequest,
         measured: Vec<LinkFacts>,
-        disks: Vec<(NodeId, u64)>,
+        disks: Vec<(NodeId, DiskRoom)>,
     ) -> PlanRequest {
         let (devices, links, parts) = (self.devices(), self.links(measured), self.parts.clone());
         Known { devices, links, parts, disks }.request(wanted)

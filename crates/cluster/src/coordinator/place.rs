@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanRequest};
 use exo_types::{
-    DeviceFacts, DeviceId, Epoch, InstanceId, ModelId, NodeId, Placement, PlacementId, ShardPosition,
-    ShardSpec, SupportClass, Time,
+    DeviceFacts, DeviceId, DiskRoom, Epoch, InstanceId, ModelId, NodeId, Placement, PlacementId,
+    ShardPosition, ShardSpec, SupportClass, Time,
 };
 
 use super::dry_run::{Known, free_memory, links_apart};
@@ -32,7 +32,7 @@ impl Coordinator {
             devices: self.devices(now, replaced, unloaded),
             links: links_apart(link_facts(&self.reports, |_| true), &apart),
             parts: self.parts(wanted.model),
-            disks: disk_rooms(&self.reports, wanted.model),
+            disks: self.disk_rooms(now, wanted.model),
         };
         // Nobody reads the reasons of a replacement, and somebody waits for it.
         let mut request = PlanRequest { objective, explain: replaced.is_none(), ..known.request(wanted) };
@@ -85,6 +85,12 @@ impl Coordinator {
             self.reports.iter().flat_map(|(node, report)| report.models.iter().map(move |m| (*node, m)));
         let parts = held.filter(|(_, held)| held.model == model && !held.complete && held.held_bytes > 0);
         parts.map(|(node, held)| (node, held.held_bytes)).take(MEMBERS_MAX).collect()
+    }
+
+    fn disk_rooms(&self, now: Time, model: ModelId) -> Vec<(NodeId, DiskRoom)> {
+        let is_placed = |model: ModelId| self.state.instances().values().any(|i| i.placement.model == model);
+        let is_there = |node| self.leading.as_ref().is_some_and(|leading| !self.is_gone(leading, now, node));
+        disk_rooms(&self.reports, model, is_placed, |node| is_there(node) && !self.is_drained(node))
     }
 
     /// Every device of the members alive, with the memory that `replaced` may fill.
@@ -231,20 +237,32 @@ pub fn link_facts(reports: &BTreeMap<NodeId, NodeReport>, among: impl Fn(NodeId)
     links.keys().map(link).collect()
 }
 
-/// Bytes of a model's file that the disk of each node has room for at most: what is free, what is there of
-/// it, and other models that may go because a second member has them.
-pub fn disk_rooms(reports: &BTreeMap<NodeId, NodeReport>, model: ModelId) -> Vec<(NodeId, u64)> {
-    let mut whole: BTreeMap<ModelId, u32> = BTreeMap::new();
-    let complete = reports.values().flat_map(|report| &report.models).filter(|held| held.complete);
-    complete.for_each(|held| *whole.entry(held.model).or_default() += 1);
+/// Bytes of a model's file that the disk of each node has room for: what the node may still fetch, what it has
+/// of the model or has taken room for, and other models that it deletes for it, as they are whole on another
+/// member that `stays`.
+pub fn disk_rooms(
+    reports: &BTreeMap<NodeId, NodeReport>,
+    model: ModelId,
+    is_placed: impl Fn(ModelId) -> bool,
+    stays: impl Fn(NodeId) -> bool,
+) -> Vec<(NodeId, DiskRoom)> {
+    let mut whole: BTreeMap<ModelId, Vec<NodeId>> = BTreeMap::new();
+    for (&node, report) in reports.iter().filter(|(node, _)| stays(**node)) {
+        let complete = report.models.iter().filter(|held| held.complete);
+        complete.for_each(|held| whole.entry(held.model).or_default().push(node));
+    }
     let room = |(&node, report): (&NodeId, &NodeReport)| {
-        let free_bytes = report.measured.vitals.disk_free_bytes?;
-        let may_go =
-            |held: &&HeldModel| held.model == model || held.complete && whole.get(&held.model) > Some(&1);
-        let held = report.models.iter().filter(may_go);
-        Some((node, held.fold(free_bytes, |room, held| room.saturating_add(held.held_bytes))))
+        let is_elsewhere = |held: &HeldModel| {
+            whole.get(&held.model).is_some_and(|nodes| nodes.iter().any(|other| *other != node))
+        };
+        let counted = |held: &HeldModel| match held.model == model {
+            true => held.held_bytes.saturating_add(held.expected_bytes),
+            false if held.may_go && is_elsewhere(held) && !is_placed(held.model) => held.held_bytes,
+            false => 0,
+        };
+        (node, report.models.iter().map(counted).fold(report.disk_room, DiskRoom::plus))
     };
-    reports.iter().filter_map(room).collect()
+    reports.iter().map(room).filter(|(_, room)| room.bytes().is_some()).collect()
 }
 
 /// The instance's shards on this device, with the bytes that each needs.

@@ -345,6 +345,8 @@ fn weights_come_from_members_that_have_all_of_them_or_parts_of_a_model_of_a_hub(
             held_bytes: bytes,
             complete,
             is_of_hub,
+            expected_bytes: 0,
+            may_go: false,
         }];
         bench.report(2, holder);
         bench.place(3);

@@ -1,8 +1,8 @@
 //! What nodes say to coordinate: reports upwards, desired state downwards, requests, the log.
 
 use exo_types::{
-    Ancestors, DeviceFacts, DeviceId, DeviceState, Epoch, InstanceId, LogHead, ModelId, Monitor, NodeFacts,
-    NodeId, Placement, PlacementId, ShardPosition, ShardSpec, Stage, list,
+    Ancestors, DeviceFacts, DeviceId, DeviceState, DiskRoom, Epoch, InstanceId, LogHead, ModelId, Monitor,
+    NodeFacts, NodeId, Placement, PlacementId, ShardPosition, ShardSpec, Stage, list,
 };
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +62,8 @@ pub struct NodeReport {
     /// Models on its disk.
     #[serde(deserialize_with = "list::<_, _, MODELS_MAX>")]
     pub models: Vec<HeldModel>,
+    /// What it may still fetch beside these.
+    pub disk_room: DiskRoom,
     /// Its stages.
     #[serde(deserialize_with = "list::<_, _, STAGES_OF_NODE_MAX>")]
     pub stages: Vec<StageReport>,
@@ -134,6 +136,11 @@ pub struct HeldModel {
     /// Whether what no member has of it is to be had from a hub: then any node may serve it, from what it has
     /// of it.
     pub is_of_hub: bool,
+    /// Bytes of it for which a fetch has taken room and that are not there yet.
+    pub expected_bytes: u64,
+    /// Whether the node deletes it for what is to be fetched, once it is placed nowhere and whole on another
+    /// member.
+    pub may_go: bool,
 }
 
 impl HeldModel {

@@ -104,6 +104,8 @@ fn full_report() -> NodeReport {
         held_bytes: 9,
         complete: true,
         is_of_hub: false,
+        expected_bytes: 0,
+        may_go: false,
     }];
     full.stages = vec![StageReport {
         engine: crate::EngineId(1),
@@ -426,6 +428,15 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     assert!(
         refused_inputs(&|inputs| inputs.unloadable[0].room[0].free_bytes = u64::MAX).contains("2^48 bytes")
     );
+    let refused_report = |change: &dyn Fn(&mut NodeReport)| {
+        let mut report = full_report();
+        change(&mut report);
+        refused(ControlMessage::Report(Box::new(report)))
+    };
+    assert!(refused_report(&|report| report.models[0].expected_bytes = 1).contains("than it has"));
+    assert!(refused_report(&|report| report.models[0].expected_bytes = u64::MAX).contains("than it has"));
+    let room = exo_types::DiskRoom::of((1 << 60) + 1);
+    assert!(refused_report(&|report| report.disk_room = room).contains("more than 2^60 bytes"));
     let mut huge = request();
     huge.shape.layers[0].weight_bytes = u64::MAX;
     let ask = ControlAsk::Place(huge);

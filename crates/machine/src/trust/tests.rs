@@ -71,6 +71,7 @@ impl Lone {
             addresses: BTreeMap::new(),
             samples,
             models: Vec::new(),
+            disk_room: exo_types::DiskRoom::default(),
             window_ran: Duration::ZERO,
             warnings: Vec::new(),
         };

@@ -212,6 +212,7 @@ fn report(n: u8) -> NodeReport {
     NodeReport {
         facts,
         models: Vec::new(),
+        disk_room: exo_types::DiskRoom::default(),
         stages: vec![serves],
         links: vec![LinkReport {
             peer: node(3 - n),

@@ -7,7 +7,7 @@ use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs}
 use exo_cluster::{DryRunError, InstanceRequest};
 use exo_machine::Resolved;
 use exo_planner::{LinkFacts, PlanError, PlanRequest};
-use exo_types::{InstanceId, KvDType, ModelId, NodeId};
+use exo_types::{DiskRoom, InstanceId, KvDType, ModelId, NodeId};
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use crate::cache::{CacheError, CacheRequest, check_context};
@@ -78,7 +78,7 @@ impl NodeFacade {
     pub(super) async fn plan_facts(
         &self,
         model: ModelId,
-    ) -> Result<(Vec<LinkFacts>, Vec<(NodeId, u64)>), AdminError> {
+    ) -> Result<(Vec<LinkFacts>, Vec<(NodeId, DiskRoom)>), AdminError> {
         plan_facts(&self.node, model).await
     }
 

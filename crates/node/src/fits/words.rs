@@ -61,6 +61,14 @@ pub fn shorter(fits: u32, asked: u32) -> String {
     )
 }
 
+/// "1.2 GiB more room for models on laptop: raise `disk_quota_mib` there, or delete models"
+pub fn disk(node: &str, bytes: u64, settings: &[(&str, &str)]) -> String {
+    let settings: Vec<String> =
+        settings.iter().map(|(setting, change)| format!("{change} `{setting}`")).collect();
+    let (bytes, settings) = (gib(bytes), settings.join(" and "));
+    format!("{bytes} more room for models on {node}: {settings} there, or delete models")
+}
+
 /// Bytes in the unit that machines are sold in.
 pub fn gib(bytes: u64) -> String {
     let gib = bytes as f64 / (1u64 << 30) as f64;

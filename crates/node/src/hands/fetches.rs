@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use exo_cluster::wire::{HeldModel, limits};
 use exo_machine::{FetchEvent, FetchId, FetchWhat, Holder, Input, Received};
 use exo_store::{ModelRecord, StoreError};
-use exo_types::ModelId;
+use exo_types::{DiskRoom, ModelId};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::EventSender;
@@ -91,28 +91,32 @@ impl Fetches {
     pub fn scan(&self) {
         let (library, events, last) = (self.library.clone(), self.events.clone(), self.last.clone());
         tokio::task::spawn_blocking(move || {
-            let records = library.store().list();
-            if let Ok(records) = &records {
-                library.room.looked_at(records);
-            }
-            let mut models = held_now(records, &last);
+            let (mut models, room) = look(&library, &last);
             models.retain(|held| !library.room.is_leaving(held.model));
-            events.post(Input::Models(models));
+            events.post(Input::Models(models, room));
         });
     }
 }
 
-/// The models on disk.
-pub fn held_models(store: &exo_store::Store) -> Vec<HeldModel> {
-    held_now(store.list(), &Mutex::default())
+/// The models on disk, and what may still be fetched.
+pub fn held_models(library: &Library) -> (Vec<HeldModel>, DiskRoom) {
+    look(library, &Mutex::default())
+}
+
+fn look(library: &Library, last: &Mutex<Vec<HeldModel>>) -> (Vec<HeldModel>, DiskRoom) {
+    let room = &library.room;
+    let records = library.store().list().inspect(|records| room.looked_at(records));
+    let usable = |records: Vec<ModelRecord>| records.into_iter().filter(|record| record.problem.is_none());
+    let held = records.map(|records| usable(records).map(|record| room.held(record)).collect());
+    (held_now(held, last), room.disk_room())
 }
 
 /// What is there; where the disk does not say, what was there before: one that fails for a moment is no
 /// reason to have no models.
-fn held_now(records: Result<Vec<ModelRecord>, StoreError>, last: &Mutex<Vec<HeldModel>>) -> Vec<HeldModel> {
+fn held_now(held: Result<Vec<HeldModel>, StoreError>, last: &Mutex<Vec<HeldModel>>) -> Vec<HeldModel> {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-    match records {
-        Ok(records) => *last = held(records),
+    match held {
+        Ok(held) => *last = bounded(held),
         Err(error) => {
             let error = exo_accelerators::chain(&error);
             tracing::warn!(
@@ -125,16 +129,7 @@ fn held_now(records: Result<Vec<ModelRecord>, StoreError>, last: &Mutex<Vec<Held
     last.clone()
 }
 
-fn held(records: Vec<ModelRecord>) -> Vec<HeldModel> {
-    let held = records.into_iter().filter(|r| r.problem.is_none()).map(|r| HeldModel {
-        model: r.id,
-        name: r.name,
-        bytes: r.bytes,
-        held_bytes: r.held_bytes.min(r.bytes),
-        complete: r.complete,
-        is_of_hub: r.is_of_hub,
-    });
-    let mut held: Vec<HeldModel> = held.collect();
+fn bounded(mut held: Vec<HeldModel>) -> Vec<HeldModel> {
     if held.len() > limits::MODELS_MAX {
         let max = limits::MODELS_MAX;
         tracing::warn!(models = held.len(), max, "the cluster is not told of all models on this disk");
@@ -156,6 +151,8 @@ mod tests {
             held_bytes: 1,
             complete: true,
             is_of_hub: false,
+            expected_bytes: 0,
+            may_go: false,
         };
         let last = Mutex::new(vec![model]);
         let unread = || Err(StoreError::UnknownModel { id: ModelId([2; 32]) });

@@ -12,11 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use exo_api::{ClusterView, RemovedModelView};
+use exo_cluster::wire::HeldModel;
 use exo_machine::{Answer, ModelHolders, Question};
 use exo_stdx::unix_s;
 use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
 use exo_telemetry::DifferingModel;
-use exo_types::{ModelId, NodeId};
+use exo_types::{DiskRoom, ModelId, NodeId};
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use super::Library;
@@ -123,6 +124,35 @@ impl Room {
         self.turn.clone().lock_owned().await
     }
 
+    /// What may still be fetched. Blocks for a walk over the files of models where there is a quota.
+    pub fn disk_room(&self) -> DiskRoom {
+        self.budget.room()
+    }
+
+    /// What is told of a model on the disk.
+    pub fn held(&self, record: ModelRecord) -> HeldModel {
+        let may_go = self.may_go(&record, &lock(&self.state));
+        let held_bytes = record.held_bytes.min(record.bytes);
+        // Chunks may have come since the disk was looked at.
+        let expected_bytes = self.budget.expected_bytes(record.id).min(record.bytes - held_bytes);
+        HeldModel {
+            model: record.id,
+            name: record.name,
+            bytes: record.bytes,
+            held_bytes,
+            complete: record.complete,
+            is_of_hub: record.is_of_hub,
+            expected_bytes,
+            may_go,
+        }
+    }
+
+    /// Whether a model goes when room is needed, once it is placed nowhere and whole on another member.
+    fn may_go(&self, record: &ModelRecord, state: &State) -> bool {
+        let is_needed = self.draft.get() == Some(&record.id) || state.busy.contains_key(&record.id);
+        record.is_downloaded && !record.is_kept && !is_needed
+    }
+
     /// Whether a model is about to go: this node does not say any more that it has it.
     pub fn is_leaving(&self, model: ModelId) -> bool {
         lock(&self.state).leaving.contains(&model)
@@ -160,9 +190,9 @@ impl Room {
         matches!(tokio::time::timeout(COORDINATOR_MAX, known).await, Ok(Ok(_)))
     }
 
-    async fn take(&self, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
+    async fn take(&self, model: Option<ModelId>, needed_bytes: u64) -> Result<DiskClaim, NoRoom> {
         let budget = self.budget.clone();
-        match tokio::task::spawn_blocking(move || budget.take(needed_bytes)).await {
+        match tokio::task::spawn_blocking(move || budget.take(model, needed_bytes)).await {
             Ok(taken) => taken,
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         }
@@ -235,12 +265,12 @@ impl Library {
     ) -> Result<Taken, NoRoom> {
         let busy = Busy::begin(&self.room.state, model);
         let taken = |claim, removed| Taken { claim, removed, _busy: busy };
-        if let Ok(claim) = self.room.take(needed_bytes).await {
+        if let Ok(claim) = self.room.take(model, needed_bytes).await {
             return Ok(taken(claim, Vec::new()));
         }
         let _turn = self.room.turn().await;
         // Somebody may have made room meanwhile.
-        let short = match self.room.take(needed_bytes).await {
+        let short = match self.room.take(model, needed_bytes).await {
             Ok(claim) => return Ok(taken(claim, Vec::new())),
             Err(short) => short,
         };
@@ -254,7 +284,7 @@ impl Library {
             let leaving = if is_wanted() { self.to_remove(needed_bytes).await } else { None };
             let Some(leaving) = leaving else { break };
             removed.extend(self.remove_after_notice(leaving, needed_bytes, is_wanted).await);
-            if let Ok(claim) = self.room.take(needed_bytes).await {
+            if let Ok(claim) = self.room.take(model, needed_bytes).await {
                 return Ok(taken(claim, removed));
             }
         }
@@ -291,9 +321,7 @@ impl Library {
         };
         let state = lock(&self.room.state);
         let may_go = records.into_iter().filter(|record| {
-            let is_needed = placed.contains(&record.id) || self.room.draft.get() == Some(&record.id);
-            let is_busy = state.busy.contains_key(&record.id);
-            record.is_downloaded && !record.is_kept && is_elsewhere(record.id) && !is_needed && !is_busy
+            self.room.may_go(record, &state) && is_elsewhere(record.id) && !placed.contains(&record.id)
         });
         Some(may_go.collect())
     }
@@ -507,15 +535,15 @@ pub async fn list_again(node: &EventSender) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use exo_store::DiskLimits;
 
     use super::*;
 
-    #[tokio::test]
-    async fn what_is_placed_is_not_known_before_the_cluster_is_seen_and_each_fetch_keeps_its_model() {
-        let folder = tempfile::tempdir().unwrap();
-        let room = Room {
-            budget: Arc::new(DiskBudget::new(folder.path(), DiskLimits::default())),
+    fn room(folder: &Path, limits: DiskLimits) -> Room {
+        Room {
+            budget: Arc::new(DiskBudget::new(folder, limits)),
             node: crate::events::channel().0,
             me: NodeId([1; 32]),
             draft: OnceLock::new(),
@@ -523,7 +551,54 @@ mod tests {
             turn: Arc::default(),
             view: OnceLock::new(),
             was_told: AtomicBool::new(false),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_told_of_a_model_counts_a_fetch_of_it_and_whether_it_may_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = DiskLimits { reserve_bytes: Some(0), quota_bytes: Some(100) };
+        let room = room(folder.path(), limits);
+        let record = ModelRecord {
+            id: ModelId([2; 32]),
+            name: "m".to_owned(),
+            path: folder.path().to_owned(),
+            bytes: 50,
+            held_bytes: 20,
+            complete: false,
+            source: exo_store::Source::Fetched,
+            is_of_hub: false,
+            is_downloaded: true,
+            is_kept: false,
+            used_unix_s: 0,
+            is_replaced: false,
+            reference: None,
+            checked: None,
+            problem: None,
         };
+        let told = |record: &ModelRecord| {
+            let held = room.held(record.clone());
+            (held.expected_bytes, held.may_go)
+        };
+        assert_eq!((told(&record), room.disk_room().bytes()), ((0, true), Some(100)));
+        let kept = ModelRecord { is_kept: true, ..record.clone() };
+        let own = ModelRecord { is_downloaded: false, ..record.clone() };
+        assert!(!told(&kept).1 && !told(&own).1);
+        let fetch = (room.fetches(record.id), room.take(Some(record.id), 30).await.unwrap());
+        assert_eq!((told(&record), room.disk_room().bytes()), ((30, false), Some(70)));
+        // Of what the claim does not know yet that it is there.
+        let more = ModelRecord { held_bytes: 40, ..record.clone() };
+        assert_eq!(told(&more).0, 10);
+        drop(fetch);
+        assert_eq!(told(&record), (0, true));
+        room.hold_draft(record.id);
+        assert!(!told(&record).1);
+    }
+
+    #[tokio::test]
+    async fn what_is_placed_is_not_known_before_the_cluster_is_seen_and_each_fetch_keeps_its_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let room = room(folder.path(), DiskLimits::default());
         assert!(!room.knows_what_is_placed().await && room.placed_as_told().await.is_none());
         assert!(!room.was_told.load(Ordering::Relaxed));
         let model = ModelId([2; 32]);

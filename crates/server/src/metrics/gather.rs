@@ -94,6 +94,7 @@ impl Gathered<'_> {
             (names::MEMORY_SIZE, bytes(told.memory_total_bytes)),
             (names::MEMORY_AVAILABLE, bytes(told.memory_available_bytes)),
             (names::DISK, bytes(told.disk_free_bytes)),
+            (names::DISK_ROOM, bytes(told.disk_room_bytes)),
             (names::BATTERY, told.battery),
             (names::MAINS, told.mains_power.map(f64::from)),
             (names::TRANSFERS, Some(told.transfers.into())),

@@ -50,6 +50,7 @@ metrics! {
     MEMORY_SIZE Gauge "exo_node_memory_size_bytes" "Memory of a machine, as far as the node may use it";
     MEMORY_AVAILABLE Gauge "exo_node_memory_available_bytes" "Memory of a machine that is free or freeable";
     DISK Gauge "exo_node_disk_free_bytes" "Free on the disk of a node's data folder";
+    DISK_ROOM Gauge "exo_node_disk_room_bytes" "Of a node's disk, what models may still take by its settings";
     BATTERY Gauge "exo_node_battery_charge_ratio" "Charge of a machine's battery, 0 to 1";
     MAINS Gauge "exo_node_mains_power" "Whether a machine runs on mains power";
     TRANSFERS Gauge "exo_transfers_running" "Fetches of model files that run";

@@ -41,6 +41,7 @@ fn node(id: &str, name: &str, peer: &str) -> NodeTelemetryView {
         memory_total_bytes: Some(1 << 34),
         memory_available_bytes: Some(1 << 33),
         disk_free_bytes: Some(1 << 40),
+        disk_room_bytes: Some(1 << 39),
         battery: Some(0.75),
         mains_power: Some(true),
         transfers: 1,

@@ -833,7 +833,7 @@ pub fn telemetry() -> TelemetryView {
     let node = serde_json::json!({
         "node": id, "name": "a", "status": "alive", "age_s": 0.5, "version": "1", "platform": "test", "uptime_s": null,
         "clock_ahead_s": null, "process_bytes": null, "memory_total_bytes": null, "memory_available_bytes": null,
-        "disk_free_bytes": null, "battery": null, "mains_power": null, "transfers": 0, "transferred_bytes": 7,
+        "disk_free_bytes": null, "disk_room_bytes": null, "battery": null, "mains_power": null, "transfers": 0, "transferred_bytes": 7,
         "unreached": [], "devices": [], "links": [], "stages": [], "instances": [], "requests": [],
     });
     TelemetryView { self_node: id, nodes: vec![serde_json::from_value(node).unwrap()] }

@@ -23,6 +23,7 @@ pub fn node(id: &str) -> NodeTelemetryView {
         memory_total_bytes: Some(16 << 30),
         memory_available_bytes: Some(8 << 30),
         disk_free_bytes: Some(100 << 30),
+        disk_room_bytes: None,
         battery: Some(0.9),
         mains_power: Some(false),
         transfers: 0,

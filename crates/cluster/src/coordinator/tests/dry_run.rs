@@ -1,6 +1,6 @@
 //! Who plans without placing is told what placing would do.
 
-use exo_types::ModelId;
+use exo_types::{DiskRoom, ModelId};
 
 use super::*;
 use crate::wire::PlannerInputs;
@@ -60,7 +60,9 @@ fn inputs(bench: &mut Bench, request: &InstanceRequest) -> PlannerInputs {
 fn plans(bench: &mut Bench, request: &InstanceRequest) -> Result<(Vec<NodeId>, Vec<String>), String> {
     let inputs = inputs(bench, request);
     let links = crate::link_facts(&bench.coordinator.reports, |_| true);
-    let disks = crate::disk_rooms(&bench.coordinator.reports, request.model);
+    let placed = |model| bench.coordinator.state.instances().values().any(|i| i.placement.model == model);
+    let stays = |node| !bench.coordinator.state.drained().contains(&node);
+    let disks = crate::disk_rooms(&bench.coordinator.reports, request.model, placed, stays);
     let planned = dry_run(&inputs, inputs.request(request, links, disks), &|| false);
     let planned = planned.map_err(|error: DryRunError| error.to_string())?;
     let nodes = planned.plan.stages.iter().map(|stage| stage.leader().node).collect();
@@ -158,6 +160,8 @@ fn a_part_that_a_member_has_is_not_fetched_again() {
         held_bytes: 1234,
         complete: false,
         is_of_hub: false,
+        expected_bytes: 0,
+        may_go: false,
     }];
     bench.report(2, partial);
     let reply = ReplyTo { node: node(1), request: 9 };
@@ -216,35 +220,63 @@ fn shared_memory_that_weights_are_being_loaded_to_is_not_free() {
 }
 
 #[test]
-fn a_disk_without_room_for_the_file_is_no_place_for_it() {
-    let mut bench = Bench::new(2);
-    let report_disk = |bench: &mut Bench, n: u8, disk_free_bytes: u64, models: Vec<HeldModel>| {
+fn a_node_that_may_not_fetch_the_file_is_no_place_for_it() {
+    let mut bench = Bench::new(3);
+    let report_disk = |bench: &mut Bench, n: u8, room: DiskRoom, models: Vec<HeldModel>| {
         let mut report = report(n, PLENTY);
-        report.measured.vitals.disk_free_bytes = Some(disk_free_bytes);
-        report.models = models;
+        (report.disk_room, report.models) = (room, models);
         bench.report(n, report);
     };
-    let held = |n: u8, bytes: u64| HeldModel {
+    let held = |n: u8, may_go: bool| HeldModel {
         model: ModelId([n; 32]),
         name: format!("m{n}"),
-        bytes,
-        held_bytes: bytes,
+        bytes: MODEL_BYTES,
+        held_bytes: MODEL_BYTES,
         complete: true,
         is_of_hub: false,
+        expected_bytes: 0,
+        may_go,
     };
+    let part = HeldModel { held_bytes: 0, complete: false, ..held(1, false) };
+    let quota = DiskRoom { beside_reserve_bytes: Some(1 << 50), within_quota_bytes: Some(10 << 20) };
     let mut wanted = model(1, false);
     wanted.holders = vec![node(1)];
-    // The file is on the first node, which is drained.
+    // The file is on the first node, which is drained, and the third may take nothing.
+    for (n, request) in [(1, 3), (3, 4)] {
+        bench.feed(CoordinatorInput::Drain {
+            reply: ReplyTo { node: node(1), request },
+            node: node(n),
+            drain: crate::wire::Drain::Lasting,
+        });
+    }
+    report_disk(&mut bench, 1, DiskRoom::default(), vec![held(1, false), held(2, false)]);
+    report_disk(&mut bench, 3, DiskRoom::default(), vec![]);
+    let refused = |bench: &mut Bench, models: Vec<HeldModel>| {
+        report_disk(bench, 2, quota, models);
+        let why = agree(bench, wanted.clone()).expect_err("no disk");
+        assert!(why.contains("excluded: `disk_quota_mib` of n2 leaves room for 10.0 MiB"), "{why}");
+        assert!(why.contains("more room for models on n2: raise `disk_quota_mib` there"), "{why}");
+    };
+    refused(&mut bench, vec![]);
+    // What is on a node that is about to leave is no second copy of what would go.
+    refused(&mut bench, vec![held(2, true)]);
     bench.feed(CoordinatorInput::Drain {
-        reply: ReplyTo { node: node(1), request: 3 },
-        node: node(1),
-        drain: crate::wire::Drain::Lasting,
+        reply: ReplyTo { node: node(1), request: 5 },
+        node: node(3),
+        drain: crate::wire::Drain::Over,
     });
-    report_disk(&mut bench, 1, 0, vec![held(1, MODEL_BYTES), held(2, MODEL_BYTES)]);
-    report_disk(&mut bench, 2, 10 << 20, vec![]);
-    let why = agree(&mut bench, wanted.clone()).expect_err("no disk");
-    assert!(why.contains("n2 cpu: excluded: the disk of its node has room for 10.0 MiB"), "{why}");
-    // A file that the other node has too may go.
-    report_disk(&mut bench, 2, 10 << 20, vec![held(2, MODEL_BYTES)]);
-    assert_eq!(agree(&mut bench, wanted).expect("there is room").0, [node(2)]);
+    // Nor does go what is kept.
+    let mut excluded = report(3, 0);
+    excluded.models = vec![held(2, false)];
+    bench.report(3, excluded);
+    refused(&mut bench, vec![held(2, false)]);
+    report_disk(&mut bench, 2, quota, vec![held(2, true)]);
+    assert_eq!(agree(&mut bench, wanted.clone()).expect("there is room").0, [node(2)]);
+    // What a fetch of this very model has taken room for is there for it.
+    let disks = |expected_bytes: u64| {
+        let mut report = report(2, PLENTY);
+        (report.disk_room, report.models) = (quota, vec![HeldModel { expected_bytes, ..part.clone() }]);
+        crate::disk_rooms(&[(node(2), report)].into(), part.model, |_| false, |_| true)
+    };
+    assert_eq!(disks(5)[0].1.bytes(), Some((10 << 20) + 5));
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, LayerRates, Monitor, NodeFacts, NodeId, TYPES_MAX, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DiskRoom, LayerRates, Monitor, NodeFacts, NodeId, TYPES_MAX,
+    TypeRates,
 };
 
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
@@ -48,12 +49,21 @@ impl Check for NodeReport {
     fn check(&self) -> Result<(), CheckError> {
         self.facts.check()?;
         self.models.check()?;
+        self.disk_room.check()?;
         self.stages.check()?;
         self.links.check()?;
         self.troubles.check()?;
         self.devices.check()?;
         self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.text))?;
         self.measured.check()
+    }
+}
+
+impl Check for DiskRoom {
+    fn check(&self) -> Result<(), CheckError> {
+        let rooms = [self.beside_reserve_bytes, self.within_quota_bytes];
+        let is_bounded = rooms.into_iter().flatten().all(|room| room <= Self::BYTES_MAX);
+        ensure(is_bounded, "a disk has room for more than 2^60 bytes")
     }
 }
 
@@ -149,7 +159,8 @@ fn rate(per_s: Option<f64>) -> Result<(), CheckError> {
 impl Check for HeldModel {
     fn check(&self) -> Result<(), CheckError> {
         name(&self.name)?;
-        ensure(self.held_bytes <= self.bytes, "more of a model is on a disk than it has")
+        let here = self.held_bytes.checked_add(self.expected_bytes);
+        ensure(here.is_some_and(|here| here <= self.bytes), "more of a model is on a disk than it has")
     }
 }
 

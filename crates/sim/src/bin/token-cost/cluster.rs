@@ -19,8 +19,8 @@ use exo_sim::draw::hash;
 use exo_sim::model::sampling;
 use exo_sim::{founding, shape};
 use exo_types::{
-    Ancestors, Attempt, DeviceState, LogHead, ModelShape, Monitor, NodeFacts, NodeId, Principal, PromptQuery,
-    RequestId, SampledToken, SequenceId, SequenceSpec, ShardSpec, StepSequence, Time,
+    Ancestors, Attempt, DeviceState, DiskRoom, LogHead, ModelShape, Monitor, NodeFacts, NodeId, Principal,
+    PromptQuery, RequestId, SampledToken, SequenceId, SequenceSpec, ShardSpec, StepSequence, Time,
 };
 
 use crate::meter::Meter;
@@ -97,6 +97,7 @@ impl Cluster {
                 addresses: addresses.clone(),
                 samples: samples(node),
                 models: models(),
+                disk_room: DiskRoom::default(),
                 window_ran: Duration::ZERO,
                 warnings: Vec::new(),
             };
@@ -260,7 +261,7 @@ impl Cluster {
                 self.queue.push_back((node, Input::Computed { engine, position, term, step, result, busy }));
             }
             Effect::Unload(engine) => self.engine_says(node, engine, EngineEvent::Unloaded),
-            Effect::ScanModels => self.queue.push_back((node, Input::Models(models()))),
+            Effect::ScanModels => self.queue.push_back((node, Input::Models(models(), DiskRoom::default()))),
             Effect::Emit { stream, event } => self.told(stream, event),
             _ => {}
         }
@@ -353,7 +354,16 @@ fn samples(node: usize) -> Samples {
 
 fn models() -> Vec<HeldModel> {
     let (model, name, bytes) = (shape::MODEL, shape::MODEL_NAME.to_owned(), model_shape().weight_bytes());
-    vec![HeldModel { model, name, bytes, held_bytes: bytes, complete: true, is_of_hub: false }]
+    vec![HeldModel {
+        model,
+        name,
+        bytes,
+        held_bytes: bytes,
+        complete: true,
+        is_of_hub: false,
+        expected_bytes: 0,
+        may_go: false,
+    }]
 }
 
 fn model_shape() -> ModelShape {
