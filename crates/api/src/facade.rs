@@ -33,8 +33,8 @@ pub trait Facade: Send + Sync + 'static {
     /// Models this node can name, sorted by name.
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>>;
 
-    /// One model, by any name or id that a request may use. One that is loaded and whose file is gone is in no
-    /// list, and found here.
+    /// One model, by any name or id that a request may use. One that is loaded and whose file is gone is in
+    /// no list, and found here.
     fn model(&self, name: String) -> BoxFuture<'_, Result<ModelView, AdminError>>;
 
     /// The cluster as this node sees it now.

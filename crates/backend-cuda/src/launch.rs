@@ -32,8 +32,8 @@ const SPANNED_ROWS_MAX: usize = 32;
 /// Spans of a row's positions.
 const SPANS: usize = 32;
 /// Up to how many rows the kernels for few rows are used; for quants where there are tensor cores: an H100
-/// took 16 ms for a step of 32 rows by these and 21 ms by the others (docs/benchmarks.md), and their time goes
-/// with the rows.
+/// took 16 ms for a step of 32 rows by these and 21 ms by the others (docs/benchmarks.md), and their time
+/// goes with the rows.
 const FEW_ROWS_MAX: usize = 8;
 const FEW_ROWS_MAX_MMA: usize = 32;
 /// Rows of w that a thread block of `matmul_vec` takes; of one row of x with quants in super-blocks.

@@ -458,23 +458,23 @@ impl NodeMachine {
     /// Has the models on disk looked at.
     pub(crate) fn scan_models(&mut self) {
         self.models_at = self.now.time;
-        if !std::mem::replace(&mut self.is_scanning, true) {
+        if !std::mem::replace(&mut self.scan.is_under_way, true) {
             self.out.push(Effect::ScanModels);
         }
     }
 
     pub(crate) fn models_scanned(&mut self, models: Vec<HeldModel>, room: DiskRoom) {
-        (self.is_scanning, self.disk_room) = (false, room);
+        (self.scan.is_under_way, self.disk_room) = (false, room);
         let known: BTreeSet<ModelId> = self.models.iter().map(|held| held.model).collect();
         self.has_new_model |= models.iter().any(|held| !known.contains(&held.model));
         if self.models != models {
             self.models = models;
             self.report_now();
         }
-        if std::mem::take(&mut self.scans_again) {
+        if std::mem::take(&mut self.scan.again) {
             return self.scan_models();
         }
-        for reply in std::mem::take(&mut self.scan_waiting) {
+        for reply in std::mem::take(&mut self.scan.waiting) {
             let models = self.models_held();
             self.reply(reply, Answer::Models(models));
         }

@@ -145,8 +145,8 @@ pub enum Effect {
     },
     /// Look at the models on disk. Answer `Models`.
     ScanModels,
-    /// A request of this node had a model placed: compare it with what its hub promised, if it is of one, once
-    /// that instance is ready. No answer.
+    /// A request of this node had a model placed: compare it with what its hub promised, if it is of one,
+    /// once that instance is ready. No answer.
     Check {
         /// Which.
         model: ModelId,

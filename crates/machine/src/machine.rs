@@ -207,10 +207,7 @@ pub struct NodeMachine {
     /// Whether one came since this run began.
     pub(crate) has_new_model: bool,
     pub(crate) models_at: Time,
-    pub(crate) is_scanning: bool,
-    /// Those who wait for the next scan, and whether that is the one under way.
-    pub(crate) scan_waiting: Vec<ReplyId>,
-    pub(crate) scans_again: bool,
+    pub(crate) scan: Scan,
 
     pub(crate) engines: BTreeMap<EngineId, Engine>,
     pub(crate) fetches: BTreeMap<FetchId, Fetch>,
@@ -243,6 +240,15 @@ pub struct NodeMachine {
     /// What changed of the view is more than measurements.
     is_view_news: bool,
     is_stopping: bool,
+}
+
+/// The look at the models on disk.
+#[derive(Default, Debug)]
+pub(crate) struct Scan {
+    pub(crate) is_under_way: bool,
+    /// Those who wait for the next one, and whether that is the one under way.
+    pub(crate) waiting: Vec<ReplyId>,
+    pub(crate) again: bool,
 }
 
 impl NodeMachine {
@@ -290,9 +296,7 @@ impl NodeMachine {
             disk_room: boot.disk_room,
             has_new_model: false,
             models_at: now.time,
-            is_scanning: false,
-            scan_waiting: Vec::new(),
-            scans_again: false,
+            scan: Scan::default(),
             engines: BTreeMap::new(),
             fetches: BTreeMap::new(),
             fetch_last: FetchId(0),

@@ -40,8 +40,8 @@ impl NodeMachine {
             Question::Models => Answer::Models(self.models_held()),
             Question::ModelsAfterScan => {
                 // The one under way may have looked too early.
-                self.scans_again = self.is_scanning;
-                self.scan_waiting.push(reply);
+                self.scan.again = self.scan.is_under_way;
+                self.scan.waiting.push(reply);
                 return self.scan_models();
             }
             Question::Claim { request, proof } => return self.claim(reply, request, proof),

@@ -11,7 +11,7 @@ use exo_cluster::Speculation;
 use exo_discovery::{Discovery, Found};
 use exo_journal::Journal;
 use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
-use exo_machine::{Boot, Input, LogLimits, MachineConfig, NodeMachine, Notice};
+use exo_machine::{Boot, Input, LogLimits, MachineConfig, NodeMachine, Notice, Samples};
 use exo_stdx::unix_s;
 use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
@@ -135,27 +135,13 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     let mut devices =
         Devices::new(compute, config.clone(), host.clone(), facts, clock, events.clone(), notices.clone());
     let (meters, engines) = (devices.meters(), Engines::new(library.clone(), draft.clone(), events.clone()));
-    let (models, disk_room) = held_models(&library);
-    let boot = Boot {
-        epoch: data.epoch()?,
-        base: logs.base,
-        ancestors: logs.ancestors,
-        entries: logs.entries,
-        state: logs.state,
-        trust: logs.trust,
-        addresses: remembered(&data)?,
-        samples: devices.sample(&engines),
-        models,
-        disk_room,
-        window_ran,
-        warnings: logs.mended,
-    };
+    let (boot, journal) = boot(logs, &data, &library, devices.sample(&engines), window_ran)?;
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let (view_tx, view) = watch::channel(exo_machine::empty_view(me));
     let hands = Hands {
         links: LinkHands::new(endpoint.clone(), events.clone(), meters.clone(), config.log.clone()),
         joining: join_hands(&config, endpoint.clone(), (key, Arc::clone(&invites)), discovery, &events),
-        journal: journal_writer(logs.journal, data, &events)?,
+        journal: journal_writer(journal, data, &events)?,
         fetches: Fetches::new(library.clone(), events.clone(), meters.clone()),
         checks: Arc::new(Checks::new(events.clone(), library.clone(), view)),
         engines,
@@ -185,6 +171,32 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         telemetry,
         view: view_tx,
     }))
+}
+
+/// What the machine begins with, and the journal that it goes on in.
+fn boot(
+    logs: Logs,
+    data: &DataDir,
+    library: &Library,
+    samples: Samples,
+    window_ran: Duration,
+) -> Result<(Boot, Journal), StartError> {
+    let (models, disk_room) = held_models(library);
+    let boot = Boot {
+        epoch: data.epoch()?,
+        base: logs.base,
+        ancestors: logs.ancestors,
+        entries: logs.entries,
+        state: logs.state,
+        trust: logs.trust,
+        addresses: remembered(data)?,
+        samples,
+        models,
+        disk_room,
+        window_ran,
+        warnings: logs.mended,
+    };
+    Ok((boot, logs.journal))
 }
 
 /// Whoever wants to hear what goes on chooses before.

@@ -83,8 +83,8 @@ impl PlanRequest {
     }
 }
 
-/// The least room that, made on one node, makes the request possible, if it is that of one node that lacks; and
-/// the request with it.
+/// The least room that, made on one node, makes the request possible, if it is that of one node that lacks;
+/// and the request with it.
 pub(crate) fn least_room(
     request: &PlanRequest,
     is_possible: impl Fn(&PlanRequest) -> bool,

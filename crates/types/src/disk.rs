@@ -40,8 +40,8 @@ impl DiskRoom {
         }
     }
 
-    /// The settings that leave less than so many bytes, the one that leaves least first, each with what has to
-    /// be done to it.
+    /// The settings that leave less than so many bytes, the one that leaves least first, each with what has
+    /// to be done to it.
     pub fn short_of(&self, bytes: u64) -> Vec<(&'static str, &'static str)> {
         let mut short =
             [(self.within_quota_bytes, (QUOTA, "raise")), (self.beside_reserve_bytes, (RESERVE, "lower"))];

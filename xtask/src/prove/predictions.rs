@@ -57,7 +57,7 @@ pub struct Options {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: Vec<u32>,
-    /// Machines of their own with links of so many Mbit/s and milliseconds each way, such as 100:5; needs root
+    /// Machines of their own with links of so many Mbit/s and milliseconds each way, as in 100:5; needs root
     #[arg(long, value_name = "MBIT:MS")]
     link: Option<Wire>,
     /// Processor threads of each node

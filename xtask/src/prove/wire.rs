@@ -1,5 +1,5 @@
-//! Wires that take their time, for kernels that cannot delay packets: each machine has a network card of ours,
-//! and its frames wait for their turn on the wire and then for their way.
+//! Wires that take their time, for kernels that cannot delay packets: each machine has a network card of
+//! ours, and its frames wait for their turn on the wire and then for their way.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -96,8 +96,8 @@ pub fn run(args: &[&str]) -> Output {
     finish(&mut exo(args), SOON)
 }
 
-/// A line of a shell at a terminal of its own, recorded by `script`. What it prints ends lines with a carriage
-/// return.
+/// A line of a shell at a terminal of its own, recorded by `script`. What it prints ends lines with a
+/// carriage return.
 pub fn at_terminal(line: &str) -> Command {
     let mut script = Command::new("script");
     script.args(["-qec", line, "/dev/null"]).stdin(Stdio::null());

@@ -237,9 +237,9 @@ pub fn link_facts(reports: &BTreeMap<NodeId, NodeReport>, among: impl Fn(NodeId)
     links.keys().map(link).collect()
 }
 
-/// Bytes of a model's file that the disk of each node has room for: what the node may still fetch, what it has
-/// of the model or has taken room for, and other models that it deletes for it, as they are whole on another
-/// member that `stays`.
+/// Bytes of a model's file that the disk of each node has room for: what the node may still fetch, what it
+/// has of the model or has taken room for, and other models that it deletes for it, as they are whole on
+/// another member that `stays`.
 pub fn disk_rooms(
     reports: &BTreeMap<NodeId, NodeReport>,
     model: ModelId,
