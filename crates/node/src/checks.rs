@@ -55,10 +55,18 @@ impl Checks {
         }
         let checks = self.clone();
         tokio::spawn(async move {
-            let is_ready = checks.is_of_hub(model).await && checks.is_ready(model).await;
-            lock(&checks.awaited).remove(&model);
-            if !is_ready {
-                return;
+            let is_of_hub = checks.is_of_hub(model).await;
+            loop {
+                let ready = if is_of_hub { checks.ready(model).await } else { None };
+                let mut awaited = lock(&checks.awaited);
+                // Another may have replaced it since: then that one is waited for.
+                if ready.is_none() || awaited.get(&model) == ready.as_ref() {
+                    awaited.remove(&model);
+                    if ready.is_none() {
+                        return;
+                    }
+                    break;
+                }
             }
             let question = Question::Resolve { model: model.to_full() };
             if let Some(Answer::Resolved(Ok(resolved))) = ask_node(&checks.node, question, ANSWER_MAX).await {
@@ -77,16 +85,21 @@ impl Checks {
         }
     }
 
-    /// Waits until it is; not if it takes too long, or the node ends.
-    async fn is_ready(&self, model: ModelId) -> bool {
+    /// The instance that is awaited, once it is ready; `None` if that takes too long, or the node ends.
+    async fn ready(&self, model: ModelId) -> Option<InstanceId> {
+        let mut found = None;
         let is_ready = |view: &ClusterView| {
-            let awaited = lock(&self.awaited).get(&model).map(InstanceId::to_string);
-            let ready = view.instances.iter().filter(|instance| instance.state == InstanceState::Ready);
-            ready.map(|instance| &instance.id).any(|id| Some(id) == awaited.as_ref())
+            let awaited = lock(&self.awaited).get(&model).copied();
+            let is_it = |id: &InstanceId| {
+                let text = id.to_string();
+                view.instances.iter().any(|i| i.state == InstanceState::Ready && i.id == text)
+            };
+            found = awaited.filter(is_it);
+            found.is_some()
         };
         let mut view = self.view.clone();
-        let ready = tokio::time::timeout(READY_MAX, view.wait_for(is_ready)).await;
-        ready.is_ok_and(|seen| seen.is_ok())
+        tokio::time::timeout(READY_MAX, view.wait_for(is_ready)).await.ok()?.ok()?;
+        found
     }
 
     /// Begins a check, or finds the one that is under way.

@@ -112,7 +112,8 @@ pub(crate) fn least_room(
         let bytes = high * MIB;
         let settings = room.short_of(room_bytes.saturating_add(bytes));
         let node = request.devices.iter().find(|device| device.node == node)?.node_name.clone();
-        Some((bytes, (Remedy::Disk { node, bytes, settings }, with(bytes))))
+        let missing = bytes.saturating_add(room.lacking_bytes());
+        Some((missing, (Remedy::Disk { node, bytes: missing, settings }, with(bytes))))
     };
     let found = request.short_disks().into_iter().filter_map(least);
     found.min_by_key(|(bytes, _)| *bytes).map(|(_, found)| found)

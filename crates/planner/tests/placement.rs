@@ -1046,7 +1046,8 @@ fn a_node_without_the_file_gets_no_more_layers_than_its_disk_has_room_for() {
 fn a_disk_that_is_too_small_is_named_with_its_settings_and_what_it_lacks() {
     let with = |reserve: u64, quota: u64| {
         let mut request = read("a=16@10 b=5@5 >b", 12, &[]);
-        let room = DiskRoom { beside_reserve_bytes: Some(reserve), within_quota_bytes: Some(quota) };
+        let room =
+            DiskRoom { beside_reserve_bytes: Some(reserve as i64), within_quota_bytes: Some(quota as i64) };
         request.disks = vec![(request.devices[0].node, room)];
         request
     };

@@ -105,19 +105,21 @@ pub enum NoRoom {
 }
 
 impl NoRoom {
-    /// Bytes for which there is room.
-    fn room_bytes(&self) -> u64 {
-        match self {
+    /// Bytes for which there is room; below 0 what is missing already.
+    fn room_bytes(&self) -> i64 {
+        let room = match self {
             Self::Reserve { reserve_bytes, free_bytes, expected_bytes, .. } => {
-                free_bytes.saturating_sub(*reserve_bytes).saturating_sub(*expected_bytes)
+                i128::from(*free_bytes) - i128::from(*reserve_bytes) - i128::from(*expected_bytes)
             }
-            Self::Quota { quota_bytes, used_bytes, .. } => quota_bytes.saturating_sub(*used_bytes),
-        }
+            Self::Quota { quota_bytes, used_bytes, .. } => i128::from(*quota_bytes) - i128::from(*used_bytes),
+        };
+        let most = i128::from(DiskRoom::BYTES_MAX);
+        room.clamp(-most, most) as i64
     }
 
     /// As a refusal, if there is not room for so many bytes.
     fn refuses(self, needed_bytes: u64) -> Option<Self> {
-        (needed_bytes > self.room_bytes()).then_some(self)
+        (needed_bytes > self.room_bytes().max(0).unsigned_abs()).then_some(self)
     }
 
     /// Bytes that would have to go.
@@ -199,10 +201,9 @@ impl DiskBudget {
 
     /// Bytes for which [`DiskBudget::take`] would find room now, by each rule.
     pub fn room(&self) -> DiskRoom {
-        let room_bytes = |rule: Option<NoRoom>| rule.map(|rule| rule.room_bytes().min(DiskRoom::BYTES_MAX));
         DiskRoom {
-            beside_reserve_bytes: room_bytes(self.reserve(0)),
-            within_quota_bytes: room_bytes(self.quota(0)),
+            beside_reserve_bytes: self.reserve(0).map(|rule| rule.room_bytes()),
+            within_quota_bytes: self.quota(0).map(|rule| rule.room_bytes()),
         }
     }
 
@@ -364,7 +365,8 @@ mod tests {
         assert_eq!((budget.room().within_quota_bytes, budget.expected_bytes(model)), (Some(1 << 20), 0));
         let full =
             DiskBudget::new(folder.path(), DiskLimits { reserve_bytes: Some(u64::MAX), quota_bytes: None });
-        assert_eq!(full.room(), DiskRoom { beside_reserve_bytes: Some(0), within_quota_bytes: None });
+        assert_eq!((full.room().bytes(), full.room().within_quota_bytes), (Some(0), None));
+        assert_eq!(full.room().lacking_bytes(), DiskRoom::BYTES_MAX.unsigned_abs());
         assert!(full.take(None, 1).is_err());
     }
 

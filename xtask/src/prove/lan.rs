@@ -101,8 +101,10 @@ impl Lan {
 
 impl Drop for Lan {
     fn drop(&mut self) {
-        for host in &self.hosts {
-            let _ = ip(&["netns", "delete", host]);
+        for at in 0..self.hosts.len() {
+            // A card that is open here would keep a namespace that has lost its name.
+            let _ = ip(&["-n", self.host(at), "link", "delete", &self.card(at)]);
+            let _ = ip(&["netns", "delete", self.host(at)]);
         }
         let _ = ip(&["link", "delete", &self.bridge]);
     }

@@ -230,9 +230,14 @@ fn answers(
     })
 }
 
-/// The same of one answer. Each `number` is another prompt from its first token on.
+/// The same of one answer. Each `number` is another prompt from its first or second token on.
 fn answer(server: &Server, model: &str, prompt: u32, number: u32) -> anyhow::Result<(f64, f64)> {
-    let tokens: Vec<u32> = (0..prompt).map(|at| 20 + (number * 37 + at * 11) % 150).collect();
+    let token = |at: u32| match at {
+        0 => number % 150,
+        1 => number / 150,
+        at => number * 37 + at * 11,
+    };
+    let tokens: Vec<u32> = (0..prompt).map(|at| 20 + token(at) % 150).collect();
     let body = json!({
         "model": model, "prompt": tokens, "max_tokens": ANSWER_TOKENS, "temperature": 0, "ignore_eos": true,
     });

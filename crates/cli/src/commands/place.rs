@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use exo_api::{ClusterView, InstanceState, InstanceView, KvType, PlaceRequest};
+use exo_api::{ClusterView, InstanceState, InstanceView, KvType, ModelView, PlaceRequest};
 
 use super::status::{STAGE_HEADER, stage_rows};
 use super::{members, models, running};
@@ -38,7 +38,13 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
         replace: args.replace,
     };
     let before = if args.replace { placed(&client).await? } else { Vec::new() };
-    let replaced = before.iter().filter(|i| i.model == request.model || i.model_id == request.model);
+    let models: Vec<ModelView> =
+        if before.is_empty() { Vec::new() } else { client.get("/exo/v1/models").await? };
+    // What is placed may have another name where it was placed.
+    let id = models.iter().find(|model| model.name == request.model).map(|model| model.id.as_str());
+    let is_replaced =
+        |i: &&InstanceView| i.model == request.model || i.model_id == id.unwrap_or(&request.model);
+    let replaced = before.iter().filter(is_replaced);
     let costs = Vec::from_iter(ends(replaced));
     if !agrees(&format!("Replace {} if it differs", request.model), &costs, args.yes)? {
         bail!("left as it is");
