@@ -1,7 +1,6 @@
 //! Variables of the environment that look like settings and are none: a misspelt one would do nothing, and
 //! nobody would hear of it.
 
-use crate::commands::compute::IN_CHILD;
 use crate::config::{JOIN_TOKEN_VARIABLE, KEYS, PREFIX};
 use crate::stop::STOP_WITH_STDIN;
 use crate::ui;
@@ -10,6 +9,8 @@ use crate::ui;
 const OTHERS: [&str; 6] =
     ["EXO_CONFIG", JOIN_TOKEN_VARIABLE, "EXO_OFFLINE", "EXO_OLLAMA_REGISTRY", STOP_WITH_STDIN, IN_CHILD];
 
+/// Tells a child that it is one, and whose.
+pub const IN_CHILD: &str = "EXO_COMPUTES_IN_CHILD";
 /// Longest name that is shown, in characters.
 const NAME_CHARS_MAX: usize = 64;
 

@@ -6,7 +6,7 @@ use exo_types::{
     DeviceFacts, DeviceId, DiskRoom, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size,
 };
 
-use crate::disk::DiskBound;
+use crate::disk_bound::DiskBound;
 use crate::inputs::{DeviceRates, Figure};
 
 /// Work of one search unless the request says otherwise: about 2 s of one core. A unit is one layer

@@ -16,13 +16,12 @@ use exo_types::DeviceKind;
 
 use super::interrupt::INTERRUPTED;
 use crate::config::Config;
+use crate::environment::IN_CHILD;
 use crate::errors::CommandError;
 use crate::run_node::{node_config, probe_driver};
 use crate::stop::StopSignal;
 use crate::{system, ui};
 
-/// Tells a child that it is one, and whose.
-pub const IN_CHILD: &str = "EXO_COMPUTES_IN_CHILD";
 /// For a child that was told to stop: as long as a command gives its work, and to print what it has.
 const STOP_MAX: Duration = Duration::from_secs(25);
 
