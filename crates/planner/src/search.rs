@@ -151,6 +151,12 @@ impl Search<'_> {
         Problem::of(self.costs, self.sizes, self.request, &self.candidates, phase)
     }
 
+    /// A unit of work on many devices touches more memory, and takes as much longer.
+    fn work_max(&self) -> u64 {
+        let is_large = self.candidates.len() > SEARCHED_WHOLE_MAX;
+        if is_large { self.request.work_max / 4 } else { self.request.work_max }
+    }
+
     fn cost_below(&self) -> i64 {
         self.best.as_ref().map_or(i64::MAX, |(cost, _)| *cost)
     }
@@ -172,8 +178,7 @@ impl Search<'_> {
             }
         }
         let problem = |search: &Self, chunks| search.problem(Phase::Request { chunks });
-        let is_large = self.candidates.len() > SEARCHED_WHOLE_MAX;
-        let work_max = if is_large { self.request.work_max / 4 } else { self.request.work_max };
+        let work_max = self.work_max();
         // A good plan of any group makes short work of the others.
         for (chunks, stages) in &groups {
             let (problem, behind) = (problem(self, *chunks), (chunks - 1) as i64 * TICKS);
@@ -249,7 +254,7 @@ impl Search<'_> {
         for (done, group) in groups.iter().enumerate() {
             let micro_batches = streams.min(*group.start() as u64);
             let problem = self.problem(Phase::Rows(streams.div_ceil(micro_batches)));
-            let left = self.request.work_max.saturating_sub(self.work) / (groups.len() - done) as u64;
+            let left = self.work_max().saturating_sub(self.work) / (groups.len() - done) as u64;
             self.halve(&problem, group, micro_batches as i64 * TICKS, self.work + left);
         }
     }
