@@ -45,10 +45,13 @@ const CACHE_BYTES_USUAL: u64 = 128 << 20;
 /// take.
 const MAKING_MAX: Duration = Duration::from_millis(250);
 /// What arithmetic is measured with: small enough to run several times.
-const SMALL: Chunk = Chunk { tokens: 64, rows: 2048, heads: 8, kv_heads: 4 };
-/// The same on a device that a small chunk leaves idle: as many rows as nodes compute at once.
-const LARGE: Chunk = Chunk { tokens: 512, rows: 4096, heads: 32, kv_heads: 8 };
-/// A graphics unit that passes a small chunk in less is measured with a large one, which takes 16 times as
+const SMALL: Chunk =
+    Chunk { tokens: 64, tokens_few: None, rows: 2048, heads: 8, kv_heads: 4, layers_of_one_row: 1 };
+/// The same on a device that a small chunk leaves idle: as many rows as nodes compute at once, and a few of
+/// them, which take more than their part of the time. What starting a run takes is spread over layers.
+const LARGE: Chunk =
+    Chunk { tokens: 512, tokens_few: Some(64), rows: 8192, heads: 32, kv_heads: 8, layers_of_one_row: 8 };
+/// A graphics unit that passes a small chunk in less is measured with a large one, which takes 32 times as
 /// long at the same rate.
 const SMALL_CHUNK_MAX: Duration = Duration::from_micros(500);
 /// In front of each of the two measurements.
@@ -57,6 +60,8 @@ const WARM_UP: Duration = Duration::from_millis(20);
 const DECODE_WINDOW: Duration = Duration::from_millis(200);
 /// Of prefill, whose passes are short: one period.
 const PREFILL_WINDOW: Duration = Duration::from_millis(100);
+/// Of prefill with few rows, on a device that a small chunk leaves idle.
+const FEW_WINDOW: Duration = Duration::from_millis(30);
 /// After which a device is taken to hang.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -116,15 +121,30 @@ pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, 
 struct Chunk {
     /// Its rows.
     tokens: usize,
+    /// Rows of a smaller chunk that is passed beside it: what both take says what a chunk takes whatever
+    /// its rows, and what each row adds.
+    tokens_few: Option<usize>,
     /// Outputs of the matrix that it is multiplied with.
     rows: usize,
     /// H
     heads: usize,
     /// K
     kv_heads: usize,
+    /// In the run that says what a layer of one row takes. More than one meet code and data in the nearest
+    /// caches, which products put out of a processor's.
+    layers_of_one_row: usize,
 }
 
 impl Chunk {
+    /// What so many seconds for all rows and for few say that each row adds, and that none of them does.
+    /// A difference that noise has made too small counts as a part of the whole.
+    fn row_and_fixed_s(self, all_s: f64, tokens_few: usize, few_s: f64) -> (f64, f64) {
+        let of_all = all_s / self.tokens as f64;
+        let further = (self.tokens - tokens_few) as f64;
+        let of_row = ((all_s - few_s) / further).max(of_all / 4.0).min(of_all);
+        (of_row, all_s - of_row * self.tokens as f64)
+    }
+
     /// That which fills the device, with a product of it.
     fn for_device(device: &dyn Device, dtype: DType) -> Result<(Bench, Self), CalibrationError> {
         let of = |chunk: Self| Bench::new(device, dtype, chunk.rows, chunk.tokens, 1);
@@ -168,7 +188,7 @@ fn measure(
     };
     let rows = matrix_bytes.div_ceil(row_bytes(dtype)) as usize;
     let decode = Bench::new(device, dtype, rows, 1, wanted_bytes)?;
-    let step = decode.run(device, DECODE_WINDOW, || {
+    let step = decode.run(device, 1, DECODE_WINDOW, || {
         let was_cold = layer.as_mut().map_or(Ok(false), |layer| layer.cold(&mut evictor));
         let did_more = was_cold.unwrap_or_else(|error| {
             layer = without_layer(&error);
@@ -181,8 +201,15 @@ fn measure(
     let read_bytes_per_s = rate(decode.weight_bytes as f64, step.mean_s, nothing_s);
     let is_of_cache = decode.weight_bytes <= cache_bytes && cache_bytes < memory.total_bytes;
     drop(decode);
-    let pass = prefill.run(device, PREFILL_WINDOW, || Ok(false))?;
-    let flops_per_s = rate((2 * COLS * chunk.rows * chunk.tokens) as f64, pass.mean_s, nothing_s);
+    let pass = prefill.run(device, chunk.tokens, PREFILL_WINDOW, || Ok(false))?;
+    let operations_of_row = (2 * COLS * chunk.rows) as f64;
+    let flops_per_s = match chunk.tokens_few {
+        Some(few) => {
+            let few_s = prefill.run(device, few, FEW_WINDOW, || Ok(false))?.mean_s;
+            operations_of_row / chunk.row_and_fixed_s(pass.mean_s, few, few_s).0
+        }
+        None => rate(operations_of_row * chunk.tokens as f64, pass.mean_s, nothing_s),
+    };
     let layer = layer.map(|layer| layer.rates((step, read_bytes_per_s), &prefill, pass));
     let layer = layer.and_then(|rates| rates.map_or_else(|error| without_layer(&error), Some));
     let layer = layer.filter(LayerRates::is_plausible);
@@ -258,15 +285,16 @@ impl Bench {
         Ok(Self { program: device.compile(Recording { ops })?, weights, tokens, weight_bytes })
     }
 
-    /// Runs over a window, with something that does not count before each, as [`passes`] has it.
+    /// Runs with so many rows over a window, with something that does not count before each, as [`passes`] has it.
     fn run(
         &self,
         device: &dyn Device,
+        tokens: usize,
         window: Duration,
         before: impl FnMut() -> Result<bool, CalibrationError>,
     ) -> Result<Passes, CalibrationError> {
         let mut stream = device.stream()?;
-        let mut once = || Ok::<_, CalibrationError>(self.once(&mut *stream)?);
+        let mut once = || Ok::<_, CalibrationError>(self.rows(&mut *stream, tokens)?);
         // The first runs meet cold pages, sleeping threads and low clocks.
         passes(WARM_UP, || Ok(false), &mut once)?;
         passes(window, before, once)
@@ -382,6 +410,17 @@ mod tests {
         assert!((rate(240e6, 112e-6, 12e-6) / 2.4e12 - 1.0).abs() < 1e-9, "a card");
         assert!((rate(64e6, 4e-3, 0.0) / 16e9 - 1.0).abs() < 1e-9, "where it is not known");
         assert!((rate(1e6, 1e-6, 5e-6) / 2e12 - 1.0).abs() < 1e-9, "what noise has turned around");
+    }
+
+    #[test]
+    fn a_small_chunk_says_what_is_fixed_and_what_each_row_adds() {
+        let seconds = |tokens: usize| 40e-6 + 0.5e-6 * tokens as f64;
+        let (row_s, fixed_s) = LARGE.row_and_fixed_s(seconds(512), 64, seconds(64));
+        assert!((row_s / 0.5e-6 - 1.0).abs() < 1e-9 && (fixed_s / 40e-6 - 1.0).abs() < 1e-9);
+        let (row_s, fixed_s) = LARGE.row_and_fixed_s(512e-6, 64, 20e-6);
+        assert!(row_s <= 1e-6 && fixed_s >= 0.0, "a part of less than its rows have: {row_s} {fixed_s}");
+        let (row_s, fixed_s) = LARGE.row_and_fixed_s(512e-6, 64, 900e-6);
+        assert!(row_s > 0.0 && fixed_s > 0.0, "what noise has turned around: {row_s} {fixed_s}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ const REASON_CHARS_MAX: usize = 500;
 /// Of what measurements mean: those of another are made again. Files of before 0072 name none, which is 0; a
 /// rate has been without what every run costs since, and a layer with the starts of its products. Those of 1
 /// measured large cards with a chunk of 64 rows.
-pub const CALIBRATION_VERSION: u32 = 2;
+pub const CALIBRATION_VERSION: u32 = 3;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;
 

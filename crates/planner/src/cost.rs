@@ -16,9 +16,9 @@
 //!
 //! | what | formula | source |
 //! |---|---|---|
-//! | a layer, `n` rows at depth `D` | `max(W/r, min(W/r, W/w) + (n-1)·F/(p·f)) + n·K·D/k + t_layer + (n-1)·U/u` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785; `p` = 1 on processors, 0.4 on graphics units, whose kernels for few rows compute so much slower (decision 0074) |
+//! | a layer, `n` rows at depth `D` | `max(W/r, min(W/r, W/w) + (n-1)·F/(p·f)) + n·K·D/k + t_layer + (n-1)·U/u` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785; `p` = 1 on processors, 0.5 on graphics units, whose kernels for few rows compute so much slower (decisions 0074, 0075) |
 //! | the head, `n` rows | `max(W_head/r, min(W_head/r, W_head/w) + (n-1)·2·C·V/(p·f)) + (n-1)·t_stream` | as a layer without attention; a further stream's token is chosen, turned into text and sent |
-//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, m·W/w + P·F/f) + 2·A·P²/a + m·t_layer + (P-m)·U/u) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²` |
+//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, m·W/w + P·F/f) + 2·A·P²/a + m·q·t_layer + (P-m)·U/u) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²`; `q` = 1 on processors, 3.5 on graphics units where chunks have more than 32 rows (decision 0075) |
 //! | a stage | `Σ layers + t_step` (and the head, on the last) | |
 //! | a hop, `n` rows | `t_hop + rtt/2 + 4·C·n/bandwidth` | hidden states travel as f32 |
 //! | the same, the first chunk of a prompt | and `max(0, s·rtt - 4·C·n/bandwidth)` | the link has been idle, so TCP starts slowly: 14,480 bytes, twice as many after each round trip, up to what the link holds; `s` are the round trips that this takes, RFC 5681 and 6928 |
@@ -71,7 +71,12 @@ const TCP_WINDOW_FIRST: u128 = 14_480;
 /// What a further stream of a step costs the node of the last stage.
 const STREAM_NS: u64 = 60_000;
 /// In per cent of the rate of prefill, how fast graphics units compute further rows of a step of few.
-const FEW_ROWS_PERCENT: u64 = 40;
+const FEW_ROWS_PERCENT: u64 = 50;
+/// In per cent of `t_layer`, what a layer of a chunk takes on graphics units whatever its rows and weights:
+/// its products have kernels of their own, which start one after the other with most of the card idle.
+const CHUNK_LAYER_PERCENT: u64 = 350;
+/// Up to so many rows a chunk goes through the kernels of decode.
+const FEW_ROWS_MAX: u64 = 32;
 /// No time in here is longer: 36 minutes for one layer of one step is no use to anybody, and sums stay below
 /// 2^63.
 const NS_MAX: u64 = 1 << 41;
@@ -131,6 +136,7 @@ struct DeviceCost {
     activations: u64,
     /// Of the rates of arithmetic, in per cent, for further rows of a step of few.
     few_rows_percent: u64,
+    chunk_layer_percent: u64,
     layer_ns: u64,
     step_ns: u64,
     fetching: Option<Fetching>,
@@ -170,6 +176,12 @@ impl<'a> Costs<'a> {
                 ((u128::from(rate) * u128::from(device.thermal_percent.clamp(1, 100))) / 100) as u64
             };
             let rate = |figure| cool(case.rate(figure)).max(1);
+            let (few_rows_percent, chunk_layer_percent) = match device.device.kind {
+                DeviceKind::Cpu => (100, 100),
+                DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => {
+                    (FEW_ROWS_PERCENT, CHUNK_LAYER_PERCENT)
+                }
+            };
             DeviceCost {
                 node: links.at(device.node).unwrap_or_default(), // each is there
                 held: Held::by(device.device.kind),
@@ -184,10 +196,8 @@ impl<'a> Costs<'a> {
                 prefill_read: rate(rates.prefill_read_bytes_per_s),
                 attention: rate(rates.attention_flops_per_s),
                 activations: rate(rates.activations_per_s),
-                few_rows_percent: match device.device.kind {
-                    DeviceKind::Cpu => 100,
-                    DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => FEW_ROWS_PERCENT,
-                },
+                few_rows_percent,
+                chunk_layer_percent,
                 layer_ns: case.time(rates.layer_s),
                 step_ns: case.time(rates.step_s),
                 fetching: None,
@@ -231,15 +241,22 @@ impl<'a> Costs<'a> {
         let further = cost.few_rows_ns(rows, shape.flops_per_token, self.layer_types(layer));
         let attend = per_s(u128::from(rows) * u128::from(self.depth()), shape.kv_bytes_per_token, cost.kv);
         let ns = read.max(read.min(waits).saturating_add(further)).saturating_add(attend);
-        ns.saturating_add(self.rest_ns(device, layer, rows, 1)).min(NS_MAX)
+        let rest = cost.layer_ns.saturating_add(self.activations_ns(device, layer, rows.saturating_sub(1)));
+        ns.saturating_add(rest).min(NS_MAX)
     }
 
-    /// What a layer of so many steps computes beside products and attention, with `rows` rows in all.
-    fn rest_ns(&self, device: usize, layer: usize, rows: u64, steps: u64) -> u64 {
+    /// What further rows of a layer compute beside products and attention.
+    fn activations_ns(&self, device: usize, layer: usize, rows: u64) -> u64 {
         let (cost, shape) = (&self.devices[device], &self.request.shape);
         let activations = shape.layers[layer].flops_per_token / (2 * u64::from(shape.hidden)).max(1);
-        let further = per_s(rows.saturating_sub(steps).into(), activations, cost.activations);
-        cost.layer_ns.saturating_mul(steps).saturating_add(further)
+        per_s(rows.into(), activations, cost.activations)
+    }
+
+    /// What a layer of one of so many chunks of the prompt takes whatever its rows and weights.
+    fn chunk_fixed_ns(&self, device: usize, chunks: u64) -> u64 {
+        let cost = &self.devices[device];
+        let has_few = self.chunk_rows(chunks) <= FEW_ROWS_MAX;
+        cost.layer_ns.saturating_mul(if has_few { 100 } else { cost.chunk_layer_percent }) / 100
     }
 
     /// One layer of one of so many chunks of the prompt.
@@ -251,7 +268,9 @@ impl<'a> Costs<'a> {
         let read = self.read_ns(device, layer).saturating_mul(chunks);
         let quadratic = 2 * u128::from(self.request.shape.attention) * prompt * prompt;
         let attend = per_s(quadratic, 1, cost.attention);
-        let rest = self.rest_ns(device, layer, self.prompt, chunks);
+        let fixed = self.chunk_fixed_ns(device, chunks).saturating_mul(chunks);
+        let rest =
+            fixed.saturating_add(self.activations_ns(device, layer, self.prompt.saturating_sub(chunks)));
         let products = compute.saturating_add(waits).max(read);
         let prompt_ns = products.saturating_add(attend).saturating_add(rest);
         prompt_ns.div_ceil(chunks).min(NS_MAX)
@@ -614,13 +633,15 @@ impl Costs<'_> {
     pub(crate) fn step(&self, device: usize, range: LayerRange, phase: Phase) -> ExpectedStep {
         let layers = range.start as usize..range.end as usize;
         let cost = &self.devices[device];
-        let fixed_ns = cost.step_ns + cost.layer_ns.saturating_mul(layers.len() as u64);
+        let of_layers = |ns: u64| cost.step_ns + ns.saturating_mul(layers.len() as u64);
         match phase {
             Phase::Decode => {
+                let fixed_ns = of_layers(cost.layer_ns);
                 let all_ns = self.stage_token_ns(device, range);
                 ExpectedStep { rated_ns: all_ns.saturating_sub(fixed_ns), fixed_ns }
             }
             Phase::Prefill => {
+                let fixed_ns = of_layers(self.chunk_fixed_ns(device, 1));
                 let weights_ns = |layer| self.read_ns(device, layer).max(self.waits_ns(device, layer));
                 let weights_ns: u64 = layers.clone().map(weights_ns).sum();
                 let head_ns =

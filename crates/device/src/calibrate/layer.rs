@@ -27,7 +27,7 @@ const FFN: usize = 3072;
 const PAGE_TOKENS: usize = 32;
 /// Tokens before the chunk that attention is measured with.
 const CONTEXT: usize = 512;
-/// Layers of the program that a chunk passes; that for one row has a layer of its own.
+/// Layers of the program that a chunk passes; that for one row has layers of its own.
 const LAYERS: usize = 3;
 /// Outputs of the products of one row that have a whole row of inputs, and inputs of those that have one of
 /// outputs: what starting a product takes is most of them, and the rest is taken off.
@@ -42,11 +42,11 @@ const ROUNDS: usize = 3;
 const PIECES_MAX: Duration = Duration::from_millis(60);
 /// Of what is met cold: the rest of its window belongs to the passes.
 const COLD_ROUNDS: usize = 5;
-/// One layer of one row takes 30 µs on a processor and some ten launches on a card. What takes so much longer
+/// A layer of one row takes 30 µs on a processor and some ten launches on a card. What takes so much longer
 /// is a program that plays a card, and would need half a minute for the rest.
 const ONE_MAX: Duration = Duration::from_millis(5);
 
-/// A layer of one row, layers of a chunk without their products, and matrices for a chunk.
+/// Layers of one row, layers of a chunk without their products, and matrices for a chunk.
 pub(super) struct LayerBench {
     stream: Box<dyn Stream>,
     positions: Buffer,
@@ -55,8 +55,10 @@ pub(super) struct LayerBench {
     all: Box<dyn Program>,
     cold: Bench,
     chunk: Chunk,
-    /// One layer of one row, a run that does nothing, and a chunk with cold matrices.
+    /// Layers of one row, a run that does nothing, and a chunk with cold matrices.
     cold_s: [Vec<f64>; 3],
+    /// A chunk of few rows with these, where the device is measured with one.
+    cold_few_s: Vec<f64>,
 }
 
 impl LayerBench {
@@ -64,7 +66,11 @@ impl LayerBench {
     pub(super) fn new(device: &dyn Device, chunk: Chunk) -> Result<Option<Self>, CalibrationError> {
         let mut stream = device.stream()?;
         let operands = Operands::new(device, &mut *stream, chunk)?;
-        let one = device.compile(Recording { ops: operands.layer_with_products(device, 0)? })?;
+        let mut ops = Vec::new();
+        for layer in 0..chunk.layers_of_one_row {
+            ops.extend(operands.layer_with_products(device, layer)?);
+        }
+        let one = device.compile(Recording { ops })?;
         let rows = RunShape { tokens: 1, selected: 0 };
         // The first run may compile kernels, and another program may stop any one of the others.
         seconds(&mut *stream, &*one, rows)?;
@@ -76,7 +82,7 @@ impl LayerBench {
             return Ok(None);
         }
         let mut ops = Vec::new();
-        for layer in 1..1 + LAYERS {
+        for layer in chunk.layers_of_one_row..chunk.layers_of_one_row + LAYERS {
             ops.extend(operands.layer(device, layer)?.into_iter().flatten());
         }
         let all = device.compile(Recording { ops })?;
@@ -84,14 +90,16 @@ impl LayerBench {
         let matrix_bytes = super::row_bytes(DType::Q8_0) * chunk.rows as u64;
         let cold = Bench::new(device, DType::Q8_0, chunk.rows, chunk.tokens, COLD_MATRICES * matrix_bytes)?;
         let positions = operands.batch.positions;
-        Ok(Some(Self { stream, positions, one, nothing, all, cold, chunk, cold_s: Default::default() }))
+        let (cold_s, cold_few_s) = Default::default();
+        Ok(Some(Self { stream, positions, one, nothing, all, cold, chunk, cold_s, cold_few_s }))
     }
 
     /// Runs what a step meets cold, unless it has been often enough, and says whether it did; to be called
     /// after all weights of a step have been read. A layer's ops find neither their code nor what they read
     /// in the nearest caches, as behind each of its products.
     pub(super) fn cold(&mut self, evictor: &mut Evictor<'_>) -> Result<bool, CalibrationError> {
-        if self.cold_s[0].len() >= COLD_ROUNDS {
+        let few = self.chunk.tokens_few.filter(|_| self.cold_few_s.len() < self.cold_s[2].len());
+        if few.is_none() && self.cold_s[2].len() >= COLD_ROUNDS {
             return Ok(false);
         }
         self.at(0, 1)?;
@@ -99,10 +107,13 @@ impl LayerBench {
         let one_s = seconds(&mut *self.stream, &*self.one, row)?;
         evictor.evict(&self.cold)?;
         let start = Instant::now();
-        self.cold.once(&mut *self.stream)?;
+        self.cold.rows(&mut *self.stream, few.unwrap_or(self.chunk.tokens))?;
         let chunk_s = start.elapsed().as_secs_f64();
         let nothing_s = seconds(&mut *self.stream, &*self.nothing, row)?;
-        self.cold_s.iter_mut().zip([one_s, nothing_s, chunk_s]).for_each(|(all, one)| all.push(one));
+        let [ones, nothings, chunks] = &mut self.cold_s;
+        ones.push(one_s);
+        nothings.push(nothing_s);
+        if few.is_some() { &mut self.cold_few_s } else { chunks }.push(chunk_s);
         Ok(true)
     }
 
@@ -137,14 +148,16 @@ impl LayerBench {
             }
         }
         let [one_s, nothing_s, chunk_s] = self.cold_s.map(median);
+        let matrices = self.cold.weight_bytes as f64 / prefill.weight_bytes as f64;
+        let cold_s = |run_s: f64| (run_s - nothing_s) / matrices;
         let decode_loss = decode.mean_s / decode.median_s;
         Ok(Pieces {
             chunk: self.chunk,
             one_s,
             nothing_s,
             products_s: product_bytes() / (read_bytes_per_s * decode_loss),
-            chunk_cold_s: (chunk_s - nothing_s)
-                / (self.cold.weight_bytes as f64 / prefill.weight_bytes as f64),
+            chunk_cold_s: cold_s(chunk_s),
+            few_cold_s: self.chunk.tokens_few.map(|few| (few, cold_s(median(self.cold_few_s)))),
             chunk_warm_s: sustained.median_s - nothing_s,
             first_s: median(first),
             short_s: median(short),
@@ -167,11 +180,13 @@ impl LayerBench {
 /// What was measured, in seconds.
 struct Pieces {
     chunk: Chunk,
-    /// A layer of one row with small products, and what they take beside their starts.
+    /// Layers of one row with small products, and what these take in a layer beside their starts.
     one_s: f64,
     products_s: f64,
     nothing_s: f64,
     chunk_cold_s: f64,
+    /// With how many rows, and what they take.
+    few_cold_s: Option<(usize, f64)>,
     chunk_warm_s: f64,
     /// Layers without products: the first row of a chunk, all of it, all of it behind others.
     first_s: f64,
@@ -197,10 +212,15 @@ impl Pieces {
         let pair_s = attention_s / pairs;
         // Row `t` of a chunk without a context has `t + 1` positions.
         let pairs_behind_first = layers * (tokens * (tokens + 1) / 2 - 1) as f64;
-        let layer_s = beyond(self.one_s, self.nothing_s + self.products_s, 0.1);
+        let ones = self.chunk.layers_of_one_row as f64;
+        let layer_s = beyond(self.one_s, self.nothing_s + ones * self.products_s, 0.1) / ones;
         let others_s = beyond(self.short_s, self.first_s + pairs_behind_first * pair_s, 0.05);
         let row_s = others_s / (layers * (tokens - 1) as f64);
-        let waits_s = beyond(self.chunk_cold_s, self.chunk_warm_s, 0.01);
+        let waits_s = match self.few_cold_s {
+            Some((few, few_s)) if few_s > 0.0 => self.chunk.row_and_fixed_s(self.chunk_cold_s, few, few_s).1,
+            _ => self.chunk_cold_s - self.chunk_warm_s,
+        };
+        let waits_s = waits_s.max(self.chunk_cold_s * 0.01);
         LayerRates {
             prefill_read_bytes_per_s: self.matrix_bytes / (waits_s * self.prefill_loss),
             attention_flops_per_s: operations_of_a_pair / (pair_s * self.prefill_loss),
@@ -245,7 +265,7 @@ impl Operands {
         let Chunk { tokens, heads, kv_heads, .. } = chunk;
         let pages = (CONTEXT + tokens).div_ceil(PAGE_TOKENS);
         let kv = device.kv_cache(KvShape {
-            layers: 1 + LAYERS,
+            layers: chunk.layers_of_one_row + LAYERS,
             kv_heads,
             head_dim: HEAD_DIM,
             page_tokens: PAGE_TOKENS,
@@ -388,7 +408,8 @@ fn tensor(device: &dyn Device, dtype: DType, rows: usize, cols: usize) -> Result
 mod tests {
     use super::*;
 
-    const CHUNK: Chunk = Chunk { tokens: 48, rows: 1024, heads: 6, kv_heads: 2 };
+    const CHUNK: Chunk =
+        Chunk { tokens: 48, tokens_few: None, rows: 1024, heads: 6, kv_heads: 2, layers_of_one_row: 1 };
 
     /// Of a device that does 1e9 of everything in a second, and loses a fifth of it to others.
     fn pieces() -> Pieces {
@@ -407,6 +428,7 @@ mod tests {
             first_s: nothing_s + layers * (bare_layer_s + pair_s),
             chunk_warm_s: 2e-3,
             chunk_cold_s: 2e-3 + 4e6 / 1e9,
+            few_cold_s: None,
             short_s,
             long_s: short_s + layers * (tokens * CONTEXT) as f64 * pair_s,
             matrix_bytes: 4e6,
@@ -423,6 +445,25 @@ mod tests {
             assert!((rate / 0.8e9 - 1.0).abs() < 1e-6, "{rate}");
         }
         assert!((layer_s / 25e-6 - 1.0).abs() < 1e-6, "{layer_s}");
+    }
+
+    /// Of a card, whose chunks of few rows take more than their part, and whose runs have several layers.
+    #[test]
+    fn few_rows_say_what_a_chunk_waits_and_layers_share_what_a_run_costs() {
+        let Pieces { one_s, nothing_s, products_s, .. } = pieces();
+        let chunk = Chunk { tokens_few: Some(8), layers_of_one_row: 8, ..CHUNK };
+        let seconds = |tokens: usize| 4e6 / 1e9 + 1e-4 * tokens as f64;
+        let rates = Pieces {
+            chunk,
+            one_s: nothing_s + 8.0 * (one_s - nothing_s),
+            products_s,
+            chunk_cold_s: seconds(48),
+            few_cold_s: Some((8, seconds(8))),
+            ..pieces()
+        }
+        .rates();
+        assert!((rates.prefill_read_bytes_per_s / 0.8e9 - 1.0).abs() < 1e-6, "{rates:?}");
+        assert!((rates.layer_s / 25e-6 - 1.0).abs() < 1e-6, "{rates:?}");
     }
 
     #[test]
