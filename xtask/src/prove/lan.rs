@@ -2,14 +2,25 @@
 //! time.
 
 use std::process::Command;
+use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::{Context, bail};
 
 use super::wire::{self, Wire};
 use crate::system::Tap;
 
-/// Machines and what is between them, gone with the value.
+/// What there is at present: namespaces outlive the process that made them.
+static NAMES: Mutex<Vec<Names>> = Mutex::new(Vec::new());
+/// Of a process that a signal ended.
+const EXIT_SIGNALLED: i32 = 130;
+
+/// Machines and what is between them, gone with the value, or when a signal ends this process.
 pub struct Lan {
+    names: Names,
+}
+
+#[derive(Clone, PartialEq)]
+struct Names {
     bridge: String,
     hosts: Vec<String>,
 }
@@ -18,12 +29,12 @@ impl Lan {
     /// `count` machines on a bridge; needs root.
     pub fn new(count: usize) -> anyhow::Result<Self> {
         let lan = Self::bare(count)?;
-        ip(&["link", "add", &lan.bridge, "type", "bridge"])?;
-        ip(&["link", "set", &lan.bridge, "up"])?;
+        ip(&["link", "add", &lan.names.bridge, "type", "bridge"])?;
+        ip(&["link", "set", &lan.names.bridge, "up"])?;
         for at in 0..count {
             let (host, port, inside) = (lan.host(at), lan.port(at), lan.card(at));
             ip(&["link", "add", &port, "type", "veth", "peer", "name", &inside])?;
-            ip(&["link", "set", &port, "master", &lan.bridge])?;
+            ip(&["link", "set", &port, "master", &lan.names.bridge])?;
             ip(&["link", "set", &port, "up"])?;
             ip(&["link", "set", &inside, "netns", host])?;
             lan.switch_on(at)?;
@@ -45,9 +56,11 @@ impl Lan {
         // Names of interfaces have 15 characters at most.
         let tag = std::process::id() % 1_000_000;
         let hosts = (0..count).map(|at| format!("exs{tag}-{at}")).collect();
-        let lan = Self { bridge: format!("exs{tag}"), hosts };
+        let lan = Self { names: Names { bridge: format!("exs{tag}"), hosts } };
+        remove_when_signalled()?;
+        names().push(lan.names.clone());
         let root = "network namespaces need root on Linux, and `ip`";
-        lan.hosts.iter().try_for_each(|host| ip(&["netns", "add", host]).context(root))?;
+        lan.names.hosts.iter().try_for_each(|host| ip(&["netns", "add", host]).context(root))?;
         Ok(lan)
     }
 
@@ -62,7 +75,7 @@ impl Lan {
 
     /// The namespace of a machine.
     pub fn host(&self, at: usize) -> &str {
-        &self.hosts[at]
+        &self.names.hosts[at]
     }
 
     /// Where the others reach it.
@@ -91,23 +104,51 @@ impl Lan {
 
     /// The machine's network card, as it sees it.
     fn card(&self, at: usize) -> String {
-        format!("{}-i{at}", self.bridge)
+        self.names.card(at)
     }
 
     fn port(&self, at: usize) -> String {
-        format!("{}-o{at}", self.bridge)
+        format!("{}-o{at}", self.names.bridge)
     }
 }
 
 impl Drop for Lan {
     fn drop(&mut self) {
-        for at in 0..self.hosts.len() {
+        names().retain(|names| *names != self.names);
+        self.names.remove();
+    }
+}
+
+impl Names {
+    fn card(&self, at: usize) -> String {
+        format!("{}-i{at}", self.bridge)
+    }
+
+    fn remove(&self) {
+        for (at, host) in self.hosts.iter().enumerate() {
             // A card that is open here would keep a namespace that has lost its name.
-            let _ = ip(&["-n", self.host(at), "link", "delete", &self.card(at)]);
-            let _ = ip(&["netns", "delete", self.host(at)]);
+            let _ = ip(&["-n", host, "link", "delete", &self.card(at)]);
+            let _ = ip(&["netns", "delete", host]);
         }
         let _ = ip(&["link", "delete", &self.bridge]);
     }
+}
+
+fn names() -> std::sync::MutexGuard<'static, Vec<Names>> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ctrl-C and SIGTERM end this process, and what there is goes first.
+fn remove_when_signalled() -> anyhow::Result<()> {
+    static ONCE: Once = Once::new();
+    let mut set = Ok(());
+    ONCE.call_once(|| {
+        set = ctrlc::set_handler(|| {
+            names().iter().for_each(Names::remove);
+            std::process::exit(EXIT_SIGNALLED);
+        });
+    });
+    set.context("cannot take signals")
 }
 
 fn ip(args: &[&str]) -> anyhow::Result<()> {
