@@ -72,23 +72,35 @@ pub struct Options {
 }
 
 /// A number that was predicted with its range, and what came.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Pair {
     low: f64,
     expected: f64,
     high: f64,
+    /// The median of the rounds.
     measured: f64,
+    rounds: Vec<f64>,
 }
 
 impl Pair {
     /// Of the measured number, in per cent; above 0 where more was predicted.
-    fn error(self) -> f64 {
-        (self.expected / self.measured - 1.0) * 100.0
+    fn error(&self) -> f64 {
+        error(self.expected, self.measured)
     }
 
-    fn is_in_range(self) -> bool {
+    /// What each round but the first would be off by if the one before it had been the prediction: no plan
+    /// does better on a machine that others use, too.
+    fn of_the_one_before(&self) -> impl Iterator<Item = f64> {
+        self.rounds.windows(2).map(|pair| error(pair[0], pair[1]))
+    }
+
+    fn is_in_range(&self) -> bool {
         (self.low..=self.high).contains(&self.measured)
     }
+}
+
+fn error(expected: f64, measured: f64) -> f64 {
+    (expected / measured - 1.0) * 100.0
 }
 
 /// One row of the table.
@@ -180,8 +192,15 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
         }
         let pair = |what: &str, value: &dyn Fn(&(f64, f64)) -> f64| -> anyhow::Result<Pair> {
             let number = |key: &str| planned[what][key].as_f64().with_context(|| format!("no {what}"));
-            let measured = median(measured.iter().map(value)).context("nothing was measured")?;
-            Ok(Pair { low: number("low")?, expected: number("expected")?, high: number("high")?, measured })
+            let rounds: Vec<f64> = measured.iter().map(value).collect();
+            let measured = median(rounds.iter().copied()).context("nothing was measured")?;
+            Ok(Pair {
+                low: number("low")?,
+                expected: number("expected")?,
+                high: number("high")?,
+                measured,
+                rounds,
+            })
         };
         let ttft_ms = (streams == 1).then(|| pair("ttft_ms", &|m| m.0)).transpose()?;
         let tokens_per_s = pair("total_tokens_per_s", &|m| m.1)?;
@@ -260,21 +279,24 @@ fn row(case: &Case) -> String {
 }
 
 fn verdict(cases: &[Case]) -> anyhow::Result<Verdict> {
-    let speeds: Vec<Pair> = cases.iter().map(|case| case.tokens_per_s).collect();
-    let firsts: Vec<Pair> = cases.iter().filter_map(|case| case.ttft_ms).collect();
-    let off = |pairs: &[Pair]| -> anyhow::Result<(f64, f64)> {
-        let mut errors: Vec<f64> = pairs.iter().map(|pair| pair.error().abs()).collect();
-        errors.sort_by(f64::total_cmp);
-        let rank = (errors.len() * 95).div_ceil(100).saturating_sub(1);
-        let high = *errors.get(rank).context("nothing was measured")?;
-        Ok((median(errors).context("nothing was measured")?, high))
+    let speeds: Vec<&Pair> = cases.iter().map(|case| &case.tokens_per_s).collect();
+    let firsts: Vec<&Pair> = cases.iter().filter_map(|case| case.ttft_ms.as_ref()).collect();
+    let off = |pairs: &[&Pair]| {
+        median_and_95th(pairs.iter().map(|pair| pair.error())).context("nothing was measured")
     };
     let (speed, first) = (off(&speeds)?, off(&firsts)?);
     let all = speeds.len() + firsts.len();
     let in_range = speeds.iter().chain(&firsts).filter(|pair| pair.is_in_range()).count();
+    let before = |pairs: &[&Pair]| median_and_95th(pairs.iter().flat_map(|pair| pair.of_the_one_before()));
+    let before = before(&speeds).zip(before(&firsts)).map_or_else(String::new, |(speed, first)| {
+        format!(
+            "; predicted by the answer before, {:.0} % and {:.0} %, {:.0} % and {:.0} %",
+            speed.0, speed.1, first.0, first.1
+        )
+    });
     let line = format!(
         "predictions: tokens/s off by {:.0} % (median of {}) and {:.0} % (95th percentile), first token by {:.0} % and {:.0} % (bounds \
-         {:.0} and {:.0} %); {in_range} of {all} in their range",
+         {:.0} and {:.0} %){before}; {in_range} of {all} in their range",
         speed.0,
         cases.len(),
         speed.1,
@@ -288,12 +310,28 @@ fn verdict(cases: &[Case]) -> anyhow::Result<Verdict> {
     Ok(Verdict { line, is_kept })
 }
 
+/// Of sizes, whatever their signs.
+fn median_and_95th(errors: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    let mut errors: Vec<f64> = errors.map(f64::abs).collect();
+    errors.sort_by(f64::total_cmp);
+    let rank = (errors.len() * 95).div_ceil(100).saturating_sub(1);
+    let high = *errors.get(rank)?;
+    Some((median(errors)?, high))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn case(measured: f64) -> Case {
-        let pair = |expected: f64| Pair { low: expected * 0.9, expected, high: expected * 1.1, measured };
+        let rounds = vec![measured];
+        let pair = |expected: f64| Pair {
+            low: expected * 0.9,
+            expected,
+            high: expected * 1.1,
+            measured,
+            rounds: rounds.clone(),
+        };
         let (ttft_ms, tokens_per_s) = (Some(pair(100.0)), pair(100.0));
         Case { model: "m".to_owned(), nodes: 2, streams: 1, prompt: 64, ttft_ms, tokens_per_s }
     }
@@ -323,6 +361,17 @@ mod tests {
         assert!(!check(&[100.0, 100.0, 105.0, 105.0, 140.0]).unwrap().is_kept, "the 95th percentile");
         assert!(!check(&[85.0, 85.0, 85.0, 100.0, 100.0]).unwrap().is_kept, "the median");
         assert!(!check(&[100.0, 100.0, 105.0, 112.0, 112.0]).unwrap().is_kept, "the ranges");
+    }
+
+    #[test]
+    fn beside_the_plans_stands_how_steady_the_machine_is() {
+        let mut steady = case(100.0);
+        steady.tokens_per_s.rounds = vec![100.0, 80.0];
+        if let Some(first) = &mut steady.ttft_ms {
+            first.rounds = vec![100.0, 100.0];
+        }
+        let line = verdict(&[steady]).unwrap().line;
+        assert!(line.contains("predicted by the answer before, 25 % and 25 %, 0 % and 0 %"), "{line}");
     }
 
     #[test]
