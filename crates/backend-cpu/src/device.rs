@@ -18,12 +18,12 @@ use crate::load::{self, Places};
 use crate::memory::{Heap, PageSize, SMALL_BYTES};
 use crate::pace::Pace;
 use crate::packed::activations;
-use crate::place::Place;
 use crate::pool::Pool;
 use crate::program::CpuProgram;
 use crate::repack::Repacker;
-use crate::storage::{self, BufferData, CpuBuffer, CpuWeight, Owner, Shared};
+use crate::storage::{self, BufferData, CpuBuffer, CpuWeight, LockedBlock, Owner};
 use crate::stream::CpuStream;
+use crate::weight_rows::WeightRows;
 use crate::{Isa, isa::Level};
 
 /// Allocations below this are not held against the system's free memory: asking costs more than they do.
@@ -194,12 +194,12 @@ impl CpuDevice {
 
     /// Packs or copies the rows of `tensor` now or later, or leaves them where they are: on request, or
     /// because there is no memory. `held` are their bytes in memory.
-    fn place(&self, tensor: &TensorView, held: u64) -> Result<Arc<Place>, WeightError> {
+    fn place(&self, tensor: &TensorView, held: u64) -> Result<Arc<WeightRows>, WeightError> {
         let DeviceInner { heap, pool, places, .. } = &*self.inner;
         let what = &tensor.name;
         let mapped = || {
             let ticket = places.mapped.take(what, tensor.range.len() as u64)?;
-            Ok(Arc::new(Place::mapped(tensor.clone(), ticket)))
+            Ok(Arc::new(WeightRows::mapped(tensor.clone(), ticket)))
         };
         if self.mmap {
             return mapped();
@@ -212,14 +212,14 @@ impl CpuDevice {
         let placed = room.and_then(|()| match is_behind {
             true => {
                 let (memory, ticket) = (heap.slice(what, held as usize)?, places.settling.take(what, held)?);
-                let place = Arc::new(Place::settling(memory, is_packed, tensor.clone(), ticket));
+                let place = Arc::new(WeightRows::settling(memory, is_packed, tensor.clone(), ticket));
                 self.inner.repacker.add(&place);
                 Ok(place)
             }
             false => {
                 let memory = load::take(heap, pool, tensor)?;
                 let ticket = places.copied.take(what, held)?;
-                Ok(Arc::new(Place::held(memory, is_packed, ticket)))
+                Ok(Arc::new(WeightRows::held(memory, is_packed, ticket)))
             }
         });
         match placed {
@@ -284,8 +284,8 @@ impl Device for CpuDevice {
         // that nobody reads, and gain nothing (prefill of 512: the same).
         let (heap, pages) = (&self.inner.heap, PageSize::Small);
         let data = match element {
-            Element::F32 => BufferData::F32(Shared::zeroed(heap, &what, len, pages)?),
-            Element::U32 => BufferData::U32(Shared::zeroed(heap, &what, len, pages)?),
+            Element::F32 => BufferData::F32(LockedBlock::zeroed(heap, &what, len, pages)?),
+            Element::U32 => BufferData::U32(LockedBlock::zeroed(heap, &what, len, pages)?),
         };
         let storage = Arc::new(CpuBuffer { owner: self.inner.owner, data, _ticket: ticket });
         Ok(Buffer { element, len, storage })
@@ -312,7 +312,7 @@ impl Device for CpuDevice {
             Err(reason) if held > stored => {
                 let ticket = book(stored)?;
                 places.note(&reason);
-                let place = Place::mapped(tensor.clone(), places.mapped.take(&tensor.name, stored)?);
+                let place = WeightRows::mapped(tensor.clone(), places.mapped.take(&tensor.name, stored)?);
                 (Arc::new(place), stored, ticket)
             }
             Err(reason) => return Err(reason.into()),

@@ -11,14 +11,14 @@ pub(crate) use layout::{BLOCK, KvLayout};
 pub(crate) use rows::{Half, WriteRow, read_row};
 
 use crate::memory::{Block, Heap, PageSize};
-use crate::storage::{Owner, Shared};
+use crate::storage::{LockedBlock, Owner};
 
 /// Keys and values of many sequences.
 #[derive(Debug)]
 pub(crate) struct CpuKv {
     pub(crate) owner: Owner,
     pub(crate) layout: KvLayout,
-    bytes: Shared<u8>,
+    bytes: LockedBlock<u8>,
     _ticket: Ticket,
 }
 
@@ -36,7 +36,8 @@ impl CpuKv {
         ticket: Ticket,
     ) -> Result<Self, AllocError> {
         let layout = KvLayout::new(shape).expect("a cache whose bytes were booked can be addressed");
-        let bytes = Shared::zeroed(heap, "a key-value cache", layout.bytes(shape.pages), PageSize::Huge)?;
+        let bytes =
+            LockedBlock::zeroed(heap, "a key-value cache", layout.bytes(shape.pages), PageSize::Huge)?;
         Ok(Self { owner, layout, bytes, _ticket: ticket })
     }
 

@@ -29,7 +29,6 @@ mod memory;
 mod ops;
 mod pace;
 mod packed;
-mod place;
 mod pool;
 pub mod probe;
 mod products;
@@ -41,6 +40,7 @@ mod scales_6_bit;
 mod simd;
 mod storage;
 mod stream;
+mod weight_rows;
 
 pub use device::{CpuDevice, CpuOptions, OpenError, Packing};
 pub use freed_memory::{give_freed_memory_back, return_freed_memory};

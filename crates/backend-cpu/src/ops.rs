@@ -18,7 +18,7 @@ use exo_backend::{Buffer, Op, OpKind, Rows, RunError, RunShape, same_buffer};
 
 use crate::isa::Level;
 use crate::kv;
-use crate::pool::Turn;
+use crate::pool::PoolGuard;
 use crate::storage::{self, CpuBuffer, CpuWeight, Owner};
 pub(crate) use matmul::Rounded;
 use paging::Paging;
@@ -31,7 +31,7 @@ pub(crate) struct Operands<'a> {
     pub(crate) owner: Owner,
     pub(crate) level: Level,
     pub(crate) shape: RunShape,
-    pub(crate) turn: Turn<'a>,
+    pub(crate) turn: PoolGuard<'a>,
     /// See [`crate::inner::DeviceInner`].
     pub(crate) rounded: &'a Mutex<Rounded>,
 }
@@ -105,7 +105,8 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
             let paging = Paging::new(OpKind::Attention, kv, *layer, batch, on);
             let len = tokens * heads * kv.shape.head_dim;
             let kv = kv::of(kv, on.owner);
-            let asked = attention::Asked { q: &q[..len], heads: *heads, scale: *scale, window: *window };
+            let asked =
+                attention::AttentionQuery { q: &q[..len], heads: *heads, scale: *scale, window: *window };
             attention::attention(turn, level, &mut out[..len], &asked, kv, &paging)
         }
         Op::SwiGlu { gate, up, out, width } => {

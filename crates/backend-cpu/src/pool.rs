@@ -12,7 +12,7 @@
 //!
 //! **Invariant:** a piece never uses a pool: [`Pool::turn`] refuses it.
 //!
-//! Start reading at [`Turn::run`], then `board`.
+//! Start reading at [`PoolGuard::run`], then `board`.
 
 mod board;
 mod wait;
@@ -51,7 +51,7 @@ struct Books {
 }
 
 /// Exclusive use of a pool's workers. Neither `Send` nor `Sync`, so that no piece can use it.
-pub(crate) struct Turn<'a> {
+pub(crate) struct PoolGuard<'a> {
     board: &'a Board,
     books: std::cell::RefCell<MutexGuard<'a, Books>>,
     _not_sync: PhantomData<*const ()>,
@@ -89,11 +89,11 @@ impl Pool {
     }
 
     /// Waits until nobody else uses the workers. Panics inside a piece: it would wait for itself.
-    pub(crate) fn turn(&self) -> Turn<'_> {
+    pub(crate) fn turn(&self) -> PoolGuard<'_> {
         assert!(!IN_PIECE.get(), "a piece of parallel work asked for a pool");
-        // A piece that panicked left the books in order: see `Turn::run`.
+        // A piece that panicked left the books in order: see `PoolGuard::run`.
         let books = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        Turn { board: &self.board, books: books.into(), _not_sync: PhantomData }
+        PoolGuard { board: &self.board, books: books.into(), _not_sync: PhantomData }
     }
 }
 
@@ -112,7 +112,7 @@ impl std::fmt::Debug for Pool {
     }
 }
 
-impl Turn<'_> {
+impl PoolGuard<'_> {
     /// Threads that take part in a job.
     pub(crate) fn threads(&self) -> usize {
         self.board.threads()

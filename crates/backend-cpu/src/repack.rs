@@ -1,5 +1,5 @@
 //! Weights come to memory while they are used already: a device answers from the file at once and is as fast
-//! as it will be within seconds ([`Place::move_part`]).
+//! as it will be within seconds ([`WeightRows::move_part`]).
 //!
 //! Threads of their own move them, in the order in which they were taken in, which is that of a step. There
 //! are some only while there is something to move. They share the processor with steps as equals: niced by
@@ -15,7 +15,7 @@ use std::time::Duration;
 use exo_device::CoreList;
 
 use crate::load::Places;
-use crate::place::{Moved, Place};
+use crate::weight_rows::{Moved, WeightRows};
 
 /// Threads at most: as many as fill the bandwidth of a processor, each with a part that memory holds twice.
 const THREADS_MAX: usize = 8;
@@ -42,9 +42,9 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     /// Weights, the first one next. One that was dropped is nobody's.
-    waiting: VecDeque<Weak<Place>>,
+    waiting: VecDeque<Weak<WeightRows>>,
     /// These, and those that are being moved.
-    promised: Vec<Weak<Place>>,
+    promised: Vec<Weak<WeightRows>>,
     threads: usize,
     /// Which cores are taken, in the order of the list.
     seats: [bool; THREADS_MAX],
@@ -61,7 +61,7 @@ impl Repacker {
 
     /// Moves `place` when those before it are moved. Where the system gives no thread, it is in memory when
     /// this returns.
-    pub(crate) fn add(&self, place: &Arc<Place>) {
+    pub(crate) fn add(&self, place: &Arc<WeightRows>) {
         let seat = {
             let mut state = self.queue.lock();
             state.waiting.push_back(Arc::downgrade(place));
@@ -130,7 +130,7 @@ impl Queue {
     }
 
     /// The next weight. `None` ends the thread, which is not counted any more and leaves its seat.
-    fn next(&self, seat: usize) -> Option<Weak<Place>> {
+    fn next(&self, seat: usize) -> Option<Weak<WeightRows>> {
         let mut state = self.lock();
         let next = if state.is_over { None } else { state.waiting.pop_front() };
         if next.is_none() {

@@ -10,14 +10,14 @@ use exo_types::{DType, TensorView};
 
 use crate::memory::{Block, Heap, PageSize};
 use crate::packed::{GROUP_ROWS, Group, Groups, Interleaved, LINE, group_lines, is_interleaved};
-use crate::place::Place;
 use crate::quant;
+use crate::weight_rows::WeightRows;
 
 /// Elements behind a lock. A kernel that panicked leaves numbers, not broken structures: poison is ignored.
 #[derive(Debug)]
-pub(crate) struct Shared<T>(RwLock<Block<T>>);
+pub(crate) struct LockedBlock<T>(RwLock<Block<T>>);
 
-impl<T: Pod> Shared<T> {
+impl<T: Pod> LockedBlock<T> {
     /// `len` zeros, or the system's refusal.
     pub(crate) fn zeroed(heap: &Heap, what: &str, len: usize, pages: PageSize) -> Result<Self, AllocError> {
         Ok(Self(RwLock::new(heap.in_pages(what, len, pages)?)))
@@ -42,19 +42,19 @@ pub(crate) struct CpuBuffer {
 
 #[derive(Debug)]
 pub(crate) enum BufferData {
-    F32(Shared<f32>),
-    U32(Shared<u32>),
+    F32(LockedBlock<f32>),
+    U32(LockedBlock<u32>),
 }
 
 impl CpuBuffer {
-    pub(crate) fn f32(&self) -> &Shared<f32> {
+    pub(crate) fn f32(&self) -> &LockedBlock<f32> {
         match &self.data {
             BufferData::F32(data) => data,
             BufferData::U32(_) => panic!("the buffer holds u32 where f32 is needed"),
         }
     }
 
-    pub(crate) fn u32(&self) -> &Shared<u32> {
+    pub(crate) fn u32(&self) -> &LockedBlock<u32> {
         match &self.data {
             BufferData::U32(data) => data,
             BufferData::F32(_) => panic!("the buffer holds f32 where u32 is needed"),
@@ -73,7 +73,7 @@ pub(crate) struct CpuWeight {
     /// Inputs.
     pub(crate) cols: usize,
     pub(crate) row_bytes: usize,
-    pub(crate) place: Arc<Place>,
+    pub(crate) place: Arc<WeightRows>,
     /// The only row as f32: norms, biases and frequencies are read whole at every step.
     pub(crate) vector: Option<Vec<f32>>,
     pub(crate) _ticket: Ticket,

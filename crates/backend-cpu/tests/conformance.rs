@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exo_backend::{
-    Alone, CancelToken, Device, Element, Exchange, ExchangeError, Op, Outcome, Recording, Rows, RunError,
+    Alone, CancelToken, CaseOutcome, Device, Element, Exchange, ExchangeError, Op, Recording, Rows, RunError,
     RunShape, conformance,
 };
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa, OpenError};
@@ -47,7 +47,7 @@ fn without_a_limit_only_the_filling_is_skipped() {
     if device.memory().total_bytes > 1 << 30 {
         assert_eq!(skipped, ["memory in pieces is memory", "the last byte can be had and one more cannot"]);
     }
-    assert!(report.cases.iter().any(|case| case.outcome == Outcome::Passed));
+    assert!(report.cases.iter().any(|case| case.outcome == CaseOutcome::Passed));
 }
 
 /// A mapped file that is cut short while in use.

@@ -255,7 +255,7 @@ impl Attribute {
 
 /// A card, by its place in its driver's list, and the context that it has with NVIDIA's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CardHandle {
     pub(crate) api: Api,
     pub(crate) device: c_int,
     /// Null with AMD's, whose threads know a card by its number.
@@ -292,7 +292,7 @@ impl Api {
     }
 }
 
-impl Place {
+impl CardHandle {
     /// Takes the card into use; [`Self::close`] ends that.
     pub(crate) fn open(api: Api, device: c_int) -> Call<Self> {
         let mut context = std::ptr::null_mut();

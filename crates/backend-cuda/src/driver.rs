@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys;
 use exo_backend::{AllocError, RunError};
 
-use crate::api::{Api, Attribute, Call, CallError, Place};
+use crate::api::{Api, Attribute, Call, CallError, CardHandle};
 
 /// Whether NVIDIA's library can be opened. Nothing of it may be called before this was true.
 pub(crate) fn has_cuda() -> bool {
@@ -82,7 +82,7 @@ fn text(ask: impl FnOnce(*mut c_char, c_int) -> Call<()>) -> Call<String> {
 /// A card in use, and the first error after which nothing of it is to be believed.
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) place: Place,
+    pub(crate) place: CardHandle,
     lost: Mutex<Option<String>>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn forgotten(released: Call<()>) {
 
 impl Context {
     pub(crate) fn open(ordinal: Ordinal) -> Call<Arc<Self>> {
-        let place = Place::open(ordinal.api, ordinal.device)?;
+        let place = CardHandle::open(ordinal.api, ordinal.device)?;
         Ok(Arc::new(Self { place, lost: Mutex::default() }))
     }
 

@@ -14,7 +14,7 @@ const TOKENS_MAX: usize = 64;
 const GRAPHS_MAX: usize = 32;
 
 /// What to do with a step.
-pub(crate) enum Plan<'a> {
+pub(crate) enum LaunchMode<'a> {
     /// Start its kernels one by one.
     Plain,
     /// Capture it, and hand it back to [`Graphs::keep`].
@@ -26,12 +26,12 @@ pub(crate) enum Plan<'a> {
 /// The graphs of a program, by the rows of a run.
 #[derive(Default, Debug)]
 pub(crate) struct Graphs {
-    known: HashMap<(usize, usize), Known>,
+    known: HashMap<(usize, usize), GraphState>,
 }
 
 /// What is known of a shape that came.
 #[derive(Debug)]
-enum Known {
+enum GraphState {
     /// It came once.
     Once,
     /// The driver could not capture it: not tried again.
@@ -41,29 +41,29 @@ enum Known {
 
 impl Graphs {
     /// A shape is captured when it comes a second time: many come only once.
-    pub(crate) fn plan(&mut self, shape: RunShape) -> Plan<'_> {
+    pub(crate) fn plan(&mut self, shape: RunShape) -> LaunchMode<'_> {
         let key = (shape.tokens, shape.selected);
         if shape.tokens > TOKENS_MAX || (self.known.len() >= GRAPHS_MAX && !self.known.contains_key(&key)) {
-            return Plan::Plain;
+            return LaunchMode::Plain;
         }
         match self.known.entry(key) {
             Entry::Vacant(entry) => {
-                entry.insert(Known::Once);
-                Plan::Plain
+                entry.insert(GraphState::Once);
+                LaunchMode::Plain
             }
             Entry::Occupied(entry) => match entry.into_mut() {
-                Known::Once => Plan::Capture,
-                Known::Refused => Plan::Plain,
-                Known::Captured(captured) => Plan::Replay(captured),
+                GraphState::Once => LaunchMode::Capture,
+                GraphState::Refused => LaunchMode::Plain,
+                GraphState::Captured(captured) => LaunchMode::Replay(captured),
             },
         }
     }
 
     pub(crate) fn keep(&mut self, shape: RunShape, captured: Captured) {
-        self.known.insert((shape.tokens, shape.selected), Known::Captured(captured));
+        self.known.insert((shape.tokens, shape.selected), GraphState::Captured(captured));
     }
 
     pub(crate) fn refuse(&mut self, shape: RunShape) {
-        self.known.insert((shape.tokens, shape.selected), Known::Refused);
+        self.known.insert((shape.tokens, shape.selected), GraphState::Refused);
     }
 }

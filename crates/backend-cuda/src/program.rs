@@ -10,7 +10,7 @@ use exo_backend::{
 
 use crate::api::CallError;
 use crate::driver::DeviceMemory;
-use crate::graph::{Graphs, Plan};
+use crate::graph::{Graphs, LaunchMode};
 use crate::inner::DeviceInner;
 use crate::launch::{Launch, Planner, Scratch, rounded_bytes, spans_bytes};
 use crate::queue::{Captured, Queue};
@@ -128,9 +128,9 @@ impl Inner {
             Some(graphs) => {
                 let mut graphs = graphs.lock().unwrap_or_else(PoisonError::into_inner);
                 match graphs.plan(shape) {
-                    Plan::Plain => self.launch_all(queue, shape),
-                    Plan::Replay(captured) => replay(captured),
-                    Plan::Capture => match queue.capture(|| self.launch_all(queue, shape)) {
+                    LaunchMode::Plain => self.launch_all(queue, shape),
+                    LaunchMode::Replay(captured) => replay(captured),
+                    LaunchMode::Capture => match queue.capture(|| self.launch_all(queue, shape)) {
                         Ok(captured) => {
                             let replayed = replay(&captured);
                             graphs.keep(shape, captured);

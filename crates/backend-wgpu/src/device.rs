@@ -21,7 +21,7 @@ use crate::program::GpuProgram;
 use crate::queue::Queue;
 use crate::storage::{GpuBuffer, GpuKv, KvPart};
 use crate::stream::GpuStream;
-use crate::work::WorkDone;
+use crate::work_counters::WorkDone;
 use crate::{kv_rows, layout, weight};
 
 /// How to open an adapter.

@@ -52,7 +52,7 @@ impl Grid {
 
 /// A dispatch before its bindings are made.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct PlannedDispatch {
     pub(crate) variant: Variant,
     /// The fields of the kernel's `Op`.
     pub(crate) numbers: Vec<u32>,
@@ -61,7 +61,7 @@ pub(crate) struct Plan {
     pub(crate) grid: Grid,
 }
 
-impl Plan {
+impl PlannedDispatch {
     /// Whether a driver takes so many workgroups. Rows are seen to by [`Grid::size`].
     pub(crate) fn fits(&self) -> bool {
         self.grid.x <= GROUPS_MAX
@@ -69,13 +69,13 @@ impl Plan {
 }
 
 /// Adds the dispatches of one op. Its operands were checked.
-pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunError> {
+pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<PlannedDispatch>) -> Result<(), RunError> {
     let buffer = |handle: &exo_backend::Buffer| storage::buffer(handle, device.owner).data.buffer.clone();
     match op {
         Op::Embed { table, ids, out: result } => {
             for piece in &storage::weight(table, device.owner).pieces {
                 let (cols, blocks) = (table.cols, layout::blocks(table.cols));
-                out.push(Plan {
+                out.push(PlannedDispatch {
                     variant: Variant::of(Kernel::Embed, [Stored { dtype: table.dtype, has_bias: false }]),
                     numbers: numbers([cols, blocks, piece.rows, piece.first, table.rows]),
                     operands: vec![buffer(ids), buffer(result), piece.buffer.clone()],
@@ -90,7 +90,7 @@ pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<Plan>) -> Result
             let mut numbers = numbers([weight.cols, *groups]);
             numbers.push(eps.to_bits());
             let variant = of_rows(Kernel::RmsNorm, *rows).flag("IN_PLACE", in_place);
-            out.push(Plan { variant, numbers, operands, grid: Grid::each(*groups, *rows) });
+            out.push(PlannedDispatch { variant, numbers, operands, grid: Grid::each(*groups, *rows) });
         }
         Op::MatMul { weight, bias, x, out: result, rows } => {
             let factor = products::Factor::new(device, weight, bias.as_ref(), result)?;
@@ -98,7 +98,7 @@ pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<Plan>) -> Result
         }
         Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
             let interleaved = *style == RopeStyle::Interleaved;
-            out.push(Plan {
+            out.push(PlannedDispatch {
                 variant: Variant::plain(Kernel::Rope).flag("INTERLEAVED", interleaved),
                 numbers: numbers([*heads, *head_dim, frequencies.cols]),
                 operands: vec![buffer(x), buffer(positions), vector(device, frequencies, op.kind())?],
@@ -111,7 +111,12 @@ pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<Plan>) -> Result
                 let (numbers, mut operands) = paged(device, kv, part, batch);
                 operands.extend([buffer(k), buffer(v), part.keys.clone(), part.values.clone()]);
                 let grid = Grid::elements(part.heads * parts, Rows::Tokens);
-                out.push(Plan { variant: of_kv(Kernel::KvWrite, kv.shape.dtype), numbers, operands, grid });
+                out.push(PlannedDispatch {
+                    variant: of_kv(Kernel::KvWrite, kv.shape.dtype),
+                    numbers,
+                    operands,
+                    grid,
+                });
             }
         }
         Op::Attention { q, kv, layer, batch, out: result, heads, scale, window } => {
@@ -124,7 +129,7 @@ pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<Plan>) -> Result
                 operands.extend([buffer(q), part.keys.clone(), part.values.clone(), buffer(result)]);
                 let variant = of_kv(Kernel::Attention, kv.shape.dtype).number("HEAD_DIM_MAX", HEAD_DIM_MAX);
                 let grid = Grid::each(part.heads * heads / kv.shape.kv_heads, Rows::Tokens);
-                out.push(Plan { variant, numbers, operands, grid });
+                out.push(PlannedDispatch { variant, numbers, operands, grid });
             }
         }
         Op::SwiGlu { gate, up, out: result, width } => {
@@ -132,7 +137,7 @@ pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<Plan>) -> Result
             let mut operands = vec![buffer(up), buffer(result)];
             operands.extend((!in_place).then(|| buffer(gate)));
             let variant = Variant::plain(Kernel::SwiGlu).flag("IN_PLACE", in_place);
-            out.push(Plan {
+            out.push(PlannedDispatch {
                 variant,
                 numbers: numbers([*width]),
                 operands,
@@ -144,20 +149,20 @@ pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<Plan>) -> Result
             let mut operands = vec![buffer(x)];
             operands.extend((!is_self).then(|| buffer(y)));
             let variant = Variant::plain(Kernel::Add).flag("SELF", is_self);
-            out.push(Plan {
+            out.push(PlannedDispatch {
                 variant,
                 numbers: numbers([*width]),
                 operands,
                 grid: Grid::elements(*width, Rows::Tokens),
             });
         }
-        Op::SelectRows { x, rows, out: result, width } => out.push(Plan {
+        Op::SelectRows { x, rows, out: result, width } => out.push(PlannedDispatch {
             variant: of_rows(Kernel::SelectRows, Rows::Selected),
             numbers: numbers([*width]),
             operands: vec![buffer(x), buffer(rows), buffer(result)],
             grid: Grid::elements(*width, Rows::Selected),
         }),
-        Op::ArgMax { x, out: result, width } => out.push(Plan {
+        Op::ArgMax { x, out: result, width } => out.push(PlannedDispatch {
             variant: of_rows(Kernel::ArgMax, Rows::Selected),
             numbers: numbers([*width]),
             operands: vec![buffer(x), buffer(result)],

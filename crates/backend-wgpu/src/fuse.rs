@@ -14,7 +14,7 @@
 use exo_backend::{Buffer, Op, RopeStyle, Rows, RunError, Weight, same_buffer};
 
 use crate::dispatch::products::{self, FACTORS_MAX, FEW_TOKENS_MAX, Factor};
-use crate::dispatch::{Grid, Plan, numbers, of_kv, of_rows, paged, plan, vector};
+use crate::dispatch::{Grid, PlannedDispatch, numbers, of_kv, of_rows, paged, plan, vector};
 use crate::inner::DeviceInner;
 use crate::shader::{HEAD_DIM_MAX, Kernel};
 use crate::storage;
@@ -23,7 +23,7 @@ use crate::storage;
 pub(crate) fn first_together(
     device: &DeviceInner,
     ops: &[Op],
-) -> Result<Option<(usize, Vec<Plan>)>, RunError> {
+) -> Result<Option<(usize, Vec<PlannedDispatch>)>, RunError> {
     if !device.is_fusing {
         return Ok(None);
     }
@@ -41,7 +41,7 @@ pub(crate) fn first_together(
         _ => None,
     };
     // One binding is taken by the place for complaints.
-    let fits = |plan: &Plan| plan.operands.len() < device.storage_buffers_max && plan.fits();
+    let fits = |plan: &PlannedDispatch| plan.operands.len() < device.storage_buffers_max && plan.fits();
     Ok(found.filter(|(_, plans)| plans.iter().all(fits)))
 }
 
@@ -49,7 +49,7 @@ fn raw(device: &DeviceInner, handle: &Buffer) -> wgpu::Buffer {
     storage::buffer(handle, device.owner).data.buffer.clone()
 }
 
-fn sum_and_norm(device: &DeviceInner, ops: &[Op]) -> Result<Option<Plan>, RunError> {
+fn sum_and_norm(device: &DeviceInner, ops: &[Op]) -> Result<Option<PlannedDispatch>, RunError> {
     let [Op::Add { x, y, width }, norm @ Op::RmsNorm { x: of, weight, out, eps, groups, rows }] = ops else {
         return Ok(None);
     };
@@ -63,7 +63,7 @@ fn sum_and_norm(device: &DeviceInner, ops: &[Op]) -> Result<Option<Plan>, RunErr
     let operands =
         vec![vector(device, weight, norm.kind())?, raw(device, out), raw(device, x), raw(device, y)];
     let variant = of_rows(Kernel::RmsNorm, *rows).flag("SUM", true);
-    Ok(Some(Plan { variant, numbers, operands, grid: Grid::each(1, *rows) }))
+    Ok(Some(PlannedDispatch { variant, numbers, operands, grid: Grid::each(1, *rows) }))
 }
 
 /// Operands of a product.
@@ -96,7 +96,7 @@ fn factors<'a>(device: &'a DeviceInner, products: &[Product<'a>]) -> Result<Vec<
 }
 
 /// For few rows together, for more one by one.
-fn several(device: &DeviceInner, ops: &[Op]) -> Result<Option<(usize, Vec<Plan>)>, RunError> {
+fn several(device: &DeviceInner, ops: &[Op]) -> Result<Option<(usize, Vec<PlannedDispatch>)>, RunError> {
     let found = of_one_x(ops, FACTORS_MAX);
     let [(_, _, x, _, rows), _, ..] = found[..] else { return Ok(None) };
     let (factors, x) = (factors(device, &found)?, raw(device, x));
@@ -108,7 +108,7 @@ fn several(device: &DeviceInner, ops: &[Op]) -> Result<Option<(usize, Vec<Plan>)
     Ok(plans.map(|plans| (factors.len(), plans)))
 }
 
-fn gated(device: &DeviceInner, ops: &[Op]) -> Result<Option<Vec<Plan>>, RunError> {
+fn gated(device: &DeviceInner, ops: &[Op]) -> Result<Option<Vec<PlannedDispatch>>, RunError> {
     let [_, _, swiglu @ Op::SwiGlu { gate, up, out, width }, ..] = ops else { return Ok(None) };
     let found = of_one_x(ops, 2);
     let [(w0, _, x, gates, rows), (w1, _, _, ups, _)] = found[..] else { return Ok(None) };
@@ -138,7 +138,7 @@ fn norm_of_heads(op: &Op) -> Option<(&Buffer, &Weight, f32, usize)> {
 }
 
 /// The ops from the products to attention, and how many they are.
-fn heads(device: &DeviceInner, ops: &[Op]) -> Result<Option<(usize, Plan)>, RunError> {
+fn heads(device: &DeviceInner, ops: &[Op]) -> Result<Option<(usize, PlannedDispatch)>, RunError> {
     let (norms, rest) = match ops {
         [first, second, rest @ ..] => match (norm_of_heads(first), norm_of_heads(second)) {
             (Some(q), Some(k)) => (Some((q, k)), rest),
@@ -180,7 +180,7 @@ fn heads(device: &DeviceInner, ops: &[Op]) -> Result<Option<(usize, Plan)>, RunE
         .number("HEAD_DIM_MAX", HEAD_DIM_MAX);
     let grid = Grid::each(heads + kv.shape.kv_heads, Rows::Tokens);
     let taken = if norms.is_some() { 5 } else { 3 };
-    Ok(Some((taken, Plan { variant, numbers, operands, grid })))
+    Ok(Some((taken, PlannedDispatch { variant, numbers, operands, grid })))
 }
 
 /// Whether two rotations differ in their heads alone, of which the second has `heads`.

@@ -39,8 +39,8 @@ mod storage;
 mod stream;
 mod upload;
 mod weight;
-mod work;
+mod work_counters;
 
 pub use adapter::{Adapter, Api, ListError, list};
 pub use device::{OpenError, WgpuDevice, WgpuOptions};
-pub use work::WorkDone;
+pub use work_counters::WorkDone;

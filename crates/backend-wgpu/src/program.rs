@@ -7,7 +7,7 @@ use exo_backend::{
     Stored, check_op,
 };
 
-use crate::dispatch::{Grid, Plan, plan};
+use crate::dispatch::{Grid, PlannedDispatch, plan};
 use crate::fuse::first_together;
 use crate::inner::DeviceInner;
 use crate::pipelines::Pipeline;
@@ -82,7 +82,7 @@ impl GpuProgram {
 
 /// A step before its bindings are made.
 enum Draft {
-    Plan(Plan),
+    Plan(PlannedDispatch),
     Pause(Step),
 }
 
@@ -99,7 +99,7 @@ fn draft(device: &DeviceInner, ops: &[Op]) -> Result<Vec<Draft>, RunError> {
                 (1, plans)
             }
         };
-        if !plans.iter().all(Plan::fits) {
+        if !plans.iter().all(PlannedDispatch::fits) {
             return Err(RunError::UnsupportedOp { op: op.kind(), dtype: None });
         }
         drafts.extend(plans.into_iter().map(Draft::Plan));
@@ -118,7 +118,7 @@ fn draft(device: &DeviceInner, ops: &[Op]) -> Result<Vec<Draft>, RunError> {
 /// Makes the bindings: the numbers of all ops lie in one buffer.
 fn bind(
     device: &DeviceInner,
-    plans: &[&Plan],
+    plans: &[&PlannedDispatch],
     run: &wgpu::Buffer,
     fault: &wgpu::Buffer,
 ) -> Result<Vec<Dispatch>, RunError> {

@@ -11,7 +11,7 @@ use exo_backend::AllocError;
 
 use crate::memory::Memory;
 use crate::upload::{PIECE_BYTES, Uploads};
-use crate::work::{Work, WorkDone};
+use crate::work_counters::{WorkCounters, WorkDone};
 
 /// Longest wait for the device to take what is on its way: all of a step may be in front of it, which has its
 /// own deadline.
@@ -36,13 +36,18 @@ pub(crate) struct Queue {
     device: wgpu::Device,
     inner: wgpu::Queue,
     open: Mutex<Open>,
-    work: Work,
+    work: WorkCounters,
 }
 
 impl Queue {
     pub(crate) fn new(memory: &Memory, inner: wgpu::Queue) -> Result<Self, AllocError> {
         let open = Open { uploads: Uploads::with_one(memory)?, ..Open::default() };
-        Ok(Self { device: memory.device.clone(), inner, open: Mutex::new(open), work: Work::default() })
+        Ok(Self {
+            device: memory.device.clone(),
+            inner,
+            open: Mutex::new(open),
+            work: WorkCounters::default(),
+        })
     }
 
     /// What runs have cost the processor so far.

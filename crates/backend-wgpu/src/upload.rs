@@ -21,7 +21,7 @@ const SPARE_MAX: usize = 4;
 const ALIGN: u64 = 8;
 
 #[derive(Default, Debug)]
-struct Shared {
+struct StagingPool {
     /// Mapped, for anything.
     spare: Vec<wgpu::Buffer>,
     /// How many the device reads from.
@@ -33,7 +33,7 @@ struct Shared {
 pub(crate) struct Uploads {
     /// Mapped, with the bytes in use: read by commands that are not handed over yet.
     open: Vec<(wgpu::Buffer, u64)>,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<StagingPool>>,
 }
 
 impl Uploads {
@@ -44,7 +44,7 @@ impl Uploads {
         Ok(uploads)
     }
 
-    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+    fn shared(&self) -> std::sync::MutexGuard<'_, StagingPool> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

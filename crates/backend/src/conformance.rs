@@ -15,7 +15,7 @@ mod streams;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::report::{Outcome, Report, Trouble, guarded};
+use crate::report::{CaseOutcome, Report, Trouble, guarded};
 use crate::rig::Rig;
 use crate::{Buffer, Device, Element, Op};
 
@@ -44,7 +44,10 @@ pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
     let left = device.memory();
     let clean = left.live_allocations == 0 && left.allocated_bytes == 0;
     let what = format!("{left:?} after every handle was dropped");
-    report.push("nothing is left at the end", if clean { Outcome::Passed } else { Outcome::Failed { what } });
+    report.push(
+        "nothing is left at the end",
+        if clean { CaseOutcome::Passed } else { CaseOutcome::Failed { what } },
+    );
     report
 }
 

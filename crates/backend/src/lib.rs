@@ -49,6 +49,6 @@ pub use ledger::{Ledger, Ticket};
 pub use op::{AttentionBatch, Op, Recording, RopeStyle, Rows};
 pub use op_kind::OpKind;
 pub use owner::{Owner, Storage, Stored};
-pub use report::{CaseResult, Outcome, Report};
+pub use report::{CaseOutcome, CaseResult, Report};
 pub use stored::{assert_whole, vector_of};
 pub use stream::{Alone, CancelToken, Exchange, Program, RunShape, Stream};

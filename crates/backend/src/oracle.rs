@@ -19,7 +19,7 @@ mod rope;
 
 use exo_types::DType;
 
-use crate::report::{Outcome, Report};
+use crate::report::{CaseOutcome, Report};
 use crate::report::{Trouble, guarded};
 use crate::rig::Rig;
 use crate::{Activations, Device, OpKind, Support};
@@ -75,7 +75,7 @@ pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
     for case in cases() {
         let (op, dtype) = case.needs();
         if a.supports_op(op, dtype) == Support::Unsupported {
-            report.push(case.name(), Outcome::Skipped { why: NOT_SUPPORTED.to_owned() });
+            report.push(case.name(), CaseOutcome::Skipped { why: NOT_SUPPORTED.to_owned() });
             continue;
         }
         let compare = || -> Result<(), Trouble> {
@@ -88,15 +88,15 @@ pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
     report
 }
 
-fn check(case: &dyn Case, device: &dyn Device) -> Outcome {
+fn check(case: &dyn Case, device: &dyn Device) -> CaseOutcome {
     let (op, dtype) = case.needs();
     if device.supports_op(op, dtype) == Support::Unsupported {
-        return Outcome::Skipped { why: NOT_SUPPORTED.to_owned() };
+        return CaseOutcome::Skipped { why: NOT_SUPPORTED.to_owned() };
     }
     let all: Vec<usize> = (0..case.rows()).collect();
     let whole = match Rig::new(device).and_then(|mut rig| case.run(&mut rig, &all)) {
         Ok(whole) => whole,
-        Err(trouble) => return Outcome::Failed { what: trouble.to_string() },
+        Err(trouble) => return CaseOutcome::Failed { what: trouble.to_string() },
     };
     // A device that rounds is held to the rounded formula as tightly as others are to the exact one: no error
     // of a kernel hides behind the rounding.
@@ -108,7 +108,7 @@ fn check(case: &dyn Case, device: &dyn Device) -> Outcome {
         assert!(formula.len() == whole.len(), "the case {} disagrees with itself", case.name());
         let nmse = nmse(&whole, &formula);
         if nmse.is_nan() || nmse > nmse_max {
-            return Outcome::OverBudget { nmse, nmse_max, worst: worst(&whole, &formula) };
+            return CaseOutcome::OverBudget { nmse, nmse_max, worst: worst(&whole, &formula) };
         }
     }
     Rig::new(device).and_then(|mut rig| check_splits(case, &mut rig, &whole)).into()

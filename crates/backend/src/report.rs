@@ -6,7 +6,7 @@ use crate::{AllocError, RunError, WeightError};
 
 /// How one case ended.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Outcome {
+pub enum CaseOutcome {
     /// As it should be.
     Passed,
     /// Too far from the formula.
@@ -36,20 +36,20 @@ pub struct CaseResult {
     /// Op, operands and what is special about them.
     pub name: String,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CaseOutcome,
 }
 
 impl fmt::Display for CaseResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.outcome {
-            Outcome::Passed => write!(f, "pass  {}", self.name),
-            Outcome::OverBudget { nmse, nmse_max, worst: (i, exact, got) } => write!(
+            CaseOutcome::Passed => write!(f, "pass  {}", self.name),
+            CaseOutcome::OverBudget { nmse, nmse_max, worst: (i, exact, got) } => write!(
                 f,
                 "FAIL  {}: nmse {nmse:.2e} is over {nmse_max:.0e}; element {i} is {got:e} and should be {exact:e}",
                 self.name
             ),
-            Outcome::Failed { what } => write!(f, "FAIL  {}: {what}", self.name),
-            Outcome::Skipped { why } => write!(f, "skip  {}: {why}", self.name),
+            CaseOutcome::Failed { what } => write!(f, "FAIL  {}: {what}", self.name),
+            CaseOutcome::Skipped { why } => write!(f, "skip  {}: {why}", self.name),
         }
     }
 }
@@ -62,20 +62,20 @@ pub struct Report {
 }
 
 impl Report {
-    pub(crate) fn push(&mut self, name: impl Into<String>, outcome: Outcome) {
+    pub(crate) fn push(&mut self, name: impl Into<String>, outcome: CaseOutcome) {
         self.cases.push(CaseResult { name: name.into(), outcome });
     }
 
     /// Cases that failed.
     pub fn failures(&self) -> impl Iterator<Item = &CaseResult> {
-        self.cases
-            .iter()
-            .filter(|case| matches!(case.outcome, Outcome::OverBudget { .. } | Outcome::Failed { .. }))
+        self.cases.iter().filter(|case| {
+            matches!(case.outcome, CaseOutcome::OverBudget { .. } | CaseOutcome::Failed { .. })
+        })
     }
 
     /// Cases that were not tried.
     pub fn skipped(&self) -> impl Iterator<Item = &CaseResult> {
-        self.cases.iter().filter(|case| matches!(case.outcome, Outcome::Skipped { .. }))
+        self.cases.iter().filter(|case| matches!(case.outcome, CaseOutcome::Skipped { .. }))
     }
 
     /// Panics with every failure, if there is one, or if no case ran at all.
@@ -107,7 +107,7 @@ pub(crate) enum Trouble {
     Wrong(String),
 }
 
-impl From<Result<(), Trouble>> for Outcome {
+impl From<Result<(), Trouble>> for CaseOutcome {
     fn from(result: Result<(), Trouble>) -> Self {
         match result {
             Ok(()) => Self::Passed,
@@ -117,13 +117,13 @@ impl From<Result<(), Trouble>> for Outcome {
 }
 
 /// Runs a case; a panic in it is a failure of the case and not the end of the suite.
-pub(crate) fn guarded(case: impl FnOnce() -> Outcome) -> Outcome {
+pub(crate) fn guarded(case: impl FnOnce() -> CaseOutcome) -> CaseOutcome {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(case)) {
         Ok(outcome) => outcome,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
-            Outcome::Failed { what: format!("panicked: {text}") }
+            CaseOutcome::Failed { what: format!("panicked: {text}") }
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Rig<'a> {
 
 /// A position in a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SequencePosition {
     pub(crate) sequence: usize,
     pub(crate) position: usize,
 }
@@ -111,7 +111,7 @@ impl<'a> Rig<'a> {
     /// Where rows stand. `table[s]` are the pages of sequence s; all are equally long.
     pub(crate) fn batch(
         &mut self,
-        places: &[Place],
+        places: &[SequencePosition],
         table: &[Vec<usize>],
     ) -> Result<AttentionBatch, Trouble> {
         let flat: Vec<u32> = table.iter().flatten().map(|page| *page as u32).collect();

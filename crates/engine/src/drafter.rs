@@ -16,7 +16,7 @@ use exo_formats::Model;
 use exo_sampler::Sampler;
 use exo_types::{SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, StepSequence};
 
-use crate::step::Wanted;
+use crate::step::OutputRows;
 use crate::{Engine, EngineOptions, EngineReport, LoadError, StepError, StepInput};
 
 /// What may be left to read when the guessing begins: the large model's last token and, where all guesses
@@ -50,7 +50,7 @@ pub struct DraftLeave<'a> {
 }
 
 /// A sequence while it is guessed at.
-struct Run {
+struct DraftingSequence {
     /// Which request it answers.
     index: usize,
     spec: SequenceSpec,
@@ -59,7 +59,7 @@ struct Run {
     drafts: Vec<u32>,
 }
 
-impl Run {
+impl DraftingSequence {
     /// Tokens of text and guesses.
     fn len(&self) -> usize {
         self.spec.history.len() + self.drafts.len()
@@ -125,7 +125,7 @@ impl Drafter {
             // A guess that breaks the grammar is wrong, and found to be.
             let sampling = SamplingParams { logprobs: None, constraint: None, ..spec.sampling.clone() };
             let sampler = Sampler::new(sampling, &spec.history, spec.prompt_tokens);
-            runs.push(Run { index, spec, count, sampler, drafts: Vec::new() });
+            runs.push(DraftingSequence { index, spec, count, sampler, drafts: Vec::new() });
         }
         while self.go_on(&mut runs, leave)? {}
         for run in runs {
@@ -190,8 +190,9 @@ impl Drafter {
     }
 
     /// One more guess for each run that wants one, in one step. Says whether there was any.
-    fn go_on(&mut self, runs: &mut [Run], leave: DraftLeave<'_>) -> Result<bool, StepError> {
-        let mut wanting: Vec<&mut Run> = runs.iter_mut().filter(|r| r.drafts.len() < r.count).collect();
+    fn go_on(&mut self, runs: &mut [DraftingSequence], leave: DraftLeave<'_>) -> Result<bool, StepError> {
+        let mut wanting: Vec<&mut DraftingSequence> =
+            runs.iter_mut().filter(|r| r.drafts.len() < r.count).collect();
         if wanting.is_empty() {
             return Ok(false);
         }
@@ -225,20 +226,20 @@ impl Drafter {
     }
 
     /// The tokens of text and guesses that the engine has not read; at least one.
-    fn news(&self, run: &Run) -> Vec<u32> {
+    fn news(&self, run: &DraftingSequence) -> Vec<u32> {
         let cached = self.cached.get(&run.spec.sequence).map_or(0, Vec::len);
         run.spec.history.iter().chain(&run.drafts).skip(cached).copied().collect()
     }
 }
 
 /// The last row of each.
-fn wanted_of(runs: &[&mut Run], news: &[Vec<u32>]) -> Wanted {
+fn wanted_of(runs: &[&mut DraftingSequence], news: &[Vec<u32>]) -> OutputRows {
     let ends = news.iter().scan(0, |end, news| {
         *end += news.len() as u32;
         Some(*end - 1)
     });
     let logit_rows = runs.partition_point(|run| !run.sampler.is_plain_greedy());
-    Wanted { rows: ends.collect(), logit_rows, is_uploaded: true }
+    OutputRows { rows: ends.collect(), logit_rows, is_uploaded: true }
 }
 
 /// A part that is read and not sampled after; positions from `start` on are forgotten first.

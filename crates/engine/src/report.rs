@@ -9,7 +9,7 @@ use exo_types::{PromptQuery, SequenceId, StepFrame};
 
 use crate::prompt::PromptFold;
 use crate::sequence::Row;
-use crate::step::{Leave, Wanted};
+use crate::step::{Leave, OutputRows};
 use crate::{Engine, Sampled, StepError};
 
 /// Sequences of whose prompts nothing can be said.
@@ -90,7 +90,7 @@ impl Engine {
         if rows.is_empty() {
             return Ok(Failed::new());
         }
-        let wanted = Wanted {
+        let wanted = OutputRows {
             rows: rows.iter().map(|(row, _)| *row).collect(),
             logit_rows: usize::MAX,
             is_uploaded: false,

@@ -6,7 +6,7 @@ use exo_backend::{Alone, CancelToken, RunError, RunShape};
 use exo_types::StepFrame;
 
 use crate::sequence::Row;
-use crate::verify::Run;
+use crate::verify::SampledTokens;
 use crate::{Engine, Sampled, StepError, StepInput, StepOutput};
 
 /// What a step is allowed: how long it may take, and who may stop it.
@@ -26,7 +26,7 @@ impl Leave<'_> {
 }
 
 /// Rows of a step of which something is wanted.
-pub(crate) struct Wanted {
+pub(crate) struct OutputRows {
     pub rows: Vec<u32>,
     /// So many, the first, give their logits; the others the place of the greatest, and their logits only
     /// where these are not all finite.
@@ -53,7 +53,7 @@ impl Engine {
         self.check_step(frame, input)?;
         self.advance(frame, |engine| {
             if engine.shard.head {
-                let wanted = Wanted {
+                let wanted = OutputRows {
                     rows: std::mem::take(&mut engine.host.rows),
                     logit_rows: engine.host.logit_rows,
                     is_uploaded: true,
@@ -81,7 +81,7 @@ impl Engine {
         deadline: Duration,
     ) -> Result<Vec<f32>, StepError> {
         let rows = (0..frame.token_count() as u32).collect();
-        let all = Wanted { rows, logit_rows: usize::MAX, is_uploaded: true };
+        let all = OutputRows { rows, logit_rows: usize::MAX, is_uploaded: true };
         let mut logits = Vec::with_capacity(all.rows.len() * self.config.vocab as usize);
         self.step_rows(frame, input, &all, (cancel, deadline), |_, row| {
             if let Row::Logits(row) = row {
@@ -97,7 +97,7 @@ impl Engine {
         &mut self,
         frame: &StepFrame,
         input: StepInput<'_>,
-        wanted: &Wanted,
+        wanted: &OutputRows,
         (cancel, deadline): (&CancelToken, Duration),
         see: impl FnMut(usize, Row<'_>) -> bool,
     ) -> Result<(), StepError> {
@@ -194,7 +194,7 @@ impl Engine {
     fn sample_rows(
         &mut self,
         frame: &StepFrame,
-        wanted: &Wanted,
+        wanted: &OutputRows,
         leave: Leave<'_>,
     ) -> Result<Sampled, StepError> {
         if wanted.rows.is_empty() {
@@ -202,7 +202,8 @@ impl Engine {
             self.stream.synchronize(leave.left()?)?;
             return Ok(Sampled::default());
         }
-        let mut runs: Vec<Run<'_>> = frame.sequences.iter().filter(|s| s.sample).map(Run::new).collect();
+        let mut runs: Vec<SampledTokens<'_>> =
+            frame.sequences.iter().filter(|s| s.sample).map(SampledTokens::new).collect();
         let run_of_row = std::mem::take(&mut self.host.run_of_row);
         let mut sequences = std::mem::take(&mut self.sequences);
         let finished = self.for_rows(wanted, frame.token_count(), leave, |index, row| {
@@ -229,7 +230,7 @@ impl Engine {
     /// row whose best token is refused is shown again, with its logits.
     pub(crate) fn for_rows(
         &mut self,
-        wanted: &Wanted,
+        wanted: &OutputRows,
         tokens: usize,
         leave: Leave<'_>,
         mut see: impl FnMut(usize, Row<'_>) -> bool,

@@ -11,13 +11,13 @@ use exo_types::{SampledToken, SequenceId, StepSequence};
 use crate::sequence::{Row, TokenSampler};
 
 /// The tokens one sequence gets from a step.
-pub(crate) struct Run<'a> {
+pub(crate) struct SampledTokens<'a> {
     part: &'a StepSequence,
     tokens: Vec<SampledToken>,
     failed: Option<SampleError>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> SampledTokens<'a> {
     /// Nothing sampled yet of a part that samples.
     pub fn new(part: &'a StepSequence) -> Self {
         Self { part, tokens: Vec::with_capacity(1 + part.drafts as usize), failed: None }

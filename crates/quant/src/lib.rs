@@ -11,14 +11,14 @@
 //! **Architecture invariant:** no terminal and no clock; who asks shows progress and decides when to stop. A
 //! row's blocks depend on its elements alone, so the file does not depend on the number of threads.
 //!
-//! Start reading at [`Job::new`] and [`Job::run`].
+//! Start reading at [`Conversion::new`] and [`Conversion::run`].
 
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod conversion;
 mod errors;
 mod fit;
-mod job;
 mod keys;
 mod mix;
 mod output;
@@ -29,8 +29,8 @@ mod source;
 mod target;
 
 pub use blocks::{TYPES, quantise_row};
+pub use conversion::{Conversion, Options, Progress};
 pub use errors::QuantError;
-pub use job::{Job, Options, Progress};
 pub use mix::matrix_type;
 pub use report::{Report, TypeReport};
 pub use rows::BATCH_BYTES;

@@ -26,14 +26,14 @@ impl Kernel for WriteRow<'_> {
         let (keys, values) = block.split_at_mut(layout.values);
         let (keys, key_scales) = keys.split_at_mut(layout.key_scales);
         let (values, value_scales) = values.split_at_mut(layout.value_scales - layout.values);
-        write(simd, layout.dtype, key, Place { to: keys, line: Line::Across(slot) }, key_scales, slot);
-        let place = Place { to: values, line: Line::Along(slot * layout.width) };
+        write(simd, layout.dtype, key, RowTarget { to: keys, line: Line::Across(slot) }, key_scales, slot);
+        let place = RowTarget { to: values, line: Line::Along(slot * layout.width) };
         write(simd, layout.dtype, value, place, value_scales, slot);
     }
 }
 
 /// Where the elements of a row go.
-struct Place<'a> {
+struct RowTarget<'a> {
     to: &'a mut [u8],
     line: Line,
 }
@@ -46,7 +46,7 @@ enum Line {
     Along(usize),
 }
 
-impl Place<'_> {
+impl RowTarget<'_> {
     /// Stores neighbouring elements of the row from number `at` on.
     #[inline(always)]
     fn put<const N: usize>(&mut self, at: usize, elements: &[[u8; N]]) {
@@ -65,7 +65,14 @@ impl Place<'_> {
 }
 
 #[inline(always)]
-fn write<S: Simd>(simd: S, dtype: KvDType, row: &[f32], mut to: Place<'_>, scales: &mut [u8], slot: usize) {
+fn write<S: Simd>(
+    simd: S,
+    dtype: KvDType,
+    row: &[f32],
+    mut to: RowTarget<'_>,
+    scales: &mut [u8],
+    slot: usize,
+) {
     match dtype {
         KvDType::F32 => {
             for (g, group) in row.chunks(KvDType::GROUP).enumerate() {

@@ -2,11 +2,11 @@
 
 use super::PARALLEL_ELEMENTS_MIN;
 use crate::isa::Level;
-use crate::pool::Turn;
+use crate::pool::PoolGuard;
 use crate::simd::{Kernel, Simd};
 
 /// `x[i] += y[i]`, elementwise; both contiguous and of one length.
-pub(super) fn add(turn: &Turn<'_>, level: Level, x: &mut [f32], y: &[f32]) {
+pub(super) fn add(turn: &PoolGuard<'_>, level: Level, x: &mut [f32], y: &[f32]) {
     turn.chunks_mut(x, PARALLEL_ELEMENTS_MIN, |i, x| {
         let first = i * PARALLEL_ELEMENTS_MIN;
         let y = &y[first..first + x.len()];

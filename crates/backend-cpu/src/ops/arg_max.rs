@@ -2,7 +2,7 @@
 
 use super::PARALLEL_ELEMENTS_MIN;
 use crate::isa::Level;
-use crate::pool::Turn;
+use crate::pool::PoolGuard;
 use crate::simd::{Kernel, Simd};
 
 /// Elements looked at before it is known whether the greatest is among them.
@@ -18,7 +18,7 @@ const BLOCK: usize = 4096;
 ///
 /// Floats are compared as whole numbers in the same order, which vectors do without a thought for NaN. Cost:
 /// reads a row once, and one block of it twice.
-pub(super) fn arg_max(turn: &Turn<'_>, level: Level, out: &mut [f32], x: &[f32], width: usize) {
+pub(super) fn arg_max(turn: &PoolGuard<'_>, level: Level, out: &mut [f32], x: &[f32], width: usize) {
     let rows = (PARALLEL_ELEMENTS_MIN / width).max(1);
     turn.chunks_mut(out, rows, |i, out| {
         let x = &x[i * rows * width..];

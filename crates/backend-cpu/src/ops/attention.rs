@@ -12,11 +12,11 @@ use exo_backend::RunError;
 use super::paging::Paging;
 use crate::isa::Level;
 use crate::kv::CpuKv;
-use crate::pool::{SendPtr, Turn};
+use crate::pool::{PoolGuard, SendPtr};
 use split::{Piece, Step, one_span, together, whole};
 
 /// The op's operands besides the cache.
-pub(super) struct Asked<'a> {
+pub(super) struct AttentionQuery<'a> {
     /// `[T, H, D]`
     pub(super) q: &'a [f32],
     /// H
@@ -67,10 +67,10 @@ pub(super) struct Asked<'a> {
 ///
 /// Sources: Vaswani et al. 2017, arXiv:1706.03762; Milakov & Gimelshein 2018, arXiv:1805.02867.
 pub(super) fn attention(
-    turn: &Turn<'_>,
+    turn: &PoolGuard<'_>,
     level: Level,
     out: &mut [f32],
-    asked: &Asked<'_>,
+    asked: &AttentionQuery<'_>,
     kv: &CpuKv,
     paging: &Paging<'_>,
 ) -> Result<(), RunError> {
@@ -105,7 +105,7 @@ fn cost_whole_max(costs: impl Iterator<Item = usize>, threads: usize) -> usize {
 }
 
 /// A thread takes a piece, or one span of a long one; each long one's spans are added up behind that.
-fn share_out(turn: &Turn<'_>, level: Level, pieces: &[Piece<'_>], out: &SendPtr<f32>) {
+fn share_out(turn: &PoolGuard<'_>, level: Level, pieces: &[Piece<'_>], out: &SendPtr<f32>) {
     let whole_max = cost_whole_max(pieces.iter().map(Piece::cost), turn.threads());
     let (mut floats, mut parts, mut long) = (0, Vec::new(), Vec::new());
     for piece in pieces {

@@ -6,7 +6,7 @@ use super::PARALLEL_ELEMENTS_MIN;
 use super::paging::Paging;
 use crate::isa::Level;
 use crate::kv::{BLOCK, CpuKv, KvLayout, WriteRow};
-use crate::pool::{SendPtr, Turn};
+use crate::pool::{PoolGuard, SendPtr};
 use crate::simd::fetch_far;
 
 /// Of a cache, as the architectures here have them or shorter.
@@ -23,7 +23,7 @@ const LINE_BYTES: usize = 64;
 /// if a page is not in the table or the cache. Cost: a key's elements go to as many cache lines; threads take
 /// heads.
 pub(super) fn kv_write(
-    turn: &Turn<'_>,
+    turn: &PoolGuard<'_>,
     level: Level,
     kv: &CpuKv,
     k: &[f32],

@@ -9,7 +9,7 @@ use exo_backend::Activations;
 
 use crate::isa::Level;
 use crate::packed::{GROUP_ROWS, activations};
-use crate::pool::Turn;
+use crate::pool::PoolGuard;
 use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 use crate::storage::{CpuWeight, Reading};
 
@@ -50,7 +50,7 @@ pub(super) struct Product<'a> {
 /// F32, F16 and the others by `x` as it is ([`float`]). Cost: decode reads the weights once and is bound by
 /// that; prefill by multiply-adds. Threads take runs of weight rows.
 pub(super) fn matmul(
-    turn: &Turn<'_>,
+    turn: &PoolGuard<'_>,
     level: Level,
     rounded: &mut Rounded,
     x: &[f32],

@@ -2,7 +2,7 @@
 
 use super::PARALLEL_ELEMENTS_MIN;
 use crate::isa::Level;
-use crate::pool::Turn;
+use crate::pool::PoolGuard;
 use crate::simd::{F32Row, Kernel, Simd, dot};
 
 /// Divides each row by its root mean square, then scales it, in place.
@@ -16,7 +16,7 @@ use crate::simd::{F32Row, Kernel, Simd, dot};
 ///
 /// R counts heads too where heads are normalised one by one. Squares are summed in the lanes of [`dot`].
 /// Cost: reads a row twice, from cache the second time. Source: Zhang & Sennrich 2019, arXiv:1910.07467.
-pub(super) fn rms_norm(turn: &Turn<'_>, level: Level, x: &mut [f32], w: &[f32], eps: f32) {
+pub(super) fn rms_norm(turn: &PoolGuard<'_>, level: Level, x: &mut [f32], w: &[f32], eps: f32) {
     let rows = (PARALLEL_ELEMENTS_MIN / w.len()).max(1);
     turn.chunks_mut(x, rows * w.len(), |_, x| {
         x.chunks_exact_mut(w.len()).for_each(|row| level.dispatch(Row { row, w, eps }));

@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
 use super::PARALLEL_ELEMENTS_MIN;
-use crate::pool::Turn;
+use crate::pool::PoolGuard;
 use exo_backend::RopeStyle;
 
 /// Rotates each pair of elements of each head by an angle that grows with the row's position, in place.
@@ -18,7 +18,7 @@ use exo_backend::RopeStyle;
 /// worth 4 milliradians, and agreeing with them matters more than being right. Its sine and cosine are taken
 /// in f64 and rounded once, so they are the same on every machine. Source: Su et al. 2021, arXiv:2104.09864.
 pub(super) fn rope(
-    turn: &Turn<'_>,
+    turn: &PoolGuard<'_>,
     x: &mut [f32],
     positions: &[u32],
     frequencies: &[f32],

@@ -2,7 +2,7 @@
 
 use super::PARALLEL_ELEMENTS_MIN;
 use crate::isa::Level;
-use crate::pool::Turn;
+use crate::pool::PoolGuard;
 use crate::simd::{F32Row, Kernel, LANES_MAX, Simd, exp, load_tail};
 
 /// Gates `up` by SiLU of `gate`, in place of `gate`.
@@ -11,7 +11,7 @@ use crate::simd::{F32Row, Kernel, LANES_MAX, Simd, exp, load_tail};
 ///
 /// [`exp`] is our own, so the result does not hang on the system's library. A very negative gate gives
 /// nearly 0. Source: Shazeer 2020, arXiv:2002.05202.
-pub(super) fn swiglu(turn: &Turn<'_>, level: Level, gate: &mut [f32], up: &[f32]) {
+pub(super) fn swiglu(turn: &PoolGuard<'_>, level: Level, gate: &mut [f32], up: &[f32]) {
     turn.chunks_mut(gate, PARALLEL_ELEMENTS_MIN, |i, gate| {
         let first = i * PARALLEL_ELEMENTS_MIN;
         let up = &up[first..first + gate.len()];

@@ -75,7 +75,7 @@ struct Seat {
 }
 
 /// A job that was read whole.
-pub(super) struct Job {
+pub(super) struct PoolJob {
     generation: u64,
     pieces: usize,
     work: *const (),
@@ -107,7 +107,7 @@ impl Board {
 
     /// Posts a job and wakes sleepers. Only by the thread whose turn it is, which must stay until all is
     /// done.
-    pub(super) fn publish<F: Fn(usize) + Sync>(&self, generation: u64, pieces: usize, work: &F) -> Job {
+    pub(super) fn publish<F: Fn(usize) + Sync>(&self, generation: u64, pieces: usize, work: &F) -> PoolJob {
         /// # Safety
         /// `work` is a `&F` that is alive.
         unsafe fn call<F: Fn(usize)>(work: *const (), piece: usize) {
@@ -115,7 +115,7 @@ impl Board {
             unsafe { (*work.cast::<F>())(piece) }
         }
         assert!(pieces / self.threads() < SHARE_MAX, "{pieces} pieces are too many: make them larger");
-        let job = Job { generation, pieces, work: (&raw const *work).cast(), call: call::<F> };
+        let job = PoolJob { generation, pieces, work: (&raw const *work).cast(), call: call::<F> };
         let Post { state, jobs } = &self.post.0;
         let slot = &jobs[(generation & 1) as usize];
         // A reader that sees one of the following stores also sees the generation posted before this one, and
@@ -133,7 +133,7 @@ impl Board {
     }
 
     /// The description of job `generation`, unless it is over.
-    pub(super) fn read(&self, generation: u64) -> Option<Job> {
+    pub(super) fn read(&self, generation: u64) -> Option<PoolJob> {
         let Post { state, jobs } = &self.post.0;
         let slot = &jobs[(generation & 1) as usize];
         let pieces = slot.pieces.load(Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl Board {
         }
         // SAFETY: the three belong together, and `publish` stored a `Call` here.
         let call = unsafe { std::mem::transmute::<*mut (), Call>(call) };
-        Some(Job { generation, pieces, work, call })
+        Some(PoolJob { generation, pieces, work, call })
     }
 
     /// Works on `job` until every piece is claimed: first this seat's share, then the others'. Returns how
@@ -156,7 +156,7 @@ impl Board {
     /// # Safety
     /// `job` is as [`Board::publish`] or [`Board::read`] gave it, and its caller returns only when all pieces
     /// are done.
-    pub(super) unsafe fn take_part(&self, seat: usize, job: &Job) -> u64 {
+    pub(super) unsafe fn take_part(&self, seat: usize, job: &PoolJob) -> u64 {
         let done = Cell::new(0);
         let work = || {
             for owner in (seat..self.threads()).chain(0..seat) {
@@ -176,7 +176,7 @@ impl Board {
     }
 
     /// The next piece of the share of `owner`, if there is one.
-    fn claim(&self, owner: usize, job: &Job) -> Option<usize> {
+    fn claim(&self, owner: usize, job: &PoolJob) -> Option<usize> {
         let share = share(job.pieces, owner, self.threads());
         if share.is_empty() {
             return None;
@@ -280,7 +280,7 @@ impl Board {
     }
 }
 
-impl Job {
+impl PoolJob {
     /// How many generations ago `tag` was, negative for one still to come. Wrong only for a share that no job
     /// has touched for 2^39 jobs: 15 hours of nothing but empty jobs with fewer pieces than threads.
     fn age_of(&self, tag: u64) -> i64 {

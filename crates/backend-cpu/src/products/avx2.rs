@@ -104,7 +104,7 @@ fn prefetch(line: *const Line, count: usize) {
 
 /// The same for the scales and the head of the blocks that follow.
 #[inline(always)]
-fn prefetch_scales<K: Stored>(place: Place) {
+fn prefetch_scales<K: Stored>(place: BlockAddress) {
     if place.side == 0 {
         // A head lies before the scales of the first step; one line too many of another step costs nothing.
         prefetch(place.scales.wrapping_sub(K::LAYOUT.head), K::LAYOUT.head + K::LAYOUT.scales);
@@ -125,7 +125,7 @@ struct RowScales {
 /// `place` is that of a block of type `K`; `half` says which eight of its rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn row_scales<K: Stored>(place: Place, half: usize) -> RowScales {
+unsafe fn row_scales<K: Stored>(place: BlockAddress, half: usize) -> RowScales {
     let (zero, one) = (_mm256_setzero_ps(), _mm256_set1_epi16(1));
     // SAFETY: every load is within one line.
     unsafe {

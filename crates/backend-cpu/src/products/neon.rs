@@ -106,7 +106,7 @@ unsafe fn tile<K: Stored, const U: usize>(weights: &Group<'_>, x: RoundedRows<'_
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 unsafe fn integers<K: Stored, const U: usize>(
-    place: Place,
+    place: BlockAddress,
     x: [&RoundedBlock; U],
 ) -> [[int32x4_t; FOURS]; U] {
     let zero = vdupq_n_s32(0);
@@ -246,7 +246,7 @@ unsafe fn bytes(line: *const Line, at: usize, four: usize) -> float32x4_t {
 /// `place` is that of a block of type `K`; `four` is below 4.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn scale<K: Stored>(place: Place, four: usize) -> float32x4_t {
+unsafe fn scale<K: Stored>(place: BlockAddress, four: usize) -> float32x4_t {
     // SAFETY: the caller's promise.
     unsafe {
         match K::SCALES {
@@ -265,7 +265,7 @@ unsafe fn scale<K: Stored>(place: Place, four: usize) -> float32x4_t {
 /// As [`scale`].
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn minimum<K: Stored>(place: Place, four: usize) -> float32x4_t {
+unsafe fn minimum<K: Stored>(place: BlockAddress, four: usize) -> float32x4_t {
     // SAFETY: the caller's promise.
     unsafe {
         match K::SCALES {
@@ -284,7 +284,7 @@ unsafe fn minimum<K: Stored>(place: Place, four: usize) -> float32x4_t {
 /// As [`scale`]; `part` is below 2.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn half_scale(place: Place, part: usize, four: usize) -> int32x4_t {
+unsafe fn half_scale(place: BlockAddress, part: usize, four: usize) -> int32x4_t {
     // SAFETY: the caller's promise.
     let pairs = unsafe { vld1_s8(place.scales.cast::<i8>().add(32 * place.side + 8 * four)) };
     // A pair is 16 bits: its first byte is brought to the top and then down with its sign.

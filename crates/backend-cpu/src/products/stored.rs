@@ -91,7 +91,7 @@ pub(super) use for_type;
 
 /// Where a block lies.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BlockAddress {
     pub(super) head: *const Line,
     /// The first line of the scales of its step.
     pub(super) scales: *const Line,
@@ -120,7 +120,7 @@ impl<K: Stored> Walk<K> {
     /// # Safety
     /// Called at most once for each block of the group.
     #[inline(always)]
-    pub(super) unsafe fn next(&mut self) -> Place {
+    pub(super) unsafe fn next(&mut self) -> BlockAddress {
         let side = self.at % 2;
         // SAFETY: these are the lines before the next block, as `Layout` has them.
         unsafe {
@@ -135,7 +135,7 @@ impl<K: Stored> Walk<K> {
             let quants = self.line;
             self.line = self.line.add(K::LAYOUT.block);
             self.at += 1;
-            Place { head: self.head, scales: self.scales, quants, side }
+            BlockAddress { head: self.head, scales: self.scales, quants, side }
         }
     }
 }

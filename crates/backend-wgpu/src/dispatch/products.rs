@@ -3,7 +3,7 @@
 
 use exo_backend::{Buffer, OpKind, Rows, RunError, Weight};
 
-use super::{Grid, Plan, numbers, vector};
+use super::{Grid, PlannedDispatch, numbers, vector};
 use crate::inner::DeviceInner;
 use crate::layout;
 use crate::shader::{Kernel, Stored, Variant};
@@ -42,7 +42,7 @@ impl<'a> Factor<'a> {
     }
 
     /// The product by itself, for `from` and more rows.
-    pub(crate) fn plans(&self, x: wgpu::Buffer, rows: Rows, from: usize) -> Vec<Plan> {
+    pub(crate) fn plans(&self, x: wgpu::Buffer, rows: Rows, from: usize) -> Vec<PlannedDispatch> {
         let mut plans = Vec::new();
         for piece in self.pieces() {
             let part = [(self, piece)];
@@ -76,7 +76,7 @@ pub(crate) fn together(
     x: &wgpu::Buffer,
     rows: Rows,
     kernel: Kernel,
-) -> Option<Vec<Plan>> {
+) -> Option<Vec<PlannedDispatch>> {
     let first = factors.first()?;
     let bindings = 2 + factors.iter().map(Factor::bindings).sum::<usize>();
     if factors.len() > FACTORS_MAX || bindings > first.device.storage_buffers_max {
@@ -90,13 +90,13 @@ pub(crate) fn together(
         })
         .collect();
     let plans = few(&parts?, x, rows, kernel);
-    plans.iter().all(Plan::fits).then_some(plans)
+    plans.iter().all(PlannedDispatch::fits).then_some(plans)
 }
 
 type Part<'a> = (&'a Factor<'a>, &'a Piece);
 
 /// The kernels for few rows: one for a single row, one for up to eight.
-fn few(parts: &[Part<'_>], x: &wgpu::Buffer, rows: Rows, kernel: Kernel) -> Vec<Plan> {
+fn few(parts: &[Part<'_>], x: &wgpu::Buffer, rows: Rows, kernel: Kernel) -> Vec<PlannedDispatch> {
     let is_gated = kernel == Kernel::MatMulGated;
     let counted = if is_gated { &parts[..1] } else { parts };
     let groups = counted.iter().map(|(_, piece)| piece.rows.div_ceil(ROWS_OF_GROUP)).sum();
@@ -120,7 +120,7 @@ fn variant(parts: &[Part<'_>], rows: Rows, kernel: Kernel) -> Variant {
         .flag("RAGGED", is_ragged)
 }
 
-fn plan(parts: &[Part<'_>], x: &wgpu::Buffer, variant: Variant, grid: Grid) -> Plan {
+fn plan(parts: &[Part<'_>], x: &wgpu::Buffer, variant: Variant, grid: Grid) -> PlannedDispatch {
     let cols = parts[0].0.weight.cols;
     // The list of weights begins at a multiple of 16 bytes, as uniform memory asks.
     let mut numbers = numbers([cols, layout::blocks(cols), 0, 0]);
@@ -131,5 +131,5 @@ fn plan(parts: &[Part<'_>], x: &wgpu::Buffer, variant: Variant, grid: Grid) -> P
         operands.extend(factor.bias.clone());
         operands.push(factor.out.clone());
     }
-    Plan { variant, numbers, operands, grid }
+    PlannedDispatch { variant, numbers, operands, grid }
 }

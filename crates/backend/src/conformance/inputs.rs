@@ -4,7 +4,7 @@ use exo_types::DType;
 
 use super::{Check, expect};
 use crate::report::Trouble;
-use crate::rig::{DEADLINE, Place, Rig};
+use crate::rig::{DEADLINE, Rig, SequencePosition};
 use crate::{
     Alone, Buffer, CancelToken, Download, KvDType, KvShape, Op, OpKind, Program, Recording, RunError,
     RunShape,
@@ -20,29 +20,29 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     }),
     ("a position beyond the page table is an error", |rig| {
         for op in [OpKind::KvWrite, OpKind::Attention] {
-            paged(rig, op, Place { sequence: 1, position: 7 }, 2)?;
-            refused(op, 8, paged(rig, op, Place { sequence: 1, position: 8 }, 2))?;
+            paged(rig, op, SequencePosition { sequence: 1, position: 7 }, 2)?;
+            refused(op, 8, paged(rig, op, SequencePosition { sequence: 1, position: 8 }, 2))?;
             refused(
                 op,
                 u32::MAX.into(),
-                paged(rig, op, Place { sequence: 0, position: u32::MAX as usize }, 2),
+                paged(rig, op, SequencePosition { sequence: 0, position: u32::MAX as usize }, 2),
             )?;
         }
         Ok(())
     }),
     ("a sequence beyond the page table is an error", |rig| {
         for op in [OpKind::KvWrite, OpKind::Attention] {
-            refused(op, 2, paged(rig, op, Place { sequence: 2, position: 0 }, 2))?;
+            refused(op, 2, paged(rig, op, SequencePosition { sequence: 2, position: 0 }, 2))?;
         }
         Ok(())
     }),
     ("a page beyond the cache is an error", |rig| {
         for op in [OpKind::KvWrite, OpKind::Attention] {
-            refused(op, 3, paged(rig, op, Place { sequence: 0, position: 5 }, 3))?;
+            refused(op, 3, paged(rig, op, SequencePosition { sequence: 0, position: 5 }, 3))?;
             refused(
                 op,
                 u32::MAX.into(),
-                paged(rig, op, Place { sequence: 0, position: 5 }, u32::MAX as usize),
+                paged(rig, op, SequencePosition { sequence: 0, position: 5 }, u32::MAX as usize),
             )?;
         }
         Ok(())
@@ -50,8 +50,8 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("each of two steps in flight tells of its own bad number", two_in_flight),
     ("a bad number of a step that was given up is told behind it", given_up),
     ("a page number that no row needs may be anything", |rig| {
-        paged(rig, OpKind::KvWrite, Place { sequence: 0, position: 3 }, u32::MAX as usize)?;
-        paged(rig, OpKind::Attention, Place { sequence: 0, position: 3 }, u32::MAX as usize)
+        paged(rig, OpKind::KvWrite, SequencePosition { sequence: 0, position: 3 }, u32::MAX as usize)?;
+        paged(rig, OpKind::Attention, SequencePosition { sequence: 0, position: 3 }, u32::MAX as usize)
     }),
 ];
 
@@ -137,7 +137,7 @@ fn select(rig: &mut Rig<'_>, row: usize) -> Result<(), Trouble> {
 
 /// A row at `place`, with two sequences of two pages of four tokens in a cache of three pages. `second` is
 /// the second page of sequence 0.
-fn paged(rig: &mut Rig<'_>, op: OpKind, place: Place, second: usize) -> Result<(), Trouble> {
+fn paged(rig: &mut Rig<'_>, op: OpKind, place: SequencePosition, second: usize) -> Result<(), Trouble> {
     let shape =
         KvShape { layers: 1, kv_heads: 1, head_dim: 2, page_tokens: 4, pages: 3, dtype: KvDType::F32 };
     let (kv, layer) = (rig.kv(shape)?, 0);

@@ -4,7 +4,7 @@ use exo_types::{ByteSource, DType, SourceLost, TensorView};
 use std::sync::Arc;
 
 use super::{Check, all, exactly, expect, must_panic};
-use crate::report::{Outcome, Trouble};
+use crate::report::{CaseOutcome, Trouble};
 use crate::rig::Rig;
 use crate::{
     AllocError, Device, Element, KvDType, KvShape, Op, Recording, Rows, RunError, RunShape, WeightError,
@@ -133,11 +133,11 @@ pub(super) fn foreign_handles(device: &dyn Device, other: &dyn Device) -> Result
 }
 
 /// Fills a small device to the last element.
-pub(super) fn exact_fit(device: &dyn Device) -> Outcome {
+pub(super) fn exact_fit(device: &dyn Device) -> CaseOutcome {
     let before = device.memory();
     let free = before.total_bytes.saturating_sub(before.allocated_bytes);
     if before.total_bytes > FILL_BYTES_MAX {
-        return Outcome::Skipped { why: format!("{} bytes are too many to fill", before.total_bytes) };
+        return CaseOutcome::Skipped { why: format!("{} bytes are too many to fill", before.total_bytes) };
     }
     let attempt = || -> Result<(), Trouble> {
         let whole = device.buffer(Element::F32, (free / 4) as usize)?;
@@ -155,10 +155,10 @@ pub(super) fn exact_fit(device: &dyn Device) -> Outcome {
 }
 
 /// Takes all memory in pieces and gives every second back: what is free then can be had in one.
-pub(super) fn in_pieces(device: &dyn Device) -> Outcome {
+pub(super) fn in_pieces(device: &dyn Device) -> CaseOutcome {
     let before = device.memory();
     if before.total_bytes > FILL_BYTES_MAX {
-        return Outcome::Skipped { why: format!("{} bytes are too many to fill", before.total_bytes) };
+        return CaseOutcome::Skipped { why: format!("{} bytes are too many to fill", before.total_bytes) };
     }
     let attempt = || -> Result<(), Trouble> {
         let free = before.total_bytes.saturating_sub(before.allocated_bytes);

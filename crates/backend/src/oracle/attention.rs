@@ -6,7 +6,7 @@ use super::{Case, pick};
 use crate::kv_values::as_stored;
 use crate::random::Random;
 use crate::report::Trouble;
-use crate::rig::{Place, Rig};
+use crate::rig::{Rig, SequencePosition};
 use crate::{KvDType, KvShape, Op, OpKind};
 
 #[derive(Clone, Copy)]
@@ -211,13 +211,14 @@ impl Case for Attention {
         let (kv, layer) = (rig.kv(shape)?, 1);
         for (sequence, length) in self.lengths.into_iter().enumerate() {
             let (k, v) = self.history(sequence);
-            let places: Vec<Place> = (0..length).map(|position| Place { sequence, position }).collect();
+            let places: Vec<SequencePosition> =
+                (0..length).map(|position| SequencePosition { sequence, position }).collect();
             let (k, v) = (rig.rows(&k, self.kv_width())?, rig.rows(&v, self.kv_width())?);
             let batch = rig.batch(&places, &table)?;
             rig.run(Op::KvWrite { kv: kv.clone(), layer, k, v, batch }, length)?;
         }
         let width = self.heads * self.head_dim;
-        let at = |r: &usize| Place { sequence: self.places[*r].0, position: self.places[*r].1 };
+        let at = |r: &usize| SequencePosition { sequence: self.places[*r].0, position: self.places[*r].1 };
         let batch = rig.batch(&rows.iter().map(at).collect::<Vec<_>>(), &table)?;
         let q = rig.rows(&pick(&self.q(), width, rows), width)?;
         let out = rig.result(rows.len(), width)?;

@@ -6,19 +6,19 @@ use super::{Case, pick};
 use crate::kv_values::rounding_nmse_max;
 use crate::random::Random;
 use crate::report::Trouble;
-use crate::rig::{Place, Rig};
+use crate::rig::{Rig, SequencePosition};
 use crate::{KvDType, KvShape, Op, OpKind};
 
 struct KvWrite {
     shape: KvShape,
-    places: Vec<Place>,
+    places: Vec<SequencePosition>,
     table: Vec<Vec<usize>>,
 }
 
 pub(super) fn cases() -> Vec<Box<dyn Case>> {
     let case = |(dtype, head_dim)| {
         let shape = KvShape { layers: 2, kv_heads: 3, head_dim, page_tokens: 4, pages: 7, dtype };
-        let place = |(sequence, position)| Place { sequence, position };
+        let place = |(sequence, position)| SequencePosition { sequence, position };
         let places = [(0, 0), (0, 3), (0, 4), (1, 0), (1, 11), (0, 9)].map(place).to_vec();
         Box::new(KvWrite { shape, places, table: vec![vec![5, 0, 3], vec![1, 6, 2]] }) as Box<dyn Case>
     };
@@ -60,7 +60,7 @@ impl Case for KvWrite {
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
         let (layer, p, d) = (1, self.shape.page_tokens, self.shape.head_dim);
         let (k, v) = self.keys_and_values();
-        let places: Vec<Place> = rows.iter().map(|r| self.places[*r]).collect();
+        let places: Vec<SequencePosition> = rows.iter().map(|r| self.places[*r]).collect();
         let kv = rig.kv(self.shape)?;
         let k = rig.rows(&pick(&k, self.width(), rows), self.width())?;
         let v = rig.rows(&pick(&v, self.width(), rows), self.width())?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use exo_quant::{Job, Options, Report};
+use exo_quant::{Conversion, Options, Report};
 use serde_json::{Value, json};
 
 use super::interrupt::{COMPUTING_MAX, INTERRUPTED, or_interrupt};
@@ -35,7 +35,7 @@ pub async fn run(config: &Config, args: Quantize) -> anyhow::Result<ExitCode> {
 }
 
 fn convert(subject: &Subject, args: &Quantize, threads: usize, stop: &AtomicBool) -> anyhow::Result<Report> {
-    let job = Job::new(subject.open()?, args.target, args.requantize)?;
+    let job = Conversion::new(subject.open()?, args.target, args.requantize)?;
     if let Some(caveat) = job.caveat() {
         ui::warning(&caveat);
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use exo_types::KvDType;
 
-use super::Asked;
+use super::AttentionQuery;
 use super::tile::{BlockOf, Record, Slots, TILE, tile, tile_len, tile_max};
 use crate::isa::Level;
 use crate::kv::{BLOCK, KvLayout};
@@ -21,7 +21,7 @@ const PIECE_QUERIES: usize = 48;
 
 /// What all pieces of an op share.
 pub(super) struct Step<'a> {
-    asked: &'a Asked<'a>,
+    asked: &'a AttentionQuery<'a>,
     paging: &'a Paging<'a>,
     layout: &'a KvLayout,
     /// The cache.
@@ -33,7 +33,7 @@ pub(super) struct Step<'a> {
 
 impl<'a> Step<'a> {
     pub(super) fn new(
-        asked: &'a Asked<'a>,
+        asked: &'a AttentionQuery<'a>,
         paging: &'a Paging<'a>,
         layout: &'a KvLayout,
         bytes: &'a [u8],
@@ -207,7 +207,8 @@ impl Kernel for Pack<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
         let Self { piece, q } = self;
-        let (d, Asked { q: from, heads, scale, .. }) = (piece.step.layout.head_dim, piece.step.asked);
+        let (d, AttentionQuery { q: from, heads, scale, .. }) =
+            (piece.step.layout.head_dim, piece.step.asked);
         let each = piece.queries_each();
         for (first, q) in (0..).step_by(each).zip(q.chunks_exact_mut(each * d)) {
             for tile in piece.tiles::<S>() {

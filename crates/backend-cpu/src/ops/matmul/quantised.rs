@@ -8,7 +8,7 @@ use super::Product;
 use crate::activation_block::Block;
 use crate::isa::Level;
 use crate::packed::{BLOCK, GROUP_ROWS, Group, Groups, LINE, Line, group_lines, pack_group};
-use crate::pool::Turn;
+use crate::pool::PoolGuard;
 use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::RoundedRows;
 use crate::storage::{InMemory, Reading};
@@ -19,7 +19,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Rounds the rows of `x`, each `k` wide, into `rounded`.
 pub(super) fn round<'a, B: Block>(
-    turn: &Turn<'_>,
+    turn: &PoolGuard<'_>,
     level: Level,
     rounded: &'a mut Vec<B>,
     x: &[f32],

@@ -62,7 +62,7 @@ unsafe fn chunk<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [
 /// `place` is that of a block of type `K`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpack<K: Stored>(place: Place) -> Block {
+unsafe fn unpack<K: Stored>(place: BlockAddress) -> Block {
     // SAFETY: the caller's promise.
     let scales = unsafe { [row_scales::<K>(place, 0), row_scales::<K>(place, 1)] };
     let mut block = Block { words: [[_mm256_setzero_si256(); 2]; 16], scales };

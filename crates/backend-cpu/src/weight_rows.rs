@@ -19,7 +19,7 @@ const PART_BYTES: usize = 1 << 20;
 
 /// Where the rows of a weight are.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct WeightRows {
     /// Whether rows in memory lie in groups (see [`crate::packed`]) or as they are stored.
     pub(crate) is_packed: bool,
     /// Of the device: rows from the first on.
@@ -43,7 +43,7 @@ pub(crate) enum Moved {
     Never,
 }
 
-impl Place {
+impl WeightRows {
     /// All rows in memory.
     pub(crate) fn held(memory: Slice, is_packed: bool, ticket: Ticket) -> Self {
         Self::new(Some(Filling::full(memory)), is_packed, None, ticket)

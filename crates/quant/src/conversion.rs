@@ -16,7 +16,7 @@ use crate::source::{self, Tensor};
 use crate::{QuantError, Target, keys, rope};
 
 /// A conversion that can be done: everything but the weights' own values is known to be in order.
-pub struct Job {
+pub struct Conversion {
     model: Model,
     target: Target,
     header: GgufWriter<'static>,
@@ -43,7 +43,7 @@ pub struct Progress<'a> {
     pub elements_total: u64,
 }
 
-impl Job {
+impl Conversion {
     /// Plans a file of type `target`. A source that is quantised already is refused unless `requantise`.
     pub fn new(model: Model, target: Target, requantise: bool) -> Result<Self, QuantError> {
         let unreadable = |source: TensorError| QuantError::Tensor { model: model.name.clone(), source };

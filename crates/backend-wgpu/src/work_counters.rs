@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Counts of one device.
 #[derive(Default, Debug)]
-pub(crate) struct Work {
+pub(crate) struct WorkCounters {
     submissions: AtomicU64,
     dispatches: AtomicU64,
     encoding_ns: AtomicU64,
@@ -26,7 +26,7 @@ pub struct WorkDone {
     pub read_bytes: u64,
 }
 
-impl Work {
+impl WorkCounters {
     pub(crate) fn recorded(&self, dispatches: u64, encoding: Duration) {
         self.dispatches.fetch_add(dispatches, Ordering::Relaxed);
         self.encoding_ns.fetch_add(encoding.as_nanos() as u64, Ordering::Relaxed);

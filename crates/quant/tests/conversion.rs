@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use exo_formats::gguf::Gguf;
 use exo_formats::{Model, OpenError, RopeStyle};
-use exo_quant::{Job, Options, QuantError, Report, Target};
+use exo_quant::{Conversion, Options, QuantError, Report, Target};
 use exo_types::DType;
 
 const OPTIONS: Options = Options { threads: 2, replace: false };
@@ -22,7 +22,7 @@ fn demo() -> Model {
 }
 
 fn run(model: Model, target: Target, path: &Path, options: Options) -> Result<Report, QuantError> {
-    Job::new(model, target, true)?.run(path, options, &mut |_| {}, &AtomicBool::new(false))
+    Conversion::new(model, target, true)?.run(path, options, &mut |_| {}, &AtomicBool::new(false))
 }
 
 /// Type and bytes of every tensor.
@@ -178,7 +178,7 @@ fn rows_that_fill_no_block_stay_wider() {
 
 #[test]
 fn a_quantised_source_is_taken_only_when_asked() {
-    let error = Job::new(demo(), Target::Q4_0, false).err().unwrap().to_string();
+    let error = Conversion::new(demo(), Target::Q4_0, false).err().unwrap().to_string();
     assert!(error.contains("is Q8_0 already; rounding it again to Q4_0 loses twice"), "{error}");
 }
 
@@ -205,7 +205,7 @@ fn what_is_there_stays_there() {
 fn a_stopped_or_failed_run_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
-    let job = Job::new(demo(), Target::Q4_K_M, true).unwrap();
+    let job = Conversion::new(demo(), Target::Q4_K_M, true).unwrap();
     let stop = AtomicBool::new(false);
     let mut calls = 0;
     let mut progress = |p: exo_quant::Progress<'_>| {
@@ -249,6 +249,6 @@ fn elements_that_cannot_be_stored_are_named() {
 
 #[test]
 fn the_new_file_is_named_after_model_and_type() {
-    let job = Job::new(demo(), Target::Q4_K_M, true).unwrap();
+    let job = Conversion::new(demo(), Target::Q4_K_M, true).unwrap();
     assert_eq!(job.file_name(), "exo-demo-Q4_K_M.gguf");
 }
