@@ -4,12 +4,12 @@ use std::path::Path;
 
 use exo_device::Registry;
 
-use crate::outcome::{Outcome, Silence, SilenceKind, Surveyor};
+use crate::backend_survey::{BackendSurvey, ProbeFailure, ProbeFailureKind, Surveyor};
 use crate::survey::SurveyAsk;
 use crate::{Backend, System};
 
 /// Asks every backend of this system what `ask` says of it, the preferred ones first in the answer.
-pub fn ask_all(surveyor: &dyn Surveyor, ask: &(dyn Fn(Backend) -> SurveyAsk + Sync)) -> Vec<Outcome> {
+pub fn ask_all(surveyor: &dyn Surveyor, ask: &(dyn Fn(Backend) -> SurveyAsk + Sync)) -> Vec<BackendSurvey> {
     ask_backends(surveyor, System::own().order(), ask)
 }
 
@@ -18,7 +18,7 @@ pub fn ask_backends(
     surveyor: &dyn Surveyor,
     backends: &[Backend],
     ask: &(dyn Fn(Backend) -> SurveyAsk + Sync),
-) -> Vec<Outcome> {
+) -> Vec<BackendSurvey> {
     std::thread::scope(|scope| {
         let asking: Vec<_> = backends
             .iter()
@@ -27,7 +27,7 @@ pub fn ask_backends(
         let outcomes = asking.into_iter().map(|(backend, thread)| {
             let panicked = |_| {
                 let reason = format!("the thread that asked {backend} panicked");
-                Outcome::new(backend, Err(Silence::new(SilenceKind::Broken, reason)))
+                BackendSurvey::new(backend, Err(ProbeFailure::new(ProbeFailureKind::Broken, reason)))
             };
             thread.join().unwrap_or_else(panicked)
         });
@@ -35,11 +35,11 @@ pub fn ask_backends(
     })
 }
 
-fn ask_one(surveyor: &dyn Surveyor, ask: &SurveyAsk) -> Outcome {
+fn ask_one(surveyor: &dyn Surveyor, ask: &SurveyAsk) -> BackendSurvey {
     if let Some(silence) = quarantined(ask) {
-        return Outcome::new(ask.backend, Err(silence));
+        return BackendSurvey::new(ask.backend, Err(silence));
     }
-    let mut outcome = Outcome::new(ask.backend, surveyor.survey(ask));
+    let mut outcome = BackendSurvey::new(ask.backend, surveyor.survey(ask));
     if outcome.found.is_ok() && outcome.shows_no_card() {
         let setting = |name: &str| std::env::var_os(name);
         outcome.descriptions = exo_device::driver_troubles(Path::new("/"), ask.backend.name(), &setting);
@@ -48,10 +48,10 @@ fn ask_one(surveyor: &dyn Surveyor, ask: &SurveyAsk) -> Outcome {
 }
 
 /// What there is to say of a backend that is not asked, for its driver did not answer not long ago.
-fn quarantined(ask: &SurveyAsk) -> Option<Silence> {
+fn quarantined(ask: &SurveyAsk) -> Option<ProbeFailure> {
     let registry = Registry::look(Path::new(ask.data_dir.as_ref()?));
     let now = exo_stdx::unix_s();
     let quarantine = registry.kept_off_driver(ask.backend.name(), now)?.clone();
     let reason = format!("the {} driver is {}", ask.backend, quarantine.text(now));
-    Some(Silence::new(SilenceKind::Quarantined(quarantine), reason))
+    Some(ProbeFailure::new(ProbeFailureKind::Quarantined(quarantine), reason))
 }

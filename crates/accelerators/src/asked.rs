@@ -87,7 +87,7 @@ pub fn open(
     shared_free_bytes: impl FnOnce() -> u64,
     is_examined: bool,
 ) -> Result<(Arc<dyn Device>, DeviceFacts), DeviceError> {
-    let mut asked = Asked::find(ask, shared_free_bytes)?;
+    let mut asked = RequestedDevice::find(ask, shared_free_bytes)?;
     if let Some(expected) = expected {
         expected.check_identity(&asked.accelerator.identity)?;
     }
@@ -97,7 +97,7 @@ pub fn open(
 /// Opens an accelerator in this process to see what it is; one that is in quarantine stays shut, if that is
 /// heeded.
 pub fn examine(ask: &DeviceAsk, shared_free_bytes: impl FnOnce() -> u64) -> Result<DeviceInfo, DeviceError> {
-    let mut asked = Asked::find(ask, shared_free_bytes)?;
+    let mut asked = RequestedDevice::find(ask, shared_free_bytes)?;
     let (identity, driver) = (asked.accelerator.identity.clone(), asked.accelerator.driver.clone());
     let registry = exo_device::Registry::look(Path::new(&ask.data_dir));
     let now = exo_stdx::unix_s();
@@ -111,7 +111,7 @@ pub fn examine(ask: &DeviceAsk, shared_free_bytes: impl FnOnce() -> u64) -> Resu
 }
 
 /// The one that was asked for.
-struct Asked<'a> {
+struct RequestedDevice<'a> {
     ask: &'a DeviceAsk,
     accelerator: Accelerator,
     /// Memory it may use; `None` for what it has.
@@ -119,7 +119,7 @@ struct Asked<'a> {
     phases: Phases,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestedDevice<'a> {
     fn find(ask: &'a DeviceAsk, shared_free_bytes: impl FnOnce() -> u64) -> Result<Self, DeviceError> {
         let mut phases = Phases::begin();
         let listed = list(ask.backend, &exo_device::graphics_cards(Path::new("/")))?;

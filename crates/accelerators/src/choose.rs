@@ -10,13 +10,13 @@ use std::path::Path;
 use exo_device::{Calibration, GraphicsCard, Trial};
 
 use crate::ask_all::ask_all;
+use crate::backend_survey::{BackendSurvey, ProbeFailureKind, Surveyor};
 use crate::message::{Message, Tell};
-use crate::outcome::{Outcome, SilenceKind, Surveyor};
 use crate::processor::{ProcessorOptions, rates};
-use crate::rank::{ChooseError, Seen, rank};
+use crate::rank::{ChooseError, ListedDevice, rank};
 use crate::ranking::{LeftOut, Ranking};
 use crate::remember::remember_drivers;
-use crate::survey::{Found, SurveyAsk};
+use crate::survey::{SurveyAsk, SurveyedAccelerator};
 use crate::{System, fresh};
 
 /// Of a program that plays a card: it computes on the processor, with more work.
@@ -47,10 +47,10 @@ pub fn choose(
 pub fn ranking(
     processor: impl FnOnce() -> Option<Calibration>,
     cards: &[GraphicsCard],
-    outcomes: &[Outcome],
+    outcomes: &[BackendSurvey],
     wanted: &str,
 ) -> Result<Ranking, ChooseError> {
-    let seen: Vec<Seen> = outcomes.iter().flat_map(Outcome::shown).map(seen).collect();
+    let seen: Vec<ListedDevice> = outcomes.iter().flat_map(BackendSurvey::shown).map(seen).collect();
     let is_open = seen.iter().any(|seen| seen.obstacle.is_none() || seen.is_quarantined);
     let processor = if is_open { processor() } else { None };
     let silent: Vec<LeftOut> = outcomes.iter().filter_map(silent).collect();
@@ -73,15 +73,15 @@ pub fn ranking(
 }
 
 /// What is wrong with a backend, if something is.
-fn silent(outcome: &Outcome) -> Option<LeftOut> {
+fn silent(outcome: &BackendSurvey) -> Option<LeftOut> {
     let reason = outcome.trouble().map(|silence| silence.reason.clone());
     let reason =
         reason.or_else(|| (!outcome.descriptions.is_empty()).then(|| outcome.descriptions.join("; ")));
     Some(LeftOut { label: format!("what {} would show", outcome.backend), reason: reason? })
 }
 
-fn seen(found: &Found) -> Seen {
-    Seen {
+fn seen(found: &SurveyedAccelerator) -> ListedDevice {
+    ListedDevice {
         backend: found.backend,
         index: found.index,
         identity: found.identity.clone(),
@@ -92,13 +92,13 @@ fn seen(found: &Found) -> Seen {
 }
 
 /// Whether an accelerator would be chosen but for a quarantine.
-fn is_quarantined(found: &Found) -> bool {
+fn is_quarantined(found: &SurveyedAccelerator) -> bool {
     let has_passed = found.trial.as_ref().is_some_and(|trial| trial.failed.is_none());
     found.told.quarantine.is_some() && !found.is_software && has_passed
 }
 
 /// Why an accelerator must not be chosen, if it must not.
-fn obstacle(found: &Found) -> Option<String> {
+fn obstacle(found: &SurveyedAccelerator) -> Option<String> {
     if found.is_software {
         return Some(SOFTWARE.to_owned());
     }
@@ -116,12 +116,13 @@ fn obstacle(found: &Found) -> Option<String> {
 
 /// What the user should know of drivers that are there and cannot be asked. Of one that is not asked the
 /// reason tells.
-fn warnings(outcomes: &[Outcome]) -> Vec<String> {
-    let of = |kind: &SilenceKind| -> Vec<&str> {
-        let silent = outcomes.iter().filter_map(Outcome::trouble).filter(|silence| silence.kind == *kind);
+fn warnings(outcomes: &[BackendSurvey]) -> Vec<String> {
+    let of = |kind: &ProbeFailureKind| -> Vec<&str> {
+        let silent =
+            outcomes.iter().filter_map(BackendSurvey::trouble).filter(|silence| silence.kind == *kind);
         silent.map(|silence| &*silence.reason).collect()
     };
-    let (mut broken, hung) = (of(&SilenceKind::Broken), of(&SilenceKind::Hung));
+    let (mut broken, hung) = (of(&ProbeFailureKind::Broken), of(&ProbeFailureKind::Hung));
     broken.extend(outcomes.iter().flat_map(|outcome| &outcome.descriptions).map(String::as_str));
     let broken = (!broken.is_empty()).then(|| {
         format!(
@@ -146,42 +147,42 @@ mod tests {
     use exo_device::Quarantine;
 
     use super::*;
-    use crate::outcome::Silence;
+    use crate::backend_survey::ProbeFailure;
     use crate::survey::tests::found;
     use crate::{Backend, VERSION};
 
-    fn tried(trial: Option<Trial>) -> Found {
-        Found { trial, ..found(Backend::Cuda, 0, None) }
+    fn tried(trial: Option<Trial>) -> SurveyedAccelerator {
+        SurveyedAccelerator { trial, ..found(Backend::Cuda, 0, None) }
     }
 
     #[test]
     fn only_what_has_given_the_known_answer_is_chosen() {
         assert_eq!(obstacle(&tried(Some(Trial::new(VERSION, None, 1)))), None);
-        let why = |found: &Found| obstacle(found).unwrap();
+        let why = |found: &SurveyedAccelerator| obstacle(found).unwrap();
         assert!(why(&tried(None)).contains("the next start of a node asks it"));
         let failed = tried(Some(Trial::new(VERSION, Some("it gave another text"), 1)));
         assert!(why(&failed).starts_with("it gave another text; it is asked again"), "{}", why(&failed));
-        let software = Found { is_software: true, ..tried(Some(Trial::new(VERSION, None, 1))) };
+        let software = SurveyedAccelerator { is_software: true, ..tried(Some(Trial::new(VERSION, None, 1))) };
         assert_eq!(why(&software), SOFTWARE);
-        let quarantined = Found { trouble: Some("in quarantine".to_owned()), ..software };
-        assert_eq!(why(&Found { is_software: false, ..quarantined }), "in quarantine");
+        let quarantined = SurveyedAccelerator { trouble: Some("in quarantine".to_owned()), ..software };
+        assert_eq!(why(&SurveyedAccelerator { is_software: false, ..quarantined }), "in quarantine");
     }
 
     #[test]
     fn a_missing_driver_is_no_warning_and_broken_ones_are_one() {
-        let outcome = |(kind, reason): (SilenceKind, &str)| {
-            Outcome::new(Backend::Cuda, Err(Silence::new(kind, reason.to_owned())))
+        let outcome = |(kind, reason): (ProbeFailureKind, &str)| {
+            BackendSurvey::new(Backend::Cuda, Err(ProbeFailure::new(kind, reason.to_owned())))
         };
-        let missing = outcome((SilenceKind::Absent, "there is no driver"));
+        let missing = outcome((ProbeFailureKind::Absent, "there is no driver"));
         assert!(silent(&missing).is_none() && warnings(std::slice::from_ref(&missing)).is_empty());
-        let nowhere = Outcome { descriptions: vec!["a.json names nothing".to_owned()], ..missing };
+        let nowhere = BackendSurvey { descriptions: vec!["a.json names nothing".to_owned()], ..missing };
         assert_eq!(silent(&nowhere).unwrap().reason, "a.json names nothing");
         assert!(warnings(&[nowhere])[0].starts_with("a.json names nothing: install that driver again"));
-        let quarantined = SilenceKind::Quarantined(Quarantine::new("it did not answer", 1));
+        let quarantined = ProbeFailureKind::Quarantined(Quarantine::new("it did not answer", 1));
         let told = warnings(&[
-            outcome((SilenceKind::Broken, "vulkan crashed")),
-            outcome((SilenceKind::Hung, "cuda hung")),
-            outcome((SilenceKind::Broken, "metal crashed")),
+            outcome((ProbeFailureKind::Broken, "vulkan crashed")),
+            outcome((ProbeFailureKind::Hung, "cuda hung")),
+            outcome((ProbeFailureKind::Broken, "metal crashed")),
             outcome((quarantined, "hip is in quarantine")),
         ]);
         assert_eq!(told.len(), 2, "{told:?}");

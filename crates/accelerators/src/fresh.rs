@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use exo_device::{Registry, RegistryError, Trial, Turn};
+use exo_device::{Registry, RegistryError, RegistryLock, Trial};
 
 use crate::VERSION;
+use crate::backend_survey::{BackendSurvey, ProbeFailureKind, Surveyor};
 use crate::message::{Message, Tell};
-use crate::outcome::{Outcome, SilenceKind, Surveyor};
 use crate::remember::remember;
-use crate::survey::{Found, SurveyAsk, by_card};
+use crate::survey::{SurveyAsk, SurveyedAccelerator, by_card};
 
 /// For another process that tries what is new: as long as one child may take. What that process has finished
 /// by then is noted.
@@ -23,7 +23,12 @@ type At = (usize, usize);
 
 /// Tries what is new in `outcomes` and keeps what came of it in the data folder. What another process tries
 /// meanwhile is waited for, and not tried twice.
-pub(crate) fn try_all(data_dir: &Path, outcomes: &mut [Outcome], surveyor: &dyn Surveyor, tell: Tell<'_>) {
+pub(crate) fn try_all(
+    data_dir: &Path,
+    outcomes: &mut [BackendSurvey],
+    surveyor: &dyn Surveyor,
+    tell: Tell<'_>,
+) {
     if new(outcomes).is_empty() {
         return;
     }
@@ -55,12 +60,12 @@ pub(crate) fn try_all(data_dir: &Path, outcomes: &mut [Outcome], surveyor: &dyn 
     drop(turn);
 }
 
-fn found_mut(outcomes: &mut [Outcome], (outcome, at): At) -> Option<&mut Found> {
+fn found_mut(outcomes: &mut [BackendSurvey], (outcome, at): At) -> Option<&mut SurveyedAccelerator> {
     outcomes[outcome].found.as_mut().ok()?.get_mut(at)
 }
 
-fn new(outcomes: &[Outcome]) -> Vec<At> {
-    let of = |(outcome, of): (usize, &Outcome)| -> Vec<At> {
+fn new(outcomes: &[BackendSurvey]) -> Vec<At> {
+    let of = |(outcome, of): (usize, &BackendSurvey)| -> Vec<At> {
         let new = of.shown().iter().enumerate().filter(|(_, found)| is_new(found));
         new.map(|(at, _)| (outcome, at)).collect()
     };
@@ -68,7 +73,11 @@ fn new(outcomes: &[Outcome]) -> Vec<At> {
 }
 
 /// Waits for whoever tries now. A folder in which there can be no turns has none.
-pub fn take_turn(data_dir: &Path, surveyor: &dyn Surveyor, tell: Tell<'_>) -> Result<Turn, RegistryError> {
+pub fn take_turn(
+    data_dir: &Path,
+    surveyor: &dyn Surveyor,
+    tell: Tell<'_>,
+) -> Result<RegistryLock, RegistryError> {
     // One that cannot be made cannot be locked, which says so.
     let _ = std::fs::create_dir_all(data_dir);
     let began = Instant::now();
@@ -90,11 +99,11 @@ pub fn take_turn(data_dir: &Path, surveyor: &dyn Surveyor, tell: Tell<'_>) -> Re
 /// alone, cards at once.
 fn try_new(
     data_dir: &Path,
-    outcomes: &[Outcome],
+    outcomes: &[BackendSurvey],
     new: &[At],
     surveyor: &dyn Surveyor,
     tell: Tell<'_>,
-) -> Vec<(At, Found)> {
+) -> Vec<(At, SurveyedAccelerator)> {
     let found = |(outcome, at): At| outcomes[outcome].shown().get(at);
     let slot = |at: &At| found(*at).and_then(|found| found.identity.pci_address.clone());
     let cards = by_card(&new.iter().map(slot).collect::<Vec<_>>());
@@ -118,7 +127,7 @@ fn try_new(
 }
 
 /// Whether an accelerator must be opened before it can be chosen.
-fn is_new(found: &Found) -> bool {
+fn is_new(found: &SurveyedAccelerator) -> bool {
     let has_failed = found.trial.as_ref().is_some_and(|trial| trial.failed.is_some());
     let is_known = has_failed || (found.rates().is_some() && found.trial.is_some());
     !found.is_software && found.trouble.is_none() && !is_known
@@ -126,7 +135,12 @@ fn is_new(found: &Found) -> bool {
 
 /// Opens one: verified, measured, and asked something whose answer is known. `None` if somebody ended that:
 /// it stays as new as it was.
-fn try_one(data_dir: &Path, before: &Found, surveyor: &dyn Surveyor, tell: Tell<'_>) -> Option<Found> {
+fn try_one(
+    data_dir: &Path,
+    before: &SurveyedAccelerator,
+    surveyor: &dyn Surveyor,
+    tell: Tell<'_>,
+) -> Option<SurveyedAccelerator> {
     let label = before.label();
     tell(Message::Note(format!("{label} is new here: measured and tried, once")));
     let ask = SurveyAsk {
@@ -140,7 +154,7 @@ fn try_one(data_dir: &Path, before: &Found, surveyor: &dyn Surveyor, tell: Tell<
         Ok(Some(found)) if found.identity == before.identity => return Some(found),
         Ok(_) => "it is gone".to_owned(),
         Err(_) if surveyor.is_cancelled() => return None,
-        Err(silence) if silence.kind == SilenceKind::Stopped => {
+        Err(silence) if silence.kind == ProbeFailureKind::Stopped => {
             tell(Message::Warning(format!(
                 "{label} was not tried to the end, so the next start tries it: {silence}"
             )));
@@ -157,7 +171,7 @@ fn try_one(data_dir: &Path, before: &Found, surveyor: &dyn Surveyor, tell: Tell<
         return Some(now);
     }
     let trial = Trial::new(VERSION, Some(&failed), exo_stdx::unix_s());
-    Some(Found { trial: Some(trial), ..before.clone() })
+    Some(SurveyedAccelerator { trial: Some(trial), ..before.clone() })
 }
 
 #[cfg(test)]
@@ -166,8 +180,8 @@ mod tests {
     use crate::Backend;
     use crate::survey::tests::found;
 
-    fn measured(trial: Option<Trial>) -> Found {
-        let mut found = Found { trial, ..found(Backend::Cuda, 0, None) };
+    fn measured(trial: Option<Trial>) -> SurveyedAccelerator {
+        let mut found = SurveyedAccelerator { trial, ..found(Backend::Cuda, 0, None) };
         (found.told.read_bytes_per_s, found.told.flops_per_s) = (Some(1e12), Some(1e14));
         found
     }
@@ -176,12 +190,12 @@ mod tests {
     fn what_is_new_is_tried_and_what_is_known_is_not() {
         let passed = measured(Some(Trial::new(VERSION, None, 1)));
         assert!(is_new(&measured(None)) && !is_new(&passed));
-        let unmeasured = |mut found: Found| {
+        let unmeasured = |mut found: SurveyedAccelerator| {
             found.told.flops_per_s = None;
             found
         };
         assert!(is_new(&unmeasured(passed)));
         let failed = unmeasured(measured(Some(Trial::new(VERSION, Some("no"), 1))));
-        assert!(!is_new(&failed) && !is_new(&Found { is_software: true, ..measured(None) }));
+        assert!(!is_new(&failed) && !is_new(&SurveyedAccelerator { is_software: true, ..measured(None) }));
     }
 }

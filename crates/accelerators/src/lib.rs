@@ -19,10 +19,10 @@ mod accelerator;
 mod ask_all;
 mod asked;
 mod backend;
+mod backend_survey;
 mod choose;
 mod fresh;
 mod message;
-mod outcome;
 mod processor;
 mod rank;
 mod ranking;
@@ -36,18 +36,18 @@ pub use accelerator::{Accelerator, ListError, NotThere, OpenError, list};
 pub use ask_all::ask_backends;
 pub use asked::{DeviceAsk, DeviceError, DeviceInfo, examine, open};
 pub use backend::{AUTO, Backend, BackendError, System};
+pub use backend_survey::{BackendSurvey, InProcess, ProbeFailure, ProbeFailureKind, Surveyor};
 pub use choose::{choose, ranking};
 pub use fresh::take_turn;
 pub use message::{Message, Tell};
-pub use outcome::{InProcess, Outcome, Silence, SilenceKind, Surveyor};
 pub use processor::{ProcessorOptions, TYPE_BYTES_MIN, known_rates, known_types, measure_types, rates};
-pub use rank::{ChooseError, Seen, is_place, rank};
+pub use rank::{ChooseError, ListedDevice, is_place, rank};
 pub use ranking::{
-    Candidate, LeftOut, NamedFailed, OtherCard, Ranking, Tried, Wanted, chain, open_all, seconds,
+    Candidate, CardSelection, LeftOut, NamedFailed, OtherCard, Ranking, Tried, chain, open_all, seconds,
 };
 pub use remember::{remember, remember_drivers};
 pub use steps::StepCost;
-pub use survey::{Abilities, Found, Survey, SurveyAsk, Times, Told, survey};
+pub use survey::{Abilities, AcceleratorFacts, Survey, SurveyAsk, SurveyedAccelerator, Times, survey};
 
 /// The model that the program carries, a GGUF file: what accelerators are tried with, and what there is to
 /// run before any download.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa, OpenError};
-use exo_device::{Calibration, CalibrationError, CoreList, Identity, Known, KnownType, Registry};
+use exo_device::{BackendRecord, Calibration, CalibrationError, CoreList, Identity, KnownType, Registry};
 
 use exo_types::{ComputeShare, DType, TypeRates};
 
@@ -212,14 +212,14 @@ fn measure(options: &ProcessorOptions, dtype: DType) -> Result<(Calibration, boo
 
 fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {
     let now = exo_stdx::unix_s();
-    let known = Known {
+    let known = BackendRecord {
         driver: driver(options),
         read_bytes_per_s: Some(rates.read_bytes_per_s),
         flops_per_s: Some(rates.flops_per_s),
         layer: rates.layer,
         is_of_cache: rates.is_of_cache,
         verified_unix_s: Some(now),
-        ..Known::default()
+        ..BackendRecord::default()
     };
     let note = |registry: &mut Registry| registry.note(&identity(), BACKEND, known, now);
     if let Err(error) = Registry::change(data_dir, note) {

@@ -53,7 +53,7 @@ impl ChooseError {
 
 /// A device as one backend shows it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ListedDevice {
     /// What shows it.
     pub backend: Backend,
     /// Its number there.
@@ -74,7 +74,7 @@ pub fn is_place(word: &str) -> bool {
     word.len() < 3 && word.bytes().all(|b| b.is_ascii_digit())
 }
 
-impl Seen {
+impl ListedDevice {
     /// `cuda:0`, as `exo devices` shows it.
     pub fn place(&self) -> String {
         format!("{}:{}", self.backend, self.index)
@@ -110,7 +110,7 @@ impl Seen {
 /// does not.
 pub fn rank(
     system: System,
-    all: &[Seen],
+    all: &[ListedDevice],
     processor: Option<Calibration>,
     wanted: &str,
 ) -> Result<Ranking, ChooseError> {
@@ -159,26 +159,27 @@ pub fn rank(
 /// The best way to each card that would be used but for a quarantine, and is used through no other backend.
 fn quarantined(
     system: System,
-    seen: &[Seen],
-    usable: &[(&Seen, f64)],
+    seen: &[ListedDevice],
+    usable: &[(&ListedDevice, f64)],
     processor_s: Option<f64>,
 ) -> Vec<Candidate> {
     let is_faster = |own_s: f64| processor_s.is_none_or(|processor_s| own_s < processor_s);
-    let is_used =
-        |seen: &Seen| usable.iter().any(|(other, own_s)| is_faster(*own_s) && other.is_same_card(seen));
+    let is_used = |seen: &ListedDevice| {
+        usable.iter().any(|(other, own_s)| is_faster(*own_s) && other.is_same_card(seen))
+    };
     let quarantined = seen.iter().filter(|seen| seen.is_quarantined && !is_used(seen));
     let quarantined = quarantined.filter_map(|seen| Some((seen, estimate_s(seen.rates?))));
-    let faster: Vec<(&Seen, f64)> = quarantined.filter(|(_, own_s)| is_faster(*own_s)).collect();
+    let faster: Vec<(&ListedDevice, f64)> = quarantined.filter(|(_, own_s)| is_faster(*own_s)).collect();
     let ways = cards(system, &faster).into_iter().filter_map(|card| card.first().copied()).enumerate();
     ways.map(|(number, (seen, own_s))| candidate(seen, seen.label(), number, own_s)).collect()
 }
 
 /// What has the name or place that is wanted.
 fn named<'a>(
-    usable: Vec<(&'a Seen, f64)>,
+    usable: Vec<(&'a ListedDevice, f64)>,
     wanted: &str,
     left_out: &[LeftOut],
-) -> Result<Vec<(&'a Seen, f64)>, ChooseError> {
+) -> Result<Vec<(&'a ListedDevice, f64)>, ChooseError> {
     let (named, others): (Vec<_>, Vec<_>) = usable.into_iter().partition(|(seen, _)| seen.is_named(wanted));
     if !named.is_empty() {
         return Ok(named);
@@ -191,10 +192,11 @@ fn named<'a>(
 }
 
 /// Cards, the fastest first; of each the ways to it, the preferred one first.
-fn cards<'a>(system: System, usable: &[(&'a Seen, f64)]) -> Vec<Vec<(&'a Seen, f64)>> {
-    let mut cards: Vec<Vec<(&Seen, f64)>> = Vec::new();
+fn cards<'a>(system: System, usable: &[(&'a ListedDevice, f64)]) -> Vec<Vec<(&'a ListedDevice, f64)>> {
+    let mut cards: Vec<Vec<(&ListedDevice, f64)>> = Vec::new();
     for &(seen, seconds) in usable {
-        let is_it = |card: &&mut Vec<(&Seen, f64)>| card.iter().any(|(other, _)| other.is_same_card(seen));
+        let is_it =
+            |card: &&mut Vec<(&ListedDevice, f64)>| card.iter().any(|(other, _)| other.is_same_card(seen));
         match cards.iter_mut().find(is_it) {
             Some(card) => card.push((seen, seconds)),
             None => cards.push(vec![(seen, seconds)]),
@@ -215,7 +217,7 @@ fn cards<'a>(system: System, usable: &[(&'a Seen, f64)]) -> Vec<Vec<(&'a Seen, f
     cards
 }
 
-fn candidate(seen: &Seen, label: String, card: usize, seconds: f64) -> Candidate {
+fn candidate(seen: &ListedDevice, label: String, card: usize, seconds: f64) -> Candidate {
     let identity = seen.identity.clone();
     Candidate { label, backend: seen.backend, index: seen.index, identity, card, seconds }
 }
@@ -236,7 +238,7 @@ mod tests {
 
     /// `cuda:0 RTX@01 900 40000`: place, name, slot if it tells one, rates; or a reason after an exclamation
     /// mark.
-    fn seen(line: &str) -> Seen {
+    fn seen(line: &str) -> ListedDevice {
         let (line, obstacle) =
             line.split_once(" !").map_or((line, None), |(line, why)| (line, Some(why.to_owned())));
         let words: Vec<&str> = line.split(' ').collect();
@@ -244,7 +246,7 @@ mod tests {
         let (name, slot) =
             words[1].split_once('@').map_or((words[1], None), |(name, slot)| (name, Some(slot)));
         let number = |at: usize| words.get(at).and_then(|word| word.parse::<f64>().ok());
-        Seen {
+        ListedDevice {
             backend: Backend::parse(backend).unwrap(),
             index: index.parse().unwrap(),
             identity: Identity {
@@ -262,7 +264,7 @@ mod tests {
 
     /// The places that are tried in order, then `|` and those left out.
     fn order(system: System, lines: &[&str], wanted: &str) -> String {
-        let all: Vec<Seen> = lines.iter().map(|line| seen(line)).collect();
+        let all: Vec<ListedDevice> = lines.iter().map(|line| seen(line)).collect();
         let ranking = rank(system, &all, rates(20.0, 200.0), wanted).unwrap();
         let place = |label: &str| label.rsplit(['(', ')']).nth(1).unwrap().to_owned();
         let tried: Vec<_> = ranking.candidates.iter().map(|c| place(&c.label)).collect();
@@ -358,7 +360,7 @@ mod tests {
     #[test]
     fn a_card_in_quarantine_waits_for_its_end_where_no_other_way_leads_to_it_and_it_is_worth_it() {
         let quarantined = |lines: &[&str], wanted: &str| {
-            let all: Vec<Seen> = lines.iter().map(|line| seen(line)).collect();
+            let all: Vec<ListedDevice> = lines.iter().map(|line| seen(line)).collect();
             let ranking = rank(System::Linux, &all, rates(20.0, 200.0), wanted).unwrap();
             ranking.quarantined.into_iter().map(|candidate| candidate.label).collect::<Vec<_>>()
         };

@@ -96,7 +96,7 @@ pub struct LeftOut {
 
 /// Which of the candidates are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum CardSelection {
     /// The first that can be opened.
     Best,
     /// That, and the best way to each other card. If the user named one, that one.
@@ -118,7 +118,7 @@ impl Ranking {
     /// cannot be, it is an error.
     pub fn try_each<T: Send>(
         &self,
-        wanted: Wanted,
+        wanted: CardSelection,
         open: impl Fn(&Candidate) -> Result<T, Failure> + Sync,
     ) -> Result<Tried<T>, NamedFailed> {
         let mut failed: Vec<LeftOut> = Vec::new();
@@ -136,7 +136,7 @@ impl Ranking {
                 Err(error) => failed.push(candidate.failed(&error)),
             }
         }
-        if wanted == Wanted::EachCard && !self.is_named && !used.is_empty() {
+        if wanted == CardSelection::EachCard && !self.is_named && !used.is_empty() {
             let mut others = self.other_cards(&used, &failed);
             others.truncate(CARDS_MAX - 1);
             for (candidate, result) in open_all(&others, &open) {
@@ -311,7 +311,7 @@ mod tests {
             true => Err("the driver is gone".into()),
             false => Ok(candidate.label.clone()),
         };
-        let tried = ranking.try_each(Wanted::Best, open).unwrap();
+        let tried = ranking.try_each(CardSelection::Best, open).unwrap();
         (tried.opened.into_iter().next(), tried.told, tried.warnings.len())
     }
 
@@ -344,8 +344,10 @@ mod tests {
             "{told}"
         );
         let named = Ranking { is_named: true, ..ranking() };
-        let error =
-            named.try_each(Wanted::EachCard, |_| Err::<(), _>("the driver is gone".into())).err().unwrap();
+        let error = named
+            .try_each(CardSelection::EachCard, |_| Err::<(), _>("the driver is gone".into()))
+            .err()
+            .unwrap();
         assert_eq!(chain(&error), "A cannot be used: the driver is gone");
     }
 
@@ -360,7 +362,7 @@ mod tests {
             Err::<(), _>("the driver is gone".into())
         };
         let ranking = Ranking { candidates, ..Ranking::default() };
-        assert!(ranking.try_each(Wanted::EachCard, open).unwrap().opened.is_empty());
+        assert!(ranking.try_each(CardSelection::EachCard, open).unwrap().opened.is_empty());
         assert_eq!(*tried.lock().unwrap(), ["0.0", "0.1", "1.0", "1.1", "2.0"]);
     }
 
@@ -372,14 +374,14 @@ mod tests {
                 false => Ok(candidate.label.clone()),
             }
         };
-        let tried = ranking().try_each(Wanted::EachCard, open(&[])).unwrap();
+        let tried = ranking().try_each(CardSelection::EachCard, open(&[])).unwrap();
         assert_eq!((tried.opened, tried.warnings), (vec!["A".to_owned(), "B".to_owned()], Vec::new()));
         assert!(tried.told.contains("; with it B (300 ms); not used: C: plays a card"), "{}", tried.told);
-        let tried = ranking().try_each(Wanted::EachCard, open(&["A", "B"])).unwrap();
+        let tried = ranking().try_each(CardSelection::EachCard, open(&["A", "B"])).unwrap();
         assert_eq!((tried.opened, tried.warnings.len()), (vec!["A again".to_owned()], 2));
         assert!(tried.told.contains("B: it could not be opened: the driver is gone"), "{}", tried.told);
         let named = Ranking { is_named: true, ..ranking() };
-        assert_eq!(named.try_each(Wanted::EachCard, open(&[])).unwrap().opened, ["A"]);
+        assert_eq!(named.try_each(CardSelection::EachCard, open(&[])).unwrap().opened, ["A"]);
     }
 
     #[test]

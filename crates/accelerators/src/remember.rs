@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use exo_device::{Known, Quarantine, Registry};
+use exo_device::{BackendRecord, Quarantine, Registry};
 
 use crate::message::{Message, Tell};
-use crate::{Found, Outcome, SilenceKind};
+use crate::{BackendSurvey, ProbeFailureKind, SurveyedAccelerator};
 
 /// Notes accelerators that a driver showed in the registry of a data folder. What goes wrong is a warning:
 /// the next start measures again.
-pub fn remember(data_dir: &Path, found: &[&Found], tell: Tell<'_>) {
+pub fn remember(data_dir: &Path, found: &[&SurveyedAccelerator], tell: Tell<'_>) {
     if found.is_empty() {
         return;
     }
@@ -26,17 +26,17 @@ pub fn remember(data_dir: &Path, found: &[&Found], tell: Tell<'_>) {
 }
 
 /// Notes which drivers did not answer, so that the next start does not wait for them, and which do again.
-pub fn remember_drivers(data_dir: &Path, outcomes: &[Outcome], tell: Tell<'_>) {
-    let kind = |outcome: &Outcome| outcome.found.as_ref().err().map(|silence| silence.kind.clone());
-    if !outcomes.iter().any(Outcome::has_hung) && Registry::look(data_dir).has_no_drivers() {
+pub fn remember_drivers(data_dir: &Path, outcomes: &[BackendSurvey], tell: Tell<'_>) {
+    let kind = |outcome: &BackendSurvey| outcome.found.as_ref().err().map(|silence| silence.kind.clone());
+    if !outcomes.iter().any(BackendSurvey::has_hung) && Registry::look(data_dir).has_no_drivers() {
         return;
     }
     let note = |registry: &mut Registry| {
         for outcome in outcomes {
             let name = outcome.backend.name();
             match (kind(outcome), &outcome.found) {
-                (Some(SilenceKind::Quarantined(_) | SilenceKind::Stopped), _) => {}
-                (Some(SilenceKind::Hung), Err(silence)) => {
+                (Some(ProbeFailureKind::Quarantined(_) | ProbeFailureKind::Stopped), _) => {}
+                (Some(ProbeFailureKind::Hung), Err(silence)) => {
                     let reason = silence.cause.as_deref().unwrap_or(&silence.reason);
                     registry.keep_off_driver(name, Quarantine::new(reason, exo_stdx::unix_s()));
                 }
@@ -65,10 +65,10 @@ fn change(
     warning.into_iter().for_each(|warning| tell(Message::Warning(warning)));
 }
 
-fn known(found: &Found, now_unix_s: u64) -> Known {
+fn known(found: &SurveyedAccelerator, now_unix_s: u64) -> BackendRecord {
     // What was only listed computed nothing.
     let is_verified = found.trouble.is_none() && found.times.check_ms > 0.0;
-    Known {
+    BackendRecord {
         driver: found.told.driver.clone(),
         memory_bytes: found.told.memory_bytes,
         read_bytes_per_s: found.told.read_bytes_per_s,
@@ -77,6 +77,6 @@ fn known(found: &Found, now_unix_s: u64) -> Known {
         verified_unix_s: is_verified.then_some(now_unix_s),
         trouble: found.trouble.clone(),
         trial: found.trial.clone(),
-        ..Known::default()
+        ..BackendRecord::default()
     }
 }

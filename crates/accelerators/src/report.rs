@@ -10,9 +10,9 @@ use exo_device::GraphicsCard;
 use exo_types::{DeviceFacts, SupportClass};
 use serde::Serialize;
 
+use crate::backend_survey::{BackendSurvey, ProbeFailure, ProbeFailureKind};
 use crate::choose::SOFTWARE;
-use crate::outcome::{Outcome, Silence, SilenceKind};
-use crate::survey::{Abilities, Found, Times, Told};
+use crate::survey::{Abilities, AcceleratorFacts, SurveyedAccelerator, Times};
 use crate::{Backend, Candidate, Ranking, seconds};
 
 /// One device.
@@ -28,7 +28,7 @@ pub struct Row {
     pub pci_address: Option<String>,
     /// What is told of it.
     #[serde(flatten)]
-    pub told: Told,
+    pub told: AcceleratorFacts,
     /// From start to ready; of the preferred backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub times: Option<Times>,
@@ -48,7 +48,7 @@ impl Row {
             maker: None,
             backends: Vec::new(),
             pci_address: None,
-            told: Told::default(),
+            told: AcceleratorFacts::default(),
             times: None,
             support,
             reason,
@@ -56,7 +56,7 @@ impl Row {
         }
     }
 
-    fn of(found: &Found) -> Self {
+    fn of(found: &SurveyedAccelerator) -> Self {
         let (support, reason) = match &found.trouble {
             Some(trouble) => (SupportClass::Unsupported, trouble.clone()),
             None => {
@@ -77,7 +77,7 @@ impl Row {
     }
 
     /// Another backend shows the same card. It can be used if it can be through one of them.
-    fn add(&mut self, found: &Found) {
+    fn add(&mut self, found: &SurveyedAccelerator) {
         let place = found.place();
         match &found.trouble {
             None if self.support == SupportClass::Unsupported => {
@@ -87,7 +87,7 @@ impl Row {
                 // What can be used comes first.
                 let backends = [&[place], self.backends.as_slice()].concat();
                 let pci_address = self.pci_address.take().or(other.pci_address);
-                let told = Told {
+                let told = AcceleratorFacts {
                     kernel_driver: other.told.kernel_driver.or_else(|| self.told.kernel_driver.take()),
                     architecture: other.told.architecture.or_else(|| self.told.architecture.take()),
                     compute_units: other.told.compute_units.or(self.told.compute_units),
@@ -153,9 +153,9 @@ impl Row {
 }
 
 /// Joins what the bus and the backends show: one row for each device.
-pub fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) -> Vec<Row> {
+pub fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[BackendSurvey]) -> Vec<Row> {
     let mut rows = vec![processor_row(processor)];
-    for found in outcomes.iter().flat_map(Outcome::shown) {
+    for found in outcomes.iter().flat_map(BackendSurvey::shown) {
         let is_it = |row: &&mut Row| match (&row.pci_address, &found.identity.pci_address) {
             (Some(a), Some(b)) => a == b,
             // A backend shows a card once.
@@ -172,8 +172,8 @@ pub fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]
         }
     }
     // That a maker's driver is missing is no news where there is no card of that maker's.
-    let is_news = |backend: Backend, silence: &Silence| match backend.maker() {
-        Some(api) if silence.kind == SilenceKind::Absent => {
+    let is_news = |backend: Backend, silence: &ProbeFailure| match backend.maker() {
+        Some(api) if silence.kind == ProbeFailureKind::Absent => {
             cards.iter().any(|card| card.maker() == Some(api.maker()))
         }
         _ => true,
@@ -182,7 +182,7 @@ pub fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]
     let silent = silent.filter(|(backend, silence)| is_news(*backend, silence));
     rows.extend(silent.map(|(backend, silence)| {
         let mut row = driver_row(backend, silence.reason.clone());
-        if let SilenceKind::Quarantined(quarantine) = &silence.kind {
+        if let ProbeFailureKind::Quarantined(quarantine) = &silence.kind {
             row.told.quarantine = Some(quarantine.clone());
         }
         row
@@ -207,7 +207,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
     let architecture: Vec<_> = [Some(std::env::consts::ARCH), sets].into_iter().flatten().collect();
     Row {
         backends: vec![facts.backend],
-        told: Told {
+        told: AcceleratorFacts {
             architecture: Some(architecture.join(", ")),
             compute_units: Some(facts.compute_units),
             abilities: device.map(|device| Abilities::of(&*device)),
@@ -218,14 +218,14 @@ fn processor_row(facts: DeviceFacts) -> Row {
             layer_rates: facts.layer_rates,
             rates_by_type: facts.rates_by_type,
             sensors: exo_device::processor_sensors(Path::new("/")),
-            ..Told::default()
+            ..AcceleratorFacts::default()
         },
         ..Row::bare(facts.name, facts.support, facts.support_reason)
     }
 }
 
 /// A card on the bus that no backend shows.
-fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
+fn idle_card(card: &GraphicsCard, outcomes: &[BackendSurvey]) -> Row {
     let driver = exo_device::driver_text(card, OS);
     let asked = outcomes.iter().filter(|outcome| outcome.trouble().is_none());
     let asked: Vec<_> = asked.map(|outcome| outcome.backend.name()).collect();
@@ -241,7 +241,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
     Row {
         maker: card.maker(),
         pci_address: Some(card.pci_address.clone()),
-        told: Told {
+        told: AcceleratorFacts {
             driver,
             kernel_driver: card.kernel_driver_text(),
             architecture: card.architecture.clone(),
@@ -249,7 +249,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
             memory_bytes: card.memory_bytes,
             memory_free_bytes: card.memory_free_bytes,
             uuid: card.uuid.clone(),
-            ..Told::default()
+            ..AcceleratorFacts::default()
         },
         ..Row::bare(card.name.clone().unwrap_or_else(numbers), SupportClass::Unsupported, reason)
     }
@@ -325,17 +325,17 @@ mod tests {
         exo_device::probe(&exo_device::ProbeOptions::default())
     }
 
-    fn rows(cards: &[GraphicsCard], outcomes: &[Outcome]) -> Vec<(String, SupportClass)> {
+    fn rows(cards: &[GraphicsCard], outcomes: &[BackendSurvey]) -> Vec<(String, SupportClass)> {
         let rows = join(processor(), cards, outcomes);
         rows.into_iter().skip(1).map(|row| (row.reason, row.support)).collect()
     }
 
-    fn outcome(backend: Backend, found: Vec<Found>) -> Outcome {
-        Outcome { backend, list_ms: None, found: Ok(found), descriptions: Vec::new() }
+    fn outcome(backend: Backend, found: Vec<SurveyedAccelerator>) -> BackendSurvey {
+        BackendSurvey { backend, list_ms: None, found: Ok(found), descriptions: Vec::new() }
     }
 
-    fn silent(backend: Backend, kind: SilenceKind, reason: &str) -> Outcome {
-        Outcome::new(backend, Err(Silence::new(kind, reason.to_owned())))
+    fn silent(backend: Backend, kind: ProbeFailureKind, reason: &str) -> BackendSurvey {
+        BackendSurvey::new(backend, Err(ProbeFailure::new(kind, reason.to_owned())))
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_card_is_usable_if_one_of_its_backends_can_use_it_and_the_others_say_why_not() {
-        let shown = |backend, trouble: Option<&str>| Found {
+        let shown = |backend, trouble: Option<&str>| SurveyedAccelerator {
             trouble: trouble.map(str::to_owned),
             ..found(backend, 0, Some("0000:01:00.0"))
         };
@@ -374,7 +374,8 @@ mod tests {
 
     #[test]
     fn a_missing_nvidia_driver_is_news_where_a_card_of_nvidias_is() {
-        let missing = || silent(Backend::Cuda, SilenceKind::Absent, "libcuda.so.1 is not on this machine");
+        let missing =
+            || silent(Backend::Cuda, ProbeFailureKind::Absent, "libcuda.so.1 is not on this machine");
         let amd = GraphicsCard { vendor: 0x1002, ..card("0000:01:00.0") };
         assert_eq!(rows(&[amd], &[missing()]).len(), 1);
         let with = rows(&[card("0000:01:00.0")], &[missing()]);
@@ -383,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_broken_driver_is_a_row_with_its_reason() {
-        let vulkan = silent(Backend::Vulkan, SilenceKind::Broken, "it crashed (signal 11)");
+        let vulkan = silent(Backend::Vulkan, ProbeFailureKind::Broken, "it crashed (signal 11)");
         assert_eq!(rows(&[], &[vulkan]), [("it crashed (signal 11)".to_owned(), SupportClass::Unsupported)]);
     }
 }

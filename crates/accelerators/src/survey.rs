@@ -60,12 +60,12 @@ pub struct Survey {
     /// Milliseconds of loading drivers and listing devices.
     pub list_ms: f64,
     /// In its driver's order.
-    pub found: Vec<Found>,
+    pub found: Vec<SurveyedAccelerator>,
 }
 
 /// What is told of a device, by its driver or by what was measured.
 #[derive(Serialize, Deserialize, Clone, Default, Debug)]
-pub struct Told {
+pub struct AcceleratorFacts {
     /// With its version.
     pub driver: String,
     /// The kernel's part of the driver, with its version where it has one of its own.
@@ -106,7 +106,7 @@ pub struct Told {
 
 /// An accelerator, as a survey tells of it.
 #[derive(Serialize, Deserialize, Clone, Debug)]
-pub struct Found {
+pub struct SurveyedAccelerator {
     /// What shows it.
     pub backend: Backend,
     /// Its number there.
@@ -118,7 +118,7 @@ pub struct Found {
     /// Shares the machine's memory: what its driver counts as its own is a part of that.
     pub is_integrated: bool,
     /// What is told of it.
-    pub told: Told,
+    pub told: AcceleratorFacts,
     /// From start to ready.
     pub times: Times,
     /// What came of asking it for a known answer, now or before.
@@ -164,14 +164,14 @@ pub struct Times {
     pub measure_ms: Option<f64>,
 }
 
-impl Found {
+impl SurveyedAccelerator {
     /// One that was not opened yet. `cards` is what the bus shows.
     fn listed(accelerator: &Accelerator, cards: &[GraphicsCard]) -> Self {
-        let told = Told {
+        let told = AcceleratorFacts {
             driver: accelerator.driver.clone(),
             memory_bytes: accelerator.memory_bytes,
             compute_units: accelerator.compute_units,
-            ..Told::default()
+            ..AcceleratorFacts::default()
         };
         let mut found = Self {
             backend: accelerator.backend,
@@ -265,14 +265,14 @@ struct Examiner<'a> {
 impl Examiner<'_> {
     /// Cards at once. What may be one card, by its slot, comes one after the other, as each is measured
     /// alone; so does everything where the cost of handing over a step is measured, which is the processor's.
-    fn examine_all(&self, listed: &[Accelerator]) -> Vec<Found> {
+    fn examine_all(&self, listed: &[Accelerator]) -> Vec<SurveyedAccelerator> {
         let slot = |accelerator: &Accelerator| match accelerator.is_software {
             // It is in no slot, and in nobody's way.
             true => Some("software".to_owned()),
             false => accelerator.identity.pci_address.clone(),
         };
         let slots: Vec<_> = listed.iter().map(|one| if self.ask.steps { None } else { slot(one) }).collect();
-        let examine = |card: &[usize]| -> Vec<(usize, Found)> {
+        let examine = |card: &[usize]| -> Vec<(usize, SurveyedAccelerator)> {
             card.iter().map(|&at| (at, self.examine(&listed[at]))).collect()
         };
         let cards = by_card(&slots);
@@ -288,8 +288,8 @@ impl Examiner<'_> {
         found.into_iter().map(|(_, found)| found).collect()
     }
 
-    fn examine(&self, accelerator: &Accelerator) -> Found {
-        let mut found = Found::listed(accelerator, &self.cards);
+    fn examine(&self, accelerator: &Accelerator) -> SurveyedAccelerator {
+        let mut found = SurveyedAccelerator::listed(accelerator, &self.cards);
         if let Some(registry) = &self.registry {
             found.recall(registry);
         }
@@ -307,7 +307,7 @@ impl Examiner<'_> {
     fn open(
         &self,
         accelerator: &Accelerator,
-        found: &mut Found,
+        found: &mut SurveyedAccelerator,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let limit = accelerator.memory_bytes.unwrap_or(CHECK_BYTES).min(CHECK_BYTES);
         let began = Instant::now();
@@ -326,7 +326,7 @@ impl Examiner<'_> {
     }
 
     /// Notes what it can do.
-    fn measure(&self, found: &mut Found, device: Arc<dyn Device>) {
+    fn measure(&self, found: &mut SurveyedAccelerator, device: Arc<dyn Device>) {
         found.told.sensors = device.monitor();
         // Only now: for a card of NVIDIA this loads one more library of its driver.
         let told = CardSensors::new(found.identity.vendor, found.identity.pci_address.as_deref()).card();
@@ -382,14 +382,14 @@ pub(crate) mod tests {
     use super::*;
 
     /// One that was listed and measured, with this trial.
-    pub(crate) fn found(backend: Backend, index: usize, pci_address: Option<&str>) -> Found {
-        Found {
+    pub(crate) fn found(backend: Backend, index: usize, pci_address: Option<&str>) -> SurveyedAccelerator {
+        SurveyedAccelerator {
             backend,
             index,
             identity: exo_device::identity("Card", 0x1002, 1, pci_address, &[]),
             is_software: false,
             is_integrated: false,
-            told: Told { driver: "1.0".to_owned(), ..Told::default() },
+            told: AcceleratorFacts { driver: "1.0".to_owned(), ..AcceleratorFacts::default() },
             times: Times::default(),
             trial: None,
             trouble: None,

@@ -31,12 +31,12 @@ const PRINCIPAL: Principal = Principal([0; 16]);
 
 #[derive(Deserialize)]
 struct Expected {
-    greedy: Vec<Known>,
+    greedy: Vec<KnownAnswer>,
 }
 
 /// A prompt and its answer.
 #[derive(Deserialize)]
-struct Known {
+struct KnownAnswer {
     prompt_ids: Vec<u32>,
     answer_ids: Vec<u32>,
     logit_gap_min: f64,
@@ -83,7 +83,7 @@ pub(crate) fn demo_model() -> Result<Model, TrialError> {
 pub fn run(device: Arc<dyn Device>) -> Result<Option<String>, TrialError> {
     let expected: Expected = serde_json::from_str(EXPECTED).map_err(TrialError::Known)?;
     let certain = expected.greedy.into_iter().filter(|known| known.logit_gap_min >= GAP_MIN);
-    let known: Vec<Known> = certain.take(ANSWERS).collect();
+    let known: Vec<KnownAnswer> = certain.take(ANSWERS).collect();
     let mut model = demo_model()?;
     let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(TrialError::Tokenizer)?;
     let longest = known.iter().map(|k| k.prompt_ids.len() + k.answer_ids.len()).max();
@@ -120,7 +120,7 @@ pub(crate) struct Asker {
 
 impl Asker {
     /// Answers all prompts at once.
-    fn answer(&mut self, known: &[Known]) -> Result<Wrong, AnswerError> {
+    fn answer(&mut self, known: &[KnownAnswer]) -> Result<Wrong, AnswerError> {
         let prompts: Vec<Vec<u32>> = known.iter().map(|k| k.prompt_ids.clone()).collect();
         self.open(&prompts)?;
         let mut parts: Vec<StepSequence> =
@@ -143,8 +143,8 @@ impl Asker {
     }
 
     /// Reads each prompt with its answer but for the last word, all in one step, and gives that word.
-    fn read_back(&mut self, known: &[Known]) -> Result<Wrong, AnswerError> {
-        let but_last = |known: &Known| {
+    fn read_back(&mut self, known: &[KnownAnswer]) -> Result<Wrong, AnswerError> {
+        let but_last = |known: &KnownAnswer| {
             let answer = known.answer_ids.split_last().map_or(&[][..], |(_, answer)| answer);
             [&known.prompt_ids, answer].concat()
         };

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::io::ErrorKind;
 
-use exo_accelerators::{BackendError, ChooseError, DeviceError, Silence};
+use exo_accelerators::{BackendError, ChooseError, DeviceError, ProbeFailure};
 use exo_backend::AllocError;
 use exo_device::ConfineError;
 use exo_node::{AskError, FilesError, StartError};
@@ -43,7 +43,16 @@ fn code<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a str> {
             })*
         };
     }
-    code_of!(CommandError, StartError, FilesError, AskError, Silence, DeviceError, ChooseError, BackendError);
+    code_of!(
+        CommandError,
+        StartError,
+        FilesError,
+        AskError,
+        ProbeFailure,
+        DeviceError,
+        ChooseError,
+        BackendError
+    );
     code_of!(exo_backend_cpu::OpenError, ConfineError, QuantError);
     if let Some(refused) = cause.downcast_ref::<Refused>() {
         return refused.code.as_deref();

@@ -41,8 +41,8 @@ pub use memory::{Memory, boot_id, memory};
 pub use power::{battery_percent, mains_power};
 pub use processor::{cores, platform, processor_name};
 pub use registry::{
-    CALIBRATION_VERSION, Identity, Kept, Known, KnownType, QUARANTINE_S, Quarantine, Registry, RegistryError,
-    Released, Trial, Turn, calibrated,
+    BackendRecord, CALIBRATION_VERSION, CalibrationResult, Identity, KnownType, QUARANTINE_S, Quarantine,
+    Registry, RegistryError, RegistryLock, Released, Trial, calibrated,
 };
 pub use sensors::{CardSensors, ProcessorMeter, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};

@@ -25,7 +25,7 @@ use self::driver::Driver;
 use self::file::ReadError;
 use crate::{Calibration, CalibrationError, calibrate};
 
-pub use file::Turn;
+pub use file::RegistryLock;
 pub use release::Released;
 pub use trial::Trial;
 
@@ -77,7 +77,7 @@ impl Identity {
 
 /// What opening a card through one backend showed.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
-pub struct Known {
+pub struct BackendRecord {
     /// With its version.
     pub driver: String,
     /// What the measurements mean; set by [`Registry::note`].
@@ -173,7 +173,7 @@ struct Device {
     identity: Identity,
     seen_unix_s: u64,
     /// By backend.
-    backends: BTreeMap<String, Known>,
+    backends: BTreeMap<String, BackendRecord>,
 }
 
 /// The registry of a data folder cannot be changed; what it holds stays as it was.
@@ -230,14 +230,14 @@ impl Registry {
 
     /// Waits for our turn to try what is new in a data folder, so that a card is tried by one process at a
     /// time. Whoever has waited looks at the registry again.
-    pub fn trial_turn(folder: &Path, wait_max: Duration) -> Result<Turn, RegistryError> {
+    pub fn trial_turn(folder: &Path, wait_max: Duration) -> Result<RegistryLock, RegistryError> {
         file::lock(folder, file::TRIAL_LOCK_NAME, wait_max)
     }
 
     /// Waits for our turn to measure what the processes of this machine share: nodes of one machine have data
     /// folders of their own, so it is that of the folder for temporary files. An error when it is not our
     /// turn in time: whoever measures then finds what the others leave. No turn where the system has none.
-    pub fn measuring_turn() -> Result<Option<Turn>, RegistryError> {
+    pub fn measuring_turn() -> Result<Option<RegistryLock>, RegistryError> {
         match file::lock_folder(&std::env::temp_dir(), MEASURING_WAIT_MAX) {
             Ok(turn) => Ok(Some(turn)),
             Err(error) if error.is_late() => Err(error),
@@ -260,7 +260,7 @@ impl Registry {
 
     /// What was measured with the same backend and driver.
     pub fn calibration(&self, card: &Identity, backend: &str, driver: &str) -> Option<Calibration> {
-        let Known { read_bytes_per_s, flops_per_s, layer, is_of_cache, .. } =
+        let BackendRecord { read_bytes_per_s, flops_per_s, layer, is_of_cache, .. } =
             self.current(card, backend, driver)?;
         let (read_bytes_per_s, flops_per_s) = (read_bytes_per_s?, flops_per_s?);
         Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
@@ -288,12 +288,12 @@ impl Registry {
     }
 
     /// All that is known of a card through a backend.
-    pub fn known(&self, card: &Identity, backend: &str) -> Option<&Known> {
+    pub fn known(&self, card: &Identity, backend: &str) -> Option<&BackendRecord> {
         self.devices.get(&card.key())?.backends.get(backend)
     }
 
     /// All that is known with the same driver, without measurements that mean something else than ours.
-    fn current(&self, card: &Identity, backend: &str, driver: &str) -> Option<Known> {
+    fn current(&self, card: &Identity, backend: &str, driver: &str) -> Option<BackendRecord> {
         let mut known = self.known(card, backend).filter(|known| known.driver == clip(driver))?.clone();
         if known.calibration_version != CALIBRATION_VERSION {
             (known.read_bytes_per_s, known.flops_per_s, known.layer) = (None, None, None);
@@ -330,8 +330,11 @@ impl Registry {
 
     /// From now on nodes do not use a card with a backend and driver.
     pub fn keep_off(&mut self, card: &Identity, backend: &str, driver: &str, quarantine: Quarantine) {
-        let known =
-            Known { driver: driver.to_owned(), trouble: Some(quarantine.reason.clone()), ..Known::default() };
+        let known = BackendRecord {
+            driver: driver.to_owned(),
+            trouble: Some(quarantine.reason.clone()),
+            ..BackendRecord::default()
+        };
         let since = quarantine.since_unix_s;
         self.note(card, backend, known, since);
         if let Some(known) = self.entry(card, backend) {
@@ -353,13 +356,13 @@ impl Registry {
         self.note(card, backend, known, now_unix_s);
     }
 
-    fn entry(&mut self, card: &Identity, backend: &str) -> Option<&mut Known> {
+    fn entry(&mut self, card: &Identity, backend: &str) -> Option<&mut BackendRecord> {
         self.devices.get_mut(&card.key())?.backends.get_mut(backend)
     }
 
     /// Keeps what opening a card showed now. After a failure the measurements of the same driver stay; a
     /// quarantine always does.
-    pub fn note(&mut self, card: &Identity, backend: &str, mut known: Known, now_unix_s: u64) {
+    pub fn note(&mut self, card: &Identity, backend: &str, mut known: BackendRecord, now_unix_s: u64) {
         known.driver = clip(&known.driver);
         known.trouble = known.trouble.as_deref().map(clip);
         known.read_bytes_per_s = known.read_bytes_per_s.filter(|rate| is_rate(*rate));
@@ -398,7 +401,7 @@ impl Registry {
 
 /// A measurement, from the registry or made now.
 #[derive(Debug)]
-pub struct Kept {
+pub struct CalibrationResult {
     /// What the device can do.
     pub calibration: Calibration,
     /// Whether it was known.
@@ -416,7 +419,7 @@ pub fn calibrated(
     backend: &str,
     driver: &str,
     device: &dyn exo_backend::Device,
-) -> Result<Kept, CalibrationError> {
+) -> Result<CalibrationResult, CalibrationError> {
     let before = Registry::look(folder).calibration(card, backend, driver);
     let calibration = before.map_or_else(|| calibrate(device), Ok)?;
     let changed = Registry::change(folder, |registry| {
@@ -437,7 +440,7 @@ pub fn calibrated(
             Some(format!("what was learnt of {name} is not kept: {error}: {why}"))
         }
     };
-    Ok(Kept { calibration, known: before.is_some(), warning })
+    Ok(CalibrationResult { calibration, known: before.is_some(), warning })
 }
 
 fn clip(text: &str) -> String {

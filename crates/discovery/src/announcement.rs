@@ -23,7 +23,7 @@ pub enum Source {
 
 /// A node may be, or may no longer be, at some addresses.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct FoundNode {
     /// Who it says it is; unproven. mDNS always names one.
     pub node: Option<NodeId>,
     /// Where, best first: loopback for a node of this machine, then IPv4, then IPv6. Empty when lost.
@@ -75,7 +75,7 @@ pub(crate) fn named_node(announcement: &Announcement) -> Result<NodeId, &'static
 }
 
 /// What is worth dialling.
-pub(crate) fn judge(node: NodeId, announcement: Announcement, interfaces: &[Interface]) -> Found {
+pub(crate) fn judge(node: NodeId, announcement: Announcement, interfaces: &[Interface]) -> FoundNode {
     let is_ours = |ip: IpAddr| interfaces.iter().any(|i| i.ip == ip && !ip.is_loopback());
     let same_machine = announcement.addresses.iter().any(|a| is_ours(a.ip) || a.on_loopback);
     let mut addrs = Vec::new();
@@ -94,7 +94,7 @@ pub(crate) fn judge(node: NodeId, announcement: Announcement, interfaces: &[Inte
     addrs.dedup();
     addrs.truncate(ADDRESSES_MAX);
     let txt = announcement.txt.into_iter().filter(|(k, _)| k != TXT_ID).collect();
-    Found { node: Some(node), addrs, source: Source::Mdns, txt, lost: false }
+    FoundNode { node: Some(node), addrs, source: Source::Mdns, txt, lost: false }
 }
 
 fn with_port(address: &Announced, port: u16) -> SocketAddr {

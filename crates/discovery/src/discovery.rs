@@ -13,7 +13,7 @@ use mdns_sd::{
 };
 use tokio::sync::mpsc;
 
-use crate::announcement::{Announced, Announcement, Found, TXT_ID, judge, named_node};
+use crate::announcement::{Announced, Announcement, FoundNode, TXT_ID, judge, named_node};
 use crate::interfaces::{Interface, InterfaceReach, local_interfaces, probe_multicast};
 use crate::remembered::Remembered;
 
@@ -107,7 +107,7 @@ impl Discovery {
     ///
     /// An error says why nobody will be found; `Ok` says that multicast leaves and reaches this machine, not
     /// that the network carries it.
-    pub fn start(options: Options) -> Result<(Self, mpsc::Receiver<Found>), DiscoveryError> {
+    pub fn start(options: Options) -> Result<(Self, mpsc::Receiver<FoundNode>), DiscoveryError> {
         let reach = probe_multicast(&usable(&options)?);
         if !reach.iter().any(|r| r.multicast) {
             let tried: Vec<_> =
@@ -252,7 +252,7 @@ fn report(
     me: NodeId,
     running: &Mutex<Running>,
     mut events: Receiver<ServiceEvent>,
-    reports: &mpsc::Sender<Found>,
+    reports: &mpsc::Sender<FoundNode>,
 ) {
     let (mut known, mut told_at, mut silences) = (Remembered::default(), None, 0);
     let (mut count_at, mut uncounted) = (Instant::now() + COUNT_EVERY, 0);
@@ -305,7 +305,7 @@ fn report(
     }
 }
 
-fn resolved(me: NodeId, service: &ResolvedService, known: &mut Remembered) -> Option<Found> {
+fn resolved(me: NodeId, service: &ResolvedService, known: &mut Remembered) -> Option<FoundNode> {
     let announcement = announcement_of(service);
     let instance = announcement.instance.clone();
     let node = match named_node(&announcement) {

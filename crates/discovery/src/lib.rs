@@ -19,7 +19,7 @@ mod marks;
 mod remembered;
 mod surroundings;
 
-pub use announcement::{Found, Source};
+pub use announcement::{FoundNode, Source};
 pub use discovery::{Discovery, DiscoveryError, Options, UpdateError};
 pub use interfaces::{Interface, InterfaceReach, local_interfaces, probe};
 pub use surroundings::Surroundings;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use exo_types::NodeId;
 
-use crate::announcement::{Found, Source};
+use crate::announcement::{FoundNode, Source};
 
 /// Peers remembered at once. Beyond it the one heard of first is forgotten and reported anew when heard
 /// again.
@@ -13,13 +13,13 @@ const PEERS_MAX: usize = 256;
 /// The last report of each instance name.
 #[derive(Default)]
 pub(crate) struct Remembered {
-    by_instance: HashMap<String, (NodeId, Found)>,
+    by_instance: HashMap<String, (NodeId, FoundNode)>,
     order: VecDeque<String>,
 }
 
 impl Remembered {
     /// Whether this says something new; remembers it if so.
-    pub(crate) fn is_news(&mut self, instance: &str, node: NodeId, found: &Found) -> bool {
+    pub(crate) fn is_news(&mut self, instance: &str, node: NodeId, found: &FoundNode) -> bool {
         if self.by_instance.get(instance).is_some_and(|(_, known)| known == found) {
             return false;
         }
@@ -36,10 +36,16 @@ impl Remembered {
     }
 
     /// Forgets `instance`; what to report if it was known.
-    pub(crate) fn lose(&mut self, instance: &str) -> Option<Found> {
+    pub(crate) fn lose(&mut self, instance: &str) -> Option<FoundNode> {
         let (node, last) = self.by_instance.remove(instance)?;
         self.order.retain(|other| other != instance);
-        Some(Found { node: Some(node), addrs: Vec::new(), source: Source::Mdns, txt: last.txt, lost: true })
+        Some(FoundNode {
+            node: Some(node),
+            addrs: Vec::new(),
+            source: Source::Mdns,
+            txt: last.txt,
+            lost: true,
+        })
     }
 }
 
@@ -49,9 +55,9 @@ mod tests {
 
     use super::*;
 
-    fn found(port: u16) -> Found {
+    fn found(port: u16) -> FoundNode {
         let addrs = vec![([127, 0, 0, 1], port).into()];
-        Found { node: None, addrs, source: Source::Mdns, txt: BTreeMap::new(), lost: false }
+        FoundNode { node: None, addrs, source: Source::Mdns, txt: BTreeMap::new(), lost: false }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use exo_discovery::{Discovery, DiscoveryError, Found, Options};
+use exo_discovery::{Discovery, DiscoveryError, FoundNode, Options};
 use exo_types::NodeId;
 use tokio::sync::mpsc;
 
@@ -23,7 +23,7 @@ fn node(tag: u8) -> NodeId {
     NodeId(id)
 }
 
-fn start(options: Options) -> Option<(Discovery, mpsc::Receiver<Found>)> {
+fn start(options: Options) -> Option<(Discovery, mpsc::Receiver<FoundNode>)> {
     match Discovery::start(options) {
         Ok(started) => Some(started),
         Err(error @ DiscoveryError::NoMulticast { .. }) => {
@@ -34,7 +34,10 @@ fn start(options: Options) -> Option<(Discovery, mpsc::Receiver<Found>)> {
     }
 }
 
-async fn wait_for(reports: &mut mpsc::Receiver<Found>, what: impl Fn(&Found) -> bool) -> Option<Found> {
+async fn wait_for(
+    reports: &mut mpsc::Receiver<FoundNode>,
+    what: impl Fn(&FoundNode) -> bool,
+) -> Option<FoundNode> {
     tokio::time::timeout(Duration::from_secs(5), async {
         loop {
             let found = reports.recv().await?;
@@ -66,7 +69,7 @@ async fn find_each_other(listen: IpAddr) {
     assert_eq!(found_b.txt.get("fresh").map(String::as_str), Some("1"));
 
     discovery_b.update_txt(BTreeMap::from([("fresh".to_owned(), "0".to_owned())])).unwrap();
-    let changed = |f: &Found| f.node == Some(b) && f.txt.get("fresh").is_some_and(|v| v == "0");
+    let changed = |f: &FoundNode| f.node == Some(b) && f.txt.get("fresh").is_some_and(|v| v == "0");
     wait_for(&mut found_by_a, changed).await.expect("a hears of the change");
 
     let began = Instant::now();

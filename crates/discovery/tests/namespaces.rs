@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use exo_discovery::{Discovery, Found, Options};
+use exo_discovery::{Discovery, FoundNode, Options};
 use exo_types::NodeId;
 
 /// Set in the two processes that this test starts of itself, one per namespace: "seed of me, seed of the
@@ -122,7 +122,7 @@ fn in_one_namespace() {
     let began = Instant::now();
     let found = loop {
         match reports.try_recv() {
-            Ok(found @ Found { node, .. }) if node == Some(other_id) => break found,
+            Ok(found @ FoundNode { node, .. }) if node == Some(other_id) => break found,
             _ => std::thread::sleep(Duration::from_millis(10)),
         }
         assert!(began.elapsed() < Duration::from_secs(2), "not found within two seconds");

@@ -10,7 +10,7 @@ use crate::names::Dialect;
 use crate::{ConfigError, LayerTensor, LayoutError, ModelConfig, TensorName};
 
 /// A tensor as a file lists it, whatever the container. `shape` has outputs first; `range` lies in the file.
-pub(crate) struct Found {
+pub(crate) struct TensorEntry {
     pub(crate) checkpoint_name: String,
     pub(crate) file: usize,
     pub(crate) dtype: DType,
@@ -64,7 +64,7 @@ pub(crate) fn check_numbers(config: &ModelConfig) -> Result<(), ConfigError> {
 pub(crate) fn arrange(
     config: &mut ModelConfig,
     dialect: Dialect,
-    found: Vec<Found>,
+    found: Vec<TensorEntry>,
     file_names: &[String],
 ) -> Result<BTreeMap<TensorName, Stored>, LayoutError> {
     let mut table = by_name(config, dialect, found, file_names)?;
@@ -90,10 +90,10 @@ pub(crate) fn arrange(
 fn by_name(
     config: &ModelConfig,
     dialect: Dialect,
-    found: Vec<Found>,
+    found: Vec<TensorEntry>,
     file_names: &[String],
-) -> Result<BTreeMap<TensorName, Found>, LayoutError> {
-    let mut table: BTreeMap<TensorName, Found> = BTreeMap::new();
+) -> Result<BTreeMap<TensorName, TensorEntry>, LayoutError> {
+    let mut table: BTreeMap<TensorName, TensorEntry> = BTreeMap::new();
     for tensor in found {
         if dialect.is_ignorable(&tensor.checkpoint_name) {
             continue;
@@ -115,7 +115,7 @@ fn unexpected(config: &ModelConfig, tensor: String) -> LayoutError {
     LayoutError::Unexpected { tensor, architecture: config.architecture, layers: config.layers }
 }
 
-fn check_one(found: &Found, expected: Vec<u64>) -> Result<(), LayoutError> {
+fn check_one(found: &TensorEntry, expected: Vec<u64>) -> Result<(), LayoutError> {
     let tensor = || found.checkpoint_name.clone();
     if found.shape != expected {
         return Err(LayoutError::Shape { tensor: tensor(), expected, found: found.shape.clone() });
@@ -161,9 +161,9 @@ fn expected_shape(config: &ModelConfig, name: TensorName) -> Option<Vec<u64>> {
     Some(shape)
 }
 
-fn stored(found: Found) -> Stored {
+fn stored(found: TensorEntry) -> Stored {
     let cols = found.shape.last().copied().unwrap_or(1);
     let rows = if found.shape.len() > 1 { found.shape[0] } else { 1 };
-    let Found { checkpoint_name, file, dtype, range, .. } = found;
+    let TensorEntry { checkpoint_name, file, dtype, range, .. } = found;
     Stored { checkpoint_name, file, dtype, rows, cols, range }
 }

@@ -37,7 +37,7 @@ pub(crate) struct ChunkMap {
 
 /// Chunks that a map holds, and where its last whole record ends.
 #[derive(Default, Debug, PartialEq)]
-pub(crate) struct Held {
+pub(crate) struct HeldChunks {
     pub(crate) chunks: BTreeMap<u32, [u8; 32]>,
     pub(crate) end: u64,
 }
@@ -53,13 +53,13 @@ pub(crate) fn chunk_range(index: u32, size: u64) -> (u64, u64) {
 }
 
 /// What a map says of this file; `None` if it is about another one, or not a map.
-pub(crate) fn parse(bytes: &[u8], identity: &str, size: u64) -> Option<Held> {
+pub(crate) fn parse(bytes: &[u8], identity: &str, size: u64) -> Option<HeldChunks> {
     let line_end = bytes.iter().take(HEAD_BYTES_MAX).position(|b| *b == b'\n')?;
     let head: Head = serde_json::from_slice(&bytes[..line_end]).ok()?;
     if head != head_of(identity, size) {
         return None;
     }
-    let mut held = Held { chunks: BTreeMap::new(), end: line_end as u64 + 1 };
+    let mut held = HeldChunks { chunks: BTreeMap::new(), end: line_end as u64 + 1 };
     let (records, _) = bytes[line_end + 1..].as_chunks::<RECORD_BYTES>();
     for record in records {
         let (index, hash) = decode(record)?;
@@ -103,7 +103,7 @@ fn head_of(identity: &str, size: u64) -> Head {
 
 impl ChunkMap {
     /// The map at `path` if it is of this file, else a new one; and what it holds.
-    pub(crate) fn open(path: &Path, identity: &str, size: u64) -> Result<(Self, Held), HubError> {
+    pub(crate) fn open(path: &Path, identity: &str, size: u64) -> Result<(Self, HeldChunks), HubError> {
         let bytes_max = HEAD_BYTES_MAX as u64
             + u64::from(chunk_count(size)).saturating_mul(RECORD_BYTES as u64 * 4)
             + (1 << 20);
@@ -126,7 +126,7 @@ impl ChunkMap {
                     .and_then(|()| file.write_all(&head))
                     .and_then(|()| file.sync_all())
                     .map_err(failed())?;
-                Held { chunks: BTreeMap::new(), end: head.len() as u64 }
+                HeldChunks { chunks: BTreeMap::new(), end: head.len() as u64 }
             }
         };
         file.set_len(held.end).map_err(failed())?;

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::chunk_queue::ChunkQueue;
 use crate::download::{RANGES_START, control};
-use crate::plan::{PlannedFile, RepoCommit};
+use crate::fetch_plan::{PlannedFile, RepoCommit};
 use crate::pull::uri_at;
 use crate::ranges::{Fetch, Limit, StoreChunk};
-use crate::work::Work;
 use crate::{Cancel, Client, HubError, names};
 
 const RANGES_MAX: usize = 8;
@@ -106,7 +106,7 @@ impl CommitFile {
         }
         let others = (0..count).filter(|index| !is_wanted[*index as usize]);
         let fetchers_max = RANGES_MAX.min(wanted.len().max(1));
-        let work = Work::new(self.file.size, chunk_bytes.into(), others, fetchers_max);
+        let work = ChunkQueue::new(self.file.size, chunk_bytes.into(), others, fetchers_max);
         work.set_fetchers(RANGES_START);
         let fetch = Fetch {
             client,
@@ -142,7 +142,7 @@ impl CommitFile {
 }
 
 /// Counts what was written; whether that is all.
-fn hold_written(work: &Work) -> bool {
+fn hold_written(work: &ChunkQueue) -> bool {
     work.hold(&work.written());
     work.is_all_held()
 }

@@ -53,7 +53,7 @@ impl fmt::Debug for Client {
 }
 
 /// One answer, of the last host of a chain of redirects.
-pub(crate) struct Answer {
+pub(crate) struct HubResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     /// Headers of the hub itself, if it redirected.
@@ -97,7 +97,7 @@ impl Client {
     }
 
     /// One GET, redirects followed by our rules. `range` is start and end (exclusive) of the bytes wanted.
-    pub(crate) fn get(&self, uri: &Uri, range: Option<(u64, u64)>) -> Result<Answer, Failure> {
+    pub(crate) fn get(&self, uri: &Uri, range: Option<(u64, u64)>) -> Result<HubResponse, Failure> {
         self.get_accepting(uri, range, None)
     }
 
@@ -107,7 +107,7 @@ impl Client {
         uri: &Uri,
         range: Option<(u64, u64)>,
         accept: Option<&str>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<HubResponse, Failure> {
         self.get_redirected(uri, None, range, accept)
     }
 
@@ -118,7 +118,7 @@ impl Client {
         file: &Uri,
         located: Option<&Uri>,
         range: (u64, u64),
-    ) -> Result<Answer, Failure> {
+    ) -> Result<HubResponse, Failure> {
         self.get_redirected(file, located, Some(range), None)
     }
 
@@ -128,7 +128,7 @@ impl Client {
         located: Option<&Uri>,
         range: Option<(u64, u64)>,
         accept: Option<&str>,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<HubResponse, Failure> {
         if let Some(why) = self.settings.offline {
             return Err(Failure::Final(HubError::Offline {
                 what: crate::address::without_query(&uri.to_string()),
@@ -143,7 +143,7 @@ impl Client {
             let Some(location) = location.filter(|_| response.status().is_redirection()) else {
                 let status = response.status().as_u16();
                 let (parts, body) = response.into_parts();
-                return Ok(Answer { status, headers: parts.headers, hub_headers, uri: at, body });
+                return Ok(HubResponse { status, headers: parts.headers, hub_headers, uri: at, body });
             };
             if hop == 0 {
                 hub_headers = response.headers().clone();
@@ -272,7 +272,7 @@ impl Client {
 
     /// What an answer that is no success means. Only a repository has a page to accept: addresses and
     /// registries have none.
-    pub(crate) fn refusal(&self, mut answer: Answer, attempt: &str, repo: Option<&str>) -> HubError {
+    pub(crate) fn refusal(&self, mut answer: HubResponse, attempt: &str, repo: Option<&str>) -> HubError {
         let host = address::host(&answer.uri);
         let code = answers::header(&answer.headers, "x-error-code").unwrap_or_default().to_owned();
         let message = answers::header(&answer.headers, "x-error-message").map(str::to_owned);
@@ -311,7 +311,7 @@ impl Client {
     /// The whole answer, if it is small and comes in time.
     pub(crate) fn read_document(
         &self,
-        mut answer: Answer,
+        mut answer: HubResponse,
         attempt: &str,
         cancel: &Cancel,
     ) -> Result<Document, HubError> {

@@ -12,10 +12,10 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
 use crate::chunk_map::{CHUNK_BYTES, ChunkMap, chunk_count, chunk_range};
+use crate::chunk_queue::ChunkQueue;
 use crate::disk::{beside, create_folder};
-use crate::plan::PlannedFile;
+use crate::fetch_plan::PlannedFile;
 use crate::ranges::{Fetch, Limit};
-use crate::work::Work;
 use crate::{Cancel, Client, HubError, address, retry};
 
 /// How many ranges a file starts with.
@@ -29,7 +29,7 @@ const SETTLE: Duration = Duration::from_secs(15);
 const GAIN: f64 = 1.05;
 
 /// One file that is to come to disk.
-pub(crate) struct Job<'a> {
+pub(crate) struct FileDownload<'a> {
     pub(crate) client: &'a Client,
     pub(crate) repo: &'a str,
     pub(crate) commit: Option<&'a str>,
@@ -69,7 +69,7 @@ pub(crate) fn held_bytes(file: &PlannedFile, repo: &str, commit: Option<&str>, p
 
 /// Brings the file, from where an earlier attempt ended. `report` hears the verified bytes on disk and the
 /// ranges under way.
-pub(crate) fn download(job: &Job<'_>, report: &mut dyn FnMut(u64, usize)) -> Result<(), HubError> {
+pub(crate) fn download(job: &FileDownload<'_>, report: &mut dyn FnMut(u64, usize)) -> Result<(), HubError> {
     if fs::metadata(&job.path).is_ok_and(|m| m.len() == job.file.size) {
         report(job.file.size, 0);
         return Ok(());
@@ -96,7 +96,7 @@ pub(crate) fn download(job: &Job<'_>, report: &mut dyn FnMut(u64, usize)) -> Res
 
 /// Runs all threads until every chunk is here and read; the SHA-256 of it all.
 fn transfer(
-    job: &Job<'_>,
+    job: &FileDownload<'_>,
     out: &File,
     map: ChunkMap,
     held: &BTreeMap<u32, [u8; 32]>,
@@ -104,7 +104,7 @@ fn transfer(
 ) -> Result<Digests, HubError> {
     let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
     let map = Mutex::new(map);
-    let work = Work::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
+    let work = ChunkQueue::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
     work.set_fetchers(RANGES_START);
     // First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks
     // counts.
@@ -147,7 +147,7 @@ fn transfer(
 }
 
 /// Synchronises what was written, again and again while fetchers go on, and counts it then.
-fn sync(job: &Job<'_>, out: &File, map: &Mutex<ChunkMap>, work: &Work) {
+fn sync(job: &FileDownload<'_>, out: &File, map: &Mutex<ChunkMap>, work: &ChunkQueue) {
     let failed = || HubError::disk("write", &job.path);
     while !work.is_over() {
         let written = work.unsynced();
@@ -166,7 +166,7 @@ fn sync(job: &Job<'_>, out: &File, map: &Mutex<ChunkMap>, work: &Work) {
 
 /// Reports, adapts, and ends the work on a wish to end.
 pub(crate) fn control(
-    work: &Work,
+    work: &ChunkQueue,
     cancel: &Cancel,
     is_read: &dyn Fn() -> bool,
     report: &mut dyn FnMut(u64, usize),
@@ -198,12 +198,12 @@ struct Adapt {
 }
 
 impl Adapt {
-    fn new(work: &Work) -> Self {
+    fn new(work: &ChunkQueue) -> Self {
         let now = Instant::now();
         Self { since: now, bytes: work.received_bytes(), rate: 0.0, has_grown: false, settled_until: now }
     }
 
-    fn step(&mut self, work: &Work) {
+    fn step(&mut self, work: &ChunkQueue) {
         let elapsed = self.since.elapsed();
         if elapsed < MEASURE {
             return;
@@ -262,10 +262,10 @@ impl Summing {
 /// Reads the file as it grows, in order: its digests, and whether chunks of an earlier attempt are still what
 /// they were. `None` if the work ended before.
 fn read_in_order(
-    job: &Job<'_>,
+    job: &FileDownload<'_>,
     out: &File,
     map: &Mutex<ChunkMap>,
-    work: &Work,
+    work: &ChunkQueue,
     held: &BTreeMap<u32, [u8; 32]>,
 ) -> Result<Option<Digests>, HubError> {
     let (mut digests, mut bytes) = (Summing::of(job.file), Vec::new());
@@ -298,7 +298,7 @@ fn read_in_order(
 }
 
 /// Gives the file its name if it is the one that was promised; deletes it if it is not.
-fn finish(job: &Job<'_>, out: &File, part: &Path, found: &Digests) -> Result<(), HubError> {
+fn finish(job: &FileDownload<'_>, out: &File, part: &Path, found: &Digests) -> Result<(), HubError> {
     let of_git = found.git_id.as_ref().map(|git_id| ("git id", job.file.git_id.as_ref(), git_id));
     let digests = [Some(("SHA-256", job.file.sha256.as_ref(), &found.sha256)), of_git];
     let mut wrong =

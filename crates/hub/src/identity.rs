@@ -1,11 +1,11 @@
 //! Whether an answer is of the file that was asked for, by what the hub and the host of the bytes say of it.
 
 use crate::answers::{self, header};
-use crate::client::Answer;
-use crate::plan::PlannedFile;
+use crate::client::HubResponse;
+use crate::fetch_plan::PlannedFile;
 
 /// What the headers say that is not so of this file at this commit.
-pub(crate) fn problem(answer: &Answer, file: &PlannedFile, commit: Option<&str>) -> Option<String> {
+pub(crate) fn problem(answer: &HubResponse, file: &PlannedFile, commit: Option<&str>) -> Option<String> {
     let quoted = crate::errors::quoted;
     for headers in [&answer.hub_headers, &answer.headers] {
         if let (Some(found), Some(expected)) = (header(headers, "x-repo-commit"), commit)

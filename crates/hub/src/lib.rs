@@ -2,9 +2,9 @@
 //! verified.
 //!
 //! [`Reference`] is what a person types. [`Client`] asks a hub that speaks Hugging Face's API, [`resolve`]
-//! turns a reference into a [`Plan`] of files at one commit, and [`fetch`] brings them to disk: up to eight
-//! ranges of a file at once, each verified chunk recorded before it counts, so that a killed process costs
-//! the chunks in flight and progress never runs backwards.
+//! turns a reference into a [`FetchPlan`] of files at one commit, and [`fetch`] brings them to disk: up to
+//! eight ranges of a file at once, each verified chunk recorded before it counts, so that a killed process
+//! costs the chunks in flight and progress never runs backwards.
 //!
 //! What a hub says is a stranger's word: every size, name and sum has a bound, only weights, JSON, templates
 //! and text are ever fetched, and the token goes to the hub it is for and nowhere else.
@@ -23,11 +23,13 @@ mod answers;
 mod body;
 mod cancel;
 mod chunk_map;
+mod chunk_queue;
 mod chunks;
 mod client;
 mod disk;
 mod download;
 mod errors;
+mod fetch_plan;
 mod here;
 mod identity;
 mod licence;
@@ -35,7 +37,6 @@ mod login;
 mod names;
 mod origin;
 mod part;
-mod plan;
 mod pull;
 mod ranges;
 mod redirect;
@@ -47,20 +48,19 @@ mod select;
 mod settings;
 mod token;
 mod update;
-mod work;
 
 pub use cancel::Cancel;
 pub use chunks::CommitFile;
 pub use client::Client;
 pub use errors::HubError;
+pub use fetch_plan::{FetchPlan, PlannedFile, RepoCommit};
 pub use licence::Licence;
 pub use login::forget_token;
 pub use origin::{Origin, OriginFile};
-pub use plan::{Plan, PlannedFile, RepoCommit};
-pub use pull::{Fetched, Kept, Progress, PullOptions, fetch, forget_partial, plan_of, resolve};
+pub use pull::{Fetched, KeptDownloads, Progress, PullOptions, fetch, forget_partial, plan_of, resolve};
 pub use reference::{HubReference, Reference, RegistryReference};
-pub use repository::{Found, RepoFile, Snapshot};
-pub use select::{Choice, Memory, Variant, usable, variants};
+pub use repository::{FoundRepo, RepoFile, Snapshot};
+pub use select::{ChosenVariant, Memory, Variant, usable, variants};
 pub use settings::Settings;
 pub use token::Token;
 pub use update::{ChangeKind, FileChange, HaveSize, resolve_again};

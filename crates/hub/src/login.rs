@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 const BYTES_MAX: u64 = 8 << 10;
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct LoginFile {
     version: u32,
     /// Another hub gets no token.
     endpoint: String,
@@ -29,7 +29,8 @@ fn path(data_dir: &Path) -> PathBuf {
 
 /// Keeps a token for the hub at this address, in place of the one before.
 pub(crate) fn keep(data_dir: &Path, endpoint: &Uri, token: &Token) -> Result<(), HubError> {
-    let kept = Kept { version: VERSION, endpoint: endpoint.to_string(), token: token.reveal().to_owned() };
+    let kept =
+        LoginFile { version: VERSION, endpoint: endpoint.to_string(), token: token.reveal().to_owned() };
     disk::create_folder(data_dir)?;
     let path = path(data_dir);
     let draft = disk::beside(&path, &format!("tmp-{}", std::process::id()));
@@ -73,7 +74,7 @@ pub(crate) fn kept(data_dir: &Path, endpoint: &Uri) -> Option<Token> {
             return None;
         }
     };
-    let Ok(kept) = serde_json::from_slice::<Kept>(&bytes) else {
+    let Ok(kept) = serde_json::from_slice::<LoginFile>(&bytes) else {
         tracing::warn!("the token of `exo login hub` cannot be understood: give it again");
         return None;
     };

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::body::{self, BodyError, Bounds};
-use crate::client::{Answer, Failure, check_wait, pause, unreachable, wait_max};
-use crate::plan::{PlannedFile, RepoCommit};
+use crate::client::{Failure, HubResponse, check_wait, pause, unreachable, wait_max};
+use crate::fetch_plan::{PlannedFile, RepoCommit};
 use crate::{Cancel, Client, HubError, address, answers, identity, retry};
 
 const TRIES_MAX: u32 = 4;
@@ -28,7 +28,7 @@ impl Client {
         if start >= end {
             return Ok(Vec::new());
         }
-        let asked = Asked { range: (start, end), attempt, cancel };
+        let asked = RangeRequest { range: (start, end), attempt, cancel };
         let attempt = &asked.attempt;
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
@@ -80,12 +80,12 @@ impl Client {
     /// The bytes of an answer, if it is exactly the range that was asked for.
     fn read_part(
         &self,
-        mut answer: Answer,
+        mut answer: HubResponse,
         file: &PlannedFile,
         commit: Option<&str>,
-        asked: &Asked<'_>,
+        asked: &RangeRequest<'_>,
     ) -> Result<Vec<u8>, PartError> {
-        let Asked { range: (start, end), ref attempt, cancel } = *asked;
+        let RangeRequest { range: (start, end), ref attempt, cancel } = *asked;
         let host = address::host(&answer.uri);
         let wrong =
             |problem: String| HubError::Answer { host: host.clone(), attempt: attempt.clone(), problem };
@@ -120,7 +120,7 @@ impl Client {
 }
 
 /// What is read, for whom.
-struct Asked<'a> {
+struct RangeRequest<'a> {
     range: (u64, u64),
     attempt: String,
     cancel: &'a Cancel,

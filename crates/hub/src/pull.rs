@@ -7,12 +7,12 @@ use std::time::Duration;
 use ureq::http::Uri;
 
 use crate::client::Failure;
-use crate::download::{self, Job};
-use crate::plan::PlannedFile;
+use crate::download::{self, FileDownload};
+use crate::fetch_plan::PlannedFile;
 use crate::ranges::Limit;
 use crate::{
-    Cancel, Choice, Client, HubError, HubReference, Licence, Memory, Origin, Plan, Reference, RepoFile,
-    Snapshot, Variant, address, answers, disk, names, select,
+    Cancel, ChosenVariant, Client, FetchPlan, HubError, HubReference, Licence, Memory, Origin, Reference,
+    RepoFile, Snapshot, Variant, address, answers, disk, names, select,
 };
 
 /// Texts of licences are kept with a model, up to this size each.
@@ -62,7 +62,7 @@ pub fn resolve(
     reference: &Reference,
     memory: Option<&Memory>,
     cancel: &Cancel,
-) -> Result<Plan, HubError> {
+) -> Result<FetchPlan, HubError> {
     match reference {
         Reference::Hub(hub) => resolve_hub(client, hub, memory, cancel),
         Reference::Registry(registry) => crate::registry::resolve(client, registry, cancel),
@@ -91,7 +91,7 @@ fn resolve_hub(
     hub: &HubReference,
     memory: Option<&Memory>,
     cancel: &Cancel,
-) -> Result<Plan, HubError> {
+) -> Result<FetchPlan, HubError> {
     let snapshot = client.snapshot(hub, cancel)?;
     plan_of(client, hub, &snapshot, memory, cancel)
 }
@@ -103,7 +103,7 @@ pub fn plan_of(
     snapshot: &Snapshot,
     memory: Option<&Memory>,
     cancel: &Cancel,
-) -> Result<Plan, HubError> {
+) -> Result<FetchPlan, HubError> {
     let mut choice = select::choose(snapshot, hub.quantisation.as_deref(), hub.file.as_deref(), memory)?;
     if let Some(index) = select::index_of(&choice.variant) {
         let attempt = format!("read the index of {}", hub.repo);
@@ -119,7 +119,7 @@ pub fn plan_of(
     let wanted: Vec<RepoFile> = choice.variant.files.iter().chain(licences).cloned().collect();
     let files = wanted.iter().map(|f| planned(client, snapshot, f)).collect::<Result<Vec<_>, _>>()?;
     let folder = names::relative(&hub.repo).join(&snapshot.commit).join(names::folder_name(&label));
-    let plan = Plan {
+    let plan = FetchPlan {
         reference: hub.to_string(),
         repo: hub.repo.clone(),
         commit: Some(snapshot.commit.clone()),
@@ -131,7 +131,7 @@ pub fn plan_of(
     check_sum(plan)
 }
 
-fn check_sum(plan: Plan) -> Result<Plan, HubError> {
+fn check_sum(plan: FetchPlan) -> Result<FetchPlan, HubError> {
     match plan.bytes() {
         bytes if bytes > MODEL_BYTES_MAX => Err(HubError::TooLarge {
             what: format!("the size of {} in bytes", plan.repo),
@@ -173,7 +173,7 @@ fn planned(client: &Client, snapshot: &Snapshot, file: &RepoFile) -> Result<Plan
 }
 
 /// One file at an address: its size is what the host answers to a range of one byte.
-fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
+fn resolve_url(client: &Client, url: &str) -> Result<FetchPlan, HubError> {
     let shown = address::without_query(url);
     let uri: Uri = url.parse().map_err(|_| HubError::Reference {
         text: shown.clone(),
@@ -226,11 +226,11 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
         is_supported: true,
         problem: None,
     };
-    let plan = Plan {
+    let plan = FetchPlan {
         reference: shown,
         repo: host,
         commit: None,
-        choice: Choice { variant, reason: "the file at the address".to_owned() },
+        choice: ChosenVariant { variant, reason: "the file at the address".to_owned() },
         licence: Licence::default(),
         files: vec![PlannedFile { name, size, sha256: None, git_id: None, uri, below }],
         folder: PathBuf::from("addresses").join(id).join("files").join("model"),
@@ -238,7 +238,7 @@ fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
     check_sum(plan)
 }
 
-impl Plan {
+impl FetchPlan {
     /// Bytes that are still to be fetched below `root`, as earlier attempts left it.
     pub fn missing_bytes(&self, root: &Path) -> u64 {
         let folder = self.folder(root);
@@ -251,7 +251,7 @@ impl Plan {
     }
 }
 
-impl Plan {
+impl FetchPlan {
     /// Whether the host of its files answers at all now: what is asked before a download goes on whose line
     /// was away.
     pub fn is_answered(&self, client: &Client) -> bool {
@@ -261,10 +261,10 @@ impl Plan {
 }
 
 /// Brings all files of a plan to disk, from where an earlier attempt ended, and records where they came from.
-/// Whether there is room for [`Plan::missing_bytes`] is for the caller to see to.
+/// Whether there is room for [`FetchPlan::missing_bytes`] is for the caller to see to.
 pub fn fetch(
     client: &Client,
-    plan: &Plan,
+    plan: &FetchPlan,
     options: &PullOptions,
     cancel: &Cancel,
     report: &mut dyn FnMut(&Progress),
@@ -282,7 +282,7 @@ pub fn fetch(
     let mut most = 0;
     for (index, file) in plan.files.iter().enumerate() {
         let later: u64 = plan.files[index + 1..].iter().map(|file| plan.held_bytes(file, &folder)).sum();
-        let job = Job {
+        let job = FileDownload {
             client,
             repo: &plan.repo,
             commit: plan.commit.as_deref(),
@@ -318,7 +318,7 @@ fn lock(folder: &Path) -> Result<File, HubError> {
 
 /// What stays when downloads are forgotten that were never finished.
 #[derive(Clone, Default, Debug)]
-pub struct Kept {
+pub struct KeptDownloads {
     /// Folders of downloads that wait to go on.
     pub waiting: Vec<PathBuf>,
     /// Files and folders of models that are known.
@@ -331,7 +331,7 @@ const ADDING_MAX: Duration = Duration::from_secs(3600);
 /// Deletes what was never finished: the files of a model that is not whole, those that came whole included;
 /// beside a model that is whole what is partial; and a model that came whole and could not be made known. Of
 /// what another process fetches nothing. Returns how many files and bytes on disk that were.
-pub fn forget_partial(root: &Path, kept: &Kept) -> Result<(usize, u64), HubError> {
+pub fn forget_partial(root: &Path, kept: &KeptDownloads) -> Result<(usize, u64), HubError> {
     let known: Vec<PathBuf> = kept.known.iter().map(|path| resolved(path)).collect();
     let (mut files, mut bytes) = (0, 0);
     for folder in partial_folders(root).into_iter().filter(|folder| !kept.waiting.contains(folder)) {

@@ -10,9 +10,9 @@ use ureq::http::Uri;
 
 use crate::answers::{self, header};
 use crate::body::Pace;
-use crate::client::{Answer, Failure};
-use crate::plan::PlannedFile;
-use crate::work::Work;
+use crate::chunk_queue::ChunkQueue;
+use crate::client::{Failure, HubResponse};
+use crate::fetch_plan::PlannedFile;
 use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
@@ -29,7 +29,7 @@ pub(crate) struct Fetch<'a> {
     pub(crate) repo: &'a str,
     pub(crate) commit: Option<&'a str>,
     pub(crate) store: &'a StoreChunk<'a>,
-    pub(crate) work: &'a Work,
+    pub(crate) work: &'a ChunkQueue,
     pub(crate) limit: &'a Limit,
     pub(crate) cancel: &'a Cancel,
     pub(crate) etag: Mutex<Option<String>>,
@@ -45,9 +45,9 @@ enum Trouble {
     /// Asked for again after a moment.
     Passing(ureq::Error),
     /// The signed address is no good any more.
-    Expired(Box<Answer>),
+    Expired(Box<HubResponse>),
     /// The hub asks everybody to wait.
-    Limited(Box<Answer>),
+    Limited(Box<HubResponse>),
     /// An answer to another question.
     Wrong(String, Uri),
     Final(HubError),
@@ -184,7 +184,7 @@ impl Fetch<'_> {
     }
 
     /// Asks for the bytes from `start` to `stop`, and takes only an answer that is exactly those.
-    fn open(&self, start: u64, stop: u64) -> Result<Answer, Trouble> {
+    fn open(&self, start: u64, stop: u64) -> Result<HubResponse, Trouble> {
         let located = self.client.located(&self.file.uri);
         let answer =
             self.client.get_located(&self.file.uri, located.as_ref(), (start, stop)).map_err(|failure| {
@@ -215,7 +215,7 @@ impl Fetch<'_> {
     }
 
     /// What is wrong with an answer to the question for these bytes of this file.
-    fn check(&self, answer: &Answer, start: u64, stop: u64) -> Result<(), String> {
+    fn check(&self, answer: &HubResponse, start: u64, stop: u64) -> Result<(), String> {
         let (size, asked) = (self.file.size, stop - start);
         if answers::is_encoded(&answer.headers) {
             return Err("it is compressed, which was not asked for".to_owned());
@@ -248,7 +248,7 @@ impl Fetch<'_> {
     }
 
     /// That it is the file of the plan, by what the hub and the host of the bytes say.
-    fn check_identity(&self, answer: &Answer) -> Result<(), String> {
+    fn check_identity(&self, answer: &HubResponse) -> Result<(), String> {
         if let Some(problem) = identity::problem(answer, self.file, self.commit) {
             return Err(problem);
         }

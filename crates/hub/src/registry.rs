@@ -11,10 +11,13 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use ureq::http::Uri;
 
-use crate::client::{Answer, Failure, unreachable};
+use crate::client::{Failure, HubResponse, unreachable};
 use crate::errors::quoted;
-use crate::plan::PlannedFile;
-use crate::{Cancel, Choice, Client, HubError, Licence, Plan, RegistryReference, RepoFile, Variant, address};
+use crate::fetch_plan::PlannedFile;
+use crate::{
+    Cancel, ChosenVariant, Client, FetchPlan, HubError, Licence, RegistryReference, RepoFile, Variant,
+    address,
+};
 use crate::{answers, names, redirect, retry};
 
 /// Layers that are GGUF files.
@@ -65,7 +68,7 @@ pub(crate) fn resolve(
     client: &Client,
     reference: &RegistryReference,
     cancel: &Cancel,
-) -> Result<Plan, HubError> {
+) -> Result<FetchPlan, HubError> {
     let base = base(client, reference)?;
     let attempt = format!("read the manifest of {reference}");
     let at = |path: String| -> Result<Uri, HubError> {
@@ -138,11 +141,11 @@ pub(crate) fn resolve(
         .join(reference.folder_name(&host))
         .join(&commit)
         .join(reference.tag.replace(':', "-"));
-    Ok(Plan {
+    Ok(FetchPlan {
         reference: reference.to_string(),
         repo: format!("{host}/{}", reference.name),
         commit: None,
-        choice: Choice { variant, reason: "the layer that is a GGUF file".to_owned() },
+        choice: ChosenVariant { variant, reason: "the layer that is a GGUF file".to_owned() },
         licence,
         files,
         folder,
@@ -291,7 +294,7 @@ impl Client {
 
     /// Gets the token that a 401 of a registry asks for, and keeps it for that registry alone; false if it
     /// asks for none.
-    pub(crate) fn answer_challenge(&self, answer: &Answer, cancel: &Cancel) -> Result<bool, HubError> {
+    pub(crate) fn answer_challenge(&self, answer: &HubResponse, cancel: &Cancel) -> Result<bool, HubError> {
         let challenge = answers::header(&answer.headers, "www-authenticate").and_then(parse_challenge);
         let Some(Challenge { realm, service, scope }) = challenge else { return Ok(false) };
         // Where a token is given out is the registry's word, like a redirect, and follows the same rules.

@@ -49,7 +49,7 @@ pub struct Snapshot {
 
 /// A repository that a search found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct FoundRepo {
     /// `org/repo`.
     pub repo: String,
     /// Downloads in the last month.
@@ -140,7 +140,7 @@ impl Client {
     }
 
     /// Models that the hub finds for a text, most downloaded first.
-    pub fn search(&self, text: &str, cancel: &Cancel) -> Result<Vec<Found>, HubError> {
+    pub fn search(&self, text: &str, cancel: &Cancel) -> Result<Vec<FoundRepo>, HubError> {
         let attempt = format!("search for {}", quoted(text));
         let uri = self.hub_uri(&format!(
             "/api/models?search={}&sort=downloads&direction=-1&limit={FOUND_MAX}",
@@ -224,7 +224,7 @@ fn parse_file(entry: &Value) -> Result<RepoFile, String> {
     Ok(RepoFile { path: path.to_owned(), size, sha256, git_id })
 }
 
-pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<Found>, String> {
+pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<FoundRepo>, String> {
     let value = json(bytes)?;
     let entries = value.as_array().ok_or("it is not a list of models")?;
     let found = entries.iter().take(FOUND_MAX).filter_map(|entry| {
@@ -237,7 +237,7 @@ pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<Found>, String> {
         };
         let format = ["gguf", "safetensors"].into_iter().find(|f| has_tag(f));
         let number = |key: &str| entry.get(key).and_then(Value::as_u64).unwrap_or(0);
-        Some(Found {
+        Some(FoundRepo {
             repo: repo.to_owned(),
             downloads: number("downloads"),
             likes: number("likes"),

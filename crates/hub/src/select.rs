@@ -84,7 +84,7 @@ impl Variant {
 
 /// What was chosen, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Choice {
+pub struct ChosenVariant {
     /// The model.
     pub variant: Variant,
     /// Why this one, in words.
@@ -130,7 +130,7 @@ pub(crate) fn choose(
     quantisation: Option<&str>,
     file: Option<&str>,
     memory: Option<&Memory>,
-) -> Result<Choice, HubError> {
+) -> Result<ChosenVariant, HubError> {
     let all = variants(snapshot);
     let none = |reason: String| HubError::NoModel { repo: snapshot.repo.clone(), reason };
     if all.is_empty() {
@@ -154,12 +154,12 @@ pub(crate) fn choose(
     }
 }
 
-fn by_file(all: &[Variant], file: &str) -> Option<Choice> {
+fn by_file(all: &[Variant], file: &str) -> Option<ChosenVariant> {
     let variant = all.iter().find(|v| v.files.iter().any(|f| f.path == file))?;
-    Some(Choice { variant: variant.clone(), reason: "the file that the address names".to_owned() })
+    Some(ChosenVariant { variant: variant.clone(), reason: "the file that the address names".to_owned() })
 }
 
-fn by_label(all: &[Variant], wanted: &str) -> Result<Choice, String> {
+fn by_label(all: &[Variant], wanted: &str) -> Result<ChosenVariant, String> {
     let exact: Vec<&Variant> = all.iter().filter(|v| v.label.eq_ignore_ascii_case(wanted)).collect();
     let lower = wanted.to_ascii_lowercase();
     let named = || {
@@ -167,7 +167,7 @@ fn by_label(all: &[Variant], wanted: &str) -> Result<Choice, String> {
     };
     let found: Vec<&Variant> = if exact.is_empty() { named() } else { exact };
     match found.as_slice() {
-        [only] => Ok(Choice { variant: (*only).clone(), reason: "as asked for".to_owned() }),
+        [only] => Ok(ChosenVariant { variant: (*only).clone(), reason: "as asked for".to_owned() }),
         [] => Err(format!("nothing in it is `{}`; it has {}", quoted(wanted), labels(all))),
         several => {
             let files: Vec<String> = several.iter().map(|v| quoted(&v.files[0].path)).collect();
@@ -181,7 +181,7 @@ fn by_label(all: &[Variant], wanted: &str) -> Result<Choice, String> {
 }
 
 /// The largest that fits; the smallest if none does.
-fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<Choice, String> {
+fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<ChosenVariant, String> {
     let candidates = usable(all);
     let Some(smallest) = candidates.last() else {
         let problem = all.iter().find_map(|v| v.problem.clone());
@@ -191,10 +191,10 @@ fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<Choice, String>
     };
     let usable = all.iter().filter(|v| v.is_supported && v.problem.is_none());
     if let [only] = usable.collect::<Vec<_>>().as_slice() {
-        return Ok(Choice { variant: (*only).clone(), reason: "the only one there is".to_owned() });
+        return Ok(ChosenVariant { variant: (*only).clone(), reason: "the only one there is".to_owned() });
     }
     let Some(Memory { bytes, of }) = memory else {
-        return Ok(Choice {
+        return Ok(ChosenVariant {
             variant: (*smallest).clone(),
             reason: "the smallest, because this machine's memory is not known".to_owned(),
         });
@@ -207,7 +207,7 @@ fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<Choice, String>
                 gib(v.memory_bytes()),
                 gib(*bytes)
             );
-            Ok(Choice { variant: (*v).clone(), reason })
+            Ok(ChosenVariant { variant: (*v).clone(), reason })
         }
         None => {
             let reason = format!(
@@ -215,7 +215,7 @@ fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<Choice, String>
                 gib(smallest.memory_bytes()),
                 gib(*bytes)
             );
-            Ok(Choice { variant: (*smallest).clone(), reason })
+            Ok(ChosenVariant { variant: (*smallest).clone(), reason })
         }
     }
 }

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::chunk_map::CHUNK_BYTES;
-use crate::plan::PlannedFile;
+use crate::fetch_plan::PlannedFile;
 use crate::pull::plan_of;
-use crate::{Cancel, Client, HubError, HubReference, Origin, OriginFile, Plan, Reference, names};
+use crate::{Cancel, Client, FetchPlan, HubError, HubReference, Origin, OriginFile, Reference, names};
 
 /// How a file differs between two commits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ pub fn resolve_again(
     origin: &Origin,
     commit: Option<&str>,
     cancel: &Cancel,
-) -> Result<Plan, HubError> {
+) -> Result<FetchPlan, HubError> {
     let mut plan = match origin.reference.parse()? {
         Reference::Hub(hub) => newest(client, origin, hub, commit, cancel)?,
         Reference::Registry(registry) => crate::registry::resolve(client, &registry, cancel)?,
@@ -72,7 +72,7 @@ fn newest(
     mut hub: HubReference,
     commit: Option<&str>,
     cancel: &Cancel,
-) -> Result<Plan, HubError> {
+) -> Result<FetchPlan, HubError> {
     if let Some(commit) = commit {
         hub.revision = Some(commit.to_owned());
     }
@@ -111,7 +111,7 @@ impl Origin {
     }
 
     /// What differs in a plan of the same model.
-    pub fn changes(&self, plan: &Plan) -> Vec<FileChange> {
+    pub fn changes(&self, plan: &FetchPlan) -> Vec<FileChange> {
         let change = |path: &str, kind, size| FileChange { path: path.to_owned(), kind, size };
         let mut changes: Vec<FileChange> = Vec::new();
         for file in &plan.files {
@@ -137,7 +137,7 @@ fn differs(before: &OriginFile, now: &PlannedFile) -> bool {
     before.size != now.size || known.unwrap_or(false)
 }
 
-impl Plan {
+impl FetchPlan {
     /// Which revision its files are of, as a name of a folder: a commit, or what stands for one at a
     /// registry.
     pub fn revision(&self) -> String {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_hub::{
-    Cancel, Client, Fetched, HubError, Kept, Plan, PlannedFile, Progress, PullOptions, Reference, Settings,
-    Token, fetch, resolve,
+    Cancel, Client, FetchPlan, Fetched, HubError, KeptDownloads, PlannedFile, Progress, PullOptions,
+    Reference, Settings, Token, fetch, resolve,
 };
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 
@@ -50,7 +50,7 @@ impl Bench {
         PullOptions::new(self.folder.path().to_owned())
     }
 
-    fn plan(&self, client: &Client, text: &str) -> Result<Plan, HubError> {
+    fn plan(&self, client: &Client, text: &str) -> Result<FetchPlan, HubError> {
         resolve(client, &text.parse().unwrap(), None, &Cancel::default())
     }
 
@@ -301,7 +301,7 @@ fn files_with_names_that_lead_elsewhere_are_never_asked_for_and_cost_nothing_els
         let bench = Bench::new(&[licence, ("m-Q8_0.gguf", bytes(10)), (path, bytes(10))]);
         let fetched = bench.pull("hf.co/org/repo:Q8_0").unwrap();
         assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(10), "{path}");
-        let asked = |s: &&exo_mock_hub::Seen| s.target.contains("/resolve/");
+        let asked = |s: &&exo_mock_hub::ReceivedRequest| s.target.contains("/resolve/");
         assert_eq!(bench.hub.seen().iter().filter(asked).count(), 2, "{path}: the model and a licence");
     }
     let bench = Bench::new(&[("a:m-Q8_0.gguf", bytes(10))]);
@@ -362,7 +362,7 @@ fn the_token_goes_to_the_hub_and_to_nobody_else() {
 }
 
 /// Of the plan of a reference the first file.
-fn first(plan: &Plan) -> &PlannedFile {
+fn first(plan: &FetchPlan) -> &PlannedFile {
     plan.files.first().unwrap()
 }
 
@@ -519,13 +519,13 @@ fn a_rate_limit_holds_over_all_ranges_and_partial_downloads_are_forgotten_on_req
         }
     });
     assert!(result.is_err() && begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
-    let kept = Kept { waiting: vec![plan.folder(bench.folder.path())], ..Kept::default() };
+    let kept = KeptDownloads { waiting: vec![plan.folder(bench.folder.path())], ..KeptDownloads::default() };
     assert_eq!(
         exo_hub::forget_partial(bench.folder.path(), &kept).unwrap(),
         (0, 0),
         "one that waits is kept"
     );
-    let (files, freed) = exo_hub::forget_partial(bench.folder.path(), &Kept::default()).unwrap();
+    let (files, freed) = exo_hub::forget_partial(bench.folder.path(), &KeptDownloads::default()).unwrap();
     assert!(files == 1 && freed >= 4 * CHUNK as u64, "{files} {freed} {result:?}");
     assert!(!files_below(bench.folder.path()).iter().any(|f| f.contains(".part")));
 }
@@ -553,24 +553,24 @@ fn parts_that_came_whole_of_a_model_that_never_did_are_forgotten_with_it() {
     let bench = Bench::new(&files);
     let root = bench.folder.path();
     two_of_three_parts(&bench);
-    let (files, freed) = exo_hub::forget_partial(root, &Kept::default()).unwrap();
+    let (files, freed) = exo_hub::forget_partial(root, &KeptDownloads::default()).unwrap();
     assert_eq!(files, 3);
     assert!(freed > 4 * CHUNK as u64, "{freed}");
     assert_eq!(files_below(root), Vec::<String>::new());
     // One that is known is not touched, and neither is one that is whole and about to be known.
     two_of_three_parts(&bench);
     let known = files_below(root).into_iter().find(|f| f.ends_with("00001-of-00003.gguf")).unwrap();
-    let kept = Kept { known: vec![known.clone().into()], ..Kept::default() };
+    let kept = KeptDownloads { known: vec![known.clone().into()], ..KeptDownloads::default() };
     assert_eq!(exo_hub::forget_partial(root, &kept).unwrap().0, 1, "the part");
     assert!(Path::new(&known).is_file());
     let whole = bench.pull("hf.co/org/repo").unwrap().path;
-    assert_eq!(exo_hub::forget_partial(root, &Kept::default()).unwrap(), (0, 0));
+    assert_eq!(exo_hub::forget_partial(root, &KeptDownloads::default()).unwrap(), (0, 0));
     assert!(whole.is_file());
     // What came whole and is in no list after an hour could not be opened.
     let origin = files_below(root).into_iter().find(|f| f.ends_with(".origin.json")).unwrap();
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(7200);
     std::fs::File::options().append(true).open(origin).unwrap().set_modified(long_ago).unwrap();
-    assert_eq!(exo_hub::forget_partial(root, &Kept::default()).unwrap(), (3, 12 * CHUNK as u64));
+    assert_eq!(exo_hub::forget_partial(root, &KeptDownloads::default()).unwrap(), (3, 12 * CHUNK as u64));
     assert_eq!(files_below(root), Vec::<String>::new());
 }
 

@@ -20,7 +20,7 @@ mod request;
 
 pub use faults::Faults;
 pub use registry::Layer;
-pub use request::{Host, Seen};
+pub use request::{Host, ReceivedRequest};
 
 use std::collections::BTreeMap;
 use std::io;
@@ -88,7 +88,7 @@ pub(crate) struct State {
     /// Tokens that the registry has given out, and requests that each is good for.
     pub(crate) registry_tokens: Mutex<Vec<u64>>,
     pub(crate) faults: Mutex<Faults>,
-    pub(crate) seen: Mutex<Vec<Seen>>,
+    pub(crate) seen: Mutex<Vec<ReceivedRequest>>,
     /// The token that opens gated repositories.
     pub(crate) token: String,
     pub(crate) hub: SocketAddr,
@@ -174,7 +174,7 @@ impl MockHub {
     }
 
     /// Requests so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<ReceivedRequest> {
         lock(&self.state.seen).clone()
     }
 

@@ -16,7 +16,7 @@ pub enum Host {
 
 /// A request that came.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     /// Who was asked.
     pub host: Host,
     /// Path and query.
@@ -46,9 +46,9 @@ impl Request {
         query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
     }
 
-    pub(crate) fn seen(&self, host: Host) -> Seen {
+    pub(crate) fn seen(&self, host: Host) -> ReceivedRequest {
         let header = |name: &str| self.header(name).map(str::to_owned);
-        Seen {
+        ReceivedRequest {
             host,
             target: self.target.clone(),
             range: header("range"),

@@ -5,7 +5,7 @@ mod card;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use exo_accelerators::{Candidate, DeviceAsk, DeviceInfo, Ranking, Wanted, chain, open_all};
+use exo_accelerators::{Candidate, CardSelection, DeviceAsk, DeviceInfo, Ranking, chain, open_all};
 use exo_backend::Device;
 use exo_device::Quarantine;
 use exo_types::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, SupportClass, Time, TypeRates};
@@ -85,7 +85,7 @@ impl Compute {
             return Ok((Self::open_asked(asks(&config.device, config), config, host)?, Vec::new()));
         };
         // Without a process for each this one opens the device that is used.
-        let wanted = if config.worker.is_some() { Wanted::EachCard } else { Wanted::Best };
+        let wanted = if config.worker.is_some() { CardSelection::EachCard } else { CardSelection::Best };
         let (quarantined, ranking) = Self::quarantined(ranking, config);
         let tried = ranking.try_each(wanted, |candidate| Self::open_candidate(candidate, config, host))?;
         let mut opened = tried.opened.into_iter();

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use exo_accelerators::{
-    Backend, Candidate, ChooseError, DeviceAsk, InProcess, Message, ProcessorOptions, Surveyor,
-    TYPE_BYTES_MIN, Wanted,
+    Backend, Candidate, CardSelection, ChooseError, DeviceAsk, InProcess, Message, ProcessorOptions,
+    Surveyor, TYPE_BYTES_MIN,
 };
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions};
@@ -100,7 +100,7 @@ pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
             several => Err(format!("{} devices are named, and one can be opened here", several.len()).into()),
         };
     };
-    let tried = ranking.try_each(Wanted::Best, |candidate| {
+    let tried = ranking.try_each(CardSelection::Best, |candidate| {
         let ask = ask_for(candidate, config);
         Ok(exo_accelerators::open(&ask, Some(candidate), || shared_free_bytes(host), true)?)
     })?;

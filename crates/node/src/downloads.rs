@@ -22,7 +22,7 @@ use exo_api::{
     HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
     UpdateQuery, UpdateView,
 };
-use exo_hub::{Cancel, Client, HubError, Kept, Memory, Reference, RegistryReference, Settings};
+use exo_hub::{Cancel, Client, HubError, KeptDownloads, Memory, Reference, RegistryReference, Settings};
 use exo_stdx::unix_s;
 use exo_types::ModelId;
 use tokio::sync::{Semaphore, watch};
@@ -534,7 +534,7 @@ impl Downloads for NodeDownloads {
                 let waiting = folders_waiting(root, saved);
                 // A list that cannot be read is not an empty one.
                 let known = store.places().map_err(|e| AdminError::Disk { message: chain(&e) })?;
-                let kept = Kept { waiting, known };
+                let kept = KeptDownloads { waiting, known };
                 let pruned = exo_hub::forget_partial(root, &kept);
                 let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
                 let placed: Option<BTreeSet<ModelId>> =

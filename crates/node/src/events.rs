@@ -5,7 +5,7 @@ use std::sync::Arc;
 use exo_accelerators::DeviceInfo;
 use exo_cluster::EngineId;
 use exo_device::{CardChange, Quarantine};
-use exo_discovery::Found;
+use exo_discovery::FoundNode;
 use exo_formats::Model;
 use exo_machine::{Answer, DialId, Input, Question, SequenceEvent, StartRequest};
 use exo_transport::{Channel, JoinChannel};
@@ -40,7 +40,7 @@ pub enum Event {
     /// A stranger opened the join exchange.
     JoinIncoming(JoinChannel),
     /// Discovery saw something.
-    Found(Found),
+    Found(FoundNode),
     /// Somebody waits for the answer to a question.
     Asked { question: Question, answer: oneshot::Sender<Answer> },
     /// Run the sequences of a request.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exo_formats::{ConfigError, Model, OpenError};
-use exo_hub::{Cancel, Client, Plan, PlannedFile};
+use exo_hub::{Cancel, Client, FetchPlan, PlannedFile};
 
 use crate::reference_error::ReferenceError;
 
@@ -95,7 +95,7 @@ impl<'a> HeadReader<'a> {
     }
 
     /// The model of a plan, without weights.
-    pub fn open(&mut self, plan: &Plan, bounds: HeadBounds) -> Result<Model, ReferenceError> {
+    pub fn open(&mut self, plan: &FetchPlan, bounds: HeadBounds) -> Result<Model, ReferenceError> {
         let folder = self.folder_of(plan)?;
         self.settle_heads(plan, bounds)?;
         let mut wanted = bounds.first_bytes;
@@ -126,7 +126,7 @@ impl<'a> HeadReader<'a> {
     }
 
     /// Whether enough was read of each file for what is wrong with the model to be so.
-    fn is_head_read(&self, plan: &Plan, folder: &Path) -> bool {
+    fn is_head_read(&self, plan: &FetchPlan, folder: &Path) -> bool {
         plan.files.iter().filter(|file| is_gguf(&file.name)).all(|file| {
             let needed = exo_formats::gguf::head_bytes_needed(&folder.join(file.below()));
             needed.is_some_and(|bytes| bytes <= self.read_bytes(plan, file))
@@ -143,14 +143,14 @@ impl<'a> HeadReader<'a> {
     }
 
     /// Where the files of a plan lie.
-    pub fn folder_of(&mut self, plan: &Plan) -> Result<PathBuf, ReferenceError> {
+    pub fn folder_of(&mut self, plan: &FetchPlan) -> Result<PathBuf, ReferenceError> {
         Ok(plan.folder(self.root()?))
     }
 
     /// Reads on until a file is there up to this byte, or whole.
     pub fn read_to(
         &mut self,
-        plan: &Plan,
+        plan: &FetchPlan,
         file: &PlannedFile,
         end: u64,
         bytes_max: u64,
@@ -169,12 +169,12 @@ impl<'a> HeadReader<'a> {
     }
 
     /// How far a file was read.
-    pub fn read_bytes(&self, plan: &Plan, file: &PlannedFile) -> u64 {
+    pub fn read_bytes(&self, plan: &FetchPlan, file: &PlannedFile) -> u64 {
         self.read.get(&path_below(plan, file)).copied().unwrap_or(0)
     }
 
     /// Documents as a whole, and of safetensors files their heads, which say how long they are.
-    fn settle_heads(&mut self, plan: &Plan, bounds: HeadBounds) -> Result<(), ReferenceError> {
+    fn settle_heads(&mut self, plan: &FetchPlan, bounds: HeadBounds) -> Result<(), ReferenceError> {
         for file in plan.files.iter().filter(|f| !is_gguf(&f.name)) {
             let end = match file.name.ends_with(".safetensors") {
                 true => {
@@ -198,7 +198,7 @@ impl<'a> HeadReader<'a> {
     /// Into a file of the right length, which is a hole elsewhere.
     fn write(
         &mut self,
-        plan: &Plan,
+        plan: &FetchPlan,
         file: &PlannedFile,
         start: u64,
         bytes: &[u8],
@@ -216,7 +216,7 @@ impl<'a> HeadReader<'a> {
     }
 }
 
-fn path_below(plan: &Plan, file: &PlannedFile) -> PathBuf {
+fn path_below(plan: &FetchPlan, file: &PlannedFile) -> PathBuf {
     plan.relative_folder().join(file.below())
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use exo_accelerators::{DEMO_MODEL, Message};
 use exo_cluster::Speculation;
-use exo_discovery::{Discovery, Found};
+use exo_discovery::{Discovery, FoundNode};
 use exo_journal::Journal;
 use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
 use exo_machine::{Boot, Input, LogLimits, MachineConfig, NodeMachine, Notice, Samples};
@@ -430,7 +430,7 @@ fn discover(
     }
 }
 
-async fn pass_on(mut found: mpsc::Receiver<Found>, events: EventSender) {
+async fn pass_on(mut found: mpsc::Receiver<FoundNode>, events: EventSender) {
     while let Some(found) = found.recv().await {
         if events.data(NodeEvent::Found(found)).await.is_err() {
             return;

@@ -17,7 +17,7 @@ use crate::words::Words;
 const VOCAB_LEN_MAX: usize = 4 << 20;
 
 /// What both kinds of source come down to.
-pub(crate) struct Parts {
+pub(crate) struct TokenizerParts {
     pub(crate) words: Words,
     pub(crate) added: Vec<AddedToken>,
     pub(crate) normalizer: Value,
@@ -48,7 +48,7 @@ pub(crate) struct Frame {
     pub(crate) eot: Option<u32>,
 }
 
-impl Parts {
+impl TokenizerParts {
     pub(crate) fn build(self) -> Result<Built, TokenizerError> {
         let pipeline = Pipeline::from_json(&self.normalizer, &self.pre_tokenizer)?;
         let looks_back = self.added.iter().any(|t| t.lstrip || t.single_word);

@@ -6,7 +6,7 @@ use tokenizers::AddedToken;
 
 use crate::TokenizerError;
 use crate::bpe::{Bpe, Ids, Merge, Rules};
-use crate::build::{Built, Frame, Parts, guarded, inconsistent};
+use crate::build::{Built, Frame, TokenizerParts, guarded, inconsistent};
 use crate::pieces::byte_token;
 use crate::pipeline::too_large;
 use crate::pre;
@@ -61,7 +61,7 @@ fn check(source: &GgufTokenizer) -> Result<(), TokenizerError> {
     }
 }
 
-fn byte_pair(source: &GgufTokenizer) -> Result<(Parts, Frame), TokenizerError> {
+fn byte_pair(source: &GgufTokenizer) -> Result<(TokenizerParts, Frame), TokenizerError> {
     // Files without a name are from before names existed and mean what llama.cpp does by default.
     let name = source.pre.as_deref().unwrap_or("default");
     let pre = pre::named(name)
@@ -71,7 +71,7 @@ fn byte_pair(source: &GgufTokenizer) -> Result<(Parts, Frame), TokenizerError> {
     let rules = Rules { ignore_merges: pre.ignore_merges, ..Rules::default() };
     let mut cuts: Vec<Value> = pre.patterns.iter().map(|p| split(p)).collect();
     cuts.push(json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}));
-    let parts = Parts {
+    let parts = TokenizerParts {
         words: Words::Pairs(Bpe::new(source.tokens.clone(), ids, merges, rules)),
         added: added(source),
         normalizer: Value::Null,
@@ -105,7 +105,7 @@ fn split(pattern: &str) -> Value {
 
 /// SentencePiece merges the pair whose result scores best. As byte-pair merges: every way to put a token
 /// together from two others, ordered by the token's score. That is how `transformers` converts these models.
-fn sentence_piece(source: &GgufTokenizer) -> Result<(Parts, Frame), TokenizerError> {
+fn sentence_piece(source: &GgufTokenizer) -> Result<(TokenizerParts, Frame), TokenizerError> {
     let scores =
         source.scores.as_ref().ok_or_else(|| gguf("scores", "SentencePiece needs them".to_owned()))?;
     let ids = Ids::of(&source.tokens);
@@ -122,7 +122,7 @@ fn sentence_piece(source: &GgufTokenizer) -> Result<(Parts, Frame), TokenizerErr
         normalizers.insert(0, json!({"type": "Prepend", "prepend": "▁"}));
         decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
     }
-    let parts = Parts {
+    let parts = TokenizerParts {
         words: Words::Pairs(Bpe::new(source.tokens.clone(), ids, merges, rules)),
         added: added(source),
         normalizer: json!({"type": "Sequence", "normalizers": normalizers}),

@@ -150,13 +150,13 @@ pub(crate) fn shorten(pattern: &str) -> String {
 }
 
 /// Matches already found, in the shape the `tokenizers` crate splits and replaces by.
-pub(crate) struct Found {
+pub(crate) struct FoundMatches {
     pub(crate) matches: Vec<(usize, usize)>,
     /// Swap what is a match and what lies between.
     pub(crate) invert: bool,
 }
 
-impl Pattern for Found {
+impl Pattern for FoundMatches {
     fn find_matches(&self, inside: &str) -> tokenizers::Result<Vec<((usize, usize), bool)>> {
         if inside.is_empty() {
             return Ok(vec![((0, 0), self.invert)]);

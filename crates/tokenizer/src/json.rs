@@ -5,7 +5,7 @@ use serde_json::Value;
 use tokenizers::{AddedToken, Encoding, ModelWrapper, PostProcessor, PostProcessorWrapper, Token};
 
 use crate::TokenizerError;
-use crate::build::{Built, Frame, Parts, guarded, inconsistent};
+use crate::build::{Built, Frame, TokenizerParts, guarded, inconsistent};
 use crate::pipeline::too_large;
 use crate::words::Words;
 
@@ -42,7 +42,7 @@ pub(crate) fn build(bytes: &[u8], config: Option<&Value>) -> Result<(Built, Fram
     too_large("number of added tokens", header.added_tokens.len(), ADDED_TOKENS_MAX)?;
     let ModelOnly { model } =
         guarded(|| serde_json::from_slice(bytes)).map_err(inconsistent)?.map_err(json_error)?;
-    let parts = Parts {
+    let parts = TokenizerParts {
         words: Words::library(model),
         added: header.added_tokens,
         normalizer: header.normalizer,

@@ -12,7 +12,7 @@ use tokenizers::{
     NormalizedString, Normalizer, NormalizerWrapper, PreTokenizedString, PreTokenizer, PreTokenizerWrapper,
 };
 
-use crate::guard::{Deadline, Found, GuardedRegex};
+use crate::guard::{Deadline, FoundMatches, GuardedRegex};
 use crate::{EncodeError, TokenizerError, pre};
 
 /// Longest text put in the place of a match, or before a text. Real files use one to three characters; a long
@@ -52,9 +52,9 @@ impl Pipeline {
         Ok(pipeline)
     }
 
-    /// The normaliser for one text. Ask it for its [`Run::outcome`] afterwards.
-    pub(crate) fn normalizer(&self, deadline: Deadline) -> Run<'_> {
-        Run { steps: &self.normalize, deadline, failure: Mutex::new(None) }
+    /// The normaliser for one text. Ask it for its [`NormalizerRun::outcome`] afterwards.
+    pub(crate) fn normalizer(&self, deadline: Deadline) -> NormalizerRun<'_> {
+        NormalizerRun { steps: &self.normalize, deadline, failure: Mutex::new(None) }
     }
 
     /// Splits what is not yet a token into words.
@@ -120,7 +120,7 @@ impl Cut {
         match self {
             Self::Split { regex, behavior, invert } => text.split(|_, piece| {
                 let matches = regex.find_all(piece.get(), deadline)?;
-                piece.split(Found { matches, invert: *invert }, *behavior)
+                piece.split(FoundMatches { matches, invert: *invert }, *behavior)
             }),
             Self::PrefixSpace => text.normalize(|piece| {
                 if !piece.get().starts_with(' ') {
@@ -134,21 +134,21 @@ impl Cut {
 }
 
 /// The normaliser at work on one text. The crate throws its errors away, so they are kept here.
-pub(crate) struct Run<'a> {
+pub(crate) struct NormalizerRun<'a> {
     steps: &'a [Normalize],
     deadline: Deadline,
     /// Behind a lock because the crate wants normalisers to be `Sync`.
     failure: Mutex<Option<EncodeError>>,
 }
 
-impl Run<'_> {
+impl NormalizerRun<'_> {
     /// What went wrong since the beginning, if anything did.
     pub(crate) fn outcome(self) -> Result<(), EncodeError> {
         self.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 }
 
-impl Normalizer for Run<'_> {
+impl Normalizer for NormalizerRun<'_> {
     fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if failure.is_none() {
@@ -164,7 +164,7 @@ impl Normalize {
             Self::Replace { regex, content } => {
                 let matches = regex.find_all(text.get(), deadline)?;
                 check_normalized(text.get().len() + matches.len() * content.len())?;
-                text.replace(Found { matches, invert: false }, content).map_err(encode_error)?;
+                text.replace(FoundMatches { matches, invert: false }, content).map_err(encode_error)?;
             }
             Self::Library(step) => step.normalize(text).map_err(encode_error)?,
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use exo_accelerators::report::{self, Row};
 use exo_accelerators::{
-    Abilities, Found, Outcome, StepCost, SurveyAsk, Surveyor, System, Times, ask_backends,
+    Abilities, BackendSurvey, StepCost, SurveyAsk, SurveyedAccelerator, Surveyor, System, Times, ask_backends,
 };
 use exo_backend::OpKind;
 use exo_device::{Registry, RegistryError, Released};
@@ -58,7 +58,7 @@ fn look(
     settings: &NodeConfig,
     asks_none: bool,
     steps: bool,
-) -> anyhow::Result<(Vec<Row>, Vec<Outcome>, Duration)> {
+) -> anyhow::Result<(Vec<Row>, Vec<BackendSurvey>, Duration)> {
     let (began, data_dir, options) = (Instant::now(), &settings.data_dir, processor_options(settings));
     let First { may_measure, mut outcomes } = First::look(surveyor, data_dir, asks_none);
     let turn = may_measure.then(|| exo_accelerators::take_turn(data_dir, surveyor, &ui::message));
@@ -74,7 +74,7 @@ fn look(
     outcomes.sort_by_key(|outcome| System::own().order().iter().position(|one| *one == outcome.backend));
     // Without a turn there is no card: what plays one is no reason to make a data folder.
     if turn.is_some() {
-        let found: Vec<&Found> = outcomes.iter().flat_map(Outcome::shown).collect();
+        let found: Vec<&SurveyedAccelerator> = outcomes.iter().flat_map(BackendSurvey::shown).collect();
         exo_accelerators::remember(data_dir, &found, &ui::message);
     }
     exo_accelerators::remember_drivers(data_dir, &outcomes, &ui::message);
@@ -145,7 +145,7 @@ struct First {
     may_measure: bool,
     /// Of drivers that did not answer even this: nobody waits for one of them a second time, also where no
     /// folder can be made in which to note it.
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<BackendSurvey>,
 }
 
 impl First {
@@ -156,8 +156,8 @@ impl First {
         let backends = if asks_none { &[] } else { System::own().order() };
         let ask = |backend| SurveyAsk { list_only: true, ..SurveyAsk::of(backend) };
         let listed = ask_backends(surveyor, backends, &ask);
-        let may_measure = !listed.iter().all(Outcome::shows_no_card);
-        Self { may_measure, outcomes: listed.into_iter().filter(Outcome::has_hung).collect() }
+        let may_measure = !listed.iter().all(BackendSurvey::shows_no_card);
+        Self { may_measure, outcomes: listed.into_iter().filter(BackendSurvey::has_hung).collect() }
     }
 }
 
@@ -190,8 +190,8 @@ fn told(released: &Released) -> String {
 }
 
 /// From start to ready, by phase, a line for each device.
-fn phases(outcome: &Outcome, rows: &[Row]) -> Vec<String> {
-    let line = |found: &Found| {
+fn phases(outcome: &BackendSurvey, rows: &[Row]) -> Vec<String> {
+    let line = |found: &SurveyedAccelerator| {
         let Times { open_ms, check_ms, measure_ms } = found.times;
         let measured = match measure_ms {
             Some(ms) => format!("measured in {ms:.0} ms"),
@@ -205,7 +205,8 @@ fn phases(outcome: &Outcome, rows: &[Row]) -> Vec<String> {
             outcome.list_ms.unwrap_or(0.0)
         )
     };
-    let is_shown = |found: &&Found| rows.iter().any(|row| row.backends.contains(&found.place()));
+    let is_shown =
+        |found: &&SurveyedAccelerator| rows.iter().any(|row| row.backends.contains(&found.place()));
     let found = outcome.shown().iter().filter(is_shown);
     found.filter(|found| found.trouble.is_none()).map(line).collect()
 }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use exo_api::{ClusterView, HubToken, NodeStatus, PrunedView, PullRequest, VariantView};
-use exo_hub::{Cancel, Fetched, Kept, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
+use exo_hub::{
+    Cancel, FetchPlan, Fetched, KeptDownloads, Memory, Origin, Progress, PullOptions, Reference, Settings,
+};
 use exo_node::{DataDir, HeadReader, found_repo_view, repo_view};
 use exo_store::{CachedModel, DiskBudget, ModelRecord, Store};
 use serde_json::json;
@@ -328,7 +330,7 @@ fn fetch_here(
 }
 
 /// What is about to be fetched, why, and what it may be used for. Before the first byte.
-fn announce(plan: &Plan) {
+fn announce(plan: &FetchPlan) {
     let variant = &plan.choice.variant;
     let commit =
         plan.commit.as_deref().map(|c| format!(" at {}", c.get(..8).unwrap_or(c))).unwrap_or_default();
@@ -454,7 +456,7 @@ fn prune_without_node(data_dir: &Path, root: &Path) -> anyhow::Result<(usize, u6
             waiting.len()
         ));
     }
-    let (files, bytes) = exo_hub::forget_partial(root, &Kept { waiting, known })?;
+    let (files, bytes) = exo_hub::forget_partial(root, &KeptDownloads { waiting, known })?;
     let now_unix_s = exo_stdx::unix_s();
     let is_recent = |record: &ModelRecord| now_unix_s.saturating_sub(record.used_unix_s) < RECENT_S;
     let recent = store.list()?.into_iter().filter(is_recent).map(|record| (record.id, record.name));

@@ -77,12 +77,12 @@ pub(super) enum Damage {
 
 /// Nobody else changes the registry of a folder, or tries what is new for it, until this is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct RegistryLock {
     _file: File,
 }
 
 /// Waits for our turn at the lock of this name; as everything here it blocks the thread.
-pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<Turn, RegistryError> {
+pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<RegistryLock, RegistryError> {
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
@@ -91,7 +91,7 @@ pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<Turn
 }
 
 /// The same at a folder itself, in which nothing is left; where the system opens folders.
-pub(super) fn lock_folder(folder: &Path, wait_max: Duration) -> Result<Turn, RegistryError> {
+pub(super) fn lock_folder(folder: &Path, wait_max: Duration) -> Result<RegistryLock, RegistryError> {
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     take_turn(File::open(folder).map_err(failed)?, folder, "the folder", wait_max)
 }
@@ -100,16 +100,21 @@ pub(super) fn lock_folder(folder: &Path, wait_max: Duration) -> Result<Turn, Reg
     clippy::disallowed_methods,
     reason = "files have no lock with a deadline, and no caller is on an executor but a command"
 )]
-fn take_turn(file: File, folder: &Path, name: &str, wait_max: Duration) -> Result<Turn, RegistryError> {
+fn take_turn(
+    file: File,
+    folder: &Path,
+    name: &str,
+    wait_max: Duration,
+) -> Result<RegistryLock, RegistryError> {
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let began = Instant::now();
     loop {
         match file.try_lock() {
-            Ok(()) => return Ok(Turn { _file: file }),
+            Ok(()) => return Ok(RegistryLock { _file: file }),
             // A file system without locks: writes are whole, so at worst what another process learnt just now
             // is lost.
             Err(TryLockError::Error(error)) if system::is_without_locks(&error) => {
-                return Ok(Turn { _file: file });
+                return Ok(RegistryLock { _file: file });
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
             Err(TryLockError::WouldBlock) if began.elapsed() >= wait_max => {

@@ -19,8 +19,8 @@ const LAYER: LayerRates = LayerRates {
     layer_s: 1e-5,
 };
 
-fn measured(driver: &str) -> Known {
-    Known {
+fn measured(driver: &str) -> BackendRecord {
+    BackendRecord {
         driver: driver.to_owned(),
         calibration_version: CALIBRATION_VERSION,
         memory_bytes: Some(1 << 30),
@@ -67,7 +67,7 @@ fn a_measurement_counts_for_its_card_backend_and_driver_only() {
 fn a_failure_keeps_what_was_measured_with_the_same_driver() {
     let (mut registry, here) = (Registry::default(), card(Some("0000:01:00.0"), None));
     registry.note(&here, "vulkan", measured("1"), 7);
-    let failed = |driver: &str| Known {
+    let failed = |driver: &str| BackendRecord {
         read_bytes_per_s: None,
         flops_per_s: None,
         layer: None,
@@ -152,7 +152,12 @@ fn what_was_measured_with_another_meaning_is_measured_again_and_the_rest_stays()
         |registry, here| registry.verified(here, "cuda", "1", 9),
         |registry, here| {
             let trouble = Some("it computed a wrong sum".to_owned());
-            registry.note(here, "cuda", Known { driver: "1".to_owned(), trouble, ..Known::default() }, 9);
+            registry.note(
+                here,
+                "cuda",
+                BackendRecord { driver: "1".to_owned(), trouble, ..BackendRecord::default() },
+                9,
+            );
         },
     ];
     for note in notes {
@@ -162,7 +167,7 @@ fn what_was_measured_with_another_meaning_is_measured_again_and_the_rest_stays()
         assert!(registry.types(&here, "cuda", "1").is_empty());
     }
     let mut registry = old;
-    registry.note(&here, "cuda", Known { layer: None, ..measured("1") }, 9);
+    registry.note(&here, "cuda", BackendRecord { layer: None, ..measured("1") }, 9);
     assert_eq!(registry.calibration(&here, "cuda", "1").unwrap().layer, None);
     assert!(registry.known(&here, "cuda").unwrap().quarantine.is_some());
 }
@@ -173,7 +178,7 @@ fn a_file_without_rates_of_a_layer_is_read_and_absurd_ones_are_damage() {
     let folder = tempfile::tempdir().unwrap();
     let here = card(None, None);
     changed(folder.path(), |registry| {
-        registry.note(&here, "cpu", Known { layer: None, ..measured("1") }, 7);
+        registry.note(&here, "cpu", BackendRecord { layer: None, ..measured("1") }, 7);
     });
     let path = folder.path().join("gpu_registry.json");
     let text = fs::read_to_string(&path).unwrap();
@@ -192,7 +197,7 @@ fn a_file_without_rates_of_a_layer_is_read_and_absurd_ones_are_damage() {
     assert!(warning.as_deref().is_some_and(|text| text.contains("rates of a layer")), "{warning:?}");
     let noted = changed(folder.path(), |registry| {
         let absurd = Some(LayerRates { layer_s: f64::NAN, ..LAYER });
-        registry.note(&here, "cpu", Known { layer: absurd, ..measured("1") }, 7);
+        registry.note(&here, "cpu", BackendRecord { layer: absurd, ..measured("1") }, 7);
     });
     assert_eq!(noted.calibration(&here, "cpu", "1").unwrap().layer, None);
 }
@@ -239,7 +244,7 @@ fn a_quarantine_lasts_until_it_is_over_the_driver_is_another_or_it_is_released()
 fn a_trial_counts_for_its_driver_and_version_and_a_failed_one_for_hours() {
     let folder = tempfile::tempdir().unwrap();
     let here = card(Some("0000:01:00.0"), None);
-    let tried = |failed| Known { trial: Some(Trial::new("1.2.3", failed, 1000)), ..measured("1") };
+    let tried = |failed| BackendRecord { trial: Some(Trial::new("1.2.3", failed, 1000)), ..measured("1") };
     let mut registry = changed(folder.path(), |registry| {
         registry.note(&here, "cuda", tried(None), 1000);
         registry.note(&here, "vulkan", tried(Some("another text")), 1000);

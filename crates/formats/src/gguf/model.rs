@@ -7,7 +7,7 @@ use exo_types::{DType, Pooling};
 
 use super::split::{self, Part};
 use super::{Gguf, GgufError, tokenizer};
-use crate::layout::{self, Found};
+use crate::layout::{self, TensorEntry};
 use crate::names::{Dialect, FACTORS_TENSOR};
 use crate::rope::{self, Scaling};
 use crate::{
@@ -106,12 +106,12 @@ fn file_of(part: &Part) -> ModelFile {
     ModelFile { path: path.clone(), name, len, head_bytes: gguf.data_start.min(len), shared }
 }
 
-fn found_of(file: usize, t: &super::GgufTensor) -> Found {
+fn found_of(file: usize, t: &super::GgufTensor) -> TensorEntry {
     // Outputs first, as everyone but ggml says it, and without the ones ggml pads with.
     let mut shape: Vec<u64> = t.dims.iter().rev().copied().collect();
     let ones = shape.iter().take(shape.len() - 1).take_while(|d| **d == 1).count();
     shape.drain(..ones);
-    Found { checkpoint_name: t.name.clone(), file, dtype: t.dtype, shape, range: t.range.clone() }
+    TensorEntry { checkpoint_name: t.name.clone(), file, dtype: t.dtype, shape, range: t.range.clone() }
 }
 
 /// Ids beyond the vocabulary name no token; some converters write them.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::config::{self, Problem};
 use super::contained::Contained;
 use super::{json, pooling, safetensors};
-use crate::layout::{self, Found};
+use crate::layout::{self, TensorEntry};
 use crate::model::model_name;
 use crate::names::Dialect;
 use crate::{
@@ -202,7 +202,7 @@ impl Weights {
             map.check().map_err(|source| OpenError::Lost { path: path.clone(), source })?;
             files.push(ModelFile { path, name, len, head_bytes: header.head_bytes, shared: Vec::new() });
             sources.push(Some(map));
-            found.extend(header.entries.into_iter().map(|e| Found {
+            found.extend(header.entries.into_iter().map(|e| TensorEntry {
                 checkpoint_name: e.name,
                 file,
                 dtype: e.dtype,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_api::{HubToken, PullRequest, PullState, PullView, ReplacedModelView};
-use exo_hub::{Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings};
+use exo_hub::{Cancel, Client, FetchPlan, Fetched, HubError, Progress, PullOptions, Reference, Settings};
 use exo_store::{DiskClaim, ModelRecord, Replaced};
 use exo_types::ModelId;
 use tokio::runtime::Handle;
@@ -64,7 +64,7 @@ struct State {
     token: Option<HubToken>,
     view: PullView,
     rate: Rate,
-    plan: Option<Plan>,
+    plan: Option<FetchPlan>,
 }
 
 impl Pull {
@@ -296,7 +296,7 @@ impl Pull {
         &self,
         shared: &Shared,
         heads: &mut HeadReader<'_>,
-        (plan, options): (&Plan, &PullOptions),
+        (plan, options): (&FetchPlan, &PullOptions),
         older: Option<&Older>,
     ) -> Result<Brought, ReferenceError> {
         let (client, cancel) = (heads.client, heads.cancel);
@@ -382,7 +382,7 @@ impl Pull {
         &self,
         shared: &Shared,
         client: &Client,
-        plan: &Plan,
+        plan: &FetchPlan,
         options: &PullOptions,
         claim: &DiskClaim,
         cancel: &Cancel,
@@ -411,7 +411,7 @@ impl Pull {
         shared: &Shared,
         heads: &mut HeadReader<'_>,
         older: Option<&Older>,
-    ) -> Result<Plan, ReferenceError> {
+    ) -> Result<FetchPlan, ReferenceError> {
         if let Some(plan) = self.lock().plan.clone() {
             return Ok(plan);
         }
@@ -437,7 +437,7 @@ impl Pull {
     }
 
     /// What the reference means now; of what is to run, what the machines hold.
-    fn choose(&self, shared: &Shared, heads: &mut HeadReader<'_>) -> Result<Plan, ReferenceError> {
+    fn choose(&self, shared: &Shared, heads: &mut HeadReader<'_>) -> Result<FetchPlan, ReferenceError> {
         let (client, cancel, reference) = (heads.client, heads.cancel, self.pinned_reference());
         let resolve = || exo_hub::resolve(client, &reference, shared.memory().as_ref(), cancel);
         // An earlier run of the node has looked at what was kept.

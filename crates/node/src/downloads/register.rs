@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use exo_hub::{HubError, Plan, PlannedFile};
+use exo_hub::{FetchPlan, HubError, PlannedFile};
 use exo_store::{ChunkRef, HubFile, HubSource, Manifest, ModelRecord};
 
 use crate::heads::{HeadBounds, HeadReader};
@@ -22,7 +22,7 @@ pub fn register(
     library: &Library,
     data_dir: &Path,
     heads: &mut HeadReader<'_>,
-    plan: &Plan,
+    plan: &FetchPlan,
 ) -> Result<(ModelRecord, bool), ReferenceError> {
     let commit = plan.commit.clone().ok_or_else(|| no_digest(plan, "the address"))?;
     let largest = plan.files.iter().map(|f| f.size).max().unwrap_or(0);
@@ -77,7 +77,7 @@ const CHECK_BYTES_MAX: u64 = 128 << 20;
 /// nothing runs. Where that cannot be found out it is not refused. Blocks.
 pub fn check_opens(
     heads: &mut HeadReader<'_>,
-    plan: &Plan,
+    plan: &FetchPlan,
     missing_bytes: u64,
 ) -> Result<(), ReferenceError> {
     if missing_bytes < CHECKED_BYTES_MIN {
@@ -95,7 +95,7 @@ pub fn check_opens(
     }
 }
 
-fn read_head(path: &Path, bytes: u64, plan: &Plan) -> Result<Vec<u8>, ReferenceError> {
+fn read_head(path: &Path, bytes: u64, plan: &FetchPlan) -> Result<Vec<u8>, ReferenceError> {
     use std::io::Read;
     let mut head = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(bytes).read_to_end(&mut head));
@@ -105,7 +105,7 @@ fn read_head(path: &Path, bytes: u64, plan: &Plan) -> Result<Vec<u8>, ReferenceE
 
 /// A file as the hub names it. One of which only a head is read must have a digest, or nothing would say what
 /// the rest is.
-fn hub_file(plan: &Plan, planned: &PlannedFile, is_read: bool) -> Result<HubFile, ReferenceError> {
+fn hub_file(plan: &FetchPlan, planned: &PlannedFile, is_read: bool) -> Result<HubFile, ReferenceError> {
     let sha256 = planned.sha256.as_deref().and_then(digest_of);
     if sha256.is_none() && !is_read {
         return Err(no_digest(plan, &planned.name));
@@ -124,7 +124,7 @@ fn digest_of(hex: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-fn no_digest(plan: &Plan, file: &str) -> ReferenceError {
+fn no_digest(plan: &FetchPlan, file: &str) -> ReferenceError {
     let problem =
         format!("it gives no digest of {}; `exo pull` fetches all of it", exo_types::printable(file, 100));
     let attempt = "fetch a model in layers".to_owned();

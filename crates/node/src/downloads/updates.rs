@@ -11,7 +11,7 @@ use exo_api::{
 use exo_cluster::InstanceView;
 use exo_hub::Settings;
 use exo_hub::{
-    Cancel, ChangeKind, Client, FileChange, HaveSize, HubError, Licence, Origin, OriginFile, Plan,
+    Cancel, ChangeKind, Client, FetchPlan, FileChange, HaveSize, HubError, Licence, Origin, OriginFile,
 };
 use exo_store::{FindError, ModelRecord, Source, Store};
 use exo_types::ModelId;
@@ -83,7 +83,7 @@ impl Older {
 
 /// What the hub says of one model.
 struct Found {
-    plan: Plan,
+    plan: FetchPlan,
     changes: Vec<FileChange>,
     have: HaveSize,
 }

@@ -1,7 +1,7 @@
 //! What a hub said and what lies on the disk, in the types of the API. Commands without a node use them too.
 
 use exo_api::{FoundModelView, FoundRepoView, RepoFileView, RepoView, VariantView};
-use exo_hub::{Found, RepoFile, Snapshot, Variant};
+use exo_hub::{FoundRepo, RepoFile, Snapshot, Variant};
 use exo_store::CachedModel;
 
 /// A repository with its models.
@@ -29,7 +29,7 @@ fn variant_view(variant: &Variant) -> VariantView {
 }
 
 /// A repository that a search found.
-pub fn found_repo_view(found: &Found) -> FoundRepoView {
+pub fn found_repo_view(found: &FoundRepo) -> FoundRepoView {
     FoundRepoView {
         repo: found.repo.clone(),
         downloads: found.downloads,

@@ -5,7 +5,7 @@
 //! their heads, so that `formats` opens them as it opens any model. No weights are fetched.
 
 use exo_api::fits::{FitVerdict, FitView};
-use exo_hub::{HubReference, Plan, Snapshot, Variant};
+use exo_hub::{FetchPlan, HubReference, Snapshot, Variant};
 use exo_planner::PlanError;
 
 use super::unfit::Unfit;
@@ -50,7 +50,7 @@ pub fn choose_fitting(
     cluster: &FitsCluster,
     heads: &mut HeadReader<'_>,
     hub: &HubReference,
-) -> Result<Plan, ReferenceError> {
+) -> Result<FetchPlan, ReferenceError> {
     let snapshot = heads.client.snapshot(hub, heads.cancel)?;
     let (mut tried, is_fitting) = look(cluster, heads, hub, &snapshot)?;
     // Why there is none is said by who chooses among all.
@@ -72,7 +72,7 @@ pub fn choose_fitting(
     let mut summary = unfit.to_string();
     if is_named {
         let fitting = |cluster: &FitsCluster| largest_fitting(cluster, heads, hub, &snapshot, &model);
-        let said = |plan: &Plan| {
+        let said = |plan: &FetchPlan| {
             let variant = &plan.choice.variant;
             format!("{}, with {}", variant.label, words::gib(variant.bytes()))
         };
@@ -93,7 +93,7 @@ pub fn choose_fitting(
 pub fn check_fits(
     cluster: &FitsCluster,
     heads: &mut HeadReader<'_>,
-    plan: &Plan,
+    plan: &FetchPlan,
 ) -> Result<(), ReferenceError> {
     let model = sized(cluster, plan, &heads.open(plan, BOUNDS)?);
     fits_emptied(cluster, &model).map_err(|unfit| ReferenceError::DoesNotFit {
@@ -118,10 +118,10 @@ fn largest_fitting(
     hub: &HubReference,
     snapshot: &Snapshot,
     known: &SizedModel,
-) -> Option<Plan> {
+) -> Option<FetchPlan> {
     let any = HubReference { quantisation: None, file: None, ..hub.clone() };
     let plan_of = |one| exo_hub::plan_of(heads.client, &one, snapshot, None, heads.cancel).ok();
-    let is_fitting = |plan: &Plan| {
+    let is_fitting = |plan: &FetchPlan| {
         let model = known.scaled(plan);
         exo_planner::plan(&cluster.request(&model, cluster.context_tokens)).is_ok()
     };
@@ -135,8 +135,8 @@ fn look(
     heads: &mut HeadReader<'_>,
     hub: &HubReference,
     snapshot: &Snapshot,
-) -> Result<(Vec<(Plan, SizedModel)>, bool), ReferenceError> {
-    let (mut tried, mut is_fitting) = (Vec::<(Plan, SizedModel)>::new(), false);
+) -> Result<(Vec<(FetchPlan, SizedModel)>, bool), ReferenceError> {
+    let (mut tried, mut is_fitting) = (Vec::<(FetchPlan, SizedModel)>::new(), false);
     for one in candidates(cluster, hub, snapshot) {
         let plan = exo_hub::plan_of(heads.client, &one, snapshot, None, heads.cancel)?;
         if !plan.choice.variant.is_supported {
@@ -179,7 +179,7 @@ fn candidates(cluster: &FitsCluster, hub: &HubReference, snapshot: &Snapshot) ->
 
 impl SizedModel {
     /// The same model in another type: its layers take as much more as its files.
-    fn scaled(&self, plan: &Plan) -> Self {
+    fn scaled(&self, plan: &FetchPlan) -> Self {
         let (bytes, before) = (plan.choice.variant.bytes(), self.download_bytes.max(1));
         let mut shape = self.shape.clone();
         let scale = |held: &mut u64| {
@@ -226,7 +226,7 @@ fn empty(hub: &HubReference, licence: &exo_hub::Licence) -> FitView {
     }
 }
 
-fn sized(cluster: &FitsCluster, plan: &Plan, model: &exo_formats::Model) -> SizedModel {
+fn sized(cluster: &FitsCluster, plan: &FetchPlan, model: &exo_formats::Model) -> SizedModel {
     let shape = model.shape_packed(cluster.kv, &exo_backend_cpu::weight_bytes);
     let weight_types = planning::weight_types(model, &shape);
     let variant = &plan.choice.variant;

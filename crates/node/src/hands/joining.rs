@@ -165,8 +165,8 @@ impl JoinHands {
 }
 
 /// What discovery saw, in the machine's words. `None` if it names no node.
-pub(crate) fn found(found: exo_discovery::Found) -> Option<Found> {
-    let exo_discovery::Found { node, addrs, txt, lost, .. } = found;
+pub(crate) fn found(found: exo_discovery::FoundNode) -> Option<Found> {
+    let exo_discovery::FoundNode { node, addrs, txt, lost, .. } = found;
     Some(Found {
         node: node?,
         addresses: addrs,
@@ -696,7 +696,7 @@ mod tests {
 
     #[test]
     fn discovery_without_a_node_is_dropped_and_its_text_is_read() {
-        let seen = exo_discovery::Found {
+        let seen = exo_discovery::FoundNode {
             node: Some(NodeId([1; 32])),
             addrs: vec![SocketAddr::from(([10, 0, 0, 1], 7))],
             source: exo_discovery::Source::Mdns,
@@ -706,6 +706,6 @@ mod tests {
         let read = found(seen.clone()).unwrap();
         assert!(read.is_fresh && !read.is_lost && read.group.is_none());
         assert_eq!(read.name.as_deref(), Some("b"));
-        assert_eq!(found(exo_discovery::Found { node: None, ..seen }), None);
+        assert_eq!(found(exo_discovery::FoundNode { node: None, ..seen }), None);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exo_accelerators::{
-    Backend, DeviceAsk, DeviceInfo, Silence, SilenceKind, Survey, SurveyAsk, Surveyor, chain,
+    Backend, DeviceAsk, DeviceInfo, ProbeFailure, ProbeFailureKind, Survey, SurveyAsk, Surveyor, chain,
 };
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
@@ -133,7 +133,7 @@ impl Children {
 }
 
 impl Surveyor for Children {
-    fn survey(&self, ask: &SurveyAsk) -> Result<Survey, Silence> {
+    fn survey(&self, ask: &SurveyAsk) -> Result<Survey, ProbeFailure> {
         let more = [(ask.trial, TRIAL_MAX), (ask.steps, STEPS_MAX)];
         let more: Duration = more.iter().filter(|(is_asked, _)| *is_asked).map(|(_, max)| *max).sum();
         let (backend, bound) = (ask.backend, ASK_MAX + more);
@@ -151,16 +151,16 @@ impl Surveyor for Children {
     }
 }
 
-fn silence(error: &AskError) -> Silence {
+fn silence(error: &AskError) -> ProbeFailure {
     let kind = match error {
         AskError::Refused { code, .. } if code == "driver_missing" || code == "accelerator_not_there" => {
-            SilenceKind::Absent
+            ProbeFailureKind::Absent
         }
-        AskError::Late { has_listed: false, .. } => SilenceKind::Hung,
-        AskError::Stopped { .. } | AskError::Cancelled { .. } => SilenceKind::Stopped,
-        _ => SilenceKind::Broken,
+        AskError::Late { has_listed: false, .. } => ProbeFailureKind::Hung,
+        AskError::Stopped { .. } | AskError::Cancelled { .. } => ProbeFailureKind::Stopped,
+        _ => ProbeFailureKind::Broken,
     };
-    let mut silence = Silence::new(kind, chain(error));
+    let mut silence = ProbeFailure::new(kind, chain(error));
     if let AskError::Late { bound, .. } = error {
         silence.cause = Some(format!("it did not answer within {} s", bound.as_secs()));
     }

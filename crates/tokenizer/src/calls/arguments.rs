@@ -36,11 +36,11 @@ pub(super) struct TaggedParser {
     parameters: ToolParameters,
     /// Parameters that began.
     count: u32,
-    place: Place,
+    place: TaggedParserState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum TaggedParserState {
     /// In front of a parameter, or behind the last.
     Open,
     Name,
@@ -67,33 +67,35 @@ pub(super) enum Step {
 
 impl TaggedParser {
     pub(super) fn new(parameters: ToolParameters) -> Self {
-        Self { parameters, count: 0, place: Place::Open }
+        Self { parameters, count: 0, place: TaggedParserState::Open }
     }
 
     /// Takes what is certain from `held`, and writes it as JSON.
     pub(super) fn step(&mut self, format: &ParameterFormat, held: &mut String, json: &mut String) -> Step {
         match self.place {
-            Place::Open => self.open(format, held, json),
-            Place::Name => self.name(format, held, json),
-            Place::Value(kinds) => self.value(kinds, format, held, json),
-            Place::Text => self.text(format, held, json),
-            Place::Json { in_string, is_escaped } => self.json(in_string, is_escaped, format, held, json),
+            TaggedParserState::Open => self.open(format, held, json),
+            TaggedParserState::Name => self.name(format, held, json),
+            TaggedParserState::Value(kinds) => self.value(kinds, format, held, json),
+            TaggedParserState::Text => self.text(format, held, json),
+            TaggedParserState::Json { in_string, is_escaped } => {
+                self.json(in_string, is_escaped, format, held, json)
+            }
         }
     }
 
     /// What is left of arguments that were cut.
     pub(super) fn finish(&self, held: &str, json: &mut String) {
         match self.place {
-            Place::Text => escape(held, json),
-            Place::Json { .. } => json.push_str(held),
-            Place::Open | Place::Name | Place::Value(_) => {}
+            TaggedParserState::Text => escape(held, json),
+            TaggedParserState::Json { .. } => json.push_str(held),
+            TaggedParserState::Open | TaggedParserState::Name | TaggedParserState::Value(_) => {}
         }
     }
 
     fn open(&mut self, format: &ParameterFormat, held: &mut String, json: &mut String) -> Step {
         if let Some(rest) = held.strip_prefix(format.open.as_str()) {
             *held = rest.to_owned();
-            self.place = Place::Name;
+            self.place = TaggedParserState::Name;
             return Step::More;
         }
         if format.open.starts_with(held.as_str()) {
@@ -110,7 +112,7 @@ impl TaggedParser {
         escape(&held[..at], json);
         json.push_str("\": ");
         self.count += 1;
-        self.place = Place::Value(*kinds);
+        self.place = TaggedParserState::Value(*kinds);
         *held = held.split_off(at + format.behind_name.len());
         Step::More
     }
@@ -125,7 +127,7 @@ impl TaggedParser {
         let is_text_alone = kinds == ValueKinds { text: true, ..ValueKinds::default() };
         if is_text_alone {
             json.push('"');
-            self.place = Place::Text;
+            self.place = TaggedParserState::Text;
             return Step::More;
         }
         let Some(first) = held.bytes().next() else { return Step::Wait };
@@ -135,7 +137,7 @@ impl TaggedParser {
             _ => false,
         };
         if is_json {
-            self.place = Place::Json { in_string: false, is_escaped: false };
+            self.place = TaggedParserState::Json { in_string: false, is_escaped: false };
             return Step::More;
         }
         if let Some(at) = held.find(format.close.as_str()) {
@@ -146,7 +148,7 @@ impl TaggedParser {
             return Step::Wait;
         }
         json.push('"');
-        self.place = Place::Text;
+        self.place = TaggedParserState::Text;
         Step::More
     }
 
@@ -192,7 +194,7 @@ impl TaggedParser {
         let rest = held.split_off(end);
         json.push_str(held);
         *held = rest;
-        self.place = Place::Json { in_string, is_escaped };
+        self.place = TaggedParserState::Json { in_string, is_escaped };
         match held.starts_with(format.close.as_str()) {
             true => self.close(0, format, held),
             false => Step::Wait,
@@ -202,7 +204,7 @@ impl TaggedParser {
     /// Takes a value and what closes it.
     fn close(&mut self, at: usize, format: &ParameterFormat, held: &mut String) -> Step {
         *held = held.split_off(at + format.close.len());
-        self.place = Place::Open;
+        self.place = TaggedParserState::Open;
         Step::More
     }
 }

@@ -1,7 +1,8 @@
 //! Calls whose arguments are JSON and whose name stands in front of it, outside: harmony's, and DeepSeek's.
 
 use super::format::{
-    ARGUMENTS, CallFormat, CallOpening, CallPart, IDS, NAME, OTHER, OTHER_ARGUMENTS, Turn, parts, up_to_end,
+    ARGUMENTS, CallFormat, CallOpening, CallPart, IDS, NAME, OTHER, OTHER_ARGUMENTS, RenderedTurn, parts,
+    up_to_end,
 };
 use crate::ChatTemplate;
 
@@ -11,7 +12,7 @@ const IN_ROLE: [&str; 2] = [" to=functions.", "<|channel|>commentary json<|messa
 const IN_CHANNEL: [&str; 2] = ["<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"];
 
 /// What `template` prints, `one` being a turn with one call.
-pub(super) fn find(template: &ChatTemplate, one: &Turn, ends: &[String]) -> Option<CallFormat> {
+pub(super) fn find(template: &ChatTemplate, one: &RenderedTurn, ends: &[String]) -> Option<CallFormat> {
     let turn = &one.turn;
     let name_at = turn.find(NAME)?;
     let at = name_at + turn[name_at..].find(ARGUMENTS)?;
@@ -32,7 +33,7 @@ pub(super) fn find(template: &ChatTemplate, one: &Turn, ends: &[String]) -> Opti
     });
     let calls = [(NAME, IDS[0], ARGUMENTS), (OTHER, IDS[1], OTHER_ARGUMENTS)];
     let between = || -> Option<String> {
-        let two = Turn::render(template, &calls).ok()?.turn;
+        let two = RenderedTurn::render(template, &calls).ok()?.turn;
         let two = up_to_end(&two, ends)?;
         let behind_first = two.strip_prefix(&turn[..at + ARGUMENTS.len()])?;
         let other_head = turn[start..at].replace(NAME, OTHER).replace(IDS[0], IDS[1]);

@@ -63,7 +63,7 @@ impl CallFormat {
     /// prints no calls that could be recognised.
     pub fn find(template: &ChatTemplate, ends: &[String]) -> Result<Self, CallFormatError> {
         let calls = [(NAME, IDS[0], ARGUMENTS), (OTHER, IDS[1], OTHER_ARGUMENTS)];
-        let one = Turn::render(template, &calls[..1]).map_err(CallFormatError::Render)?;
+        let one = RenderedTurn::render(template, &calls[..1]).map_err(CallFormatError::Render)?;
         if !one.prompt.contains(NAME) {
             return Err(CallFormatError::ShowsNoTools);
         }
@@ -82,12 +82,13 @@ impl CallFormat {
             return Err(CallFormatError::NameBehindArguments);
         }
         let format = Self { begin, between: None, end, head, tail, other: None, parameters: None };
-        let between = Turn::render(template, &calls).ok().and_then(|two| format.between(&two, &calls, ends));
+        let between =
+            RenderedTurn::render(template, &calls).ok().and_then(|two| format.between(&two, &calls, ends));
         Ok(Self { between, ..format })
     }
 
     /// What stands between two calls of one turn, if the turn is otherwise as expected.
-    fn between(&self, two: &Turn, calls: &[Probe<'_>; 2], ends: &[String]) -> Option<String> {
+    fn between(&self, two: &RenderedTurn, calls: &[Probe<'_>; 2], ends: &[String]) -> Option<String> {
         let first = two.call(&calls[0], 0)?;
         let second = two.call(&calls[1], first.end)?;
         let between = &two.turn[first.end..second.start];
@@ -137,7 +138,7 @@ impl CallFormat {
 pub(super) type Probe<'a> = (&'a str, &'a str, &'a str);
 
 /// A conversation with calls: what a model would have been asked with, and what its turn is.
-pub(super) struct Turn {
+pub(super) struct RenderedTurn {
     prompt: String,
     pub(super) turn: String,
 }
@@ -147,7 +148,7 @@ struct Span {
     end: usize,
 }
 
-impl Turn {
+impl RenderedTurn {
     pub(super) fn render(template: &ChatTemplate, calls: &[Probe<'_>]) -> Result<Self, TemplateError> {
         let tool = |name: &str| {
             json!({"type": "function", "function": {"name": name, "description": "A probe.", "parameters": {

@@ -1,7 +1,7 @@
 //! Calls whose parameters stand between tags, each for itself: how a template prints them, found as for calls
 //! in JSON.
 
-use super::format::{CallFormat, IDS, NAME, OTHER, Probe, Turn, parts, up_to_end};
+use super::format::{CallFormat, IDS, NAME, OTHER, Probe, RenderedTurn, parts, up_to_end};
 use crate::{CallFormatError, ChatTemplate};
 
 const KEY: &str = "probe_key";
@@ -61,7 +61,7 @@ struct Probes<'a> {
 
 impl Probes<'_> {
     fn turn(&self, calls: &[Probe<'_>]) -> Option<String> {
-        let turn = Turn::render(self.template, calls).ok()?.turn;
+        let turn = RenderedTurn::render(self.template, calls).ok()?.turn;
         up_to_end(&turn, self.ends).map(str::to_owned)
     }
 

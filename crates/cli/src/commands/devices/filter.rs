@@ -2,7 +2,7 @@
 //! node take.
 
 use exo_accelerators::report::Row;
-use exo_accelerators::{AUTO, Outcome, is_place};
+use exo_accelerators::{AUTO, BackendSurvey, is_place};
 
 use crate::config::Config;
 use crate::errors::CommandError;
@@ -53,7 +53,7 @@ impl Filter {
     }
 
     /// The rows that are meant; there is at least one, or an error says what there is.
-    pub fn keep(&self, rows: Vec<Row>, outcomes: &[Outcome]) -> anyhow::Result<Vec<Row>> {
+    pub fn keep(&self, rows: Vec<Row>, outcomes: &[BackendSurvey]) -> anyhow::Result<Vec<Row>> {
         let rows = match &self.backend {
             Some(backend) => self.of_backend(backend, rows, outcomes)?,
             None => rows,
@@ -68,7 +68,12 @@ impl Filter {
         Ok(named)
     }
 
-    fn of_backend(&self, backend: &str, rows: Vec<Row>, outcomes: &[Outcome]) -> anyhow::Result<Vec<Row>> {
+    fn of_backend(
+        &self,
+        backend: &str,
+        rows: Vec<Row>,
+        outcomes: &[BackendSurvey],
+    ) -> anyhow::Result<Vec<Row>> {
         let rows: Vec<Row> = rows.into_iter().filter(|row| row.is_shown_by(backend)).collect();
         if rows.is_empty() {
             let asked = outcomes.iter().find(|outcome| outcome.backend.name() == backend);

@@ -26,7 +26,7 @@ enum Chunk {
 /// The chunks that a fetcher has promised to bring: the next one, and the end.
 pub(crate) type Claim = (u32, u32);
 
-pub(crate) struct Work {
+pub(crate) struct ChunkQueue {
     size: u64,
     chunk_bytes: u64,
     state: Mutex<State>,
@@ -50,7 +50,7 @@ struct State {
     failure: Option<HubError>,
 }
 
-impl Work {
+impl ChunkQueue {
     /// For a file in chunks of `chunk_bytes`, of which those of `held` need not be fetched.
     pub(crate) fn new(
         size: u64,
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn every_chunk_is_claimed_once_and_the_end_is_shared() {
-        let work = Work::new(CHUNK_BYTES * 8, CHUNK_BYTES, [0].into_iter(), 2);
+        let work = ChunkQueue::new(CHUNK_BYTES * 8, CHUNK_BYTES, [0].into_iter(), 2);
         assert_eq!(work.claim(0), Some((1, 4)));
         assert_eq!(work.claim(1), Some((4, 6)));
         work.write(1, 4);
@@ -348,7 +348,7 @@ mod tests {
     fn a_few_small_chunks_of_another_are_left_to_it() {
         let chunk_bytes = TAKEN_BYTES_MIN / 16;
         let taken = |chunks: u64| {
-            let work = Work::new(chunk_bytes * chunks, chunk_bytes, std::iter::empty(), 2);
+            let work = ChunkQueue::new(chunk_bytes * chunks, chunk_bytes, std::iter::empty(), 2);
             work.set_fetchers(1);
             assert_eq!(work.claim(0), Some((0, chunks as u32)));
             work.set_fetchers(2);
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_fetcher_beyond_their_number_gives_back_what_it_had() {
-        let work = Work::new(CHUNK_BYTES * 8, CHUNK_BYTES, std::iter::empty(), 2);
+        let work = ChunkQueue::new(CHUNK_BYTES * 8, CHUNK_BYTES, std::iter::empty(), 2);
         let had = work.claim(1).unwrap();
         work.set_fetchers(1);
         assert_eq!((work.claim(1), work.claimed(1)), (None, None));
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_or_lost_is_missing_again() {
-        let work = Work::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 1);
+        let work = ChunkQueue::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 1);
         assert_eq!(work.claim(0), Some((0, 2)));
         work.write(0, 0);
         work.release(0);
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_the_hub_asks_for_holds_for_all() {
-        let work = Work::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 2);
+        let work = ChunkQueue::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 2);
         assert_eq!(work.hold_off(Duration::from_secs(60)).as_secs(), 60);
         assert_eq!(work.hold_off(Duration::from_secs(60)).as_secs(), 60, "both were told the same");
         assert_eq!((work.claim(0), work.fetchers()), (None, 1));

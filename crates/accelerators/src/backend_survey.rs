@@ -3,13 +3,13 @@
 use exo_device::Quarantine;
 
 use crate::Backend;
-use crate::survey::{Found, Survey, SurveyAsk, survey};
+use crate::survey::{Survey, SurveyAsk, SurveyedAccelerator, survey};
 
 /// Asks backends for their accelerators, in a place where a driver may crash or hang: a child process, or,
 /// where an app may start none, this one.
 pub trait Surveyor: Sync {
     /// Asks one backend, within a bound. Blocks.
-    fn survey(&self, ask: &SurveyAsk) -> Result<Survey, Silence>;
+    fn survey(&self, ask: &SurveyAsk) -> Result<Survey, ProbeFailure>;
 
     /// Whether nobody waits for the answers any more: then nothing is said of those that did not come.
     fn is_cancelled(&self) -> bool;
@@ -20,10 +20,10 @@ pub trait Surveyor: Sync {
 pub struct InProcess;
 
 impl Surveyor for InProcess {
-    fn survey(&self, ask: &SurveyAsk) -> Result<Survey, Silence> {
+    fn survey(&self, ask: &SurveyAsk) -> Result<Survey, ProbeFailure> {
         survey(ask, || {}).map_err(|error| {
-            let kind = if error.is_absent() { SilenceKind::Absent } else { SilenceKind::Broken };
-            Silence::new(kind, error.to_string())
+            let kind = if error.is_absent() { ProbeFailureKind::Absent } else { ProbeFailureKind::Broken };
+            ProbeFailure::new(kind, error.to_string())
         })
     }
 
@@ -34,13 +34,13 @@ impl Surveyor for InProcess {
 
 /// What became of asking one backend.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct BackendSurvey {
     /// Who was asked.
     pub backend: Backend,
     /// Milliseconds of loading drivers and listing devices.
     pub list_ms: Option<f64>,
     /// What it showed.
-    pub found: Result<Vec<Found>, Silence>,
+    pub found: Result<Vec<SurveyedAccelerator>, ProbeFailure>,
     /// What is wrong with the descriptions of its drivers, where it shows no card.
     pub descriptions: Vec<String>,
 }
@@ -48,9 +48,9 @@ pub struct Outcome {
 /// A backend showed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{reason}")]
-pub struct Silence {
+pub struct ProbeFailure {
     /// Why, as far as it matters.
-    pub kind: SilenceKind,
+    pub kind: ProbeFailureKind,
     /// Why, in a sentence.
     pub reason: String,
     /// What of the reason is kept where it is remembered.
@@ -59,7 +59,7 @@ pub struct Silence {
 
 /// Why a backend showed nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SilenceKind {
+pub enum ProbeFailureKind {
     /// There is no driver, or no card for it: nothing is broken.
     Absent,
     /// Its driver crashed, answered with nonsense, or hung with a device.
@@ -72,27 +72,27 @@ pub enum SilenceKind {
     Quarantined(Quarantine),
 }
 
-impl Silence {
+impl ProbeFailure {
     /// For a reason.
-    pub fn new(kind: SilenceKind, reason: String) -> Self {
+    pub fn new(kind: ProbeFailureKind, reason: String) -> Self {
         Self { kind, reason, cause: None }
     }
 
     /// Stable, for whoever chooses by it.
     pub const fn code(&self) -> &'static str {
         match self.kind {
-            SilenceKind::Absent => "driver_missing",
-            SilenceKind::Broken => "driver_broken",
-            SilenceKind::Hung => "driver_hangs",
-            SilenceKind::Stopped => "survey_stopped",
-            SilenceKind::Quarantined(_) => "driver_quarantined",
+            ProbeFailureKind::Absent => "driver_missing",
+            ProbeFailureKind::Broken => "driver_broken",
+            ProbeFailureKind::Hung => "driver_hangs",
+            ProbeFailureKind::Stopped => "survey_stopped",
+            ProbeFailureKind::Quarantined(_) => "driver_quarantined",
         }
     }
 }
 
-impl Outcome {
+impl BackendSurvey {
     /// One of a survey.
-    pub fn new(backend: Backend, survey: Result<Survey, Silence>) -> Self {
+    pub fn new(backend: Backend, survey: Result<Survey, ProbeFailure>) -> Self {
         let (list_ms, found) = match survey {
             Ok(Survey { list_ms, found }) => (Some(list_ms), Ok(found)),
             Err(silence) => (None, Err(silence)),
@@ -101,7 +101,7 @@ impl Outcome {
     }
 
     /// What it showed, if anything.
-    pub fn shown(&self) -> &[Found] {
+    pub fn shown(&self) -> &[SurveyedAccelerator] {
         self.found.as_deref().unwrap_or_default()
     }
 
@@ -112,11 +112,11 @@ impl Outcome {
 
     /// Whether its driver did not even list its devices within the bound.
     pub fn has_hung(&self) -> bool {
-        self.found.as_ref().is_err_and(|silence| silence.kind == SilenceKind::Hung)
+        self.found.as_ref().is_err_and(|silence| silence.kind == ProbeFailureKind::Hung)
     }
 
     /// Why it showed nothing, if something is wrong with it.
-    pub fn trouble(&self) -> Option<&Silence> {
-        self.found.as_ref().err().filter(|silence| silence.kind != SilenceKind::Absent)
+    pub fn trouble(&self) -> Option<&ProbeFailure> {
+        self.found.as_ref().err().filter(|silence| silence.kind != ProbeFailureKind::Absent)
     }
 }

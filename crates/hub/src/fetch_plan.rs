@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ureq::http::Uri;
 
-use crate::{Choice, Licence, Origin, OriginFile};
+use crate::{ChosenVariant, Licence, Origin, OriginFile};
 
 /// A file to fetch.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct RepoCommit<'a> {
 
 /// A model that is to be fetched.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FetchPlan {
     /// What was asked for, for people.
     pub reference: String,
     /// `org/repo`, or the host of an address.
@@ -42,7 +42,7 @@ pub struct Plan {
     /// The commit; of an address there is none.
     pub commit: Option<String>,
     /// What was chosen and why.
-    pub choice: Choice,
+    pub choice: ChosenVariant,
     /// What it may be used for.
     pub licence: Licence,
     /// The files.
@@ -58,7 +58,7 @@ impl PlannedFile {
     }
 }
 
-impl Plan {
+impl FetchPlan {
     /// Where its files are, unless they are of an address or a registry.
     pub fn repo_commit(&self) -> Option<RepoCommit<'_>> {
         Some(RepoCommit { repo: &self.repo, commit: self.commit.as_deref()? })
