@@ -46,7 +46,7 @@ pub enum Access {
 
 /// What a success carries. Names are those of schemas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub enum SuccessBody {
     /// A JSON object.
     One(&'static str),
     /// A JSON array of objects.
@@ -83,14 +83,14 @@ pub struct Endpoint {
     /// Parameters behind the question mark; none must be given.
     pub query: &'static [&'static str],
     /// What comes back.
-    pub answer: Answer,
+    pub answer: SuccessBody,
 }
 
 const fn get(
     path: &'static str,
     operation: &'static str,
     access: Access,
-    answer: Answer,
+    answer: SuccessBody,
     summary: &'static str,
 ) -> Endpoint {
     Endpoint { method: Method::Get, path, operation, summary, access, request: None, query: &[], answer }
@@ -101,7 +101,7 @@ const fn post(
     operation: &'static str,
     access: Access,
     request: Option<&'static str>,
-    answer: Answer,
+    answer: SuccessBody,
     summary: &'static str,
 ) -> Endpoint {
     Endpoint { method: Method::Post, path, operation, summary, access, request, query: &[], answer }
@@ -112,19 +112,19 @@ const fn query(
     operation: &'static str,
     access: Access,
     query: &'static [&'static str],
-    answer: Answer,
+    answer: SuccessBody,
     summary: &'static str,
 ) -> Endpoint {
     Endpoint { method: Method::Get, path, operation, summary, access, request: None, query, answer }
 }
 
 const fn delete(path: &'static str, operation: &'static str, summary: &'static str) -> Endpoint {
-    let (access, answer) = (Access::Admin, Answer::Nothing);
+    let (access, answer) = (Access::Admin, SuccessBody::Nothing);
     Endpoint { method: Method::Delete, path, operation, summary, access, request: None, query: &[], answer }
 }
 
 use Access::{Admin, Api, Code, Known, Metrics, Open, Owner, Viewer};
-use Answer::{Exposition, Json, Many, Nothing, One, OneOrLines, OneOrStream, Stream};
+use SuccessBody::{Exposition, Json, Many, Nothing, One, OneOrLines, OneOrStream, Stream};
 
 /// All endpoints but the landing page.
 pub const ENDPOINTS: &[Endpoint] = &[

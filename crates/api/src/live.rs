@@ -292,7 +292,7 @@ fn same_link(a: &LinkView, b: &LinkView) -> bool {
 const REFRESHED_LINKS_MAX: usize = 32;
 
 /// What became different between what readers have and what is `now`, in the order to apply it.
-pub fn changes(shown: &ClusterView, now: &ClusterView, wanted: Wanted) -> Vec<Change> {
+pub fn changes(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter) -> Vec<Change> {
     let mut out = Vec::new();
     header(shown, now, &mut out);
     nodes(shown, now, wanted, &mut out);
@@ -310,7 +310,7 @@ pub fn changes(shown: &ClusterView, now: &ClusterView, wanted: Wanted) -> Vec<Ch
 
 /// Which of the changes that nobody waits for are told.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Wanted {
+pub struct ChangeFilter {
     /// What wavers, where it has moved far enough.
     pub gauges: bool,
     /// Links that were only measured again.
@@ -332,7 +332,7 @@ fn header(shown: &ClusterView, now: &ClusterView, out: &mut Vec<Change>) {
     }
 }
 
-fn nodes(shown: &ClusterView, now: &ClusterView, wanted: Wanted, out: &mut Vec<Change>) {
+fn nodes(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter, out: &mut Vec<Change>) {
     let by_id = |view| by(view, |node: &NodeView| node.id.as_str());
     let (old_nodes, new_nodes) = (by_id(&shown.nodes), by_id(&now.nodes));
     let gone = old_nodes.keys().filter(|id| !new_nodes.contains_key(*id));
@@ -400,7 +400,7 @@ fn moved(a: Option<f32>, b: Option<f32>, step: f32, share: f32) -> bool {
     }
 }
 
-fn links(shown: &ClusterView, now: &ClusterView, wanted: Wanted, out: &mut Vec<Change>) {
+fn links(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter, out: &mut Vec<Change>) {
     let by_ends = |view| by(view, |link: &LinkView| (link.from.as_str(), link.to.as_str()));
     let (old_links, new_links) = (by_ends(&shown.links), by_ends(&now.links));
     let gone = old_links.keys().filter(|ends| !new_links.contains_key(*ends));
@@ -438,7 +438,7 @@ fn link_changed(old: &LinkView, new: &LinkView) -> bool {
         || far(old.rtt_ms, new.rtt_ms, 1.0)
 }
 
-fn instances(shown: &ClusterView, now: &ClusterView, wanted: Wanted, out: &mut Vec<Change>) {
+fn instances(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter, out: &mut Vec<Change>) {
     let by_id = |view| by(view, |instance: &InstanceView| instance.id.as_str());
     let (old_instances, new_instances) = (by_id(&shown.instances), by_id(&now.instances));
     let gone = old_instances.keys().filter(|id| !new_instances.contains_key(*id));
@@ -478,7 +478,7 @@ fn load_moved(old: &InstanceView, new: &InstanceView) -> bool {
         || old.stages.iter().zip(&new.stages).any(|(a, b)| far(a.time_share, b.time_share))
 }
 
-fn alerts(shown: &ClusterView, now: &ClusterView, wanted: Wanted, out: &mut Vec<Change>) {
+fn alerts(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter, out: &mut Vec<Change>) {
     if shown.alerts == now.alerts {
         return;
     }
@@ -536,11 +536,11 @@ mod tests {
         .expect("a view")
     }
 
-    const ALL: Wanted = Wanted { gauges: true, refresh: true };
+    const ALL: ChangeFilter = ChangeFilter { gauges: true, refresh: true };
 
     /// Which kinds of changes `change` makes, after a look that a reader who applies them ends where the node
     /// is.
-    fn kinds(wanted: Wanted, change: impl FnOnce(&mut ClusterView)) -> Vec<String> {
+    fn kinds(wanted: ChangeFilter, change: impl FnOnce(&mut ClusterView)) -> Vec<String> {
         let (mut shown, mut now) = (view(), view());
         change(&mut now);
         let told = changes(&shown, &now, wanted);
@@ -709,11 +709,11 @@ mod tests {
         little(&mut now);
         assert!(changes(&shown, &now, ALL).is_empty());
         let far = |now: &mut ClusterView| now.nodes[0].devices[0].sensors.temperature_c = None;
-        assert_eq!(kinds(Wanted::default(), far), [""; 0]);
+        assert_eq!(kinds(ChangeFilter::default(), far), [""; 0]);
         assert_eq!(kinds(ALL, far), ["\"gauges\""]);
         let measured = |now: &mut ClusterView| now.links[0].rtt_samples = 6;
-        assert_eq!(kinds(Wanted::default(), measured), [""; 0]);
-        assert_eq!(kinds(Wanted::default(), |now| now.links[0].rtt_ms = Some(5.0)), ["\"link\""]);
+        assert_eq!(kinds(ChangeFilter::default(), measured), [""; 0]);
+        assert_eq!(kinds(ChangeFilter::default(), |now| now.links[0].rtt_ms = Some(5.0)), ["\"link\""]);
     }
 
     #[test]
@@ -730,13 +730,13 @@ mod tests {
         };
         let mut now = shown.clone();
         now.alerts[0].text = "8 GiB".to_owned();
-        assert_eq!(check(&shown, &now, Wanted::default()), (0, false));
+        assert_eq!(check(&shown, &now, ChangeFilter::default()), (0, false));
         assert_eq!(check(&shown, &now, ALL), (1, true));
         now = shown.clone();
         now.alerts[0].resolved_unix_s = Some(901);
         now.alerts.sort_by(AlertView::order);
         now.alerts.pop();
-        assert_eq!(check(&shown, &now, Wanted::default()), (2, true), "one is over, one is forgotten");
+        assert_eq!(check(&shown, &now, ChangeFilter::default()), (2, true), "one is over, one is forgotten");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use utoipa::openapi::{
     ContentBuilder, HttpMethod, InfoBuilder, ObjectBuilder, Paths, RefOr, Required, Response, ResponseBuilder,
 };
 
-use crate::endpoints::{Access, Answer, ENDPOINTS, Endpoint, Method};
+use crate::endpoints::{Access, ENDPOINTS, Endpoint, Method, SuccessBody};
 use crate::table::{self, Table, Treatment};
 use crate::{
     alerts, anthropic, downloads, fits, live, logs, ollama, openai, plan, responses, session, telemetry,
@@ -197,7 +197,7 @@ fn operation(endpoint: &Endpoint) -> OperationBuilder {
         Access::Admin => op.security(with(LOCAL_SECRET)),
         Access::Metrics => op.security(with(API_KEY)).security(with(LOCAL_SECRET)),
     };
-    let status = if endpoint.answer == Answer::Nothing { "204" } else { "200" };
+    let status = if endpoint.answer == SuccessBody::Nothing { "204" } else { "200" };
     op.response(status, success(endpoint.answer)).response("default", failure())
 }
 
@@ -227,29 +227,29 @@ fn reference(schema: &str) -> RefOr<Schema> {
     RefOr::Ref(Ref::from_schema_name(schema))
 }
 
-fn success(answer: Answer) -> Response {
+fn success(answer: SuccessBody) -> Response {
     let content = |schema: RefOr<Schema>| ContentBuilder::new().schema(Some(schema)).build();
     let builder = ResponseBuilder::new().description("Success");
     let builder = match answer {
-        Answer::One(schema) => builder.content(JSON, content(reference(schema))),
-        Answer::Many(schema) => {
+        SuccessBody::One(schema) => builder.content(JSON, content(reference(schema))),
+        SuccessBody::Many(schema) => {
             let array = ArrayBuilder::new().items(reference(schema)).build();
             builder.content(JSON, content(RefOr::T(Schema::Array(array))))
         }
-        Answer::OneOrStream(one, event) => {
+        SuccessBody::OneOrStream(one, event) => {
             builder.content(JSON, content(reference(one))).content(EVENTS, content(reference(event)))
         }
-        Answer::OneOrLines(one) => {
+        SuccessBody::OneOrLines(one) => {
             builder.content(JSON, content(reference(one))).content(LINES, content(reference(one)))
         }
-        Answer::Stream(event) => builder.content(EVENTS, content(reference(event))),
-        Answer::Nothing => builder,
-        Answer::Exposition => {
+        SuccessBody::Stream(event) => builder.content(EVENTS, content(reference(event))),
+        SuccessBody::Nothing => builder,
+        SuccessBody::Exposition => {
             let text =
                 || content(RefOr::T(Schema::Object(ObjectBuilder::new().schema_type(Type::String).build())));
             builder.content(EXPOSITION, text()).content(OPEN_METRICS, text())
         }
-        Answer::Json => {
+        SuccessBody::Json => {
             let object = ObjectBuilder::new().schema_type(Type::Object).build();
             builder.content(JSON, content(RefOr::T(Schema::Object(object))))
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::client::{BrokeOff, Client, Event, Events, Place, Refused};
+use crate::client::{BrokeOff, Client, Event, Events, Refused, ResumePoint};
 
 /// How long other members keep a copy of what a lost node was asked.
 pub const AWAY_MAX: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ pub async fn read_through_restarts(
 /// What ended an answer before its last event.
 struct Ended {
     error: anyhow::Error,
-    place: Option<Place>,
+    place: Option<ResumePoint>,
 }
 
 async fn take_all(
@@ -111,7 +111,7 @@ fn is_end_of_node(error: &anyhow::Error) -> bool {
 }
 
 /// Waits for the node, and for the members that have the copy.
-async fn go_on(data_dir: &Path, place: &Place) -> anyhow::Result<Events> {
+async fn go_on(data_dir: &Path, place: &ResumePoint) -> anyhow::Result<Events> {
     let mut back_since = None;
     loop {
         if let Some(client) = Client::of(data_dir) {

@@ -102,7 +102,7 @@ impl Client {
     }
 
     /// The rest of a streamed answer that broke off.
-    pub async fn resume(&self, place: &Place) -> anyhow::Result<Events> {
+    pub async fn resume(&self, place: &ResumePoint) -> anyhow::Result<Events> {
         let id = place.ticket.split('.').next().unwrap_or_default();
         let mut headers = vec![("exo-resume", place.ticket.as_str())];
         headers.extend(place.last_id.as_deref().map(|last_id| (LAST_EVENT_ID, last_id)));
@@ -131,7 +131,7 @@ impl Client {
             return Err(refusal(response).await);
         }
         let ticket = response.headers().get("exo-resume").and_then(|value| value.to_str().ok());
-        let place = ticket.map(|ticket| Place { ticket: ticket.to_owned(), last_id: None });
+        let place = ticket.map(|ticket| ResumePoint { ticket: ticket.to_owned(), last_id: None });
         Ok(Events { body: response.into_body(), buffer: Vec::new(), place })
     }
 
@@ -233,7 +233,7 @@ pub enum Event {
 }
 
 /// How far a streamed answer has come, and the secret with which a node gives the rest of it.
-pub struct Place {
+pub struct ResumePoint {
     ticket: String,
     last_id: Option<String>,
 }
@@ -248,7 +248,7 @@ pub struct Events {
     body: Incoming,
     buffer: Vec<u8>,
     /// How far it is, where a node can go on with it.
-    pub place: Option<Place>,
+    pub place: Option<ResumePoint>,
 }
 
 impl Events {

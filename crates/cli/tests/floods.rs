@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::lan::{Host, Lan, group};
 use crate::support::{Killed, SOON, skip, stderr, stdout, wait_for};
-use exo_machine::joining::{JoinAsk, Wanted};
+use exo_machine::joining::{JoinAsk, JoinPurpose};
 use exo_transport::{Endpoint, MemberSet, NodeKey, Options};
 use exo_types::NodeId;
 
@@ -239,7 +239,7 @@ async fn ask_once(other: SocketAddr) -> Option<()> {
     let ask = |what| JoinAsk { name: NAME.to_owned(), group: group.clone(), port: 1, what };
     let mut channel = endpoint.dial_join(other, Duration::from_secs(1)).await.ok()?;
     if std::env::var_os(WANTS_IN).is_none() {
-        channel.send(1, &postcard::to_allocvec(&ask(Wanted::Name)).unwrap()).await.ok()?;
+        channel.send(1, &postcard::to_allocvec(&ask(JoinPurpose::Name)).unwrap()).await.ok()?;
         return channel.recv().await.ok().map(drop);
     }
     let (own, number) = (key.node_id(), next());
@@ -247,7 +247,7 @@ async fn ask_once(other: SocketAddr) -> Option<()> {
     channel.send(5, &blake3::derive_key("exo check words v3 commitment", &committed)).await.ok()?;
     channel.recv().await.ok()?;
     channel.send(5, &number).await.ok()?;
-    channel.send(1, &postcard::to_allocvec(&ask(Wanted::Membership)).unwrap()).await.ok()?;
+    channel.send(1, &postcard::to_allocvec(&ask(JoinPurpose::Membership)).unwrap()).await.ok()?;
     channel.recv().await.ok()?;
     Some(())
 }

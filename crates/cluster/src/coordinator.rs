@@ -38,7 +38,7 @@ pub use self::place::{disk_rooms, link_facts};
 use self::planning::PlanQueue;
 use self::replan::Usable;
 use self::survey::{Avoided, Watch};
-use self::tell::{Published, Told};
+use self::tell::{Published, SentState};
 pub use self::words::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlReply, NodeReport};
 use crate::{InstanceView, State};
@@ -92,7 +92,7 @@ struct Leading {
     /// The devices that stages may be on, and since when they are those; nothing before the first look.
     usable: Option<Usable>,
     /// What each worker was told.
-    told: BTreeMap<NodeId, Told>,
+    told: BTreeMap<NodeId, SentState>,
     revision: u64,
     /// The last number given to a placement.
     placement_last: u32,

@@ -24,7 +24,7 @@ mod deadline;
 mod drafting;
 mod ended;
 mod forced;
-mod kept;
+mod kept_pages;
 mod lookup;
 mod making_way;
 pub(crate) mod opening;
@@ -34,13 +34,13 @@ mod pages;
 #[cfg(feature = "planted")]
 pub(crate) mod planted;
 mod queue;
+mod queue_rate;
 mod row_cost;
 mod sequence;
 mod submit;
 pub(crate) mod terms;
 #[cfg(test)]
 mod tests;
-mod turnover;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -55,10 +55,10 @@ use self::opening::Opening;
 use self::pace::Pace;
 use self::pages::Pages;
 use self::queue::Queue;
+use self::queue_rate::QueueRate;
 use self::row_cost::RowCost;
 use self::sequence::Running;
 use self::terms::PipelineTerms;
-use self::turnover::Turnover;
 pub use self::words::{
     STEP_PER_TOKEN, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,
@@ -106,7 +106,7 @@ pub struct Scheduler {
     /// Whether that step had prompt tokens.
     completed_prompt: bool,
     row_cost: RowCost,
-    turnover: Turnover,
+    turnover: QueueRate,
     guess_cost: GuessCost,
     /// Sequences that the small model may forget.
     drafts_over: Vec<SequenceId>,
@@ -169,7 +169,7 @@ impl Scheduler {
             completed_at: Time::ZERO,
             completed_prompt: false,
             row_cost: RowCost::new(),
-            turnover: Turnover::default(),
+            turnover: QueueRate::default(),
             guess_cost: GuessCost::default(),
             drafts_over: Vec::new(),
             beat_at: Time::ZERO,

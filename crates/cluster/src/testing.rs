@@ -6,7 +6,7 @@ use exo_types::{
     RequestId, SampledToken, SamplingParams, SequenceId, SequenceSpec, Shard, Stage, SupportClass, Term,
 };
 
-use crate::wire::{Measured, NodeReport, StagePages, Submission, TokenResult, TokensMessage};
+use crate::wire::{NodeMeasurements, NodeReport, StagePages, Submission, TokenResult, TokensMessage};
 use crate::{InstanceRequest, PlaceObjective};
 use crate::{Scheduler, SchedulerConfig, SchedulerOutput};
 
@@ -178,7 +178,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         process_bytes: None,
         devices: vec![],
         card_events: vec![],
-        measured: Measured::default(),
+        measured: NodeMeasurements::default(),
         log: exo_types::LogHead::EMPTY,
         is_leaving: false,
         reached: Vec::new(),

@@ -11,7 +11,7 @@ mod codec;
 mod control;
 mod data;
 pub mod limits;
-mod measured;
+mod measurements;
 #[cfg(test)]
 mod tests;
 
@@ -30,4 +30,4 @@ pub use data::{
     StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};
-pub use measured::{Histogram, LoadReport, Measured, ModelTotals, NodeVitals};
+pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals};

@@ -165,7 +165,7 @@ impl Cluster {
                 process_bytes: None,
                 devices: vec![],
                 card_events: vec![],
-                measured: exo_cluster::wire::Measured::default(),
+                measured: exo_cluster::wire::NodeMeasurements::default(),
                 log: exo_types::LogHead::EMPTY,
                 is_leaving: false,
                 reached: vec![],

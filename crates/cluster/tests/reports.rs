@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-use exo_cluster::wire::{ControlMessage, Measured, NodeReport};
+use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport};
 use exo_types::{
     Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, NodeFacts,
     NodeId, SupportClass, TypeRates,
@@ -42,7 +42,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         process_bytes: None,
         devices: vec![],
         card_events: vec![],
-        measured: Measured::default(),
+        measured: NodeMeasurements::default(),
         log: LogHead::EMPTY,
         is_leaving: false,
         reached: vec![],

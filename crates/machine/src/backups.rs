@@ -49,7 +49,7 @@ pub struct BackupStart {
 pub(crate) struct Backups {
     /// This node's own, by the id under which they run.
     own: BTreeMap<RequestId, Own>,
-    kept: BTreeMap<RequestId, Kept>,
+    kept: BTreeMap<RequestId, KeptBackup>,
     /// Claims of this node's clients.
     claims: BTreeMap<u64, Claim>,
     last_claim: u64,
@@ -78,7 +78,7 @@ struct Own {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptBackup {
     from: NodeId,
     /// Who goes on with it, and since when.
     given: Option<(NodeId, Time)>,
@@ -109,7 +109,7 @@ struct Waiting {
     until: Time,
 }
 
-impl Kept {
+impl KeptBackup {
     /// Whether a node may say what becomes of it.
     fn is_of(&self, node: NodeId) -> bool {
         self.from == node || self.given.is_some_and(|(to, _)| to == node)
@@ -324,7 +324,7 @@ impl NodeMachine {
             return self.send_backup(from, BackupMessage::Dropped { request, has_room: false });
         }
         let heard_at = self.awake.now();
-        let kept = Kept { from, given: None, is_orphan: false, proof, backup, bytes, heard_at };
+        let kept = KeptBackup { from, given: None, is_orphan: false, proof, backup, bytes, heard_at };
         self.backups.kept.insert(request, kept);
     }
 

@@ -121,7 +121,7 @@ pub enum Effect {
         /// What for; comes back with the answer.
         position: ShardPosition,
         /// What.
-        job: Job,
+        job: StepJob,
     },
     /// End it at the next layer and free everything. Answer `Unloaded`.
     Unload(EngineId),
@@ -250,7 +250,7 @@ pub struct Holder {
 
 /// A step for an engine.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Job {
+pub struct StepJob {
     /// Carried out before the batch.
     pub commands: Vec<StageCommand>,
     /// The batch.

@@ -224,7 +224,7 @@ pub enum Input {
     /// Memory, sensors and power, sampled; also before an engine's news, so that what it holds is counted.
     Sampled(Box<Samples>),
     /// Discovery saw something.
-    Found(Found),
+    Found(DiscoveredNode),
     /// A join exchange moved on.
     Joining(JoinEvent),
 
@@ -441,7 +441,7 @@ pub struct SampledMeasures {
 
 /// A node that discovery saw, or sees no more.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct DiscoveredNode {
     /// Who it says it is.
     pub node: NodeId,
     /// Where it says it is.

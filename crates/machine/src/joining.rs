@@ -36,9 +36,9 @@ use exo_cluster::State;
 use exo_trust::{Act, TrustLog, View};
 use exo_types::{Epoch, NodeId, Time};
 
-pub use messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinedByCode, Wanted, Welcome};
+pub use messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinPurpose, JoinedByCode, Welcome};
 
-use crate::{Effect, Found, JoinEffect, JoinEvent, MachineConfig, Notice, Now};
+use crate::{DiscoveredNode, Effect, JoinEffect, JoinEvent, MachineConfig, Notice, Now};
 use admitting::Admission;
 use asking::{ATTEMPT_SLACK, Attempt, Grant};
 use by_code::ByCode;
@@ -331,8 +331,8 @@ impl Joining {
     }
 
     /// Discovery saw a node, or sees it no more.
-    pub fn found(&mut self, ctx: &Context<'_>, found: Found, out: &mut Vec<JoiningOutput>) {
-        let Found { node, addresses, name, group, is_fresh, is_lost } = found;
+    pub fn found(&mut self, ctx: &Context<'_>, found: DiscoveredNode, out: &mut Vec<JoiningOutput>) {
+        let DiscoveredNode { node, addresses, name, group, is_fresh, is_lost } = found;
         let is_other_group = group.is_some_and(|group| group != ctx.config.group);
         if node == ctx.me() || is_other_group {
             tracing::trace!(peer = %node, is_other_group, "discovery of this node itself or of another group");
@@ -363,7 +363,7 @@ impl Joining {
             JoinEvent::Asked { exchange, node, remote, is_near, has_code, words, ask } => {
                 self.asked(
                     ctx,
-                    admitting::Asked { exchange, node, remote, is_near, has_code, words, ask },
+                    admitting::AdmissionRequest { exchange, node, remote, is_near, has_code, words, ask },
                     out,
                 );
             }
@@ -574,7 +574,7 @@ impl Joining {
         for peer in self.peers.iter_mut().filter(|p| now >= p.next && p.is_sought(ctx)) {
             peer.next = now + PROBE_EVERY;
             let group = ctx.config.group.clone();
-            let ask = JoinAsk { name: String::new(), group, port: 0, what: Wanted::Name };
+            let ask = JoinAsk { name: String::new(), group, port: 0, what: JoinPurpose::Name };
             let probe = JoinEffect::Probe { text: peer.text.clone(), ask };
             out.push(JoiningOutput::Effect(Effect::Joining(probe)));
         }

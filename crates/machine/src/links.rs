@@ -38,7 +38,7 @@ use exo_types::{NodeId, Time};
 
 use crate::{DialId, Effect, LinkEnd, LinkId, Outgoing, Purpose, Via};
 use addresses::Addresses;
-use held::Held;
+use held::HeldMessages;
 pub(crate) use incarnations::APART_FOR;
 use incarnations::Incarnations;
 
@@ -130,7 +130,7 @@ pub struct Links {
     peers: BTreeMap<NodeId, Peer>,
     /// All that stand.
     links: BTreeMap<LinkId, Link>,
-    held: Held,
+    held: HeldMessages,
     open_data: Arc<BTreeSet<NodeId>>,
     /// When all open links were last pinged; `None` while none is open.
     pinged: Option<Time>,
@@ -261,7 +261,7 @@ impl Links {
             addresses: Addresses::new(remembered),
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
-            held: Held::default(),
+            held: HeldMessages::default(),
             open_data: Arc::default(),
             pinged: None,
             ping_rounds: 0,

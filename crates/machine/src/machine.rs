@@ -32,7 +32,9 @@ use crate::trust::{ActAsker, Trust};
 use crate::view::ViewInputs;
 use crate::warnings::Warnings;
 use crate::worker::{Engine, Fetch};
-use crate::{Answer, Effect, FetchId, Found, Input, LinkEnd, Notice, Now, Purpose, ReplyId, Samples, Write};
+use crate::{
+    Answer, DiscoveredNode, Effect, FetchId, Input, LinkEnd, Notice, Now, Purpose, ReplyId, Samples, Write,
+};
 
 /// Time between ticks of the parts that have no deadlines of their own.
 const TICK: Duration = Duration::from_millis(100);
@@ -771,7 +773,7 @@ impl NodeMachine {
         }
     }
 
-    fn found(&mut self, found: Found) {
+    fn found(&mut self, found: DiscoveredNode) {
         self.with_joining(|j, context, out| j.found(context, found, out));
     }
 

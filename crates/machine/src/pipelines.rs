@@ -12,7 +12,7 @@ use exo_cluster::{
 };
 use exo_types::{FailureKind, InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
 
-use crate::{DraftAsk, DraftEvent, Effect, Job, NodeMachine, Notice};
+use crate::{DraftAsk, DraftEvent, Effect, NodeMachine, Notice, StepJob};
 
 /// A stage of this node: step 0 can come.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl NodeMachine {
             match output {
                 StageOutput::Compute { commands, frame, rows } => {
                     self.lessons.begun(engine, position, &frame);
-                    let job = Job { commands, frame, rows };
+                    let job = StepJob { commands, frame, rows };
                     self.out.push(Effect::Compute { engine, position, job });
                 }
                 #[cfg(feature = "planted")]

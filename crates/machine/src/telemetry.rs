@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api as api;
 use exo_cluster::SchedulerStats;
-use exo_cluster::wire::{Histogram, LoadReport, Measured, ModelTotals, NodeReport, StageReport};
+use exo_cluster::wire::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, StageReport};
 use exo_types::{DeviceFacts, DeviceKind, Monitor, NodeId, PlacementId, Time};
 
 use crate::NodeMachine;
@@ -27,11 +27,11 @@ impl NodeMachine {
     }
 
     /// What this node measures, for its report.
-    pub(crate) fn measured(&self) -> Measured {
+    pub(crate) fn measured(&self) -> NodeMeasurements {
         let load = |(placement, entry): (&PlacementId, &crate::pipelines::SchedulerEntry)| {
             load_report(*placement, &entry.scheduler.stats())
         };
-        Measured {
+        NodeMeasurements {
             vitals: self.samples.measured.vitals.clone(),
             loads: self.schedulers.iter().map(load).collect(),
             requests: self.samples.measured.requests.clone(),

@@ -18,7 +18,7 @@ const LATE_MAX: Duration = Duration::from_secs(10);
 
 /// What a peer's last heartbeat said.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
+pub(crate) struct LastHeartbeat {
     pub epoch: Option<Epoch>,
     pub role: Role,
     pub rank: Rank,
@@ -42,13 +42,13 @@ pub(crate) struct Peer {
     /// Since when it has lived without a doubt.
     pub alive_since: Time,
     /// `None` also after this node was frozen: what was said before may no longer hold.
-    pub said: Option<Said>,
+    pub said: Option<LastHeartbeat>,
     pub next_beat: Time,
 }
 
 /// What a message tells of the process that sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Run {
+pub(crate) enum SenderProcess {
     /// The same as before, or the first.
     Same,
     /// Another process than before.
@@ -100,17 +100,17 @@ impl Peer {
 
     /// Whether a message of this run of the peer's process counts. One that speaks long after its successor
     /// did lives: they were two processes with one key, for a while.
-    pub fn run(&mut self, now: Time, incarnation: u64) -> Run {
+    pub fn run(&mut self, now: Time, incarnation: u64) -> SenderProcess {
         let before = self.incarnation_before;
         if before.is_some_and(|(before, since)| before == incarnation && now.since(since) < LATE_MAX) {
-            return Run::Over;
+            return SenderProcess::Over;
         }
         match self.incarnation.replace(incarnation) {
             Some(old) if old != incarnation => {
                 self.incarnation_before = Some((old, now));
-                Run::Restarted
+                SenderProcess::Restarted
             }
-            _ => Run::Same,
+            _ => SenderProcess::Same,
         }
     }
 

@@ -32,7 +32,7 @@ mod report;
 pub use config::{Config, EPOCH_JUMP_MAX, Persisted};
 pub use io::{Input, NodeStatus, Output};
 pub use machine::Membership;
-pub use message::{Body, Heartbeat, LogEnd, LossReason, Message, MessageError, Rank, Role, Seen};
+pub use message::{Body, Heartbeat, LogEnd, LossReason, MemberHealth, Message, MessageError, Rank, Role};
 
 #[cfg(test)]
 mod tests;

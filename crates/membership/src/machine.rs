@@ -6,9 +6,9 @@ use std::time::Duration;
 use exo_types::{Epoch, NodeId, Time};
 
 use crate::config::EPOCH_JUMP_MAX;
-use crate::detector::{Peer, Run};
+use crate::detector::{Peer, SenderProcess};
 use crate::epoch_write::EpochWrite;
-use crate::message::{Body, Message, SUSPENSION_MS_MAX, Seen, short_reason};
+use crate::message::{Body, MemberHealth, Message, SUSPENSION_MS_MAX, short_reason};
 use crate::{Config, Input, LogEnd, LossReason, NodeStatus, Output, Persisted};
 
 /// A pause of this machine longer than this was a frozen process (laptop lid, debugger), not silent peers.
@@ -291,9 +291,9 @@ impl Membership {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&from) else { return };
         match peer.run(now, incarnation) {
-            Run::Over => return,
-            Run::Restarted => self.restarted(from),
-            Run::Same => {}
+            SenderProcess::Over => return,
+            SenderProcess::Restarted => self.restarted(from),
+            SenderProcess::Same => {}
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.hear(now);
@@ -365,7 +365,7 @@ impl Membership {
     }
 
     /// The coordinator's table, as statuses at this time.
-    pub(crate) fn keep_table(&mut self, table: &[(NodeId, Seen)]) {
+    pub(crate) fn keep_table(&mut self, table: &[(NodeId, MemberHealth)]) {
         let now = self.now;
         self.table = table.iter().map(|(node, seen)| (*node, seen.at(now))).collect();
     }

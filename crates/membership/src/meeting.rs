@@ -3,7 +3,7 @@
 use exo_types::{Epoch, NodeId};
 
 use crate::NodeStatus;
-use crate::detector::Said;
+use crate::detector::LastHeartbeat;
 use crate::machine::{Membership, Stance};
 use crate::message::{Heartbeat, Role};
 
@@ -24,7 +24,7 @@ impl Membership {
         // Who is not followed counts as one that looks for a coordinator: it stands in nobody's way.
         let leading = leading && !self.is_distrusted(from);
         let role = if leading || beat.role != Role::Leading { beat.role } else { Role::Seeking };
-        let said = Said { epoch, role, rank: beat.rank };
+        let said = LastHeartbeat { epoch, role, rank: beat.rank };
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.said = Some(said);
         }
@@ -62,7 +62,7 @@ impl Membership {
     }
 
     /// This node leads and hears somebody.
-    fn meet(&mut self, from: NodeId, said: Said, announced: bool) {
+    fn meet(&mut self, from: NodeId, said: LastHeartbeat, announced: bool) {
         let theirs_is_higher = said.epoch > self.epoch;
         match said.role {
             Role::Leading => self.meet_leader(from, said, announced),
@@ -78,7 +78,7 @@ impl Membership {
 
     /// Whether a later reign goes on out of this node's sight while nobody follows this one any more. (With
     /// followers it goes on until the two leaders can hear each other.)
-    fn is_left_over(&self, from: NodeId, said: Said) -> bool {
+    fn is_left_over(&self, from: NodeId, said: LastHeartbeat) -> bool {
         let config = &self.config;
         let lives = |node| self.peers.get(&node).is_some_and(|p| p.status == NodeStatus::Alive);
         let long_heard =
@@ -87,7 +87,7 @@ impl Membership {
     }
 
     /// Two halves meet: the side that serves more wins and announces the higher counter plus one.
-    fn meet_leader(&mut self, from: NodeId, said: Said, announced: bool) {
+    fn meet_leader(&mut self, from: NodeId, said: LastHeartbeat, announced: bool) {
         let Some(theirs) = said.epoch else { return };
         let they_win = (said.rank, from) > (self.rank(), self.me);
         match Some(theirs) > self.epoch {

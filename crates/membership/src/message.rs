@@ -51,7 +51,7 @@ pub struct Heartbeat {
     /// Its standing, should there be an election.
     pub rank: Rank,
     /// From a coordinator: how every other member does. Empty from others.
-    pub table: Vec<(NodeId, Seen)>,
+    pub table: Vec<(NodeId, MemberHealth)>,
 }
 
 /// What a node does in its epoch.
@@ -96,7 +96,7 @@ pub struct LogEnd {
 
 /// How a member does, in a coordinator's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Seen {
+pub enum MemberHealth {
     /// Not heard yet.
     Unseen,
     /// Works.

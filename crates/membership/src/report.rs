@@ -6,7 +6,7 @@ use exo_types::{NodeId, Time};
 
 use crate::detector::Peer;
 use crate::machine::{Membership, Stance};
-use crate::message::{Body, Heartbeat, Role, Seen};
+use crate::message::{Body, Heartbeat, MemberHealth, Role};
 use crate::{LossReason, NodeStatus, Output};
 
 impl Membership {
@@ -121,7 +121,7 @@ impl Membership {
             Stance::Seeking { .. } | Stance::Outside => Role::Seeking,
         };
         let listed = self.peers.iter().filter(|_| role == Role::Leading);
-        let table = listed.map(|(node, peer)| (*node, Seen::of(peer.status, self.now))).collect();
+        let table = listed.map(|(node, peer)| (*node, MemberHealth::of(peer.status, self.now))).collect();
         Heartbeat { role, rank: self.rank(), table }
     }
 
@@ -148,7 +148,7 @@ impl Membership {
     }
 }
 
-impl Seen {
+impl MemberHealth {
     /// A status as the table says it.
     pub(crate) fn of(status: NodeStatus, now: Time) -> Self {
         match status {

@@ -17,7 +17,7 @@ use crate::tool_calls::ToolShapes;
 use exo_accelerators::chain;
 
 /// What a request's answers are held to, and how they are read.
-pub struct Plan {
+pub struct AnswerPlan {
     /// What their tokens must spell, if anything.
     pub constraint: Option<Constraint>,
     /// How their text falls into parts.
@@ -30,9 +30,9 @@ pub struct Plan {
 
 /// Plans a request. Grammars are compiled here, so that what cannot be kept to is refused before the first
 /// token.
-pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, GenerateError> {
+pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<AnswerPlan, GenerateError> {
     let thought = open.thought().filter(|thought| request.is_chat() && !is_off(&request.reasoning, thought));
-    let mut plan = Plan {
+    let mut plan = AnswerPlan {
         constraint: None,
         reading: calls::AnswerFormat {
             thought: thought.map(|thought| (thought.open.clone(), thought.close.clone())),

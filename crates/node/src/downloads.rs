@@ -53,12 +53,12 @@ const HUB_MAX: Duration = Duration::from_secs(25);
 
 /// The downloads of a node.
 pub struct NodeDownloads {
-    shared: Arc<Shared>,
+    shared: Arc<DownloadsInner>,
     stop: watch::Receiver<bool>,
 }
 
 /// What downloads share.
-pub struct Shared {
+pub struct DownloadsInner {
     library: Arc<Library>,
     node: EventSender,
     host: Arc<dyn Host>,
@@ -84,7 +84,7 @@ struct Pulls {
 }
 
 /// What a list of downloads is made with.
-pub struct Parts {
+pub struct DownloadsParts {
     pub library: Arc<Library>,
     pub node: EventSender,
     pub host: Arc<dyn Host>,
@@ -104,9 +104,9 @@ impl NodeDownloads {
     }
 
     /// The list as an earlier run of the node left it; what was not paused goes on.
-    pub fn new(parts: Parts) -> Self {
-        let Parts { library, node, host, view, data_dir, node_id, node_name, config, stop } = parts;
-        let shared = Arc::new(Shared {
+    pub fn new(parts: DownloadsParts) -> Self {
+        let DownloadsParts { library, node, host, view, data_dir, node_id, node_name, config, stop } = parts;
+        let shared = Arc::new(DownloadsInner {
             library,
             node,
             host,
@@ -269,7 +269,7 @@ impl NodeDownloads {
     }
 }
 
-impl Shared {
+impl DownloadsInner {
     fn list(&self) -> Vec<PullView> {
         self.lock().by_id.values().map(|pull| pull.view()).collect()
     }

@@ -57,7 +57,7 @@ pub enum DraftError {
     Thread(#[source] std::io::Error),
 }
 
-enum Job {
+enum DraftJob {
     Ask { instance: InstanceId, request: DraftRequest },
     Forget(SequenceId),
 }
@@ -84,7 +84,7 @@ pub struct Draft {
     tokenizer: Tokenizer,
     /// Whether it may guess for a model, and why not.
     verdicts: Mutex<BTreeMap<ModelId, Result<(), DraftMismatch>>>,
-    jobs: Sender<Job>,
+    jobs: Sender<DraftJob>,
     cancel: CancelToken,
     /// Set once it guesses no more: then it stands in nobody's way.
     is_over: AtomicBool,
@@ -113,7 +113,7 @@ impl Draft {
         };
         let (jobs, inbox) = channel();
         let cancel = CancelToken::default();
-        let work = Work {
+        let work = DraftThread {
             drafter,
             inbox,
             readings: VecDeque::new(),
@@ -146,12 +146,12 @@ impl Draft {
     /// Asks about a sequence; the answer comes as an event.
     pub fn ask(&self, instance: InstanceId, request: DraftRequest) {
         // A thread that has ended has said so.
-        let _ = self.jobs.send(Job::Ask { instance, request });
+        let _ = self.jobs.send(DraftJob::Ask { instance, request });
     }
 
     /// A sequence is over.
     pub fn forget(&self, sequence: SequenceId) {
-        let _ = self.jobs.send(Job::Forget(sequence));
+        let _ = self.jobs.send(DraftJob::Forget(sequence));
     }
 
     /// Whether it may guess for `model`: their tokens must be the same. Looked at once per model.
@@ -222,9 +222,9 @@ fn same_tokens(draft: &Tokenizer, target: &Tokenizer) -> Result<(), Difference> 
 }
 
 /// What the thread owns.
-struct Work {
+struct DraftThread {
     drafter: Drafter,
-    inbox: Receiver<Job>,
+    inbox: Receiver<DraftJob>,
     /// Texts to read while nobody waits for guesses.
     readings: VecDeque<(InstanceId, DraftRequest)>,
     cancel: CancelToken,
@@ -232,7 +232,7 @@ struct Work {
     name: String,
 }
 
-fn run(mut work: Work) {
+fn run(mut work: DraftThread) {
     let (events, name) = (work.events.clone(), work.name.clone());
     // A bug in a kernel must cost the guesses, not the node.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.serve()));
@@ -244,7 +244,7 @@ fn run(mut work: Work) {
     events.post(Input::Draft(DraftEvent::Over { name, reason }));
 }
 
-impl Work {
+impl DraftThread {
     /// Works until nobody can ask any more.
     fn serve(&mut self) -> Result<(), StepError> {
         loop {
@@ -256,7 +256,7 @@ impl Work {
                 false => self.inbox.try_recv().ok(),
             };
             let mut guesses = Vec::new();
-            let jobs: Vec<Job> = first.into_iter().chain(self.inbox.try_iter()).collect();
+            let jobs: Vec<DraftJob> = first.into_iter().chain(self.inbox.try_iter()).collect();
             for job in jobs {
                 self.sort(job, &mut guesses);
             }
@@ -270,11 +270,11 @@ impl Work {
         }
     }
 
-    fn sort(&mut self, job: Job, guesses: &mut Vec<(InstanceId, DraftRequest)>) {
+    fn sort(&mut self, job: DraftJob, guesses: &mut Vec<(InstanceId, DraftRequest)>) {
         match job {
-            Job::Ask { instance, request } if request.count > 0 => guesses.push((instance, request)),
-            Job::Ask { instance, request } => self.readings.push_back((instance, request)),
-            Job::Forget(sequence) => {
+            DraftJob::Ask { instance, request } if request.count > 0 => guesses.push((instance, request)),
+            DraftJob::Ask { instance, request } => self.readings.push_back((instance, request)),
+            DraftJob::Forget(sequence) => {
                 guesses.retain(|(_, r)| r.spec.sequence != sequence);
                 self.readings.retain(|(_, r)| r.spec.sequence != sequence);
                 self.drafter.forget(sequence);

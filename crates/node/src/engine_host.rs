@@ -1,9 +1,10 @@
 //! A running engine, wherever it is: on a thread of this process ([`crate::engine_thread`]), or in a process
 //! of its own ([`crate::worker`]) where a driver is involved.
 
+use exo_machine::StepJob;
 use exo_types::PageKey;
 
-use crate::engine_thread::{Job, Order, ThreadHost};
+use crate::engine_thread::{Order, ThreadHost};
 use crate::worker::WorkerHost;
 
 /// A running engine. Dropping it stops it at the next layer.
@@ -14,7 +15,7 @@ pub enum EngineHost {
 
 impl EngineHost {
     /// Hands over a step. The result comes as an event; an engine that died is reported by its `Unloaded`.
-    pub fn compute(&self, job: Job) {
+    pub fn compute(&self, job: StepJob) {
         match self {
             Self::Thread(thread) => thread.order(Order::Compute(job)),
             Self::Worker(worker) => worker.order(Order::Compute(job)),

@@ -13,6 +13,7 @@ use exo_engine::{
     Engine, EngineOptions, LoadError, Sampled, SequenceError, StepError, StepInput, StepOutput,
 };
 use exo_formats::Model;
+use exo_machine::StepJob;
 use exo_sampler::SampleError;
 use exo_types::{Attempt, FailureKind, PageKey, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 use serde::{Deserialize, Serialize};
@@ -58,17 +59,10 @@ pub struct Loaded {
     pub weight_bytes: u64,
 }
 
-/// A step for the engine.
-pub struct Job {
-    pub commands: Vec<StageCommand>,
-    pub frame: StepFrame,
-    pub rows: Bytes,
-}
-
 /// What an engine is to do next, in order.
 pub enum Order {
     /// Compute a step.
-    Compute(Job),
+    Compute(StepJob),
     /// Close all sequences and forget all kept pages but these: another term begins, or it serves another
     /// placement from now on.
     Rewire { keep: Vec<PageKey> },
@@ -273,7 +267,7 @@ fn serve(
 ) {
     loop {
         settling.look(engine, events);
-        let Job { commands, frame, rows } = match inbox.recv_timeout(settling.patience()) {
+        let StepJob { commands, frame, rows } = match inbox.recv_timeout(settling.patience()) {
             Ok(Order::Compute(job)) => job,
             Ok(Order::Rewire { keep }) => {
                 engine.reset(&keep);

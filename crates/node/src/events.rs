@@ -14,9 +14,9 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::compute::{CheckError, Sensed};
 use crate::draft_mismatch::DraftMismatch;
+use crate::engine_start_error::EngineStartError;
 use crate::engine_thread::EngineEvent;
 use crate::open_device::{Opened, StandInError};
-use crate::start_error::StartError;
 
 /// Messages of each kind of link that may wait for the loop: more wait in the sockets.
 const UNREAD_MAX: usize = 1024;
@@ -73,7 +73,7 @@ pub enum DeviceEvent {
 /// A model that is to be loaded is open, or cannot be opened.
 pub struct OpenedModel {
     pub engine: EngineId,
-    pub model: Result<Arc<Model>, StartError>,
+    pub model: Result<Arc<Model>, EngineStartError>,
     /// Whether the small model can guess for it.
     pub draft: Option<Result<(), DraftMismatch>>,
     /// What the processor does with types of weights, where it loads it.

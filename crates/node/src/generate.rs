@@ -17,7 +17,7 @@ use exo_types::{Constraint, FailureKind, PromptReport, RequestId, SampledToken};
 use tokio::sync::mpsc;
 
 use crate::choice::Choice;
-use crate::constrain::{self, Checked, Plan};
+use crate::constrain::{self, AnswerPlan, Checked};
 use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
@@ -31,7 +31,7 @@ pub struct Prepared {
     /// What the answers must spell.
     pub constraint: Option<Arc<Constraint>>,
     /// How they are read.
-    pub plan: Plan,
+    pub plan: AnswerPlan,
     /// Messages that were left out of the conversation.
     pub left_out_messages: u32,
 }

@@ -49,10 +49,10 @@ const LIMIT: u32 = 200;
 
 /// Where the lines are. A value like others: clones are the same.
 #[derive(Clone, Debug)]
-pub struct LogCapture(Arc<Shared>);
+pub struct LogCapture(Arc<LogCaptureInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct LogCaptureInner {
     ring: Mutex<LogRing>,
     raised: Mutex<Vec<Raised>>,
 }
@@ -68,7 +68,7 @@ struct Raised {
 impl Default for LogCapture {
     fn default() -> Self {
         let ring = Mutex::new(LogRing::new(RING_BYTES_MAX));
-        Self(Arc::new(Shared { ring, raised: Mutex::default() }))
+        Self(Arc::new(LogCaptureInner { ring, raised: Mutex::default() }))
     }
 }
 

@@ -53,7 +53,7 @@ pub struct Node {
 const BEGINS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What start-up hands over.
-pub(crate) struct Parts {
+pub(crate) struct NodeParts {
     pub id: NodeId,
     pub config: NodeConfig,
     pub listen: SocketAddr,
@@ -92,8 +92,8 @@ fn own_facts(
 }
 
 impl Node {
-    pub(crate) fn run(parts: Parts) -> Self {
-        let Parts {
+    pub(crate) fn run(parts: NodeParts) -> Self {
+        let NodeParts {
             id,
             config,
             listen,
@@ -121,7 +121,7 @@ impl Node {
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
         hands.library.room.sees(view.clone());
         tokio::spawn(hands.library.clone().look_after(stopped.clone()));
-        let downloads = NodeDownloads::new(downloads::Parts {
+        let downloads = NodeDownloads::new(downloads::DownloadsParts {
             library: hands.library.clone(),
             node: events.clone(),
             host: host.clone(),

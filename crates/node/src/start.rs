@@ -34,7 +34,7 @@ use crate::hub_bytes::HubBytes;
 use crate::library::Library;
 use crate::library::room::Room;
 use crate::logs::{Founding, Logs, LogsError};
-use crate::node::{Node, Parts};
+use crate::node::{Node, NodeParts};
 use crate::pairing::Invites;
 use crate::telemetry::Telemetry;
 use crate::window;
@@ -152,7 +152,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         library,
         events: events.clone(),
     };
-    Ok(Node::run(Parts {
+    Ok(Node::run(NodeParts {
         id: me,
         config,
         listen,

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exo_api::{AdminError, AlertView, ClusterView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView};
 use exo_machine::Now;
-use exo_telemetry::{Alerts, OwnFacts, Seen, Series, SilenceError, Subject};
+use exo_telemetry::{AlertInputs, Alerts, OwnFacts, Series, SilenceError, Subject};
 use exo_types::Time;
 
 use crate::files::DataDir;
@@ -54,7 +54,7 @@ impl Telemetry {
             let told = told();
             inner.series.observe(time_s, now.unix_s, &told);
             let own = own();
-            inner.alerts.observe(Seen { time_s, unix_s: now.unix_s, view, told: &told, own: &own });
+            inner.alerts.observe(AlertInputs { time_s, unix_s: now.unix_s, view, told: &told, own: &own });
             inner.told = told;
             inner.views = inner.alerts.views();
         }

@@ -46,7 +46,7 @@ use std::collections::BTreeMap;
 use exo_types::{DType, DeviceKind, LayerRange, NodeId, Shard};
 
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
-use crate::memory::{CHUNK_TOKENS, Held};
+use crate::memory::{CHUNK_TOKENS, WeightForm};
 use crate::ratios::TypeRatios;
 use crate::{Objective, PlanRequest, Prediction, Range, Workload};
 
@@ -125,7 +125,7 @@ pub(crate) struct Costs<'a> {
 struct DeviceCost {
     /// Index into the nodes of [`Links`].
     node: usize,
-    held: Held,
+    held: WeightForm,
     read: u64,
     flops: u64,
     /// By type as [`DType::ALL`] has them: reading, and arithmetic.
@@ -184,7 +184,7 @@ impl<'a> Costs<'a> {
             };
             DeviceCost {
                 node: links.at(device.node).unwrap_or_default(), // each is there
-                held: Held::by(device.device.kind),
+                held: WeightForm::by(device.device.kind),
                 read: rate(rates.read_bytes_per_s),
                 flops: rate(rates.flops_per_s),
                 by_type: DType::ALL.map(|dtype| TypeCost {
@@ -280,8 +280,8 @@ impl<'a> Costs<'a> {
     pub(crate) fn head_ns(&self, device: usize, rows: u64) -> u64 {
         let (cost, shape) = (&self.devices[device], &self.request.shape);
         let held = match cost.held {
-            Held::AsStored => shape.head_bytes,
-            Held::Packed => shape.head_packed_bytes,
+            WeightForm::AsStored => shape.head_bytes,
+            WeightForm::Packed => shape.head_packed_bytes,
         };
         let types = self.request.weight_types.as_ref().map(|types| types.head.0.as_slice());
         let operations = (2 * u64::from(shape.hidden)).saturating_mul(shape.vocab.into());
@@ -312,8 +312,8 @@ impl<'a> Costs<'a> {
     fn weight_bytes(&self, device: usize, layer: usize) -> u64 {
         let shape = &self.request.shape.layers[layer];
         match self.devices[device].held {
-            Held::AsStored => shape.weight_bytes,
-            Held::Packed => shape.packed_bytes,
+            WeightForm::AsStored => shape.weight_bytes,
+            WeightForm::Packed => shape.packed_bytes,
         }
     }
 

@@ -8,7 +8,7 @@ use exo_types::{DiskRoom, LayerRange, NodeId, Shard, size_up};
 use crate::PlanRequest;
 use crate::disk_bound::DiskBound;
 use crate::errors::Remedy;
-use crate::memory::{Held, Sizes};
+use crate::memory::{Sizes, WeightForm};
 
 /// Settings of disks are in such units.
 const MIB: u64 = 1 << 20;
@@ -30,7 +30,7 @@ impl PlanRequest {
             let setting = room.short_of(self.stored_bytes()).into_iter().next();
             let Some(disk) = setting.map(|setting| DiskBound { bytes, setting }) else { continue };
             for at in bound {
-                let most = most_memory(self, Held::by(self.devices[at].device.kind), bytes);
+                let most = most_memory(self, WeightForm::by(self.devices[at].device.kind), bytes);
                 let device = &mut within.devices[at];
                 device.disk = Some(disk);
                 match most {
@@ -110,7 +110,7 @@ fn least_layer(request: &PlanRequest) -> u64 {
 
 /// The most memory that a stage needs whose layers have so many bytes in the file at most; `None` if each
 /// layer has more.
-fn most_memory(request: &PlanRequest, held: Held, file_bytes: u64) -> Option<u64> {
+fn most_memory(request: &PlanRequest, held: WeightForm, file_bytes: u64) -> Option<u64> {
     let (sizes, mut start, mut most) = (Sizes::of(request), 0, None);
     for end in 1..=sizes.layer_count() {
         while start < end && stored_bytes(request, LayerRange::new(start, end)) > file_bytes {

@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 
 use exo_types::{LayerRange, MemoryDomain};
 
-use crate::memory::{Held, Sizes};
-use crate::search::{self, Outcome};
+use crate::memory::{Sizes, WeightForm};
+use crate::search::{self, BestLayout};
 use crate::{PlanDevice, PlanRequest};
 
 /// Shared memories that one plan is cut to, and devices of one that are tried.
 const TRIED_MAX: usize = 8;
 
 /// The best plan on the usable devices, as [`search::best`], that takes no memory twice.
-pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<Outcome> {
+pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<BestLayout> {
     let mut outcome = search::best(request, sizes, usable)?;
     let (lower, mut work) = (outcome.lower_bound_ns, outcome.work);
     let mut asked = request.clone();
     for _ in 0..TRIED_MAX {
         let Some(overfull) = Overfull::of(&asked, sizes, &outcome.layout) else {
-            return Some(Outcome { lower_bound_ns: lower.min(outcome.objective_ns), work, ..outcome });
+            return Some(BestLayout { lower_bound_ns: lower.min(outcome.objective_ns), work, ..outcome });
         };
         let tried = overfull.cuts(&asked, usable).into_iter().filter_map(|cut| {
             let found = search::best(&cut, sizes, usable)?;
@@ -73,7 +73,7 @@ struct Overfull {
 impl Overfull {
     fn of(request: &PlanRequest, sizes: &Sizes<'_>, layout: &[(usize, LayerRange)]) -> Option<Self> {
         let bytes = |&(device, range): &(usize, LayerRange)| {
-            let held = Held::by(request.devices[device].device.kind);
+            let held = WeightForm::by(request.devices[device].device.kind);
             (device, sizes.bytes(held, range.start, range.end))
         };
         let stages: Vec<(usize, u64)> = layout.iter().map(bytes).collect();

@@ -5,7 +5,7 @@ use exo_types::{LayerRange, MemoryDomain, Shard, SupportClass, size};
 use crate::cost::{Costs, Fetch, Times};
 use crate::errors::Remedy;
 use crate::fit::fits;
-use crate::memory::{Held, Sizes};
+use crate::memory::{Sizes, WeightForm};
 use crate::ratios::TypeRatios;
 use crate::{
     DeviceMemory, DeviceReason, Objective, Pin, PinLayers, PlanDevice, PlanError, PlanRequest, ShardMemory,
@@ -207,7 +207,7 @@ fn left_out(
     plan: &Explained<'_>,
     other: &Otherwise,
 ) -> String {
-    let (free, held) = (device.device.memory_free_bytes, Held::by(device.device.kind));
+    let (free, held) = (device.device.memory_free_bytes, WeightForm::by(device.device.kind));
     let least = (0..sizes.layer_count()).map(|layer| sizes.bytes(held, layer, layer + 1)).min().unwrap_or(0);
     if free < least {
         return format!("no layer: the smallest needs {}, {} are free", size(least), size(free));
@@ -275,9 +275,9 @@ pub(crate) fn does_not_fit(
     let shared_bytes = sum(|d| d.free_bytes) - free_bytes;
     let usable_bytes = sum(|d| d.usable_bytes).saturating_sub(shared_bytes);
     // Where a card may take a part, the least that is needed in all is what it would take.
-    let by = |&device: &usize| Held::by(request.devices[device].device.kind);
-    let all_packed = usable.iter().all(|device| by(device) == Held::Packed);
-    let held = if all_packed { Held::Packed } else { Held::AsStored };
+    let by = |&device: &usize| WeightForm::by(request.devices[device].device.kind);
+    let all_packed = usable.iter().all(|device| by(device) == WeightForm::Packed);
+    let held = if all_packed { WeightForm::Packed } else { WeightForm::AsStored };
     let needed_bytes = sizes.model_bytes(held);
     let missing_bytes = match needed_bytes.saturating_sub(usable_bytes) {
         // In sum it is enough; how little more would do in pieces is searched among few devices only.
@@ -414,8 +414,9 @@ fn shorter(request: &PlanRequest, usable: &[usize]) -> Option<PlanRequest> {
 /// The device, and the fewest bytes that, added to it, make the model fit.
 fn least_growth(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<(usize, u64)> {
     let free = free_of(request);
-    let solo =
-        |device: usize| sizes.bytes(Held::by(request.devices[device].device.kind), 0, sizes.layer_count());
+    let solo = |device: usize| {
+        sizes.bytes(WeightForm::by(request.devices[device].device.kind), 0, sizes.layer_count())
+    };
     let growth = |&device: &usize| {
         // With this much more the device holds the whole model alone.
         let (mut low, mut high) = (1, solo(device).saturating_sub(free[device]));

@@ -10,7 +10,7 @@
 
 use crate::cost::{Case, Costs};
 use crate::memory::Sizes;
-use crate::search::Outcome;
+use crate::search::BestLayout;
 use crate::{FasterPlan, Objective, PlanRequest, domains};
 
 /// People wait so long for weights where that pays later.
@@ -23,12 +23,12 @@ const TOLD_PERCENT: u64 = 10;
 
 /// The plan that is chosen, and the faster one that was not for what it fetches.
 pub(crate) struct Weighed {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: BestLayout,
     pub(crate) faster: Option<FasterPlan>,
 }
 
 impl Weighed {
-    fn of(outcome: Outcome) -> Self {
+    fn of(outcome: BestLayout) -> Self {
         Self { outcome, faster: None }
     }
 }
@@ -49,9 +49,9 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
         return Some(Weighed::of(fastest));
     }
     let found = [answers, 1].map(|answers| counts(Some(answers), request.work_max / WORK_SHARE));
-    let found: Vec<Outcome> = found.into_iter().flatten().collect();
+    let found: Vec<BestLayout> = found.into_iter().flatten().collect();
     let work = found.iter().map(|outcome| outcome.work).sum::<u64>() + fastest.work;
-    let total_ns = |outcome: &Outcome| {
+    let total_ns = |outcome: &BestLayout| {
         let answer_ns = match request.objective {
             Objective::Throughput => outcome.objective_ns.saturating_mul(costs.answer()),
             Objective::Latency | Objective::Spread { .. } => outcome.objective_ns,
@@ -59,7 +59,7 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
         answer_ns.saturating_add(counted_ns(costs.fetch(&outcome.layout).ns, answers))
     };
     let best = found.into_iter().min_by_key(&total_ns).filter(|best| total_ns(best) < total_ns(&fastest));
-    let Some(best) = best else { return Some(Weighed::of(Outcome { work, ..fastest })) };
+    let Some(best) = best else { return Some(Weighed::of(BestLayout { work, ..fastest })) };
     // What counts a fetch may have found what the first search had no work left for.
     let faster = FasterPlan {
         objective_ns: fastest.objective_ns,
@@ -73,7 +73,7 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
     };
     let faster = Some(faster).filter(is_told);
     let lower_bound_ns = fastest.lower_bound_ns.min(best.objective_ns);
-    Some(Weighed { outcome: Outcome { lower_bound_ns, work, ..best }, faster })
+    Some(Weighed { outcome: BestLayout { lower_bound_ns, work, ..best }, faster })
 }
 
 /// What a fetch adds to each answer.

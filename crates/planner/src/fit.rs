@@ -4,7 +4,7 @@
 use exo_types::LayerRange;
 
 use crate::PlanRequest;
-use crate::memory::{Held, Room, Sizes};
+use crate::memory::{Room, Sizes, WeightForm};
 use crate::reach::Reach;
 
 /// Up to so many usable devices every set is considered: 65,536 sets. Beyond, the ones with most memory are.
@@ -44,7 +44,7 @@ pub(crate) fn any_layout(
 
 fn room(request: &PlanRequest, device: usize) -> Room {
     let facts = &request.devices[device].device;
-    Room { free_bytes: facts.memory_free_bytes, held: Held::by(facts.kind) }
+    Room { free_bytes: facts.memory_free_bytes, held: WeightForm::by(facts.kind) }
 }
 
 /// The devices with most memory; ties in the order of the request.

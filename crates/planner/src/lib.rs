@@ -59,7 +59,7 @@ pub use request::{
 pub use validate::validate;
 
 use cost::{Case, Costs};
-use memory::{Held, Sizes};
+use memory::{Sizes, WeightForm};
 
 /// Places the model of `request` on its devices. The same request gives the same plan everywhere.
 pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
@@ -138,7 +138,7 @@ pub fn expected_step(request: &PlanRequest, layers: LayerRange, phase: Phase) ->
 /// What a shard of these layers needs on a device of the request, by its index; `None` if there is no such
 /// device or layer.
 pub fn shard_memory(request: &PlanRequest, device: usize, layers: LayerRange) -> Option<ShardMemory> {
-    let held = Held::by(request.devices.get(device)?.device.kind);
+    let held = WeightForm::by(request.devices.get(device)?.device.kind);
     let fits = layers.start < layers.end && layers.end <= request.shape.layer_count();
     fits.then(|| Sizes::of(request).stage(held, layers))
 }
@@ -219,12 +219,12 @@ fn no_plan(request: &PlanRequest, asked: &PlanRequest, sizes: &Sizes<'_>, usable
 }
 
 fn memory_of(request: &PlanRequest, sizes: &Sizes<'_>, layout: &[(usize, LayerRange)]) -> Vec<ShardMemory> {
-    let held = |device: usize| Held::by(request.devices[device].device.kind);
+    let held = |device: usize| WeightForm::by(request.devices[device].device.kind);
     layout.iter().map(|(device, range)| sizes.stage(held(*device), *range)).collect()
 }
 
 fn assemble(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], weighed: &fetching::Weighed) -> Plan {
-    let search::Outcome { ref layout, objective_ns, lower_bound_ns, work } = weighed.outcome;
+    let search::BestLayout { ref layout, objective_ns, lower_bound_ns, work } = weighed.outcome;
     let stage = |(device, range): &(usize, LayerRange)| {
         let PlanDevice { node, device, .. } = &request.devices[*device];
         Stage::solo(*node, device.id.clone(), Shard::pipeline(*range, request.shape.layer_count()))

@@ -22,14 +22,14 @@ pub fn workspace_bytes(shape: &ModelShape, slots: u32, head: bool) -> u64 {
 
 /// How a device holds weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum WeightForm {
     /// About as large as they are stored: cards.
     AsStored,
     /// In the groups that a processor's kernels read. One that leaves them in their file needs a little less.
     Packed,
 }
 
-impl Held {
+impl WeightForm {
     pub(crate) fn by(kind: DeviceKind) -> Self {
         if kind == DeviceKind::Cpu { Self::Packed } else { Self::AsStored }
     }
@@ -47,7 +47,7 @@ impl Held {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) free_bytes: u64,
-    pub(crate) held: Held,
+    pub(crate) held: WeightForm,
 }
 
 /// Bytes of every range of layers, by sums from the start. Sums saturate: a hostile shape fits nowhere.
@@ -55,19 +55,19 @@ pub(crate) struct Sizes<'a> {
     shape: &'a ModelShape,
     slots: u32,
     tokens: u64,
-    /// Weights and KV of the first n layers, by [`Held`].
+    /// Weights and KV of the first n layers, by [`WeightForm`].
     layers: [Vec<u64>; 2],
 }
 
 impl<'a> Sizes<'a> {
     pub(crate) fn of(request: &'a PlanRequest) -> Self {
         let tokens = u64::from(request.cache_tokens);
-        let layers = [Held::AsStored, Held::Packed].map(|held| {
+        let layers = [WeightForm::AsStored, WeightForm::Packed].map(|held| {
             let mut sums = vec![0u64];
             for layer in &request.shape.layers {
                 let weights = match held {
-                    Held::AsStored => layer.weight_bytes,
-                    Held::Packed => layer.packed_bytes,
+                    WeightForm::AsStored => layer.weight_bytes,
+                    WeightForm::Packed => layer.packed_bytes,
                 };
                 let bytes = weights.saturating_add(layer.kv_bytes_per_token.saturating_mul(tokens));
                 sums.push(sums[sums.len() - 1].saturating_add(bytes));
@@ -82,7 +82,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// Everything a stage of these layers needs.
-    pub(crate) fn stage(&self, held: Held, range: LayerRange) -> ShardMemory {
+    pub(crate) fn stage(&self, held: WeightForm, range: LayerRange) -> ShardMemory {
         let shard = Shard::pipeline(range, self.layer_count());
         ShardMemory {
             weight_bytes: held.weight_bytes(self.shape, &shard),
@@ -92,7 +92,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// The same as one number, by subtraction.
-    pub(crate) fn bytes(&self, held: Held, start: u32, end: u32) -> u64 {
+    pub(crate) fn bytes(&self, held: WeightForm, start: u32, end: u32) -> u64 {
         let sums = &self.layers[held as usize];
         let layers = sums[end as usize].saturating_sub(sums[start as usize]);
         let (first, last) = (start == 0, end == self.layer_count());
@@ -102,7 +102,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// Weights and KV of the whole model on one device.
-    pub(crate) fn model_bytes(&self, held: Held) -> u64 {
+    pub(crate) fn model_bytes(&self, held: WeightForm) -> u64 {
         let sums = &self.layers[held as usize];
         sums[sums.len() - 1].saturating_add(self.ends_bytes(held, true, true))
     }
@@ -114,7 +114,7 @@ impl<'a> Sizes<'a> {
 
     /// The piece that cannot be split and needs the most: a layer alone, or with the embedding or head that
     /// the first or last layer comes with.
-    pub(crate) fn largest_unit(&self, held: Held) -> (String, u64) {
+    pub(crate) fn largest_unit(&self, held: WeightForm) -> (String, u64) {
         let last = self.layer_count() - 1;
         let unit = |layer: u32| {
             let name = match (layer == 0, layer == last) {
@@ -130,7 +130,7 @@ impl<'a> Sizes<'a> {
         (0..=last).map(unit).max_by_key(|(_, bytes)| *bytes).unwrap_or_default()
     }
 
-    fn ends_bytes(&self, held: Held, first: bool, last: bool) -> u64 {
+    fn ends_bytes(&self, held: WeightForm, first: bool, last: bool) -> u64 {
         let empty = Shard { layers: LayerRange::new(0, 0), embedding: first, head: last };
         held.weight_bytes(self.shape, &empty)
     }

@@ -2,7 +2,7 @@
 
 use exo_types::{LayerRange, size, size_up};
 
-use crate::memory::{Held, Sizes};
+use crate::memory::{Sizes, WeightForm};
 use crate::{Pin, PinLayers, PlanError, PlanRequest, explain};
 
 /// Whether every pin names a usable device once, layers of the model, and what that device can hold; and
@@ -25,7 +25,7 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
         if request.pins[..at].iter().any(|p| p.node == pin.node && p.device == pin.device) {
             return Err(refused("it is pinned twice: name it once".to_owned()));
         }
-        let held = Held::by(device.device.kind);
+        let held = WeightForm::by(device.device.kind);
         let (count, needed_bytes) = match pin.layers {
             PinLayers::Any => (1, 0),
             PinLayers::Count(count) if count == 0 || count > layers => {
@@ -73,7 +73,7 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
 }
 
 /// The longest run of layers for which a device has room.
-fn most_layers(sizes: &Sizes<'_>, held: Held, free_bytes: u64) -> u32 {
+fn most_layers(sizes: &Sizes<'_>, held: WeightForm, free_bytes: u64) -> u32 {
     let layers = sizes.layer_count();
     let fits =
         |count: &u32| (0..=layers - count).any(|start| sizes.bytes(held, start, start + count) <= free_bytes);

@@ -8,7 +8,7 @@
 use exo_types::LayerRange;
 
 use crate::cost::Costs;
-use crate::memory::{Held, Sizes};
+use crate::memory::{Sizes, WeightForm};
 use crate::{PinLayers, PlanRequest};
 
 /// Ticks of a nanosecond: more than a model has layers.
@@ -104,7 +104,7 @@ impl DeviceTable {
             head_sum: ticks(head_sum, request),
             stage_slow: step as i64,
             head_slow,
-            start_min: start_min(sizes, Held::by(facts.device.kind), facts.device.memory_free_bytes),
+            start_min: start_min(sizes, WeightForm::by(facts.device.kind), facts.device.memory_free_bytes),
             pin: pin.map(|p| p.layers),
         }
     }
@@ -151,7 +151,7 @@ impl DeviceTable {
 }
 
 /// For each end the least start so that the layers between fit; the end itself where not even one does.
-fn start_min(sizes: &Sizes<'_>, held: Held, free_bytes: u64) -> Vec<u32> {
+fn start_min(sizes: &Sizes<'_>, held: WeightForm, free_bytes: u64) -> Vec<u32> {
     let mut start = 0;
     let least = |end: u32| {
         while start < end && sizes.bytes(held, start, end) > free_bytes {

@@ -6,7 +6,7 @@
 use exo_types::NodeId;
 
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
-use crate::memory::{Held, Sizes};
+use crate::memory::{Sizes, WeightForm};
 use crate::ratios::TypeRatios;
 use crate::request::{DeviceScore, PlanDevice, PlanRequest};
 
@@ -23,7 +23,7 @@ pub(crate) fn scores(request: &PlanRequest, sizes: &Sizes<'_>) -> Vec<DeviceScor
     let score = |(device, read): (&PlanDevice, &Figure)| {
         let compute = (read.value / fastest * 1e3) as u32;
         let free = device.device.memory_free_bytes.saturating_sub(sizes.workspace());
-        let model = sizes.model_bytes(Held::by(device.device.kind)).max(1);
+        let model = sizes.model_bytes(WeightForm::by(device.device.kind)).max(1);
         let memory = (u128::from(free) * 1000 / u128::from(model)).min(1000) as u32;
         let (network, bandwidth) = networks.get(&device.node).copied().unwrap_or((1000, 1000));
         let thermal = device.thermal_percent.min(100) * 10;

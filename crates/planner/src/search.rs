@@ -33,7 +33,7 @@ const GREEDY_WIDTH: usize = 4;
 
 /// The best layout found, by index into the request's devices.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct BestLayout {
     pub(crate) layout: Vec<(usize, LayerRange)>,
     pub(crate) objective_ns: u64,
     pub(crate) lower_bound_ns: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Outcome {
 }
 
 /// The best plan on the usable devices. `None` if there is none, or none was found: see [`crate::fit`].
-pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<Outcome> {
+pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<BestLayout> {
     let costs = Costs::of(request, Case::Expected);
     let candidates = candidates(request, sizes, usable);
     let mut search =
@@ -62,7 +62,12 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
         i64::MAX
     };
     let lower = objective.min(search.lower).min(everywhere).max(0) / TICKS;
-    Some(Outcome { layout, objective_ns, lower_bound_ns: objective_ns.min(lower as u64), work: search.work })
+    Some(BestLayout {
+        layout,
+        objective_ns,
+        lower_bound_ns: objective_ns.min(lower as u64),
+        work: search.work,
+    })
 }
 
 /// Usable devices in the order of their scores, those with the file first among equals; pinned ones always.
@@ -80,7 +85,7 @@ fn candidates(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec
     if devices.len() > CANDIDATES_MAX {
         let room = devices[..CANDIDATES_MAX].iter().map(|&d| free(d).saturating_sub(sizes.workspace()));
         let enough =
-            room.fold(0u64, u64::saturating_add) / 2 > sizes.model_bytes(crate::memory::Held::Packed);
+            room.fold(0u64, u64::saturating_add) / 2 > sizes.model_bytes(crate::memory::WeightForm::Packed);
         if !enough {
             devices.sort_by_key(|&d| (!is_pinned(d), std::cmp::Reverse(free(d)), d));
         }

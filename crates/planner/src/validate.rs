@@ -4,7 +4,7 @@ use exo_types::{LayerRange, Shard};
 
 use crate::domains::oversubscribed;
 use crate::explain::{name, unusable};
-use crate::memory::{Held, Sizes};
+use crate::memory::{Sizes, WeightForm};
 use crate::{InvalidPlan, Plan, PlanRequest};
 
 /// Checks `plan` against `request`, which may be newer than the one it was made for: its layers tile the
@@ -30,7 +30,7 @@ pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
         if shards.clone().take(nth).any(|(_, before)| (before.node, &before.device) == place) {
             return Err(InvalidPlan::DeviceTwice { stage, device: name(device) });
         }
-        let needed_bytes = sizes.stage(Held::by(device.device.kind), shard.shard.layers).total_bytes();
+        let needed_bytes = sizes.stage(WeightForm::by(device.device.kind), shard.shard.layers).total_bytes();
         let free_bytes = device.device.memory_free_bytes;
         if needed_bytes > free_bytes {
             let device = name(device);
@@ -40,7 +40,7 @@ pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
     let find = |(stage, shard): (usize, &exo_types::PlacedShard)| {
         let is_this = |d: &&crate::PlanDevice| d.node == shard.node && d.device.id == shard.device;
         let device = request.devices.iter().find(is_this)?;
-        let bytes = sizes.stage(Held::by(device.device.kind), shard.shard.layers).total_bytes();
+        let bytes = sizes.stage(WeightForm::by(device.device.kind), shard.shard.layers).total_bytes();
         Some((stage, device, bytes))
     };
     let on: Vec<_> = shards.filter_map(find).collect();

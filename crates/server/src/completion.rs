@@ -8,14 +8,14 @@ use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, push_done, usag
 
 /// Chunks of a streamed answer.
 pub struct CompletionChunks {
-    parts: Parts,
+    parts: CompletionState,
     include_usage: bool,
 }
 
 impl CompletionChunks {
     /// For one request.
     pub fn new(head: Head, logprobs: bool, include_usage: bool) -> Self {
-        Self { parts: Parts::new(head, logprobs), include_usage }
+        Self { parts: CompletionState::new(head, logprobs), include_usage }
     }
 }
 
@@ -36,7 +36,7 @@ impl Chunks for CompletionChunks {
 
 /// The whole answer.
 pub struct CompletionWhole {
-    parts: Parts,
+    parts: CompletionState,
     choices: Vec<CompletionChoice>,
 }
 
@@ -49,7 +49,7 @@ impl CompletionWhole {
             logprobs: logprobs.then(CompletionLogprobs::default),
             finish_reason: None,
         };
-        Self { choices: (0..head.choices).map(empty).collect(), parts: Parts::new(head, logprobs) }
+        Self { choices: (0..head.choices).map(empty).collect(), parts: CompletionState::new(head, logprobs) }
     }
 }
 
@@ -73,13 +73,13 @@ impl Whole for CompletionWhole {
 }
 
 /// What chunks and answers share: the head, and how far each choice's text has come.
-struct Parts {
+struct CompletionState {
     head: Head,
     logprobs: bool,
     offsets: Vec<TextOffset>,
 }
 
-impl Parts {
+impl CompletionState {
     fn new(head: Head, logprobs: bool) -> Self {
         Self { offsets: vec![TextOffset::default(); usize::from(head.choices)], head, logprobs }
     }

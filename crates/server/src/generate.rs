@@ -20,7 +20,7 @@ use crate::source::{Heard, Source};
 use crate::sse;
 
 /// A request as its handler begins with it.
-pub struct Asked<T> {
+pub struct IncomingRequest<T> {
     /// The body, parsed.
     pub body: T,
     /// What the server adds to it.
@@ -39,7 +39,7 @@ pub async fn read<T: Send + 'static>(
     principal: Principal,
     request: Request,
     parse: fn(Value, &str) -> Result<T, ApiError>,
-) -> Result<Asked<T>, ApiError> {
+) -> Result<IncomingRequest<T>, ApiError> {
     let (parts, body) = request.into_parts();
     let origin = Origin::of(&parts)?;
     let queue_wait_max = app.options.queue_wait_max;
@@ -47,7 +47,7 @@ pub async fn read<T: Send + 'static>(
     let context =
         RequestContext { request: id, principal, seed: origin.seed, queue_wait_max, leaves_out_hosted_tools };
     let (body, lease) = read_json(&parts.headers, body, app, parse).await?;
-    Ok(Asked { body, context, origin, lease })
+    Ok(IncomingRequest { body, context, origin, lease })
 }
 
 /// What stands at the top of its answers.

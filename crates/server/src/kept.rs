@@ -27,12 +27,12 @@ struct All {
 /// Those of one principal, oldest first.
 #[derive(Default)]
 struct Shelf {
-    kept: VecDeque<Kept>,
+    kept: VecDeque<KeptResponse>,
     bytes: usize,
 }
 
 /// One of them.
-struct Kept {
+struct KeptResponse {
     id: String,
     /// As its client got it.
     json: String,
@@ -59,7 +59,7 @@ impl KeptResponses {
             return;
         }
         let mut all = self.all();
-        all.push(principal, Kept { id, json, conversation, bytes });
+        all.push(principal, KeptResponse { id, json, conversation, bytes });
         while all.bytes > self.bytes_max {
             let largest = all.by_principal.iter().max_by_key(|(_, shelf)| shelf.bytes);
             let Some(principal) = largest.map(|(principal, _)| Principal(*principal)) else { return };
@@ -91,7 +91,7 @@ impl KeptResponses {
         place.is_some_and(|place| all.remove(principal, place))
     }
 
-    fn find<T>(&self, principal: Principal, id: &str, take: impl Fn(&Kept) -> T) -> Option<T> {
+    fn find<T>(&self, principal: Principal, id: &str, take: impl Fn(&KeptResponse) -> T) -> Option<T> {
         self.all().by_principal.get(&principal.0)?.kept.iter().find(|kept| kept.id == id).map(take)
     }
 
@@ -102,7 +102,7 @@ impl KeptResponses {
 }
 
 impl All {
-    fn push(&mut self, principal: Principal, kept: Kept) {
+    fn push(&mut self, principal: Principal, kept: KeptResponse) {
         let shelf = self.by_principal.entry(principal.0).or_default();
         shelf.bytes += kept.bytes;
         self.bytes += kept.bytes;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use exo_api::live::{Wanted, changes};
+use exo_api::live::{ChangeFilter, changes};
 use exo_api::{AlertView, Change, ClusterView, DeltaEvent, EndEvent, EndReason, Facade, SnapshotEvent};
 use exo_stdx::unix_ms;
 use futures_util::{Stream, StreamExt, stream};
@@ -38,13 +38,13 @@ const BATCH_BYTES: usize = 64 << 10;
 
 /// The events of one server.
 pub struct Live {
-    shared: Arc<Shared>,
+    shared: Arc<LiveInner>,
     tasks: TaskTracker,
     stopping: CancellationToken,
     keep_alive_every: Duration,
 }
 
-struct Shared {
+struct LiveInner {
     state: Mutex<State>,
     /// The number of the last event.
     last: watch::Sender<u64>,
@@ -59,20 +59,20 @@ struct State {
     readers: usize,
     /// What a reader has who has applied everything.
     shown: Option<Arc<ClusterView>>,
-    events: VecDeque<Kept>,
+    events: VecDeque<SentEvent>,
     bytes: usize,
     /// The number of the last event; that of a snapshot is the one of the last event in it.
     last: u64,
 }
 
 /// One event, as it is sent.
-struct Kept {
+struct SentEvent {
     number: u64,
     whole: Bytes,
     for_viewers: Bytes,
 }
 
-impl Kept {
+impl SentEvent {
     fn bytes(&self) -> usize {
         self.whole.len() + self.for_viewers.len()
     }
@@ -95,7 +95,7 @@ impl Live {
         bytes_max: usize,
         keep_alive_every: Duration,
     ) -> Self {
-        let shared = Shared { state: Mutex::default(), last: watch::Sender::new(0), bytes_max };
+        let shared = LiveInner { state: Mutex::default(), last: watch::Sender::new(0), bytes_max };
         Self {
             shared: Arc::new(shared),
             tasks,
@@ -160,7 +160,7 @@ impl Live {
     }
 }
 
-impl Shared {
+impl LiveInner {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -218,7 +218,7 @@ impl Shared {
     }
 
     /// Makes an event of what changed. Its bytes; 0 if nothing did.
-    fn publish(&self, now: &ClusterView, wanted: Wanted) -> usize {
+    fn publish(&self, now: &ClusterView, wanted: ChangeFilter) -> usize {
         let (mut event, run, number) = {
             let mut state = self.state();
             let Some(shown) = &state.shown else {
@@ -239,7 +239,7 @@ impl Shared {
         let for_viewers =
             if event.changes == changes { whole.clone() } else { encode("delta", run, number, &event) };
         let bytes = whole.len();
-        self.state().push(Kept { number, whole, for_viewers }, changes, self.bytes_max);
+        self.state().push(SentEvent { number, whole, for_viewers }, changes, self.bytes_max);
         self.last.send_replace(number);
         bytes
     }
@@ -260,7 +260,7 @@ impl State {
     }
 
     /// Keeps an event, and forgets old ones.
-    fn push(&mut self, event: Kept, changes: Vec<Change>, bytes_max: usize) {
+    fn push(&mut self, event: SentEvent, changes: Vec<Change>, bytes_max: usize) {
         if let Some(shown) = &mut self.shown {
             // It is copied only if somebody is being told a snapshot right now.
             let shown = Arc::make_mut(shown);
@@ -309,13 +309,13 @@ impl Pace {
     }
 
     /// What an event may have in it that is made now, if one may be made.
-    fn due(&self, at: Instant) -> Option<Wanted> {
+    fn due(&self, at: Instant) -> Option<ChangeFilter> {
         let gauges = at >= self.gauges_due;
         let is_due = at >= self.due && (self.is_new || (self.owes_gauges && gauges));
-        is_due.then_some(Wanted { gauges, refresh: at >= self.refresh_due })
+        is_due.then_some(ChangeFilter { gauges, refresh: at >= self.refresh_due })
     }
 
-    fn published(&mut self, at: Instant, wanted: Wanted, bytes: usize) {
+    fn published(&mut self, at: Instant, wanted: ChangeFilter, bytes: usize) {
         self.due = at + PAUSE.max(Duration::from_secs_f64(bytes as f64 / BYTES_PER_S));
         (self.is_new, self.owes_gauges) = (false, !wanted.gauges);
         if wanted.gauges {
@@ -343,7 +343,7 @@ struct Reader {
 }
 
 /// Counts a reader as long as it lives.
-struct Seat(Arc<Shared>);
+struct Seat(Arc<LiveInner>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
@@ -468,9 +468,9 @@ mod tests {
 
     const RUN: u64 = 7;
 
-    fn shared(bytes_max: usize) -> Arc<Shared> {
+    fn shared(bytes_max: usize) -> Arc<LiveInner> {
         let state = State { run: Some(RUN), readers: 1, ..State::default() };
-        Arc::new(Shared { state: Mutex::new(state), last: watch::Sender::new(0), bytes_max })
+        Arc::new(LiveInner { state: Mutex::new(state), last: watch::Sender::new(0), bytes_max })
     }
 
     fn view(warning: &str) -> ClusterView {
@@ -482,7 +482,7 @@ mod tests {
         .expect("a view")
     }
 
-    fn reader(shared: &Arc<Shared>) -> Reader {
+    fn reader(shared: &Arc<LiveInner>) -> Reader {
         Reader {
             news: shared.last.subscribe(),
             position: None,
@@ -504,11 +504,11 @@ mod tests {
     #[tokio::test]
     async fn a_slow_reader_is_cut_off_and_costs_nothing_until_then() {
         let shared = shared(1000);
-        shared.publish(&view("0"), Wanted::default());
+        shared.publish(&view("0"), ChangeFilter::default());
         let mut slow = reader(&shared);
         assert!(text(slow.next().await).contains("event: snapshot"));
         for number in 1..50 {
-            shared.publish(&view(&number.to_string()), Wanted::default());
+            shared.publish(&view(&number.to_string()), ChangeFilter::default());
             assert!(shared.state().bytes <= 1000);
         }
         assert_eq!(text(slow.next().await), "event: end\ndata: {\"reason\":\"slow\"}\n\n");
@@ -518,12 +518,12 @@ mod tests {
     #[tokio::test]
     async fn a_reader_in_time_gets_each_event_once_and_then_signs_of_life() {
         let shared = shared(1 << 20);
-        shared.publish(&view("0"), Wanted::default());
+        shared.publish(&view("0"), ChangeFilter::default());
         let mut reader = reader(&shared);
         text(reader.next().await);
-        shared.publish(&view("1"), Wanted::default());
-        shared.publish(&view("1"), Wanted::default());
-        shared.publish(&view("2"), Wanted::default());
+        shared.publish(&view("1"), ChangeFilter::default());
+        shared.publish(&view("1"), ChangeFilter::default());
+        shared.publish(&view("2"), ChangeFilter::default());
         let both = text(reader.next().await);
         assert_eq!(both.matches("event: delta").count(), 2, "{both}");
         assert!(both.starts_with("id: 7-1\n") && both.contains("id: 7-2\n"), "{both}");
@@ -543,7 +543,7 @@ mod tests {
         assert_eq!(pace.due(began + Duration::from_secs(2)), None, "40 kB/s");
         let later = began + Duration::from_millis(2600);
         assert!(pace.due(later).is_some_and(|wanted| wanted.gauges));
-        pace.published(later, Wanted { gauges: true, refresh: false }, 10);
+        pace.published(later, ChangeFilter { gauges: true, refresh: false }, 10);
         pace.is_new = true;
         let soon = pace.due(later + PAUSE).expect("due");
         assert!(!soon.gauges);

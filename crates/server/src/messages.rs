@@ -14,7 +14,7 @@ use crate::body::{json, read_json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_comment, push_event};
 use crate::errors::ApiError;
-use crate::generate::{Asked, read, stream, whole};
+use crate::generate::{IncomingRequest, read, stream, whole};
 use crate::resume::{Resumed, recorded};
 
 /// `POST /v1/messages`
@@ -26,7 +26,7 @@ pub async fn messages(
 ) -> Result<Response, ApiError> {
     let take =
         |body, text: &str| Ok((recorded(&body, text), MessagesRequest::parse(body)?.with_inputs_of(text)));
-    let Asked { body: (body, messages), context, origin, lease: _lease } =
+    let IncomingRequest { body: (body, messages), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.thoughts);
     let streams = messages.streams;

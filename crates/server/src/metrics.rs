@@ -32,7 +32,7 @@ const OPEN_METRICS: HeaderValue =
 /// What stands behind the question mark.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Asked {
+pub struct MetricsQuery {
     scope: Option<String>,
     /// A member by its id in full: its samples, as this node knows them.
     node: Option<String>,
@@ -41,7 +41,7 @@ pub struct Asked {
 /// `GET /metrics`
 pub async fn metrics(
     State(app): State<Arc<App>>,
-    asked: Result<Query<Asked>, QueryRejection>,
+    asked: Result<Query<MetricsQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let mut view = app.admin(app.facade.cluster()).await?;
@@ -78,7 +78,7 @@ pub async fn targets(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<
     Ok(json(&names.into_iter().map(target).collect::<Vec<_>>()))
 }
 
-fn scope(asked: Asked, view: &ClusterView, told: &TelemetryView) -> Result<Scope, ApiError> {
+fn scope(asked: MetricsQuery, view: &ClusterView, told: &TelemetryView) -> Result<Scope, ApiError> {
     let invalid = |message: &str| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", message);
     match (asked.scope.as_deref(), asked.node) {
         (Some("cluster"), None) => Ok(Scope::Cluster),

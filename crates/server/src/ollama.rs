@@ -21,7 +21,7 @@ use crate::body::{json, read_json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole};
 use crate::errors::ApiError;
-use crate::generate::{Asked, read, stream, whole};
+use crate::generate::{IncomingRequest, read, stream, whole};
 use crate::resume::Ticket;
 
 /// Lines of JSON.
@@ -58,8 +58,8 @@ pub async fn generate(
     .await
 }
 
-async fn answer(app: &Arc<App>, asked: Asked<OllamaRequest>) -> Result<Response, ApiError> {
-    let Asked { body, context, lease: _lease, .. } = asked;
+async fn answer(app: &Arc<App>, asked: IncomingRequest<OllamaRequest>) -> Result<Response, ApiError> {
+    let IncomingRequest { body, context, lease: _lease, .. } = asked;
     let fold = OllamaStream::new(context.request.to_string(), created_at(unix_s()), &body);
     let (streams, dialect) = (body.streams, Dialect::Ollama { is_chat: body.is_chat });
     let request = body.into_generate(context)?;

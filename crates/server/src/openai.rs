@@ -16,7 +16,7 @@ use crate::chat::{ChatChunks, ChatWhole};
 use crate::completion::{CompletionChunks, CompletionWhole};
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
-use crate::generate::{Asked, head, read, stream, whole};
+use crate::generate::{IncomingRequest, head, read, stream, whole};
 use crate::resume::{Resumed, recorded};
 
 /// `POST /v1/chat/completions`
@@ -27,7 +27,7 @@ pub async fn chat(
     request: Request,
 ) -> Result<Response, ApiError> {
     let take = |body, text: &str| Ok((recorded(&body, text), ChatRequest::parse(body)?));
-    let Asked { body: (body, chat), context, origin, lease: _lease } =
+    let IncomingRequest { body: (body, chat), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
     let request = chat.into_generate(context)?;
@@ -48,7 +48,7 @@ pub async fn completion(
     request: Request,
 ) -> Result<Response, ApiError> {
     let take = |body, text: &str| Ok((recorded(&body, text), CompletionRequest::parse(body)?));
-    let Asked { body: (body, completion), context, origin, lease: _lease } =
+    let IncomingRequest { body: (body, completion), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());
     let request = completion.into_generate(context)?;

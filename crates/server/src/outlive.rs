@@ -40,12 +40,12 @@ const BATCH_BYTES: usize = 64 << 10;
 
 /// The answers of one server that outlive their readers.
 pub struct Outliving {
-    answers: Mutex<Vec<Arc<Answer>>>,
+    answers: Mutex<Vec<Arc<OutlivingAnswer>>>,
     answer_bytes_max: usize,
 }
 
 /// One of them.
-pub struct Answer {
+pub struct OutlivingAnswer {
     /// In whose words its readers hear what goes wrong.
     endpoint: Resumed,
     request: RequestId,
@@ -93,20 +93,20 @@ impl Outliving {
         alias: Option<RequestId>,
         principal: Principal,
         proof: [u8; 32],
-    ) -> Option<Arc<Answer>> {
+    ) -> Option<Arc<OutlivingAnswer>> {
         let mut all = self.all();
         let of = |principal: Principal| all.iter().filter(|answer| answer.principal == principal).count();
         let is_full = all.len() >= ANSWERS_MAX;
         if of(principal) >= OF_ONE_MAX || is_full {
             // Who has most of them gives place first: oneself, where one has one's share.
             let has_share = of(principal) >= OF_ONE_MAX;
-            let may_go = |answer: &&Arc<Answer>| !has_share || answer.principal == principal;
+            let may_go = |answer: &&Arc<OutlivingAnswer>| !has_share || answer.principal == principal;
             let ended = all.iter().filter(may_go).filter_map(|answer| Some((answer, answer.state().ended?)));
             let (oldest, _) = ended.min_by_key(|(answer, ended)| (Reverse(of(answer.principal)), *ended))?;
             let oldest = oldest.clone();
             all.retain(|answer| !Arc::ptr_eq(answer, &oldest));
         }
-        let answer = Arc::new(Answer {
+        let answer = Arc::new(OutlivingAnswer {
             endpoint,
             request,
             alias,
@@ -121,8 +121,8 @@ impl Outliving {
     }
 
     /// The answer to a request of this id or alias, for who has the secret of this hash.
-    pub fn find(&self, name: RequestId, proof: &[u8; 32]) -> Option<Arc<Answer>> {
-        let is_meant = |answer: &&Arc<Answer>| {
+    pub fn find(&self, name: RequestId, proof: &[u8; 32]) -> Option<Arc<OutlivingAnswer>> {
+        let is_meant = |answer: &&Arc<OutlivingAnswer>| {
             // blake3's own comparison takes the same time wherever they differ.
             (answer.request == name || answer.alias == Some(name))
                 && blake3::Hash::from(answer.proof) == blake3::Hash::from(*proof)
@@ -131,7 +131,7 @@ impl Outliving {
         self.all().iter().rfind(is_meant).cloned()
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Arc<Answer>>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<OutlivingAnswer>>> {
         // Nothing panics between two changes that belong together.
         let mut all = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|answer| answer.state().ended.is_none_or(|ended| ended.elapsed() < KEPT_FOR));
@@ -140,14 +140,14 @@ impl Outliving {
 
     /// Forgets an answer that has ended when its time is over. Until then only the list holds it: one that
     /// makes place is gone at once.
-    pub async fn forget_later(&self, answer: Arc<Answer>) {
+    pub async fn forget_later(&self, answer: Arc<OutlivingAnswer>) {
         drop(answer);
         tokio::time::sleep(KEPT_FOR).await;
         drop(self.all());
     }
 }
 
-impl Answer {
+impl OutlivingAnswer {
     /// The endpoint that it was asked of.
     pub fn endpoint(&self) -> Resumed {
         self.endpoint
@@ -225,7 +225,7 @@ impl Answer {
 
 /// One connection that reads an answer.
 struct Reader {
-    answer: Arc<Answer>,
+    answer: Arc<OutlivingAnswer>,
     news: watch::Receiver<u64>,
     next: u64,
     keep_alive_every: Duration,
@@ -297,7 +297,7 @@ mod tests {
         Positions::parse(text).expect("positions")
     }
 
-    fn answer(events: u32) -> (Outliving, Arc<Answer>) {
+    fn answer(events: u32) -> (Outliving, Arc<OutlivingAnswer>) {
         let all = Outliving::new(usize::MAX);
         let answer = all.keep(CHAT, ID, None, Principal::LOCAL, PROOF).expect("room");
         answer.push("start;".to_owned(), None);
@@ -307,7 +307,7 @@ mod tests {
         (all, answer)
     }
 
-    async fn rest(answer: &Arc<Answer>, after: &str) -> String {
+    async fn rest(answer: &Arc<OutlivingAnswer>, after: &str) -> String {
         let after = if after.is_empty() { Positions::default() } else { at(after) };
         let parts: Vec<Bytes> =
             answer.read(&after, Duration::from_secs(9)).expect("a stream").collect().await;

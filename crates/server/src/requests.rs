@@ -24,10 +24,10 @@ const MODEL_CHARS_MAX: usize = 200;
 
 /// All of them.
 #[derive(Default)]
-pub struct Requests(Mutex<Known>);
+pub struct Requests(Mutex<RequestTable>);
 
 #[derive(Default)]
-struct Known {
+struct RequestTable {
     running: HashMap<RequestId, CancellationToken>,
     /// The last first.
     recent: VecDeque<RecentRequestView>,
@@ -99,7 +99,7 @@ impl Requests {
         self.known().recent.iter().cloned().collect()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, RequestTable> {
         // Nothing panics between two changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,7 +19,7 @@ use crate::body::{Lease, json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::{ApiError, Path};
-use crate::generate::{Asked, read, stream, whole};
+use crate::generate::{IncomingRequest, read, stream, whole};
 use crate::resume::Ticket;
 
 /// `POST /v1/responses`
@@ -29,7 +29,7 @@ pub async fn create(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<HttpResponse, ApiError> {
-    let Asked { body, context, mut lease, .. } =
+    let IncomingRequest { body, context, mut lease, .. } =
         read(&app, id, principal, request, |body, _| read_body(body)).await?;
     let mut asked = match body {
         Body::Whole(asked) => *asked,

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::app::App;
 use crate::encode::{push_comment, push_event};
 use crate::errors::{ApiError, Path};
-use crate::outlive::Answer;
+use crate::outlive::OutlivingAnswer;
 use crate::{messages, openai, sse};
 
 /// The header with id and secret.
@@ -86,7 +86,7 @@ pub struct Ticket {
     /// What the client has already.
     pub(crate) after: Positions,
     /// Where the answer goes that is to outlive its reader.
-    pub(crate) outliving: Option<Arc<Answer>>,
+    pub(crate) outliving: Option<Arc<OutlivingAnswer>>,
 }
 
 impl Resumed {

@@ -38,7 +38,7 @@ pub struct Sessions {
     /// Where they outlast a restart; nowhere without.
     path: Option<PathBuf>,
     idle_max_s: u64,
-    kept: Mutex<Kept>,
+    kept: Mutex<SessionTable>,
     /// Held while the file is written, so that the last one to write has the last state.
     writing: Mutex<()>,
     /// Told when a session may have ended.
@@ -46,7 +46,7 @@ pub struct Sessions {
 }
 
 #[derive(Default)]
-struct Kept {
+struct SessionTable {
     codes: VecDeque<Code>,
     sessions: Vec<Session>,
 }
@@ -85,7 +85,7 @@ impl Sessions {
         Self {
             path,
             idle_max_s: idle_max.as_secs(),
-            kept: Mutex::new(Kept { codes: VecDeque::new(), sessions }),
+            kept: Mutex::new(SessionTable { codes: VecDeque::new(), sessions }),
             writing: Mutex::default(),
             ended: watch::Sender::new(0),
         }
@@ -201,7 +201,7 @@ impl Sessions {
 
     /// Ends what was idle too long. A clock that was set back counts as no time, one that was set ahead as
     /// time.
-    fn drop_idle(&self, kept: &mut Kept, now_unix_s: u64) {
+    fn drop_idle(&self, kept: &mut SessionTable, now_unix_s: u64) {
         let before = kept.sessions.len();
         for session in &mut kept.sessions {
             session.used_unix_s = session.used_unix_s.min(now_unix_s);
@@ -216,7 +216,7 @@ impl Sessions {
         self.ended.send_modify(|times| *times += 1);
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, SessionTable> {
         // Nothing panics between two changes that belong together.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,7 +25,7 @@ use crate::app::App;
 use crate::backlog::Backlog;
 use crate::encode::{Chunks, EVENT_STREAM};
 use crate::errors::ApiError;
-use crate::outlive::Answer;
+use crate::outlive::OutlivingAnswer;
 use crate::resume::{Positions, Ticket, mark};
 use crate::source::{Heard, Source};
 
@@ -92,7 +92,7 @@ pub fn with_ticket(mut response: Response, header: Option<HeaderValue>) -> Respo
 }
 
 /// The events of an answer that outlives its readers, behind those that this one has had.
-pub fn read(app: &App, answer: &Arc<Answer>, after: &Positions) -> Result<Response, ApiError> {
+pub fn read(app: &App, answer: &Arc<OutlivingAnswer>, after: &Positions) -> Result<Response, ApiError> {
     Ok(event_stream(answer.read(after, app.options.keep_alive_every)?))
 }
 
@@ -104,7 +104,7 @@ pub async fn outlive(
     source: Source,
     chunks: impl Chunks,
     ticket: Ticket,
-    answer: Arc<Answer>,
+    answer: Arc<OutlivingAnswer>,
 ) -> Result<Response, ApiError> {
     let header = ticket.header.clone();
     let mut writer = Writer::new(app, source, chunks, ticket, Sink::Kept(answer.clone()));
@@ -140,7 +140,7 @@ fn tell(opened: &mut Option<oneshot::Sender<Result<(), ApiError>>>, status: Resu
 }
 
 /// Ends an answer even if its writer panics again while it says so: its readers must not wait for ever.
-struct EndWhenDropped(Arc<Answer>);
+struct EndWhenDropped(Arc<OutlivingAnswer>);
 
 impl Drop for EndWhenDropped {
     fn drop(&mut self) {
@@ -199,7 +199,7 @@ enum Sink {
     /// To one connection, counted until it has taken them.
     Reader { unread: mpsc::UnboundedSender<Bytes>, backlog: Backlog },
     /// To whoever reads.
-    Kept(Arc<Answer>),
+    Kept(Arc<OutlivingAnswer>),
 }
 
 impl Sink {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{self, SECRET, start};
-use exo_api::endpoints::{Access, Answer, ENDPOINTS, Method};
+use exo_api::endpoints::{Access, ENDPOINTS, Method, SuccessBody};
 use exo_types::NodeId;
 use serde_json::Value;
 
@@ -82,14 +82,16 @@ async fn every_described_endpoint_is_served_with_the_access_it_describes() {
             assert_eq!(open.error(), "401 missing_local_secret", "{line}");
         }
         let answer = server.admin(&line, &body).await;
-        let expected = if endpoint.answer == Answer::Nothing { 204 } else { 200 };
+        let expected = if endpoint.answer == SuccessBody::Nothing { 204 } else { 200 };
         assert_eq!(answer.status, expected, "{line}: {}", answer.body);
         let (one, schema) = match endpoint.answer {
-            Answer::One(schema) | Answer::OneOrLines(schema) | Answer::OneOrStream(schema, _) => {
-                (answer.json(), schema)
+            SuccessBody::One(schema)
+            | SuccessBody::OneOrLines(schema)
+            | SuccessBody::OneOrStream(schema, _) => (answer.json(), schema),
+            SuccessBody::Many(schema) => (answer.json()[0].clone(), schema),
+            SuccessBody::Stream(_) | SuccessBody::Nothing | SuccessBody::Json | SuccessBody::Exposition => {
+                continue;
             }
-            Answer::Many(schema) => (answer.json()[0].clone(), schema),
-            Answer::Stream(_) | Answer::Nothing | Answer::Json | Answer::Exposition => continue,
         };
         // Field by field as described: generated clients rely on it.
         let properties = &schemas["components"]["schemas"][schema]["properties"];

@@ -211,7 +211,7 @@ impl Client {
 
 /// How a request went.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct RequestRecord {
     /// On which node.
     pub node: usize,
     /// In which life of it: a client leaves with its node.
@@ -240,29 +240,29 @@ pub enum Ended {
 /// All requests of a run.
 #[derive(Debug, Default)]
 pub struct Clients {
-    runs: BTreeMap<usize, (Client, Run)>,
+    runs: BTreeMap<usize, (Client, RequestRecord)>,
 }
 
 impl Clients {
     /// A request was started.
     pub fn started(&mut self, client: Client, node: usize, life: u32, now: Time) {
         let open = client.choices.len() as u32;
-        let run = Run { node, life, started_at: now, open, ended: None };
+        let run = RequestRecord { node, life, started_at: now, open, ended: None };
         self.runs.insert(client.index, (client, run));
     }
 
     /// A request by its stream.
-    pub fn by_stream(&self, stream: StreamId) -> Option<&(Client, Run)> {
+    pub fn by_stream(&self, stream: StreamId) -> Option<&(Client, RequestRecord)> {
         self.runs.get(&(stream.0 as usize))
     }
 
     /// All of them, by number.
-    pub fn all(&self) -> impl Iterator<Item = &(Client, Run)> {
+    pub fn all(&self) -> impl Iterator<Item = &(Client, RequestRecord)> {
         self.runs.values()
     }
 
     /// Those without an end.
-    pub fn open(&self) -> impl Iterator<Item = &(Client, Run)> {
+    pub fn open(&self) -> impl Iterator<Item = &(Client, RequestRecord)> {
         self.all().filter(|(_, run)| run.ended.is_none())
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exo_cluster::{ComputeResult, EngineId, StageGeometry};
-use exo_machine::{EngineEvent, Input, Job, LoadedFacts};
+use exo_machine::{EngineEvent, Input, LoadedFacts, StepJob};
 use exo_types::{FailureKind, PageKey, ShardPosition, ShardSpec, Term, Time};
 
 use crate::engine::{Engine, PAGE_TOKENS};
@@ -121,7 +121,7 @@ impl World {
         self.engine_at(at, node, engine, Input::Engine { engine, event });
     }
 
-    pub(crate) fn compute(&mut self, node: usize, engine: EngineId, position: ShardPosition, job: &Job) {
+    pub(crate) fn compute(&mut self, node: usize, engine: EngineId, position: ShardPosition, job: &StepJob) {
         let took = self.step_time(node, job.frame.token_count() as u64);
         let (now, term, step) = (self.now, job.frame.term, job.frame.step);
         let has_parts = !job.frame.sequences.is_empty();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_cluster::ComputeResult;
 use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_machine::Job;
+use exo_machine::StepJob;
 use exo_types::{Attempt, FailureKind, PageKey, Principal, SequenceId, SequenceSpec, Shard, StepSequence};
 
 use crate::model::{Model, ROW_BYTES, sampled};
@@ -77,7 +77,7 @@ impl Engine {
     pub fn run(
         &mut self,
         model: &dyn Model,
-        job: &Job,
+        job: &StepJob,
         fails: Option<FailureKind>,
     ) -> Result<ComputeResult, Misuse> {
         job.commands.iter().try_for_each(|command| self.command(command))?;
@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// The rows that came with the job, one for each token; none for an engine that begins with tokens.
-    fn rows_in(&self, job: &Job) -> Result<Vec<u64>, Misuse> {
+    fn rows_in(&self, job: &StepJob) -> Result<Vec<u64>, Misuse> {
         let tokens = job.frame.token_count();
         let expected = if self.shard.embedding { 0 } else { tokens * ROW_BYTES };
         if job.rows.len() != expected {

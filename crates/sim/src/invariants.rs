@@ -33,7 +33,7 @@ use crate::shape::Names;
 pub struct Invariant {
     /// Its name.
     pub name: &'static str,
-    check: fn(&mut Watch, &Facts<'_>, &Seen<'_>) -> Result<(), String>,
+    check: fn(&mut Watch, &Facts<'_>, &Observation<'_>) -> Result<(), String>,
 }
 
 impl std::fmt::Debug for Invariant {
@@ -114,7 +114,7 @@ impl Facts<'_> {
 }
 
 /// What happened, or is about to.
-pub enum Seen<'a> {
+pub enum Observation<'a> {
     /// A machine is about to be fed.
     Input {
         /// Which.
@@ -146,7 +146,7 @@ pub enum Seen<'a> {
 }
 
 /// A control message that a machine sends, with what it says of epochs.
-pub(crate) struct Said<'a> {
+pub(crate) struct SentMessage<'a> {
     pub(crate) link: LinkId,
     pub(crate) message: &'a ControlMessage,
     /// In which epoch it is said.
@@ -156,11 +156,11 @@ pub(crate) struct Said<'a> {
 }
 
 /// The control messages among effects.
-fn said(effects: &[Effect]) -> impl Iterator<Item = Said<'_>> {
+fn said(effects: &[Effect]) -> impl Iterator<Item = SentMessage<'_>> {
     effects.iter().filter_map(|effect| match effect {
         Effect::Send { link, message: Outgoing::Control(message) } => {
             let (epoch, as_leader) = epoch_of(message);
-            Some(Said { link: *link, message, epoch, as_leader })
+            Some(SentMessage { link: *link, message, epoch, as_leader })
         }
         _ => None,
     })
@@ -210,7 +210,7 @@ impl Watch {
         &mut self,
         invariants: &[Invariant],
         facts: &Facts<'_>,
-        seen: &Seen<'_>,
+        seen: &Observation<'_>,
     ) -> Result<(), Failure> {
         for invariant in invariants {
             (invariant.check)(self, facts, seen).map_err(|text| Failure {

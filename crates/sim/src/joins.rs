@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exo_machine::joining::{JoinAnswer, JoinAsk};
-use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent};
+use exo_machine::{DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent};
 use exo_types::NodeId;
 
 use crate::world::{Event, World};
@@ -210,9 +210,9 @@ impl World {
         }
     }
 
-    fn found_of(&self, node: usize, is_fresh: bool, is_lost: bool) -> Found {
+    fn found_of(&self, node: usize, is_fresh: bool, is_lost: bool) -> DiscoveredNode {
         let node = &self.nodes[node];
-        Found {
+        DiscoveredNode {
             node: node.id,
             addresses: vec![node.address],
             name: Some(node.name.clone()),

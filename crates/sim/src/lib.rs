@@ -56,5 +56,5 @@ mod world;
 
 pub use invariants::{ALL, Failure, Invariant};
 pub use run::{run, run_with};
-pub use scenario::{Choice, Kind, Scenario};
+pub use scenario::{Kind, RunSelection, Scenario};
 pub use world::{Options, Report, Rewrite, World, seconds};

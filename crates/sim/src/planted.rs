@@ -4,7 +4,7 @@
 
 use crate::invariants::Failure;
 use crate::run::run_with;
-use crate::scenario::{Choice, Kind};
+use crate::scenario::{Kind, RunSelection};
 use crate::world::Options;
 
 /// A planted bug, and what finds it.
@@ -340,7 +340,7 @@ pub fn named(name: &str) -> Result<&'static Planted, String> {
 
 /// What seeds made of a bug.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Found {
+pub struct HuntResult {
     /// Seeds that were run.
     pub seeds: u64,
     /// The seed and what it broke; `None` if no seed broke anything.
@@ -348,16 +348,16 @@ pub struct Found {
 }
 
 /// Runs seeds with a bug from `from` on until one breaks what it does not break without, `seeds_max` at most.
-pub fn hunt(bug: &Planted, from: u64, seeds_max: u64) -> Found {
+pub fn hunt(bug: &Planted, from: u64, seeds_max: u64) -> HuntResult {
     for seed in from..from + seeds_max {
-        let choice = Choice::all(seed, bug.kind);
+        let choice = RunSelection::all(seed, bug.kind);
         let Some(failure) = run_with(&choice, bug.options()).failure else { continue };
         let without = run_with(&choice, Options::default()).failure;
         if without.is_none_or(|without| without.invariant != failure.invariant) {
-            return Found { seeds: seed - from + 1, broken: Some((seed, failure)) };
+            return HuntResult { seeds: seed - from + 1, broken: Some((seed, failure)) };
         }
     }
-    Found { seeds: seeds_max, broken: None }
+    HuntResult { seeds: seeds_max, broken: None }
 }
 
 impl Planted {

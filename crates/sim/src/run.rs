@@ -3,16 +3,16 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::invariants::{ALL, Failure};
-use crate::scenario::{Choice, Scenario};
+use crate::scenario::{RunSelection, Scenario};
 use crate::world::{Options, Report, World};
 
 /// Runs a choice with all invariants.
-pub fn run(choice: &Choice) -> Report {
+pub fn run(choice: &RunSelection) -> Report {
     run_with(choice, Options::default())
 }
 
 /// Runs a choice with all invariants. A panic, of a machine or of the simulator, is a failure like others.
-pub fn run_with(choice: &Choice, options: Options) -> Report {
+pub fn run_with(choice: &RunSelection, options: Options) -> Report {
     let mut world = World::new(Scenario::new(choice), options, ALL);
     match catch_unwind(AssertUnwindSafe(|| world.run())) {
         Ok(report) => report,

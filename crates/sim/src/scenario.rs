@@ -48,7 +48,7 @@ impl Kind {
 
 /// Which run: a seed, and what is left out of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Choice {
+pub struct RunSelection {
     /// Fixes everything.
     pub seed: u64,
     /// What it is about.
@@ -63,7 +63,7 @@ pub struct Choice {
     pub seconds: Option<u64>,
 }
 
-impl Choice {
+impl RunSelection {
     /// All of a seed.
     pub fn all(seed: u64, kind: Kind) -> Self {
         Self { seed, kind, only: None, clients: None, nodes: None, seconds: None }
@@ -141,7 +141,7 @@ const CLIENTS_JOINING_MS: (u64, u64) = (10_000, 40_000);
 
 impl Scenario {
     /// The run of a choice.
-    pub fn new(choice: &Choice) -> Self {
+    pub fn new(choice: &RunSelection) -> Self {
         let (seed, kind) = (choice.seed, choice.kind);
         let mut draws = Draws::new(seed, Of::Scenario, 0);
         let drawn = draws.draw().between(2, 6) as usize;
@@ -320,9 +320,13 @@ mod tests {
 
     #[test]
     fn leaving_out_a_fault_or_a_client_moves_no_other() {
-        let all = Scenario::new(&Choice::all(4711, Kind::Faults));
+        let all = Scenario::new(&RunSelection::all(4711, Kind::Faults));
         let (faults, clients) = (vec![all.faults[0].index], vec![2, 3]);
-        let choice = Choice { only: Some(faults), clients: Some(clients), ..Choice::all(4711, Kind::Faults) };
+        let choice = RunSelection {
+            only: Some(faults),
+            clients: Some(clients),
+            ..RunSelection::all(4711, Kind::Faults)
+        };
         let less = Scenario::new(&choice);
         assert_eq!(less.faults, all.faults[..1]);
         assert_eq!(less.clients, all.clients[2..4]);
@@ -331,11 +335,11 @@ mod tests {
 
     #[test]
     fn a_choice_prints_the_command_that_makes_it() {
-        let choice = Choice {
+        let choice = RunSelection {
             only: Some(vec![3, 7]),
             clients: Some(Vec::new()),
             nodes: Some(2),
-            ..Choice::all(4711, Kind::Faults)
+            ..RunSelection::all(4711, Kind::Faults)
         };
         assert_eq!(choice.command(), "cargo xtask sim --seed 4711 --only 3,7 --clients none --nodes 2");
     }

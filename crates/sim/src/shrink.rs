@@ -2,13 +2,13 @@
 
 use crate::invariants::Failure;
 use crate::run::run;
-use crate::scenario::{Choice, Scenario};
+use crate::scenario::{RunSelection, Scenario};
 
 /// A run that breaks an invariant.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Broken {
     /// The run.
-    pub choice: Choice,
+    pub choice: RunSelection,
     /// What it breaks.
     pub failure: Failure,
 }
@@ -42,7 +42,7 @@ struct Search {
 
 impl Search {
     /// Whether a run breaks the same invariant; then it is the best.
-    fn attempt(&mut self, choice: Choice) -> bool {
+    fn attempt(&mut self, choice: RunSelection) -> bool {
         if self.left == 0 || choice == self.best.choice {
             return false;
         }
@@ -65,7 +65,7 @@ impl Search {
     }
 
     /// Leaves out half, then quarters, and so on down to single ones.
-    fn list(&mut self, mut kept: Vec<usize>, set: impl Fn(&mut Choice, Vec<usize>)) {
+    fn list(&mut self, mut kept: Vec<usize>, set: impl Fn(&mut RunSelection, Vec<usize>)) {
         let mut size = kept.len();
         while size > 0 {
             let mut from = 0;
@@ -87,7 +87,7 @@ impl Search {
     fn nodes(&mut self) {
         let now = Scenario::new(&self.best.choice).nodes();
         for nodes in 1..now {
-            if self.attempt(Choice { nodes: Some(nodes), ..self.best.choice.clone() }) {
+            if self.attempt(RunSelection { nodes: Some(nodes), ..self.best.choice.clone() }) {
                 return;
             }
         }
@@ -99,7 +99,7 @@ impl Search {
             let seconds = self.best.choice.seconds.unwrap_or(crate::scenario::SECONDS);
             let breaks_at = self.best.failure.at.0.div_ceil(1_000_000);
             let less = if breaks_at < seconds { breaks_at } else { seconds / 2 };
-            if less == 0 || !self.attempt(Choice { seconds: Some(less), ..self.best.choice.clone() }) {
+            if less == 0 || !self.attempt(RunSelection { seconds: Some(less), ..self.best.choice.clone() }) {
                 return;
             }
         }

@@ -52,7 +52,7 @@ impl World {
         let effects = self.nodes[node].start(seed, speculation, self.now);
         self.tell(|| format!("n{node} starts, life {}", former + 1));
         self.forget_former(node, former);
-        self.see(&crate::invariants::Seen::Began { node });
+        self.see(&crate::invariants::Observation::Began { node });
         let jitter = self.draws.draw().micros(0, SAMPLE_EVERY.as_micros() as u64);
         self.process_at(self.now + jitter, node, Event::Sample);
         self.look_around(node);
@@ -110,7 +110,7 @@ impl World {
             let after = self.draws.draw().millis(20, 4000);
             self.at(self.now + after, WorldEvent::Claim(client));
         }
-        self.see(&crate::invariants::Seen::Ended { node });
+        self.see(&crate::invariants::Observation::Ended { node });
     }
 
     // ---- faults ----

@@ -15,7 +15,7 @@ use exo_types::Time;
 use crate::clients::Clients;
 use crate::dialling::Dialling;
 use crate::draw::{Draws, Of};
-use crate::invariants::{Facts, Failure, Invariant, Seen, Watch};
+use crate::invariants::{Facts, Failure, Invariant, Observation, Watch};
 use crate::joins::Exchange;
 use crate::lies_of_data::Waiting;
 use crate::model::{HashModel, Model};
@@ -274,7 +274,7 @@ impl World {
         }
         if self.failure.is_none() {
             self.run_until(until + REST);
-            self.see(&Seen::End);
+            self.see(&Observation::End);
         }
         self.report()
     }
@@ -352,7 +352,7 @@ impl World {
             WorldEvent::Over(index) => self.end_fault(index),
             WorldEvent::Start(node) => self.start(node),
             WorldEvent::Look => {
-                self.see(&Seen::Look);
+                self.see(&Observation::Look);
                 self.at(self.now + LOOK_EVERY, WorldEvent::Look);
             }
             WorldEvent::Client(index) => self.client(index),
@@ -408,7 +408,7 @@ impl World {
         if self.failure.is_some() || self.nodes[node].process.is_none() {
             return;
         }
-        self.see(&Seen::Input { node, input: &input });
+        self.see(&Observation::Input { node, input: &input });
         if let Some(print) = self.options.trace {
             trace::input(print, &self.names, self.now, node, &input);
         }
@@ -421,7 +421,7 @@ impl World {
 
     /// What a machine wants.
     pub(crate) fn effects(&mut self, node: usize, effects: Vec<Effect>) {
-        self.see(&Seen::Effects { node, effects: &effects });
+        self.see(&Observation::Effects { node, effects: &effects });
         if let Some(hasher) = &mut self.hasher {
             hasher.update(format!("{} {node} {effects:?}", self.now.0).as_bytes());
         }
@@ -463,7 +463,7 @@ impl World {
 
     // ---- what is watched ----
 
-    pub(crate) fn see(&mut self, seen: &Seen<'_>) {
+    pub(crate) fn see(&mut self, seen: &Observation<'_>) {
         let facts = Facts {
             now: self.now,
             scenario: &self.scenario,

@@ -5,14 +5,15 @@ use std::time::Duration;
 use exo_sim::clients::{self, Ask, AskWhat, Client};
 use exo_sim::faults::{Cut, End, Fault, FaultKind, Whose};
 use exo_sim::founding::{key, node_id};
-use exo_sim::{ALL, Choice, Kind, Options, Report, Scenario, World, seconds};
+use exo_sim::{ALL, Kind, Options, Report, RunSelection, Scenario, World, seconds};
 use exo_types::Time;
 
 const SEED: u64 = 1;
 
 /// So many nodes of one LAN that all have the model, and these faults. Nobody asks anything but at the end.
 fn scenario(nodes: usize, is_founded: bool, faults: &[(u64, FaultKind)], until_s: u64) -> Scenario {
-    let choice = Choice { nodes: Some(nodes), seconds: Some(until_s), ..Choice::all(SEED, Kind::Faults) };
+    let choice =
+        RunSelection { nodes: Some(nodes), seconds: Some(until_s), ..RunSelection::all(SEED, Kind::Faults) };
     let at = |ms: u64| Time::from_millis(ms);
     let faults = faults.iter().enumerate();
     Scenario {

@@ -3,12 +3,12 @@
 //! A seed that fails here is run again with `cargo xtask sim --seed N`, which makes it smaller.
 
 use exo_sim::shrink::Broken;
-use exo_sim::{Choice, Kind, Options, Report, run, run_with};
+use exo_sim::{Kind, Options, Report, RunSelection, run, run_with};
 
 const SEEDS: u64 = 500;
 const THREADS: u64 = 2;
 
-fn must_hold(choice: Choice) -> Report {
+fn must_hold(choice: RunSelection) -> Report {
     let report = run(&choice);
     if let Some(failure) = report.failure {
         panic!("{}", Broken { choice, failure }.describe());
@@ -23,7 +23,7 @@ fn whatever_goes_wrong_the_invariants_hold() {
         let seeds = (first..SEEDS).step_by(THREADS as usize);
         let (mut broken, mut answered, mut failed, mut resumed) = (Vec::new(), 0, 0, 0);
         for seed in seeds {
-            let choice = Choice::all(seed, Kind::Faults);
+            let choice = RunSelection::all(seed, Kind::Faults);
             let report = run(&choice);
             answered += report.answered;
             failed += report.failed.len();
@@ -54,7 +54,7 @@ fn whatever_goes_wrong_the_invariants_hold() {
 #[test]
 fn a_quiet_cluster_answers_every_request_completely() {
     for seed in 0..20 {
-        let report = must_hold(Choice::all(seed, Kind::Quiet));
+        let report = must_hold(RunSelection::all(seed, Kind::Quiet));
         assert!(report.answered > 3, "seed {seed}: {} answered", report.answered);
     }
 }
@@ -62,7 +62,7 @@ fn a_quiet_cluster_answers_every_request_completely() {
 #[test]
 fn fresh_nodes_become_one_cluster() {
     for seed in 0..20 {
-        must_hold(Choice::all(seed, Kind::Join));
+        must_hold(RunSelection::all(seed, Kind::Join));
     }
 }
 
@@ -70,7 +70,7 @@ fn fresh_nodes_become_one_cluster() {
 fn lies_about_members_change_nothing() {
     let mut answered = 0;
     for seed in 0..150 {
-        answered += must_hold(Choice::all(seed, Kind::Lies)).answered;
+        answered += must_hold(RunSelection::all(seed, Kind::Lies)).answered;
     }
     assert!(answered > 1000, "{answered} answered");
 }
@@ -79,7 +79,7 @@ fn lies_about_members_change_nothing() {
 fn lies_on_the_data_channel_change_nothing() {
     let mut answered = 0;
     for seed in 0..100 {
-        answered += must_hold(Choice::all(seed, Kind::Wire)).answered;
+        answered += must_hold(RunSelection::all(seed, Kind::Wire)).answered;
     }
     assert!(answered > 600, "{answered} answered");
 }
@@ -87,7 +87,7 @@ fn lies_on_the_data_channel_change_nothing() {
 #[test]
 fn a_seed_gives_the_same_run_twice() {
     for seed in [3, 7] {
-        let choice = Choice { seconds: Some(20), ..Choice::all(seed, Kind::Faults) };
+        let choice = RunSelection { seconds: Some(20), ..RunSelection::all(seed, Kind::Faults) };
         let hashed = || run_with(&choice, Options { is_hashed: true, ..Options::default() });
         let (once, again) = (hashed(), hashed());
         assert_eq!((once.hash, once.handles), (again.hash, again.handles));

@@ -37,7 +37,7 @@ const IDLE_S_MAX: u64 = 300;
 
 /// What rules look at.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct AlertInputs<'a> {
     /// Seconds since an origin of the caller's; never runs backwards.
     pub time_s: u64,
     /// The same by the system's clock, since 1970: to show.
@@ -136,7 +136,7 @@ impl Tracked {
 
 impl Alerts {
     /// Looks at everything once.
-    pub fn observe(&mut self, seen: Seen<'_>) {
+    pub fn observe(&mut self, seen: AlertInputs<'_>) {
         self.passed_s = seen.time_s.saturating_sub(self.now_s);
         (self.now_s, self.unix_s) = (seen.time_s.max(self.now_s), seen.unix_s);
         self.memory.observe(&seen);

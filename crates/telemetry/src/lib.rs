@@ -15,6 +15,6 @@ mod alerts;
 mod logs;
 mod series;
 
-pub use alerts::{Alerts, DifferingModel, OwnFacts, RULES, Rule, Seen, SilenceError};
+pub use alerts::{AlertInputs, Alerts, DifferingModel, OwnFacts, RULES, Rule, SilenceError};
 pub use logs::{LogFilter, LogLine, LogRing};
 pub use series::{POINTS, STEP_S, Series, Subject};

@@ -23,7 +23,7 @@ use crate::renewal::{Renewal, Renewed};
 pub(crate) const QUEUE_MAX: usize = 64;
 
 /// One endpoint's state, shared by its tasks.
-pub(crate) struct Shared {
+pub(crate) struct EndpointState {
     pub(crate) node: NodeId,
     pub(crate) members: MemberSet,
     pub(crate) live: Arc<Live>,
@@ -59,7 +59,7 @@ impl Proven {
     }
 }
 
-impl Shared {
+impl EndpointState {
     pub(crate) fn is_closed(&self) -> bool {
         *self.closed.borrow()
     }

@@ -10,7 +10,7 @@ use exo_types::NodeId;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::accept::{QUEUE_MAX, Shared};
+use crate::accept::{EndpointState, QUEUE_MAX};
 use crate::channel::{Channel, Incoming, Via};
 use crate::errors::{BindError, DialError};
 use crate::half_open::HalfOpen;
@@ -61,7 +61,7 @@ pub struct Endpoint(Arc<Inner>);
 struct Inner {
     local_addr: SocketAddr,
     identity: Identity,
-    shared: Arc<Shared>,
+    shared: Arc<EndpointState>,
     /// None without a port.
     quic: Option<quinn::Endpoint>,
     pool: quic::Pool,
@@ -233,9 +233,9 @@ fn shared(
     members: MemberSet,
     protocols: Protocols,
     (handshake_max, renewal): (Duration, Renewal),
-) -> (Arc<Shared>, mpsc::Receiver<Incoming>) {
+) -> (Arc<EndpointState>, mpsc::Receiver<Incoming>) {
     let (queue, incoming) = mpsc::channel(QUEUE_MAX);
-    let shared = Shared {
+    let shared = EndpointState {
         node: key.node_id(),
         members,
         live: Arc::new(Live::default()),
@@ -252,7 +252,7 @@ fn shared(
 
 /// Breaks the connections of members that were removed. They make no new ones from the moment they are; what
 /// was on its way to them, the word of their removal, still gets out.
-async fn close_those_who_left(shared: Arc<Shared>) {
+async fn close_those_who_left(shared: Arc<EndpointState>) {
     let mut changes = shared.members.watch();
     while changes.changed().await.is_ok() {
         tokio::time::sleep(PARTING).await;

@@ -12,7 +12,7 @@ use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, ConnectionError, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 
-use crate::accept::{Proven, Shared};
+use crate::accept::{EndpointState, Proven};
 use crate::channel::{Channel, Via};
 use crate::errors::DialError;
 use crate::frame::RawSend;
@@ -79,7 +79,7 @@ fn transport_config(peer_streams_max: u32) -> TransportConfig {
 }
 
 /// Accepts connections until the endpoint is closed.
-pub(crate) async fn listen(endpoint: quinn::Endpoint, half_open: Arc<HalfOpen>, shared: Arc<Shared>) {
+pub(crate) async fn listen(endpoint: quinn::Endpoint, half_open: Arc<HalfOpen>, shared: Arc<EndpointState>) {
     while let Some(incoming) = endpoint.accept().await {
         // When crowded, strangers first show that their address is real.
         if half_open.is_crowded() && incoming.may_retry() && !incoming.remote_address_validated() {
@@ -96,7 +96,7 @@ pub(crate) async fn listen(endpoint: quinn::Endpoint, half_open: Arc<HalfOpen>, 
     }
 }
 
-fn admit(connection: Connection, shared: Arc<Shared>) {
+fn admit(connection: Connection, shared: Arc<EndpointState>) {
     let Some(peer) = proven_peer(&connection) else {
         connection.close(CODE_REMOVED, b"no proven key");
         return;
@@ -124,7 +124,7 @@ fn proven_peer(connection: &Connection) -> Option<NodeId> {
 }
 
 /// On the list of live connections first, then checked: a removal in between finds it there.
-fn register(shared: &Shared, peer: NodeId, connection: &Connection) -> Option<Registration> {
+fn register(shared: &EndpointState, peer: NodeId, connection: &Connection) -> Option<Registration> {
     let (handle, counted) = (connection.clone(), connection.clone());
     let lost = move || counted.stats().path.lost_packets;
     let kill = move || handle.close(CODE_REMOVED, b"disconnected");
@@ -154,7 +154,7 @@ impl Pool {
         &self,
         endpoint: &quinn::Endpoint,
         identity: &Identity,
-        shared: &Shared,
+        shared: &EndpointState,
         peer: NodeId,
         addr: SocketAddr,
         purpose: u8,
@@ -211,7 +211,7 @@ impl Drop for ForgetUnlessKept {
 async fn connect(
     endpoint: &quinn::Endpoint,
     identity: &Identity,
-    shared: &Shared,
+    shared: &EndpointState,
     peer: NodeId,
     addr: SocketAddr,
 ) -> Result<Pooled, DialError> {

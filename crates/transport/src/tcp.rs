@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
 
-use crate::accept::{Proven, Shared};
+use crate::accept::{EndpointState, Proven};
 use crate::channel::{Channel, Incoming, Via};
 use crate::errors::DialError;
 use crate::frame::RawSend;
@@ -39,7 +39,7 @@ pub(crate) async fn listen(
     listener: TcpListener,
     configs: Arc<ServerConfigs>,
     half_open: Arc<HalfOpen>,
-    shared: Arc<Shared>,
+    shared: Arc<EndpointState>,
 ) {
     loop {
         match listener.accept().await {
@@ -64,7 +64,7 @@ async fn serve(
     tcp: TcpStream,
     remote: SocketAddr,
     configs: &ServerConfigs,
-    shared: &Shared,
+    shared: &EndpointState,
 ) -> io::Result<()> {
     tune(&tcp);
     let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), tcp).await?;
@@ -95,7 +95,7 @@ async fn serve(
 /// Opens a channel to `peer`.
 pub(crate) async fn dial(
     identity: &Identity,
-    shared: &Shared,
+    shared: &EndpointState,
     peer: NodeId,
     addr: SocketAddr,
     purpose: u8,
@@ -173,7 +173,7 @@ fn exporter(stream: &TlsStream<TcpStream>) -> io::Result<[u8; 32]> {
 /// Puts the connection on the list of live ones; `None` if its peer was removed meanwhile. On the list first,
 /// then checked: a removal in between finds it there.
 fn register(
-    shared: &Shared,
+    shared: &EndpointState,
     peer: NodeId,
     remote: SocketAddr,
     stream: TlsStream<TcpStream>,

@@ -9,12 +9,12 @@ pub mod lane;
 mod limit;
 mod measure;
 mod memory;
+mod model_costs;
 mod plan;
 mod report;
 mod room;
 mod stats;
 pub mod synthetic;
-mod work;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,8 +29,8 @@ use crate::args::Bench;
 use crate::config::Config;
 use crate::shapes::Shape;
 use crate::ui;
-use measure::Measured;
-use plan::{Plan, Settings};
+use measure::BenchResults;
+use plan::{BenchPlan, Settings};
 
 use synthetic::Synthetic;
 
@@ -49,7 +49,7 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
         mmap: config.parse("mmap")?,
         share: config.parse("compute_share")?,
     };
-    let plan = Plan::new(&args, &settings)?;
+    let plan = BenchPlan::new(&args, &settings)?;
     let compute = match Compute::open(config).await? {
         Runs::Here(compute) => compute,
         Runs::InChild(code) => return Ok(code),
@@ -59,7 +59,7 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
         ui::warning(&warning);
     }
     let cancel = CancelToken::default();
-    let measured = Arc::new(Mutex::new(Measured::default()));
+    let measured = Arc::new(Mutex::new(BenchResults::default()));
     let (sink, token) = (measured.clone(), cancel.clone());
     let mut work = tokio::task::spawn_blocking(move || {
         let subject = weights.subject(&compute, &plan, &token)?;
@@ -101,7 +101,7 @@ impl Weights {
     }
 
     /// Makes what must be made, if it and the tests have room.
-    fn subject(self, compute: &Compute, plan: &Plan, cancel: &CancelToken) -> anyhow::Result<Subject> {
+    fn subject(self, compute: &Compute, plan: &BenchPlan, cancel: &CancelToken) -> anyhow::Result<Subject> {
         let synthetic = match self {
             Self::Stored(subject) => return Ok(subject),
             Self::Random(synthetic) => synthetic,

@@ -21,10 +21,10 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::stop::StopSignal;
 use crate::ui;
-use ask::{Known, MODEL};
+use ask::{DemoPrompt, MODEL};
 use nodes::{Nodes, POLL};
 use unite::unite;
-use verdict::{Run, broken_promises, other_way};
+use verdict::{DemoRun, broken_promises, other_way};
 
 /// For loading a model of a few megabytes that every node has.
 const LOAD_MAX: Duration = Duration::from_secs(20);
@@ -94,7 +94,7 @@ async fn show(nodes: &mut Nodes, args: &Demo, discovery: bool) -> anyhow::Result
 }
 
 /// The model on one node, then split over all of them.
-async fn compare(nodes: &Nodes, known: &[Known], all: usize) -> anyhow::Result<(Run, Run)> {
+async fn compare(nodes: &Nodes, known: &[DemoPrompt], all: usize) -> anyhow::Result<(DemoRun, DemoRun)> {
     let models: Vec<ModelView> = nodes.first()?.get("/exo/v1/models").await?;
     let model =
         models.iter().find(|m| m.name == MODEL).context("the nodes do not know the built-in model")?;
@@ -136,11 +136,16 @@ async fn place(nodes: &Nodes, nodes_min: u32) -> anyhow::Result<InstanceView> {
 
 /// Asks the prompts and measures, at the node of the first stage: a request that arrives elsewhere adds a
 /// hop.
-async fn work(nodes: &Nodes, instance: InstanceView, known: &[Known], aloud: bool) -> anyhow::Result<Run> {
+async fn work(
+    nodes: &Nodes,
+    instance: InstanceView,
+    known: &[DemoPrompt],
+    aloud: bool,
+) -> anyhow::Result<DemoRun> {
     let first = instance.stages.first().context("the instance has no stages")?;
     let client = nodes.client_of(&first.node_name)?;
     let mut answers = Vec::new();
-    for Known { prompt, .. } in known {
+    for DemoPrompt { prompt, .. } in known {
         if aloud {
             ui::line(format!("\n> {prompt}"));
         }
@@ -160,7 +165,7 @@ async fn work(nodes: &Nodes, instance: InstanceView, known: &[Known], aloud: boo
         ui::line(format!("answered {} prompts, {:.0} tokens/s", answers.len(), measured.tokens_per_s));
     }
     let instance = with_numbers(client, &instance.id).await?;
-    Ok(Run { instance, answers, measured })
+    Ok(DemoRun { instance, answers, measured })
 }
 
 /// The instance once every node has reported what it holds and how long it computed.
@@ -195,7 +200,7 @@ async fn unload(client: &Client, id: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn summary(solo: &Run, split: &Run, view: &ClusterView) {
+fn summary(solo: &DemoRun, split: &DemoRun, view: &ClusterView) {
     let whole: u64 = solo.instance.stages.iter().map(|s| s.weight_bytes_held).sum();
     let rows = split.instance.stages.iter().map(|stage| {
         let share = stage.weight_bytes_held as f64 / whole.max(1) as f64 * 100.0;

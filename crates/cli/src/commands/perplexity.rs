@@ -22,7 +22,7 @@ use super::subject::Subject;
 use crate::args::Perplexity;
 use crate::config::Config;
 use crate::ui;
-use measure::{Measured, Options};
+use measure::{Options, PerplexityResult};
 
 /// More than a tokenizer takes at once; read no further.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
@@ -76,7 +76,7 @@ fn read_text(path: &Path) -> anyhow::Result<String> {
     })
 }
 
-fn print(measured: &Measured, json: bool) -> anyhow::Result<()> {
+fn print(measured: &PerplexityResult, json: bool) -> anyhow::Result<()> {
     if json {
         return ui::json(&measured.document());
     }

@@ -2,7 +2,7 @@
 
 use exo_types::{InstanceId, Time};
 
-use super::log::Answer;
+use super::log::DurableReply;
 use super::planning::PlanAsk;
 use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
 use crate::wire::{Check, ControlRefusal, ControlReply, clip};
@@ -71,7 +71,7 @@ impl Coordinator {
         }
         // What a person asks for stays until a person unloads it.
         if entry.request.is_on_demand && !request.is_on_demand {
-            let answer = Answer::Placed { instance, reasons: Vec::new() };
+            let answer = DurableReply::Placed { instance, reasons: Vec::new() };
             self.ask(vec![(reply, answer)], vec![Event::InstanceKept { instance }], out);
             return true;
         }
@@ -80,7 +80,7 @@ impl Coordinator {
             pending.events.iter().any(places)
         });
         if let Some(pending) = placing {
-            pending.replies.push((reply, Answer::Placed { instance, reasons: Vec::new() }));
+            pending.replies.push((reply, DurableReply::Placed { instance, reasons: Vec::new() }));
         } else if let Some(view) = self.view(instance) {
             let reply_now = ControlReply::Placed { view, reasons: Vec::new(), holders: 1 };
             out.push(CoordinatorOutput::Reply { to: reply, reply: reply_now });
@@ -97,13 +97,13 @@ impl Coordinator {
     ) {
         let reason = clip(&reason);
         let event = Event::InstanceRemoved { instance, reason };
-        self.ask(vec![(reply, Answer::Done)], vec![event], out);
+        self.ask(vec![(reply, DurableReply::Done)], vec![event], out);
     }
 
     /// Appends what was asked for, or says to everyone who waits for it why not.
     pub(super) fn ask(
         &mut self,
-        replies: Vec<(ReplyTo, Answer)>,
+        replies: Vec<(ReplyTo, DurableReply)>,
         events: Vec<Event>,
         out: &mut Vec<CoordinatorOutput>,
     ) {

@@ -16,7 +16,7 @@ const APART_RTT_S: f64 = 3600.0;
 const FETCH_ANSWERS: u32 = 8;
 
 /// What is known of the cluster when a model is planned.
-pub(super) struct Known {
+pub(super) struct ClusterFacts {
     pub(super) devices: Vec<PlanDevice>,
     pub(super) links: Vec<LinkFacts>,
     pub(super) parts: Vec<(NodeId, u64)>,
@@ -24,7 +24,7 @@ pub(super) struct Known {
     pub(super) disks: Vec<(NodeId, DiskRoom)>,
 }
 
-impl Known {
+impl ClusterFacts {
     pub(super) fn request(mut self, wanted: &InstanceRequest) -> PlanRequest {
         for exclusion in &wanted.excluded {
             let meant = self.devices.iter_mut().filter(|d| exclusion.holds(d.node, &d.device.id));
@@ -179,7 +179,7 @@ impl PlannerInputs {
         disks: Vec<(NodeId, DiskRoom)>,
     ) -> PlanRequest {
         let (devices, links, parts) = (self.devices(), self.links(measured), self.parts.clone());
-        Known { devices, links, parts, disks }.request(wanted)
+        ClusterFacts { devices, links, parts, disks }.request(wanted)
     }
 
     /// The devices once all is unloaded that makes room for a placement now.

@@ -11,12 +11,12 @@ use crate::{ApplyError, Event, InstanceState, State};
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) events: Vec<Event>,
-    pub(super) replies: Vec<(ReplyTo, Answer)>,
+    pub(super) replies: Vec<(ReplyTo, DurableReply)>,
 }
 
 /// What is answered once the events are durable.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
+pub(super) enum DurableReply {
     Done,
     /// The view is taken when the answer is sent.
     Placed {
@@ -42,7 +42,7 @@ impl Leading {
     pub(super) fn append(
         &mut self,
         events: Vec<Event>,
-        replies: Vec<(ReplyTo, Answer)>,
+        replies: Vec<(ReplyTo, DurableReply)>,
         out: &mut Vec<CoordinatorOutput>,
     ) -> Result<(), ApplyError> {
         let mut planned = self.planned.clone();
@@ -144,10 +144,10 @@ impl Coordinator {
         }
     }
 
-    fn answer(&self, answer: Answer) -> ControlReply {
+    fn answer(&self, answer: DurableReply) -> ControlReply {
         match answer {
-            Answer::Done => ControlReply::Done { holders: 1 },
-            Answer::Placed { instance, reasons } => match self.view(instance) {
+            DurableReply::Done => ControlReply::Done { holders: 1 },
+            DurableReply::Placed { instance, reasons } => match self.view(instance) {
                 Some(view) => ControlReply::Placed { view, reasons, holders: 1 },
                 None => {
                     let message = format!("instance {instance} was removed before it was durable");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use exo_types::{InstanceId, NodeId, Placement, PlacementId, ShardPosition, ShardSpec, Time};
 
 use super::asks::refused;
-use super::log::Answer;
+use super::log::DurableReply;
 use super::repair::{Of, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
@@ -57,7 +57,7 @@ pub(super) struct Stuck {
 }
 
 /// A shard that is loaded ahead.
-pub(super) struct Ahead {
+pub(super) struct PreparedShard {
     pub(super) node: NodeId,
     pub(super) position: ShardPosition,
     pub(super) spec: ShardSpec,
@@ -173,7 +173,7 @@ impl Coordinator {
         let Some(moving) = leading.watches.get(&instance).and_then(|w| w.moving.as_ref()) else {
             return false;
         };
-        let is_there = |ahead: &Ahead| {
+        let is_there = |ahead: &PreparedShard| {
             let well = self.avoided(now, instance, ahead.node, &ahead.spec.device).is_none();
             well && !self.is_gone(leading, now, ahead.node) && !self.is_drained(ahead.node)
         };
@@ -226,7 +226,7 @@ impl Coordinator {
 
     /// The shards of an instance that are loaded ahead, each with how far it is.
     fn statuses_ahead(&self, instance: InstanceId) -> Vec<(ShardPosition, StageStatus)> {
-        let status = |shard: Ahead| {
+        let status = |shard: PreparedShard| {
             let reports = self.reports.get(&shard.node).map_or(&[][..], |r| &r.stages);
             let report = reports.iter().find(|r| r.serves == Some(shard.position));
             (shard.position, report.map_or(StageStatus::Unknown, |r| r.status.clone()))
@@ -235,7 +235,7 @@ impl Coordinator {
     }
 
     /// The shards that an instance's next placement needs beside what serves.
-    pub(super) fn ahead(&self, instance: InstanceId) -> Vec<Ahead> {
+    pub(super) fn ahead(&self, instance: InstanceId) -> Vec<PreparedShard> {
         let entry = self.state.instances().get(&instance);
         let moving = self.leading.as_ref().and_then(|l| l.watches.get(&instance)?.moving.as_ref());
         let Some((entry, moving)) = entry.zip(moving) else { return Vec::new() };
@@ -246,7 +246,7 @@ impl Coordinator {
         let all = moving.placement.shards().zip(&moving.memory_bytes);
         let ahead = all.map(|((position, shard), &memory_bytes)| {
             let spec = moving.placement.spec(position.stage, position.rank);
-            Ahead { node: shard.node, position, spec, memory_bytes }
+            PreparedShard { node: shard.node, position, spec, memory_bytes }
         });
         ahead.filter(|ahead| !serves(ahead.node, &ahead.spec)).collect()
     }
@@ -281,7 +281,9 @@ impl Coordinator {
         let reason = watch.moving.as_ref()?.reason.clone();
         let (mut done_bytes, mut total_bytes) = (0u64, 0u64);
         let statuses = self.statuses_ahead(instance);
-        for ((_, status), Ahead { memory_bytes: bytes, .. }) in statuses.iter().zip(self.ahead(instance)) {
+        for ((_, status), PreparedShard { memory_bytes: bytes, .. }) in
+            statuses.iter().zip(self.ahead(instance))
+        {
             total_bytes = total_bytes.saturating_add(bytes);
             let done = match status {
                 // Fetching is most of the way, where it is needed.
@@ -331,7 +333,7 @@ impl Coordinator {
             return out
                 .push(CoordinatorOutput::Reply { to: reply, reply: ControlReply::Done { holders: 1 } });
         }
-        self.ask(vec![(reply, Answer::Done)], vec![Event::NodeDrained { node, is_drained }], out);
+        self.ask(vec![(reply, DurableReply::Done)], vec![Event::NodeDrained { node, is_drained }], out);
     }
 
     /// Who said long ago that it leaves has changed its mind, and who was removed is drained no more: it may

@@ -9,7 +9,7 @@ use exo_types::{
     ShardPosition, ShardSpec, SupportClass, Time,
 };
 
-use super::dry_run::{Known, free_memory, links_apart};
+use super::dry_run::{ClusterFacts, free_memory, links_apart};
 use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
 use crate::wire::limits::{MEMBERS_MAX, PAIRS_MAX};
 use crate::wire::{
@@ -28,7 +28,7 @@ impl Coordinator {
         objective: Objective,
     ) -> PlanRequest {
         let apart: Vec<(NodeId, NodeId)> = self.reach().apart().collect();
-        let known = Known {
+        let known = ClusterFacts {
             devices: self.devices(now, replaced, unloaded),
             links: links_apart(link_facts(&self.reports, |_| true), &apart),
             parts: self.parts(wanted.model),

@@ -15,7 +15,7 @@ use exo_types::{InstanceId, NodeId, PlacementId, Time};
 
 use super::asks::refused;
 use super::dry_run::{needs_room, no_plan_text, objective_of, torn_text};
-use super::log::Answer;
+use super::log::DurableReply;
 use super::place::{instance_after, placement};
 use super::replan::Due;
 use super::survey::LOOK_EVERY;
@@ -387,7 +387,7 @@ impl Coordinator {
                 let reasons: Vec<String> = reasons.into_iter().chain(unloads).collect();
                 let (placement, memory_bytes) = placement(plan, &request, instance, id);
                 events.push(Event::InstancePlaced { request: *request, placement, memory_bytes });
-                let answer = |to| (to, Answer::Placed { instance, reasons: reasons.clone() });
+                let answer = |to| (to, DurableReply::Placed { instance, reasons: reasons.clone() });
                 self.ask(replies.into_iter().map(answer).collect(), events, out);
             }
             Purpose::Replacement { instance, reason } => {

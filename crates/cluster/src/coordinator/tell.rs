@@ -12,7 +12,7 @@ use crate::wire::{DesiredShard, DesiredState};
 
 /// What one worker was told.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct SentState {
     desired: DesiredState,
     at: Time,
 }
@@ -44,7 +44,7 @@ impl Coordinator {
             let Some(told) = told else {
                 leading.revision += 1;
                 let desired = DesiredState { epoch: leading.epoch, revision: leading.revision, shards };
-                leading.told.insert(to, Told { desired: desired.clone(), at: now });
+                leading.told.insert(to, SentState { desired: desired.clone(), at: now });
                 out.push(CoordinatorOutput::SendDesired { to, desired });
                 continue;
             };

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use exo_types::{PageKey, Placement, Principal};
 
 use super::chain::{PageChain, PageHash};
-use super::kept::Kept;
+use super::kept_pages::KeptPages;
 
 /// Pages of the pipeline.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Pages {
     promised: u32,
     /// Of those, pages that positions were sent to.
     filled: u32,
-    kept: Kept,
+    kept: KeptPages,
     /// Content of pages that a running sequence is about to compute.
     coming: BTreeSet<PageHash>,
 }
@@ -93,7 +93,7 @@ impl Pages {
     /// Empty pages. Panics if a page holds no token: decoding a report refuses that.
     pub(super) fn new(total: u32, page_tokens: u32) -> Self {
         assert!(page_tokens > 0, "a page holds at least one token");
-        let (kept, coming) = (Kept::default(), BTreeSet::new());
+        let (kept, coming) = (KeptPages::default(), BTreeSet::new());
         Self { page_tokens, total, promised: 0, filled: 0, kept, coming }
     }
 

@@ -13,7 +13,7 @@ use super::{Scheduler, SchedulerOutput};
 use crate::wire::{Busy, EndReason, SequenceTimes, Submission};
 
 /// What is known of a sequence that is submitted.
-enum Known {
+enum PriorSubmission {
     Nothing,
     /// This very submission.
     Same,
@@ -33,13 +33,13 @@ impl Scheduler {
         submission.spec.principal = submission.spec.principal.at(from);
         let sequence = submission.spec.sequence;
         let refusal = match self.compare(from, &submission) {
-            Ok(Known::Same) => return out.extend(self.said_before(sequence)),
-            Ok(Known::Earlier) => {
+            Ok(PriorSubmission::Same) => return out.extend(self.said_before(sequence)),
+            Ok(PriorSubmission::Earlier) => {
                 self.queue.remove(sequence);
                 self.release(sequence);
                 self.refusal(from, &submission)
             }
-            Ok(Known::Nothing) => self.refusal(from, &submission),
+            Ok(PriorSubmission::Nothing) => self.refusal(from, &submission),
             Err(message) => Some((FailureKind::Protocol, message)),
         };
         let (to, attempt, term) = (from, submission.attempt, self.term());
@@ -61,14 +61,14 @@ impl Scheduler {
     }
 
     /// What is known here of the sequence, or why the submission is none of its.
-    fn compare(&self, from: NodeId, submission: &Submission) -> Result<Known, String> {
+    fn compare(&self, from: NodeId, submission: &Submission) -> Result<PriorSubmission, String> {
         let (sequence, got) = (submission.spec.sequence, submission.attempt);
         let ended = || self.ended.get(sequence).map(|ended| (ended.driver, ended.attempt));
         let Some((driver, known)) = self.attempt_of(sequence).or_else(ended) else {
-            return Ok(Known::Nothing);
+            return Ok(PriorSubmission::Nothing);
         };
         if submission.placement != self.placement.id {
-            return Ok(Known::Nothing); // refused by its name
+            return Ok(PriorSubmission::Nothing); // refused by its name
         }
         if driver != from {
             return Err(format!("sequence {sequence} belongs to another driver than {from}"));
@@ -79,9 +79,9 @@ impl Scheduler {
         }
         if got > known {
             tracing::trace!(%from, %sequence, %got, %known, "a later submission takes the place of the last");
-            return Ok(Known::Earlier);
+            return Ok(PriorSubmission::Earlier);
         }
-        Ok(Known::Same)
+        Ok(PriorSubmission::Same)
     }
 
     /// Driver and attempt of a sequence that is queued or running.

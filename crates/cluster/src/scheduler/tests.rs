@@ -1,6 +1,6 @@
 mod attempts;
 mod chunks;
-mod kept;
+mod kept_pages;
 mod speculation;
 mod terms;
 mod turns;

@@ -18,11 +18,11 @@ const FRAMES_IN_ALL_MAX: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub struct HeldSteps {
     /// In order of arrival.
-    frames: Vec<Held>,
+    frames: Vec<HeldStep>,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldStep {
     since: Time,
     from: NodeId,
     position: ShardPosition,
@@ -50,7 +50,7 @@ impl HeldSteps {
         let position = ShardPosition { placement, stage, rank: 0 };
         let waiting = self.frames.iter().filter(|held| held.position == position).count();
         let is_full = waiting >= FRAMES_MAX || self.frames.len() >= FRAMES_IN_ALL_MAX;
-        let held = Held { since: now, from, position, message, is_loading, missing };
+        let held = HeldStep { since: now, from, position, message, is_loading, missing };
         if held.message.frame.step > 0 || is_full {
             return Some(held.answer(now));
         }
@@ -73,7 +73,7 @@ impl HeldSteps {
     }
 }
 
-impl Held {
+impl HeldStep {
     fn answer(&self, now: Time) -> DataMessage {
         let ShardPosition { placement, stage, .. } = self.position;
         let term = self.message.frame.term;

@@ -10,7 +10,7 @@ use super::limits::{
     CARD_EVENTS_MAX, DEVICES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX, PAIRS_MAX,
     REASONS_MAX, SHARDS_MAX, STAGES_MAX, STAGES_OF_NODE_MAX,
 };
-use super::{BackupMessage, Measured};
+use super::{BackupMessage, NodeMeasurements};
 use crate::{EngineId, InstanceRequest, InstanceView, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
@@ -91,7 +91,7 @@ pub struct NodeReport {
     #[serde(deserialize_with = "list::<_, _, CARD_EVENTS_MAX>")]
     pub card_events: Vec<CardEvent>,
     /// What it measures beside that. To show.
-    pub measured: Measured,
+    pub measured: NodeMeasurements,
     /// The end of the log on its disk.
     pub log: LogHead,
     /// It is about to end, and takes no more stages.

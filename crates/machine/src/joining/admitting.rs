@@ -7,9 +7,9 @@ use exo_trust::{Act, View};
 use exo_types::{NodeId, Time};
 
 use super::catching_up::trust_for;
-use super::requests::Said;
+use super::requests::RequestNotice;
 use super::{
-    Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Stranger, Wanted, Welcome, known_name, notice,
+    Context, JoinAnswer, JoinAsk, JoinPurpose, Joining, JoiningOutput, Stranger, Welcome, known_name, notice,
 };
 use crate::{Effect, ExchangeId, JoinEffect, Notice};
 
@@ -25,7 +25,7 @@ const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
 const ELSEWHERE_MAX: Duration = Duration::from_secs(8);
 
 /// A question from a stranger.
-pub(super) struct Asked {
+pub(super) struct AdmissionRequest {
     pub(super) exchange: ExchangeId,
     pub(super) node: NodeId,
     pub(super) remote: SocketAddr,
@@ -38,7 +38,7 @@ pub(super) struct Asked {
     pub(super) ask: JoinAsk,
 }
 
-impl Asked {
+impl AdmissionRequest {
     fn listen(&self) -> SocketAddr {
         SocketAddr::new(self.remote.ip(), self.ask.port)
     }
@@ -110,7 +110,7 @@ impl Joining {
         Some(name)
     }
 
-    pub(super) fn asked(&mut self, ctx: &Context<'_>, asked: Asked, out: &mut Vec<JoiningOutput>) {
+    pub(super) fn asked(&mut self, ctx: &Context<'_>, asked: AdmissionRequest, out: &mut Vec<JoiningOutput>) {
         let decision = self.decide(ctx, &asked);
         tracing::trace!(peer = %asked.node, exchange = asked.exchange.0, ?decision, "asked to let a node in");
         match decision {
@@ -154,20 +154,20 @@ impl Joining {
     }
 
     /// What becomes of a stranger's question. Changes nothing.
-    fn decide(&self, ctx: &Context<'_>, asked: &Asked) -> Decision {
-        let Asked { node, ask, .. } = asked;
+    fn decide(&self, ctx: &Context<'_>, asked: &AdmissionRequest) -> Decision {
+        let AdmissionRequest { node, ask, .. } = asked;
         if ask.group != ctx.config.group {
             return Decision::refuse("it belongs to another group");
         }
         match &ask.what {
-            Wanted::Name => {
+            JoinPurpose::Name => {
                 let (name, fresh) = (ctx.config.name.clone(), ctx.is_fresh());
                 return Decision::Answer(JoinAnswer::Here { name, fresh });
             }
-            Wanted::Trust { cluster, known } => {
+            JoinPurpose::Trust { cluster, known } => {
                 return Decision::Answer(trust_for(ctx, *node, *cluster, known));
             }
-            Wanted::Membership => {}
+            JoinPurpose::Membership => {}
         }
         if ctx.trust.view().removed().contains_key(node) {
             let reason = "this node was removed from the cluster, for good; `exo leave` makes it a new one";
@@ -219,7 +219,7 @@ impl Joining {
     }
 
     /// The window is shut: shows the request to people, and tells the asker what to do.
-    fn show_request(&mut self, ctx: &Context<'_>, asked: &Asked, out: &mut Vec<JoiningOutput>) {
+    fn show_request(&mut self, ctx: &Context<'_>, asked: &AdmissionRequest, out: &mut Vec<JoiningOutput>) {
         let (node, name) = (asked.node, known_name(asked.node, &asked.ask.name));
         let id = node.to_instance_name();
         let at = match ctx.trust.view().admins().any(|admin| admin == ctx.me()) {
@@ -229,9 +229,9 @@ impl Joining {
         let reason = format!("its join window is shut; let this node in with `exo admit {id}` {at}");
         answer(out, asked.exchange, JoinAnswer::Refused { reason });
         match self.requests.asked(ctx.now.time, node, &name, (asked.listen(), &asked.words)) {
-            Said::Known => return,
-            Said::Told => notice(out, Notice::Asks { node, name, words: asked.words.clone() }),
-            Said::Counted => {}
+            RequestNotice::Known => return,
+            RequestNotice::Told => notice(out, Notice::Asks { node, name, words: asked.words.clone() }),
+            RequestNotice::Counted => {}
         }
         out.push(JoiningOutput::Stale);
     }
@@ -285,7 +285,7 @@ impl Joining {
 
     /// Somebody who was let in did not hear of it in time, and asks again: the words are those of the
     /// exchange in which it does.
-    fn welcome_again(&mut self, asked: &Asked, out: &mut Vec<JoiningOutput>) {
+    fn welcome_again(&mut self, asked: &AdmissionRequest, out: &mut Vec<JoiningOutput>) {
         if let Some(words) = self.words.get_mut(&asked.node).filter(|words| **words != asked.words) {
             words.clone_from(&asked.words);
             let (node, name) = (asked.node, known_name(asked.node, &asked.ask.name));

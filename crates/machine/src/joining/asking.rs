@@ -7,9 +7,9 @@ use exo_trust::{Entry, EntryId, TrustLog};
 use exo_types::{NodeId, Time};
 
 use super::{
-    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinedByCode, Joining, JoiningOutput, LOOK_AROUND, MoveIn,
-    PROOF_MAX, PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Wanted, Welcome, known_name, names_of_host,
-    notice,
+    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinPurpose, JoinedByCode, Joining, JoiningOutput,
+    LOOK_AROUND, MoveIn, PROOF_MAX, PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Welcome, known_name,
+    names_of_host, notice,
 };
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
@@ -290,7 +290,7 @@ impl Joining {
             name: ctx.config.name.clone(),
             group: ctx.config.group.clone(),
             port: ctx.config.listen.port(),
-            what: Wanted::Membership,
+            what: JoinPurpose::Membership,
         };
         let only_near = !is_named;
         let ask = JoinEffect::Ask { with: best.node, addresses, only_near, proof_within, code: None, ask };
@@ -351,7 +351,7 @@ impl Joining {
             stranger.probe_until = Some(now + PROOF_MAX + ATTEMPT_SLACK);
             stranger.asked.clone_from(&stranger.addresses);
             let (addresses, group) = (stranger.addresses.clone(), ctx.config.group.clone());
-            let ask = JoinAsk { name: String::new(), group, port: 0, what: Wanted::Name };
+            let ask = JoinAsk { name: String::new(), group, port: 0, what: JoinPurpose::Name };
             let (only_near, proof_within) = (true, PROOF_MAX);
             let ask = JoinEffect::Ask { with, addresses, only_near, proof_within, code: None, ask };
             out.push(JoiningOutput::Effect(Effect::Joining(ask)));

@@ -9,8 +9,8 @@ use exo_types::{NodeId, Time};
 
 use super::asking::Attempt;
 use super::{
-    ADDRESSES_MAX, ATTEMPT_SLACK, ConfiguredPeer, Context, EXCHANGE_MAX, JoinAsk, JoinByCode, JoinedByCode,
-    Joining, JoiningOutput, PROOF_NAMED_MAX, Wanted,
+    ADDRESSES_MAX, ATTEMPT_SLACK, ConfiguredPeer, Context, EXCHANGE_MAX, JoinAsk, JoinByCode, JoinPurpose,
+    JoinedByCode, Joining, JoiningOutput, PROOF_NAMED_MAX,
 };
 use crate::{Answer, Effect, JoinEffect, ReplyId};
 
@@ -123,7 +123,7 @@ impl Joining {
         let until = ctx.now.time + PROOF_NAMED_MAX + EXCHANGE_MAX + ATTEMPT_SLACK;
         self.attempt = Some(Attempt::named(with, until));
         let (name, group) = (ctx.config.name.clone(), ctx.config.group.clone());
-        let ask = JoinAsk { name, group, port: ctx.config.listen.port(), what: Wanted::Membership };
+        let ask = JoinAsk { name, group, port: ctx.config.listen.port(), what: JoinPurpose::Membership };
         let is_named = by_code.wanted.with.is_some() || !by_code.wanted.addresses.is_empty();
         let ask = JoinEffect::Ask {
             with,

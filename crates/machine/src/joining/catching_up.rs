@@ -11,7 +11,7 @@ use exo_trust::{Entry, EntryId};
 use exo_types::{NodeId, Time};
 
 use super::{
-    ATTEMPT_SLACK, Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, PROOF_MAX, Wanted,
+    ATTEMPT_SLACK, Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinPurpose, Joining, JoiningOutput, PROOF_MAX,
 };
 use crate::{Effect, JoinEffect};
 
@@ -143,7 +143,7 @@ fn ask(
     addresses: Vec<std::net::SocketAddr>,
     only_near: bool,
 ) -> JoiningOutput {
-    let what = Wanted::Trust { cluster: ctx.trust.cluster(), known: ctx.trust.known() };
+    let what = JoinPurpose::Trust { cluster: ctx.trust.cluster(), known: ctx.trust.known() };
     let ask = JoinAsk { name: String::new(), group: ctx.config.group.clone(), port: 0, what };
     let ask = JoinEffect::Ask { with, addresses, only_near, proof_within: PROOF_MAX, code: None, ask };
     JoiningOutput::Effect(Effect::Joining(ask))

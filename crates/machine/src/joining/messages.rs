@@ -17,12 +17,12 @@ pub struct JoinAsk {
     /// Where it listens.
     pub port: u16,
     /// What it wants.
-    pub what: Wanted,
+    pub what: JoinPurpose,
 }
 
 /// What somebody wants who is no member, or is not known as one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Wanted {
+pub enum JoinPurpose {
     /// Only to know who is there.
     Name,
     /// To become a member: it is alone in a cluster of its own.
@@ -55,10 +55,10 @@ pub enum JoinAnswer {
         /// Why.
         reason: String,
     },
-    /// To [`Wanted::Trust`]: entries in their encoding, each after what it follows; as many as the exchange
-    /// carries.
+    /// To [`JoinPurpose::Trust`]: entries in their encoding, each after what it follows; as many as the
+    /// exchange carries.
     Trust(Vec<Vec<u8>>),
-    /// To [`Wanted::Name`].
+    /// To [`JoinPurpose::Name`].
     Here {
         /// What it is called.
         name: String,

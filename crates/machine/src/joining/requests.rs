@@ -60,7 +60,7 @@ impl Request {
 
 /// What is said of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Said {
+pub(super) enum RequestNotice {
     /// It was there before.
     Known,
     /// It is new, and a person is told.
@@ -127,10 +127,10 @@ impl Requests {
         node: NodeId,
         name: &str,
         (listen, words): (SocketAddr, &str),
-    ) -> Said {
+    ) -> RequestNotice {
         if let Some(request) = self.all.get_mut(&node) {
             (request.last_asked, request.words) = (now, words.to_owned());
-            return Said::Known;
+            return RequestNotice::Known;
         }
         if self.all.len() >= REQUESTS_MAX {
             self.make_room(now);
@@ -143,13 +143,13 @@ impl Requests {
             self.all.insert(node, request);
         }
         if is_told {
-            return Said::Told;
+            return RequestNotice::Told;
         }
         if self.untold == 0 {
             self.summary_at = self.summary_at.max(now + NOTICE_EVERY);
         }
         self.untold = self.untold.saturating_add(1);
-        Said::Counted
+        RequestNotice::Counted
     }
 
     /// Whether one more notice is none too many.
@@ -207,7 +207,7 @@ impl Requests {
 mod tests {
     use super::*;
 
-    fn asked(requests: &mut Requests, now_s: u64, number: u32) -> Said {
+    fn asked(requests: &mut Requests, now_s: u64, number: u32) -> RequestNotice {
         let mut key = [0; 32];
         key[..4].copy_from_slice(&number.to_be_bytes());
         let listen = SocketAddr::from(([10, 0, 0, 1], 4000));
@@ -238,12 +238,14 @@ mod tests {
     #[test]
     fn many_keys_make_one_line_a_minute_and_push_off_nobody_whom_a_person_was_told_of() {
         let mut requests = Requests::default();
-        assert_eq!(asked(&mut requests, 0, 1), Said::Told);
-        assert_eq!(asked(&mut requests, 1, 1), Said::Known);
+        assert_eq!(asked(&mut requests, 0, 1), RequestNotice::Told);
+        assert_eq!(asked(&mut requests, 1, 1), RequestNotice::Known);
         let (mut lines, mut counted, mut told) = (0, 0, 0);
         for second in 2..302 {
             for number in 0..50 {
-                told += u32::from(asked(&mut requests, second, 1000 * second as u32 + number) == Said::Told);
+                told += u32::from(
+                    asked(&mut requests, second, 1000 * second as u32 + number) == RequestNotice::Told,
+                );
             }
             if let Some(count) = requests.summary(Time::from_millis(1000 * second)) {
                 (lines, counted) = (lines + 1, counted + count);
@@ -262,7 +264,7 @@ mod tests {
     fn who_asks_when_nobody_else_does_is_told_of_at_once() {
         let mut requests = Requests::default();
         for number in 0..20 {
-            assert_eq!(asked(&mut requests, 6 * u64::from(number), number), Said::Told, "{number}");
+            assert_eq!(asked(&mut requests, 6 * u64::from(number), number), RequestNotice::Told, "{number}");
         }
         assert_eq!(requests.untold, 0, "no line says how many more");
     }

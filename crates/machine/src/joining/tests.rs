@@ -170,7 +170,7 @@ impl Node {
     }
 
     fn found(&mut self, node: NodeId, is_fresh: bool) {
-        let found = Found {
+        let found = DiscoveredNode {
             node,
             addresses: vec![address(node)],
             name: Some("found".to_owned()),
@@ -182,7 +182,7 @@ impl Node {
     }
 
     fn lost(&mut self, node: NodeId) {
-        let found = Found {
+        let found = DiscoveredNode {
             node,
             addresses: Vec::new(),
             name: None,
@@ -265,7 +265,7 @@ impl Node {
     fn asks(&mut self) -> Vec<NodeId> {
         let asks = self.take().into_iter().filter_map(|output| match output {
             JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => {
-                (!matches!(ask.what, Wanted::Trust { .. })).then_some(with)
+                (!matches!(ask.what, JoinPurpose::Trust { .. })).then_some(with)
             }
             _ => None,
         });
@@ -291,7 +291,7 @@ impl Node {
 
 fn ask() -> JoinAsk {
     let (name, group) = ("stranger".to_owned(), "home".to_owned());
-    JoinAsk { name, group, port: 4000, what: Wanted::Membership }
+    JoinAsk { name, group, port: 4000, what: JoinPurpose::Membership }
 }
 
 fn notices(out: &[JoiningOutput]) -> Vec<String> {
@@ -752,7 +752,7 @@ fn a_configured_peer_is_probed_until_it_is_a_member() {
 fn discovery_of_other_groups_of_this_node_and_of_lost_nodes_is_not_remembered() {
     let keys = keys(2);
     let mut node = Node::fresh(keys[1].clone(), &[]);
-    let found = |node, group: &str, is_lost| Found {
+    let found = |node, group: &str, is_lost| DiscoveredNode {
         node,
         addresses: vec![address(node)],
         name: None,
@@ -788,7 +788,7 @@ fn strangers_and_their_addresses_are_bounded() {
     let (key, _) = key(1);
     let mut node = Node::fresh((key.clone(), NodeId(key.verifying_key().to_bytes())), &[]);
     for n in 0..200u8 {
-        let found = Found {
+        let found = DiscoveredNode {
             node: NodeId([n; 32]),
             addresses: (0..100).map(|port| SocketAddr::from(([10, 0, 0, 1], port))).collect(),
             name: None,
@@ -880,7 +880,7 @@ fn flood_of_lower_names(node: &mut Node, number: &mut u32) {
         *number += 1;
         let mut id = [0; 32];
         id[1..5].copy_from_slice(&(u32::MAX - *number).to_be_bytes());
-        let found = Found {
+        let found = DiscoveredNode {
             node: NodeId(id),
             addresses: vec![SocketAddr::from(([10, 9, 9, 9], 4000))],
             name: None,
@@ -929,7 +929,7 @@ fn a_flood_of_names_makes_no_more_dials_than_four_a_second_and_pushes_off_no_oth
             number += 1;
             let mut id = [0; 32];
             id[..4].copy_from_slice(&number.to_be_bytes());
-            let found = Found {
+            let found = DiscoveredNode {
                 node: NodeId(id),
                 addresses: vec![SocketAddr::from(([10, 9, 9, 9], 4000))],
                 name: None,
@@ -965,7 +965,7 @@ fn a_flood_of_names_makes_no_more_dials_than_four_a_second_and_pushes_off_no_oth
 fn an_address_heard_of_later_is_asked_at_once_in_a_flood_and_silence_does_not_starve_its_host() {
     let mut node = Node::fresh(key(250), &[]);
     let (honest, mut number) = (NodeId([0; 32]), 0);
-    let at = |ports: &[u16]| Found {
+    let at = |ports: &[u16]| DiscoveredNode {
         node: honest,
         addresses: ports.iter().map(|port| SocketAddr::from(([10, 0, 0, 2], *port))).collect(),
         name: None,
@@ -1330,7 +1330,7 @@ fn a_probe_is_answered_by_every_node_of_the_group() {
     let mut node = Node::fresh(keys[0].clone(), &[]);
     for (now_unix_s, answer) in [(OPEN_UNIX_S, "here, fresh: true"), (SHUT_UNIX_S, "here, fresh: false")] {
         node.now.unix_s = now_unix_s;
-        node.asked_with(keys[1].1, JoinAsk { what: Wanted::Name, ..ask() });
+        node.asked_with(keys[1].1, JoinAsk { what: JoinPurpose::Name, ..ask() });
         assert_eq!(node.answers(), [answer]);
     }
 }
@@ -1553,7 +1553,7 @@ fn a_grant_that_leads_to_nothing_is_dropped() {
 fn who_let_this_node_in_and_came_back_is_asked_again_when_no_log_came() {
     let keys = keys(2);
     let (founder, mut node) = welcomed(&keys);
-    let found = |is_lost| Found {
+    let found = |is_lost| DiscoveredNode {
         node: founder.me(),
         addresses: vec![address(founder.me())],
         name: None,
@@ -1590,8 +1590,8 @@ fn after_a_refusal_the_node_waits_after_later_it_asks_soon() {
 fn trust_asks(node: &mut Node) -> Vec<(NodeId, Vec<EntryId>)> {
     let asks = node.take().into_iter().filter_map(|output| match output {
         JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => match ask.what {
-            Wanted::Trust { known, .. } => Some((with, known)),
-            Wanted::Name | Wanted::Membership => None,
+            JoinPurpose::Trust { known, .. } => Some((with, known)),
+            JoinPurpose::Name | JoinPurpose::Membership => None,
         },
         _ => None,
     });
@@ -1620,10 +1620,10 @@ fn a_member_that_was_away_learns_of_newcomers_and_of_its_removal_in_a_join_excha
     assert_eq!(asked, expected);
 
     // Who is or was a member gets what it lacks, and nobody else does.
-    let what = Wanted::Trust { cluster: founder.trust.cluster(), known };
+    let what = JoinPurpose::Trust { cluster: founder.trust.cluster(), known };
     founder.asked_with(away, JoinAsk { what: what.clone(), ..ask() });
     founder.asked_with(key(77).1, JoinAsk { what, ..ask() });
-    let other = Wanted::Trust { cluster: EntryId([1; 32]), known: Vec::new() };
+    let other = JoinPurpose::Trust { cluster: EntryId([1; 32]), known: Vec::new() };
     founder.asked_with(away, JoinAsk { what: other, ..ask() });
     let refused = "refused: it is of another cluster";
     assert_eq!(founder.answers(), ["trust: 2 entries", refused, refused]);
@@ -1810,7 +1810,7 @@ fn one_host_that_answers_with_many_keys_and_then_stalls_delays_a_join_once() {
     let keys = keys(20);
     let mut node = Node::fresh(keys[19].clone(), &[]);
     let host = SocketAddr::from(([10, 9, 9, 9], 4000));
-    let found = |node: NodeId, address: SocketAddr| Found {
+    let found = |node: NodeId, address: SocketAddr| DiscoveredNode {
         node,
         addresses: vec![address],
         name: None,

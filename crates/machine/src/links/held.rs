@@ -19,7 +19,7 @@ pub(super) const MESSAGES_MAX: usize = 64;
 
 /// What waits, by peer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Held {
+pub(super) struct HeldMessages {
     peers: BTreeMap<NodeId, VecDeque<Waiting>>,
     bytes: usize,
 }
@@ -31,7 +31,7 @@ struct Waiting {
     message: Box<DataMessage>,
 }
 
-impl Held {
+impl HeldMessages {
     /// Keeps a message, or gives it back if there is no room.
     pub(super) fn push(
         &mut self,
@@ -148,7 +148,7 @@ mod tests {
 
     /// How many of it may wait together.
     fn room_for(message: &DataMessage) -> usize {
-        let mut held = Held::default();
+        let mut held = HeldMessages::default();
         let is_room = |_: &usize| held.push(Time::ZERO, PEER, Box::new(message.clone())).is_ok();
         (0..MESSAGES_MAX).take_while(is_room).count()
     }

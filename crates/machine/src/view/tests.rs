@@ -1,5 +1,5 @@
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::wire::{CardEvent, DeviceReport, LinkReport, LoadReport, Measured};
+use exo_cluster::wire::{CardEvent, DeviceReport, LinkReport, LoadReport, NodeMeasurements};
 use exo_cluster::{EngineId, Event, InstanceRequest, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
@@ -229,7 +229,7 @@ fn report(n: u8) -> NodeReport {
         process_bytes: Some(77),
         reached: Vec::new(),
         devices: Vec::new(),
-        measured: Measured::default(),
+        measured: NodeMeasurements::default(),
         card_events: vec![CardEvent { at_unix_s: 5, text: "came".to_owned() }],
         log: LogHead::EMPTY,
         is_leaving: false,

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use super::sim::{Sim, id, ids};
 use crate::config::EPOCH_JUMP_MAX;
 use crate::{
-    Body, Config, Heartbeat, Input, LossReason, Membership, Message, Output, Persisted, Rank, Role, Seen,
+    Body, Config, Heartbeat, Input, LossReason, MemberHealth, Membership, Message, Output, Persisted, Rank,
+    Role,
 };
 
 /// One thing goes wrong, or is put right.
@@ -120,10 +121,10 @@ fn any_message() -> impl Strategy<Value = Message> {
         Just(Role::Leading)
     ];
     let seen = prop_oneof![
-        Just(Seen::Unseen),
-        Just(Seen::Alive),
-        any::<u64>().prop_map(|for_ms| Seen::Suspended { for_ms }),
-        Just(Seen::Lost(LossReason::Silent))
+        Just(MemberHealth::Unseen),
+        Just(MemberHealth::Alive),
+        any::<u64>().prop_map(|for_ms| MemberHealth::Suspended { for_ms }),
+        Just(MemberHealth::Lost(LossReason::Silent))
     ];
     let table = proptest::collection::vec((0usize..4, seen).prop_map(|(i, seen)| (id(i), seen)), 0..6);
     let beat = (role, any::<u32>(), any::<u8>(), table).prop_map(|(role, served, uptime_class, table)| {

@@ -10,7 +10,7 @@ use exo_types::ModelId;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::Shared;
+use super::DownloadsInner;
 use super::rate::Rate;
 use super::register::{check_opens, register};
 use super::saved::SavedPull;
@@ -158,7 +158,7 @@ impl Pull {
     }
 
     /// Changes what is shown.
-    fn show(&self, shared: &Shared, change: impl FnOnce(&mut PullView)) {
+    fn show(&self, shared: &DownloadsInner, change: impl FnOnce(&mut PullView)) {
         let mut state = self.lock();
         change(&mut state.view);
         if state.view.state == PullState::Done {
@@ -173,7 +173,7 @@ impl Pull {
     }
 
     /// Of a hub that has not answered yet, which try this is.
-    fn show_tries(&self, shared: &Shared, failed: Option<(u32, u32)>) {
+    fn show_tries(&self, shared: &DownloadsInner, failed: Option<(u32, u32)>) {
         let text =
             failed.map(|(failed, max)| format!("asks the hub: no answer yet, try {} of {max}", failed + 1));
         let is_other = |view: &PullView| view.state == PullState::Resolving && view.error != text;
@@ -182,7 +182,7 @@ impl Pull {
         }
     }
 
-    fn show_line_away(&self, shared: &Shared, error: &str) {
+    fn show_line_away(&self, shared: &DownloadsInner, error: &str) {
         self.show(shared, |view| {
             view.state = PullState::Queued; // its turn is another's meanwhile
             view.error = Some(format!("waits for the line, and goes on by itself: {error}"));
@@ -206,7 +206,7 @@ impl Pull {
     }
 
     /// The model that it takes the place of, if any, as it is on this disk.
-    fn older(&self, shared: &Shared) -> Result<Option<Older>, ReferenceError> {
+    fn older(&self, shared: &DownloadsInner) -> Result<Option<Older>, ReferenceError> {
         let Some(id) = &self.request.update_of else { return Ok(None) };
         let store = shared.library.store();
         let record =
@@ -236,12 +236,12 @@ impl Pull {
     }
 
     /// How the hub is asked for this one.
-    fn settings(&self, shared: &Shared) -> Result<Settings, HubError> {
+    fn settings(&self, shared: &DownloadsInner) -> Result<Settings, HubError> {
         settings_for(shared.settings()?, &self.reference, &self.request_with_token())
     }
 
     /// Asks, fetches and verifies, or only reads heads. Blocks.
-    fn fetch(&self, shared: &Shared, cancel: &Cancel) -> Result<Brought, ReferenceError> {
+    fn fetch(&self, shared: &DownloadsInner, cancel: &Cancel) -> Result<Brought, ReferenceError> {
         let settings = self.settings(shared)?;
         let mut options = PullOptions::new(shared.root.clone());
         options.rate_max = self.request.rate_max_bytes_per_s;
@@ -294,7 +294,7 @@ impl Pull {
 
     fn fetch_whole(
         &self,
-        shared: &Shared,
+        shared: &DownloadsInner,
         heads: &mut HeadReader<'_>,
         (plan, options): (&FetchPlan, &PullOptions),
         older: Option<&Older>,
@@ -324,7 +324,7 @@ impl Pull {
 
     /// What is here of the reference, where the hub is not asked: it cannot be, as `why` says, or need not
     /// be.
-    fn here(&self, shared: &Shared, options: &PullOptions, why: Option<&str>) -> Option<Brought> {
+    fn here(&self, shared: &DownloadsInner, options: &PullOptions, why: Option<&str>) -> Option<Brought> {
         let found = match why {
             Some(_) => options.on_disk(&self.reference),
             None if self.request.to_run => options.fetched_for(&self.reference),
@@ -361,7 +361,12 @@ impl Pull {
     }
 
     /// Takes room on the disk, and shows what went for it.
-    fn take_room(&self, shared: &Shared, bytes: u64, cancel: &Cancel) -> Result<Taken, ReferenceError> {
+    fn take_room(
+        &self,
+        shared: &DownloadsInner,
+        bytes: u64,
+        cancel: &Cancel,
+    ) -> Result<Taken, ReferenceError> {
         let is_wanted = || !cancel.is_cancelled();
         let make_room = || Handle::current().block_on(shared.library.make_room(None, bytes, &is_wanted));
         let room = match make_room() {
@@ -380,7 +385,7 @@ impl Pull {
 
     fn fetch_files(
         &self,
-        shared: &Shared,
+        shared: &DownloadsInner,
         client: &Client,
         plan: &FetchPlan,
         options: &PullOptions,
@@ -408,7 +413,7 @@ impl Pull {
     /// What was found out before, or what the hub says now.
     fn plan(
         &self,
-        shared: &Shared,
+        shared: &DownloadsInner,
         heads: &mut HeadReader<'_>,
         older: Option<&Older>,
     ) -> Result<FetchPlan, ReferenceError> {
@@ -437,7 +442,11 @@ impl Pull {
     }
 
     /// What the reference means now; of what is to run, what the machines hold.
-    fn choose(&self, shared: &Shared, heads: &mut HeadReader<'_>) -> Result<FetchPlan, ReferenceError> {
+    fn choose(
+        &self,
+        shared: &DownloadsInner,
+        heads: &mut HeadReader<'_>,
+    ) -> Result<FetchPlan, ReferenceError> {
         let (client, cancel, reference) = (heads.client, heads.cancel, self.pinned_reference());
         let resolve = || exo_hub::resolve(client, &reference, shared.memory().as_ref(), cancel);
         // An earlier run of the node has looked at what was kept.
@@ -493,7 +502,7 @@ pub fn settings_for(
 }
 
 /// Runs a download until it is over and somebody has taken it from the list, or the node stops.
-pub async fn drive(shared: Arc<Shared>, pull: Arc<Pull>, mut stop: watch::Receiver<bool>) {
+pub async fn drive(shared: Arc<DownloadsInner>, pull: Arc<Pull>, mut stop: watch::Receiver<bool>) {
     let mut wish = pull.wish.subscribe();
     // As an earlier run of the node left it.
     let mut has_failed = pull.view().state == PullState::Failed;
@@ -525,7 +534,7 @@ pub async fn drive(shared: Arc<Shared>, pull: Arc<Pull>, mut stop: watch::Receiv
 /// Attempts, until one ends for another reason than a line that is away. False if the wish has changed
 /// meanwhile, which is then carried out.
 async fn run(
-    shared: &Arc<Shared>,
+    shared: &Arc<DownloadsInner>,
     pull: &Arc<Pull>,
     wish: &mut watch::Receiver<Wish>,
     stop: &mut watch::Receiver<bool>,
@@ -564,7 +573,7 @@ async fn run(
 
 /// Waits, and then asks whether the host answers at all: an attempt reads what is here again, and needs a
 /// turn.
-async fn is_answered_after(shared: &Arc<Shared>, pull: &Arc<Pull>, wait: Duration) -> bool {
+async fn is_answered_after(shared: &Arc<DownloadsInner>, pull: &Arc<Pull>, wait: Duration) -> bool {
     tokio::time::sleep(wait).await;
     let (pull, shared) = (pull.clone(), shared.clone());
     let look = move || {
@@ -615,7 +624,7 @@ enum Attempt {
 
 /// One attempt, in its turn.
 async fn attempt(
-    shared: &Arc<Shared>,
+    shared: &Arc<DownloadsInner>,
     pull: &Arc<Pull>,
     wish: &mut watch::Receiver<Wish>,
     stop: &mut watch::Receiver<bool>,
@@ -662,7 +671,7 @@ async fn attempt(
     }
 }
 
-impl Shared {
+impl DownloadsInner {
     /// With what the coordinator would place a model now; `None` where nobody says. Blocks.
     fn cluster_now(&self, cancel: &Cancel) -> Option<FitsCluster> {
         Handle::current().block_on(async {

@@ -18,7 +18,7 @@ use exo_types::ModelId;
 use futures_util::StreamExt;
 use tokio::time::Instant;
 
-use super::{NodeDownloads, Shared};
+use super::{DownloadsInner, NodeDownloads};
 use exo_accelerators::chain;
 
 /// For the hub to answer about all models; room is looked at afterwards.
@@ -82,7 +82,7 @@ impl Older {
 }
 
 /// What the hub says of one model.
-struct Found {
+struct ModelUpdate {
     plan: FetchPlan,
     changes: Vec<FileChange>,
     have: HaveSize,
@@ -175,7 +175,7 @@ impl NodeDownloads {
     }
 }
 
-impl Shared {
+impl DownloadsInner {
     /// What is newer of one model; without settings nothing is asked.
     async fn look(
         &self,
@@ -215,8 +215,8 @@ impl Shared {
         view
     }
 
-    async fn fill(&self, view: &mut UpdateView, found: Found, licence: &str) {
-        let Found { plan, changes, have } = found;
+    async fn fill(&self, view: &mut UpdateView, found: ModelUpdate, licence: &str) {
+        let ModelUpdate { plan, changes, have } = found;
         view.newest = Some(plan.revision());
         if changes.is_empty() {
             return;
@@ -249,7 +249,7 @@ fn is_older(record: &ModelRecord, all: &[ModelRecord]) -> bool {
 }
 
 /// Asks the hub. Blocks.
-fn ask(root: &Path, older: &Older, settings: Settings, cancel: &Cancel) -> Result<Found, HubError> {
+fn ask(root: &Path, older: &Older, settings: Settings, cancel: &Cancel) -> Result<ModelUpdate, HubError> {
     let client = Client::new(settings);
     let plan = exo_hub::resolve_again(&client, &older.origin, None, cancel)?;
     let (mut changes, have) = (older.origin.changes(&plan), plan.have(root, older.files().as_slice()));
@@ -258,7 +258,7 @@ fn ask(root: &Path, older: &Older, settings: Settings, cancel: &Cancel) -> Resul
         let is_weights = |path: &str| path.ends_with(".gguf") || path.ends_with(".safetensors");
         changes.retain(|change| change.kind != ChangeKind::Added || is_weights(&change.path));
     }
-    Ok(Found { plan, changes, have })
+    Ok(ModelUpdate { plan, changes, have })
 }
 
 /// What is known without a hub.

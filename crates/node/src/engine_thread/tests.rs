@@ -62,11 +62,11 @@ fn request(device: Arc<dyn Device>) -> LoadRequest {
 }
 
 /// Steps that lie in the inbox together, and what is told of each.
-fn told(device: Arc<dyn Device>, jobs: Vec<Job>) -> Vec<(u64, ComputeResult)> {
+fn told(device: Arc<dyn Device>, jobs: Vec<StepJob>) -> Vec<(u64, ComputeResult)> {
     told_by(request(device), jobs)
 }
 
-fn told_by(request: LoadRequest, jobs: Vec<Job>) -> Vec<(u64, ComputeResult)> {
+fn told_by(request: LoadRequest, jobs: Vec<StepJob>) -> Vec<(u64, ComputeResult)> {
     let (inbox, waiting) = channel();
     jobs.into_iter().for_each(|job| inbox.send(Order::Compute(job)).unwrap());
     drop(inbox);
@@ -110,10 +110,10 @@ fn frame(step: u64, sequences: Vec<StepSequence>) -> StepFrame {
 }
 
 /// A step of the only sequence; `tokens` from `start` on.
-fn job(step: u64, start: u32, tokens: std::ops::Range<u32>, sample: bool) -> Job {
+fn job(step: u64, start: u32, tokens: std::ops::Range<u32>, sample: bool) -> StepJob {
     let part = StepSequence { start, ..part(1, tokens, sample) };
     let commands = Vec::from_iter((step == 1).then(|| open(1)));
-    Job { commands, frame: frame(step, vec![part]), rows: Bytes::new() }
+    StepJob { commands, frame: frame(step, vec![part]), rows: Bytes::new() }
 }
 
 #[test]
@@ -138,12 +138,12 @@ fn a_command_that_is_refused_keeps_no_other_from_being_carried_out() {
     let device = devices().remove(0);
     let StageCommand::Open { mut spec, attempt, cached } = open(2) else { unreachable!("it opens") };
     spec.history[29] = u32::MAX;
-    let first = Job {
+    let first = StepJob {
         commands: vec![StageCommand::Open { spec, attempt, cached }, open(1)],
         ..job(2, 0, 0..10, false)
     };
     // What the scheduler closes was never opened here.
-    let second = Job { commands: vec![StageCommand::Close(sequence(2))], ..job(3, 0, 0..30, true) };
+    let second = StepJob { commands: vec![StageCommand::Close(sequence(2))], ..job(3, 0, 0..30, true) };
     let told_of = told(device.clone(), vec![first, second]);
     let [(2, refused), (3, answer)] = &told_of[..] else { panic!("{told_of:?}") };
     let is_refused = matches!(refused, ComputeResult::Failed { kind: FailureKind::Device, message } if message.contains("4294967295"));
@@ -164,7 +164,7 @@ fn a_grammar_that_cannot_be_followed_fails_its_sequence_and_no_other() {
     spec.sampling.constraint = Some(Arc::new(constraint));
     let commands = vec![StageCommand::Open { spec, attempt, cached }, open(1)];
     let frame = frame(1, vec![part(2, 0..30, true), part(1, 0..30, true)]);
-    let told_of = told(device.clone(), vec![Job { commands, frame, rows: Bytes::new() }]);
+    let told_of = told(device.clone(), vec![StepJob { commands, frame, rows: Bytes::new() }]);
     let [(1, ComputeResult::Partial { results, failed })] = &told_of[..] else { panic!("{told_of:?}") };
     let [FailedSequence { sequence: of, kind: FailureKind::Device, message }] = &failed[..] else {
         panic!("{failed:?}")
@@ -306,7 +306,7 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
         for output in outputs {
             match output {
                 StageOutput::Compute { commands, frame, rows } => {
-                    host.order(Order::Compute(Job { commands, frame, rows }));
+                    host.order(Order::Compute(StepJob { commands, frame, rows }));
                 }
                 StageOutput::Send { to, message: DataMessage::Tokens(told) } if to == me => {
                     open_steps -= 1;
@@ -415,7 +415,7 @@ fn a_page_that_outlives_a_rewiring_is_begun_with() {
             let cached: Vec<_> = pages.iter().map(|&key| exo_types::PageKey(key)).collect();
             let parts = vec![part(1, 32 * pages.len() as u32..40, true)];
             let commands = vec![StageCommand::Open { spec, attempt, cached }];
-            Order::Compute(Job { commands, frame: frame(1, parts), rows: Bytes::new() })
+            Order::Compute(StepJob { commands, frame: frame(1, parts), rows: Bytes::new() })
         };
         let mut keep = job(2, 40, 40..41, true);
         keep.commands =

@@ -17,11 +17,11 @@ use crate::compute::Seat;
 use crate::draft::Draft;
 use crate::draft_mismatch::DraftMismatch;
 use crate::engine_host::EngineHost;
-use crate::engine_thread::{EngineEvent, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost};
+use crate::engine_start_error::EngineStartError;
+use crate::engine_thread::{EngineEvent, Events, LoadRequest, Loaded, STEP_MAX, ThreadHost};
 use crate::events::{Event, EventSender, OpenedModel};
 use crate::library::Library;
 use crate::planning;
-use crate::start_error::StartError;
 use crate::worker::{LoadShard, WorkerHost, WorkerMemory};
 
 /// For a lost device to be verified: more than that takes.
@@ -83,7 +83,7 @@ impl Engines {
                 let draft = draft.map(|draft| draft.check_model(model, &opened));
                 opened.take_tokenizer();
                 let types = meter.map(|meter| meter.measure(&planning::types_of_shard(&opened, &shard)));
-                Ok::<_, StartError>((Arc::new(opened), draft, types))
+                Ok::<_, EngineStartError>((Arc::new(opened), draft, types))
             };
             let opened = tokio::task::spawn_blocking(open).await;
             match opened.unwrap_or_else(|error| Err(error.into())) {
@@ -131,7 +131,7 @@ impl Engines {
         Arc::new(move |event| events.post(Event::Engine(event)))
     }
 
-    pub fn compute(&mut self, engine: EngineId, position: ShardPosition, job: exo_machine::Job) {
+    pub fn compute(&mut self, engine: EngineId, position: ShardPosition, job: exo_machine::StepJob) {
         let Some(Entry { stand: Stand::Running(host), jobs, .. }) = self.engines.get_mut(&engine) else {
             return tracing::trace!(
                 engine = engine.0,
@@ -140,8 +140,7 @@ impl Engines {
             );
         };
         jobs.push_back((position, job.frame.term));
-        let exo_machine::Job { commands, frame, rows } = job;
-        host.compute(Job { commands, frame, rows });
+        host.compute(job);
     }
 
     pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term, keep: Vec<PageKey>) {
@@ -270,7 +269,7 @@ fn start(
     model: Arc<Model>,
     devices: &Devices,
     events: Events,
-) -> Result<EngineHost, StartError> {
+) -> Result<EngineHost, EngineStartError> {
     let (cache, shard) = (spec.cache, spec.shard());
     let options = EngineOptions {
         // A step may carry a full chunk of prompt beside one token of every other sequence.
@@ -289,6 +288,6 @@ fn start(
             let load = LoadShard { engine, device, path, shard, options };
             Ok(EngineHost::Worker(WorkerHost::start(program, load, events)))
         }
-        None => Err(StartError::NoDevice { device: spec.device.clone() }),
+        None => Err(EngineStartError::NoDevice { device: spec.device.clone() }),
     }
 }

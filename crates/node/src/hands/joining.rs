@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_discovery::{Discovery, Surroundings};
-use exo_machine::joining::{Code, JoinAnswer, JoinAsk, Wanted};
-use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent, SignId};
+use exo_machine::joining::{Code, JoinAnswer, JoinAsk, JoinPurpose};
+use exo_machine::{DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent, SignId};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
 use exo_types::NodeId;
 use tokio::sync::oneshot;
@@ -165,9 +165,9 @@ impl JoinHands {
 }
 
 /// What discovery saw, in the machine's words. `None` if it names no node.
-pub(crate) fn found(found: exo_discovery::FoundNode) -> Option<Found> {
+pub(crate) fn found(found: exo_discovery::FoundNode) -> Option<DiscoveredNode> {
     let exo_discovery::FoundNode { node, addrs, txt, lost, .. } = found;
-    Some(Found {
+    Some(DiscoveredNode {
         node: node?,
         addresses: addrs,
         name: txt.get("name").cloned(),
@@ -213,7 +213,7 @@ async fn serve(
         return Err(ExchangeError::Kind { got: kind, wanted: KIND_ASK });
     }
     let ask: JoinAsk = read("a question", &bytes)?;
-    if ask.what == Wanted::Membership && words.is_empty() {
+    if ask.what == JoinPurpose::Membership && words.is_empty() {
         return Err(ExchangeError::NoWords);
     }
     let (node, remote) = (channel.peer, channel.remote);
@@ -325,7 +325,7 @@ async fn exchange(
     let answer = match refused {
         Some(answer) => answer,
         None => {
-            if question.ask.what == Wanted::Membership {
+            if question.ask.what == JoinPurpose::Membership {
                 agreed = Some(question.numbers.draw(&mut channel, question.me, KIND_DRAWN).await?);
             }
             pairing::send(&mut channel, KIND_ASK, &question.ask).await?;
@@ -404,7 +404,7 @@ mod tests {
     }
 
     fn ask(is_probe: bool) -> JoinAsk {
-        let what = if is_probe { Wanted::Name } else { Wanted::Membership };
+        let what = if is_probe { JoinPurpose::Name } else { JoinPurpose::Membership };
         JoinAsk { name: "a".to_owned(), group: "home".to_owned(), port: 1, what }
     }
 

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use exo_accelerators::chain;
 use exo_cluster::{ComputeResult, EngineId, STEP_PER_TOKEN};
+use exo_machine::StepJob;
 use exo_types::{FailureKind, Monitor};
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::messages::{FromWorker, LoadShard, ToWorker, WorkerMemory};
 use super::process::{Process, WorkerProgram};
-use crate::engine_thread::{EngineEvent, Events, Job, Order};
+use crate::engine_thread::{EngineEvent, Events, Order};
 
 /// From the end of its input to the end of the worker.
 const STOP_MAX: Duration = Duration::from_secs(3);
@@ -221,8 +222,8 @@ impl Line {
         }
     }
 
-    fn send_step(&self, to: &mut FrameWriter<ChildStdin>, job: Job) -> Result<(), FrameError> {
-        let Job { commands, frame, rows } = job;
+    fn send_step(&self, to: &mut FrameWriter<ChildStdin>, job: StepJob) -> Result<(), FrameError> {
+        let StepJob { commands, frame, rows } = job;
         let step = frame.step;
         let tokens = u32::try_from(frame.token_count()).unwrap_or(u32::MAX);
         let at_most = self.step_max.saturating_add(STEP_PER_TOKEN.saturating_mul(tokens));
@@ -442,7 +443,7 @@ mod tests {
     use exo_engine::EngineOptions;
     use exo_types::{Shard, StepFrame};
 
-    use super::super::messages::Outcome;
+    use super::super::messages::ComputeReply;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(20);
@@ -498,7 +499,7 @@ mod tests {
     /// A step of nothing.
     fn job(step: u64) -> Order {
         let frame = StepFrame::unplaced(step, Vec::new());
-        Order::Compute(Job { commands: Vec::new(), frame, rows: Bytes::new() })
+        Order::Compute(StepJob { commands: Vec::new(), frame, rows: Bytes::new() })
     }
 
     /// What the threads of a worker share that was given steps 1 and 2 some time ago and has ten seconds for
@@ -519,7 +520,7 @@ mod tests {
     }
 
     fn computed(step: u64) -> FromWorker {
-        let outcome = Outcome::of(ComputeResult::Tokens(Vec::new())).0;
+        let outcome = ComputeReply::of(ComputeResult::Tokens(Vec::new())).0;
         FromWorker::Computed { step, busy: Duration::ZERO, outcome, memory: None }
     }
 

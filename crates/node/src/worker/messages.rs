@@ -65,7 +65,7 @@ pub enum FromWorker {
     Computed {
         step: u64,
         busy: Duration,
-        outcome: Outcome,
+        outcome: ComputeReply,
         memory: Option<WorkerMemory>,
     },
     Rewired,
@@ -92,14 +92,14 @@ impl From<MemoryReport> for WorkerMemory {
 
 /// [`ComputeResult`] on its way, but for the rows.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum ComputeReply {
     Rows,
     Tokens(Vec<TokenResult>),
     Partial { results: Vec<TokenResult>, failed: Vec<FailedSequence> },
     Failed { kind: FailureKind, message: String },
 }
 
-impl Outcome {
+impl ComputeReply {
     /// The result and the bytes that travel behind it.
     pub fn of(result: ComputeResult) -> (Self, Bytes) {
         match result {

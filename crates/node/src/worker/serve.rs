@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use exo_accelerators::{DeviceAsk, Survey, SurveyAsk, chain};
 use exo_backend::{CancelToken, Device};
+use exo_machine::StepJob;
 use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
-use super::messages::{FromWorker, LoadShard, Outcome, ToWorker, WorkerMemory};
-use crate::engine_thread::{self, EngineEvent, Events, Job, LoadRequest, Order as EngineOrder};
+use super::messages::{ComputeReply, FromWorker, LoadShard, ToWorker, WorkerMemory};
+use crate::engine_thread::{self, EngineEvent, Events, LoadRequest, Order as EngineOrder};
 use crate::host::Host;
 use crate::open_device::shared_free_bytes;
 
@@ -110,7 +111,7 @@ impl Reader {
                 ToWorker::Survey(ask) => drop(self.orders.send(Order::Survey(ask))),
                 ToWorker::Load(load) => drop(self.orders.send(Order::Load(load))),
                 ToWorker::Step { commands, frame } => {
-                    drop(self.steps.send(EngineOrder::Compute(Job { commands, frame, rows })));
+                    drop(self.steps.send(EngineOrder::Compute(StepJob { commands, frame, rows })));
                 }
                 ToWorker::Rewire { keep } => drop(self.steps.send(EngineOrder::Rewire { keep })),
             }
@@ -196,7 +197,7 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
         }
         EngineEvent::LoadFailed { reason, .. } => tell(&output, FromWorker::LoadFailed { reason }, &[]),
         EngineEvent::Computed { step, result, busy, .. } => {
-            let (outcome, rows) = Outcome::of(result);
+            let (outcome, rows) = ComputeReply::of(result);
             let memory = is_due().then(&memory);
             computed(&output, FromWorker::Computed { step, busy, outcome, memory }, &rows);
         }
@@ -214,7 +215,7 @@ fn computed<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
         return; // a node that is gone hears nothing; that it is gone, the reader sees
     };
     let message = format!("the result of step {step} cannot be sent: {error}");
-    let outcome = Outcome::Failed { kind: FailureKind::Device, message };
+    let outcome = ComputeReply::Failed { kind: FailureKind::Device, message };
     tell(output, FromWorker::Computed { step, busy, outcome, memory: None }, &[]);
 }
 

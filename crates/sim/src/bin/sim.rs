@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use exo_sim::shrink::{Broken, shrink};
-use exo_sim::{Choice, Kind, Options, planted, run_with, seconds};
+use exo_sim::{Kind, Options, RunSelection, planted, run_with, seconds};
 
 /// Prints a line. Nobody who has closed the pipe minds.
 macro_rules! say {
@@ -20,7 +20,7 @@ const SHRINK_RUNS: u32 = 200;
 const PLANTED_SEEDS: u64 = 500;
 
 struct Args {
-    choice: Choice,
+    choice: RunSelection,
     seeds: Option<(u64, u64)>,
     trace: bool,
     shrink: bool,
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 }
 
 fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
-    let choice = Choice::all(0, Kind::Faults);
+    let choice = RunSelection::all(0, Kind::Faults);
     let mut parsed = Args { choice, seeds: None, trace: false, shrink: true, planted: false, bugs: None };
     let mut args = args;
     while let Some(option) = args.next() {
@@ -129,7 +129,7 @@ fn run_seeds(args: &Args, from: u64, to: u64) -> bool {
     let (mut failures, mut handles, mut virtual_s) = (0, 0, 0.0);
     let (mut answered, mut unanswered, mut resumed) = (0, 0, 0);
     for seed in from..to {
-        let choice = Choice { seed, ..args.choice.clone() };
+        let choice = RunSelection { seed, ..args.choice.clone() };
         let report = run_with(&choice, Options::default());
         handles += report.handles;
         virtual_s += seconds(report.until);

@@ -56,7 +56,7 @@ impl Pipeline {
         let mut rows = Default::default();
         for engine in &mut self.0 {
             let job =
-                Job { commands: commands.clone(), frame: frame.clone(), rows: std::mem::take(&mut rows) };
+                StepJob { commands: commands.clone(), frame: frame.clone(), rows: std::mem::take(&mut rows) };
             match engine.run(&HashModel, &job, None)? {
                 ComputeResult::Rows(more) => rows = more,
                 ComputeResult::Tokens(tokens) => return Ok(tokens),
@@ -163,7 +163,8 @@ fn a_position_twice_a_gap_and_rows_that_do_not_fit_are_misuse() {
     let frame = self::frame(vec![part(&spec, 0, &[1], 0)]);
     let open = StageCommand::Open { spec, attempt: Attempt::FIRST, cached: Vec::new() };
     assert!(
-        last.run(&HashModel, &Job { commands: vec![open], frame, rows: vec![0; 16].into() }, None).is_err()
+        last.run(&HashModel, &StepJob { commands: vec![open], frame, rows: vec![0; 16].into() }, None)
+            .is_err()
     );
 }
 
@@ -171,7 +172,7 @@ fn a_position_twice_a_gap_and_rows_that_do_not_fit_are_misuse() {
 fn a_failed_step_leaves_the_sequence_where_it_was() {
     let spec = spec((0..20).collect(), 1);
     let mut engine = Engine::new(Shard::whole(LAYERS), 32);
-    let job = |commands, parts| Job { commands, frame: frame(parts), rows: Default::default() };
+    let job = |commands, parts| StepJob { commands, frame: frame(parts), rows: Default::default() };
     let open = vec![StageCommand::Open { spec: spec.clone(), attempt: Attempt::FIRST, cached: Vec::new() }];
     let chunk = StepSequence { sample: false, ..part(&spec, 0, &spec.history[..10], 0) };
     let rest = StepSequence { truncate_to: None, ..part(&spec, 10, &spec.history[10..], 0) };

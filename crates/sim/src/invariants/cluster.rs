@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_machine::Input;
 use exo_types::{Epoch, NodeId};
 
-use super::{Facts, Seen, Watch};
+use super::{Facts, Observation, Watch};
 use crate::clients::{Ended, is_probe};
 use crate::upheaval::SERVES_WITHIN;
 
@@ -23,10 +23,10 @@ pub(super) struct Cluster {
 pub(super) fn agrees_and_serves_in_20_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
-    let is_due =
-        matches!(seen, Seen::Look | Seen::End) && facts.now > facts.scenario.calm_from() + SERVES_WITHIN;
+    let is_due = matches!(seen, Observation::Look | Observation::End)
+        && facts.now > facts.scenario.calm_from() + SERVES_WITHIN;
     if !is_due || std::mem::replace(&mut watch.cluster.is_checked, true) {
         return Ok(());
     }
@@ -60,9 +60,9 @@ pub(super) fn agrees_and_serves_in_20_s(
 }
 
 /// A machine does not ask for its timer again and again.
-pub(super) fn timers_rest(watch: &mut Watch, _: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+pub(super) fn timers_rest(watch: &mut Watch, _: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
     match seen {
-        Seen::Input { node, input: Input::Timer } => {
+        Observation::Input { node, input: Input::Timer } => {
             let timers = watch.cluster.timers.entry(*node).or_default();
             *timers += 1;
             match *timers > TIMERS_MAX {
@@ -70,7 +70,7 @@ pub(super) fn timers_rest(watch: &mut Watch, _: &Facts<'_>, seen: &Seen<'_>) -> 
                 false => Ok(()),
             }
         }
-        Seen::Look => {
+        Observation::Look => {
             watch.cluster.timers.clear();
             Ok(())
         }

@@ -7,19 +7,19 @@ use exo_machine::{Answer, Effect, Input, TrustMessage, TrustNews};
 use exo_trust::Entry;
 use exo_types::{InstanceId, LogHead};
 
-use super::{Facts, Said, Seen, Watch, said};
+use super::{Facts, Observation, SentMessage, Watch, said};
 use crate::node::Node;
 use crate::shape::{PlacementKey, placement_key};
 
 #[derive(Debug, Default)]
 pub(super) struct Durables {
     /// What was asked of a coordinator, by node, asker and number.
-    asked: BTreeMap<(usize, usize, u64), Asked>,
+    asked: BTreeMap<(usize, usize, u64), DurablePromise>,
 }
 
 /// What must be on the disk when a question is answered with `Done`.
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+enum DurablePromise {
     Place,
     Remove(InstanceId),
 }
@@ -28,10 +28,10 @@ enum Asked {
 pub(super) fn announced_is_durable(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
     match *seen {
-        Seen::Input { node, input: Input::Control { link, message } } => {
+        Observation::Input { node, input: Input::Control { link, message } } => {
             if let (ControlMessage::Request { request, ask }, Some(peer)) =
                 (&**message, facts.peer(node, *link))
             {
@@ -39,7 +39,7 @@ pub(super) fn announced_is_durable(
             }
             Ok(())
         }
-        Seen::Effects { node, effects } => {
+        Observation::Effects { node, effects } => {
             let own = &facts.nodes[node];
             for said in said(effects) {
                 message_is_durable(&watch.durable, facts, own, &said)?;
@@ -50,10 +50,10 @@ pub(super) fn announced_is_durable(
     }
 }
 
-fn asked(ask: &ControlAsk) -> Asked {
+fn asked(ask: &ControlAsk) -> DurablePromise {
     match ask {
-        ControlAsk::RemoveInstance { instance } => Asked::Remove(*instance),
-        _ => Asked::Place,
+        ControlAsk::RemoveInstance { instance } => DurablePromise::Remove(*instance),
+        _ => DurablePromise::Place,
     }
 }
 
@@ -61,7 +61,7 @@ fn message_is_durable(
     durables: &Durables,
     facts: &Facts<'_>,
     own: &Node,
-    said: &Said<'_>,
+    said: &SentMessage<'_>,
 ) -> Result<(), String> {
     let (node, history) = (own.index, own.disk.history());
     if let Some(epoch) = said.epoch.filter(|epoch| !history.epochs.contains(epoch)) {
@@ -122,13 +122,13 @@ fn has_head(own: &Node, head: LogHead, what: &str) -> Result<(), String> {
     Err(format!("n{} sends {what} {head}, its disk has {}", own.index, own.durable_head()))
 }
 
-fn reply_is_durable(own: &Node, asked: Option<Asked>, reply: &ControlReply) -> Result<(), String> {
+fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlReply) -> Result<(), String> {
     let (node, state, history) = (own.index, own.disk.state(), own.disk.history());
     let is_durable = match (reply, asked) {
         (ControlReply::Placed { view, .. }, _) => {
             history.placements.contains(&placement_key(&view.placement))
         }
-        (ControlReply::Done { .. }, Some(Asked::Remove(instance))) => {
+        (ControlReply::Done { .. }, Some(DurablePromise::Remove(instance))) => {
             !state.instances().contains_key(&instance)
         }
         _ => true,

@@ -9,7 +9,7 @@ use exo_machine::{Effect, Input, Outgoing, PersistId, Write};
 use exo_trust::EntryId;
 use exo_types::{Epoch, Time};
 
-use super::{Facts, Seen, Watch, epoch_of, said};
+use super::{Facts, Observation, Watch, epoch_of, said};
 use crate::node::Node;
 use crate::shape::PlacementKey;
 
@@ -48,9 +48,9 @@ fn cluster(node: &Node) -> EntryId {
 pub(super) fn one_leader_per_epoch(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
-    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let life = facts.nodes[node].life;
     for said in said(effects).filter(|said| said.as_leader) {
         let Some(epoch) = said.epoch else {
@@ -74,7 +74,7 @@ pub(super) fn one_leader_per_epoch(
 pub(super) fn who_cannot_write_steps_aside(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
     let epochs = &mut watch.epochs;
     let leads_in = |node: usize| {
@@ -82,11 +82,13 @@ pub(super) fn who_cannot_write_steps_aside(
         (leader == facts.nodes[node].id).then_some(epoch)
     };
     match *seen {
-        Seen::Effects { node, effects } => epochs.appends.extend(effects.iter().filter_map(|e| match e {
-            Effect::Persist { id, write: Write::Append { .. } } => Some((node, *id)),
-            _ => None,
-        })),
-        Seen::Input { node, input: Input::Persisted { id, result } } => {
+        Observation::Effects { node, effects } => {
+            epochs.appends.extend(effects.iter().filter_map(|e| match e {
+                Effect::Persist { id, write: Write::Append { .. } } => Some((node, *id)),
+                _ => None,
+            }))
+        }
+        Observation::Input { node, input: Input::Persisted { id, result } } => {
             match (epochs.appends.remove(&(node, *id)), result, leads_in(node)) {
                 (true, Err(_), Some(epoch)) => {
                     epochs.unwritten.entry(node).or_insert((epoch, facts.now));
@@ -96,11 +98,11 @@ pub(super) fn who_cannot_write_steps_aside(
                 _ => {}
             }
         }
-        Seen::Ended { node } => {
+        Observation::Ended { node } => {
             epochs.appends.retain(|(asked, _)| *asked != node);
             epochs.unwritten.remove(&node);
         }
-        Seen::Look => {
+        Observation::Look => {
             epochs.unwritten.retain(|node, (epoch, _)| leads_in(*node) == Some(*epoch));
             for (node, (epoch, since)) in &mut epochs.unwritten {
                 let is_other = |other: &&Node| other.index != *node && other.is_awake();
@@ -123,18 +125,18 @@ pub(super) fn who_cannot_write_steps_aside(
 pub(super) fn older_epoch_changes_nothing(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
     let epochs = &mut watch.epochs;
     match seen {
-        Seen::Began { node } => {
+        Observation::Began { node } => {
             epochs.spoken.remove(node);
         }
-        Seen::Input { node, input: Input::Control { link, message } } => {
+        Observation::Input { node, input: Input::Control { link, message } } => {
             epochs.stale = stale(epochs, facts, *node, *link, message);
         }
-        Seen::Input { .. } => epochs.stale = None,
-        Seen::Effects { node, effects } => {
+        Observation::Input { .. } => epochs.stale = None,
+        Observation::Effects { node, effects } => {
             if let Some(stale) = epochs.stale.take().filter(|stale| stale.node == *node) {
                 nothing_changed(facts, &stale, effects)?;
             }

@@ -8,7 +8,7 @@ use exo_cluster::wire::{ControlAsk, ControlMessage, ControlReply};
 use exo_machine::{Answer, Effect, Input, Write};
 use exo_types::{InstanceId, LogHead, Time};
 
-use super::{Facts, Seen, Watch, said};
+use super::{Facts, Observation, Watch, said};
 use crate::node::Node;
 use crate::upheaval::SERVES_WITHIN;
 
@@ -51,11 +51,11 @@ fn key(head: LogHead) -> Head {
 pub(super) fn acknowledged_is_kept(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
     let logs = &mut watch.logs;
     match *seen {
-        Seen::Input { node, input: Input::Control { link, message } } => {
+        Observation::Input { node, input: Input::Control { link, message } } => {
             if let (
                 ControlMessage::Request { request, ask: ControlAsk::RemoveInstance { instance } },
                 Some(peer),
@@ -65,19 +65,19 @@ pub(super) fn acknowledged_is_kept(
             }
             Ok(())
         }
-        Seen::Effects { node, effects } => {
+        Observation::Effects { node, effects } => {
             logs.note_entries(effects);
             logs.takes_nothing_back(facts, node, effects)?;
             logs.note_acknowledged(facts, node, effects)
         }
-        Seen::Look => logs.look(facts),
+        Observation::Look => logs.look(facts),
         _ => Ok(()),
     }
 }
 
 /// When nothing goes wrong any more, followers have the log of whom they follow.
-pub(super) fn logs_agree(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    if !matches!(seen, Seen::Look) || facts.now < facts.scenario.calm_from() + SERVES_WITHIN {
+pub(super) fn logs_agree(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
+    if !matches!(seen, Observation::Look) || facts.now < facts.scenario.calm_from() + SERVES_WITHIN {
         return Ok(());
     }
     let mut behind = BTreeMap::new();

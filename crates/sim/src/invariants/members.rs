@@ -6,7 +6,7 @@ use exo_machine::{Effect, Write};
 use exo_trust::{Entry, EntryId};
 use exo_types::NodeId;
 
-use super::{Facts, Seen, Watch};
+use super::{Facts, Observation, Watch};
 
 #[derive(Debug, Default)]
 pub(super) struct Members {
@@ -19,9 +19,9 @@ pub(super) struct Members {
 pub(super) fn members_are_signed_in(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
-    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     for effect in effects {
         match effect {
             Effect::Persist { write: Write::Trust(entries), .. } => {

@@ -7,7 +7,7 @@ use exo_cluster::InstanceState;
 use exo_machine::{Effect, Purpose, SequenceEvent, StreamId};
 use exo_types::Time;
 
-use super::{Facts, Seen, Watch, index};
+use super::{Facts, Observation, Watch, index};
 use crate::shape::{placement_key, stage_nodes};
 
 /// From where a pipeline stands, and everybody hears everybody, to the next token.
@@ -25,10 +25,14 @@ pub(super) struct Pauses {
 
 /// An answer stands still no longer than it takes to notice that it may go on; before its first token, where
 /// none is queued. Losses that nobody tells of are noticed late, and then all is well but the answer.
-pub(super) fn answers_move(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+pub(super) fn answers_move(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
     let Pauses { since, begun } = &mut watch.pauses;
     match *seen {
-        Seen::Effects { effects, .. } => {
+        Observation::Effects { effects, .. } => {
             for effect in effects {
                 match effect {
                     Effect::Emit { stream, event: SequenceEvent::Token { .. } } => {
@@ -43,7 +47,7 @@ pub(super) fn answers_move(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>
             }
             Ok(())
         }
-        Seen::Look => {
+        Observation::Look => {
             let open: BTreeMap<_, _> =
                 facts.clients.open().map(|(client, run)| (client.stream(), run.node)).collect();
             since.retain(|stream, _| open.contains_key(stream));

@@ -8,7 +8,7 @@ use exo_cluster::{Event, InstanceState};
 use exo_machine::{Effect, Purpose, Write};
 use exo_types::{Epoch, InstanceId, Placement, ShardSpec, Time};
 
-use super::{Facts, Seen, Watch, index, said};
+use super::{Facts, Observation, Watch, index, said};
 use crate::clients::AskWhat;
 use crate::node::Node;
 use crate::shape::{PlacementKey, placement_key, stage_nodes};
@@ -38,11 +38,15 @@ pub(super) struct Placements {
 
 /// When an instance becomes ready, every way between its stages is open, or was a moment ago. Time in which
 /// the node that says so stood still does not count: what it handles when it goes on was sent before.
-pub(super) fn ready_means_open(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+pub(super) fn ready_means_open(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
     let placements = &mut watch.placements;
     let (node, effects) = match *seen {
-        Seen::Effects { node, effects } => (node, effects),
-        Seen::Look => {
+        Observation::Effects { node, effects } => (node, effects),
+        Observation::Look => {
             let before = std::mem::take(&mut placements.still);
             let since = |node: usize| (node, before.get(&node).copied().unwrap_or(facts.now));
             let stands = |node: &&Node| node.process.is_some() && !node.is_awake();
@@ -81,8 +85,8 @@ fn ways_are_open(facts: &Facts<'_>, placement: &Placement, at: Time) -> Result<(
 }
 
 /// What a node holds is not loaded again.
-pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
+    let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let loads = effects.iter().filter_map(|effect| match effect {
         Effect::Load { engine, spec } => Some((engine, &**spec)),
         _ => None,
@@ -103,15 +107,17 @@ pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> 
 pub(super) fn trouble_leaves_ready_in_5_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
     match *seen {
-        Seen::Began { node } => {
+        Observation::Began { node } => {
             watch.placements.troubles.remove(&node);
             Ok(())
         }
-        Seen::Effects { node, effects } => troubles_are_kept(&mut watch.placements, facts, node, effects),
-        Seen::Look => pipelines_have_schedulers(&mut watch.placements, facts),
+        Observation::Effects { node, effects } => {
+            troubles_are_kept(&mut watch.placements, facts, node, effects)
+        }
+        Observation::Look => pipelines_have_schedulers(&mut watch.placements, facts),
         _ => Ok(()),
     }
 }
@@ -174,9 +180,9 @@ fn pipelines_have_schedulers(placements: &mut Placements, facts: &Facts<'_>) -> 
 pub(super) fn loss_leaves_ready_in_6_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
-    if !matches!(seen, Seen::Look) {
+    if !matches!(seen, Observation::Look) {
         return Ok(());
     }
     let before = std::mem::take(&mut watch.placements.lacking);
@@ -250,9 +256,9 @@ fn lacks_scheduler(
 pub(super) fn placed_stays_placed(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
-    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     // A node that was put out has nothing to wait for.
     if facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. })) {
         return Ok(());

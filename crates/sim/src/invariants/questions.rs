@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_machine::{Effect, Input, Question, ReplyId, SequenceEvent, StreamId};
 use exo_types::Time;
 
-use super::{Facts, Seen, Watch};
+use super::{Facts, Observation, Watch};
 
 /// A question waits 40 s for a coordinator; and a look, and what a clock that is slow adds.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(45);
@@ -39,24 +39,26 @@ impl Waits {
 pub(super) fn questions_end_in_bound(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
     let questions = &mut watch.questions;
     match *seen {
-        Seen::Input { node, input: Input::Ask { reply, question } } => {
+        Observation::Input { node, input: Input::Ask { reply, question } } => {
             let is_claim = matches!(question, Question::Claim { .. });
             let within = if is_claim { CLAIMED_WITHIN } else { ANSWERED_WITHIN };
             questions.open.insert((node, *reply), Waits::at_most(within));
         }
-        Seen::Input { node, input: Input::Start { stream, .. } } => {
+        Observation::Input { node, input: Input::Start { stream, .. } } => {
             questions.clients.insert(*stream, (node, Waits::at_most(HEARD_WITHIN)));
         }
-        Seen::Effects { node, effects } => effects.iter().for_each(|effect| questions.told(node, effect)),
-        Seen::Ended { node } => {
+        Observation::Effects { node, effects } => {
+            effects.iter().for_each(|effect| questions.told(node, effect))
+        }
+        Observation::Ended { node } => {
             questions.open.retain(|(asked, _), _| *asked != node);
             questions.clients.retain(|_, (asked, _)| *asked != node);
         }
-        Seen::Look => return questions.look(facts),
+        Observation::Look => return questions.look(facts),
         _ => {}
     }
     Ok(())

@@ -7,7 +7,7 @@ use exo_cluster::wire::ControlMessage;
 use exo_machine::{Effect, Notice, SequenceEvent};
 use exo_types::{InstanceId, PlacementId};
 
-use super::{Facts, Seen, Watch, said};
+use super::{Facts, Observation, Watch, said};
 use crate::clients::AskWhat;
 use crate::scenario::Kind;
 
@@ -18,9 +18,13 @@ pub(super) struct Quiet {
 }
 
 /// No member is lost, no answer is interrupted, and nothing is placed anew, unless somebody asks for it.
-pub(super) fn quiet_stays_quiet(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+pub(super) fn quiet_stays_quiet(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
     let moves = facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::Drain { .. }));
-    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     if !matches!(facts.scenario.kind, Kind::Quiet | Kind::Wire) || moves {
         return Ok(());
     }

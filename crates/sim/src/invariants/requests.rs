@@ -8,7 +8,7 @@ use exo_cluster::wire::EndReason;
 use exo_machine::{Effect, Input, SequenceEvent, StreamId};
 use exo_types::{FailureKind, RequestId};
 
-use super::{Facts, Seen, Watch};
+use super::{Facts, Observation, Watch};
 use crate::clients::Ended;
 use crate::model::{Question, solo};
 
@@ -37,10 +37,14 @@ struct Text {
 
 /// Each client gets the text of the model alone, in order, without gap or repetition, and all of it if it
 /// ends well.
-pub(super) fn text_in_order(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+pub(super) fn text_in_order(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
     let requests = &mut watch.requests;
     match *seen {
-        Seen::Input { input: Input::Start { stream, request }, .. } => {
+        Observation::Input { input: Input::Start { stream, request }, .. } => {
             for start in &request.starts {
                 let text = text(facts, start);
                 let given = &start.spec.history[start.spec.prompt_tokens as usize..];
@@ -54,11 +58,11 @@ pub(super) fn text_in_order(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_
             }
             Ok(())
         }
-        Seen::Input { input: Input::Cancel { request, .. }, .. } => {
+        Observation::Input { input: Input::Cancel { request, .. }, .. } => {
             requests.cancelled.insert(*request);
             Ok(())
         }
-        Seen::Effects { node, effects } => effects.iter().try_for_each(|effect| match effect {
+        Observation::Effects { node, effects } => effects.iter().try_for_each(|effect| match effect {
             Effect::Emit { stream, event } => told(requests, *stream, event)
                 .map_err(|wrong| format!("n{node}, client {}: {wrong}", stream.0)),
             _ => Ok(()),
@@ -121,8 +125,8 @@ fn told(requests: &mut Requests, stream: StreamId, event: &SequenceEvent) -> Res
 }
 
 /// No answer fails because something was lost: it goes on. Faults are shorter than an answer may stand still.
-pub(super) fn answers_go_on(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+pub(super) fn answers_go_on(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
+    let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let lost = |kind: &FailureKind| {
         matches!(kind, FailureKind::StageLost | FailureKind::Protocol | FailureKind::Deadline)
     };
@@ -141,11 +145,16 @@ pub(super) fn answers_go_on(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -
 }
 
 /// Every request ends in time.
-pub(super) fn request_ends_in_bound(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    if !matches!(seen, Seen::Look | Seen::End) {
+pub(super) fn request_ends_in_bound(
+    _: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
+    if !matches!(seen, Observation::Look | Observation::End) {
         return Ok(());
     }
-    let is_late = |run: &crate::clients::Run| facts.now.since(run.started_at) > ENDS_WITHIN + BESIDES;
+    let is_late =
+        |run: &crate::clients::RequestRecord| facts.now.since(run.started_at) > ENDS_WITHIN + BESIDES;
     match facts.clients.open().find(|(_, run)| is_late(run)) {
         Some((client, run)) => {
             let since = crate::world::seconds(run.started_at);
@@ -159,8 +168,12 @@ pub(super) fn request_ends_in_bound(_: &mut Watch, facts: &Facts<'_>, seen: &See
 }
 
 /// When all requests have ended, no node has anything of them.
-pub(super) fn nothing_left_over(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    if !matches!(seen, Seen::End) {
+pub(super) fn nothing_left_over(
+    _: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
+    if !matches!(seen, Observation::End) {
         return Ok(());
     }
     for node in facts.nodes.iter().filter(|node| node.is_awake()) {
@@ -177,8 +190,12 @@ pub(super) fn nothing_left_over(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_
 }
 
 /// Where nothing goes wrong every request is answered, whatever a member says of the members.
-pub(super) fn quiet_answers_all(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    if !matches!(seen, Seen::End) || facts.scenario.is_disturbed() {
+pub(super) fn quiet_answers_all(
+    _: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
+    if !matches!(seen, Observation::End) || facts.scenario.is_disturbed() {
         return Ok(());
     }
     let failed = facts.clients.all().find_map(|(client, run)| match &run.ended {

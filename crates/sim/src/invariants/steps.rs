@@ -8,7 +8,7 @@ use exo_cluster::wire::DataMessage;
 use exo_machine::{Effect, Input, Outgoing, SequenceEvent};
 use exo_types::{DRAFTS_MAX, FailureKind, Term, Time};
 
-use super::{Facts, Seen, Watch};
+use super::{Facts, Observation, Watch};
 use crate::shape::{PlacementKey, part_of, wired_to};
 
 /// The longest deadline of a step, without its tokens; and a look.
@@ -40,21 +40,21 @@ struct Step {
 pub(super) fn no_step_without_outcome(
     watch: &mut Watch,
     facts: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
     let open = &mut watch.steps.open;
     match *seen {
-        Seen::Effects { node, effects } => {
+        Observation::Effects { node, effects } => {
             for effect in effects {
                 began(open, facts, node, effect);
             }
             Ok(())
         }
-        Seen::Input { node, input } => {
+        Observation::Input { node, input } => {
             ended(open, facts, node, input);
             Ok(())
         }
-        Seen::Look => {
+        Observation::Look => {
             open.retain(|(node, key, _), step| still_counts(facts, *node, *key, step));
             let late =
                 |step: &Step| facts.now.since(step.since) > OUTCOME_WITHIN + OUTCOME_PER_TOKEN * step.tokens;
@@ -125,8 +125,12 @@ fn still_counts(facts: &Facts<'_>, node: usize, key: Pipeline, step: &mut Step) 
 }
 
 /// Every step that a stage takes fits what it holds. A gap in their numbers may be a link's that ended.
-pub(super) fn stages_get_what_fits(_: &mut Watch, _: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+pub(super) fn stages_get_what_fits(
+    _: &mut Watch,
+    _: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
+    let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let broken = effects.iter().find_map(|effect| match effect {
         Effect::Send { message: Outgoing::Data(message), .. } => match &**message {
             DataMessage::PipelineBroken { stage, kind: FailureKind::Protocol, message, .. } => {
@@ -146,15 +150,15 @@ pub(super) fn stages_get_what_fits(_: &mut Watch, _: &Facts<'_>, seen: &Seen<'_>
 pub(super) fn copies_linear_in_batch(
     watch: &mut Watch,
     _: &Facts<'_>,
-    seen: &Seen<'_>,
+    seen: &Observation<'_>,
 ) -> Result<(), String> {
     let steps = &mut watch.steps;
     match *seen {
-        Seen::Input { node, input } => {
+        Observation::Input { node, input } => {
             steps.batch = batch(input).map(|batch| (node, batch));
             Ok(())
         }
-        Seen::Effects { node, effects } => match steps.batch.take().filter(|(fed, _)| *fed == node) {
+        Observation::Effects { node, effects } => match steps.batch.take().filter(|(fed, _)| *fed == node) {
             Some((_, batch)) => sends_few(node, batch, effects),
             None => Ok(()),
         },

@@ -9,7 +9,7 @@ use exo_api::{
 use exo_types::{DeviceKind, DeviceState, SupportClass, clean_name};
 
 use super::memory::{CHANGES_S, Memory};
-use super::{DifferingModel, Rule, Seen};
+use super::{AlertInputs, DifferingModel, Rule};
 
 /// Longest name of others in an alert, in characters.
 const NAME_CHARS_MAX: usize = 64;
@@ -93,7 +93,7 @@ impl Finding {
 }
 
 /// Everything that any rule finds.
-pub(super) fn findings(seen: &Seen<'_>, memory: &Memory) -> Vec<Finding> {
+pub(super) fn findings(seen: &AlertInputs<'_>, memory: &Memory) -> Vec<Finding> {
     let mut out = Findings { out: Vec::new(), seen: *seen, memory };
     for node in &seen.view.nodes {
         out.node(node);
@@ -111,7 +111,7 @@ pub(super) fn findings(seen: &Seen<'_>, memory: &Memory) -> Vec<Finding> {
 
 struct Findings<'a> {
     out: Vec<Finding>,
-    seen: Seen<'a>,
+    seen: AlertInputs<'a>,
     memory: &'a Memory,
 }
 

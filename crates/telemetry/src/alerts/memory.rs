@@ -6,7 +6,7 @@ use exo_api::plan::StagePredictionView;
 use exo_api::{InstanceState, NodeStatus, PullState};
 use exo_types::DeviceState;
 
-use super::Seen;
+use super::AlertInputs;
 
 /// Changes are counted over so long, in seconds.
 pub(super) const CHANGES_S: u64 = 600;
@@ -87,7 +87,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn observe(&mut self, seen: &Seen<'_>) {
+    pub(super) fn observe(&mut self, seen: &AlertInputs<'_>) {
         self.began_s.get_or_insert(seen.time_s);
         self.see_losses(seen);
         self.see_devices(seen);
@@ -136,7 +136,7 @@ impl Memory {
         self.shares.get(instance)
     }
 
-    fn see_losses(&mut self, seen: &Seen<'_>) {
+    fn see_losses(&mut self, seen: &AlertInputs<'_>) {
         for node in &seen.view.nodes {
             if !node.status.is_gone() && !self.met.contains(&node.id) {
                 self.met.insert(node.id.clone());
@@ -155,7 +155,7 @@ impl Memory {
         });
     }
 
-    fn see_devices(&mut self, seen: &Seen<'_>) {
+    fn see_devices(&mut self, seen: &AlertInputs<'_>) {
         let mut before = std::mem::take(&mut self.devices);
         for (node, device) in
             seen.view.nodes.iter().flat_map(|node| node.devices.iter().map(move |d| (node, d)))
@@ -167,7 +167,7 @@ impl Memory {
         }
     }
 
-    fn see_coordinator(&mut self, seen: &Seen<'_>) {
+    fn see_coordinator(&mut self, seen: &AlertInputs<'_>) {
         if let Some(epoch) = &seen.view.epoch {
             let before = self.coordinator.replace(epoch.coordinator.clone());
             if before.is_some_and(|before| before != epoch.coordinator) {
@@ -177,7 +177,7 @@ impl Memory {
         self.coordinators.forget(seen.time_s);
     }
 
-    fn see_progress(&mut self, seen: &Seen<'_>) {
+    fn see_progress(&mut self, seen: &AlertInputs<'_>) {
         let loading = |instance: &exo_api::InstanceView| match instance.state {
             InstanceState::Loading { progress } if progress < 1.0 => Some((instance.id.clone(), progress)),
             _ => None,
@@ -200,7 +200,7 @@ impl Memory {
         }
     }
 
-    fn see_links(&mut self, seen: &Seen<'_>) {
+    fn see_links(&mut self, seen: &AlertInputs<'_>) {
         let passed_s = self.looked_s.map_or(0, |looked| seen.time_s.saturating_sub(looked)).min(CHANGES_S);
         let growth = BASELINE_GROWTH.powi(passed_s as i32); // at most CHANGES_S
         let mut links = std::mem::take(&mut self.baselines);
@@ -216,7 +216,7 @@ impl Memory {
         self.baselines.extend(links.into_iter().filter(|((from, to), _)| is_member(from) && is_member(to)));
     }
 
-    fn see_stages(&mut self, seen: &Seen<'_>) {
+    fn see_stages(&mut self, seen: &AlertInputs<'_>) {
         let mut now: BTreeMap<String, Busy> = BTreeMap::new();
         // A member that is lost is shown with what it said last.
         for node in seen.told.nodes.iter().filter(|node| node.status == NodeStatus::Alive) {
@@ -254,7 +254,7 @@ fn are_on_the_same(before: &Busy, now: &Busy) -> bool {
 }
 
 /// What tokens, and what prompts, take of each stage, as far as that is predicted; an even share else.
-fn expected(seen: &Seen<'_>, instance: &str) -> Vec<Expected> {
+fn expected(seen: &AlertInputs<'_>, instance: &str) -> Vec<Expected> {
     let found = seen.view.instances.iter().find(|one| one.id == instance);
     let predicted: Option<Vec<_>> =
         found.and_then(|one| one.stages.iter().map(|stage| stage.predicted).collect());

@@ -32,7 +32,13 @@ impl Bench {
     fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
             let (view, told, own) = &self.world;
-            self.alerts.observe(Seen { time_s: self.second, unix_s: 1000 + self.second, view, told, own });
+            self.alerts.observe(AlertInputs {
+                time_s: self.second,
+                unix_s: 1000 + self.second,
+                view,
+                told,
+                own,
+            });
             self.second += 1;
         }
     }
@@ -482,7 +488,7 @@ fn the_text_of_an_alert_changes_twice_a_minute_and_its_silence_not_at_all() {
         // The two clocks do not tick together.
         let (time_s, unix_s) = (bench.second, 1000 + bench.second + second % 2);
         bench.second += 1;
-        bench.alerts.observe(Seen { time_s, unix_s, view, told, own });
+        bench.alerts.observe(AlertInputs { time_s, unix_s, view, told, own });
         let [alert] = &bench.alerts.views()[..] else { panic!("one alert") };
         texts.insert((alert.text.clone(), alert.silenced_until_unix_s));
     }

@@ -14,8 +14,8 @@ use exo_types::{KvDType, Shard};
 use super::lane::{Lane, is_cancelled, timed};
 use super::limit::{Limit, copy_rate};
 use super::memory;
-use super::plan::{Plan, Test};
-use super::work::{Work, kv_bytes_per_token};
+use super::model_costs::{ModelCosts, kv_bytes_per_token};
+use super::plan::{BenchPlan, Test};
 use crate::commands::compute::Compute;
 use crate::commands::subject::Subject;
 use crate::ui;
@@ -28,7 +28,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(500);
 
 /// All that was measured so far.
 #[derive(Default)]
-pub struct Measured {
+pub struct BenchResults {
     pub model: Option<Described>,
     /// Of the processor only.
     pub memory: Vec<MemoryRates>,
@@ -36,7 +36,7 @@ pub struct Measured {
     pub rows: Vec<Row>,
 }
 
-impl Measured {
+impl BenchResults {
     pub fn is_empty(&self) -> bool {
         self.loads.is_empty()
     }
@@ -47,7 +47,7 @@ impl Measured {
 pub struct Described {
     pub name: String,
     pub architecture: String,
-    pub work: Work,
+    pub work: ModelCosts,
     pub processor: String,
     /// The graphics processor that computes.
     pub device: Option<String>,
@@ -118,8 +118,8 @@ pub struct Sample {
 pub fn all(
     subject: &Subject,
     compute: &Compute,
-    plan: &Plan,
-    sink: &Mutex<Measured>,
+    plan: &BenchPlan,
+    sink: &Mutex<BenchResults>,
     cancel: &CancelToken,
 ) -> anyhow::Result<()> {
     let bench = Bench { subject, compute, plan, sink, cancel, spinner: ui::spinner() };
@@ -134,8 +134,8 @@ pub fn all(
 struct Bench<'a> {
     subject: &'a Subject,
     compute: &'a Compute,
-    plan: &'a Plan,
-    sink: &'a Mutex<Measured>,
+    plan: &'a BenchPlan,
+    sink: &'a Mutex<BenchResults>,
     cancel: &'a CancelToken,
     spinner: indicatif::ProgressBar,
 }
@@ -147,7 +147,7 @@ impl Bench<'_> {
         let described = Described {
             name: model.name.clone(),
             architecture: model.config.architecture.to_string(),
-            work: Work::of(&model)?,
+            work: ModelCosts::of(&model)?,
             processor: exo_device::processor_name("/".as_ref()).unwrap_or_default(),
             device: match self.compute {
                 Compute::Processor => None,
@@ -166,7 +166,7 @@ impl Bench<'_> {
         }
     }
 
-    fn processor(&self, work: &Work) -> anyhow::Result<()> {
+    fn processor(&self, work: &ModelCosts) -> anyhow::Result<()> {
         let probe = self.memory_rates()?;
         for &threads in &self.plan.threads {
             for &kv in &self.plan.kv {
@@ -192,7 +192,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn card(&self, device: Arc<dyn Device>, kv: KvDType, work: &Work) -> anyhow::Result<()> {
+    fn card(&self, device: Arc<dyn Device>, kv: KvDType, work: &ModelCosts) -> anyhow::Result<()> {
         memory::reset_peak();
         let loaded = self.load(device.clone(), None, kv, Instant::now())?;
         // After the model: what it leaves is enough for a copy.
@@ -215,7 +215,7 @@ impl Bench<'_> {
 
     /// Loads an engine and runs every test on it.
     /// Runs every test on a loaded engine.
-    fn tests(&self, loaded: (Lane<'_>, Load), work: &Work, mut limit: Limit<'_>) -> anyhow::Result<()> {
+    fn tests(&self, loaded: (Lane<'_>, Load), work: &ModelCosts, mut limit: Limit<'_>) -> anyhow::Result<()> {
         let (mut lane, mut load) = loaded;
         let of_probe = limit.bytes();
         let note_peak = |load: &mut Load| {
@@ -332,7 +332,7 @@ impl Bench<'_> {
         result
     }
 
-    fn sink<T>(&self, change: impl FnOnce(&mut Measured) -> T) -> T {
+    fn sink<T>(&self, change: impl FnOnce(&mut BenchResults) -> T) -> T {
         change(&mut self.sink.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

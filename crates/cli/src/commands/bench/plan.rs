@@ -87,7 +87,7 @@ pub struct Settings<'a> {
 
 /// Everything that will be measured.
 #[derive(Debug)]
-pub struct Plan {
+pub struct BenchPlan {
     /// Each with an engine of its own.
     pub threads: Vec<usize>,
     /// One worker thread is kept to each; `None` lets them move.
@@ -104,7 +104,7 @@ pub struct Plan {
     pub share: ComputeShare,
 }
 
-impl Plan {
+impl BenchPlan {
     /// Reads the lists.
     pub fn new(args: &Bench, settings: &Settings<'_>) -> anyhow::Result<Self> {
         let all = exo_device::cores().to_string();
@@ -198,13 +198,16 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
 
-    fn plan(line: &str) -> anyhow::Result<Plan> {
+    fn plan(line: &str) -> anyhow::Result<BenchPlan> {
         let words = ["exo", "bench", "demo"].into_iter().chain(line.split_whitespace());
         let cli = Cli::try_parse_from(words)?;
         let kv = cli.settings.flags().get("kv").cloned().unwrap_or_else(|| "f16".to_owned());
         let Some(Command::Bench(args)) = cli.command else { panic!("not bench") };
         let share = ComputeShare::FULL;
-        Plan::new(&args, &Settings { threads: "1", cores: None, kv: &kv, cpu_isa: None, mmap: false, share })
+        BenchPlan::new(
+            &args,
+            &Settings { threads: "1", cores: None, kv: &kv, cpu_isa: None, mmap: false, share },
+        )
     }
 
     fn names(line: &str) -> Vec<String> {

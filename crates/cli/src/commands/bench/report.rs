@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::measure::{Cost, Load, Measured, MemoryRates, Row};
+use super::measure::{BenchResults, Cost, Load, MemoryRates, Row};
 use super::plan::Test;
 use super::stats::Stats;
 use crate::args::Format;
 use crate::ui;
 
 /// Prints everything.
-pub fn print(measured: &Measured, format: Format) -> anyhow::Result<()> {
+pub fn print(measured: &BenchResults, format: Format) -> anyhow::Result<()> {
     let show = match format {
         Format::Json => return ui::json(&document(measured)),
         Format::Markdown => |header: &[&str], rows: Vec<Vec<String>>| ui::line(markdown(header, &rows)),
@@ -44,7 +44,7 @@ const TESTS: [&str; 11] = [
 const LOADS: [&str; 8] = ["threads", "kv", "load", "first token", "packed", "weights", "KV", "peak RSS"];
 const MEMORY: [&str; 4] = ["threads", "read, 4 KiB pages", "read, 2 MiB pages", "in 2 MiB pages"];
 
-fn test_cells(measured: &Measured, row: &Row) -> Vec<String> {
+fn test_cells(measured: &BenchResults, row: &Row) -> Vec<String> {
     let model = measured.model.as_ref();
     let rates = row.rates();
     let limit = match row.cost {
@@ -134,7 +134,7 @@ impl Row {
     }
 }
 
-fn document(measured: &Measured) -> Value {
+fn document(measured: &BenchResults) -> Value {
     let model = measured.model.as_ref();
     json!({
         "model": model.map(|m| json!({

@@ -3,13 +3,13 @@
 use anyhow::bail;
 use exo_types::KvDType;
 
-use super::plan::Plan;
+use super::plan::BenchPlan;
 use super::synthetic::Synthetic;
 use crate::commands::compute::Compute;
 use crate::ui;
 
 /// Refuses, with the numbers, what has no room on the device or in this process.
-pub fn check(synthetic: &Synthetic, compute: &Compute, plan: &Plan) -> anyhow::Result<()> {
+pub fn check(synthetic: &Synthetic, compute: &Compute, plan: &BenchPlan) -> anyhow::Result<()> {
     let kv = |kv: &KvDType| synthetic.kv_bytes(*kv, plan.context(), plan.streams());
     let kv_bytes = plan.kv.iter().map(kv).max().unwrap_or(0);
     let needs = Needs {

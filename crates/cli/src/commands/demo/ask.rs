@@ -24,18 +24,18 @@ const MEASURED_RUNS: u32 = 3;
 
 /// A prompt and its known answer.
 #[derive(Deserialize, Clone, Debug)]
-pub struct Known {
+pub struct DemoPrompt {
     pub prompt: String,
     pub answer: String,
 }
 
 #[derive(Deserialize)]
 struct KnownFile {
-    greedy: Vec<Known>,
+    greedy: Vec<DemoPrompt>,
 }
 
 /// The prompts of the demo.
-pub fn known() -> anyhow::Result<Vec<Known>> {
+pub fn known() -> anyhow::Result<Vec<DemoPrompt>> {
     let file: KnownFile =
         serde_json::from_str(KNOWN).context("demo-model/expected.json is not what the demo reads")?;
     Ok(file.greedy.into_iter().take(PROMPTS).collect())
@@ -68,24 +68,24 @@ async fn read(
 }
 
 /// A text of fixed length and the speed at which it came.
-pub struct Measured {
+pub struct TimedText {
     pub text: String,
     pub tokens_per_s: f64,
 }
 
 /// Writes a long text greedily, a few times, and takes the fastest.
-pub async fn measure(client: &Client) -> anyhow::Result<Measured> {
+pub async fn measure(client: &Client) -> anyhow::Result<TimedText> {
     let body = json!({
         "model": MODEL, "stream": true, "temperature": 0, "prompt": "Once upon a time", "ignore_eos": true,
         "max_tokens": MEASURED_TOKENS, "stream_options": {"include_usage": true},
     });
-    let mut best = Measured { text: String::new(), tokens_per_s: 0.0 };
+    let mut best = TimedText { text: String::new(), tokens_per_s: 0.0 };
     for _ in 0..MEASURED_RUNS {
         let answer = read(client, "/v1/completions", &body, &mut |_| {}).await;
         let answer = answer.context("the model did not write the text whose speed is measured")?;
         let speed = answer.tokens_per_s().context("the node did not say how fast it was")?;
         if speed > best.tokens_per_s {
-            best = Measured { text: answer.text, tokens_per_s: speed };
+            best = TimedText { text: answer.text, tokens_per_s: speed };
         }
     }
     Ok(best)

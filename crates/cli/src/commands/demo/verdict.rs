@@ -5,31 +5,31 @@ use std::collections::BTreeSet;
 
 use exo_api::InstanceView;
 
-use super::ask::{Known, Measured};
+use super::ask::{DemoPrompt, TimedText};
 
 /// Beside the tensors of the file a device holds small tables of its own, like the frequencies of positions.
 const DEVICE_OWN_BYTES: u64 = 64 << 10;
 
 /// The model at work in one way: on one node, or split.
-pub struct Run {
+pub struct DemoRun {
     /// The instance once it has answered, so with bytes held and shares of time.
     pub instance: InstanceView,
     /// One answer per prompt.
     pub answers: Vec<String>,
     /// The long text and its speed.
-    pub measured: Measured,
+    pub measured: TimedText,
 }
 
 /// Every promise that was not kept, in words; empty when all were.
-pub fn broken_promises(known: &[Known], solo: &Run, split: &Run, nodes: usize) -> Vec<String> {
+pub fn broken_promises(known: &[DemoPrompt], solo: &DemoRun, split: &DemoRun, nodes: usize) -> Vec<String> {
     let mut broken = texts(known, solo, split);
     broken.extend(shares(&solo.instance, &split.instance, nodes));
     broken
 }
 
-fn texts(known: &[Known], solo: &Run, split: &Run) -> Vec<String> {
+fn texts(known: &[DemoPrompt], solo: &DemoRun, split: &DemoRun) -> Vec<String> {
     let mut broken = Vec::new();
-    for (i, Known { prompt, answer }) in known.iter().enumerate() {
+    for (i, DemoPrompt { prompt, answer }) in known.iter().enumerate() {
         let (alone, apart) = (&solo.answers[i], &split.answers[i]);
         if alone != apart {
             broken.push(format!("`{prompt}`: split says `{apart}`, one node says `{alone}`"));
@@ -46,14 +46,14 @@ fn texts(known: &[Known], solo: &Run, split: &Run) -> Vec<String> {
 
 /// Where the long text goes another way, if it may: processors and graphics cards round differently, and over
 /// some hundred tokens the likeliest of two that are nearly as likely is sometimes the other one.
-pub fn other_way(solo: &Run, split: &Run) -> Option<usize> {
+pub fn other_way(solo: &DemoRun, split: &DemoRun) -> Option<usize> {
     let (alone, apart) = (&solo.measured.text, &split.measured.text);
     let same = alone.chars().zip(apart.chars()).take_while(|(a, b)| a == b).count();
     (alone != apart && kinds(solo) != kinds(split)).then_some(same)
 }
 
 /// What computes: `cpu`, `vulkan`, ...
-fn kinds(run: &Run) -> BTreeSet<&str> {
+fn kinds(run: &DemoRun) -> BTreeSet<&str> {
     run.instance.stages.iter().filter_map(|stage| stage.device.split('-').next()).collect()
 }
 
@@ -135,13 +135,13 @@ mod tests {
         }
     }
 
-    fn run(held: &[u64], answer: &str) -> Run {
-        let measured = Measured { text: "long".to_owned(), tokens_per_s: 1.0 };
-        Run { instance: instance(held), answers: vec![answer.to_owned()], measured }
+    fn run(held: &[u64], answer: &str) -> DemoRun {
+        let measured = TimedText { text: "long".to_owned(), tokens_per_s: 1.0 };
+        DemoRun { instance: instance(held), answers: vec![answer.to_owned()], measured }
     }
 
-    fn check(solo: &Run, split: &Run) -> Vec<String> {
-        let known = [Known { prompt: "6 x 7".to_owned(), answer: "42".to_owned() }];
+    fn check(solo: &DemoRun, split: &DemoRun) -> Vec<String> {
+        let known = [DemoPrompt { prompt: "6 x 7".to_owned(), answer: "42".to_owned() }];
         broken_promises(&known, solo, split, 3)
     }
 

@@ -12,11 +12,11 @@ const SECRET: &str = "[secret]";
 
 /// Words that are known, and what stands for each of them.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct Redactions {
     words: BTreeMap<String, String>,
 }
 
-impl Known {
+impl Redactions {
     /// A word that names something. Shorter than two characters it tells nothing, and would be found
     /// everywhere.
     pub(super) fn add(&mut self, word: &str, stands: &str) {
@@ -73,7 +73,7 @@ const SHAPES: &[(Shape, &str)] = &[
 ];
 
 impl Redactor {
-    pub(super) fn new(known: Known) -> anyhow::Result<Self> {
+    pub(super) fn new(known: Redactions) -> anyhow::Result<Self> {
         let mut words: Vec<&String> = known.words.keys().collect();
         // Of two that begin alike the longer is meant.
         words.sort_by_key(|word| std::cmp::Reverse(word.len()));
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     fn redactor() -> Redactor {
-        let mut known = Known::default();
+        let mut known = Redactions::default();
         known.add("Anna's (desk)", "node-1");
         known.add("tower", "node-2");
         known.add("abcdefghij23", "node-2");
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn nothing_known_is_no_pattern_for_everything() {
-        let mut redactor = Redactor::new(Known::default()).unwrap();
+        let mut redactor = Redactor::new(Redactions::default()).unwrap();
         assert_eq!(redactor.text("plain words"), "plain words");
     }
 }

@@ -11,7 +11,7 @@ use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 use super::Check;
-use super::redact::{Known, Redactor};
+use super::redact::{Redactions, Redactor};
 use crate::client::{Client, query_value};
 use crate::commands::logs;
 use crate::config::{Config, Source};
@@ -45,7 +45,7 @@ pub(super) async fn write(
 ) -> anyhow::Result<PathBuf> {
     let path = path.map_or_else(default_path, Path::to_owned);
     anyhow::ensure!(!path.exists(), "{} is there already: name another file", path.display());
-    let mut known = Known::default();
+    let mut known = Redactions::default();
     let mut parts = Vec::new();
     let mut missing = Vec::new();
     let mut documents = vec![
@@ -107,7 +107,7 @@ fn default_path() -> PathBuf {
 }
 
 /// What this machine could tell of its owner.
-fn names_of_this_machine(config: &Config, known: &mut Known) {
+fn names_of_this_machine(config: &Config, known: &mut Redactions) {
     config.api_keys().iter().for_each(|key| {
         known.secret(&key.key);
         key.name.iter().for_each(|name| known.add(name, "user"));
@@ -136,7 +136,7 @@ fn names_of_this_machine(config: &Config, known: &mut Known) {
     }
 }
 
-fn names_of_others(view: &ClusterView, members: &[MemberView], known: &mut Known) {
+fn names_of_others(view: &ClusterView, members: &[MemberView], known: &mut Redactions) {
     let nodes = view.nodes.iter().map(|node| (&node.id, &node.name));
     let away = members.iter().map(|member| (&member.node, &member.name));
     let mut ids: Vec<&String> = Vec::new();
@@ -159,7 +159,7 @@ fn names_of_others(view: &ClusterView, members: &[MemberView], known: &mut Known
 }
 
 /// In full, and as logs, lists and commands show it.
-fn add_id(known: &mut Known, id: &str, stands: &str) {
+fn add_id(known: &mut Redactions, id: &str, stands: &str) {
     for shown in [Some(id), id.get(..8), id.get(..12), id.get(..16)].into_iter().flatten() {
         known.add(shown, stands);
     }

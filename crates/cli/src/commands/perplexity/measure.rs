@@ -31,7 +31,7 @@ pub struct Options {
 }
 
 /// What came out.
-pub struct Measured {
+pub struct PerplexityResult {
     pub model: String,
     pub backend: String,
     pub kv: KvDType,
@@ -42,7 +42,7 @@ pub struct Measured {
     pub seconds: f64,
 }
 
-impl Measured {
+impl PerplexityResult {
     /// Tokens that went through the model per second, scored or not.
     pub fn tokens_per_s(&self) -> f64 {
         f64::from(self.context) * f64::from(self.chunks) / self.seconds.max(1e-9)
@@ -108,7 +108,7 @@ pub fn run(
     text: &str,
     options: &Options,
     cancel: &CancelToken,
-) -> anyhow::Result<Measured> {
+) -> anyhow::Result<PerplexityResult> {
     let model = subject.open()?;
     let context = chunks::context(options.context, model.config.context_tokens_max)?;
     let tokenizer = Tokenizer::from_source(&model.tokenizer).context("cannot build the tokenizer")?;
@@ -131,7 +131,7 @@ pub fn run(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(Measured {
+    Ok(PerplexityResult {
         model: model.name.clone(),
         backend: device.facts().backend,
         kv: options.kv,

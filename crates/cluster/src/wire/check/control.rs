@@ -10,7 +10,7 @@ use exo_types::{
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
-    LinkReport, LoadReport, LogMessage, Measured, ModelTotals, NodeReport, NodeVitals, PlannerDevice,
+    LinkReport, LoadReport, LogMessage, ModelTotals, NodeMeasurements, NodeReport, NodeVitals, PlannerDevice,
     PlannerInputs, StageReport, Trouble, Unloadable,
 };
 use super::placement::{device_id, name};
@@ -68,7 +68,7 @@ impl Check for DiskRoom {
     }
 }
 
-impl Check for Measured {
+impl Check for NodeMeasurements {
     fn check(&self) -> Result<(), CheckError> {
         self.vitals.check()?;
         self.loads.check()?;

@@ -10,9 +10,8 @@ use exo_cluster::{
     State,
 };
 use exo_machine::{
-    BackupStart, Boot, Effect, EngineEvent, FetchEvent, Input, Job, LinkEnd, LinkId, LoadedFacts,
-    MachineConfig, NodeMachine, Now, Outgoing, SampledMeasures, Samples, SequenceEvent, StartRequest,
-    StreamId,
+    BackupStart, Boot, Effect, EngineEvent, FetchEvent, Input, LinkEnd, LinkId, LoadedFacts, MachineConfig,
+    NodeMachine, Now, Outgoing, SampledMeasures, Samples, SequenceEvent, StartRequest, StepJob, StreamId,
 };
 use exo_sim::clock::EPOCH_UNIX_S;
 use exo_sim::draw::hash;
@@ -378,7 +377,7 @@ fn loaded() -> LoadedFacts {
 }
 
 /// Tokens by hash of their place, rows of zeros.
-fn compute(spec: &ShardSpec, job: &Job) -> ComputeResult {
+fn compute(spec: &ShardSpec, job: &StepJob) -> ComputeResult {
     if !spec.head {
         return ComputeResult::Rows(vec![0; job.frame.token_count() * HIDDEN as usize * 4].into());
     }

@@ -9,7 +9,7 @@ use super::chain::PageHash;
 
 /// Which pages the stages keep.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KeptPages {
     by_hash: BTreeMap<PageHash, PageKey>,
     pages: BTreeMap<PageKey, Page>,
     /// Those no running sequence uses, by when that came about.
@@ -31,7 +31,7 @@ struct Page {
     is_suspect: bool,
 }
 
-impl Kept {
+impl KeptPages {
     /// The page with this content.
     pub(super) fn find(&self, hash: PageHash) -> Option<PageKey> {
         self.by_hash.get(&hash).copied()

@@ -8,7 +8,7 @@ use super::limits::{BUCKETS_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, INSTANCES
 
 /// All of it.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
-pub struct Measured {
+pub struct NodeMeasurements {
     /// Of the machine and the process.
     pub vitals: NodeVitals,
     /// Of the instances whose scheduler is on the node.

@@ -5,7 +5,7 @@ use exo_types::{DType, Shard};
 
 /// A model's costs. Weights count as stored, whatever layout the device gave them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Work {
+pub struct ModelCosts {
     /// Bytes of every tensor.
     pub stored_bytes: u64,
     /// Elements of every tensor.
@@ -21,7 +21,7 @@ pub struct Work {
     pub dtype: DType,
 }
 
-impl Work {
+impl ModelCosts {
     pub fn of(model: &Model) -> anyhow::Result<Self> {
         let mut work = Self {
             stored_bytes: 0,
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn the_demo_models_costs_follow_from_its_shapes() {
         let model = crate::commands::subject::Subject::Demo.open().unwrap();
-        let (work, c) = (Work::of(&model).unwrap(), &model.config);
+        let (work, c) = (ModelCosts::of(&model).unwrap(), &model.config);
         let [h, f, v, layers] = [c.hidden, c.ffn, c.vocab, c.layers].map(u64::from);
         let (q, kv) = (u64::from(c.heads * c.head_dim), u64::from(c.kv_heads * c.head_dim));
         assert_eq!(work.layer_products, layers * (2 * h * q + 2 * h * kv + 3 * h * f));

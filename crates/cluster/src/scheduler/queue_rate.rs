@@ -11,14 +11,14 @@ const MEMORY_ANSWERS: f64 = 16.0;
 
 /// Answers that ended, over the time somebody was being answered; older ones count less.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Turnover {
+pub(super) struct QueueRate {
     answers: f64,
     seconds: f64,
     /// When the last answer ended, or the first began after a pause.
     since: Time,
 }
 
-impl Turnover {
+impl QueueRate {
     /// After a pause somebody is answered again.
     pub(super) fn begin(&mut self, now: Time) {
         self.since = now;
@@ -58,7 +58,7 @@ mod tests {
     }
 
     /// Four slots whose answers end together, every `every_ms`.
-    fn busy(turnover: &mut Turnover, from_ms: u64, every_ms: u64, rounds: u64) -> u64 {
+    fn busy(turnover: &mut QueueRate, from_ms: u64, every_ms: u64, rounds: u64) -> u64 {
         turnover.begin(at(from_ms));
         for round in 1..=rounds {
             (0..4).for_each(|_| turnover.ended(at(from_ms + round * every_ms)));
@@ -68,14 +68,14 @@ mod tests {
 
     #[test]
     fn before_the_first_answer_a_guess_is_given() {
-        assert_eq!(Turnover::default().retry_after_s(at(9), 64), RETRY_UNMEASURED_S);
+        assert_eq!(QueueRate::default().retry_after_s(at(9), 64), RETRY_UNMEASURED_S);
     }
 
     #[test]
     fn half_the_queue_has_its_turn_in_the_time_that_is_given() {
         // 64 wait, four are answered at a time: 32 have had their turn after eight rounds.
         for (every_ms, expected_s) in [(5, 1), (1000, 8), (3000, 24), (60_000, RETRY_S_MAX)] {
-            let mut turnover = Turnover::default();
+            let mut turnover = QueueRate::default();
             let end = busy(&mut turnover, 0, every_ms, 10);
             let given_s = turnover.retry_after_s(at(end), 64);
             assert!(given_s.abs_diff(expected_s) <= 1, "{every_ms} ms: {given_s}, not {expected_s}");
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_not_answering_and_a_silence_is() {
-        let mut turnover = Turnover::default();
+        let mut turnover = QueueRate::default();
         let end = busy(&mut turnover, 0, 1000, 10);
         let later = busy(&mut turnover, end + 3_600_000, 1000, 1);
         assert!(turnover.retry_after_s(at(later), 64) <= 9, "nobody was answered for an hour");
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_newest_answers_count_most() {
-        let mut turnover = Turnover::default();
+        let mut turnover = QueueRate::default();
         let end = busy(&mut turnover, 0, 4000, 30);
         let end = busy(&mut turnover, end, 500, 30);
         assert!(turnover.retry_after_s(at(end), 64) <= 6);

@@ -5,7 +5,7 @@ use exo_types::DeviceId;
 
 /// Why no engine was started for a shard.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum EngineStartError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// It is lost, or there is none of that name.
