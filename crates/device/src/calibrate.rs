@@ -285,7 +285,8 @@ impl Bench {
         Ok(Self { program: device.compile(Recording { ops })?, weights, tokens, weight_bytes })
     }
 
-    /// Runs with so many rows over a window, with something that does not count before each, as [`passes`] has it.
+    /// Runs with so many rows over a window, with something that does not count before each, as [`passes`]
+    /// has it.
     fn run(
         &self,
         device: &dyn Device,

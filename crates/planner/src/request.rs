@@ -10,7 +10,8 @@ use crate::disk_bound::DiskBound;
 use crate::inputs::{DeviceRates, Figure};
 
 /// Work of one search unless the request says otherwise: about 2 s of one core. A unit is one layer
-/// considered as the end of one stage. A search among many devices has a quarter of it, see `Search::work_max`.
+/// considered as the end of one stage. A search among many devices has a quarter of it, see
+/// `Search::work_max`.
 pub const WORK_MAX: u64 = 400_000_000;
 
 /// One question to the planner. Everything it may know is in here, so that it can be answered on another

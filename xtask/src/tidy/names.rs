@@ -11,7 +11,7 @@ use super::tokens::{TestCode, Token, test_code, test_files, tokens};
 
 const RATCHET: &str = "xtask/invented-names.txt";
 /// Of types, each with the field's name for it.
-const TYPES: [(&str, &str); 20] = [
+const TYPES: [(&str, &str); 31] = [
     ("Shop", "DeviceInner"),
     ("Desk", "ReadbackQueue"),
     ("Landing", "PendingReadback"),
@@ -32,6 +32,17 @@ const TYPES: [(&str, &str); 20] = [
     ("Held", "a noun that says what is held"),
     ("Kept", "a noun that says what is kept"),
     ("Told", "a noun that says what was told"),
+    ("Place", "a noun that says of what it is the address or the position"),
+    ("Found", "a noun that says what was found"),
+    ("Seen", "a noun that says what was seen"),
+    ("Asked", "a noun that says what is asked"),
+    ("Wanted", "a noun that says what is chosen"),
+    ("Known", "a noun that says what is known"),
+    ("Turn", "a lock or a guard, by what it locks"),
+    ("Parts", "a noun that says what of"),
+    ("Work", "a noun that says what works, or what it costs"),
+    ("Measured", "a noun that says what was measured"),
+    ("Shared", "the type that shares it, with `Inner`"),
 ];
 /// Of files.
 const FILES: [(&str, &str); 5] = [
