@@ -139,6 +139,7 @@ fn names() -> std::sync::MutexGuard<'static, Vec<Names>> {
 }
 
 /// Ctrl-C and SIGTERM end this process, and what there is goes first.
+#[allow(clippy::disallowed_methods, reason = "nobody waits for the thread that takes signals")]
 fn remove_when_signalled() -> anyhow::Result<()> {
     static ONCE: Once = Once::new();
     let mut set = Ok(());
