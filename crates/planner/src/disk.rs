@@ -26,9 +26,9 @@ impl PlanRequest {
             let is_there =
                 |at: &usize| self.devices[*at].node == node && self.devices[*at].excluded.is_none();
             let bound: Vec<usize> = (0..self.devices.len()).filter(is_there).collect();
-            let bytes = room_bytes / (bound.len() as u64).max(1);
-            let setting = room.short_of(self.stored_bytes()).into_iter().next();
-            let Some(disk) = setting.map(|setting| DiskBound { bytes, setting }) else { continue };
+            let devices = (bound.len() as u64).max(1);
+            let bytes = room_bytes / devices;
+            let disk = DiskBound { bytes, room };
             for at in bound {
                 let most = most_memory(self, WeightForm::by(self.devices[at].device.kind), bytes);
                 let device = &mut within.devices[at];
@@ -38,8 +38,10 @@ impl PlanRequest {
                         device.device.memory_free_bytes = device.device.memory_free_bytes.min(bytes);
                     }
                     None => {
-                        let (text, remedy) = (disk.text(&device.node_name), disk.remedy());
-                        let least = size_up(least_layer(self));
+                        let least_bytes = least_layer(self);
+                        let remedy = disk.remedy(least_bytes.saturating_mul(devices));
+                        let text = disk.text(&device.node_name);
+                        let least = size_up(least_bytes);
                         device.excluded = Some(format!("{text}, and a layer has {least} at least: {remedy}"));
                     }
                 }

@@ -2,6 +2,8 @@
 
 use exo_types::{DeviceId, NodeId, size, size_up};
 
+use crate::disk_bound::settings_text;
+
 /// One device's memory, for the message that says where the bytes are missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceMemory {
@@ -128,7 +130,8 @@ pub enum Remedy {
         node: String,
         /// How many bytes.
         bytes: u64,
-        /// Its settings that leave less, each with what is to be done to it.
+        /// Its settings that leave less, each with what is to be done to it; none where the disk has no more,
+        /// whatever they are.
         settings: Vec<(&'static str, &'static str)>,
     },
 }
@@ -141,11 +144,13 @@ impl std::fmt::Display for Remedy {
                 write!(f, "it fits with a context of {context_tokens} tokens ({cache_tokens} in the cache)")
             }
             Self::Disk { node, bytes, settings } => {
-                let settings = settings.iter().map(|(setting, change)| format!("{change} `{setting}`"));
-                let settings = settings.collect::<Vec<_>>().join(" and ");
+                let change = match settings_text(settings).as_str() {
+                    "" => ", whose disk is too full: delete".to_owned(),
+                    settings => format!(": {settings} there, or delete"),
+                };
                 write!(
                     f,
-                    "it fits with {} more room for models on {node}: {settings} there, or delete with `exo models remove` or `exo prune`",
+                    "it fits with {} more room for models on {node}{change} with `exo models remove` or `exo prune`",
                     size_up(*bytes)
                 )
             }

@@ -44,7 +44,7 @@ mod validate;
 use exo_types::{LayerRange, Shard, Stage};
 
 pub use cost::{ExpectedStep, Phase, StageTimes, chunk_tokens};
-pub use disk_bound::DiskBound;
+pub use disk_bound::{DiskBound, settings_text};
 pub use domains::{memory_free_bytes, oversubscribed};
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
 pub use exo_types::{Pin, PinLayers, WeightTypes};

@@ -266,10 +266,7 @@ fn a_pin_that_the_disk_cannot_meet_says_so() {
         request.disks =
             vec![(request.devices[0].node, DiskRoom::of(if pin == "^a" { GIB / 2 } else { 5 * GIB }))];
         let error = plan(&request).expect_err("there is no room").to_string();
-        assert!(
-            error.contains("`disk_reserve_mib` of a leaves room for") && !error.contains("memory"),
-            "{error}"
-        );
+        assert!(error.contains("the disk of a has room for") && !error.contains("memory"), "{error}");
     }
 }
 
@@ -1037,7 +1034,7 @@ fn a_node_without_the_file_gets_no_more_layers_than_its_disk_has_room_for() {
     assert_eq!(placed(&room_for("a=16@10 b=16@5 >a", 0, 0)), "a 0..12", "its file is there");
     assert_eq!(placed(&room_for("a=16@10 b=16@5", 0, 0)), "b 0..12");
     let reasons = plan(&room_for("a=16@10 b=16@5", 0, 0)).expect("it fits").reasons;
-    assert!(reasons[0].text.contains("`disk_reserve_mib` of a leaves room for 2.0 MiB"), "{reasons:?}");
+    assert!(reasons[0].text.contains("the disk of a has room for 2.0 MiB"), "{reasons:?}");
     // Where it is needed it gets what its disk takes, and the reason says so.
     let part = room_for("a=16@10 b=9@5", 0, 4);
     let parts = plan(&part).expect("it fits");
@@ -1046,52 +1043,75 @@ fn a_node_without_the_file_gets_no_more_layers_than_its_disk_has_room_for() {
         parts.stages.iter().filter(of).map(|stage| stage.layers.len()).sum::<u32>()
     };
     assert!(layers("a") <= 4 && layers("b") >= 8, "{:?}", parts.stages);
-    assert!(
-        parts.reasons[0].text.contains("`disk_reserve_mib` of a leaves room for 4."),
-        "{:?}",
-        parts.reasons
-    );
+    assert!(parts.reasons[0].text.contains("the disk of a has room for 4."), "{:?}", parts.reasons);
     // Refused, with the disk and the bytes.
     let refused = |layers: u64| plan(&room_for("a=16@10", 0, layers)).expect_err("no disk").to_string();
-    assert!(refused(4).contains("a cpu, and `disk_reserve_mib` of a leaves room for 4."), "{}", refused(4));
+    assert!(refused(4).contains("a cpu, and the disk of a has room for 4."), "{}", refused(4));
     let none = refused(0);
-    assert!(none.contains("leaves room for 2.0 MiB") && none.contains("exo models remove"), "{none}");
+    assert!(none.contains("has room for 2.0 MiB") && none.contains("exo models remove"), "{none}");
 }
 
 /// A refusal names the settings that leave too little, and the least room that would do.
 #[test]
 fn a_disk_that_is_too_small_is_named_with_its_settings_and_what_it_lacks() {
-    let with = |reserve: u64, quota: u64| {
+    const KEPT: u64 = 20 * GIB;
+    let with = |beside: u64, quota: u64| {
         let mut request = read("a=16@10 b=5@5 >b", 12, &[]);
-        let room =
-            DiskRoom { beside_reserve_bytes: Some(reserve as i64), within_quota_bytes: Some(quota as i64) };
+        let room = DiskRoom {
+            free_bytes: Some((beside + KEPT) as i64),
+            reserve_bytes: KEPT,
+            within_quota_bytes: Some(quota as i64),
+        };
         request.disks = vec![(request.devices[0].node, room)];
         request
     };
-    let refused = |reserve: u64, quota: u64| plan(&with(reserve, quota)).expect_err("no room");
-    for (reserve, quota, change) in [
+    let refused = |beside: u64, quota: u64| plan(&with(beside, quota)).expect_err("no room");
+    for (beside, quota, change) in [
         (90 * GIB, 3 * GIB, "raise `disk_quota_mib` there"),
         (3 * GIB, 90 * GIB, "lower `disk_reserve_mib` there"),
         (5 * GIB, 3 * GIB, "raise `disk_quota_mib` and lower `disk_reserve_mib` there"),
         // No layer at all.
         (90 * GIB, 0, "raise `disk_quota_mib` there"),
     ] {
-        let text = refused(reserve, quota).to_string();
+        let text = refused(beside, quota).to_string();
         assert!(text.contains(&format!("more room for models on a: {change}")), "{text}");
-        let PlanError::DoesNotFit { remedies, .. } = refused(reserve, quota) else { panic!("{text}") };
+        let PlanError::DoesNotFit { remedies, .. } = refused(beside, quota) else { panic!("{text}") };
         let Some(Remedy::Disk { bytes, .. }) = remedies.first() else { panic!("{text}") };
-        let room = reserve.min(quota) + bytes;
+        let room = beside.min(quota) + bytes;
         assert!(plan(&with(room, room)).is_ok(), "{text}");
         assert!(plan(&with(room - (1 << 20), room)).is_err(), "{text}");
     }
-    // Alone, and where memory lacks as well.
-    let mut alone = read("a=16@10", 12, &[]);
-    alone.disks = vec![(alone.devices[0].node, DiskRoom::of(0))];
-    let text = plan(&alone).expect_err("no room").to_string();
+    let kept = refused(3 * GIB, 90 * GIB).to_string();
     assert!(
-        text.contains("lower it, or make room") && text.contains("it fits with 12.1 GiB more room"),
-        "{text}"
+        kept.contains("room for 3.0 GiB of the model's file, beside 20.0 GiB that `disk_reserve_mib`"),
+        "{kept}"
     );
+}
+
+/// Where the disk has no more, whatever the settings, none of them is blamed.
+#[test]
+fn a_disk_that_is_full_is_told_apart_from_one_that_a_setting_keeps_free() {
+    let refused = |room: DiskRoom| {
+        let mut alone = read("a=16@10", 12, &[]);
+        alone.disks = vec![(alone.devices[0].node, room)];
+        plan(&alone).expect_err("no room").to_string()
+    };
+    let full = refused(DiskRoom::of(0));
+    assert!(full.contains("the disk of a has room for 0 B of the model's file, and a layer"), "{full}");
+    assert!(full.contains("at least: make room there"), "{full}");
+    assert!(
+        full.contains("it fits with 12.1 GiB more room for models on a, whose disk is too full"),
+        "{full}"
+    );
+    assert!(!full.contains("disk_reserve_mib"), "{full}");
+    // What the reserve keeps would be enough for some layers, and not for all.
+    let some = refused(DiskRoom { reserve_bytes: 4 * GIB, ..DiskRoom::of(4 * GIB) });
+    assert!(some.contains("beside 4.0 GiB that `disk_reserve_mib` keeps free"), "{some}");
+    assert!(some.contains("at least: lower `disk_reserve_mib`, or make room"), "{some}");
+    assert!(some.contains("more room for models on a, whose disk is too full"), "{some}");
+    let all = refused(DiskRoom { reserve_bytes: 40 * GIB, ..DiskRoom::of(40 * GIB) });
+    assert!(all.contains("more room for models on a: lower `disk_reserve_mib` there"), "{all}");
+    // Where memory lacks as well.
     let mut small = read("a=4@10", 12, &[]);
     small.disks = vec![(small.devices[0].node, DiskRoom::of(0))];
     let text = plan(&small).expect_err("no memory").to_string();

@@ -42,6 +42,15 @@ pub struct DiskBudget {
     turn: Mutex<()>,
 }
 
+/// What a look at the disk has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskLook {
+    /// What may still be fetched.
+    pub room: DiskRoom,
+    /// What fetched models take and what they may, where that is bounded.
+    pub quota_bytes: Option<(u64, u64)>,
+}
+
 /// Bytes taken and not there yet, by the model that they are for, where that is known.
 #[derive(Default, Debug)]
 struct Expected(Mutex<BTreeMap<Option<ModelId>, u64>>);
@@ -107,14 +116,12 @@ pub enum NoRoom {
 impl NoRoom {
     /// Bytes for which there is room; below 0 what is missing already.
     fn room_bytes(&self) -> i64 {
-        let room = match self {
+        match self {
             Self::Reserve { reserve_bytes, free_bytes, expected_bytes, .. } => {
-                i128::from(*free_bytes) - i128::from(*reserve_bytes) - i128::from(*expected_bytes)
+                left(*free_bytes, *expected_bytes).saturating_sub_unsigned(*reserve_bytes)
             }
-            Self::Quota { quota_bytes, used_bytes, .. } => i128::from(*quota_bytes) - i128::from(*used_bytes),
-        };
-        let most = i128::from(DiskRoom::BYTES_MAX);
-        room.clamp(-most, most) as i64
+            Self::Quota { quota_bytes, used_bytes, .. } => left(*quota_bytes, *used_bytes),
+        }
     }
 
     /// As a refusal, if there is not room for so many bytes.
@@ -140,6 +147,12 @@ impl NoRoom {
     /// What would help.
     pub fn hint(&self) -> &'static str {
         match self {
+            // Also without a reserve.
+            Self::Reserve { needed_bytes, free_bytes, expected_bytes, .. }
+                if free_bytes.saturating_sub(*expected_bytes) < *needed_bytes =>
+            {
+                "free some disk space: `exo models remove` deletes a model, `exo prune` downloads that were never finished"
+            }
             Self::Reserve { .. } => {
                 "free some disk space: `exo models remove` deletes a model, `exo prune` downloads that were never finished; or keep less free \
                  with the setting `disk_reserve_mib`"
@@ -150,6 +163,12 @@ impl NoRoom {
             }
         }
     }
+}
+
+/// What is left of bytes once others are taken, within what a disk may have.
+fn left(bytes: u64, taken: u64) -> i64 {
+    let most = i128::from(DiskRoom::BYTES_MAX);
+    (i128::from(bytes) - i128::from(taken)).clamp(-most, most) as i64
 }
 
 fn of_which(expected_bytes: u64) -> String {
@@ -199,12 +218,19 @@ impl DiskBudget {
         Ok(DiskClaim { expected: self.expected.clone(), model, left_bytes: AtomicU64::new(needed_bytes) })
     }
 
-    /// Bytes for which [`DiskBudget::take`] would find room now, by each rule.
-    pub fn room(&self) -> DiskRoom {
-        DiskRoom {
-            beside_reserve_bytes: self.reserve(0).map(|rule| rule.room_bytes()),
-            within_quota_bytes: self.quota(0).map(|rule| rule.room_bytes()),
+    /// What bounds the bytes for which [`DiskBudget::take`] would find room now. Blocks for a walk over the
+    /// files of models where there is a quota.
+    pub fn look(&self) -> DiskLook {
+        let mut room = DiskRoom::default();
+        if let Some(NoRoom::Reserve { reserve_bytes, free_bytes, expected_bytes, .. }) = self.reserve(0) {
+            room.free_bytes = Some(left(free_bytes, expected_bytes));
+            room.reserve_bytes = reserve_bytes.min(DiskRoom::BYTES_MAX.unsigned_abs());
         }
+        let quota_bytes = self.limits.quota_bytes.map(|quota_bytes| (self.used_bytes(), quota_bytes));
+        room.within_quota_bytes = quota_bytes.map(|(used_bytes, quota_bytes)| {
+            left(quota_bytes, used_bytes.saturating_add(self.expected.all()))
+        });
+        DiskLook { room, quota_bytes }
     }
 
     /// Bytes of a model for which room was taken and that are not there yet.
@@ -246,13 +272,8 @@ impl DiskBudget {
         Some(NoRoom::Quota { needed_bytes, quota_bytes, used_bytes, folder: self.layout.data_dir.clone() })
     }
 
-    /// What they may take, where that is bounded.
-    pub fn quota_bytes(&self) -> Option<u64> {
-        self.limits.quota_bytes
-    }
-
     /// What fetched models take on the disk, those included that were never finished.
-    pub fn used_bytes(&self) -> u64 {
+    fn used_bytes(&self) -> u64 {
         let mut walk = Walk { left: FILES_MAX, seen: BTreeSet::new() };
         [self.layout.hub(), self.layout.fetched()]
             .iter()
@@ -319,6 +340,7 @@ mod tests {
         assert!(text.contains("1152921504606846976 bytes are to be fetched and 0 are kept free"), "{text}");
         let NoRoom::Reserve { free_bytes, .. } = error else { panic!("{text}") };
         assert_eq!(error.short_bytes(), (1 << 60) - free_bytes);
+        assert!(!error.hint().contains("disk_reserve_mib"), "no setting would do: {}", error.hint());
         let all = budget(folder.path(), u64::MAX, None);
         assert!(matches!(all.take(None, 1), Err(NoRoom::Reserve { reserve_bytes: u64::MAX, .. })));
         all.take(None, 0).expect("what is here already needs no room");
@@ -350,24 +372,34 @@ mod tests {
     fn the_room_that_is_told_is_what_can_be_taken() {
         let folder = tempfile::tempdir().unwrap();
         let budget = budget(folder.path(), 0, Some(1 << 20));
+        let room = || budget.look().room;
         let model = ModelId([1; 32]);
         let claim = budget.take(Some(model), 256 << 10).unwrap();
-        let room = budget.room();
-        assert_eq!(room.within_quota_bytes, Some(768 << 10));
-        assert!(room.beside_reserve_bytes > Some(768 << 10), "{room:?}");
+        assert_eq!(room().within_quota_bytes, Some(768 << 10));
+        assert_eq!(budget.look().quota_bytes, Some((0, 1 << 20)), "what is on its way lies nowhere yet");
+        assert!(room().free_bytes > Some(768 << 10) && room().reserve_bytes == 0, "{:?}", room());
         assert!(budget.take(None, (768 << 10) + 1).is_err());
         let rest = budget.take(None, 768 << 10).unwrap();
-        assert_eq!((budget.room().bytes(), budget.expected_bytes(model)), (Some(0), 256 << 10));
+        assert_eq!((room().bytes(), budget.expected_bytes(model)), (Some(0), 256 << 10));
         assert!(budget.take(None, 1).is_err());
         claim.arrived(64 << 10);
         assert_eq!(budget.expected_bytes(model), 192 << 10);
         drop((claim, rest));
-        assert_eq!((budget.room().within_quota_bytes, budget.expected_bytes(model)), (Some(1 << 20), 0));
-        let full =
-            DiskBudget::new(folder.path(), DiskLimits { reserve_bytes: Some(u64::MAX), quota_bytes: None });
-        assert_eq!((full.room().bytes(), full.room().within_quota_bytes), (Some(0), None));
-        assert_eq!(full.room().lacking_bytes(), DiskRoom::BYTES_MAX.unsigned_abs());
-        assert!(full.take(None, 1).is_err());
+        assert_eq!((room().within_quota_bytes, budget.expected_bytes(model)), (Some(1 << 20), 0));
+    }
+
+    #[test]
+    fn a_full_disk_is_told_apart_from_one_that_a_setting_keeps_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = DiskLimits { reserve_bytes: Some(u64::MAX), quota_bytes: None };
+        let budget = DiskBudget::new(folder.path(), kept);
+        let DiskLook { room, quota_bytes } = budget.look();
+        assert_eq!((room.bytes(), room.within_quota_bytes, quota_bytes), (Some(0), None, None));
+        assert_eq!(room.reserve_bytes, DiskRoom::BYTES_MAX.unsigned_abs());
+        assert_eq!(room.short_of(1), [("disk_reserve_mib", "lower")]);
+        assert!(budget.take(None, 1).unwrap_err().hint().contains("with the setting `disk_reserve_mib`"));
+        let none = DiskLimits { reserve_bytes: Some(0), quota_bytes: None };
+        assert_eq!(DiskBudget::new(folder.path(), none).look().room.short_of(1 << 60), []);
     }
 
     #[cfg(unix)]

@@ -35,7 +35,7 @@ mod registry;
 mod sha256;
 mod store;
 
-pub use budget::{DiskBudget, DiskClaim, DiskLimits, NoRoom};
+pub use budget::{DiskBudget, DiskClaim, DiskLimits, DiskLook, NoRoom};
 pub use caches::{CacheError, CachedModel, find_cached, local_caches};
 pub use chunk::ChunkRef;
 pub use commits::plain_name;

@@ -437,8 +437,10 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     assert!(refused_report(&|report| report.models[0].expected_bytes = u64::MAX).contains("than it has"));
     let room = exo_types::DiskRoom::of((1 << 60) + 1);
     assert!(refused_report(&|report| report.disk_room = room).contains("more than 2^60 bytes"));
-    let lacks = exo_types::DiskRoom { beside_reserve_bytes: Some(i64::MIN), ..Default::default() };
+    let lacks = exo_types::DiskRoom { free_bytes: Some(i64::MIN), ..Default::default() };
     assert!(refused_report(&|report| report.disk_room = lacks).contains("more than 2^60 bytes"));
+    let keeps = exo_types::DiskRoom { reserve_bytes: (1 << 60) + 1, ..Default::default() };
+    assert!(refused_report(&|report| report.disk_room = keeps).contains("more than 2^60 bytes"));
     let mut huge = request();
     huge.shape.layers[0].weight_bytes = u64::MAX;
     let ask = ControlAsk::Place(huge);

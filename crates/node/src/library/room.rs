@@ -102,16 +102,15 @@ impl Room {
         }
     }
 
-    /// Notes what a look at the models on the disk has found. Blocks for a walk over their files where there
-    /// is a quota.
+    /// Notes what a look at the models on the disk has found.
     pub fn looked_at(&self, records: &[ModelRecord]) {
-        let quota_bytes = self.budget.quota_bytes().map(|quota| (self.budget.used_bytes(), quota));
         let is_changed =
             |record: &&ModelRecord| matches!(record.problem, Some(exo_store::RecordProblem::Changed { .. }));
         let changed = records.iter().filter(is_changed).map(|record| record.name.clone()).collect();
         let differing = records.iter().filter(|record| record.checked == Some(false));
         let differing = differing.map(|r| DifferingModel { id: r.id.to_full(), name: r.name.clone() });
-        lock(&self.state).disk = DiskFacts { quota_bytes, changed, differing: differing.collect() };
+        let disk = &mut lock(&self.state).disk;
+        (disk.changed, disk.differing) = (changed, differing.collect());
     }
 
     /// What was found then.
@@ -124,9 +123,12 @@ impl Room {
         self.turn.clone().lock_owned().await
     }
 
-    /// What may still be fetched. Blocks for a walk over the files of models where there is a quota.
+    /// What may still be fetched. Blocks for a walk over the files of models where there is a quota, and notes
+    /// what they take of it.
     pub fn disk_room(&self) -> DiskRoom {
-        self.budget.room()
+        let look = self.budget.look();
+        lock(&self.state).disk.quota_bytes = look.quota_bytes;
+        look.room
     }
 
     /// What is told of a model on the disk.
@@ -581,6 +583,7 @@ mod tests {
             (held.expected_bytes, held.may_go)
         };
         assert_eq!((told(&record), room.disk_room().bytes()), ((0, true), Some(100)));
+        assert_eq!(room.disk_facts().quota_bytes, Some((0, 100)));
         let kept = ModelRecord { is_kept: true, ..record.clone() };
         let own = ModelRecord { is_downloaded: false, ..record.clone() };
         assert!(!told(&kept).1 && !told(&own).1);

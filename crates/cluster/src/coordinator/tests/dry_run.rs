@@ -238,7 +238,7 @@ fn a_node_that_may_not_fetch_the_file_is_no_place_for_it() {
         may_go,
     };
     let part = HeldModel { held_bytes: 0, complete: false, ..held(1, false) };
-    let quota = DiskRoom { beside_reserve_bytes: Some(1 << 50), within_quota_bytes: Some(10 << 20) };
+    let quota = DiskRoom { within_quota_bytes: Some(10 << 20), ..DiskRoom::of(1 << 50) };
     let mut wanted = model(1, false);
     wanted.holders = vec![node(1)];
     // The file is on the first node, which is drained, and the third may take nothing.

@@ -61,9 +61,10 @@ impl Check for NodeReport {
 
 impl Check for DiskRoom {
     fn check(&self) -> Result<(), CheckError> {
-        let rooms = [self.beside_reserve_bytes, self.within_quota_bytes];
+        let most = Self::BYTES_MAX.unsigned_abs();
+        let rooms = [self.free_bytes, self.within_quota_bytes];
         let is_bounded =
-            rooms.into_iter().flatten().all(|room| room.unsigned_abs() <= Self::BYTES_MAX.unsigned_abs());
+            rooms.into_iter().flatten().all(|room| room.unsigned_abs() <= most) && self.reserve_bytes <= most;
         ensure(is_bounded, "a disk has room for more than 2^60 bytes, or lacks more")
     }
 }
