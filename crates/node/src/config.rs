@@ -10,6 +10,7 @@ use exo_device::CoreList;
 use exo_store::DiskLimits;
 use exo_types::{ComputeShare, KvDType};
 
+use crate::cache::CacheRequest;
 use crate::{LogCapture, Speculation, WorkerProgram};
 
 /// Settings of one node.
@@ -80,6 +81,14 @@ pub struct NodeConfig {
     pub draft: Option<String>,
     /// Where the last log lines are kept. Whoever starts the node adds its layer to the subscriber.
     pub log: LogCapture,
+}
+
+impl NodeConfig {
+    /// The cache of what is placed where nobody asks for another.
+    pub(crate) fn usual_cache(&self) -> CacheRequest {
+        let Self { context_tokens, slots, cache_tokens, kv, .. } = *self;
+        CacheRequest { context_tokens, context_named: false, slots, cache_tokens, kv }
+    }
 }
 
 /// What a node computes on.

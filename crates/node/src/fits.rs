@@ -20,7 +20,7 @@ use exo_api::fits::{FitPlanView, FitSizeView, FitVerdict, FitView, FitsView};
 use exo_api::{AdminError, ClusterView};
 use exo_formats::Model;
 use exo_hub::{Cancel, Client, HubError, Licence, Reference, Settings};
-use exo_machine::prediction_view;
+use exo_machine::{Answer, ModelHolders, Question, prediction_view};
 use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
 use exo_quant::Target;
 use exo_types::{DiskRoom, KvDType, ModelId, ModelShape, NodeId};
@@ -35,11 +35,10 @@ use unfit::Unfit;
 pub use words::{answer as answer_text, pages};
 
 use crate::cache::CacheRequest;
-use crate::config::NodeConfig;
 use crate::details::Details;
 use crate::events::EventSender;
 use crate::heads::HeadReader;
-use crate::questions::{plan_facts, planner_inputs};
+use crate::questions::{ANSWER_MAX, ask_node, plan_facts, planner_inputs, unavailable};
 use crate::{described, planning};
 
 /// Types that hub repositories have of most models, the largest first.
@@ -64,6 +63,9 @@ pub struct FitsCluster {
     pub links: Vec<LinkFacts>,
     /// The room that the disks of nodes without a file have for it.
     pub disks: Vec<(NodeId, DiskRoom)>,
+    /// Nodes that have some of a model, by its name. Of one that is looked at by its head alone nothing else
+    /// says what they would still fetch, so their disks bound nothing of it.
+    pub held: Vec<(String, NodeId)>,
     /// Context to plan for; never more than a model's own.
     pub context_tokens: u32,
     /// Sequences that may run at once, as for whatever is placed.
@@ -76,6 +78,8 @@ pub struct FitsCluster {
 
 /// A model whose files the cluster has.
 pub struct KnownModel {
+    /// Which it is.
+    pub id: ModelId,
     /// What it is called.
     pub name: String,
     /// Its description.
@@ -86,6 +90,8 @@ pub struct KnownModel {
 
 /// One type of weights of a model.
 pub(crate) struct SizedModel {
+    /// What nodes that have it may call it, where the cluster does not say which model it is.
+    pub name: Option<String>,
     pub quantisation: String,
     pub download_bytes: u64,
     pub shape: ModelShape,
@@ -93,26 +99,27 @@ pub(crate) struct SizedModel {
 }
 
 impl FitsCluster {
-    /// The cluster as its coordinator would plan with it, for models as this node places them. What requests
-    /// loaded and none uses counts as free.
+    /// The cluster as its coordinator would plan this model with it, or one that is not there, as this node
+    /// places models. What requests loaded and none uses counts as free.
     pub(crate) async fn now(
         node: &EventSender,
         view: &watch::Receiver<ClusterView>,
-        config: &NodeConfig,
+        usual: CacheRequest,
+        model: Option<ModelId>,
     ) -> Result<Self, AdminError> {
-        // Of no model that is there.
-        let none = ModelId([0; 32]);
-        let inputs = planner_inputs(node, view, none, None).await?;
-        let (links, disks) = plan_facts(node, none).await?;
+        let model = model.unwrap_or(ModelId([0; 32]));
+        let inputs = planner_inputs(node, view, model, None).await?;
+        let (links, disks) = plan_facts(node, model).await?;
+        let held = held_by_name(node).await?;
         let links = inputs.links(links);
         let devices = inputs.devices_without_idle();
-        let NodeConfig { context_tokens, slots, cache_tokens, kv, .. } = *config;
-        Ok(Self { devices, links, disks, context_tokens, slots, cache_tokens, kv })
+        let CacheRequest { context_tokens, slots, cache_tokens, kv, .. } = usual;
+        Ok(Self { devices, links, disks, held, context_tokens, slots, cache_tokens, kv })
     }
 
-    /// With nothing in any memory, and room on every disk: whoever fetches finds whether there is.
+    /// With nothing in any memory. Disks stay as full as they are.
     fn emptied(&self) -> Self {
-        let mut emptied = Self { disks: Vec::new(), ..self.clone() };
+        let mut emptied = self.clone();
         let mut shared: BTreeMap<u64, u64> = BTreeMap::new();
         for PlanDevice { device, .. } in &mut emptied.devices {
             device.memory_free_bytes = device.memory_total_bytes;
@@ -127,10 +134,26 @@ impl FitsCluster {
         emptied
     }
 
+    /// Why there is no plan, which was found with an error: by the disks only where it would fit but for them.
+    fn no_plan(&self, model: &SizedModel, error: PlanError) -> NoPlan {
+        let request = self.request(model, self.context_tokens);
+        if request.disks.is_empty() {
+            return NoPlan { error, disks: Vec::new() };
+        }
+        let disks = disk_texts(&request);
+        match exo_planner::plan(&PlanRequest { disks: Vec::new(), ..request }) {
+            Ok(_) => NoPlan { error, disks },
+            Err(error) => NoPlan { error, disks: Vec::new() },
+        }
+    }
+
     fn request(&self, model: &SizedModel, context_tokens: u32) -> PlanRequest {
         let devices = self.devices.clone();
         let Self { slots, cache_tokens, kv, .. } = *self;
         let cache = CacheRequest { context_tokens, context_named: false, slots, cache_tokens, kv };
+        let is_held = |node: &NodeId| {
+            self.held.iter().any(|(name, at)| at == node && model.name.as_ref() == Some(name))
+        };
         let too_large = |_| (context_tokens.min(model.shape.context_tokens_max.max(1)), u32::MAX);
         let (context_tokens, cache_tokens) =
             cache.shape(model.shape.context_tokens_max).unwrap_or_else(too_large);
@@ -138,7 +161,7 @@ impl FitsCluster {
             slots,
             cache_tokens,
             links: self.links.clone(),
-            disks: self.disks.clone(),
+            disks: self.disks.iter().filter(|(node, _)| !is_held(node)).copied().collect(),
             weight_types: model.weight_types.clone(),
             work_max: WORK_MAX,
             explain: false,
@@ -156,6 +179,36 @@ impl FitsCluster {
 
     fn memory_free_bytes(&self) -> u64 {
         exo_planner::memory_free_bytes(self.devices.iter().filter(|d| d.excluded.is_none()))
+    }
+}
+
+/// Why a model does not fit.
+struct NoPlan {
+    error: PlanError,
+    /// What the disks leave, where it would fit but for them.
+    disks: Vec<String>,
+}
+
+/// What the disks leave of the file, those that have no room for all of it.
+fn disk_texts(request: &PlanRequest) -> Vec<String> {
+    let within = request.within_disks();
+    let mut texts: Vec<String> = Vec::new();
+    for device in &within.devices {
+        texts.extend(
+            device.disk.map(|disk| disk.text(&device.node_name)).filter(|text| !texts.contains(text)),
+        );
+    }
+    texts
+}
+
+/// Who has some of which model.
+async fn held_by_name(node: &EventSender) -> Result<Vec<(String, NodeId)>, AdminError> {
+    match ask_node(node, Question::Models, ANSWER_MAX).await {
+        Some(Answer::Models(models)) => {
+            let by_name = |model: ModelHolders| model.nodes.into_iter().map(move |n| (model.name.clone(), n));
+            Ok(models.into_iter().flat_map(by_name).collect())
+        }
+        _ => Err(unavailable("this node is ending")),
     }
 }
 
@@ -199,10 +252,11 @@ pub fn may_be_known(text: &str) -> bool {
 
 /// One model that the cluster has, of the one type that it is stored in.
 pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
-    let (KnownModel { name, model, holders }, details) = (known, Details::of(&known.model));
+    let (KnownModel { name, model, holders, .. }, details) = (known, Details::of(&known.model));
     let shape = model.shape_packed(cluster.kv, &exo_backend_cpu::weight_bytes);
     let most = details.dtypes.iter().max_by_key(|(_, bytes)| **bytes);
     let sized = SizedModel {
+        name: None,
         quantisation: most.map(|(dtype, _)| dtype.clone()).unwrap_or_default(),
         download_bytes: details.weight_bytes,
         weight_types: planning::weight_types(model, &shape),
@@ -275,7 +329,8 @@ fn fit_known(cluster: &FitsCluster, model: &CatalogueModel) -> FitView {
         let tensors = described::tensors(&config, *stored);
         let (shape, types) = described::shape(&config, &tensors, cluster.kv);
         let download_bytes = tensors.iter().map(described::DescribedTensor::bytes).sum();
-        SizedModel { quantisation: stored.to_string(), download_bytes, shape, weight_types: Some(types) }
+        let quantisation = stored.to_string();
+        SizedModel { name: None, quantisation, download_bytes, shape, weight_types: Some(types) }
     };
     judge(cluster, view, &TYPES.iter().map(sized).collect::<Vec<_>>())
 }
@@ -303,7 +358,7 @@ pub(crate) fn judge(cluster: &FitsCluster, view: FitView, models: &[SizedModel])
     let best = chosen.and_then(|i| Some((models.get(i)?, planned.get(i)?.as_ref().ok()?)));
     let Some((model, plan)) = best else {
         return match (models.last(), planned.last()) {
-            (Some(model), Some(Err(error))) => too_large(cluster, view, model, error),
+            (Some(model), Some(Err(error))) => too_large(cluster, view, model, error.clone()),
             _ => FitView { summary: "it has no type of weights that exo computes with".to_owned(), ..view },
         };
     };
@@ -332,21 +387,20 @@ fn longest_context(cluster: &FitsCluster, model: &SizedModel, fits: u32) -> u32 
 }
 
 /// What would make it fit.
-fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error: &PlanError) -> FitView {
-    let remedies = match error {
+fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error: PlanError) -> FitView {
+    let NoPlan { error, disks } = cluster.no_plan(smallest, error);
+    let remedies = match &error {
         PlanError::DoesNotFit { remedies, .. } | PlanError::NoDevices { remedies, .. } => remedies,
         _ => return FitView { verdict: FitVerdict::TooLarge, summary: error.to_string(), ..view },
     };
-    let mut changes = Vec::new();
-    for remedy in remedies {
-        match remedy {
-            Remedy::Disk { node, bytes, settings } => changes.push(words::disk(node, *bytes, settings)),
-            Remedy::Context { context_tokens, .. } => {
-                changes.push(words::shorter(*context_tokens, cluster.context_tokens));
-            }
-            Remedy::Memory { .. } => {}
+    let change = |remedy: &Remedy| match remedy {
+        Remedy::Disk { .. } => words::of_disk(remedy),
+        Remedy::Context { context_tokens, .. } => {
+            Some(words::shorter(*context_tokens, cluster.context_tokens))
         }
-    }
+        Remedy::Memory { .. } => None,
+    };
+    let mut changes: Vec<String> = remedies.iter().filter_map(change).collect();
     let machine = MACHINES_GIB.into_iter().find(|gib| fits_with_machine(cluster, smallest, gib << 30));
     let machine = machine.map(|gib| (gib << 30, format!("one more machine with {gib} GiB free for models")));
     let memory = remedies.iter().filter_map(|remedy| match remedy {
@@ -361,14 +415,12 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
         memory.map(|(bytes, text)| (cost(bytes), text)).chain(machine).collect();
     more.sort();
     changes.extend(more.into_iter().map(|(_, text)| text));
-    let is_of_disk = remedies.iter().any(|remedy| matches!(remedy, Remedy::Disk { .. }));
-    let summary = match error {
-        PlanError::DoesNotFit { missing_bytes, .. } if !is_of_disk => {
-            format!("too large: even {}", Unfit::of(smallest, *missing_bytes))
+    let summary = match &error {
+        _ if !disks.is_empty() => {
+            format!("too large for the disks: even {}", Unfit::of_disks(smallest, disks, None))
         }
-        PlanError::DoesNotFit { .. } => {
-            let (stored, bytes) = (&smallest.quantisation, words::gib(smallest.download_bytes));
-            format!("too large for the disks: even as {stored} it has {bytes}")
+        PlanError::DoesNotFit { missing_bytes, .. } => {
+            format!("too large: even {}", Unfit::of(smallest, *missing_bytes))
         }
         error => error.to_string(),
     };

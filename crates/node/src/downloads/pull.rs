@@ -677,7 +677,7 @@ impl DownloadsInner {
         Handle::current().block_on(async {
             self.wait_for_reports(FIRST_REPORTS_MAX, cancel).await;
             let cluster = tokio::select! {
-                cluster = FitsCluster::now(&self.node, &self.view, &self.config) => cluster,
+                cluster = FitsCluster::now(&self.node, &self.view, self.config.usual_cache(), None) => cluster,
                 () = over_or_cancelled(CLUSTER_MAX, cancel) => {
                     let seconds = CLUSTER_MAX.as_secs();
                     tracing::info!(seconds, "what fits is chosen by size: no coordinator has answered");

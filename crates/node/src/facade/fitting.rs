@@ -6,6 +6,7 @@ use std::time::Duration;
 use exo_api::AdminError;
 use exo_api::fits::{FitsQuery, FitsView};
 use exo_hub::{Cancel, HubError};
+use exo_machine::Resolved;
 
 use super::{Missing, NodeFacade, unavailable};
 use crate::fits::{self, FitsCluster, KnownModel, ReferenceError};
@@ -22,8 +23,6 @@ impl NodeFacade {
         if context_tokens == 0 {
             return Err(invalid("context_tokens", "a context has at least one token".to_owned()));
         }
-        let now = FitsCluster::now(&self.node, &self.view, &self.config).await?;
-        let mut cluster = FitsCluster { context_tokens, ..now };
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
         let (endpoint, token) = (query.endpoint.as_deref(), query.token.as_ref().map(|t| t.0.as_str()));
         let settings = self.downloads.settings().and_then(|settings| settings.aimed(endpoint, token));
@@ -31,6 +30,9 @@ impl NodeFacade {
             Some(text) if fits::may_be_known(text) => self.known_model(text).await?,
             _ => None,
         };
+        let id = known.as_ref().map(|known| known.id);
+        let now = FitsCluster::now(&self.node, &self.view, self.config.usual_cache(), id).await?;
+        let mut cluster = FitsCluster { context_tokens, ..now };
         if let Some(known) = &known {
             cluster.disks.retain(|(node, _)| !known.holders.contains(node));
         }
@@ -69,6 +71,7 @@ impl NodeFacade {
             return Err(unavailable("no node that has the model has described it in time"));
         };
         let model = model?;
-        Ok(Some(KnownModel { name: resolved.name, model, holders: resolved.holder_nodes }))
+        let Resolved { id, name, holder_nodes: holders, .. } = resolved;
+        Ok(Some(KnownModel { id, name, model, holders }))
     }
 }

@@ -11,7 +11,6 @@ use exo_types::{DiskRoom, InstanceId, KvDType, ModelId, NodeId};
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use crate::cache::{CacheError, CacheRequest, check_context};
-use crate::config::NodeConfig;
 use crate::library::OpenModel;
 use crate::planning;
 use crate::questions::{other_answer, plan_facts, planner_inputs};
@@ -21,11 +20,6 @@ use exo_accelerators::chain;
 const DRY_RUN_MAX: Duration = Duration::from_secs(20);
 
 impl NodeFacade {
-    pub(super) fn usual_cache(&self) -> CacheRequest {
-        let NodeConfig { context_tokens, slots, cache_tokens, kv, .. } = self.config;
-        CacheRequest { context_tokens, context_named: false, slots, cache_tokens, kv }
-    }
-
     pub(super) async fn place_model(&self, request: PlaceRequest) -> Result<InstanceView, AdminError> {
         let resolved = self.resolve(&request.model).await.map_err(|m| m.for_admin(&request.model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await;
@@ -98,7 +92,7 @@ impl NodeFacade {
         cache_tokens: Option<u32>,
         kv: Option<exo_api::KvType>,
     ) -> CacheRequest {
-        let usual = self.usual_cache();
+        let usual = self.config.usual_cache();
         CacheRequest {
             context_tokens: context_tokens.unwrap_or(usual.context_tokens),
             context_named: context_tokens.is_some(),

@@ -100,7 +100,7 @@ impl NodeFacade {
         open: &OpenModel,
         context_tokens_min: Option<u32>,
     ) -> Result<(InstanceRequest, Limits), GenerateError> {
-        let mut cache = self.usual_cache();
+        let mut cache = self.config.usual_cache();
         let asked = context_tokens_min.unwrap_or(0);
         if asked > cache.context_tokens {
             (cache.context_tokens, cache.context_named) = (asked, true);

@@ -9,7 +9,7 @@ use exo_hub::{FetchPlan, HubReference, Snapshot, Variant};
 use exo_planner::PlanError;
 
 use super::unfit::Unfit;
-use super::{FitsCluster, SizedModel, judge, words};
+use super::{FitsCluster, NoPlan, SizedModel, judge, words};
 use crate::heads::{HeadBounds, HeadReader};
 use crate::planning;
 use crate::reference_error::ReferenceError;
@@ -44,8 +44,9 @@ pub fn fit_reference(
 }
 
 /// The type that is named, or the largest model of a repository that fits the memory that is free now, by its
-/// head; else the smallest. Only if the machines could hold it with nothing beside it: for what is to run,
-/// nothing of what fits nowhere is fetched. Blocks.
+/// head; else the smallest. Only if the machines could hold it with nothing beside it in their memory, and
+/// their disks have room for their layers: for what is to run, nothing of what fits nowhere is fetched.
+/// Blocks.
 pub fn choose_fitting(
     cluster: &FitsCluster,
     heads: &mut HeadReader<'_>,
@@ -76,7 +77,7 @@ pub fn choose_fitting(
             let variant = &plan.choice.variant;
             format!("{}, with {}", variant.label, words::gib(variant.bytes()))
         };
-        // What is refused is so by memory with nothing beside it: what is offered may be, too.
+        // What is refused is so with nothing beside it in memory: what is offered may be, too.
         summary += &match (fitting(cluster), fitting(&cluster.emptied())) {
             (Some(plan), _) => format!("; the largest that fits is {}", said(&plan)),
             (None, Some(plan)) => format!(
@@ -102,13 +103,22 @@ pub fn check_fits(
     })
 }
 
-/// Whether the machines could hold it with nothing beside it; how much is missing if not.
+/// Whether the machines could hold it with nothing beside it in memory; what is missing if not.
 fn fits_emptied(cluster: &FitsCluster, model: &SizedModel) -> Result<(), Unfit> {
-    match exo_planner::plan(&cluster.emptied().request(model, cluster.context_tokens)) {
-        Ok(_) => Ok(()),
-        Err(PlanError::DoesNotFit { missing_bytes, .. }) => Err(Unfit::of(model, missing_bytes)),
-        Err(error) => Err(error.into()),
-    }
+    let emptied = cluster.emptied();
+    let Err(error) = exo_planner::plan(&emptied.request(model, cluster.context_tokens)) else {
+        return Ok(());
+    };
+    let NoPlan { error, disks } = emptied.no_plan(model, error);
+    Err(match error {
+        PlanError::DoesNotFit { remedies, .. } | PlanError::NoDevices { remedies, .. }
+            if !disks.is_empty() =>
+        {
+            Unfit::of_disks(model, disks, remedies.iter().find_map(words::of_disk))
+        }
+        PlanError::DoesNotFit { missing_bytes, .. } => Unfit::of(model, missing_bytes),
+        error => error.into(),
+    })
 }
 
 /// The largest type of a repository that fits now, by what is known of another of its types.
@@ -198,7 +208,8 @@ impl SizedModel {
             scale(table);
         }
         let quantisation = plan.choice.variant.label.clone();
-        Self { quantisation, download_bytes: bytes, shape, weight_types: None }
+        // Another file, which has another name.
+        Self { name: None, quantisation, download_bytes: bytes, shape, weight_types: None }
     }
 }
 
@@ -231,5 +242,5 @@ fn sized(cluster: &FitsCluster, plan: &FetchPlan, model: &exo_formats::Model) ->
     let weight_types = planning::weight_types(model, &shape);
     let variant = &plan.choice.variant;
     let (quantisation, download_bytes) = (variant.label.clone(), variant.bytes());
-    SizedModel { quantisation, download_bytes, shape, weight_types }
+    SizedModel { name: Some(model.name.clone()), quantisation, download_bytes, shape, weight_types }
 }

@@ -3,16 +3,23 @@
 use std::collections::BTreeMap;
 
 use exo_api::fits::{FitVerdict, FitsView};
+use exo_cluster::wire::{ControlAsk, ControlReply, PlannerInputs};
+use exo_machine::{Answer, Question};
 use exo_planner::{DeviceRates, Figure, PlanDevice};
-use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, KvDType, NodeId, SupportClass};
+use exo_types::{
+    Corrections, DeviceFacts, DeviceId, DeviceKind, DiskRoom, KvDType, ModelId, NodeId, SupportClass,
+};
 
 use exo_hub::{Cancel, Client, Reference, Settings};
 use exo_mock_hub::{MockHub, Repository};
 
+use crate::cache::CacheRequest;
+use crate::events::Event;
 use crate::heads::HeadReader;
 
 use super::{
     FitsCluster, ReferenceError, check_fits, choose_fitting, find_known, fit_catalogue, fit_known, fit_one,
+    fit_reference,
 };
 
 /// `name=GIB@GB_PER_S`, one device each.
@@ -44,6 +51,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
         devices: devices.collect(),
         links: Vec::new(),
         disks: Vec::new(),
+        held: Vec::new(),
         context_tokens,
         slots: 1,
         cache_tokens: None,
@@ -198,6 +206,107 @@ fn what_is_to_run_is_chosen_by_the_memory_that_is_free_and_refused_where_nothing
     assert!(matches!(none, ReferenceError::DoesNotFit { .. }), "{none}");
     assert!(none.to_string().contains("nothing of it was fetched"), "{none}");
     assert!(hub.sent_bytes() < 1 << 20, "{} bytes for looking at it four times", hub.sent_bytes());
+}
+
+/// A disk that is too full stays so when other programs give memory back.
+#[test]
+fn what_a_disk_has_no_room_for_is_refused_with_what_would_give_it_room() {
+    let hub = hub_with(&[("m-Q4_0.gguf", demo(0))]);
+    let client = Client::new(Settings::of(&hub.endpoint()).unwrap());
+    let (folder, cancel) = (tempfile::tempdir().unwrap(), Cancel::default());
+    let on = |room: DiskRoom, free_bytes: u64| {
+        let mut laptop = cluster("laptop=16@40", 256);
+        laptop.disks = vec![(laptop.devices[0].node, room)];
+        laptop.devices[0].device.memory_free_bytes = free_bytes;
+        laptop
+    };
+    let choose = |laptop: &FitsCluster| {
+        let mut heads = HeadReader::new(&client, &cancel, folder.path());
+        let Reference::Hub(repo) = "hf.co/org/repo:Q4_0".parse().unwrap() else { panic!("a repository") };
+        let chosen = choose_fitting(laptop, &mut heads, &repo);
+        // An address is looked at in the same way.
+        let address = format!("{}/org/repo/resolve/main/m-Q4_0.gguf?x=1", hub.endpoint());
+        let plan = exo_hub::resolve(&client, &Reference::Url(address), None, &cancel).unwrap();
+        assert_eq!(check_fits(laptop, &mut heads, &plan).is_ok(), chosen.is_ok());
+        chosen
+    };
+    const FREE: u64 = 8 << 30;
+    const SOME: u64 = 64 << 10;
+    let reserve = DiskRoom { reserve_bytes: 1 << 30, ..DiskRoom::of((1 << 30) + SOME) };
+    let quota = DiskRoom { within_quota_bytes: Some(SOME as i64), ..DiskRoom::of(FREE) };
+    for (room, lacks, change) in [
+        (reserve, "beside 1.0 GiB that `disk_reserve_mib` keeps free", ": lower `disk_reserve_mib` there"),
+        (quota, "`disk_quota_mib` of laptop leaves room for 64.0 KiB", ": raise `disk_quota_mib` there"),
+        (DiskRoom::of(SOME), "the disk of laptop has room for 64.0 KiB", ", whose disk is too full: delete"),
+    ] {
+        // With or without memory that is free now.
+        for free_bytes in [FREE, SOME] {
+            let refused = choose(&on(room, free_bytes)).expect_err("no room").to_string();
+            assert!(refused.contains(lacks) && !refused.contains("give memory back"), "{refused}");
+            assert!(refused.contains(&format!("more room for models on laptop{change}")), "{refused}");
+        }
+        let Reference::Hub(hub_reference) = "hf.co/org/repo".parse().unwrap() else { panic!("one") };
+        let mut heads = HeadReader::new(&client, &cancel, folder.path());
+        let view = fit_reference(&on(room, FREE), &mut heads, &hub_reference).unwrap();
+        assert!(view.summary.starts_with("too large for the disks: even as Q4_0"), "{}", view.summary);
+        assert!(view.summary.contains(lacks), "{}", view.summary);
+        assert!(view.changes[0].contains(change), "{:?}", view.changes);
+    }
+    // Memory alone is waited for.
+    let later = choose(&on(DiskRoom::of(FREE), SOME)).unwrap().choice.reason;
+    assert!(later.contains("once other programs and models give memory back"), "{later}");
+    // Of what the node has, or a part of it, the disk says nothing.
+    let mut held = on(DiskRoom::of(0), FREE);
+    held.held = vec![("m-Q4_0".to_owned(), held.devices[0].node)];
+    choose(&held).unwrap();
+}
+
+/// The room that disks have for a model counts what they hold of it.
+#[tokio::test]
+async fn a_model_that_is_known_is_asked_about_as_that() {
+    let (node, mut inbox) = crate::events::channel();
+    let view = serde_json::json!({
+        "cluster": null, "self_node": "n", "epoch": null, "nodes": [], "links": [], "instances": [],
+        "join_window": {"open": false, "open_until_unix_s": null}, "join_requests": [],
+        "journal": {"entries": 0, "head": ""},
+    });
+    let (_shown, view) = tokio::sync::watch::channel(serde_json::from_value(view).unwrap());
+    let known = ModelId([7; 32]);
+    let asked = tokio::spawn(async move {
+        let mut asked = Vec::new();
+        while let Some(Event::Asked { question, answer }) = inbox.next().await {
+            let said = match question {
+                Question::Coordinator(ask) => {
+                    let ControlAsk::PlannerInputs { model, .. } = *ask else { panic!("{ask:?}") };
+                    asked.push(model);
+                    let inputs = PlannerInputs {
+                        devices: Vec::new(),
+                        apart: Vec::new(),
+                        parts: Vec::new(),
+                        unloadable: Vec::new(),
+                    };
+                    Answer::Coordinator(Some(Box::new(ControlReply::PlannerInputs(Box::new(inputs)))))
+                }
+                Question::PlanFacts { model } => {
+                    asked.push(model);
+                    Answer::PlanFacts { links: Vec::new(), disks: Vec::new() }
+                }
+                _ => Answer::Models(Vec::new()),
+            };
+            let _ = answer.send(said);
+        }
+        asked
+    });
+    let usual = CacheRequest {
+        context_tokens: 64,
+        context_named: false,
+        slots: 1,
+        cache_tokens: None,
+        kv: KvDType::default(),
+    };
+    FitsCluster::now(&node, &view, usual, Some(known)).await.unwrap();
+    drop(node);
+    assert_eq!(asked.await.unwrap(), [known, known]);
 }
 
 #[test]

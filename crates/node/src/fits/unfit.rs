@@ -11,6 +11,19 @@ pub enum Unfit {
     NoPieces { quantisation: String, download_bytes: u64 },
     #[error("as {quantisation} it has {}, and {} of memory are missing", gib(.download_bytes), gib(.missing_bytes))]
     Missing { quantisation: String, download_bytes: u64, missing_bytes: u64 },
+    /// It would fit but for the disks.
+    #[error(
+        "as {quantisation} it has {}, and {}{}", gib(.download_bytes), .disks.join("; "),
+        .change.as_ref().map_or_else(String::new, |change| format!("; it would fit with {change}"))
+    )]
+    Disks {
+        quantisation: String,
+        download_bytes: u64,
+        /// What each leaves.
+        disks: Vec<String>,
+        /// More room on one that would do.
+        change: Option<String>,
+    },
     /// No plan was looked for.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -24,6 +37,12 @@ impl Unfit {
             0 => Self::NoPieces { quantisation, download_bytes },
             _ => Self::Missing { quantisation, download_bytes, missing_bytes },
         }
+    }
+
+    /// By what disks leave of the file.
+    pub fn of_disks(model: &SizedModel, disks: Vec<String>, change: Option<String>) -> Self {
+        let (quantisation, download_bytes) = (model.quantisation.clone(), model.download_bytes);
+        Self::Disks { quantisation, download_bytes, disks, change }
     }
 }
 

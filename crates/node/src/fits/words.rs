@@ -1,6 +1,8 @@
 //! Numbers of a plan for people who know neither tokens nor types of weights.
 
 use exo_api::fits::FitPlanView;
+use exo_planner::Remedy;
+use exo_types::size_up;
 
 /// Three words in four tokens, in English.
 const WORDS_PER_TOKEN: f64 = 0.75;
@@ -61,12 +63,17 @@ pub fn shorter(fits: u32, asked: u32) -> String {
     )
 }
 
-/// "1.2 GiB more room for models on laptop: raise `disk_quota_mib` there, or delete models"
-pub fn disk(node: &str, bytes: u64, settings: &[(&str, &str)]) -> String {
-    let settings: Vec<String> =
-        settings.iter().map(|(setting, change)| format!("{change} `{setting}`")).collect();
-    let (bytes, settings) = (gib(bytes), settings.join(" and "));
-    format!("{bytes} more room for models on {node}: {settings} there, or delete models")
+/// More room on a disk, where that is the remedy: "1.2 GiB more room for models on laptop: raise
+/// `disk_quota_mib` there, or delete models"
+pub fn of_disk(remedy: &Remedy) -> Option<String> {
+    let Remedy::Disk { node, bytes, settings } = remedy else { return None };
+    let bytes = size_up(*bytes);
+    Some(match exo_planner::settings_text(settings).as_str() {
+        "" => format!(
+            "{bytes} more room for models on {node}, whose disk is too full: delete models or other files there"
+        ),
+        settings => format!("{bytes} more room for models on {node}: {settings} there, or delete models"),
+    })
 }
 
 /// Bytes in the unit that machines are sold in.
