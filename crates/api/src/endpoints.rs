@@ -512,6 +512,13 @@ pub const ENDPOINTS: &[Endpoint] = &[
         One("ModelView"),
         "Makes a model file or folder of this node known",
     ),
+    get(
+        "/exo/v1/models/{model}",
+        "find_model",
+        Admin,
+        One("ModelView"),
+        "The model that a request of this name or id is answered by",
+    ),
     delete("/exo/v1/models/{model}", "remove_model", "Forgets a model; files the user added stay"),
     post(
         "/exo/v1/kept_models",

@@ -311,9 +311,9 @@ pub enum Command {
     Replan(Replan),
     /// Unload a placed model; answers of it that run end
     #[command(after_help = "Examples:\n  exo unload demo\n  exo unload demo --yes    without a question\n\n\
-                            While answers run, a terminal is asked first; a script is not.")]
+                            While answers run, or where no machine has its file any more, a terminal is asked first; a script is not.")]
     Unload {
-        /// Instance id (as in `exo status`) or model name
+        /// Instance id (as in `exo status`), or any name or id of its model
         instance: String,
         /// Do it without asking
         #[arg(long)]
@@ -763,7 +763,7 @@ pub struct Place {
 
 #[derive(Args)]
 pub struct Replan {
-    /// Name or instance of a placed model (`exo status`)
+    /// Any name of a placed model, or its instance (`exo status`)
     pub model: String,
     /// Only show what a move would gain and cost
     #[arg(long)]

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::support::{Node, SOON, another_model, cluster, flat, known, stderr, wait_for};
+use crate::support::{Node, SOON, another_model, cluster, flat, known, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 fn add(node: &Node, path: &Path) {
@@ -57,6 +57,22 @@ fn a_name_that_others_use_stays_good_where_the_same_model_gets_another_one() {
             }
         }
     }
+    // The instance is shown by the name that it was placed by, and meant by both.
+    let placed = nodes[1].get("/exo/v1/cluster")["instances"][0].clone();
+    assert_eq!(placed["model"], "first", "{placed}");
+    for name in ["first", "second"] {
+        let replan = nodes[1].exo(&["replan", name, "--dry-run"]);
+        assert!(replan.status.success(), "{name}: {}", stderr(&replan));
+    }
+    let unloaded = nodes[1].exo(&["unload", "second"]);
+    assert!(
+        stdout(&unloaded).contains(&format!("unloaded {}", placed["id"].as_str().unwrap())),
+        "{}{}",
+        stdout(&unloaded),
+        stderr(&unloaded)
+    );
+    let none = nodes[1].exo(&["unload", "second"]);
+    assert!(stderr(&none).contains("nothing called `second` is placed"), "{}", stderr(&none));
 }
 
 #[test]

@@ -247,6 +247,11 @@ pub async fn check_model(State(app): State<Arc<App>>, request: Request) -> Answe
     Ok(json(&app.admin(app.facade.check_model(check.model)).await?))
 }
 
+/// `GET /exo/v1/models/{model}`
+pub async fn model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Answer {
+    Ok(json(&app.admin(app.facade.model(model)).await?))
+}
+
 /// `DELETE /exo/v1/models/{model}`
 pub async fn remove_model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Answer {
     app.admin(app.facade.remove_model(model)).await?;

@@ -194,7 +194,7 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/invites", post(admin::invite))
         .route("/exo/v1/join", post(admin::join))
         .route("/exo/v1/models", get(admin::models).post(admin::add_model))
-        .route("/exo/v1/models/{*model}", delete(admin::remove_model))
+        .route("/exo/v1/models/{*model}", get(admin::model).delete(admin::remove_model))
         .route("/exo/v1/kept_models", post(admin::keep_model))
         .route("/exo/v1/model_checks", get(admin::model_checks).post(admin::check_model))
         .route("/exo/v1/fits", get(admin::fits).post(admin::fits_one))

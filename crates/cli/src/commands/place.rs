@@ -37,15 +37,8 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
         exclude: args.exclude,
         replace: args.replace,
     };
-    let before = if args.replace { placed(&client).await? } else { Vec::new() };
-    let models: Vec<ModelView> =
-        if before.is_empty() { Vec::new() } else { client.get("/exo/v1/models").await? };
-    // What is placed may have another name where it was placed.
-    let id = models.iter().find(|model| model.name == request.model).map(|model| model.id.as_str());
-    let is_replaced =
-        |i: &&InstanceView| i.model == request.model || i.model_id == id.unwrap_or(&request.model);
-    let replaced = before.iter().filter(is_replaced);
-    let costs = Vec::from_iter(ends(replaced));
+    let before = if args.replace { placed_as(&client, &request.model).await?.found } else { Vec::new() };
+    let costs = Vec::from_iter(ends(&before));
     if !agrees(&format!("Replace {} if it differs", request.model), &costs, args.yes)? {
         bail!("left as it is");
     }
@@ -87,14 +80,36 @@ fn is_elsewhere(planned: &InstanceView, serving: &InstanceView) -> bool {
     shards(planned) != shards(serving)
 }
 
-/// What is placed.
-async fn placed(client: &Client) -> anyhow::Result<Vec<InstanceView>> {
-    Ok(client.get::<ClusterView>("/exo/v1/cluster").await?.instances)
+/// What is placed of what a person names.
+pub struct PlacedAs {
+    /// The instances that are meant.
+    pub found: Vec<InstanceView>,
+    /// All that there are, to be displayed.
+    pub there: String,
+}
+
+/// By the id of an instance, by any name or id that the node answers to for the model, or by what
+/// `exo status` shows.
+pub async fn placed_as(client: &Client, wanted: &str) -> anyhow::Result<PlacedAs> {
+    let ClusterView { instances: placed, .. } = client.get("/exo/v1/cluster").await?;
+    let mut there = Vec::from_iter(placed.iter().map(|i| format!("{} ({})", i.id, i.model))).join(", ");
+    if there.is_empty() {
+        there = "none".to_owned();
+    }
+    // A model whose files are on their way is known by what is placed alone.
+    let model = client.get::<ModelView>(&format!("/exo/v1/models/{}", models::segment(wanted))).await.ok();
+    let is_model = |i: &InstanceView| model.as_ref().is_some_and(|model| model.id == i.model_id);
+    let is_shown = |i: &InstanceView| i.model == wanted || i.model_id == wanted;
+    let rules: [&dyn Fn(&InstanceView) -> bool; 3] = [&|i| i.id == wanted, &is_model, &is_shown];
+    let meant = rules.into_iter().find(|rule| placed.iter().any(rule));
+    let found = meant.map(|rule| placed.into_iter().filter(rule).collect()).unwrap_or_default();
+    Ok(PlacedAs { found, there })
 }
 
 /// What ends with instances of which answers run.
-fn ends<'a>(instances: impl Iterator<Item = &'a InstanceView>) -> Option<String> {
-    let running = instances.filter_map(|instance| instance.load.as_ref()).map(|load| load.running).sum();
+fn ends(instances: &[InstanceView]) -> Option<String> {
+    let running =
+        instances.iter().filter_map(|instance| instance.load.as_ref()).map(|load| load.running).sum();
     match running {
         0_u32 => None,
         1 => Some("one answer that runs ends".to_owned()),
@@ -162,21 +177,16 @@ fn because(trouble: Option<&str>) -> String {
     trouble.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-/// Unloads by instance id or by model name.
+/// Unloads by the id of an instance or by any name of its model.
 pub async fn unload(config: &Config, wanted: &str, is_sure: bool) -> anyhow::Result<()> {
     let client = running(config).await?;
-    let placed = placed(&client).await?;
-    let found: Vec<_> = placed.iter().filter(|i| i.id == wanted || i.model == wanted).collect();
+    let PlacedAs { found, there } = placed_as(&client, wanted).await?;
     if found.is_empty() {
-        let ids: Vec<_> = placed.iter().map(|i| format!("{} ({})", i.id, i.model)).collect();
-        bail!(
-            "nothing called `{wanted}` is placed; there are: {}",
-            if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
-        );
+        bail!("nothing called `{wanted}` is placed; there are: {there}");
     }
     let is_gone = found.iter().any(|instance| instance.is_file_gone);
     let gone = is_gone.then(|| "no machine has its file, so it could not be loaded again".to_owned());
-    let costs: Vec<String> = ends(found.iter().copied()).into_iter().chain(gone).collect();
+    let costs: Vec<String> = ends(&found).into_iter().chain(gone).collect();
     if !agrees(&format!("Unload {wanted}"), &costs, is_sure)? {
         bail!("left as it is");
     }

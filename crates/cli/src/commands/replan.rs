@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use exo_api::{
-    ClusterView, InstanceView, MovingView, ReplanDecision, ReplanRequest, ReplanStageView, ReplanView,
-};
+use exo_api::{InstanceView, MovingView, ReplanDecision, ReplanRequest, ReplanStageView, ReplanView};
 
+use super::place::{PlacedAs, placed_as};
 use super::running;
 use crate::args::Replan;
 use crate::client::Client;
@@ -39,13 +38,11 @@ pub async fn run(config: &Config, args: Replan) -> anyhow::Result<()> {
 }
 
 async fn find(client: &Client, wanted: &str) -> anyhow::Result<InstanceView> {
-    let view: ClusterView = client.get("/exo/v1/cluster").await?;
-    let ids: Vec<String> = view.instances.iter().map(|i| format!("{} ({})", i.id, i.model)).collect();
-    let Some(found) = view.instances.into_iter().find(|i| i.id == wanted || i.model == wanted) else {
-        let there = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
-        bail!("nothing called `{wanted}` is placed; there are: {there}");
-    };
-    Ok(found)
+    let PlacedAs { found, there } = placed_as(client, wanted).await?;
+    match found.into_iter().next() {
+        Some(instance) => Ok(instance),
+        None => bail!("nothing called `{wanted}` is placed; there are: {there}"),
+    }
 }
 
 fn show(said: &ReplanView) {
