@@ -28,9 +28,12 @@ pub struct Checks {
     library: Arc<Library>,
     view: watch::Receiver<ClusterView>,
     all: Mutex<BTreeMap<ModelId, ModelCheckView>>,
-    /// Models that are checked once they are ready as this instance.
-    awaited: Mutex<BTreeMap<ModelId, InstanceId>>,
+    awaited: Awaited,
 }
+
+/// Models that are checked once they are ready as this instance.
+#[derive(Default)]
+struct Awaited(Mutex<BTreeMap<ModelId, InstanceId>>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,7 +42,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Checks {
     /// None yet.
     pub fn new(node: EventSender, library: Arc<Library>, view: watch::Receiver<ClusterView>) -> Self {
-        Self { node, library, view, all: Mutex::default(), awaited: Mutex::default() }
+        Self { node, library, view, all: Mutex::default(), awaited: Awaited::default() }
     }
 
     /// Those under way, and the last results.
@@ -50,23 +53,20 @@ impl Checks {
     /// Has what comes from a hub checked when it is ready as this instance: as another, which this one
     /// replaces, it has other layers. Returns at once.
     pub fn when_ready(self: &Arc<Self>, model: ModelId, instance: InstanceId) {
-        if lock(&self.awaited).insert(model, instance).is_some() {
-            return; // whoever waited for the instance before waits for this one now
+        if !self.awaited.begin(model, instance) {
+            return;
         }
         let checks = self.clone();
         tokio::spawn(async move {
-            let is_of_hub = checks.is_of_hub(model).await;
-            loop {
-                let ready = if is_of_hub { checks.ready(model).await } else { None };
-                let mut awaited = lock(&checks.awaited);
-                // Another may have replaced it since: then that one is waited for.
-                if ready.is_none() || awaited.get(&model) == ready.as_ref() {
-                    awaited.remove(&model);
-                    if ready.is_none() {
-                        return;
-                    }
-                    break;
-                }
+            if !checks.is_of_hub(model).await {
+                return checks.awaited.end(model);
+            }
+            let is_ready = |view: &ClusterView, instance: InstanceId| {
+                let id = instance.to_string();
+                view.instances.iter().any(|i| i.state == InstanceState::Ready && i.id == id)
+            };
+            if !checks.awaited.until_ready(model, checks.view.clone(), is_ready).await {
+                return;
             }
             let question = Question::Resolve { model: model.to_full() };
             if let Some(Answer::Resolved(Ok(resolved))) = ask_node(&checks.node, question, ANSWER_MAX).await {
@@ -83,23 +83,6 @@ impl Checks {
                 false
             }
         }
-    }
-
-    /// The instance that is awaited, once it is ready; `None` if that takes too long, or the node ends.
-    async fn ready(&self, model: ModelId) -> Option<InstanceId> {
-        let mut found = None;
-        let is_ready = |view: &ClusterView| {
-            let awaited = lock(&self.awaited).get(&model).copied();
-            let is_it = |id: &InstanceId| {
-                let text = id.to_string();
-                view.instances.iter().any(|i| i.state == InstanceState::Ready && i.id == text)
-            };
-            found = awaited.filter(is_it);
-            found.is_some()
-        };
-        let mut view = self.view.clone();
-        tokio::time::timeout(READY_MAX, view.wait_for(is_ready)).await.ok()?.ok()?;
-        found
     }
 
     /// Begins a check, or finds the one that is under way.
@@ -163,5 +146,84 @@ impl Checks {
             }
             Err(error) => ModelCheckView { state: CheckState::Failed, message: Some(chain(&error)), ..began },
         }
+    }
+}
+
+impl Awaited {
+    /// Notes the instance. False if somebody waits for this model already: then for this instance, in place of
+    /// the one before.
+    fn begin(&self, model: ModelId, instance: InstanceId) -> bool {
+        lock(&self.0).insert(model, instance).is_none()
+    }
+
+    fn end(&self, model: ModelId) {
+        lock(&self.0).remove(&model);
+    }
+
+    /// Waits until the last instance that was noted is ready. False if that takes too long, or the node ends.
+    /// The model is not awaited any more then.
+    async fn until_ready<V>(
+        &self,
+        model: ModelId,
+        mut view: watch::Receiver<V>,
+        is_shown: impl Fn(&V, InstanceId) -> bool,
+    ) -> bool {
+        // Looked at and let go of at once: an instance noted in between would be nobody's.
+        let is_ready = |view: &V| {
+            let mut awaited = lock(&self.0);
+            let is_ready = awaited.get(&model).is_some_and(|instance| is_shown(view, *instance));
+            if is_ready {
+                awaited.remove(&model);
+            }
+            is_ready
+        };
+        let ready = tokio::time::timeout(READY_MAX, view.wait_for(is_ready)).await;
+        let is_ready = matches!(ready, Ok(Ok(_)));
+        if !is_ready {
+            self.end(model);
+        }
+        is_ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: ModelId = ModelId([7; 32]);
+
+    /// What is ready.
+    fn shown(ready: &Option<InstanceId>, instance: InstanceId) -> bool {
+        *ready == Some(instance)
+    }
+
+    /// As the first instance, it has other layers than as the one that is placed in its stead.
+    #[tokio::test]
+    async fn what_replaced_an_instance_is_waited_for_in_its_stead_by_whoever_waited() {
+        let [first, second] = [InstanceId(1), InstanceId(2)];
+        let (ready, view) = watch::channel(None);
+        let awaited = Awaited::default();
+        assert!(awaited.begin(MODEL, first));
+        let mut wait = Box::pin(awaited.until_ready(MODEL, view, shown));
+        assert!(!awaited.begin(MODEL, second), "one waits already");
+        ready.send_replace(Some(first));
+        tokio::select! {
+            biased;
+            _ = &mut wait => panic!("the first was replaced"),
+            () = std::future::ready(()) => {}
+        }
+        ready.send_replace(Some(second));
+        assert!(wait.await);
+        assert!(awaited.begin(MODEL, first), "nobody waits any more");
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_any_more_when_the_node_has_ended() {
+        let (ready, view) = watch::channel(None);
+        let awaited = Awaited::default();
+        assert!(awaited.begin(MODEL, InstanceId(1)));
+        drop(ready);
+        assert!(!awaited.until_ready(MODEL, view, shown).await);
+        assert!(awaited.begin(MODEL, InstanceId(2)));
     }
 }
