@@ -150,8 +150,8 @@ impl Checks {
 }
 
 impl Awaited {
-    /// Notes the instance. False if somebody waits for this model already: then for this instance, in place of
-    /// the one before.
+    /// Notes the instance. False if somebody waits for this model already: then for this instance, in place
+    /// of the one before.
     fn begin(&self, model: ModelId, instance: InstanceId) -> bool {
         lock(&self.0).insert(model, instance).is_none()
     }

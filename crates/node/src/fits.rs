@@ -134,7 +134,8 @@ impl FitsCluster {
         emptied
     }
 
-    /// Why there is no plan, which was found with an error: by the disks only where it would fit but for them.
+    /// Why there is no plan, which was found with an error: by the disks only where it would fit but for
+    /// them.
     fn no_plan(&self, model: &SizedModel, error: PlanError) -> NoPlan {
         let request = self.request(model, self.context_tokens);
         if request.disks.is_empty() {

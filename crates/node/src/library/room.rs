@@ -123,8 +123,8 @@ impl Room {
         self.turn.clone().lock_owned().await
     }
 
-    /// What may still be fetched. Blocks for a walk over the files of models where there is a quota, and notes
-    /// what they take of it.
+    /// What may still be fetched. Blocks for a walk over the files of models where there is a quota, and
+    /// notes what they take of it.
     pub fn disk_room(&self) -> DiskRoom {
         let look = self.budget.look();
         lock(&self.state).disk.quota_bytes = look.quota_bytes;
