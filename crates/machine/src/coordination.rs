@@ -34,6 +34,9 @@ pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(10);
 const REPEAT_SHUT: Duration = Duration::from_secs(60);
 /// Questions that wait for a coordinator. Above that they are refused.
 const EARLY_MAX: usize = 64;
+/// Models that are checked when they show, as no answer to their placement came. Of more, a person may ask
+/// for the check.
+const UNANSWERED_MAX: usize = 64;
 
 /// Who waits for the coordinator's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +66,9 @@ pub(crate) struct Asks {
     /// Models whose room is in use, when they are asked for again, and what their requests are told
     /// meanwhile.
     pub(crate) waits_for_room: BTreeMap<ModelId, (Time, String)>,
+    /// Models whose placement requests asked for, without an answer: they may be placed all the same, which
+    /// shows.
+    pub(crate) unanswered: BTreeSet<ModelId>,
     /// When this node last said that it is about to end.
     leaving_said: Option<Time>,
 }
@@ -94,6 +100,14 @@ impl Asks {
         let mut askers =
             self.open.values().map(|ask| ask.asker).chain(self.early.iter().map(|ask| ask.asker));
         askers.any(|asker| asker == Asker::Placement(model))
+    }
+
+    pub(crate) fn note_unanswered(&mut self, model: ModelId) {
+        if self.unanswered.len() < UNANSWERED_MAX {
+            self.unanswered.insert(model);
+        } else {
+            tracing::trace!(target: "events::model_check", %model, "placed without an answer, and not checked");
+        }
     }
 }
 

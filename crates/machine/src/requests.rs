@@ -119,14 +119,28 @@ impl NodeMachine {
                 waiting.into_iter().for_each(|id| self.tell_phase(id));
             }
             // Over in a moment: asked again.
-            None | Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {}
+            None => self.asks.note_unanswered(model),
+            Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {}
             Some(ControlReply::Refused { refusal, message }) => {
                 self.refuse_waiting(model, refusal == ControlRefusal::DoesNotFit, &message);
             }
-            Some(ControlReply::Placed { view, .. }) => {
-                self.out.push(Effect::Check { model, instance: view.instance() });
-            }
+            Some(ControlReply::Placed { view, .. }) => self.check_placed(model, view.instance()),
             Some(_) => {}
+        }
+    }
+
+    fn check_placed(&mut self, model: ModelId, instance: InstanceId) {
+        self.asks.unanswered.remove(&model);
+        self.out.push(Effect::Check { model, instance });
+    }
+
+    /// What was placed is checked, too, where the answer that said so was lost with its link.
+    fn check_unanswered(&mut self) {
+        let placed = self.asks.unanswered.iter();
+        let placed: Vec<(ModelId, InstanceId)> =
+            placed.filter_map(|model| Some((*model, self.placed_as(*model)?.instance()))).collect();
+        for (model, instance) in placed {
+            self.check_placed(model, instance);
         }
     }
 
@@ -390,6 +404,7 @@ impl NodeMachine {
             self.view_changed();
         }
         self.instances = Arc::new(instances);
+        self.check_unanswered();
         let (ids, instances): (Vec<_>, _) = (self.drivers.keys().copied().collect(), self.instances.clone());
         for id in ids {
             self.feed_driver(id, DriverInput::Instances(instances.to_vec()));

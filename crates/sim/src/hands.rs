@@ -56,7 +56,8 @@ impl World {
                 let delay = self.draw(node).micros(30, 500);
                 self.input_at(self.now + delay, node, Input::Signed { id, signature });
             }
-            Effect::Check { .. } | Effect::Draft(_) | Effect::Notice(_) | Effect::Publish { .. } => {}
+            Effect::Check { .. } => self.checks += 1,
+            Effect::Draft(_) | Effect::Notice(_) | Effect::Publish { .. } => {}
             Effect::Joining(effect) => self.join_effect(node, effect),
             Effect::SetMembers(members) => self.set_members(node, members),
             Effect::Advertise { is_fresh } => self.advertise(node, is_fresh),

@@ -158,6 +158,7 @@ pub struct World {
     pub(crate) dials: BTreeMap<(usize, DialId), Dialling>,
     pub(crate) exchanges: BTreeMap<u64, Exchange>,
     pub(crate) attempts: u64,
+    pub(crate) checks: u64,
     pub(crate) asks: BTreeMap<(usize, ReplyId), (usize, u32)>,
     pub(crate) sent: u64,
     /// Freezes in force, and in which life; crashes whose process is to be started again. By fault.
@@ -192,6 +193,8 @@ pub struct Report {
     pub slowest: Duration,
     /// See `answered`; with why.
     pub failed: Vec<String>,
+    /// Models that nodes had compared with what their hub promised.
+    pub checks: u64,
     /// Over all effects, if asked for.
     pub hash: Option<blake3::Hash>,
 }
@@ -218,6 +221,7 @@ impl World {
             dials: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             attempts: 0,
+            checks: 0,
             asks: BTreeMap::new(),
             sent: 0,
             frozen: BTreeMap::new(),
@@ -306,6 +310,7 @@ impl World {
             handles: self.handles,
             until: self.now,
             answered: ends().filter(|(_, (_, ended))| *ended == Ended::Answered).count(),
+            checks: self.checks,
             resumed: self.clients.all().filter(|(client, _)| client.is_resumed()).count(),
             slowest: answered.max().unwrap_or_default(),
             failed: failed.collect(),

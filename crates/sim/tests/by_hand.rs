@@ -47,6 +47,25 @@ fn a_question_in_a_link_that_ends_is_asked_again() {
     assert_eq!(result, (None, 2, 25.0), "{:?}", report.failed);
 }
 
+/// A request has the model placed, and the link ends at some moment of that: before, or with the question or
+/// the answer in it, or after. What is placed is checked all the same.
+#[test]
+fn what_a_request_has_placed_is_checked_though_the_answer_was_lost() {
+    let lasting = Duration::from_secs(3);
+    for node in 0..2 {
+        for at_ms in (5_100..5_160).step_by(4) {
+            let cut = FaultKind::CutPair { from: 0, to: 1, one_way: false, cut: Cut::Silence, lasting };
+            let clients = clients::list(SEED, 1, 5_100, 5_100).into_iter();
+            let report = run(Scenario {
+                clients: clients.map(|client| Client { node, cancel: None, ..client }).collect(),
+                ..scenario(2, true, &[(at_ms, cut)], 50) // longer than a question waits for its answer
+            });
+            assert_eq!((report.failure, &report.failed), (None, &vec![]), "{node} {at_ms}");
+            assert!(report.checks > 0, "the client of node {node}, the link cut at {at_ms} ms");
+        }
+    }
+}
+
 /// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
 fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();
