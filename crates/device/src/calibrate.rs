@@ -47,10 +47,12 @@ const MAKING_MAX: Duration = Duration::from_millis(250);
 /// What arithmetic is measured with: small enough to run several times.
 const SMALL: Chunk =
     Chunk { tokens: 64, tokens_few: None, rows: 2048, heads: 8, kv_heads: 4, layers_of_one_row: 1 };
-/// The same on a device that a small chunk leaves idle: as many rows as nodes compute at once, and a few of
-/// them, which take more than their part of the time. What starting a run takes is spread over layers.
+/// The same on a graphics unit: what starting a run takes is spread over layers.
+const SMALL_OF_GRAPHICS: Chunk = Chunk { layers_of_one_row: 8, ..SMALL };
+/// The same on one that a small chunk leaves idle: as many rows as nodes compute at once, and a few of
+/// them, which take more than their part of the time.
 const LARGE: Chunk =
-    Chunk { tokens: 512, tokens_few: Some(64), rows: 8192, heads: 32, kv_heads: 8, layers_of_one_row: 8 };
+    Chunk { tokens: 512, tokens_few: Some(64), rows: 8192, heads: 32, kv_heads: 8, ..SMALL_OF_GRAPHICS };
 /// A graphics unit that passes a small chunk in less is measured with a large one, which takes 32 times as
 /// long at the same rate.
 const SMALL_CHUNK_MAX: Duration = Duration::from_micros(500);
@@ -162,7 +164,7 @@ impl Chunk {
         }
         match took < SMALL_CHUNK_MAX {
             true => Ok((of(LARGE)?, LARGE)),
-            false => Ok((small, SMALL)),
+            false => Ok((small, SMALL_OF_GRAPHICS)),
         }
     }
 }

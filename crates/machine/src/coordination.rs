@@ -37,6 +37,8 @@ const EARLY_MAX: usize = 64;
 /// Models that are checked when they show, as no answer to their placement came. Of more, a person may ask
 /// for the check.
 const UNANSWERED_MAX: usize = 64;
+/// A coordinator that has such a question answers it within [`ASK_MAX`], or never; loading shows at once.
+const UNANSWERED_FOR: Duration = Duration::from_secs(80);
 
 /// Who waits for the coordinator's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,9 +68,9 @@ pub(crate) struct Asks {
     /// Models whose room is in use, when they are asked for again, and what their requests are told
     /// meanwhile.
     pub(crate) waits_for_room: BTreeMap<ModelId, (Time, String)>,
-    /// Models whose placement requests asked for, without an answer: they may be placed all the same, which
-    /// shows.
-    pub(crate) unanswered: BTreeSet<ModelId>,
+    /// Models whose placement requests asked for, and when no answer had come: they may be placed all the
+    /// same, which shows.
+    pub(crate) unanswered: BTreeMap<ModelId, Time>,
     /// When this node last said that it is about to end.
     leaving_said: Option<Time>,
 }
@@ -102,12 +104,25 @@ impl Asks {
         askers.any(|asker| asker == Asker::Placement(model))
     }
 
-    pub(crate) fn note_unanswered(&mut self, model: ModelId) {
-        if self.unanswered.len() < UNANSWERED_MAX {
-            self.unanswered.insert(model);
-        } else {
-            tracing::trace!(target: "events::model_check", %model, "placed without an answer, and not checked");
+    pub(crate) fn note_unanswered(&mut self, model: ModelId, now: Time) {
+        self.unanswered.insert(model, now);
+        if self.unanswered.len() > UNANSWERED_MAX {
+            let oldest = self.unanswered.iter().min_by_key(|(_, since)| **since).map(|(model, _)| *model);
+            oldest.into_iter().for_each(|model| self.forget_unanswered(model));
         }
+    }
+
+    /// What shows later was placed by somebody else, who has it checked.
+    fn forget_old_unanswered(&mut self, now: Time) {
+        let is_old = |since: &Time| now.since(*since) > UNANSWERED_FOR;
+        let old: Vec<ModelId> =
+            self.unanswered.iter().filter(|(_, since)| is_old(since)).map(|(model, _)| *model).collect();
+        old.into_iter().for_each(|model| self.forget_unanswered(model));
+    }
+
+    fn forget_unanswered(&mut self, model: ModelId) {
+        self.unanswered.remove(&model);
+        tracing::trace!(target: "events::model_check", %model, "no longer looked for: asked for without an answer");
     }
 }
 
@@ -140,6 +155,7 @@ impl NodeMachine {
         }
         let now = self.now.time;
         self.give_up_asks(|ask| now.since(ask.since) > ASK_MAX);
+        self.asks.forget_old_unanswered(now);
         self.lead_when_written();
         self.release_replies();
         self.ask_early();
@@ -726,4 +742,23 @@ fn has_computed(before: &NodeReport, now: &NodeReport) -> bool {
         let before = before.stages.iter().find(|s| s.engine == stage.engine);
         stage.busy_us > before.map_or(0, |before| before.busy_us)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placements_without_an_answer_are_looked_for_for_a_while_and_not_without_bound() {
+        let (mut asks, at) = (Asks::default(), |seconds: u64| Time(seconds * 1_000_000));
+        for number in 0..=UNANSWERED_MAX as u8 {
+            asks.note_unanswered(ModelId([number; 32]), at(u64::from(number)));
+        }
+        assert_eq!(asks.unanswered.len(), UNANSWERED_MAX);
+        assert!(!asks.unanswered.contains_key(&ModelId([0; 32])), "the oldest is gone");
+        asks.forget_old_unanswered(at(10) + UNANSWERED_FOR);
+        assert_eq!(asks.unanswered.first_key_value().map(|(model, _)| *model), Some(ModelId([10; 32])));
+        asks.forget_old_unanswered(at(1_000));
+        assert!(asks.unanswered.is_empty());
+    }
 }

@@ -118,10 +118,13 @@ impl NodeMachine {
                 let waiting: Vec<SequenceId> = waiting.map(|(id, _)| *id).collect();
                 waiting.into_iter().for_each(|id| self.tell_phase(id));
             }
-            // Over in a moment: asked again.
-            None => self.asks.note_unanswered(model),
-            Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {}
+            // Over in a moment: asked again. What a coordinator had in its log when it ceased to be one may be
+            // in the next one's.
+            None | Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {
+                self.asks.note_unanswered(model, self.now.time);
+            }
             Some(ControlReply::Refused { refusal, message }) => {
+                self.asks.unanswered.remove(&model);
                 self.refuse_waiting(model, refusal == ControlRefusal::DoesNotFit, &message);
             }
             Some(ControlReply::Placed { view, .. }) => self.check_placed(model, view.instance()),
@@ -138,7 +141,7 @@ impl NodeMachine {
     fn check_unanswered(&mut self) {
         let placed = self.asks.unanswered.iter();
         let placed: Vec<(ModelId, InstanceId)> =
-            placed.filter_map(|model| Some((*model, self.placed_as(*model)?.instance()))).collect();
+            placed.filter_map(|(model, _)| Some((*model, self.placed_as(*model)?.instance()))).collect();
         for (model, instance) in placed {
             self.check_placed(model, instance);
         }

@@ -14,9 +14,9 @@ use exo_types::DeviceFacts;
 use support::{TestNode, answer, cluster_on, place, request, until};
 
 /// A machine of which the speed is known: how the layers are cut is no matter of chance.
-struct NodeMeasurements(f64);
+struct FixedRateHost(f64);
 
-impl Host for NodeMeasurements {
+impl Host for FixedRateHost {
     fn mains_power(&self) -> Option<bool> {
         SystemHost.mains_power()
     }
@@ -94,7 +94,7 @@ async fn a_node_that_keeps_its_layers_loads_nothing_and_answers_the_same() {
     listen();
     // Each is so much faster than the next that no measured round trip matters: the first takes all it may,
     // the second the rest.
-    let mut nodes = cluster_on(3, |i| Arc::new(NodeMeasurements([1e11, 1e10, 1e9][i]))).await;
+    let mut nodes = cluster_on(3, |i| Arc::new(FixedRateHost([1e11, 1e10, 1e9][i]))).await;
     let before = place(&nodes[0], 2).await;
     let of =
         |node: &str| stages(&before).into_iter().find(|(name, _)| name == node).map(|(_, layers)| layers);

@@ -18,8 +18,8 @@
 //! |---|---|---|
 //! | a layer, `n` rows at depth `D` | `max(W/r, min(W/r, W/w) + (n-1)·F/(p·f)) + n·K·D/k + t_layer + (n-1)·U/u` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785; `p` = 1 on processors, 0.5 on graphics units, whose kernels for few rows compute so much slower (decisions 0074, 0075) |
 //! | the head, `n` rows | `max(W_head/r, min(W_head/r, W_head/w) + (n-1)·2·C·V/(p·f)) + (n-1)·t_stream` | as a layer without attention; a further stream's token is chosen, turned into text and sent |
-//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, m·W/w + P·F/f) + 2·A·P²/a + m·q·t_layer + (P-m)·U/u) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²`; `q` = 1 on processors, 3.5 on graphics units where chunks have more than 32 rows (decision 0075) |
-//! | a stage | `Σ layers + t_step` (and the head, on the last) | |
+//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, m·W/w + P·F/f) + 2·A·P²/a + m·q·t_layer + (P-m)·U/u) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²`; `q` = 1 on processors, 3.5 on graphics units where chunks have more than 8 rows (decision 0075) |
+//! | a stage | `Σ layers + t_step + t_process` (and the head, on the last) | `t_process` = 250 µs on graphics units, which have a process of their own, else 0 (decision 0075) |
 //! | a hop, `n` rows | `t_hop + rtt/2 + 4·C·n/bandwidth` | hidden states travel as f32 |
 //! | the same, the first chunk of a prompt | and `max(0, s·rtt - 4·C·n/bandwidth)` | the link has been idle, so TCP starts slowly: 14,480 bytes, twice as many after each round trip, up to what the link holds; `s` are the round trips that this takes, RFC 5681 and 6928 |
 //! | the way back | `t_hop + rtt/2` | it carries token ids |
@@ -75,8 +75,11 @@ const FEW_ROWS_PERCENT: u64 = 50;
 /// In per cent of `t_layer`, what a layer of a chunk takes on graphics units whatever its rows and weights:
 /// its products have kernels of their own, which start one after the other with most of the card idle.
 const CHUNK_LAYER_PERCENT: u64 = 350;
-/// Up to so many rows a chunk goes through the kernels of decode.
-const FEW_ROWS_MAX: u64 = 32;
+/// Up to so many rows a chunk goes through the kernels of decode, on every backend.
+const FEW_ROWS_MAX: u64 = 8;
+/// Handing a step to a graphics unit, which has a process of its own, and a token back (decision 0075). No
+/// rate: what steps take there does not have it.
+const HANDOVER_NS: u64 = 250_000;
 /// No time in here is longer: 36 minutes for one layer of one step is no use to anybody, and sums stay below
 /// 2^63.
 const NS_MAX: u64 = 1 << 41;
@@ -139,6 +142,7 @@ struct DeviceCost {
     chunk_layer_percent: u64,
     layer_ns: u64,
     step_ns: u64,
+    handover_ns: u64,
     fetching: Option<Fetching>,
 }
 
@@ -176,10 +180,10 @@ impl<'a> Costs<'a> {
                 ((u128::from(rate) * u128::from(device.thermal_percent.clamp(1, 100))) / 100) as u64
             };
             let rate = |figure| cool(case.rate(figure)).max(1);
-            let (few_rows_percent, chunk_layer_percent) = match device.device.kind {
-                DeviceKind::Cpu => (100, 100),
+            let (few_rows_percent, chunk_layer_percent, handover_ns) = match device.device.kind {
+                DeviceKind::Cpu => (100, 100, 0),
                 DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => {
-                    (FEW_ROWS_PERCENT, CHUNK_LAYER_PERCENT)
+                    (FEW_ROWS_PERCENT, CHUNK_LAYER_PERCENT, HANDOVER_NS)
                 }
             };
             DeviceCost {
@@ -200,6 +204,7 @@ impl<'a> Costs<'a> {
                 chunk_layer_percent,
                 layer_ns: case.time(rates.layer_s),
                 step_ns: case.time(rates.step_s),
+                handover_ns,
                 fetching: None,
             }
         });
@@ -294,7 +299,7 @@ impl<'a> Costs<'a> {
 
     /// What every step costs on the device.
     pub(crate) fn step_ns(&self, device: usize) -> u64 {
-        self.devices[device].step_ns
+        self.devices[device].step_ns + self.devices[device].handover_ns
     }
 
     fn read_ns(&self, device: usize, layer: usize) -> u64 {
@@ -637,7 +642,7 @@ impl Costs<'_> {
         match phase {
             Phase::Decode => {
                 let fixed_ns = of_layers(cost.layer_ns);
-                let all_ns = self.stage_token_ns(device, range);
+                let all_ns = self.stage_token_ns(device, range).saturating_sub(cost.handover_ns);
                 ExpectedStep { rated_ns: all_ns.saturating_sub(fixed_ns), fixed_ns }
             }
             Phase::Prefill => {

@@ -257,9 +257,8 @@ struct Usual {
     step_s: f64,
 }
 
-/// A cautious member of each kind. A layer on a card is about ten launches of 2 µs. A step is waking the
-/// threads on a processor; a card has a process of its own, and handing a step there and a token back took
-/// 0.3 to 0.4 ms beside an H200 (decision 0075).
+/// A cautious member of each kind. A layer on a card is about ten launches of 2 µs. A step is a submission
+/// and a readback there, and waking the threads on a processor.
 fn usual(kind: DeviceKind) -> Usual {
     match kind {
         DeviceKind::Cpu => Usual {
@@ -280,7 +279,7 @@ fn usual(kind: DeviceKind) -> Usual {
             attention_flops_per_s: 250e9,
             activations_per_s: 5e9,
             layer_s: 20e-6,
-            step_s: 350e-6,
+            step_s: 100e-6,
         },
         DeviceKind::DiscreteGpu => Usual {
             read_bytes_per_s: 200e9,
@@ -290,7 +289,7 @@ fn usual(kind: DeviceKind) -> Usual {
             attention_flops_per_s: 1250e9,
             activations_per_s: 25e9,
             layer_s: 20e-6,
-            step_s: 350e-6,
+            step_s: 100e-6,
         },
     }
 }

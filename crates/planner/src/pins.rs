@@ -52,7 +52,7 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
                 return Err(refused(format!(
                     "its node does not have it, and {}, {most} layers at most: pin fewer, {}",
                     disk.text(&device.node_name),
-                    disk.remedy(0)
+                    disk.remedy(needed_bytes)
                 )));
             }
             return Err(refused(format!(

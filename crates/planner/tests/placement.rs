@@ -481,7 +481,7 @@ fn further_streams_compute_beside_what_is_read_once() {
     // What it waits for weights comes on top: of 20 GB/s half of what reading takes.
     assert!(is_near(round(DeviceKind::Cpu, 64, 20e9), computed(64.0) + 4.0 * GIB as f64 / 20.0));
     // A card's kernels for few rows.
-    let of_card = 63.0 * (of_stream / 0.5 + 60e3) + 4.0 * 5e3 + 50e3;
+    let of_card = 63.0 * (of_stream / 0.5 + 60e3) + 4.0 * 5e3 + 50e3 + 250e3;
     assert!(is_near(round(DeviceKind::DiscreteGpu, 64, 1e17), of_card));
 }
 
@@ -496,10 +496,19 @@ fn a_chunk_on_a_card_starts_kernels_whatever_its_rows() {
         plan(&request).expect("fits").predicted.ttft_ns.expected as f64
     };
     let more = |prompt| ttft(DeviceKind::DiscreteGpu, prompt) - ttft(DeviceKind::Cpu, prompt);
-    // Four layers of 5 µs each, two and a half times more.
-    assert!((more(64) - 4.0 * 5e3 * 2.5).abs() < 1e3, "{}", more(64));
-    assert!((more(1024) - 2.0 * 4.0 * 5e3 * 2.5).abs() < 1e3, "two chunks: {}", more(1024));
-    assert!(more(32).abs() < 1e3, "kernels for few rows: {}", more(32));
+    // Four layers of 5 µs each, two and a half times more, and a process of its own.
+    let of_chunk = 4.0 * 5e3 * 2.5 + 250e3;
+    assert!((more(64) - of_chunk).abs() < 1e3, "{}", more(64));
+    assert!((more(1024) - 2.0 * of_chunk).abs() < 1e3, "two chunks: {}", more(1024));
+    assert!((more(8) - 250e3).abs() < 1e3, "kernels for few rows: {}", more(8));
+    // A worker times its steps without the way to it.
+    let step = |kind| {
+        let mut request = read("a=40@10", 4, &[]);
+        request.devices[0].device.kind = kind;
+        request.devices[0].rates.step_s = Some(Figure::measured(50e-6));
+        expected_step(&request, LayerRange::new(0, 4), Phase::Decode)
+    };
+    assert_eq!(step(DeviceKind::DiscreteGpu), step(DeviceKind::Cpu));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct DiskRoom {
     /// Free on the disk, less what running fetches have taken; below 0 where that is more.
     pub free_bytes: Option<i64>,
-    /// Of that, what stays free.
+    /// What is to stay free, which may be more.
     pub reserve_bytes: u64,
     /// Left of what models may take together; below 0 what they take too much.
     pub within_quota_bytes: Option<i64>,

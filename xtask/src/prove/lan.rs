@@ -57,7 +57,7 @@ impl Lan {
         let tag = std::process::id() % 1_000_000;
         let hosts = (0..count).map(|at| format!("exs{tag}-{at}")).collect();
         let lan = Self { names: Names { bridge: format!("exs{tag}"), hosts } };
-        remove_when_signalled()?;
+        remove_when_signalled();
         names().push(lan.names.clone());
         let root = "network namespaces need root on Linux, and `ip`";
         lan.names.hosts.iter().try_for_each(|host| ip(&["netns", "add", host]).context(root))?;
@@ -114,8 +114,8 @@ impl Lan {
 
 impl Drop for Lan {
     fn drop(&mut self) {
-        names().retain(|names| *names != self.names);
         self.names.remove();
+        names().retain(|names| *names != self.names);
     }
 }
 
@@ -124,13 +124,23 @@ impl Names {
         format!("{}-i{at}", self.bridge)
     }
 
+    /// May be called again.
     fn remove(&self) {
         for (at, host) in self.hosts.iter().enumerate() {
+            end_all_in(host);
             // A card that is open here would keep a namespace that has lost its name.
             let _ = ip(&["-n", host, "link", "delete", &self.card(at)]);
             let _ = ip(&["netns", "delete", host]);
         }
         let _ = ip(&["link", "delete", &self.bridge]);
+    }
+}
+
+/// A process that stands still would keep a namespace that has lost its name.
+fn end_all_in(host: &str) {
+    let Ok(listed) = Command::new("ip").args(["netns", "pids", host]).output() else { return };
+    for id in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
+        let _ = run("kill", &["-9", id]);
     }
 }
 
@@ -140,16 +150,17 @@ fn names() -> std::sync::MutexGuard<'static, Vec<Names>> {
 
 /// Ctrl-C and SIGTERM end this process, and what there is goes first.
 #[allow(clippy::disallowed_methods, reason = "nobody waits for the thread that takes signals")]
-fn remove_when_signalled() -> anyhow::Result<()> {
+fn remove_when_signalled() {
     static ONCE: Once = Once::new();
-    let mut set = Ok(());
     ONCE.call_once(|| {
-        set = ctrlc::set_handler(|| {
+        let set = ctrlc::set_handler(|| {
             names().iter().for_each(Names::remove);
             std::process::exit(EXIT_SIGNALLED);
         });
+        if let Err(error) = set {
+            eprintln!("warning: namespaces stay where a signal ends this: {error}");
+        }
     });
-    set.context("cannot take signals")
 }
 
 fn ip(args: &[&str]) -> anyhow::Result<()> {

@@ -88,8 +88,8 @@ impl Pair {
         error(self.expected, self.measured)
     }
 
-    /// What each round but the first would be off by if the one before it had been the prediction: no plan
-    /// does better on a machine that others use, too.
+    /// What each round but the first would be off by if the one before it had been the prediction: how steady
+    /// the machine is.
     fn of_the_one_before(&self) -> impl Iterator<Item = f64> {
         self.rounds.windows(2).map(|pair| error(pair[0], pair[1]))
     }

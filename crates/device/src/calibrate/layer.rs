@@ -42,8 +42,8 @@ const ROUNDS: usize = 3;
 const PIECES_MAX: Duration = Duration::from_millis(60);
 /// Of what is met cold: the rest of its window belongs to the passes.
 const COLD_ROUNDS: usize = 5;
-/// A layer of one row takes 30 µs on a processor and some ten launches on a card. What takes so much longer
-/// is a program that plays a card, and would need half a minute for the rest.
+/// Of the layers of one row: one takes 30 µs on a processor and some ten launches on a card. What takes so
+/// much longer is a program that plays a card, and would need half a minute for the rest.
 const ONE_MAX: Duration = Duration::from_millis(5);
 
 /// Layers of one row, layers of a chunk without their products, and matrices for a chunk.
@@ -62,7 +62,7 @@ pub(super) struct LayerBench {
 }
 
 impl LayerBench {
-    /// `None` on a device that takes too long for one layer of one row.
+    /// `None` on a device that takes too long for layers of one row.
     pub(super) fn new(device: &dyn Device, chunk: Chunk) -> Result<Option<Self>, CalibrationError> {
         let mut stream = device.stream()?;
         let operands = Operands::new(device, &mut *stream, chunk)?;
