@@ -13,14 +13,15 @@ mod tests;
 mod unfit;
 mod words;
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use exo_api::fits::{FitPlanView, FitSizeView, FitVerdict, FitView, FitsView};
 use exo_api::{AdminError, ClusterView};
 use exo_formats::Model;
-use exo_hub::{Cancel, Client, HubError, Licence, Reference, Settings};
-use exo_machine::{Answer, ModelHolders, Question, prediction_view};
+use exo_hub::{Cancel, Client, FetchPlan, HubError, Licence, Reference, Settings};
+use exo_machine::{Answer, Question, prediction_view};
 use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
 use exo_quant::Target;
 use exo_types::{DiskRoom, KvDType, ModelId, ModelShape, NodeId};
@@ -51,6 +52,8 @@ const READING_TOKENS_PER_S: f64 = 5.5;
 const MACHINES_GIB: [u64; 9] = [4, 8, 16, 24, 32, 64, 128, 256, 512];
 /// Memory that a machine may get free by ending other programs.
 const CLOSED_BYTES: u64 = 4 << 30;
+/// As many disks as an answer names.
+const DISKS_MAX: usize = 8;
 /// Contexts that are tried, in tokens.
 const CONTEXTS: [u32; 9] = [2048, 4096, 8192, 16_384, 32_768, 40_960, 65_536, 98_304, 131_072];
 
@@ -65,7 +68,9 @@ pub struct FitsCluster {
     pub disks: Vec<(NodeId, DiskRoom)>,
     /// Nodes that have some of a model, by its name. Of one that is looked at by its head alone nothing else
     /// says what they would still fetch, so their disks bound nothing of it.
-    pub held: Vec<(String, NodeId)>,
+    pub held: Arc<BTreeMap<String, BTreeSet<NodeId>>>,
+    /// Where a fetch goes on from what came before, if that counts.
+    pub fetches: Option<FetchesHere>,
     /// Context to plan for; never more than a model's own.
     pub context_tokens: u32,
     /// Sequences that may run at once, as for whatever is placed.
@@ -74,6 +79,15 @@ pub struct FitsCluster {
     pub cache_tokens: Option<u32>,
     /// How keys and values are stored.
     pub kv: KvDType,
+}
+
+/// The node that fetches whole files.
+#[derive(Clone, Debug)]
+pub struct FetchesHere {
+    /// Which it is.
+    pub node: NodeId,
+    /// Its folder of fetched models.
+    pub root: PathBuf,
 }
 
 /// A model whose files the cluster has.
@@ -94,6 +108,8 @@ pub(crate) struct SizedModel {
     pub name: Option<String>,
     pub quantisation: String,
     pub download_bytes: u64,
+    /// Of that, what the node that fetches has already.
+    pub here_bytes: u64,
     pub shape: ModelShape,
     pub weight_types: Option<WeightTypes>,
 }
@@ -114,7 +130,8 @@ impl FitsCluster {
         let links = inputs.links(links);
         let devices = inputs.devices_without_idle();
         let CacheRequest { context_tokens, slots, cache_tokens, kv, .. } = usual;
-        Ok(Self { devices, links, disks, held, context_tokens, slots, cache_tokens, kv })
+        let held = Arc::new(held);
+        Ok(Self { devices, links, disks, held, fetches: None, context_tokens, slots, cache_tokens, kv })
     }
 
     /// With nothing in any memory. Disks stay as full as they are.
@@ -137,24 +154,46 @@ impl FitsCluster {
     /// Why there is no plan, which was found with an error: by the disks only where it would fit but for
     /// them.
     fn no_plan(&self, model: &SizedModel, error: PlanError) -> NoPlan {
+        let remedies = match &error {
+            PlanError::DoesNotFit { remedies, .. } | PlanError::NoDevices { remedies, .. } => {
+                remedies.clone()
+            }
+            _ => Vec::new(),
+        };
         let request = self.request(model, self.context_tokens);
         if request.disks.is_empty() {
-            return NoPlan { error, disks: Vec::new() };
+            return NoPlan { error, remedies, disks: Vec::new() };
         }
         let disks = disk_texts(&request);
         match exo_planner::plan(&PlanRequest { disks: Vec::new(), ..request }) {
-            Ok(_) => NoPlan { error, disks },
-            Err(error) => NoPlan { error, disks: Vec::new() },
+            Ok(_) => NoPlan { error, remedies, disks },
+            Err(error) => NoPlan { error, remedies, disks: Vec::new() },
         }
+    }
+
+    /// What the node that fetches has of a plan.
+    fn here_bytes(&self, plan: &FetchPlan) -> u64 {
+        let Some(FetchesHere { root, .. }) = &self.fetches else { return 0 };
+        plan.bytes().saturating_sub(plan.have(root, &plan.copies(root)).missing_bytes)
+    }
+
+    /// The room for what nodes would still fetch of a model, with what they have of it.
+    fn disks_for(&self, model: &SizedModel) -> Vec<(NodeId, DiskRoom)> {
+        let holders = model.name.as_ref().and_then(|name| self.held.get(name));
+        let fetching = self.fetches.as_ref().map(|fetches| fetches.node);
+        let is_bound = |node: &NodeId| holders.is_none_or(|holders| !holders.contains(node));
+        let bound = self.disks.iter().filter(|(node, _)| is_bound(node));
+        let with_here = |&(node, room): &(NodeId, DiskRoom)| match fetching == Some(node) {
+            true => (node, room.plus(model.here_bytes)),
+            false => (node, room),
+        };
+        bound.map(with_here).collect()
     }
 
     fn request(&self, model: &SizedModel, context_tokens: u32) -> PlanRequest {
         let devices = self.devices.clone();
         let Self { slots, cache_tokens, kv, .. } = *self;
         let cache = CacheRequest { context_tokens, context_named: false, slots, cache_tokens, kv };
-        let is_held = |node: &NodeId| {
-            self.held.iter().any(|(name, at)| at == node && model.name.as_ref() == Some(name))
-        };
         let too_large = |_| (context_tokens.min(model.shape.context_tokens_max.max(1)), u32::MAX);
         let (context_tokens, cache_tokens) =
             cache.shape(model.shape.context_tokens_max).unwrap_or_else(too_large);
@@ -162,7 +201,7 @@ impl FitsCluster {
             slots,
             cache_tokens,
             links: self.links.clone(),
-            disks: self.disks.iter().filter(|(node, _)| !is_held(node)).copied().collect(),
+            disks: self.disks_for(model),
             weight_types: model.weight_types.clone(),
             work_max: WORK_MAX,
             explain: false,
@@ -185,32 +224,38 @@ impl FitsCluster {
 
 /// Why a model does not fit.
 struct NoPlan {
+    /// To be told: where memory lacks, too, as it would be without disks.
     error: PlanError,
+    /// What would do, with the disks as they are or with more room on one.
+    remedies: Vec<Remedy>,
     /// What the disks leave, where it would fit but for them.
     disks: Vec<String>,
 }
 
 /// What the disks leave of the file, those that have no room for all of it.
 fn disk_texts(request: &PlanRequest) -> Vec<String> {
-    let within = request.within_disks();
-    let mut texts: Vec<String> = Vec::new();
-    for device in &within.devices {
-        texts.extend(
-            device.disk.map(|disk| disk.text(&device.node_name)).filter(|text| !texts.contains(text)),
-        );
+    let (mut nodes, mut texts) = (BTreeSet::new(), Vec::new());
+    for device in &request.within_disks().devices {
+        let Some(disk) = device.disk.filter(|_| nodes.insert(device.node)) else { continue };
+        if texts.len() < DISKS_MAX {
+            texts.push(disk.text(&device.node_name));
+        }
     }
+    let more = nodes.len() - texts.len();
+    texts.extend((more > 0).then(|| format!("{more} more with too little room")));
     texts
 }
 
 /// Who has some of which model.
-async fn held_by_name(node: &EventSender) -> Result<Vec<(String, NodeId)>, AdminError> {
-    match ask_node(node, Question::Models, ANSWER_MAX).await {
-        Some(Answer::Models(models)) => {
-            let by_name = |model: ModelHolders| model.nodes.into_iter().map(move |n| (model.name.clone(), n));
-            Ok(models.into_iter().flat_map(by_name).collect())
-        }
-        _ => Err(unavailable("this node is ending")),
+async fn held_by_name(node: &EventSender) -> Result<BTreeMap<String, BTreeSet<NodeId>>, AdminError> {
+    let Some(Answer::Models(models)) = ask_node(node, Question::Models, ANSWER_MAX).await else {
+        return Err(unavailable("this node is ending"));
+    };
+    let mut held: BTreeMap<String, BTreeSet<NodeId>> = BTreeMap::new();
+    for model in models {
+        held.entry(model.name).or_default().extend(model.nodes);
     }
+    Ok(held)
 }
 
 /// Every model of the catalogue on these devices, the most capable that is comfortable first.
@@ -260,6 +305,7 @@ pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
         name: None,
         quantisation: most.map(|(dtype, _)| dtype.clone()).unwrap_or_default(),
         download_bytes: details.weight_bytes,
+        here_bytes: 0,
         weight_types: planning::weight_types(model, &shape),
         shape,
     };
@@ -331,7 +377,8 @@ fn fit_known(cluster: &FitsCluster, model: &CatalogueModel) -> FitView {
         let (shape, types) = described::shape(&config, &tensors, cluster.kv);
         let download_bytes = tensors.iter().map(described::DescribedTensor::bytes).sum();
         let quantisation = stored.to_string();
-        SizedModel { name: None, quantisation, download_bytes, shape, weight_types: Some(types) }
+        let weight_types = Some(types);
+        SizedModel { name: None, quantisation, download_bytes, here_bytes: 0, shape, weight_types }
     };
     judge(cluster, view, &TYPES.iter().map(sized).collect::<Vec<_>>())
 }
@@ -389,11 +436,10 @@ fn longest_context(cluster: &FitsCluster, model: &SizedModel, fits: u32) -> u32 
 
 /// What would make it fit.
 fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error: PlanError) -> FitView {
-    let NoPlan { error, disks } = cluster.no_plan(smallest, error);
-    let remedies = match &error {
-        PlanError::DoesNotFit { remedies, .. } | PlanError::NoDevices { remedies, .. } => remedies,
-        _ => return FitView { verdict: FitVerdict::TooLarge, summary: error.to_string(), ..view },
-    };
+    let NoPlan { error, remedies, disks } = cluster.no_plan(smallest, error);
+    if !matches!(error, PlanError::DoesNotFit { .. } | PlanError::NoDevices { .. }) {
+        return FitView { verdict: FitVerdict::TooLarge, summary: error.to_string(), ..view };
+    }
     let change = |remedy: &Remedy| match remedy {
         Remedy::Disk { .. } => words::of_disk(remedy),
         Remedy::Context { context_tokens, .. } => {

@@ -15,7 +15,7 @@ use super::rate::Rate;
 use super::register::{check_opens, register};
 use super::saved::SavedPull;
 use super::updates::Older;
-use crate::fits::{self, FitsCluster};
+use crate::fits::{self, FetchesHere, FitsCluster};
 use crate::heads::HeadReader;
 use crate::hub_bytes::TOKEN_MAX;
 use crate::library::room::Taken;
@@ -452,7 +452,12 @@ impl Pull {
         // An earlier run of the node has looked at what was kept.
         let is_to_run = self.request.to_run && self.pinned.is_none();
         let cluster = if is_to_run { shared.cluster_now(cancel) } else { None };
-        let Some(cluster) = cluster else { return Ok(resolve()?) };
+        let Some(mut cluster) = cluster else { return Ok(resolve()?) };
+        // Layers do not go on from what came of whole files.
+        if !self.request.layers_only {
+            let node = shared.node_id.parse().ok();
+            cluster.fetches = node.map(|node| FetchesHere { node, root: shared.root.clone() });
+        }
         let chosen = match &reference {
             Reference::Hub(hub) => fits::choose_fitting(&cluster, heads, hub),
             _ => {

@@ -109,11 +109,9 @@ fn fits_emptied(cluster: &FitsCluster, model: &SizedModel) -> Result<(), Unfit> 
     let Err(error) = exo_planner::plan(&emptied.request(model, cluster.context_tokens)) else {
         return Ok(());
     };
-    let NoPlan { error, disks } = emptied.no_plan(model, error);
+    let NoPlan { error, remedies, disks } = emptied.no_plan(model, error);
     Err(match error {
-        PlanError::DoesNotFit { remedies, .. } | PlanError::NoDevices { remedies, .. }
-            if !disks.is_empty() =>
-        {
+        PlanError::DoesNotFit { .. } | PlanError::NoDevices { .. } if !disks.is_empty() => {
             Unfit::of_disks(model, disks, remedies.iter().find_map(words::of_disk))
         }
         PlanError::DoesNotFit { missing_bytes, .. } => Unfit::of(model, missing_bytes),
@@ -132,7 +130,7 @@ fn largest_fitting(
     let any = HubReference { quantisation: None, file: None, ..hub.clone() };
     let plan_of = |one| exo_hub::plan_of(heads.client, &one, snapshot, None, heads.cancel).ok();
     let is_fitting = |plan: &FetchPlan| {
-        let model = known.scaled(plan);
+        let model = known.scaled(cluster, plan);
         exo_planner::plan(&cluster.request(&model, cluster.context_tokens)).is_ok()
     };
     candidates(cluster, &any, snapshot).into_iter().filter_map(plan_of).find(is_fitting)
@@ -153,10 +151,10 @@ fn look(
             break;
         }
         let model = match tried.last() {
-            Some((_, before)) if tried.len() >= READ_MAX => before.scaled(&plan),
+            Some((_, before)) if tried.len() >= READ_MAX => before.scaled(cluster, &plan),
             before => match (heads.open(&plan, BOUNDS), before) {
                 // A second description does not fit into what is read: the first one says enough.
-                (Err(ReferenceError::TooLarge { .. }), Some((_, before))) => before.scaled(&plan),
+                (Err(ReferenceError::TooLarge { .. }), Some((_, before))) => before.scaled(cluster, &plan),
                 (opened, _) => sized(cluster, &plan, &opened?),
             },
         };
@@ -189,7 +187,7 @@ fn candidates(cluster: &FitsCluster, hub: &HubReference, snapshot: &Snapshot) ->
 
 impl SizedModel {
     /// The same model in another type: its layers take as much more as its files.
-    fn scaled(&self, plan: &FetchPlan) -> Self {
+    fn scaled(&self, cluster: &FitsCluster, plan: &FetchPlan) -> Self {
         let (bytes, before) = (plan.choice.variant.bytes(), self.download_bytes.max(1));
         let mut shape = self.shape.clone();
         let scale = |held: &mut u64| {
@@ -207,9 +205,9 @@ impl SizedModel {
         ] {
             scale(table);
         }
-        let quantisation = plan.choice.variant.label.clone();
+        let (quantisation, here_bytes) = (plan.choice.variant.label.clone(), cluster.here_bytes(plan));
         // Another file, which has another name.
-        Self { name: None, quantisation, download_bytes: bytes, shape, weight_types: None }
+        Self { name: None, quantisation, download_bytes: bytes, here_bytes, shape, weight_types: None }
     }
 }
 
@@ -241,6 +239,12 @@ fn sized(cluster: &FitsCluster, plan: &FetchPlan, model: &exo_formats::Model) ->
     let shape = model.shape_packed(cluster.kv, &exo_backend_cpu::weight_bytes);
     let weight_types = planning::weight_types(model, &shape);
     let variant = &plan.choice.variant;
-    let (quantisation, download_bytes) = (variant.label.clone(), variant.bytes());
-    SizedModel { name: Some(model.name.clone()), quantisation, download_bytes, shape, weight_types }
+    SizedModel {
+        name: Some(model.name.clone()),
+        quantisation: variant.label.clone(),
+        download_bytes: variant.bytes(),
+        here_bytes: cluster.here_bytes(plan),
+        shape,
+        weight_types,
+    }
 }

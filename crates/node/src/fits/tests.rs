@@ -1,6 +1,7 @@
 //! The catalogue on described clusters, and a model of the mock hub by its head.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use exo_api::fits::{FitVerdict, FitsView};
 use exo_cluster::wire::{ControlAsk, ControlReply, PlannerInputs};
@@ -10,16 +11,16 @@ use exo_types::{
     Corrections, DeviceFacts, DeviceId, DeviceKind, DiskRoom, KvDType, ModelId, NodeId, SupportClass,
 };
 
-use exo_hub::{Cancel, Client, Reference, Settings};
-use exo_mock_hub::{MockHub, Repository};
+use exo_hub::{Cancel, Client, HubError, PullOptions, Reference, Settings};
+use exo_mock_hub::{Faults, MockHub, Repository};
 
 use crate::cache::CacheRequest;
 use crate::events::Event;
 use crate::heads::HeadReader;
 
 use super::{
-    FitsCluster, ReferenceError, check_fits, choose_fitting, find_known, fit_catalogue, fit_known, fit_one,
-    fit_reference,
+    DISKS_MAX, FetchesHere, FitsCluster, ReferenceError, check_fits, choose_fitting, find_known,
+    fit_catalogue, fit_known, fit_one, fit_reference,
 };
 
 /// `name=GIB@GB_PER_S`, one device each.
@@ -51,7 +52,8 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
         devices: devices.collect(),
         links: Vec::new(),
         disks: Vec::new(),
-        held: Vec::new(),
+        held: Arc::default(),
+        fetches: None,
         context_tokens,
         slots: 1,
         cache_tokens: None,
@@ -257,8 +259,74 @@ fn what_a_disk_has_no_room_for_is_refused_with_what_would_give_it_room() {
     assert!(later.contains("once other programs and models give memory back"), "{later}");
     // Of what the node has, or a part of it, the disk says nothing.
     let mut held = on(DiskRoom::of(0), FREE);
-    held.held = vec![("m-Q4_0".to_owned(), held.devices[0].node)];
+    held.held = Arc::new([("m-Q4_0".to_owned(), BTreeSet::from([held.devices[0].node]))].into());
     choose(&held).unwrap();
+}
+
+/// What came before an end of the program is on the disk: the rest alone needs room.
+#[test]
+fn a_download_that_is_nearly_done_is_not_refused_by_its_disk() {
+    const CHUNK: usize = 4 << 20;
+    let hub = hub_with(&[("m-Q4_0.gguf", demo(6 * CHUNK))]);
+    let client = Client::new(Settings::of(&hub.endpoint()).unwrap());
+    let (folder, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut laptop = cluster("laptop=16@40", 256);
+    let node = laptop.devices[0].node;
+    laptop.disks = vec![(node, DiskRoom::of(64 << 10))];
+    let on = |fetches: Option<FetchesHere>| FitsCluster { fetches, ..laptop.clone() };
+    let here = |node| on(Some(FetchesHere { node, root: root.path().to_owned() }));
+    let reference: Reference = "hf.co/org/repo:Q4_0".parse().unwrap();
+    let choose = |laptop: &FitsCluster| {
+        let cancel = Cancel::default();
+        let mut heads = HeadReader::new(&client, &cancel, folder.path());
+        let Reference::Hub(repo) = &reference else { panic!("a repository") };
+        choose_fitting(laptop, &mut heads, repo)
+    };
+    choose(&here(node)).unwrap_err();
+
+    hub.set_faults(Faults { bytes_per_s: Some(16 << 20), ..Faults::default() });
+    let mut options = PullOptions::new(root.path().to_owned());
+    options.ranges_max = 1;
+    let cancel = Cancel::default();
+    let plan = exo_hub::resolve(&client, &reference, None, &cancel).unwrap();
+    let ended = exo_hub::fetch(&client, &plan, &options, &cancel, &mut |progress| {
+        if progress.done_bytes >= 2 * CHUNK as u64 {
+            cancel.cancel();
+        }
+    });
+    assert!(matches!(ended, Err(HubError::Cancelled)), "{ended:?}");
+    hub.set_faults(Faults::default());
+
+    choose(&here(node)).unwrap();
+    // It is on no other node's disk, and nothing goes on from it where layers are fetched.
+    choose(&here(NodeId([9; 32]))).unwrap_err();
+    choose(&on(None)).unwrap_err();
+}
+
+/// What would do if its disk had room does not do.
+#[test]
+fn where_memory_and_disk_lack_nothing_is_offered_that_mends_one_of_them() {
+    let mut laptop = cluster("laptop=16@40", 4096);
+    laptop.devices[0].device.memory_free_bytes = 4 << 30;
+    let known = find_known("qwen3-14b").unwrap();
+    let is_offered =
+        |laptop: &FitsCluster, what: &str| fit_known(laptop, known).changes.iter().any(|c| c.contains(what));
+    assert!(is_offered(&laptop, "free on laptop"), "the disk has room");
+    laptop.disks = vec![(laptop.devices[0].node, DiskRoom::of(0))];
+    let view = fit_known(&laptop, known);
+    assert!(view.summary.contains("of memory are missing"), "{}", view.summary);
+    assert!(!is_offered(&laptop, "on laptop"), "{:?}", view.changes);
+    assert!(is_offered(&laptop, "one more machine with"), "{:?}", view.changes);
+}
+
+#[test]
+fn of_many_full_disks_some_are_named_and_the_others_counted() {
+    let machines: Vec<String> = (0..DISKS_MAX + 3).map(|n| format!("m{n}=16@40")).collect();
+    let mut many = cluster(&machines.join(" "), 4096);
+    many.disks = many.devices.iter().map(|device| (device.node, DiskRoom::of(0))).collect();
+    let summary = fit_known(&many, find_known("qwen3-0.6b").unwrap()).summary;
+    assert_eq!(summary.matches("the disk of m").count(), DISKS_MAX, "{summary}");
+    assert!(summary.ends_with("; 3 more with too little room"), "{summary}");
 }
 
 /// The room that disks have for a model counts what they hold of it.
