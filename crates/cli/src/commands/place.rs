@@ -9,7 +9,7 @@ use exo_api::{ClusterView, InstanceState, InstanceView, KvType, ModelView, Place
 use super::status::{STAGE_HEADER, stage_rows};
 use super::{members, models, running};
 use crate::args::Place;
-use crate::client::Client;
+use crate::client::{Client, Refused};
 use crate::config::Config;
 use crate::ui;
 
@@ -88,22 +88,52 @@ pub struct PlacedAs {
     pub there: String,
 }
 
-/// By the id of an instance, by any name or id that the node answers to for the model, or by what
-/// `exo status` shows.
+/// By the id of an instance; else what is placed of the model that the node answers to under this name or id,
+/// though it be nothing; else, only where the node knows no such model, by what `exo status` shows.
 pub async fn placed_as(client: &Client, wanted: &str) -> anyhow::Result<PlacedAs> {
     let ClusterView { instances: placed, .. } = client.get("/exo/v1/cluster").await?;
     let mut there = Vec::from_iter(placed.iter().map(|i| format!("{} ({})", i.id, i.model))).join(", ");
     if there.is_empty() {
         there = "none".to_owned();
     }
-    // A model whose files are on their way is known by what is placed alone.
-    let model = client.get::<ModelView>(&format!("/exo/v1/models/{}", models::segment(wanted))).await.ok();
-    let is_model = |i: &InstanceView| model.as_ref().is_some_and(|model| model.id == i.model_id);
-    let is_shown = |i: &InstanceView| i.model == wanted || i.model_id == wanted;
-    let rules: [&dyn Fn(&InstanceView) -> bool; 3] = [&|i| i.id == wanted, &is_model, &is_shown];
-    let meant = rules.into_iter().find(|rule| placed.iter().any(rule));
-    let found = meant.map(|rule| placed.into_iter().filter(rule).collect()).unwrap_or_default();
-    Ok(PlacedAs { found, there })
+    let is_id = placed.iter().any(|instance| instance.id == wanted);
+    let model_id = if is_id { None } else { known_model(client, &placed, wanted).await? };
+    Ok(PlacedAs { found: meant(placed, model_id.as_deref(), wanted), there })
+}
+
+/// The id of the model that the node knows by this name or id, if it knows one.
+async fn known_model(
+    client: &Client,
+    placed: &[InstanceView],
+    wanted: &str,
+) -> anyhow::Result<Option<String>> {
+    let path = format!("/exo/v1/models/{}", models::segment(wanted));
+    let error = match client.get::<ModelView>(&path).await {
+        Ok(model) => return Ok(Some(model.id)),
+        Err(error) => error,
+    };
+    // Where its files are away, it is known by what is placed alone, and that is not ready.
+    let is_waiting = |i: &InstanceView| is_shown_as(i, wanted) && i.state != InstanceState::Ready;
+    match error.downcast_ref::<Refused>().map(|refused| refused.status) {
+        Some(404) => Ok(None),
+        Some(503) if placed.iter().any(is_waiting) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// Which of the instances are meant, where the node knows the model of this id by that name, or none.
+fn meant(mut placed: Vec<InstanceView>, model_id: Option<&str>, wanted: &str) -> Vec<InstanceView> {
+    let is_id = placed.iter().any(|instance| instance.id == wanted);
+    placed.retain(|instance| match model_id {
+        _ if is_id => instance.id == wanted,
+        Some(model_id) => instance.model_id == model_id,
+        None => is_shown_as(instance, wanted),
+    });
+    placed
+}
+
+fn is_shown_as(instance: &InstanceView, wanted: &str) -> bool {
+    instance.model == wanted || instance.model_id == wanted
 }
 
 /// What ends with instances of which answers run.
@@ -200,4 +230,39 @@ pub async fn unload(config: &Config, wanted: &str, is_sure: bool) -> anyhow::Res
         ui::paragraph(format!("unloaded {} ({}){ended}", instance.id, instance.model));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(id: &str, model: &str, model_id: &str) -> InstanceView {
+        let instance = serde_json::json!({
+            "id": id, "model": model, "model_id": model_id, "state": {"kind": "ready"}, "placement": "p1",
+            "context_tokens": 1, "slots": 1, "kv": "f16", "stages": [],
+        });
+        serde_json::from_value(instance).unwrap()
+    }
+
+    #[test]
+    fn what_is_meant_has_the_id_or_is_of_the_known_model_or_is_shown_so() {
+        // One name on two models, and a model that is called like an instance.
+        let placed = [
+            instance("i1", "small", "aa"),
+            instance("i2", "small", "bb"),
+            instance("i3", "large", "cc"),
+            instance("i4", "i3", "dd"),
+        ];
+        let ids = |model_id: Option<&str>, wanted: &str| -> Vec<String> {
+            meant(placed.to_vec(), model_id, wanted).into_iter().map(|instance| instance.id).collect()
+        };
+        assert_eq!(ids(None, "i3"), ["i3"]);
+        assert_eq!(ids(Some("dd"), "i3"), ["i3"], "an id comes before a name");
+        assert_eq!(ids(Some("cc"), "another-name"), ["i3"]);
+        assert_eq!(ids(Some("bb"), "small"), ["i2"], "the other one has the name, too");
+        assert!(ids(Some("ee"), "small").is_empty(), "what it names is not placed");
+        assert_eq!(ids(None, "small"), ["i1", "i2"]);
+        assert_eq!(ids(None, "cc"), ["i3"]);
+        assert!(ids(None, "nothing").is_empty());
+    }
 }

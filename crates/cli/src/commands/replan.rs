@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use exo_api::{InstanceView, MovingView, ReplanDecision, ReplanRequest, ReplanStageView, ReplanView};
+use exo_api::{
+    ClusterView, InstanceView, MovingView, ReplanDecision, ReplanRequest, ReplanStageView, ReplanView,
+};
 
 use super::place::{PlacedAs, placed_as};
 use super::running;
@@ -72,7 +74,11 @@ async fn moved(client: &Client, before: &InstanceView) -> anyhow::Result<()> {
     let bar = ui::bar(1000, "{spinner} moving [{bar:30}] {percent} %");
     let mut progressed = (Instant::now(), -1.0);
     loop {
-        let now = find(client, &before.id).await?;
+        let view: ClusterView = client.get("/exo/v1/cluster").await?;
+        let Some(now) = view.instances.into_iter().find(|i| i.id == before.id) else {
+            bar.finish_and_clear();
+            bail!("instance {} was removed while it moved", before.id);
+        };
         if now.placement != before.placement {
             bar.finish_and_clear();
             return Ok(());
