@@ -89,7 +89,8 @@ pub struct PlacedAs {
 }
 
 /// By the id of an instance; else what is placed of the model that the node answers to under this name or id,
-/// though it be nothing; else, only where the node knows no such model, by what `exo status` shows.
+/// though it be nothing; else, only where the node knows no such model or cannot open it, by what `exo status`
+/// shows.
 pub async fn placed_as(client: &Client, wanted: &str) -> anyhow::Result<PlacedAs> {
     let ClusterView { instances: placed, .. } = client.get("/exo/v1/cluster").await?;
     let mut there = Vec::from_iter(placed.iter().map(|i| format!("{} ({})", i.id, i.model))).join(", ");
@@ -112,11 +113,11 @@ async fn known_model(
         Ok(model) => return Ok(Some(model.id)),
         Err(error) => error,
     };
-    // Where its files are away, it is known by what is placed alone, and that is not ready.
-    let is_waiting = |i: &InstanceView| is_shown_as(i, wanted) && i.state != InstanceState::Ready;
+    // Where its files are away or gone, it is known by what is placed alone.
+    let is_shown = placed.iter().any(|instance| is_shown_as(instance, wanted));
     match error.downcast_ref::<Refused>().map(|refused| refused.status) {
         Some(404) => Ok(None),
-        Some(503) if placed.iter().any(is_waiting) => Ok(None),
+        Some(_) if is_shown => Ok(None),
         _ => Err(error),
     }
 }
