@@ -118,8 +118,8 @@ impl NodeMachine {
                 let waiting: Vec<SequenceId> = waiting.map(|(id, _)| *id).collect();
                 waiting.into_iter().for_each(|id| self.tell_phase(id));
             }
-            // Over in a moment: asked again. What a coordinator had in its log when it ceased to be one may be
-            // in the next one's.
+            // Over in a moment: asked again. What a coordinator had in its log when it ceased to be one may
+            // be in the next one's.
             None | Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {
                 self.asks.note_unanswered(model, self.now.time);
             }

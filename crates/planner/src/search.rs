@@ -25,7 +25,8 @@ use crate::{Objective, PlanRequest, fit, score};
 
 /// Devices that one search considers: sets of them are bits of one number.
 pub(crate) const CANDIDATES_MAX: usize = 128;
-/// Sets of more devices are not searched to the end by any budget, and a part of it finds what all of it does.
+/// Sets of more devices are not searched to the end by any budget, and a part of it finds what all of it
+/// does.
 const SEARCHED_WHOLE_MAX: usize = 32;
 /// Labels a level of the first, greedy search.
 const GREEDY_WIDTH: usize = 4;

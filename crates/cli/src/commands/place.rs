@@ -89,8 +89,8 @@ pub struct PlacedAs {
 }
 
 /// By the id of an instance; else what is placed of the model that the node answers to under this name or id,
-/// though it be nothing; else, only where the node knows no such model or cannot open it, by what `exo status`
-/// shows.
+/// though it be nothing; else, only where the node knows no such model or cannot open it, by what
+/// `exo status` shows.
 pub async fn placed_as(client: &Client, wanted: &str) -> anyhow::Result<PlacedAs> {
     let ClusterView { instances: placed, .. } = client.get("/exo/v1/cluster").await?;
     let mut there = Vec::from_iter(placed.iter().map(|i| format!("{} ({})", i.id, i.model))).join(", ");
