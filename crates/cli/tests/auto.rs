@@ -41,6 +41,10 @@ fn drivers(vulkan: &Path, cuda: bool) -> Vec<(&'static str, OsString)> {
     env
 }
 
+/// A processor needs no process of its own, so it may answer with a model as small as the demo model in less
+/// time than the fastest card: not one that rests so much.
+const SLOW_PROCESSOR: &[&str] = &["--compute-share=10%"];
+
 /// A node that chooses for itself.
 fn start(data: &Path, env: &[(&'static str, OsString)], flags: &[&str]) -> Node {
     let flags = ["--no-discovery", "--backend", "auto"].iter().chain(flags);
@@ -265,7 +269,7 @@ fn a_fast_card_is_chosen_answers_as_the_processor_and_gives_way_when_it_cannot_b
     let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     let data = folder.path().join("data");
     write_registry(&data, 1e15, None);
-    let mut node = start(&data, &env, &[]);
+    let mut node = start(&data, &env, SLOW_PROCESSOR);
     let (id, why) = answers(&mut node);
     assert_eq!(id, "cuda-0", "{why}");
     assert!(why.contains("chosen as the fastest: 1 ms for what takes the processor "), "{why}");
@@ -313,7 +317,7 @@ fn a_card_in_quarantine_at_the_start_computes_once_that_has_ended_without_anothe
     let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     let data = folder.path();
     write_quarantine(data, 3600);
-    let node = start(data, &env, &[]);
+    let node = start(data, &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cpu"]);
     let [card, processor] = devices(&node).try_into().unwrap();
     let why = card["support_reason"].as_str().unwrap();
@@ -344,7 +348,7 @@ fn a_person_has_a_card_in_quarantine_tried_again_while_the_node_runs() {
     let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     let data = folder.path();
     write_quarantine(data, 3600);
-    let node = start(data, &env, &[]);
+    let node = start(data, &env, SLOW_PROCESSOR);
     assert_eq!(device(&node)["state"], "quarantined");
     let own = node.get("/exo/v1/cluster")["self_node"].as_str().unwrap().to_owned();
     assert_eq!(retry(&node, &own, "cpu").code(), "conflict");
@@ -399,7 +403,7 @@ fn every_card_that_may_be_used_is_and_the_processor_takes_what_they_do_not_hold(
     env.retain(|(name, _)| *name != "EXO_EMULATED_CARDS"); // two
     env.push(("EXO_EMULATED_TAKEN", taken.clone().into_os_string()));
     write_registry(&data, 1e15, None);
-    let mut node = start(&data, &env, &[]);
+    let mut node = start(&data, &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cuda-1", "cpu"]);
     let (id, why) = answers(&mut node);
     assert_eq!(id, "cuda-0");
@@ -412,7 +416,7 @@ fn every_card_that_may_be_used_is_and_the_processor_takes_what_they_do_not_hold(
     assert!(node.signal("-INT").success(), "{}", node.log());
     // Others have left less on the cards than the model needs, beside the 256 MiB that we leave free.
     std::fs::write(&taken, ((1u64 << 30) - (260 << 20)).to_string()).unwrap();
-    let node = start(&data, &env, &[]);
+    let node = start(&data, &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cuda-1", "cpu"], "{}", node.log());
     let instance = node.place("demo", 1);
     assert_eq!(instance["stages"][0]["device"], "cpu", "{instance:#}");
@@ -512,7 +516,7 @@ fn beside_a_card_that_shares_its_memory_the_processor_is_no_device_of_its_own() 
     env.retain(|(name, _)| *name != "EXO_EMULATED_CARDS"); // two
     env.push(("EXO_EMULATED_SHARED", "2".into()));
     write_registry(folder.path(), 1e15, None);
-    let mut node = start(folder.path(), &env, &[]);
+    let mut node = start(folder.path(), &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cuda-1"], "its memory would count twice");
     node.place("demo", 1);
     let (prompt, answer) = &known()[0];
@@ -525,7 +529,7 @@ fn a_driver_that_aborts_while_a_shard_loads_is_tried_a_few_times_and_then_the_pr
     let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     env.push(("EXO_EMULATED_ABORTS", "100000".into())); // no weight fits, what the check takes does
     write_registry(folder.path(), 1e15, None);
-    let mut node = start(folder.path(), &env, &[]);
+    let mut node = start(folder.path(), &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cpu"]);
     let placed = node.post("/exo/v1/instances", &json!({"model": "demo"}));
     assert_eq!(placed.status, 200, "{}", placed.body);
@@ -562,7 +566,7 @@ fn a_driver_that_aborts_while_a_shard_loads_is_tried_a_few_times_and_then_the_pr
 fn a_card_that_loses_its_work_is_used_again_beside_the_processor() {
     let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     write_registry(folder.path(), 1e15, None);
-    let mut node = start(folder.path(), &env, &[]);
+    let mut node = start(folder.path(), &env, SLOW_PROCESSOR);
     let (id, _) = answers(&mut node);
     assert_eq!((id.as_str(), ids(&node)), ("cuda-0", vec!["cuda-0".to_owned(), "cpu".to_owned()]));
     let placement = node.get("/exo/v1/cluster")["instances"][0]["placement"].clone();
