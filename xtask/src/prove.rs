@@ -12,6 +12,7 @@ mod kills;
 mod lan;
 mod page;
 mod predictions;
+mod schemas;
 mod soak;
 mod speed;
 mod token_cost;
@@ -50,6 +51,9 @@ enum Proof {
     /// What plans say of the first token and of tokens per second comes true, on up to three nodes
     #[command(after_help = "Example: cargo xtask prove predictions --model qwen3-0.6b-q8_0.gguf --threads 1")]
     Predictions(predictions::Options),
+    /// Answers that are held to a schema come as fast as free ones, on one node and over three
+    #[command(after_help = "Example: cargo xtask prove schemas --model qwen3-0.6b-q4_0.gguf")]
+    Schemas(schemas::Options),
     /// Four machines on a network of their own serve right answers while one after the other is killed,
     /// ended, stopped, cut off or drained; needs root
     #[command(after_help = "Example: cargo xtask prove soak --minutes 10 --seed 7")]
@@ -81,6 +85,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Kills(options)) => kills::prove(&options)?,
         Some(Proof::Page(options)) => page::prove(&options)?,
         Some(Proof::Predictions(options)) => vec![predictions::prove(&options)?],
+        Some(Proof::Schemas(options)) => schemas::prove(&options)?,
         Some(Proof::Soak(options)) => soak::prove(&options)?,
         Some(Proof::Speed(options)) => speed::prove(&options)?,
         // It prints its own lines and ends with 1 where a bug was not found.
