@@ -66,11 +66,7 @@ enum Command {
     )]
     Prove(prove::ProveArgs),
     /// Check the house rules: long functions, dead files, broken links in docs
-    Tidy {
-        /// Accept today's long functions as the new upper bound
-        #[arg(long)]
-        bless: bool,
-    },
+    Tidy,
     /// Write the dependency edges between rooms into docs/ARCHITECTURE.md
     Graph {
         /// Fail if the page is out of date instead of writing it
@@ -148,7 +144,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Test { filter, tests_only } => test::run(filter.as_deref(), tests_only),
         Command::Bench(args) => bench::run(args),
         Command::Prove(args) => prove::run(args),
-        Command::Tidy { bless } => tidy::run(bless),
+        Command::Tidy => tidy::run(),
         Command::Graph { check } => graph::run(check),
         Command::Ptx { assemble: true, .. } => cuda::assemble(),
         Command::Ptx { check, .. } => cuda::ptx(check),

@@ -1,11 +1,10 @@
-//! House rules as ratchets: old code never blocks new work, new code does not get worse.
+//! House rules.
 //!
-//! Long functions: the count per file in `xtask/long-functions.txt` may only fall. Dead files: a `.rs` file
-//! that no module tree names. Links: a relative link in a Markdown page must lead somewhere. Decisions: each
-//! page has a number of its own. How many lines there are: see [`count`]. Modules and comments: see
-//! [`layout`]. Names of our own: see [`names`]. Platform code: see [`platform`]. Crates that touch nothing:
-//! see [`pure`]. The lockfile of the fuzz targets: see [`lockfile`]. Claims of the threat model: see
-//! [`threats`].
+//! Long functions: none. Dead files: a `.rs` file that no module tree names. Links: a relative link in a
+//! Markdown page must lead somewhere. Decisions: each page has a number of its own. How many lines there are:
+//! see [`count`]. Modules and comments: see [`layout`]. Names of our own: see [`names`]. Platform code: see
+//! [`platform`]. Crates that touch nothing: see [`pure`]. The lockfile of the fuzz targets: see [`lockfile`].
+//! Claims of the threat model: see [`threats`].
 
 mod count;
 mod layout;
@@ -23,20 +22,19 @@ use anyhow::{Context, bail};
 
 use crate::run;
 
-const RATCHET: &str = "xtask/long-functions.txt";
-/// STYLE section 8: functions past this are noted.
+/// STYLE section 8: functions past this are refused.
 const LINES_MAX: usize = 70;
 /// Crates that only tests use.
 const TESTS_ONLY: [&str; 3] = ["crates/sim", "crates/golden", "crates/mock-hub"];
 
-/// Runs every rule; `bless` rewrites the ratchets.
-pub fn run(bless: bool) -> anyhow::Result<()> {
+/// Runs every rule.
+pub fn run() -> anyhow::Result<()> {
     let listed = run::output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
     let files: Vec<PathBuf> = listed.lines().map(PathBuf::from).filter(|p| p.is_file()).collect();
     let mut complaints = dead_files(&files)?;
     complaints.extend(broken_links(&files)?);
-    complaints.extend(long_functions(&files, bless)?);
-    complaints.extend(names::invented(&files, bless)?);
+    complaints.extend(long_functions(&files)?);
+    complaints.extend(names::invented(&files)?);
     complaints.extend(layout::untidy(&files)?);
     complaints.extend(platform::scattered(&files)?);
     complaints.extend(pure::impure(&files)?);
@@ -135,36 +133,20 @@ fn shared_numbers(files: &[PathBuf]) -> Vec<String> {
     shared.map(|(number, names)| format!("docs/decisions: {number} is {}", names.join(" and "))).collect()
 }
 
-fn long_functions(files: &[PathBuf], bless: bool) -> anyhow::Result<Vec<String>> {
-    let mut now = BTreeMap::new();
+fn long_functions(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let mut complaints = Vec::new();
     for file in rust_files(files) {
         let text =
             std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let long = count_long(&text);
         if long > 0 {
-            now.insert(file.display().to_string(), long);
+            complaints.push(format!(
+                "{}: {long} functions past {LINES_MAX} lines; split them at a seam",
+                file.display()
+            ));
         }
     }
-    if bless {
-        let text: String = now.iter().map(|(file, n)| format!("{n} {file}\n")).collect();
-        std::fs::write(RATCHET, text).with_context(|| format!("cannot write {RATCHET}"))?;
-        return Ok(Vec::new());
-    }
-    let before = read_ratchet()?;
-    let worse = now.iter().filter(|(file, n)| **n > before.get(*file).copied().unwrap_or(0));
-    Ok(worse
-        .map(|(file, n)| format!("{file}: {n} functions past {LINES_MAX} lines; split them at a seam"))
-        .collect())
-}
-
-fn read_ratchet() -> anyhow::Result<BTreeMap<String, usize>> {
-    let text = std::fs::read_to_string(RATCHET).unwrap_or_default();
-    text.lines()
-        .map(|line| {
-            let (n, file) = line.split_once(' ').with_context(|| format!("{RATCHET}: `{line}`"))?;
-            Ok((file.to_owned(), n.parse()?))
-        })
-        .collect()
+    Ok(complaints)
 }
 
 /// Functions of formatted code: from a line that opens one to the closing brace at the same depth.

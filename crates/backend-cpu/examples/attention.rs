@@ -18,7 +18,7 @@ use exo_backend_cpu::probe::{BandwidthProbe, Instruction, PageSize, peak};
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa};
 use exo_types::{DType, KvDType};
 
-type Trouble = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// The heads of a model.
 struct Heads {
@@ -42,7 +42,7 @@ const PAGE_TOKENS: usize = 32;
 /// Of the layers that decode reads one after the other: as much as [`BandwidthProbe`] reads.
 const CACHE_BYTES: u64 = 256 << 20;
 
-fn main() -> Result<(), Trouble> {
+fn main() -> Result<(), BoxError> {
     let mut words = std::env::args().skip(1);
     let isa = words.next().map_or(Ok(Isa::best()), |word| word.parse())?;
     let threads = words.next().map_or(Ok(1), |word| word.parse())?;
@@ -80,7 +80,7 @@ fn decode(
     shape: &Heads,
     dtype: KvDType,
     depth: usize,
-) -> Result<(f64, f64), Trouble> {
+) -> Result<(f64, f64), BoxError> {
     let kv = KvShape {
         layers: 1,
         kv_heads: shape.kv_heads,
@@ -103,7 +103,7 @@ fn decode(
 }
 
 /// Multiplications and additions per second of a chunk whose last row is before `end`: the best of ten.
-fn prefill(device: &CpuDevice, shape: &Heads, dtype: KvDType, end: usize) -> Result<f64, Trouble> {
+fn prefill(device: &CpuDevice, shape: &Heads, dtype: KvDType, end: usize) -> Result<f64, BoxError> {
     let Heads { heads, kv_heads, head_dim, .. } = *shape;
     let kv =
         KvShape { layers: 1, kv_heads, head_dim, page_tokens: PAGE_TOKENS, pages: end / PAGE_TOKENS, dtype };
@@ -130,13 +130,13 @@ impl Step {
         kv_shape: KvShape,
         shape: &Heads,
         rows: std::ops::Range<usize>,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, BoxError> {
         let kv = device.kv_cache(kv_shape)?;
         let mut stream = device.stream()?;
         let depth = kv_shape.pages * PAGE_TOKENS;
         let table: Vec<u32> = (0..kv_shape.pages as u32).collect();
         let page_table = numbers(device, &mut *stream, &table)?;
-        let mut batch = |rows: std::ops::Range<usize>| -> Result<AttentionBatch, Trouble> {
+        let mut batch = |rows: std::ops::Range<usize>| -> Result<AttentionBatch, BoxError> {
             let positions: Vec<u32> = rows.map(|position| position as u32).collect();
             Ok(AttentionBatch {
                 positions: numbers(device, &mut *stream, &positions)?,
@@ -168,7 +168,7 @@ impl Step {
     }
 
     /// Runs it once.
-    fn seconds(&mut self) -> Result<f64, Trouble> {
+    fn seconds(&mut self) -> Result<f64, BoxError> {
         let shape = RunShape { tokens: self.tokens, selected: 0 };
         let start = Instant::now();
         self.stream.run(&*self.program, shape, &Alone, &CancelToken::default())?;
@@ -182,7 +182,7 @@ fn fill(
     stream: &mut dyn Stream,
     kv: &KvCache,
     batch: &AttentionBatch,
-) -> Result<(), Trouble> {
+) -> Result<(), BoxError> {
     let KvShape { layers, kv_heads, head_dim, pages, .. } = kv.shape;
     let tokens = pages * PAGE_TOKENS;
     let k = floats(device, stream, tokens * kv_heads * head_dim)?;
@@ -193,14 +193,14 @@ fn fill(
     Ok(stream.run(&*program, RunShape { tokens, selected: 0 }, &Alone, &CancelToken::default())?)
 }
 
-fn numbers(device: &CpuDevice, stream: &mut dyn Stream, data: &[u32]) -> Result<Buffer, Trouble> {
+fn numbers(device: &CpuDevice, stream: &mut dyn Stream, data: &[u32]) -> Result<Buffer, BoxError> {
     let buffer = device.buffer(Element::U32, data.len())?;
     stream.upload_u32(&buffer, 0, data)?;
     Ok(buffer)
 }
 
 /// Between -2 and 2, the same each time.
-fn floats(device: &CpuDevice, stream: &mut dyn Stream, len: usize) -> Result<Buffer, Trouble> {
+fn floats(device: &CpuDevice, stream: &mut dyn Stream, len: usize) -> Result<Buffer, BoxError> {
     let buffer = device.buffer(Element::F32, len)?;
     let mut state = len as u32 | 1;
     let mut next = || {

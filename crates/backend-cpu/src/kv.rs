@@ -5,7 +5,7 @@ mod rows;
 
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use exo_backend::{AllocError, KvCache, KvShape, Stored, Ticket};
+use exo_backend::{AllocError, DeviceOwned, KvCache, KvShape, Ticket};
 
 pub(crate) use layout::{BLOCK, KvLayout};
 pub(crate) use rows::{Half, WriteRow, read_row};
@@ -50,7 +50,7 @@ impl CpuKv {
     }
 }
 
-impl Stored for CpuKv {
+impl DeviceOwned for CpuKv {
     fn owner(&self) -> Owner {
         self.owner
     }

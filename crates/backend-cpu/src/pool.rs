@@ -12,9 +12,9 @@
 //!
 //! **Invariant:** a piece never uses a pool: [`Pool::turn`] refuses it.
 //!
-//! Start reading at [`PoolGuard::run`], then `board`.
+//! Start reading at [`PoolGuard::run`], then `dispatch`.
 
-mod board;
+mod dispatch;
 mod wait;
 
 use std::any::Any;
@@ -25,7 +25,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use board::Board;
+use dispatch::Dispatch;
 use exo_device::CoreList;
 use wait::Patience;
 
@@ -36,7 +36,7 @@ thread_local! {
 
 /// Worker threads that wait for jobs. Dropping it ends them.
 pub(crate) struct Pool {
-    board: Arc<Board>,
+    dispatch: Arc<Dispatch>,
     workers: Vec<JoinHandle<()>>,
     /// What the thread whose turn it is keeps count of.
     turn: Mutex<Books>,
@@ -52,13 +52,13 @@ struct Books {
 
 /// Exclusive use of a pool's workers. Neither `Send` nor `Sync`, so that no piece can use it.
 pub(crate) struct PoolGuard<'a> {
-    board: &'a Board,
+    dispatch: &'a Dispatch,
     books: std::cell::RefCell<MutexGuard<'a, Books>>,
     _not_sync: PhantomData<*const ()>,
 }
 
 impl Pool {
-    /// Threads of one pool: more than any machine has cores, and what a board can count.
+    /// Threads of one pool: more than any machine has cores, and what the dispatch can count.
     pub(crate) const THREADS_MAX: usize = 1024;
 
     /// `threads` threads with the caller among them: starts one less. Where `cores` are given each is kept to
@@ -66,18 +66,18 @@ impl Pool {
     /// Panics unless `threads` is from 1 to [`Pool::THREADS_MAX`].
     pub(crate) fn new(threads: usize, cores: Option<CoreList>) -> io::Result<Self> {
         assert!((1..=Self::THREADS_MAX).contains(&threads), "a pool of {threads} threads");
-        let board = Arc::new(Board::new(threads));
-        let mut pool = Self { board, workers: Vec::new(), turn: Mutex::default() };
+        let dispatch = Arc::new(Dispatch::new(threads));
+        let mut pool = Self { dispatch, workers: Vec::new(), turn: Mutex::default() };
         let patience = Patience { crowded: threads > exo_device::cores() };
-        for seat in 1..threads {
-            let board = Arc::clone(&pool.board);
-            let builder = std::thread::Builder::new().name(format!("exo-cpu-{seat}"));
+        for slot in 1..threads {
+            let dispatch = Arc::clone(&pool.dispatch);
+            let builder = std::thread::Builder::new().name(format!("exo-cpu-{slot}"));
             let cores = cores.clone();
             pool.workers.push(builder.spawn(move || {
                 // Refused where the cores were taken away meanwhile: then the thread runs where the system
                 // lets it.
-                let _refused = cores.map(|cores| cores.pin(seat));
-                work(&board, seat, patience);
+                let _refused = cores.map(|cores| cores.pin(slot));
+                work(&dispatch, slot, patience);
             })?);
         }
         Ok(pool)
@@ -85,7 +85,7 @@ impl Pool {
 
     /// Threads that take part in a job.
     pub(crate) fn threads(&self) -> usize {
-        self.board.threads()
+        self.dispatch.threads()
     }
 
     /// Waits until nobody else uses the workers. Panics inside a piece: it would wait for itself.
@@ -93,13 +93,13 @@ impl Pool {
         assert!(!IN_PIECE.get(), "a piece of parallel work asked for a pool");
         // A piece that panicked left the books in order: see `PoolGuard::run`.
         let books = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        PoolGuard { board: &self.board, books: books.into(), _not_sync: PhantomData }
+        PoolGuard { dispatch: &self.dispatch, books: books.into(), _not_sync: PhantomData }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.board.end();
+        self.dispatch.end();
         for worker in self.workers.drain(..) {
             let _ = worker.join(); // it catches what a piece throws and has nothing else to say
         }
@@ -115,7 +115,7 @@ impl std::fmt::Debug for Pool {
 impl PoolGuard<'_> {
     /// Threads that take part in a job.
     pub(crate) fn threads(&self) -> usize {
-        self.board.threads()
+        self.dispatch.threads()
     }
 
     /// Calls `work(i)` once for each `i` below `pieces`, on all threads, and returns when all are done.
@@ -124,20 +124,20 @@ impl PoolGuard<'_> {
     /// neighbouring memory. A panic in a piece is raised here when no other piece runs any more.
     pub(crate) fn run<F: Fn(usize) + Sync>(&self, pieces: usize, work: &F) {
         let _inside = Inside::enter();
-        if pieces < 2 || self.board.threads() == 1 {
+        if pieces < 2 || self.dispatch.threads() == 1 {
             return (0..pieces).for_each(work);
         }
         let mut books = self.books.borrow_mut();
         books.generation += 1;
-        let job = self.board.publish(books.generation, pieces, work);
+        let job = self.dispatch.publish(books.generation, pieces, work);
         // SAFETY: `work` lives until this function returns, which is after all pieces are done: `take_part`
         // returns when all are claimed, panics included, and `wait_done` when those the workers claimed are
         // done.
-        let mine = unsafe { self.board.take_part(0, &job) };
+        let mine = unsafe { self.dispatch.take_part(0, &job) };
         books.done_by_workers = books.done_by_workers.wrapping_add(pieces as u64 - mine);
-        self.board.wait_done(books.done_by_workers);
+        self.dispatch.wait_done(books.done_by_workers);
         drop(books);
-        if let Some(panic) = self.board.take_panic() {
+        if let Some(panic) = self.dispatch.take_panic() {
             resume_unwind(panic);
         }
     }
@@ -196,15 +196,15 @@ impl Drop for Inside {
 }
 
 /// The life of a worker.
-fn work(board: &Board, seat: usize, patience: Patience) {
+fn work(dispatch: &Dispatch, slot: usize, patience: Patience) {
     let _inside = Inside::enter();
     let mut seen = 0;
-    while let Some(generation) = board.next_job(seat, seen, patience) {
+    while let Some(generation) = dispatch.next_job(slot, seen, patience) {
         seen = generation;
-        if let Some(job) = board.read(generation) {
+        if let Some(job) = dispatch.read(generation) {
             // SAFETY: `job` was read whole, so a piece that can still be claimed keeps its caller waiting.
-            let done = unsafe { board.take_part(seat, &job) };
-            board.report(done);
+            let done = unsafe { dispatch.take_part(slot, &job) };
+            dispatch.report(done);
         }
     }
 }

@@ -12,7 +12,7 @@ mod peak;
 mod products;
 mod team;
 
-pub use bandwidth::{BandwidthProbe, ProbeError, Reading};
+pub use bandwidth::{BandwidthProbe, ProbeError, ReadRate};
 pub use peak::{Instruction, peak};
 pub use products::{ProductsError, ProductsProbe};
 

@@ -28,9 +28,9 @@ mod avx512;
 pub(crate) mod bf16;
 #[cfg(target_arch = "aarch64")]
 mod neon;
-mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod stored;
+mod packed_types;
+mod scalar;
 
 use crate::packed::{GROUP_ROWS, Group};
 use crate::rounded::{RoundedBlock, RoundedRows};

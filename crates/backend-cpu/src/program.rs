@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exo_backend::{
-    CancelToken, Capacity, Exchange, Op, Program, Recording, RunError, RunShape, Stored, Weight, check_op,
+    CancelToken, Capacity, DeviceOwned, Exchange, Op, Program, Recording, RunError, RunShape, Weight,
+    check_op,
 };
 use exo_types::ByteSource;
 
@@ -30,7 +31,7 @@ impl std::fmt::Debug for CpuProgram {
     }
 }
 
-impl Stored for CpuProgram {
+impl DeviceOwned for CpuProgram {
     fn owner(&self) -> Owner {
         self.owner
     }

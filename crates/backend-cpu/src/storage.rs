@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::Pod;
 pub(crate) use exo_backend::Owner;
-use exo_backend::{AllocError, Buffer, Stored, Ticket, Weight};
+use exo_backend::{AllocError, Buffer, DeviceOwned, Ticket, Weight};
 use exo_types::{DType, TensorView};
 
 use crate::memory::{Block, Heap, PageSize};
@@ -80,12 +80,12 @@ pub(crate) struct CpuWeight {
 }
 
 /// A weight while an op reads it: rows that are in its file stay readable.
-pub(crate) struct Reading<'a> {
+pub(crate) struct WeightGuard<'a> {
     weight: &'a CpuWeight,
     file: Option<Arc<TensorView>>,
 }
 
-impl Deref for Reading<'_> {
+impl Deref for WeightGuard<'_> {
     type Target = CpuWeight;
 
     fn deref(&self) -> &CpuWeight {
@@ -93,7 +93,7 @@ impl Deref for Reading<'_> {
     }
 }
 
-impl Reading<'_> {
+impl WeightGuard<'_> {
     /// Stored bytes of row `n`. Panics as [`Self::rows_stored`].
     pub(crate) fn row(&self, n: usize) -> &[u8] {
         self.rows_stored(n..n + 1)
@@ -148,8 +148,8 @@ impl CpuWeight {
     }
 
     /// For an op that reads its rows.
-    pub(crate) fn read(&self) -> Reading<'_> {
-        Reading { weight: self, file: self.place.file() }
+    pub(crate) fn read(&self) -> WeightGuard<'_> {
+        WeightGuard { weight: self, file: self.place.file() }
     }
 
     /// The floats of a matrix that is interleaved.
@@ -181,13 +181,13 @@ impl CpuWeight {
     }
 }
 
-impl Stored for CpuBuffer {
+impl DeviceOwned for CpuBuffer {
     fn owner(&self) -> Owner {
         self.owner
     }
 }
 
-impl Stored for CpuWeight {
+impl DeviceOwned for CpuWeight {
     fn owner(&self) -> Owner {
         self.owner
     }

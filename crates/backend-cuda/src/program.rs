@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_backend::{
-    Buffer, CancelToken, Capacity, Exchange, FAULT_WORDS, Op, Owner, Program, Recording, RunError, RunShape,
-    Stored, Ticket, check_op,
+    Buffer, CancelToken, Capacity, DeviceOwned, Exchange, FAULT_WORDS, Op, Owner, Program, Recording,
+    RunError, RunShape, Ticket, check_op,
 };
 
 use crate::api::CallError;
@@ -46,7 +46,7 @@ pub struct CudaProgram {
     pub(crate) inner: Arc<Inner>,
 }
 
-impl Stored for CudaProgram {
+impl DeviceOwned for CudaProgram {
     fn owner(&self) -> Owner {
         self.inner.owner
     }

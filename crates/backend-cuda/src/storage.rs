@@ -1,6 +1,6 @@
 //! What stands behind the handles of this device, and the way back from a handle to it.
 
-use exo_backend::{Buffer, KvCache, Owner, Stored, Ticket, Weight};
+use exo_backend::{Buffer, DeviceOwned, KvCache, Owner, Ticket, Weight};
 
 use crate::driver::DeviceMemory;
 
@@ -41,19 +41,19 @@ pub(crate) struct CudaKv {
     pub(crate) _ticket: Ticket,
 }
 
-impl Stored for CudaBuffer {
+impl DeviceOwned for CudaBuffer {
     fn owner(&self) -> Owner {
         self.owner
     }
 }
 
-impl Stored for CudaWeight {
+impl DeviceOwned for CudaWeight {
     fn owner(&self) -> Owner {
         self.owner
     }
 }
 
-impl Stored for CudaKv {
+impl DeviceOwned for CudaKv {
     fn owner(&self) -> Owner {
         self.owner
     }

@@ -8,7 +8,7 @@ use exo_backend::{
 use exo_types::KvDType;
 
 use crate::inner::DeviceInner;
-use crate::shader::{HEAD_DIM_MAX, Kernel, ROWS_MAX, Stored, Variant};
+use crate::shader::{HEAD_DIM_MAX, Kernel, ROWS_MAX, Variant, WeightFormat};
 use crate::storage::KvPart;
 use crate::{kv_rows, layout, storage};
 
@@ -76,7 +76,10 @@ pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<PlannedDispatch>
             for piece in &storage::weight(table, device.owner).pieces {
                 let (cols, blocks) = (table.cols, layout::blocks(table.cols));
                 out.push(PlannedDispatch {
-                    variant: Variant::of(Kernel::Embed, [Stored { dtype: table.dtype, has_bias: false }]),
+                    variant: Variant::of(
+                        Kernel::Embed,
+                        [WeightFormat { dtype: table.dtype, has_bias: false }],
+                    ),
                     numbers: numbers([cols, blocks, piece.rows, piece.first, table.rows]),
                     operands: vec![buffer(ids), buffer(result), piece.buffer.clone()],
                     grid: Grid::elements(table.cols.div_ceil(4), Rows::Tokens),

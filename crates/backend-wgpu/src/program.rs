@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use exo_backend::{
-    Buffer, CancelToken, Capacity, Exchange, FAULT_WORDS, Op, Owner, Program, Recording, RunError, RunShape,
-    Stored, check_op,
+    Buffer, CancelToken, Capacity, DeviceOwned, Exchange, FAULT_WORDS, Op, Owner, Program, Recording,
+    RunError, RunShape, check_op,
 };
 
 use crate::dispatch::{Grid, PlannedDispatch, plan};
@@ -47,7 +47,7 @@ pub struct GpuProgram {
     _ops: Vec<Op>,
 }
 
-impl Stored for GpuProgram {
+impl DeviceOwned for GpuProgram {
     fn owner(&self) -> Owner {
         self.inner.owner
     }

@@ -95,7 +95,7 @@ impl Kernel {
 
 /// A weight as a kernel's text sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub(crate) struct Stored {
+pub(crate) struct WeightFormat {
     pub(crate) dtype: DType,
     pub(crate) has_bias: bool,
 }
@@ -105,7 +105,7 @@ pub(crate) struct Stored {
 pub(crate) struct Variant {
     pub(crate) kernel: Kernel,
     /// The weights, where there are some.
-    pub(crate) weights: Vec<Stored>,
+    pub(crate) weights: Vec<WeightFormat>,
     /// Names that hold.
     pub(crate) flags: Vec<&'static str>,
     /// Constants.
@@ -130,7 +130,7 @@ impl Variant {
         Self { kernel, weights: Vec::new(), flags: Vec::new(), numbers: Vec::new() }
     }
 
-    pub(crate) fn of(kernel: Kernel, weights: impl IntoIterator<Item = Stored>) -> Self {
+    pub(crate) fn of(kernel: Kernel, weights: impl IntoIterator<Item = WeightFormat>) -> Self {
         Self { weights: weights.into_iter().collect(), ..Self::plain(kernel) }
     }
 
@@ -312,8 +312,8 @@ mod tests {
 
     /// The weights that a kernel may have, `count` of them: of every type in every place and beside every
     /// other; with bias and without. A third one's text is that of the second with another number.
-    fn weights(count: usize) -> Vec<Vec<Stored>> {
-        let of = |dtype, has_bias| Stored { dtype, has_bias };
+    fn weights(count: usize) -> Vec<Vec<WeightFormat>> {
+        let of = |dtype, has_bias| WeightFormat { dtype, has_bias };
         let types: Vec<_> = DType::ALL.into_iter().filter(|d| crate::layout::is_supported(*d)).collect();
         let mut all = Vec::new();
         for (first, second) in

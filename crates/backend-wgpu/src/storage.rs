@@ -1,6 +1,6 @@
 //! What stands behind the handles of this device, and the way back from a handle to it.
 
-use exo_backend::{Buffer, KvCache, Owner, Stored, Ticket, Weight};
+use exo_backend::{Buffer, DeviceOwned, KvCache, Owner, Ticket, Weight};
 
 use crate::memory::Allocation;
 
@@ -13,7 +13,7 @@ pub(crate) struct GpuBuffer {
 
 /// Some rows of a weight: as many as one binding holds.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct WeightBuffer {
     /// Its first row in the weight.
     pub(crate) first: usize,
     pub(crate) rows: usize,
@@ -24,7 +24,7 @@ pub(crate) struct Piece {
 #[derive(Debug)]
 pub(crate) struct GpuWeight {
     pub(crate) owner: Owner,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<WeightBuffer>,
     /// The only row of floats as f32: norms, biases and frequencies.
     pub(crate) vector: Option<wgpu::Buffer>,
     pub(crate) _ticket: Ticket,
@@ -50,19 +50,19 @@ pub(crate) struct GpuKv {
     pub(crate) _ticket: Ticket,
 }
 
-impl Stored for GpuBuffer {
+impl DeviceOwned for GpuBuffer {
     fn owner(&self) -> Owner {
         self.owner
     }
 }
 
-impl Stored for GpuWeight {
+impl DeviceOwned for GpuWeight {
     fn owner(&self) -> Owner {
         self.owner
     }
 }
 
-impl Stored for GpuKv {
+impl DeviceOwned for GpuKv {
     fn owner(&self) -> Owner {
         self.owner
     }

@@ -8,7 +8,7 @@ use exo_types::{DType, TensorView};
 
 use crate::inner::DeviceInner;
 use crate::layout;
-use crate::storage::{GpuWeight, Piece};
+use crate::storage::{GpuWeight, WeightBuffer};
 use crate::upload::PIECE_BYTES;
 
 /// Bytes of a tensor that are repacked and handed to the driver at once: so little that a tensor of any size
@@ -53,7 +53,7 @@ fn upload_piece(
     device: &DeviceInner,
     tensor: &TensorView,
     range: Range<usize>,
-) -> Result<Piece, WeightError> {
+) -> Result<WeightBuffer, WeightError> {
     let (dtype, cols, row_bytes) = (tensor.dtype, tensor.cols as usize, tensor.row_bytes());
     let bytes = 4 * layout::total_words(dtype, range.len(), cols) as u64;
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
@@ -76,7 +76,7 @@ fn upload_piece(
     let joined = |pair: &[u16]| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16;
     let scales: Vec<u32> = scales.chunks(2).map(joined).collect();
     write_words(device, &buffer, at, &scales)?;
-    Ok(Piece { first: range.start, rows: range.len(), buffer })
+    Ok(WeightBuffer { first: range.start, rows: range.len(), buffer })
 }
 
 /// Writes from byte `at` on and says where the next go. The driver's copies are done before this returns, so

@@ -15,11 +15,11 @@ mod streams;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::report::{CaseOutcome, Report, Trouble, guarded};
+use crate::report::{CaseError, CaseOutcome, Report, guarded};
 use crate::rig::Rig;
 use crate::{Buffer, Device, Element, Op};
 
-type Check = fn(&mut Rig<'_>) -> Result<(), Trouble>;
+type Check = fn(&mut Rig<'_>) -> Result<(), CaseError>;
 
 /// Runs every case on `device`. `other` is another device of the same backend, or the same one opened again:
 /// its handles must be refused. A device whose memory is small enough to fill, 1 GiB or less, is filled.
@@ -52,39 +52,39 @@ pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
 }
 
 /// After whatever happened, a sum is still a sum.
-fn still_works(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn still_works(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let x = rig.rows(&[1.0, 2.0], 2)?;
     let y = rig.rows(&[10.0, 20.0], 2)?;
     rig.run(Op::Add { x: x.clone(), y, width: 2 }, 1)?;
     expect("a sum afterwards", &rig.read(&x, 1, 2)?, &[11.0, 22.0])
 }
 
-fn expect<A, B>(what: &str, got: &A, expected: &B) -> Result<(), Trouble>
+fn expect<A, B>(what: &str, got: &A, expected: &B) -> Result<(), CaseError>
 where
     A: PartialEq<B> + Debug + ?Sized,
     B: Debug + ?Sized,
 {
     match got == expected {
         true => Ok(()),
-        false => Err(Trouble::Wrong(format!("{what}: {got:?}, expected {expected:?}"))),
+        false => Err(CaseError::Wrong(format!("{what}: {got:?}, expected {expected:?}"))),
     }
 }
 
-fn must_panic(what: &str, action: impl FnOnce()) -> Result<(), Trouble> {
+fn must_panic(what: &str, action: impl FnOnce()) -> Result<(), CaseError> {
     match catch_unwind(AssertUnwindSafe(action)) {
         Err(_) => Ok(()),
-        Ok(()) => Err(Trouble::Wrong(format!("{what} was accepted"))),
+        Ok(()) => Err(CaseError::Wrong(format!("{what} was accepted"))),
     }
 }
 
 /// A buffer of exactly these elements.
-fn exactly(rig: &mut Rig<'_>, data: &[f32]) -> Result<Buffer, Trouble> {
+fn exactly(rig: &mut Rig<'_>, data: &[f32]) -> Result<Buffer, CaseError> {
     let buffer = rig.device.buffer(Element::F32, data.len())?;
     rig.stream.upload_f32(&buffer, 0, data)?;
     Ok(buffer)
 }
 
-fn all(rig: &mut Rig<'_>, buffer: &Buffer) -> Result<Vec<f32>, Trouble> {
+fn all(rig: &mut Rig<'_>, buffer: &Buffer) -> Result<Vec<f32>, CaseError> {
     let mut data = vec![0.0; buffer.len];
     rig.stream.download_f32(buffer, 0, &mut data, crate::rig::DEADLINE)?;
     Ok(data)

@@ -48,7 +48,7 @@ pub use handles::{Buffer, Element, KvCache, KvShape, Weight};
 pub use ledger::{Ledger, Ticket};
 pub use op::{AttentionBatch, Op, Recording, RopeStyle, Rows};
 pub use op_kind::OpKind;
-pub use owner::{Owner, Storage, Stored};
+pub use owner::{DeviceOwned, Owner, Storage};
 pub use report::{CaseOutcome, CaseResult, Report};
 pub use stored::{assert_whole, vector_of};
 pub use stream::{Alone, CancelToken, Exchange, Program, RunShape, Stream};

@@ -19,8 +19,8 @@ mod rope;
 
 use exo_types::DType;
 
+use crate::report::{CaseError, guarded};
 use crate::report::{CaseOutcome, Report};
-use crate::report::{Trouble, guarded};
 use crate::rig::Rig;
 use crate::{Activations, Device, OpKind, Support};
 
@@ -36,7 +36,7 @@ trait Case {
     fn nmse_max(&self) -> f64;
     fn rows(&self) -> usize;
     /// Results of these rows, in this order, run as one step.
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble>;
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError>;
     /// The formula, for every row.
     fn exact(&self) -> Vec<f64>;
     /// The formula on operands as `device` says it rounds them, and how; `None` where it takes them as they
@@ -78,7 +78,7 @@ pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
             report.push(case.name(), CaseOutcome::Skipped { why: NOT_SUPPORTED.to_owned() });
             continue;
         }
-        let compare = || -> Result<(), Trouble> {
+        let compare = || -> Result<(), CaseError> {
             let all: Vec<usize> = (0..case.rows()).collect();
             let (first, second) = (case.run(&mut Rig::new(a)?, &all)?, case.run(&mut Rig::new(b)?, &all)?);
             compare_bits("on the other device", &first, &second)
@@ -115,7 +115,7 @@ fn check(case: &dyn Case, device: &dyn Device) -> CaseOutcome {
 }
 
 /// Each row alone, all in reverse, and the first third apart from the rest.
-fn check_splits(case: &dyn Case, rig: &mut Rig<'_>, whole: &[f32]) -> Result<(), Trouble> {
+fn check_splits(case: &dyn Case, rig: &mut Rig<'_>, whole: &[f32]) -> Result<(), CaseError> {
     let rows = case.rows();
     let width = whole.len() / rows;
     let mut splits: Vec<(String, Vec<usize>)> =
@@ -132,13 +132,13 @@ fn check_splits(case: &dyn Case, rig: &mut Rig<'_>, whole: &[f32]) -> Result<(),
     Ok(())
 }
 
-fn compare_bits(name: &str, expected: &[f32], got: &[f32]) -> Result<(), Trouble> {
+fn compare_bits(name: &str, expected: &[f32], got: &[f32]) -> Result<(), CaseError> {
     if expected.len() != got.len() {
-        return Err(Trouble::Wrong(format!("{name}: {} elements, not {}", got.len(), expected.len())));
+        return Err(CaseError::Wrong(format!("{name}: {} elements, not {}", got.len(), expected.len())));
     }
     let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
     match expected.iter().zip(got).position(differs) {
-        Some(i) => Err(Trouble::Wrong(format!(
+        Some(i) => Err(CaseError::Wrong(format!(
             "{name}: element {i} is {:e}, before it was {:e}",
             got[i], expected[i]
         ))),

@@ -17,13 +17,13 @@ impl Owner {
     }
 
     /// Panics unless this device made `stored`; `what` is its handle, for the message.
-    pub fn assert_owns(self, stored: &dyn Stored, what: &dyn Debug) {
+    pub fn assert_owns(self, stored: &dyn DeviceOwned, what: &dyn Debug) {
         assert!(stored.owner() == self, "{what:?} belongs to another device");
     }
 
     /// What this device put behind a handle. Panics if another device made it; `what` is the handle, for the
     /// message.
-    pub fn behind<'a, T: Stored>(self, stored: &'a dyn Stored, what: &dyn Debug) -> &'a T {
+    pub fn behind<'a, T: DeviceOwned>(self, stored: &'a dyn DeviceOwned, what: &dyn Debug) -> &'a T {
         self.assert_owns(stored, what);
         let stored: &dyn Any = stored;
         stored.downcast_ref().expect("a device puts one type behind each kind of handle")
@@ -31,7 +31,7 @@ impl Owner {
 }
 
 /// Something that a device made and that only it can use.
-pub trait Stored: Any + Send + Sync {
+pub trait DeviceOwned: Any + Send + Sync {
     /// The device that made it.
     fn owner(&self) -> Owner;
 
@@ -43,7 +43,7 @@ pub trait Stored: Any + Send + Sync {
 }
 
 /// What stands behind a handle: the backend's own.
-pub type Storage = Arc<dyn Stored>;
+pub type Storage = Arc<dyn DeviceOwned>;
 
 #[cfg(test)]
 mod tests {
@@ -52,7 +52,7 @@ mod tests {
     #[derive(PartialEq, Debug)]
     struct Thing(Owner);
 
-    impl Stored for Thing {
+    impl DeviceOwned for Thing {
         fn owner(&self) -> Owner {
             self.0
         }

@@ -94,7 +94,7 @@ impl Report {
 
 /// What a device may answer in the middle of a case.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum CaseError {
     #[error(transparent)]
     Alloc(#[from] AllocError),
     #[error(transparent)]
@@ -107,8 +107,8 @@ pub(crate) enum Trouble {
     Wrong(String),
 }
 
-impl From<Result<(), Trouble>> for CaseOutcome {
-    fn from(result: Result<(), Trouble>) -> Self {
+impl From<Result<(), CaseError>> for CaseOutcome {
+    fn from(result: Result<(), CaseError>) -> Self {
         match result {
             Ok(()) => Self::Passed,
             Err(trouble) => Self::Failed { what: trouble.to_string() },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exo_types::{DType, TensorView};
 
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::{
     Alone, AttentionBatch, Buffer, CancelToken, Device, Element, KvCache, KvShape, Op, Recording, RunShape,
     Stream, Weight,
@@ -31,12 +31,12 @@ pub(crate) struct SequencePosition {
 }
 
 impl<'a> Rig<'a> {
-    pub(crate) fn new(device: &'a dyn Device) -> Result<Self, Trouble> {
+    pub(crate) fn new(device: &'a dyn Device) -> Result<Self, CaseError> {
         Ok(Self { device, stream: device.stream()? })
     }
 
     /// Rows of f32; what lies past them is NaN, so that whoever reads it shows.
-    pub(crate) fn rows(&mut self, data: &[f32], width: usize) -> Result<Buffer, Trouble> {
+    pub(crate) fn rows(&mut self, data: &[f32], width: usize) -> Result<Buffer, CaseError> {
         let padded: Vec<f32> = data.iter().copied().chain(vec![f32::NAN; SURPLUS_ROWS * width]).collect();
         let buffer = self.device.buffer(Element::F32, padded.len())?;
         self.stream.upload_f32(&buffer, 0, &padded)?;
@@ -44,7 +44,7 @@ impl<'a> Rig<'a> {
     }
 
     /// Numbers; past them lies one that is out of every range.
-    pub(crate) fn numbers(&mut self, data: impl IntoIterator<Item = usize>) -> Result<Buffer, Trouble> {
+    pub(crate) fn numbers(&mut self, data: impl IntoIterator<Item = usize>) -> Result<Buffer, CaseError> {
         let padded: Vec<u32> = data.into_iter().map(|n| n as u32).chain([u32::MAX]).collect();
         let buffer = self.device.buffer(Element::U32, padded.len())?;
         self.stream.upload_u32(&buffer, 0, &padded)?;
@@ -52,7 +52,7 @@ impl<'a> Rig<'a> {
     }
 
     /// Room for a result.
-    pub(crate) fn result(&mut self, rows: usize, width: usize) -> Result<Buffer, Trouble> {
+    pub(crate) fn result(&mut self, rows: usize, width: usize) -> Result<Buffer, CaseError> {
         let fill = vec![UNTOUCHED; (rows + SURPLUS_ROWS) * width];
         let buffer = self.device.buffer(Element::F32, fill.len())?;
         self.stream.upload_f32(&buffer, 0, &fill)?;
@@ -60,18 +60,18 @@ impl<'a> Rig<'a> {
     }
 
     /// A result, after a look at what lies past it.
-    pub(crate) fn read(&mut self, buffer: &Buffer, rows: usize, width: usize) -> Result<Vec<f32>, Trouble> {
+    pub(crate) fn read(&mut self, buffer: &Buffer, rows: usize, width: usize) -> Result<Vec<f32>, CaseError> {
         let mut all = vec![0.0; buffer.len];
         self.stream.download_f32(buffer, 0, &mut all, DEADLINE)?;
         let beyond = all.split_off(rows * width);
         // In place, the surplus is the operand's.
         match beyond.iter().position(|value| *value != UNTOUCHED && !value.is_nan()) {
-            Some(i) => Err(Trouble::WroteBeyond { at: i, value: beyond[i] }),
+            Some(i) => Err(CaseError::WroteBeyond { at: i, value: beyond[i] }),
             None => Ok(all),
         }
     }
 
-    pub(crate) fn vector(&mut self, values: &[f32]) -> Result<Weight, Trouble> {
+    pub(crate) fn vector(&mut self, values: &[f32]) -> Result<Weight, CaseError> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.matrix(DType::F32, 1, values.len(), bytes)
     }
@@ -83,7 +83,7 @@ impl<'a> Rig<'a> {
         rows: usize,
         cols: usize,
         bytes: Vec<u8>,
-    ) -> Result<Weight, Trouble> {
+    ) -> Result<Weight, CaseError> {
         let source: Vec<u8> = std::iter::once(0).chain(bytes).collect();
         let tensor = TensorView {
             name: format!("{dtype}[{rows}, {cols}]"),
@@ -97,7 +97,7 @@ impl<'a> Rig<'a> {
     }
 
     /// A cache whose every element is NaN, so that a slot nobody wrote shows where it is read.
-    pub(crate) fn kv(&mut self, shape: KvShape) -> Result<KvCache, Trouble> {
+    pub(crate) fn kv(&mut self, shape: KvShape) -> Result<KvCache, CaseError> {
         let kv = self.device.kv_cache(shape)?;
         let page = vec![f32::NAN; 2 * shape.kv_heads * shape.page_tokens * shape.head_dim];
         for layer in 0..shape.layers {
@@ -113,7 +113,7 @@ impl<'a> Rig<'a> {
         &mut self,
         places: &[SequencePosition],
         table: &[Vec<usize>],
-    ) -> Result<AttentionBatch, Trouble> {
+    ) -> Result<AttentionBatch, CaseError> {
         let flat: Vec<u32> = table.iter().flatten().map(|page| *page as u32).collect();
         let page_table = self.device.buffer(Element::U32, flat.len())?;
         self.stream.upload_u32(&page_table, 0, &flat)?;
@@ -126,11 +126,11 @@ impl<'a> Rig<'a> {
     }
 
     /// Compiles and runs one op on `tokens` rows.
-    pub(crate) fn run(&mut self, op: Op, tokens: usize) -> Result<(), Trouble> {
+    pub(crate) fn run(&mut self, op: Op, tokens: usize) -> Result<(), CaseError> {
         self.run_shaped(vec![op], RunShape { tokens, selected: 0 })
     }
 
-    pub(crate) fn run_shaped(&mut self, ops: Vec<Op>, shape: RunShape) -> Result<(), Trouble> {
+    pub(crate) fn run_shaped(&mut self, ops: Vec<Op>, shape: RunShape) -> Result<(), CaseError> {
         let program = self.device.compile(Recording { ops })?;
         self.stream.run(&*program, shape, &Alone, &CancelToken::default())?;
         // A range error may only show when the work is done.

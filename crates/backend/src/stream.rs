@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::{Arrived, Buffer, Download, Element, ExchangeError, KvCache, RunError, Stored};
+use crate::{Arrived, Buffer, DeviceOwned, Download, Element, ExchangeError, KvCache, RunError};
 
 /// Longest wait of a backend that waits where others queue.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A compiled recording. The device that compiled it runs it.
-pub trait Program: Stored {}
+pub trait Program: DeviceOwned {}
 
 /// The numbers of one run: how many rows the buffers hold this time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -70,7 +70,7 @@ pub async fn read_through_restarts(
     let mut events = client.stream(path, body).await?;
     loop {
         let Err(ended) = take_all(events, &mut answer, on_part).await else { return Ok(answer) };
-        let Ended { error, place: Some(place) } = ended else { return Err(ended.error) };
+        let Interrupted { error, place: Some(place) } = ended else { return Err(ended.error) };
         // What ends its node each time is not asked for ever.
         rounds = if answer.text.len() > read_before { 1 } else { rounds + 1 };
         read_before = answer.text.len();
@@ -85,7 +85,7 @@ pub async fn read_through_restarts(
 }
 
 /// What ended an answer before its last event.
-struct Ended {
+struct Interrupted {
     error: anyhow::Error,
     place: Option<ResumePoint>,
 }
@@ -94,13 +94,13 @@ async fn take_all(
     mut events: Events,
     answer: &mut Answer,
     on_part: &mut dyn FnMut(Part<'_>),
-) -> Result<(), Ended> {
+) -> Result<(), Interrupted> {
     loop {
         match events.next().await {
             Ok(None) => return Ok(()),
             Ok(Some(Event::Comment(reason))) => on_part(Part::Waiting(&reason)),
             Ok(Some(Event::Data(data))) => take(data, answer, on_part),
-            Err(error) => return Err(Ended { error, place: events.place }),
+            Err(error) => return Err(Interrupted { error, place: events.place }),
         }
     }
 }

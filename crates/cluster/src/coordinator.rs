@@ -19,13 +19,13 @@ mod planning;
 mod reach;
 mod repair;
 mod replan;
-mod room;
 pub(crate) mod survey;
 mod tell;
 #[cfg(test)]
 mod tests;
+mod types;
 pub(crate) mod unblamed;
-mod words;
+mod unloading;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ use self::planning::PlanQueue;
 use self::replan::Usable;
 use self::survey::{Avoided, Watch};
 use self::tell::{Published, SentState};
-pub use self::words::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
+pub use self::types::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlReply, NodeReport};
 use crate::{InstanceView, State};
 

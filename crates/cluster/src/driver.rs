@@ -24,7 +24,7 @@ pub(crate) mod interrupt;
 mod message;
 #[cfg(test)]
 mod tests;
-mod words;
+mod types;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId, Term, Time};
 
-use self::interrupt::{Interruption, LostSeat, lost_seat};
-pub use self::words::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+use self::interrupt::{Interruption, LostSeat, lost_run};
+pub use self::types::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{Busy, DataMessage, EndReason, SequenceTimes, Submission};
 use crate::{InstanceView, StageView};
@@ -64,7 +64,7 @@ pub struct Driver {
     submit_at: Time,
     /// The last submission. It counts those that were made, not those that were sent again unchanged.
     attempt: Option<Attempt>,
-    seat: Option<Seat>,
+    run: Option<SubmittedRun>,
     /// Between an interruption and the next token.
     interruption: Option<Interruption>,
     /// Whether any submission of it was computed.
@@ -78,7 +78,7 @@ pub struct Driver {
 
 /// Where the sequence was submitted.
 #[derive(Clone, Debug)]
-struct Seat {
+struct SubmittedRun {
     placement: Placement,
     /// The highest term of its pipeline that was heard of: messages of a lower one are of the past.
     term: Option<Term>,
@@ -107,7 +107,7 @@ impl Driver {
     pub fn new(config: DriverConfig, now: Time, start: DriverStart) -> Self {
         let (started_at, submit_at) = (now, now);
         let (candidates, drafts, busy, over) = (Vec::new(), DraftCounts::default(), None, false);
-        let (links, attempt, seat, interruption, cached_tokens) = (Arc::default(), None, None, None, 0);
+        let (links, attempt, run, interruption, cached_tokens) = (Arc::default(), None, None, None, 0);
         let has_run = start.spec.history.len() > start.spec.prompt_tokens as usize; // elsewhere
         Self {
             config,
@@ -120,7 +120,7 @@ impl Driver {
             links,
             submit_at,
             attempt,
-            seat,
+            run,
             interruption,
             has_run,
             cached_tokens,
@@ -141,11 +141,11 @@ impl Driver {
             DriverInput::Instances(views) => self.instances(now, views, &mut out),
             DriverInput::Links(links) => {
                 self.links = links;
-                if self.seat.is_none() && now >= self.submit_at {
+                if self.run.is_none() && now >= self.submit_at {
                     self.submit(now, &mut out);
                 }
             }
-            DriverInput::PlaceRefused { message } if self.seat.is_none() => {
+            DriverInput::PlaceRefused { message } if self.run.is_none() => {
                 self.fail(FailureKind::InstanceGone, self.with_interruption(message), &mut out);
             }
             DriverInput::PlaceRefused { .. } => {}
@@ -156,7 +156,7 @@ impl Driver {
                 }
             }
             DriverInput::NodeLost(node) => {
-                let stage = self.seat.as_ref().and_then(|seat| seat.placement.stage_of(node));
+                let stage = self.run.as_ref().and_then(|run| run.placement.stage_of(node));
                 if let Some(stage) = stage {
                     let message = format!("stage {stage} on node {node} is lost");
                     self.leave(&mut out);
@@ -164,8 +164,8 @@ impl Driver {
                 }
             }
             DriverInput::LinkLost(node) => {
-                let is_end = |seat: &Seat| ends_of(&seat.placement).any(|end| end == node);
-                if self.seat.as_ref().is_some_and(is_end) {
+                let is_end = |run: &SubmittedRun| ends_of(&run.placement).any(|end| end == node);
+                if self.run.as_ref().is_some_and(is_end) {
                     let message = format!("the data link to node {node} ended");
                     self.leave(&mut out);
                     self.interrupt(now, FailureKind::StageLost, message, &mut out);
@@ -197,7 +197,7 @@ impl Driver {
 
     /// Where the time of the submission went that ended it, and in which placement.
     pub fn times(&self) -> Option<(&Placement, &SequenceTimes)> {
-        self.seat.as_ref().filter(|seat| seat.ended.is_some()).map(|seat| (&seat.placement, &seat.times))
+        self.run.as_ref().filter(|run| run.ended.is_some()).map(|run| (&run.placement, &run.times))
     }
 
     /// What it was told by a queue that is full.
@@ -207,17 +207,17 @@ impl Driver {
 
     /// How far it is.
     pub fn phase(&self) -> DriverPhase {
-        let is_running = self.seat.as_ref().is_some_and(|seat| seat.stand == Stand::Running);
+        let is_running = self.run.as_ref().is_some_and(|run| run.stand == Stand::Running);
         if let Some(interruption) = self.interruption.as_ref().filter(|_| !self.over && !is_running) {
             return DriverPhase::Interrupted { since: interruption.since };
         }
-        match &self.seat {
+        match &self.run {
             _ if self.over => DriverPhase::Over,
             None => self.link_missing().map_or(DriverPhase::WaitingForInstance, DriverPhase::WaitingForLink),
-            Some(seat) => match seat.stand {
-                Stand::Submitted => DriverPhase::Submitted(seat.placement.instance),
-                Stand::Queued => DriverPhase::Queued(seat.placement.instance),
-                Stand::Running => DriverPhase::Running(seat.placement.instance),
+            Some(run) => match run.stand {
+                Stand::Submitted => DriverPhase::Submitted(run.placement.instance),
+                Stand::Queued => DriverPhase::Queued(run.placement.instance),
+                Stand::Running => DriverPhase::Running(run.placement.instance),
             },
         }
     }
@@ -247,8 +247,8 @@ impl Driver {
                 return;
             }
         }
-        let unanswered = |seat: &Seat| seat.stand == Stand::Submitted;
-        if now >= self.submit_at && self.seat.as_ref().is_none_or(unanswered) {
+        let unanswered = |run: &SubmittedRun| run.stand == Stand::Submitted;
+        if now >= self.submit_at && self.run.as_ref().is_none_or(unanswered) {
             self.submit(now, out);
         }
     }
@@ -260,7 +260,7 @@ impl Driver {
         if age > config.overall_deadline {
             return late(format!("the request took more than {} s", config.overall_deadline.as_secs()));
         }
-        let Some(seat) = self.seat.as_ref().filter(|seat| seat.stand == Stand::Running) else {
+        let Some(run) = self.run.as_ref().filter(|run| run.stand == Stand::Running) else {
             return match &self.interruption {
                 Some(interruption) if self.has_run => {
                     self.gone_too_long(now, interruption).or_else(|| self.paused_too_long(now, interruption))
@@ -272,11 +272,9 @@ impl Driver {
                 }
             };
         };
-        if let Some((_, generated, at)) = seat.ended {
+        if let Some((_, generated, at)) = run.ended {
             let is_late = now.since(at) > LAST_TOKENS_WITHIN;
-            return is_late
-                .then(|| format!("{} of {generated} tokens arrived", seat.received))
-                .and_then(late);
+            return is_late.then(|| format!("{} of {generated} tokens arrived", run.received)).and_then(late);
         }
         self.silent(now).filter(|_| self.generated() == 0).and_then(late)
     }
@@ -287,23 +285,23 @@ impl Driver {
 
     /// For how long it runs without a sign of progress, if that is too long.
     fn silent(&self, now: Time) -> Option<String> {
-        let seat = self.seat.as_ref().filter(|seat| seat.stand == Stand::Running && seat.ended.is_none())?;
-        let (waited, config) = (now.since(seat.moved_at), &self.config);
+        let run = self.run.as_ref().filter(|run| run.stand == Stand::Running && run.ended.is_none())?;
+        let (waited, config) = (now.since(run.moved_at), &self.config);
         let prompt = self.start.spec.history.len() as u32;
         let prefill =
-            if seat.received == 0 { config.prefill_deadline_per_token * prompt } else { Duration::ZERO };
+            if run.received == 0 { config.prefill_deadline_per_token * prompt } else { Duration::ZERO };
         let is_late = waited > config.idle_deadline + prefill;
         is_late.then(|| format!("no token for {} s", waited.as_secs()))
     }
 
     /// What the request waits for, for people.
     fn standing(&self) -> String {
-        if let (None, Some(node)) = (&self.seat, self.link_missing()) {
+        if let (None, Some(node)) = (&self.run, self.link_missing()) {
             return format!("the data link to node {node} is not open");
         }
-        match (&self.seat, self.candidates.first()) {
-            (Some(seat), _) => {
-                format!("{:?} at instance {}", seat.stand, seat.placement.instance).to_lowercase()
+        match (&self.run, self.candidates.first()) {
+            (Some(run), _) => {
+                format!("{:?} at instance {}", run.stand, run.placement.instance).to_lowercase()
             }
             (None, Some(view)) => format!("instance {} is {}", view.instance(), view.state),
             (None, None) => "the model is not placed".to_owned(),
@@ -321,8 +319,8 @@ impl Driver {
         if self.candidates.iter().any(|view| view.is_ready() && !was_ready(view)) {
             self.submit_at = self.submit_at.min(now);
         }
-        match &self.seat {
-            Some(seat) => match lost_seat(&seat.placement, &self.candidates) {
+        match &self.run {
+            Some(run) => match lost_run(&run.placement, &self.candidates) {
                 Some(LostSeat::GivenUp(reason)) => {
                     self.fail(FailureKind::InstanceGone, self.with_interruption(reason), out);
                 }
@@ -365,8 +363,8 @@ impl Driver {
         let ready: Vec<&InstanceView> = self.candidates.iter().filter(reached).collect();
         let replica = self.start.spec.sequence.request.0.checked_rem(ready.len() as u128);
         let chosen = replica.map(|index| ready[index as usize].placement.clone());
-        let is_new = self.seat.is_none();
-        let Some(placement) = self.seat.take().map(|seat| seat.placement).or(chosen) else { return };
+        let is_new = self.run.is_none();
+        let Some(placement) = self.run.take().map(|run| run.placement).or(chosen) else { return };
         // It may have begun elsewhere, and be whole.
         if let Some(reason) = self.end_reached(&placement) {
             return self.end(reason, out);
@@ -389,8 +387,16 @@ impl Driver {
         });
         let (stand, term) = (Stand::Submitted, None);
         let (received, ended, times) = (0, None, SequenceTimes::default());
-        self.seat =
-            Some(Seat { placement, term, stand, running_since: None, moved_at: now, received, ended, times });
+        self.run = Some(SubmittedRun {
+            placement,
+            term,
+            stand,
+            running_since: None,
+            moved_at: now,
+            received,
+            ended,
+            times,
+        });
     }
 
     /// The first or last stage's node, if there is no open link to it: a submission or its tokens would not
@@ -408,7 +414,7 @@ impl Driver {
 
     /// Tells the scheduler, if there is one, that nobody listens any more.
     fn leave(&self, out: &mut Vec<DriverOutput>) {
-        let (Some(Seat { placement, .. }), Some(attempt)) = (&self.seat, self.attempt) else { return };
+        let (Some(SubmittedRun { placement, .. }), Some(attempt)) = (&self.run, self.attempt) else { return };
         let (id, sequence) = (placement.id, self.sequence());
         let message = DataMessage::Cancel { placement: id, sequence, attempt };
         out.push(DriverOutput::Send { to: placement.stages[0].leader().node, message });
@@ -427,7 +433,7 @@ impl Driver {
 
     /// The placement that the sequence was submitted to, if it is this one.
     fn serves(&self, placement: PlacementId) -> Option<&Placement> {
-        self.seat.as_ref().map(|seat| &seat.placement).filter(|own| own.id == placement)
+        self.run.as_ref().map(|run| &run.placement).filter(|own| own.id == placement)
     }
 
     fn is_scheduler_of(&self, node: NodeId, placement: PlacementId) -> bool {

@@ -41,7 +41,7 @@ mod submit;
 pub(crate) mod terms;
 #[cfg(test)]
 mod tests;
-mod words;
+mod types;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -59,7 +59,7 @@ use self::queue_rate::QueueRate;
 use self::row_cost::RowCost;
 use self::sequence::Running;
 use self::terms::PipelineTerms;
-pub use self::words::{
+pub use self::types::{
     STEP_PER_TOKEN, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,
 };

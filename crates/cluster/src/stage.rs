@@ -17,7 +17,7 @@ pub(crate) mod held;
 mod terms;
 #[cfg(test)]
 mod tests;
-mod words;
+mod types;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,7 +26,7 @@ use exo_types::{
 };
 
 pub use self::held::HeldSteps;
-pub use self::words::{ComputeResult, FailedSequence, StageGeometry, StageInput, StageOutput};
+pub use self::types::{ComputeResult, FailedSequence, StageGeometry, StageInput, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StagePages, StepFailure, StepMessage};
 use crate::{MessageKind, Undeliverable};
 

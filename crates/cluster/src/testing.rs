@@ -174,7 +174,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         links: vec![],
         desired: None,
         unreached: vec![],
-        troubles: vec![],
+        instance_failures: vec![],
         process_bytes: None,
         devices: vec![],
         card_events: vec![],

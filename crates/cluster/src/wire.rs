@@ -21,8 +21,8 @@ pub use check::{CheckError, token_bytes};
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
     Bandwidth, CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard,
-    DesiredState, DeviceReport, Drain, FreeMemory, HeldModel, LinkReport, LogMessage, NodeReport,
-    PlannerDevice, PlannerInputs, Refusal, ReplanReport, StageReport, Traffic, Trouble, Unloadable,
+    DesiredState, DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage,
+    NodeReport, PlannerDevice, PlannerInputs, Refusal, ReplanReport, StageReport, Traffic, Unloadable,
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{

@@ -13,14 +13,14 @@ mod assign;
 mod plan;
 #[cfg(test)]
 mod tests;
-mod words;
+mod types;
 
 use std::collections::BTreeMap;
 
 use exo_types::{DeviceId, Epoch, ShardPosition, Time};
 
 pub use self::plan::plan;
-pub use self::words::{Action, ActualShard, EngineId, Phase, WorkerConfig, WorkerInput};
+pub use self::types::{Action, ActualShard, EngineId, Phase, WorkerConfig, WorkerInput};
 use crate::StageStatus;
 use crate::wire::{DesiredShard, DesiredState, Refusal, StageReport};
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exo_cluster::wire::{NodeReport, StageReport, Trouble};
+use exo_cluster::wire::{InstanceFailure, NodeReport, StageReport};
 use exo_cluster::{
     Action, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, InstanceRequest,
     PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerConfig, WorkerInput,
@@ -58,7 +58,7 @@ struct Cluster {
     workers: BTreeMap<NodeId, Worker>,
     /// Bytes each reads in a second: the fastest takes what the others need not.
     speeds: BTreeMap<NodeId, f64>,
-    troubles: Vec<Trouble>,
+    instance_failures: Vec<InstanceFailure>,
     /// What each worker has started since it was last asked.
     started: BTreeMap<NodeId, Vec<String>>,
 }
@@ -81,7 +81,7 @@ impl Cluster {
             coordinator: Coordinator::new(id(1), CoordinatorConfig::default(), State::default()),
             workers: (1..=nodes).map(worker).collect(),
             speeds: (1..=nodes).map(|n| (id(n), 1e9)).collect(),
-            troubles: Vec::new(),
+            instance_failures: Vec::new(),
             started: BTreeMap::new(),
         };
         let members = (1..=nodes).map(|n| (id(n), format!("n{n}"))).collect();
@@ -161,7 +161,7 @@ impl Cluster {
                 unreached: vec![],
                 links: vec![],
                 desired: worker.desired_revision(),
-                troubles: if from == id(1) { self.troubles.clone() } else { vec![] },
+                instance_failures: if from == id(1) { self.instance_failures.clone() } else { vec![] },
                 process_bytes: None,
                 devices: vec![],
                 card_events: vec![],
@@ -193,7 +193,8 @@ impl Cluster {
         let Placement { id, instance, .. } = *before;
         self.report();
         self.started.clear();
-        self.troubles = vec![Trouble { placement: id, stage: None, reason: "a step was lost".into() }];
+        self.instance_failures =
+            vec![InstanceFailure { placement: id, stage: None, reason: "a step was lost".into() }];
         self.report();
         let after = self.settled();
         assert_eq!((after.instance, after.id.epoch, after.id.number), (instance, id.epoch, id.number + 1));

@@ -38,7 +38,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         unreached: vec![],
         links: vec![],
         desired: None,
-        troubles: vec![],
+        instance_failures: vec![],
         process_bytes: None,
         devices: vec![],
         card_events: vec![],

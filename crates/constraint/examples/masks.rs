@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_constraint::{
-    Arguments, Body, CallShape, Calls, Compiler, Layout, Part, Piece, Schema, Strictness, Thought, TokenKind,
-    Vocabulary,
+    Arguments, Body, CallShape, Calls, Compiler, Layout, Part, Schema, Strictness, TemplatePiece, Thought,
+    TokenKind, Vocabulary,
 };
 use exo_sampler::{Sampler, TokenConstraint};
 use exo_types::{Constraint, SamplingParams};
@@ -79,7 +79,7 @@ fn layout(i: usize) -> Layout {
     if i.is_multiple_of(2) {
         return Layout { thought, answer_open: Vec::new(), spelled: Vec::new(), body: Body::Json(read(i)) };
     }
-    let text = |text: &str| vec![Piece::Text(text.to_owned())];
+    let text = |text: &str| vec![TemplatePiece::Text(text.to_owned())];
     let tool = |n: usize| CallShape {
         head: vec![Part::Text(format!("{{\"name\": \"tool_{n}\", \"arguments\": "))],
         other_head: Vec::new(),

@@ -18,7 +18,7 @@ pub struct Layout {
     pub thought: Thought,
     /// What stands in front of an answer that is no call; nothing in most templates. Where there is
     /// something, white space counts.
-    pub answer_open: Vec<Piece>,
+    pub answer_open: Vec<TemplatePiece>,
     /// The texts of control tokens that mean something to who reads the answer: no text and no thought spells
     /// one in letters.
     pub spelled: Vec<String>,
@@ -34,16 +34,16 @@ pub enum Thought {
     /// The prompt has opened it: the answer begins inside.
     Opened {
         /// What closes it.
-        close: Vec<Piece>,
+        close: Vec<TemplatePiece>,
         /// Most tokens of it; then nothing but what closes it may come.
         tokens_max: Option<u32>,
     },
     /// The model may open one.
     Possible {
         /// What opens it.
-        open: Vec<Piece>,
+        open: Vec<TemplatePiece>,
         /// What closes it.
-        close: Vec<Piece>,
+        close: Vec<TemplatePiece>,
         /// Most tokens between the two; then nothing but what closes it may come.
         tokens_max: Option<u32>,
     },
@@ -51,7 +51,7 @@ pub enum Thought {
 
 /// A part of what a template writes around calls and thoughts.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Piece {
+pub enum TemplatePiece {
     /// Text, in whatever tokens.
     Text(String),
     /// A control token.
@@ -77,13 +77,13 @@ pub enum Body {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Calls {
     /// In front of the first; most templates have one way to begin.
-    pub begin: Vec<Piece>,
+    pub begin: Vec<TemplatePiece>,
     /// Another way to begin a call, where [`CallShape::other_head`] is what follows.
-    pub other_begin: Option<Vec<Piece>>,
+    pub other_begin: Option<Vec<TemplatePiece>>,
     /// From one to the next.
-    pub between: Vec<Piece>,
+    pub between: Vec<TemplatePiece>,
     /// Behind the last.
-    pub end: Vec<Piece>,
+    pub end: Vec<TemplatePiece>,
     /// The tools that may be called.
     pub tools: Vec<CallShape>,
     /// Whether one answer may have several.
@@ -172,7 +172,7 @@ impl Layout {
             // White space in front of a thought is a part of nothing. A value has none in front of it, which
             // would not have to end.
             let _ = match (open.split_first(), self.is_free_text() && self.answer_open.is_empty()) {
-                (Some((Piece::Text(text), rest)), true) => {
+                (Some((TemplatePiece::Text(text), rest)), true) => {
                     writeln!(rules, "open: OPEN {}\nOPEN: /\\s{{0,4}}{}/", sequence(rest), escaped(text))
                 }
                 (_, true) => writeln!(rules, "open: SPACE? {}\nSPACE: /\\s{{1,4}}/", sequence(open)),
@@ -255,8 +255,8 @@ impl Layout {
         }
         if let Some(schema) = &calls.answer {
             let begin = match calls.begin.split_first() {
-                Some((Piece::Text(text), rest)) => {
-                    let first = Piece::Text(text.trim_start().to_owned());
+                Some((TemplatePiece::Text(text), rest)) => {
+                    let first = TemplatePiece::Text(text.trim_start().to_owned());
                     sequence(&[&[first], rest].concat())
                 }
                 _ => sequence(&calls.begin),
@@ -272,14 +272,14 @@ impl Layout {
         let not_thought = self.not_thought();
         let begin = sequence(&calls.begin);
         match calls.begin.first() {
-            Some(Piece::Control(_)) => {
+            Some(TemplatePiece::Control(_)) => {
                 let _ = writeln!(rules, "body: TEXT? ({begin} calls)?\nTEXT: /(.|\\n)+/{not_thought}");
             }
-            Some(Piece::Text(text)) => {
+            Some(TemplatePiece::Text(text)) => {
                 // White space in front of the sign that a call begins, or behind it, is not the sign.
                 let sign = text.trim();
                 let behind = &text[text.find(sign).unwrap_or(0) + sign.len()..];
-                let rest: Vec<Piece> = std::iter::once(Piece::Text(behind.to_owned()))
+                let rest: Vec<TemplatePiece> = std::iter::once(TemplatePiece::Text(behind.to_owned()))
                     .chain(calls.begin[1..].iter().cloned())
                     .collect();
                 let sign = escaped(sign);
@@ -316,16 +316,16 @@ fn common_start(tools: &[CallShape], first: &CallShape) -> String {
     })
 }
 
-fn first_text(pieces: &[Piece]) -> Option<String> {
+fn first_text(pieces: &[TemplatePiece]) -> Option<String> {
     match pieces.first()? {
-        Piece::Text(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
-        Piece::Control(_) => None,
+        TemplatePiece::Text(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+        TemplatePiece::Control(_) => None,
     }
 }
 
 /// Rules of any text up to and with what closes it. Text that has come to its last token is cut there,
 /// whatever it was about to say.
-fn thought_rules(close: &[Piece], tokens_max: Option<u32>, not_spelled: &str) -> String {
+fn thought_rules(close: &[TemplatePiece], tokens_max: Option<u32>, not_spelled: &str) -> String {
     let behind = sequence(close);
     if tokens_max == Some(0) {
         return format!("thought: {behind}\n");
@@ -338,7 +338,7 @@ fn thought_rules(close: &[Piece], tokens_max: Option<u32>, not_spelled: &str) ->
     };
     let (lazy, cut) = (bound("lazy"), bound(""));
     match close.first() {
-        Some(Piece::Text(text)) if !text.trim().is_empty() => {
+        Some(TemplatePiece::Text(text)) if !text.trim().is_empty() => {
             let sign = escaped(text.trim());
             let lead = format!("thought_lead{lazy}: THOUGHT\nTHOUGHT: /(.|\\n)*{sign}/\n");
             match tokens_max {
@@ -357,13 +357,13 @@ fn thought_rules(close: &[Piece], tokens_max: Option<u32>, not_spelled: &str) ->
     }
 }
 
-fn sequence(pieces: &[Piece]) -> String {
-    let piece = |piece: &Piece| match piece {
-        Piece::Text(text) => quoted(text),
-        Piece::Control(id) => format!("<[{id}]>"),
+fn sequence(pieces: &[TemplatePiece]) -> String {
+    let piece = |piece: &TemplatePiece| match piece {
+        TemplatePiece::Text(text) => quoted(text),
+        TemplatePiece::Control(id) => format!("<[{id}]>"),
     };
     let written: Vec<String> =
-        pieces.iter().filter(|p| !matches!(p, Piece::Text(t) if t.is_empty())).map(piece).collect();
+        pieces.iter().filter(|p| !matches!(p, TemplatePiece::Text(t) if t.is_empty())).map(piece).collect();
     if written.is_empty() { "\"\"".to_owned() } else { written.join(" ") }
 }
 

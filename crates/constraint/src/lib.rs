@@ -34,7 +34,7 @@ pub use compiler::{Compiler, ENGINE};
 pub use errors::{CompileError, SchemaError};
 pub use fold::Fold;
 pub use lark::check_lark;
-pub use layout::{Arguments, Body, CallShape, Calls, Layout, Part, Piece, Thought};
+pub use layout::{Arguments, Body, CallShape, Calls, Layout, Part, TemplatePiece, Thought};
 pub use schema::{Schema, Strictness};
 pub use scout::Spelling;
 pub use search::ToolSearch;

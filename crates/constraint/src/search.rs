@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::{Body, CallShape, Calls, Compiler, Layout, Piece, Thought};
+use crate::{Body, CallShape, Calls, Compiler, Layout, TemplatePiece, Thought};
 
 /// Grammars that are compiled for one list of tools. One bad tool among 512 takes 19.
 const TRIALS_MAX: u32 = 48;
@@ -79,7 +79,7 @@ impl Compiler {
 /// The grammar of one call of one of these.
 fn alone(tools: &[&CallShape]) -> String {
     let calls = Calls {
-        begin: vec![Piece::Text("call ".to_owned())],
+        begin: vec![TemplatePiece::Text("call ".to_owned())],
         other_begin: None,
         between: Vec::new(),
         end: Vec::new(),

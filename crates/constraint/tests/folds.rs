@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
 use exo_constraint::{
-    Arguments, Body, CallShape, Calls, Compiler, ENGINE, Fold, Layout, Part, Piece, Schema, Strictness,
-    Thought, TokenKind, Vocabulary, check_lark,
+    Arguments, Body, CallShape, Calls, Compiler, ENGINE, Fold, Layout, Part, Schema, Strictness,
+    TemplatePiece, Thought, TokenKind, Vocabulary, check_lark,
 };
 use exo_sampler::{ConstraintError, Sampler, TokenConstraint};
 use exo_types::SamplingParams;
@@ -174,7 +174,7 @@ fn plain_greedy_asks_for_logits_only_where_its_token_is_refused() {
     assert_eq!(sampler.sample(&logits, 1).unwrap().token, u32::from(b'b'));
 }
 
-fn tools(begin: Vec<Piece>, is_required: bool, is_parallel: bool) -> Layout {
+fn tools(begin: Vec<TemplatePiece>, is_required: bool, is_parallel: bool) -> Layout {
     let tool = |name: &str, schema: Value| CallShape {
         head: vec![Part::Text(format!("{{\"name\": \"{name}\", \"arguments\": "))],
         other_head: Vec::new(),
@@ -186,8 +186,8 @@ fn tools(begin: Vec<Piece>, is_required: bool, is_parallel: bool) -> Layout {
     layout(Body::Calls(Calls {
         begin,
         other_begin: None,
-        between: vec![Piece::Text("\n</tool_call>\n<tool_call>\n".to_owned())],
-        end: vec![Piece::Text("\n</tool_call>".to_owned())],
+        between: vec![TemplatePiece::Text("\n</tool_call>\n<tool_call>\n".to_owned())],
+        end: vec![TemplatePiece::Text("\n</tool_call>".to_owned())],
         tools: vec![tool("add", add), tool("now", json!({"type": "object", "additionalProperties": false}))],
         is_parallel,
         is_required,
@@ -198,7 +198,7 @@ fn tools(begin: Vec<Piece>, is_required: bool, is_parallel: bool) -> Layout {
 #[test]
 fn a_call_that_is_opened_is_of_a_tool_there_is() {
     let compiler = compiler();
-    let tag = || vec![Piece::Text("<tool_call>\n".to_owned())];
+    let tag = || vec![TemplatePiece::Text("<tool_call>\n".to_owned())];
     let auto = tools(tag(), false, true);
     let add = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
     let now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
@@ -242,7 +242,8 @@ fn a_call_that_is_the_whole_answer_is_told_from_text_by_its_start() {
 #[test]
 fn a_control_token_comes_only_where_the_grammar_names_it() {
     let compiler = compiler();
-    let auto = tools(vec![Piece::Control(CONTROL), Piece::Text(" ".to_owned())], false, false);
+    let auto =
+        tools(vec![TemplatePiece::Control(CONTROL), TemplatePiece::Text(" ".to_owned())], false, false);
     let mut fold = start(&compiler, &auto);
     assert!(fold.allows(CONTROL).unwrap() && fold.allows(b'H'.into()).unwrap());
     for byte in "Hm".bytes() {
@@ -260,7 +261,7 @@ fn a_control_token_comes_only_where_the_grammar_names_it() {
 #[test]
 fn a_schema_begins_behind_the_thought() {
     let compiler = compiler();
-    let text = |t: &str| vec![Piece::Text(t.to_owned())];
+    let text = |t: &str| vec![TemplatePiece::Text(t.to_owned())];
     let body = || json_layout(&json!({"type": "boolean"})).body;
     let opened = Layout {
         thought: Thought::Opened { close: text("</think>"), tokens_max: None },
@@ -356,7 +357,7 @@ fn addresses_are_taken_in_all_their_forms() {
 #[test]
 fn a_thought_behind_white_space_is_one_beside_text_and_tools() {
     let compiler = compiler();
-    let text = |t: &str| vec![Piece::Text(t.to_owned())];
+    let text = |t: &str| vec![TemplatePiece::Text(t.to_owned())];
     let Layout { body, .. } = tools(text("<tool_call>\n"), false, false);
     let thought = || Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: None };
     let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
@@ -382,7 +383,7 @@ fn a_thought_behind_white_space_is_one_beside_text_and_tools() {
 #[test]
 fn a_thought_that_has_spent_its_tokens_is_closed() {
     let compiler = compiler();
-    let text = |t: &str| vec![Piece::Text(t.to_owned())];
+    let text = |t: &str| vec![TemplatePiece::Text(t.to_owned())];
     let body = || json_layout(&json!({"type": "boolean"})).body;
     let opened = |tokens_max| Layout {
         thought: Thought::Opened { close: text("</think>"), tokens_max: Some(tokens_max) },
@@ -415,7 +416,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
 
     for body in [Body::Text, body()] {
         let is_text = body == Body::Text;
-        let open = vec![Piece::Control(CONTROL)];
+        let open = vec![TemplatePiece::Control(CONTROL)];
         let thought = Thought::Possible { open, close: text("</think>"), tokens_max: None };
         let mut fold =
             start(&compiler, &Layout { thought, answer_open: Vec::new(), spelled: Vec::new(), body });
@@ -431,7 +432,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
         }
         assert!(fold.allows(b't'.into()).unwrap() && fold.may_end().unwrap() == is_text);
     }
-    let thought = Thought::Opened { close: vec![Piece::Control(CONTROL)], tokens_max: Some(3) };
+    let thought = Thought::Opened { close: vec![TemplatePiece::Control(CONTROL)], tokens_max: Some(3) };
     let mut fold =
         start(&compiler, &Layout { thought, answer_open: Vec::new(), spelled: Vec::new(), body: Body::Text });
     for byte in "abc".bytes() {
@@ -447,7 +448,7 @@ fn a_thought_that_has_spent_its_tokens_is_closed() {
 fn beside_a_schema_an_answer_is_of_it_or_a_call() {
     let compiler = compiler();
     for begin in ["<tool_call>\n", "\n<tool_call>\n"] {
-        let Body::Calls(calls) = tools(vec![Piece::Text(begin.to_owned())], false, false).body else {
+        let Body::Calls(calls) = tools(vec![TemplatePiece::Text(begin.to_owned())], false, false).body else {
             unreachable!("made so")
         };
         let answer = Some(Schema::read(&record(), Strictness::Whole).unwrap().value);
@@ -541,13 +542,13 @@ fn a_grammar_that_would_run_over_the_stack_is_refused_by_name() {
 
 /// Calls of `f` that begin in two ways.
 fn channel_calls(is_required: bool, answer: Option<Value>) -> Body {
-    let text = |text: &str| Piece::Text(text.to_owned());
+    let text = |text: &str| TemplatePiece::Text(text.to_owned());
     let head =
         |text: &str| vec![Part::Text("f".to_owned()), Part::Control(CONTROL), Part::Text(text.to_owned())];
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": false});
     Body::Calls(Calls {
         begin: vec![text(" to=")],
-        other_begin: Some(vec![Piece::Control(CONTROL), text("commentary to=")]),
+        other_begin: Some(vec![TemplatePiece::Control(CONTROL), text("commentary to=")]),
         between: Vec::new(),
         end: Vec::new(),
         tools: vec![CallShape {
@@ -564,14 +565,14 @@ fn channel_calls(is_required: bool, answer: Option<Value>) -> Body {
 
 /// Whether this is an answer behind channels; a control token stands for `¤`.
 fn takes_in_channels(compiler: &Compiler, body: Body, answer: &str) -> bool {
-    let text = |text: &str| Piece::Text(text.to_owned());
+    let text = |text: &str| TemplatePiece::Text(text.to_owned());
     let layout = Layout {
         thought: Thought::Possible {
-            open: vec![Piece::Control(CONTROL), text("analysis|")],
+            open: vec![TemplatePiece::Control(CONTROL), text("analysis|")],
             close: vec![text("<|end|>assistant")],
             tokens_max: None,
         },
-        answer_open: vec![Piece::Control(CONTROL), text("final|")],
+        answer_open: vec![TemplatePiece::Control(CONTROL), text("final|")],
         spelled: Vec::new(),
         body,
     };
@@ -620,10 +621,10 @@ fn answers_and_calls_behind_channels_begin_with_their_signs() {
 #[test]
 fn letters_do_not_spell_a_control_token_that_means_something() {
     let compiler = compiler();
-    let thought = Thought::Opened { close: vec![Piece::Control(CONTROL)], tokens_max: None };
+    let thought = Thought::Opened { close: vec![TemplatePiece::Control(CONTROL)], tokens_max: None };
     let spelled = vec!["<|end|>".to_owned(), "[CALL]".to_owned()];
     let thinks = Layout { thought, answer_open: Vec::new(), spelled: spelled.clone(), body: Body::Text };
-    let calls = Layout { spelled, ..tools(vec![Piece::Control(CONTROL)], false, false) };
+    let calls = Layout { spelled, ..tools(vec![TemplatePiece::Control(CONTROL)], false, false) };
     for (layout, begin) in [(&thinks, "so"), (&thinks, "so\n"), (&calls, ""), (&calls, "so")] {
         for sign in ["<|end|>", "[CALL]"] {
             let mut fold = start(&compiler, layout);

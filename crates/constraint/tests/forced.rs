@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use exo_constraint::{
-    Arguments, Body, CallShape, Calls, Compiler, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
-    TokenKind, Vocabulary,
+    Arguments, Body, CallShape, Calls, Compiler, Fold, Layout, Part, Schema, Strictness, TemplatePiece,
+    Thought, TokenKind, Vocabulary,
 };
 use exo_sampler::{Sampler, TokenConstraint};
 use exo_types::SamplingParams;
@@ -64,7 +64,7 @@ fn record() -> Layout {
 
 /// A call in control tokens.
 fn calls() -> Layout {
-    let sign = |text: &str| vec![Piece::Control(CONTROL), Piece::Text(text.to_owned())];
+    let sign = |text: &str| vec![TemplatePiece::Control(CONTROL), TemplatePiece::Text(text.to_owned())];
     let arguments = Schema::read(&json!({"type": "object", "maxProperties": 0}), Strictness::Whole).unwrap();
     let tool = CallShape {
         head: vec![Part::Text("{\"name\": \"f\", \"arguments\": ".to_owned())],

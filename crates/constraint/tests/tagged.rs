@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
 use exo_constraint::{
-    Arguments, Body, CallShape, Calls, Compiler, Fold, Layout, Part, Piece, Schema, Strictness,
-    TaggedArguments, Tags, Thought, TokenKind, ToolSearch, Vocabulary,
+    Arguments, Body, CallShape, Calls, Compiler, Fold, Layout, Part, Schema, Strictness, TaggedArguments,
+    Tags, TemplatePiece, Thought, TokenKind, ToolSearch, Vocabulary,
 };
 use exo_sampler::{Sampler, TokenConstraint};
 use exo_types::SamplingParams;
@@ -46,7 +46,7 @@ fn read(schema: &Value, strictness: Strictness) -> Result<TaggedArguments, Strin
 }
 
 fn layout(arguments: TaggedArguments) -> Layout {
-    let text = |text: &str| vec![Piece::Text(text.to_owned())];
+    let text = |text: &str| vec![TemplatePiece::Text(text.to_owned())];
     let tool = CallShape {
         head: vec![Part::Text("<function=f>\n".to_owned())],
         other_head: Vec::new(),

@@ -9,7 +9,7 @@ use exo_types::{PromptQuery, SequenceId, StepFrame};
 
 use crate::prompt::PromptFold;
 use crate::sequence::Row;
-use crate::step::{Leave, OutputRows};
+use crate::step::{OutputRows, StepBudget};
 use crate::{Engine, Sampled, StepError};
 
 /// Sequences of whose prompts nothing can be said.
@@ -29,7 +29,7 @@ impl Engine {
         &mut self,
         frame: &StepFrame,
         sampled: &mut Sampled,
-        leave: Leave<'_>,
+        budget: StepBudget<'_>,
     ) -> Result<(), StepError> {
         let mut folds: BTreeMap<SequenceId, PromptFold> = BTreeMap::new();
         let (mut scored, mut pooled) = (Vec::new(), Vec::new());
@@ -55,8 +55,8 @@ impl Engine {
         if folds.is_empty() {
             return Ok(());
         }
-        let mut failed = self.score_rows(&scored, frame.token_count(), &mut folds, leave)?;
-        failed.append(&mut self.pool_rows(&pooled, frame.token_count(), &mut folds, leave)?);
+        let mut failed = self.score_rows(&scored, frame.token_count(), &mut folds, budget)?;
+        failed.append(&mut self.pool_rows(&pooled, frame.token_count(), &mut folds, budget)?);
         for (sequence, fold) in folds {
             let Some(open) = self.sequences.get_mut(&sequence) else { continue };
             if let Some(error) = failed.remove(&sequence) {
@@ -85,7 +85,7 @@ impl Engine {
         rows: &[(u32, PromptRow)],
         tokens: usize,
         folds: &mut BTreeMap<SequenceId, PromptFold>,
-        leave: Leave<'_>,
+        budget: StepBudget<'_>,
     ) -> Result<Failed, StepError> {
         if rows.is_empty() {
             return Ok(Failed::new());
@@ -97,7 +97,7 @@ impl Engine {
         };
         let sequences = std::mem::take(&mut self.sequences);
         let mut failed = Failed::new();
-        let done = self.for_rows(&wanted, tokens, leave, |index, row| {
+        let done = self.for_rows(&wanted, tokens, budget, |index, row| {
             let PromptRow { sequence, position } = rows[index].1;
             let next =
                 sequences.get(&sequence).and_then(|open| open.token_sampler.as_ref()?.token(position + 1));
@@ -122,7 +122,7 @@ impl Engine {
         rows: &[(u32, PromptRow)],
         tokens: usize,
         folds: &mut BTreeMap<SequenceId, PromptFold>,
-        leave: Leave<'_>,
+        budget: StepBudget<'_>,
     ) -> Result<Failed, StepError> {
         let (Some(program), Some(buffers)) = (&self.norm, &self.buffers.head) else {
             return Err(StepError::NoHead);
@@ -133,9 +133,9 @@ impl Engine {
             let places: Vec<u32> = group.iter().map(|(row, _)| *row).collect();
             self.stream.upload_u32(&buffers.rows, 0, &places)?;
             let shape = RunShape { tokens, selected: group.len() };
-            self.stream.run(program.as_ref(), shape, &Alone, leave.cancel)?;
+            self.stream.run(program.as_ref(), shape, &Alone, budget.cancel)?;
             values.resize(group.len() * hidden, 0.0);
-            self.stream.download_f32(&buffers.selected, 0, &mut values, leave.left()?)?;
+            self.stream.download_f32(&buffers.selected, 0, &mut values, budget.left()?)?;
             for ((_, PromptRow { sequence, .. }), row) in group.iter().zip(values.chunks_exact(hidden)) {
                 if let Some(index) = row.iter().position(|value| !value.is_finite()) {
                     let error = SampleError::NotFinite { token: index as u32, value: row[index] };

@@ -11,13 +11,13 @@ use crate::{Engine, Sampled, StepError, StepInput, StepOutput};
 
 /// What a step is allowed: how long it may take, and who may stop it.
 #[derive(Clone, Copy)]
-pub(crate) struct Leave<'a> {
+pub(crate) struct StepBudget<'a> {
     pub cancel: &'a CancelToken,
     pub started: Instant,
     pub deadline: Duration,
 }
 
-impl Leave<'_> {
+impl StepBudget<'_> {
     /// Time that is left, or the error that none is.
     pub fn left(&self) -> Result<Duration, RunError> {
         let left = self.deadline.checked_sub(self.started.elapsed()).filter(|d| !d.is_zero());
@@ -49,7 +49,7 @@ impl Engine {
         cancel: &CancelToken,
         deadline: Duration,
     ) -> Result<StepOutput, StepError> {
-        let leave = Leave { cancel, started: Instant::now(), deadline };
+        let budget = StepBudget { cancel, started: Instant::now(), deadline };
         self.check_step(frame, input)?;
         self.advance(frame, |engine| {
             if engine.shard.head {
@@ -58,15 +58,15 @@ impl Engine {
                     logit_rows: engine.host.logit_rows,
                     is_uploaded: true,
                 };
-                engine.run_layers(frame, input, &wanted.rows, leave)?;
-                let sampled = engine.sample_rows(frame, &wanted, leave);
+                engine.run_layers(frame, input, &wanted.rows, budget)?;
+                let sampled = engine.sample_rows(frame, &wanted, budget);
                 engine.host.rows = wanted.rows;
                 let mut sampled = sampled?;
-                engine.read_prompts(frame, &mut sampled, leave)?;
+                engine.read_prompts(frame, &mut sampled, budget)?;
                 Ok(StepOutput::Sampled(sampled))
             } else {
-                engine.run_layers(frame, input, &[], leave)?;
-                engine.hidden_rows(frame, leave).map(StepOutput::Hidden)
+                engine.run_layers(frame, input, &[], budget)?;
+                engine.hidden_rows(frame, budget).map(StepOutput::Hidden)
             }
         })
     }
@@ -104,11 +104,11 @@ impl Engine {
         if !self.shard.head {
             return Err(StepError::NoHead);
         }
-        let leave = Leave { cancel, started: Instant::now(), deadline };
+        let budget = StepBudget { cancel, started: Instant::now(), deadline };
         self.check_step(frame, input)?;
         self.advance(frame, |engine| {
-            engine.run_layers(frame, input, &wanted.rows, leave)?;
-            engine.for_rows(wanted, frame.token_count(), leave, see)
+            engine.run_layers(frame, input, &wanted.rows, budget)?;
+            engine.for_rows(wanted, frame.token_count(), budget, see)
         })
     }
 
@@ -164,9 +164,9 @@ impl Engine {
         frame: &StepFrame,
         input: StepInput<'_>,
         rows: &[u32],
-        leave: Leave<'_>,
+        budget: StepBudget<'_>,
     ) -> Result<(), StepError> {
-        leave.left()?;
+        budget.left()?;
         let (stream, b, host) = (&mut self.stream, &self.buffers, &self.host);
         stream.upload_u32(&b.batch.positions, 0, &host.positions)?;
         stream.upload_u32(&b.batch.sequences, 0, &host.sequences)?;
@@ -180,12 +180,12 @@ impl Engine {
             stream.upload_u32(&head.rows, 0, &rows[..rows.len().min(head.rows.len)])?;
         }
         let shape = RunShape { tokens: frame.token_count(), selected: 0 };
-        Ok(stream.run(self.layers.as_ref(), shape, &Alone, leave.cancel)?)
+        Ok(stream.run(self.layers.as_ref(), shape, &Alone, budget.cancel)?)
     }
 
-    fn hidden_rows(&mut self, frame: &StepFrame, leave: Leave<'_>) -> Result<Vec<f32>, StepError> {
+    fn hidden_rows(&mut self, frame: &StepFrame, budget: StepBudget<'_>) -> Result<Vec<f32>, StepError> {
         let mut rows = vec![0.0; frame.token_count() * self.config.hidden as usize];
-        self.stream.download_f32(&self.buffers.hidden, 0, &mut rows, leave.left()?)?;
+        self.stream.download_f32(&self.buffers.hidden, 0, &mut rows, budget.left()?)?;
         Ok(rows)
     }
 
@@ -195,18 +195,18 @@ impl Engine {
         &mut self,
         frame: &StepFrame,
         wanted: &OutputRows,
-        leave: Leave<'_>,
+        budget: StepBudget<'_>,
     ) -> Result<Sampled, StepError> {
         if wanted.rows.is_empty() {
             // A prompt chunk: nothing to draw, but the step must be over, and known to have worked.
-            self.stream.synchronize(leave.left()?)?;
+            self.stream.synchronize(budget.left()?)?;
             return Ok(Sampled::default());
         }
         let mut runs: Vec<SampledTokens<'_>> =
             frame.sequences.iter().filter(|s| s.sample).map(SampledTokens::new).collect();
         let run_of_row = std::mem::take(&mut self.host.run_of_row);
         let mut sequences = std::mem::take(&mut self.sequences);
-        let finished = self.for_rows(wanted, frame.token_count(), leave, |index, row| {
+        let finished = self.for_rows(wanted, frame.token_count(), budget, |index, row| {
             let run = &mut runs[run_of_row[index]];
             match sequences.get_mut(&run.sequence()).and_then(|s| s.token_sampler.as_mut()) {
                 Some(token_sampler) => run.see(token_sampler, row),
@@ -232,7 +232,7 @@ impl Engine {
         &mut self,
         wanted: &OutputRows,
         tokens: usize,
-        leave: Leave<'_>,
+        budget: StepBudget<'_>,
         mut see: impl FnMut(usize, Row<'_>) -> bool,
     ) -> Result<(), StepError> {
         let (Some(program), Some(buffers)) = (&self.head, &self.buffers.head) else {
@@ -241,12 +241,12 @@ impl Engine {
         let (vocab, logits) = (self.config.vocab as usize, &mut self.host.logits);
         let mut first = 0;
         for group in wanted.rows.chunks(buffers.rows.len) {
-            leave.left()?;
+            budget.left()?;
             if first > 0 || !wanted.is_uploaded {
                 self.stream.upload_u32(&buffers.rows, 0, group)?;
             }
             let shape = RunShape { tokens, selected: group.len() };
-            self.stream.run(program.as_ref(), shape, &Alone, leave.cancel)?;
+            self.stream.run(program.as_ref(), shape, &Alone, budget.cancel)?;
             let logit_rows = wanted.logit_rows.saturating_sub(first).min(group.len());
             let mut best = vec![0.0; group.len() - logit_rows];
             let coming = match best.len() {
@@ -255,21 +255,21 @@ impl Engine {
             };
             if logit_rows > 0 {
                 logits.resize(logit_rows * vocab, 0.0);
-                self.stream.download_f32(&buffers.logits, 0, logits, leave.left()?)?;
+                self.stream.download_f32(&buffers.logits, 0, logits, budget.left()?)?;
                 let rows = logits.chunks_exact(vocab).enumerate();
                 for (i, row) in rows {
                     see(first + i, Row::Logits(row));
                 }
             }
             if let Some(coming) = coming {
-                coming.finish(&mut best, leave.left()?)?;
+                coming.finish(&mut best, budget.left()?)?;
             }
             for (i, place) in (logit_rows..).zip(best) {
                 if place < 0.0 || !see(first + i, Row::Best(place as u32)) {
                     // Whoever looks at them says which is not finite, or which the grammar takes.
                     self.logit_rows_read += 1;
                     logits.resize(vocab, 0.0);
-                    self.stream.download_f32(&buffers.logits, i * vocab, logits, leave.left()?)?;
+                    self.stream.download_f32(&buffers.logits, i * vocab, logits, budget.left()?)?;
                     see(first + i, Row::Logits(logits));
                 }
             }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use exo_types::DType;
 
-use crate::model::Stored;
+use crate::model::TensorLocation;
 use crate::names::Dialect;
 use crate::{ConfigError, LayerTensor, LayoutError, ModelConfig, TensorName};
 
@@ -66,7 +66,7 @@ pub(crate) fn arrange(
     dialect: Dialect,
     found: Vec<TensorEntry>,
     file_names: &[String],
-) -> Result<BTreeMap<TensorName, Stored>, LayoutError> {
+) -> Result<BTreeMap<TensorName, TensorLocation>, LayoutError> {
     let mut table = by_name(config, dialect, found, file_names)?;
     config.tied |= !table.contains_key(&TensorName::Head);
     if config.tied {
@@ -161,9 +161,9 @@ fn expected_shape(config: &ModelConfig, name: TensorName) -> Option<Vec<u64>> {
     Some(shape)
 }
 
-fn stored(found: TensorEntry) -> Stored {
+fn stored(found: TensorEntry) -> TensorLocation {
     let cols = found.shape.last().copied().unwrap_or(1);
     let rows = if found.shape.len() > 1 { found.shape[0] } else { 1 };
     let TensorEntry { checkpoint_name, file, dtype, range, .. } = found;
-    Stored { checkpoint_name, file, dtype, rows, cols, range }
+    TensorLocation { checkpoint_name, file, dtype, rows, cols, range }
 }

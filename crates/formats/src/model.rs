@@ -63,7 +63,7 @@ impl FileRange {
 
 /// Where one tensor is stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct TensorLocation {
     pub(crate) checkpoint_name: String,
     pub(crate) file: usize,
     pub(crate) dtype: DType,
@@ -73,7 +73,7 @@ pub(crate) struct Stored {
     pub(crate) range: Range<u64>,
 }
 
-impl Stored {
+impl TensorLocation {
     /// In the file, and in a processor's memory.
     fn bytes(&self, packed: &Packed<'_>) -> (u64, u64) {
         (self.range.end - self.range.start, packed(self.dtype, self.rows, self.cols))
@@ -101,7 +101,7 @@ pub struct Model {
     pub files: Vec<ModelFile>,
     /// One per file; `None` for files without tensors.
     pub(crate) sources: Vec<Option<Arc<dyn ByteSource>>>,
-    pub(crate) tensors: BTreeMap<TensorName, Stored>,
+    pub(crate) tensors: BTreeMap<TensorName, TensorLocation>,
 }
 
 impl Model {
@@ -116,7 +116,10 @@ impl Model {
             assert!(view.range.end <= view.source.bytes().len(), "{view:?} ends beyond its source");
             let range = view.range.start as u64..view.range.end as u64;
             let TensorView { name: checkpoint_name, dtype, rows, cols, .. } = view;
-            table.insert(name, Stored { checkpoint_name, file: sources.len(), dtype, rows, cols, range });
+            table.insert(
+                name,
+                TensorLocation { checkpoint_name, file: sources.len(), dtype, rows, cols, range },
+            );
             sources.push(Some(view.source));
         }
         Self {
@@ -228,7 +231,7 @@ impl Model {
         if self.config.tied && name == TensorName::Head { TensorName::Embedding } else { name }
     }
 
-    fn view(&self, stored: &Stored) -> Option<TensorView> {
+    fn view(&self, stored: &TensorLocation) -> Option<TensorView> {
         let source = self.sources.get(stored.file)?.clone()?;
         let (start, end) =
             (usize::try_from(stored.range.start).ok()?, usize::try_from(stored.range.end).ok()?);

@@ -41,7 +41,7 @@ pub(crate) struct Fetch<'a> {
 }
 
 /// Why a range did not come.
-enum Trouble {
+enum RangeError {
     /// Asked for again after a moment.
     Passing(ureq::Error),
     /// The signed address is no good any more.
@@ -53,7 +53,7 @@ enum Trouble {
     Final(HubError),
 }
 
-impl From<HubError> for Trouble {
+impl From<HubError> for RangeError {
     fn from(error: HubError) -> Self {
         Self::Final(error)
     }
@@ -88,15 +88,15 @@ impl Fetch<'_> {
     }
 
     /// Waits as the failure asks; an error if it is for good.
-    fn overcome(&self, trouble: Trouble, tries: &mut u32) -> Result<(), HubError> {
+    fn overcome(&self, trouble: RangeError, tries: &mut u32) -> Result<(), HubError> {
         let attempt = self.attempt();
         *tries += 1;
         match trouble {
-            Trouble::Final(error) => return Err(error),
-            Trouble::Passing(error) if *tries >= self.tries_max || !retry::is_passing(&error) => {
+            RangeError::Final(error) => return Err(error),
+            RangeError::Passing(error) if *tries >= self.tries_max || !retry::is_passing(&error) => {
                 return Err(client::unreachable(&self.file.uri, &attempt, *tries, error));
             }
-            Trouble::Passing(error) => {
+            RangeError::Passing(error) => {
                 tracing::debug!(%error, tries, file = %self.file.name, "a range is asked for again");
                 // A signed address may lead to a machine that is gone: after two tries the hub is asked for
                 // another.
@@ -104,7 +104,7 @@ impl Fetch<'_> {
                     self.forget_location();
                 }
             }
-            Trouble::Expired(answer) => {
+            RangeError::Expired(answer) => {
                 self.forget_location();
                 if *tries >= retry::TRIES_MAX {
                     return Err(self.client.refusal(*answer, &attempt, self.hub_repo()));
@@ -113,11 +113,11 @@ impl Fetch<'_> {
                     return Ok(());
                 }
             }
-            Trouble::Limited(answer) => {
+            RangeError::Limited(answer) => {
                 let in_all = self.work.hold_off(retry::retry_after(&answer.headers));
                 return client::check_wait(&answer.uri, in_all, self.wait_max);
             }
-            Trouble::Wrong(problem, uri) => {
+            RangeError::Wrong(problem, uri) => {
                 self.forget_location();
                 if self.wrong.fetch_add(1, Ordering::Relaxed) + 1 >= WRONG_MAX {
                     return Err(HubError::Answer { host: address::host(&uri), attempt, problem });
@@ -127,7 +127,7 @@ impl Fetch<'_> {
         if self.cancel.wait(retry::backoff(*tries - 1)) { Err(HubError::Cancelled) } else { Ok(()) }
     }
 
-    fn fetch_claim(&self, fetcher: usize, partial: &mut Vec<u8>, tries: &mut u32) -> Result<(), Trouble> {
+    fn fetch_claim(&self, fetcher: usize, partial: &mut Vec<u8>, tries: &mut u32) -> Result<(), RangeError> {
         let Some((next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
         let start = self.work.range(next).0 + partial.len() as u64;
         let stop = self.work.range(end - 1).1;
@@ -155,9 +155,9 @@ impl Fetch<'_> {
         body: &mut impl Read,
         partial: &mut Vec<u8>,
         len: usize,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), RangeError> {
         let broken = |text: String| {
-            Trouble::Passing(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text)))
+            RangeError::Passing(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text)))
         };
         let mut pace = Pace::begin(self.client.settings().stall);
         while partial.len() < len {
@@ -184,30 +184,30 @@ impl Fetch<'_> {
     }
 
     /// Asks for the bytes from `start` to `stop`, and takes only an answer that is exactly those.
-    fn open(&self, start: u64, stop: u64) -> Result<HubResponse, Trouble> {
+    fn open(&self, start: u64, stop: u64) -> Result<HubResponse, RangeError> {
         let located = self.client.located(&self.file.uri);
         let answer =
             self.client.get_located(&self.file.uri, located.as_ref(), (start, stop)).map_err(|failure| {
                 match failure {
-                    Failure::Connection(error) => Trouble::Passing(error),
-                    Failure::Final(error) => Trouble::Final(error),
+                    Failure::Connection(error) => RangeError::Passing(error),
+                    Failure::Final(error) => RangeError::Final(error),
                 }
             })?;
         let is_elsewhere = address::origin(&answer.uri) != address::origin(&self.file.uri);
         match answer.status {
             206 | 200 => {}
-            429 => return Err(Trouble::Limited(Box::new(answer))),
+            429 => return Err(RangeError::Limited(Box::new(answer))),
             401 if !is_elsewhere && self.client.answer_challenge(&answer, self.cancel)? => {
-                return Err(Trouble::Expired(Box::new(answer)));
+                return Err(RangeError::Expired(Box::new(answer)));
             }
-            400 | 401 | 403 | 404 | 410 if is_elsewhere => return Err(Trouble::Expired(Box::new(answer))),
-            408 | 500..600 => return Err(Trouble::Passing(ureq::Error::StatusCode(answer.status))),
+            400 | 401 | 403 | 404 | 410 if is_elsewhere => return Err(RangeError::Expired(Box::new(answer))),
+            408 | 500..600 => return Err(RangeError::Passing(ureq::Error::StatusCode(answer.status))),
             _ => {
                 let refusal = self.client.refusal(answer, &self.attempt(), self.hub_repo());
-                return Err(Trouble::Final(refusal));
+                return Err(RangeError::Final(refusal));
             }
         }
-        self.check(&answer, start, stop).map_err(|problem| Trouble::Wrong(problem, answer.uri.clone()))?;
+        self.check(&answer, start, stop).map_err(|problem| RangeError::Wrong(problem, answer.uri.clone()))?;
         if is_elsewhere {
             self.client.keep_located(&self.file.uri, &answer.uri);
         }

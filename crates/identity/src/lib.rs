@@ -6,8 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod check_words;
 mod signature;
-mod words;
 
+pub use check_words::check_words;
 pub use signature::{SIGNATURE_BYTES, is_sound_key, verify_signature};
-pub use words::check_words;

@@ -458,7 +458,7 @@ impl NodeMachine {
             links: links.collect(),
             unreached: self.links.unreached(self.now.time),
             desired: self.worker.desired_revision(),
-            troubles: self.troubles.clone(),
+            instance_failures: self.instance_failures.clone(),
             devices: self.samples.devices.clone(),
             card_events: self.samples.card_events.clone(),
             measured: self.measured(),
@@ -731,7 +731,7 @@ fn is_alike(before: &NodeReport, now: &NodeReport) -> bool {
         && peers(before) == peers(now)
         && before.models == now.models
         && before.unreached == now.unreached
-        && before.troubles == now.troubles
+        && before.instance_failures == now.instance_failures
         && before.is_leaving == now.is_leaving
         && before.card_events == now.card_events
 }

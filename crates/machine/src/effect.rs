@@ -13,11 +13,11 @@ use exo_planner::PlanRequest;
 
 use exo_types::{
     Ancestors, DiskRoom, Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, PageKey, SampledToken,
-    SequenceId, SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term,
+    SequenceId, SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term, Transport,
 };
 
 use crate::input::{
-    DialId, ExchangeId, FetchId, LinkEnd, LinkId, PersistId, Purpose, ReplyId, SignId, StreamId, Via,
+    DialId, ExchangeId, FetchId, LinkEnd, LinkId, PersistId, Purpose, ReplyId, SignId, StreamId,
 };
 use crate::joining::{Code, JoinAnswer, JoinAsk, JoinedByCode};
 use crate::notice::Notice;
@@ -34,7 +34,7 @@ pub enum Effect {
         /// What for.
         purpose: Purpose,
         /// Where, best first.
-        addresses: Vec<(Via, SocketAddr)>,
+        addresses: Vec<(Transport, SocketAddr)>,
         /// For each address.
         within: Duration,
     },

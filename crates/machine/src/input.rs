@@ -20,7 +20,7 @@ use exo_trust::Act;
 
 use exo_types::{
     DeviceId, DiskRoom, InstanceId, ModelId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term,
-    Time,
+    Time, Transport,
 };
 
 use crate::backups::BackupStart;
@@ -72,24 +72,6 @@ pub enum Purpose {
     Data,
 }
 
-/// What a link runs over.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Via {
-    /// QUIC over UDP.
-    Quic,
-    /// TLS over TCP.
-    Tcp,
-}
-
-impl std::fmt::Display for Via {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Quic => "quic",
-            Self::Tcp => "tcp",
-        })
-    }
-}
-
 /// Something happened.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Input {
@@ -105,7 +87,7 @@ pub enum Input {
         /// What the dialling side opened it for.
         purpose: Purpose,
         /// What it runs over.
-        via: Via,
+        via: Transport,
         /// The other end's address.
         remote: SocketAddr,
         /// Our attempt, or `None` if the peer dialled.

@@ -34,9 +34,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage};
-use exo_types::{NodeId, Time};
+use exo_types::{NodeId, Time, Transport};
 
-use crate::{DialId, Effect, LinkEnd, LinkId, Outgoing, Purpose, Via};
+use crate::{DialId, Effect, LinkEnd, LinkId, Outgoing, Purpose};
 use addresses::Addresses;
 use held::HeldMessages;
 pub(crate) use incarnations::APART_FOR;
@@ -193,7 +193,7 @@ struct Dial {
 struct Link {
     node: NodeId,
     purpose: Purpose,
-    via: Via,
+    via: Transport,
     remote: SocketAddr,
     dialled_here: bool,
     /// Which run of the peer's process said Accept on it.
@@ -448,7 +448,7 @@ impl Links {
     }
 
     /// What carries the tokens.
-    pub fn via(&self, node: NodeId) -> Option<Via> {
+    pub fn via(&self, node: NodeId) -> Option<Transport> {
         let link = self.open_link(node, Purpose::Data)?;
         self.links.get(&link).map(|link| link.via)
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, NodeReport, Trouble};
+use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, InstanceFailure, NodeReport};
 use exo_cluster::{
     Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceState, InstanceView,
     MessageKind, Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
@@ -220,7 +220,7 @@ pub struct NodeMachine {
     pub(crate) schedulers: Schedulers,
     pub(crate) has_draft: bool,
     /// Pipelines that broke, until the coordinator has placed their instances anew.
-    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) instance_failures: Vec<InstanceFailure>,
 
     pub(crate) instances: Arc<Vec<InstanceView>>,
     /// Since when each of them is in its state, in seconds since 1970.
@@ -307,7 +307,7 @@ impl NodeMachine {
             lessons: Lessons::default(),
             schedulers: BTreeMap::new(),
             has_draft: config.speculation == Speculation::Model,
-            troubles: Vec::new(),
+            instance_failures: Vec::new(),
             instances: Arc::default(),
             states_since: BTreeMap::new(),
             drivers: BTreeMap::new(),
@@ -520,7 +520,7 @@ impl NodeMachine {
             && self.asks.len() == 0
             && self.backup_counts() == (0, 0, 0)
             && self.held_steps.is_empty()
-            && self.troubles.is_empty()
+            && self.instance_failures.is_empty()
             && self.pull_at.is_none()
             && self.moving_in.is_none()
             && (self.leader.is_some() && self.leads_soon.is_none())

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use exo_cluster::wire::{
-    DataMessage, StageCommand, StageReport, StepMessage, Submission, TokensMessage, Trouble, clip,
+    DataMessage, InstanceFailure, StageCommand, StageReport, StepMessage, Submission, TokensMessage, clip,
 };
 use exo_cluster::{
     DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
@@ -153,7 +153,7 @@ impl NodeMachine {
     fn start_scheduler(&mut self, placement: Placement) {
         let (id, instance) = (placement.id, placement.instance);
         // A pipeline that was given up gets no second scheduler: its stages are out of step.
-        if self.troubles.iter().any(|t| t.placement == id) {
+        if self.instance_failures.iter().any(|t| t.placement == id) {
             return tracing::trace!(placement = %id, %instance, "no second scheduler for a placement that was given up");
         }
         if let Some(older) = self.scheduler_of(instance) {
@@ -246,7 +246,7 @@ impl NodeMachine {
                 if self.has_bug(crate::planted::Bug::Unreported) {
                     return;
                 }
-                self.troubles.push(Trouble { placement, stage, reason: clip(&message) });
+                self.instance_failures.push(InstanceFailure { placement, stage, reason: clip(&message) });
                 return self.report_now();
             }
         };

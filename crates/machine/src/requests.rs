@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_api::{GenerateError, RequestPhase, RequestView};
 #[cfg(feature = "planted")]
 use exo_cluster::wire::DataMessage;
-use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, Trouble};
+use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, InstanceFailure};
 use exo_cluster::{
     Driver, DriverInput, DriverOutput, DriverPhase, InstanceRequest, InstanceState, InstanceView,
     StageStatus, StageView,
@@ -415,15 +415,15 @@ impl NodeMachine {
         self.tell_failed();
         #[cfg(feature = "planted")]
         if self.config.planted == Some(crate::planted::Bug::ForgottenTrouble) {
-            return self.troubles.clear();
+            return self.instance_failures.clear();
         }
         let placements = instances.iter().map(|i| i.placement.id);
         let current: std::collections::BTreeSet<_> = placements.collect();
         // Another coordinator may not know the placement, and the next one may know it again: while its first
         // stage stands here, it has no scheduler, and somebody must hear why.
         let stages = &self.stages;
-        let stands = |t: &Trouble| stages.keys().any(|p| p.placement == t.placement && p.stage == 0);
-        self.troubles.retain(|t| current.contains(&t.placement) || stands(t));
+        let stands = |t: &InstanceFailure| stages.keys().any(|p| p.placement == t.placement && p.stage == 0);
+        self.instance_failures.retain(|t| current.contains(&t.placement) || stands(t));
     }
 
     /// Since when each instance is in its state. A reason that changes is the same state.

@@ -15,9 +15,9 @@ use exo_cluster::{InstanceRequest, InstanceState, InstanceView, Moving, PlaceObj
 use exo_trust::{Role, TrustLog};
 use exo_types::{
     DeviceFacts, Epoch, Exclusion, LogHead, ModelId, NodeId, Pin, PlacedShard, PlacementId, ShardPosition,
+    Transport,
 };
 
-use crate::Via;
 use crate::joining::Request;
 use crate::names::Names;
 use crate::telemetry::load_view;
@@ -50,7 +50,7 @@ pub(crate) struct ViewInputs<'a> {
     /// Where a member may be reached, best first.
     pub(crate) addresses: &'a dyn Fn(NodeId) -> Vec<SocketAddr>,
     /// What carries the tokens to a member.
-    pub(crate) data_via: &'a dyn Fn(NodeId) -> Option<Via>,
+    pub(crate) data_via: &'a dyn Fn(NodeId) -> Option<Transport>,
     /// Strangers that asked to join.
     pub(crate) requests: &'a BTreeMap<NodeId, Request>,
     /// Nodes nearby with a cluster of their own, while this node does not join them by itself.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exo_types::{Epoch, NodeId, Time};
 
-use crate::machine::{Membership, Stance};
+use crate::machine::{ElectionState, Membership};
 use crate::message::{Body, Rank, Role};
 use crate::{NodeStatus, Output};
 
@@ -16,26 +16,26 @@ impl Membership {
         for (node, peer) in &mut self.peers {
             peer.advance(now, close.is_none_or(|c| c == *node), &config);
         }
-        if self.stance == Stance::Following {
+        if self.election == ElectionState::Following {
             let status = self.coordinator().and_then(|c| self.peers.get(&c)).map(|p| p.status);
             if !matches!(status, Some(NodeStatus::Alive | NodeStatus::Suspected)) {
                 self.lose_coordinator();
             }
         }
-        if matches!(self.stance, Stance::Seeking { .. }) {
+        if matches!(self.election, ElectionState::Seeking { .. }) {
             self.seek();
         }
     }
 
     /// The one peer this node exchanges heartbeats with at the fast rate; `None`: with all of them.
     pub(crate) fn close_to(&self) -> Option<NodeId> {
-        self.coordinator().filter(|_| self.stance == Stance::Following)
+        self.coordinator().filter(|_| self.election == ElectionState::Following)
     }
 
     /// Claims the lead when nothing speaks against it and every better candidate had its chance.
     fn seek(&mut self) {
         let clear = self.may_claim();
-        let Stance::Seeking { clear_since } = &mut self.stance else { return };
+        let ElectionState::Seeking { clear_since } = &mut self.election else { return };
         if !clear {
             *clear_since = None;
             return;
@@ -135,7 +135,7 @@ impl Membership {
 
     fn lead(&mut self, epoch: Epoch) {
         self.epoch = Some(epoch);
-        self.stance = Stance::Leading { since: self.now };
+        self.election = ElectionState::Leading { since: self.now };
         self.table.clear();
         tracing::info!(target: "events::lead", %epoch);
         self.out.push(Output::CoordinatorChanged { epoch, coordinator: self.me });
@@ -149,7 +149,7 @@ impl Membership {
 
     fn follow(&mut self, epoch: Epoch) {
         self.stop_leading();
-        self.stance = Stance::Following;
+        self.election = ElectionState::Following;
         self.table.clear();
         self.epoch = Some(epoch);
         self.out.push(Output::CoordinatorChanged { epoch, coordinator: epoch.key });
@@ -158,7 +158,7 @@ impl Membership {
 
     /// The coordinator is gone or leads no more.
     pub(crate) fn lose_coordinator(&mut self) {
-        self.stance = Stance::Seeking { clear_since: None };
+        self.election = ElectionState::Seeking { clear_since: None };
         self.table.clear();
         if let Some(epoch) = self.epoch {
             self.out.push(Output::CoordinatorLost { epoch });
@@ -166,7 +166,7 @@ impl Membership {
         self.beat_soon();
     }
 
-    /// Says so if this node led. The caller sets the new stance.
+    /// Says so if this node led. The caller sets the new election.
     pub(crate) fn stop_leading(&mut self) {
         if self.is_leading() {
             self.out.push(Output::StepDown);

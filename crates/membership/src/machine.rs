@@ -21,7 +21,7 @@ const ASIDE: Duration = Duration::from_secs(10);
 
 /// What this node does in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stance {
+pub(crate) enum ElectionState {
     /// No member (yet, or any more): silent.
     Outside,
     /// Looks for a coordinator; since when nothing has spoken against claiming.
@@ -43,7 +43,7 @@ pub struct Membership {
     pub(crate) epoch: Option<Epoch>,
     /// The next one, on its way to the disk.
     pub(crate) write: EpochWrite,
-    pub(crate) stance: Stance,
+    pub(crate) election: ElectionState,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
     /// The coordinator's view of the others, while following.
     pub(crate) table: BTreeMap<NodeId, NodeStatus>,
@@ -79,7 +79,7 @@ impl Membership {
             started: now,
             epoch: persisted.epoch,
             write: EpochWrite::of(persisted.epoch),
-            stance: Stance::Outside,
+            election: ElectionState::Outside,
             peers: BTreeMap::new(),
             table: BTreeMap::new(),
             shown: BTreeMap::new(),
@@ -105,7 +105,7 @@ impl Membership {
         }
         self.pass_time(now);
         self.take(input);
-        if self.stance != Stance::Outside && !self.ended {
+        if self.election != ElectionState::Outside && !self.ended {
             self.advance();
             self.settle_return();
             self.report();
@@ -122,13 +122,13 @@ impl Membership {
 
     /// Who leads, as far as this node knows.
     pub fn coordinator(&self) -> Option<NodeId> {
-        let led = matches!(self.stance, Stance::Following | Stance::Leading { .. });
+        let led = matches!(self.election, ElectionState::Following | ElectionState::Leading { .. });
         self.epoch.filter(|_| led).map(|e| e.key)
     }
 
     /// Whether this node leads.
     pub fn is_leading(&self) -> bool {
-        matches!(self.stance, Stance::Leading { .. })
+        matches!(self.election, ElectionState::Leading { .. })
     }
 
     /// Whether this node leads and may place instances. A coordinator that hears none of its members holds no
@@ -148,7 +148,7 @@ impl Membership {
 
     /// When time alone next brings something about; `None` while it cannot. Any input may change it.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.woken_at.filter(|_| self.stance != Stance::Outside && !self.ended)
+        self.woken_at.filter(|_| self.election != ElectionState::Outside && !self.ended)
     }
 
     /// Whether this coordinator did not run for a while and no member has said since that it follows it:
@@ -177,14 +177,14 @@ impl Membership {
 
     /// This node did not run for `gap` of its own clock. What it knew may be over: somebody else may lead.
     fn stood_still(&mut self, gap: Duration, silence: Duration) {
-        if self.stance == Stance::Outside || self.peers.is_empty() {
+        if self.election == ElectionState::Outside || self.peers.is_empty() {
             return;
         }
         for peer in self.peers.values_mut() {
             peer.thaw(silence);
         }
         self.waiting_since = self.waiting_since + gap;
-        if let Stance::Seeking { clear_since } = &mut self.stance {
+        if let ElectionState::Seeking { clear_since } = &mut self.election {
             *clear_since = None;
         }
         self.was_away = self.is_leading();
@@ -248,9 +248,9 @@ impl Membership {
         for node in members.iter().filter(|n| **n != self.me) {
             self.peers.entry(*node).or_insert_with(|| Peer::new(self.now));
         }
-        if self.stance == Stance::Outside {
+        if self.election == ElectionState::Outside {
             self.waiting_since = self.now;
-            self.stance = Stance::Seeking { clear_since: None };
+            self.election = ElectionState::Seeking { clear_since: None };
         }
     }
 
@@ -269,7 +269,7 @@ impl Membership {
         }
         self.table.clear();
         self.write.abandon();
-        self.stance = Stance::Outside;
+        self.election = ElectionState::Outside;
     }
 
     fn forget(&mut self, node: NodeId) {
@@ -318,7 +318,7 @@ impl Membership {
             self.shown.insert(node, NodeStatus::Lost(LossReason::Restarted));
             self.out.push(Output::NodeLost { node, reason: LossReason::Restarted });
         }
-        if self.stance == Stance::Following && self.coordinator() == Some(node) {
+        if self.election == ElectionState::Following && self.coordinator() == Some(node) {
             self.lose_coordinator();
         }
     }
@@ -334,7 +334,7 @@ impl Membership {
     /// Follows `node` no more, and not again until then.
     fn distrust(&mut self, node: NodeId, until: Time) {
         self.distrusted.insert(node, until);
-        if self.stance == Stance::Following && self.coordinator() == Some(node) {
+        if self.election == ElectionState::Following && self.coordinator() == Some(node) {
             self.lose_coordinator();
         }
     }
@@ -348,7 +348,7 @@ impl Membership {
         let is_other = self.peers.values().any(|peer| peer.status == NodeStatus::Alive);
         if self.is_leading() && is_other {
             self.stop_leading();
-            self.stance = Stance::Seeking { clear_since: None };
+            self.election = ElectionState::Seeking { clear_since: None };
             self.claims_from = self.now + ASIDE;
             self.beat_soon();
         }
@@ -359,7 +359,7 @@ impl Membership {
         self.suspended = Some((short_reason(reason), until));
         if self.is_leading() {
             self.stop_leading();
-            self.stance = Stance::Seeking { clear_since: None };
+            self.election = ElectionState::Seeking { clear_since: None };
         }
         self.beat_soon();
     }

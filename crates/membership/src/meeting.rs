@@ -4,7 +4,7 @@ use exo_types::{Epoch, NodeId};
 
 use crate::NodeStatus;
 use crate::detector::LastHeartbeat;
-use crate::machine::{Membership, Stance};
+use crate::machine::{ElectionState, Membership};
 use crate::message::{Heartbeat, Role};
 
 impl Membership {
@@ -28,15 +28,17 @@ impl Membership {
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.said = Some(said);
         }
-        match self.stance {
-            Stance::Outside => {}
-            Stance::Seeking { .. } => {
+        match self.election {
+            ElectionState::Outside => {}
+            ElectionState::Seeking { .. } => {
                 if let Some(epoch) = epoch.filter(|e| leading && Some(*e) >= self.epoch) {
                     self.adopt(epoch);
                 }
             }
-            Stance::Following if self.coordinator() == Some(from) => self.hear_coordinator(epoch, leading),
-            Stance::Following => {
+            ElectionState::Following if self.coordinator() == Some(from) => {
+                self.hear_coordinator(epoch, leading)
+            }
+            ElectionState::Following => {
                 // Whoever announces itself takes no node away from a coordinator that it hears: the two
                 // leaders compare themselves, and the one that loses says that it leads no more.
                 let higher = leading && epoch > self.epoch;
@@ -46,9 +48,12 @@ impl Membership {
                     self.adopt(epoch);
                 }
             }
-            Stance::Leading { .. } => self.meet(from, said, announced),
+            ElectionState::Leading { .. } => self.meet(from, said, announced),
         }
-        if self.stance == Stance::Following && self.coordinator() == Some(from) && epoch == self.epoch {
+        if self.election == ElectionState::Following
+            && self.coordinator() == Some(from)
+            && epoch == self.epoch
+        {
             self.keep_table(&beat.table);
         }
     }
@@ -70,7 +75,7 @@ impl Membership {
             Role::Seeking if theirs_is_higher => self.raise_epoch(said.epoch),
             Role::Following { fresh: true } if theirs_is_higher && self.is_left_over(from, said) => {
                 self.stop_leading();
-                self.stance = Stance::Seeking { clear_since: None };
+                self.election = ElectionState::Seeking { clear_since: None };
             }
             Role::Seeking | Role::Following { .. } => {}
         }
@@ -100,7 +105,7 @@ impl Membership {
     /// A higher epoch for this coordinator, unless the last one is so fresh that the answer is still in
     /// flight.
     pub(crate) fn raise_epoch(&mut self, theirs: Option<Epoch>) {
-        if let Stance::Leading { since } = self.stance
+        if let ElectionState::Leading { since } = self.election
             && self.now.since(since) >= self.config.reign_min
         {
             self.claim(theirs.map_or(0, |e| e.counter));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use exo_types::{NodeId, Time};
 
 use crate::detector::Peer;
-use crate::machine::{Membership, Stance};
+use crate::machine::{ElectionState, Membership};
 use crate::message::{Body, Heartbeat, MemberHealth, Role};
 use crate::{LossReason, NodeStatus, Output};
 
@@ -115,10 +115,10 @@ impl Membership {
     }
 
     pub(crate) fn heartbeat_now(&self) -> Heartbeat {
-        let role = match self.stance {
-            Stance::Leading { .. } => Role::Leading,
-            Stance::Following => Role::Following { fresh: self.is_fresh() },
-            Stance::Seeking { .. } | Stance::Outside => Role::Seeking,
+        let role = match self.election {
+            ElectionState::Leading { .. } => Role::Leading,
+            ElectionState::Following => Role::Following { fresh: self.is_fresh() },
+            ElectionState::Seeking { .. } | ElectionState::Outside => Role::Seeking,
         };
         let listed = self.peers.iter().filter(|_| role == Role::Leading);
         let table = listed.map(|(node, peer)| (*node, MemberHealth::of(peer.status, self.now))).collect();
@@ -132,9 +132,9 @@ impl Membership {
             let deadline = peer.deadline(close.is_none_or(|c| c == *node), &self.config);
             [deadline, Some(peer.next_beat).filter(|_| peer.linked)]
         });
-        let claim = match self.stance {
-            Stance::Seeking { clear_since: Some(since) } => Some(self.claim_at(since)),
-            Stance::Seeking { clear_since: None } => Some(self.waiting_since + self.config.patience),
+        let claim = match self.election {
+            ElectionState::Seeking { clear_since: Some(since) } => Some(self.claim_at(since)),
+            ElectionState::Seeking { clear_since: None } => Some(self.waiting_since + self.config.patience),
             _ => None,
         };
         let later = |at: &Time| *at > self.now;

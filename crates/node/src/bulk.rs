@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use exo_accelerators::chain;
 use exo_api::NodeView;
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
-use exo_transport::{DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
-use exo_types::{DeviceId, ModelId, NodeId};
+use exo_transport::{DialError, Endpoint, FrameLimits, FrameReader, FrameWriter};
+use exo_types::{DeviceId, ModelId, NodeId, Transport};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
@@ -252,7 +252,7 @@ impl Fetcher {
         addresses: &[SocketAddr],
     ) -> Result<Self, FetchError> {
         let mut last = DialError::NotMember { peer: holder };
-        for via in [Via::Tcp, Via::Quic] {
+        for via in [Transport::Tcp, Transport::Quic] {
             let dial = |address: &SocketAddr| endpoint.dial(holder, *address, via, PURPOSE_BULK, DIAL_MAX);
             match first_to_answer(addresses, dial).await {
                 Some(Ok(channel)) => {

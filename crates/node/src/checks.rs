@@ -115,7 +115,7 @@ impl Checks {
             lock(&checks.all).insert(resolved.id, over);
             if is_answer {
                 // Which raises the alert, or ends it.
-                crate::library::room::list_again(&checks.node).await;
+                crate::library::eviction::list_again(&checks.node).await;
             }
         });
         shown

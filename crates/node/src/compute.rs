@@ -70,7 +70,7 @@ impl SystemState {
 }
 
 /// Where a shard goes.
-pub enum Seat {
+pub enum ShardTarget {
     /// A device of this process.
     Here(Arc<dyn Device>),
     /// A worker's.
@@ -267,15 +267,15 @@ impl Compute {
     ///
     /// A worker is not limited to what is left just now: the limit would outlive the other workers. What is
     /// free is counted when shards are placed.
-    pub fn seat(&self, device: &DeviceId) -> Option<Seat> {
+    pub fn seat(&self, device: &DeviceId) -> Option<ShardTarget> {
         if let Some(card) = self.card(device) {
             if *card.state.borrow() != DeviceState::Usable {
                 return None;
             }
-            return Some(Seat::Worker(card.ask.clone(), card.program.clone()));
+            return Some(ShardTarget::Worker(card.ask.clone(), card.program.clone()));
         }
         let (opened, facts) = self.here.get()?;
-        (facts.id == *device).then(|| Seat::Here(opened.clone()))
+        (facts.id == *device).then(|| ShardTarget::Here(opened.clone()))
     }
 
     /// Memory of `device` that models can have now, given what its workers last said.

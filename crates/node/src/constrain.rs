@@ -3,7 +3,7 @@
 
 use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Reasoning, RequestPart, Tools};
 use exo_constraint::{
-    Body, CompileError, Compiler, Fold, Layout, Piece, Schema, Strictness, Thought, check_lark,
+    Body, CompileError, Compiler, Fold, Layout, Schema, Strictness, TemplatePiece, Thought, check_lark,
 };
 use exo_sampler::{ConstraintError, TokenConstraint};
 use exo_tokenizer::TextPart;
@@ -261,13 +261,13 @@ pub(crate) fn refused_schema(
     }
 }
 
-pub(crate) fn pieces(open: &OpenModel, text: &str) -> Result<Vec<Piece>, GenerateError> {
+pub(crate) fn pieces(open: &OpenModel, text: &str) -> Result<Vec<TemplatePiece>, GenerateError> {
     let parts = open.tokenizer.split_control(text);
     let parts = parts
         .map_err(|e| GenerateError::Internal { message: format!("a sign of calls was not found: {e}") })?;
     let piece = |part| match part {
-        TextPart::Text(text) => Piece::Text(text),
-        TextPart::Control(id) => Piece::Control(id),
+        TextPart::Text(text) => TemplatePiece::Text(text),
+        TextPart::Control(id) => TemplatePiece::Control(id),
     };
     Ok(parts.into_iter().map(piece).collect())
 }

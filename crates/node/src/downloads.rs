@@ -33,7 +33,7 @@ use crate::NodeConfig;
 use crate::events::EventSender;
 use crate::host::Host;
 use crate::library::Library;
-use crate::library::room::list_again;
+use crate::library::eviction::list_again;
 use exo_accelerators::chain;
 use pull::{Pull, Wish, drive, settings_for};
 use saved::SavedPull;

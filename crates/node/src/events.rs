@@ -104,14 +104,14 @@ impl EventSender {
 
     /// From a control link, or a stranger: waits while the loop is behind. An error means that the loop has
     /// ended.
-    pub async fn control(&self, event: impl Into<Event>) -> Result<(), Ended> {
-        self.control.send(event.into()).await.map_err(|_| Ended)
+    pub async fn control(&self, event: impl Into<Event>) -> Result<(), LoopEnded> {
+        self.control.send(event.into()).await.map_err(|_| LoopEnded)
     }
 
     /// From a data link, or from discovery, whom anybody on the network may flood. As
     /// [`EventSender::control`].
-    pub async fn data(&self, event: impl Into<Event>) -> Result<(), Ended> {
-        self.data.send(event.into()).await.map_err(|_| Ended)
+    pub async fn data(&self, event: impl Into<Event>) -> Result<(), LoopEnded> {
+        self.data.send(event.into()).await.map_err(|_| LoopEnded)
     }
 
     /// Nobody listens to this request, or to one of its choices, any more.
@@ -122,7 +122,7 @@ impl EventSender {
 
 /// The loop has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ended;
+pub struct LoopEnded;
 
 /// The receiving ends.
 pub struct Inbox {

@@ -8,10 +8,10 @@
 mod catalogue;
 mod model_shape;
 mod reference;
+mod sentences;
 #[cfg(test)]
 mod tests;
 mod unfit;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ use catalogue::{CATALOGUE, CatalogueModel};
 pub use model_shape::ModelNumbers;
 use reference::fit_reference;
 pub(crate) use reference::{check_fits, choose_fitting};
+pub use sentences::{answer as answer_text, pages};
 use unfit::Unfit;
-pub use words::{answer as answer_text, pages};
 
 use crate::cache::CacheRequest;
 use crate::details::Details;
@@ -419,7 +419,7 @@ pub(crate) fn judge(cluster: &FitsCluster, view: FitView, models: &[SizedModel])
         stages: planning::stages(&request, plan),
     };
     let verdict = if comfortable.is_some() { FitVerdict::Comfortable } else { FitVerdict::Slow };
-    FitView { verdict, summary: words::runs(&best), best: Some(best), ..view }
+    FitView { verdict, summary: sentences::runs(&best), best: Some(best), ..view }
 }
 
 /// The longest of the tried contexts that fits, or `fits` which does; by halves, as less context always fits
@@ -441,9 +441,9 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
         return FitView { verdict: FitVerdict::TooLarge, summary: error.to_string(), ..view };
     }
     let change = |remedy: &Remedy| match remedy {
-        Remedy::Disk { .. } => words::of_disk(remedy),
+        Remedy::Disk { .. } => sentences::of_disk(remedy),
         Remedy::Context { context_tokens, .. } => {
-            Some(words::shorter(*context_tokens, cluster.context_tokens))
+            Some(sentences::shorter(*context_tokens, cluster.context_tokens))
         }
         Remedy::Memory { .. } => None,
     };
@@ -452,7 +452,7 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
     let machine = machine.map(|gib| (gib << 30, format!("one more machine with {gib} GiB free for models")));
     let memory = remedies.iter().filter_map(|remedy| match remedy {
         Remedy::Memory { device, bytes } => {
-            Some((*bytes, format!("{} more memory that is free on {device}", words::gib(*bytes))))
+            Some((*bytes, format!("{} more memory that is free on {device}", sentences::gib(*bytes))))
         }
         Remedy::Context { .. } | Remedy::Disk { .. } => None,
     });

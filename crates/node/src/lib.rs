@@ -23,6 +23,7 @@ mod bulk;
 mod bulk_answers;
 mod cache;
 mod cards;
+mod check_words;
 mod checking;
 mod checks;
 mod choice;
@@ -71,7 +72,6 @@ mod tool_calls;
 mod turn_rules;
 mod turns;
 mod window;
-mod words;
 mod worker;
 
 pub use cache::{CacheError, cache_pages, check_context};

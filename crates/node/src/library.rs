@@ -1,6 +1,6 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
-pub(crate) mod room;
+pub(crate) mod eviction;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::turn_rules::TurnRules;
 use exo_accelerators::chain;
 
 use crate::library_error::LibraryError;
-use room::Room;
+use eviction::Eviction;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large
 /// vocabularies.
@@ -97,7 +97,7 @@ pub struct Library {
     store: Arc<Store>,
     endpoint: Endpoint,
     hub: Arc<HubBytes>,
-    pub(crate) room: Room,
+    pub(crate) room: Eviction,
     open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
     details: Mutex<HashMap<ModelId, Details>>,
     /// What members said of models that are not here, and when they were asked; `None` where nobody answered.
@@ -163,7 +163,7 @@ impl FetchedPart {
 
 impl Library {
     /// A library over a store.
-    pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Room) -> Self {
+    pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Eviction) -> Self {
         let hub = Arc::new(hub);
         let (open, details) = (Mutex::default(), Mutex::default());
         let (told, asking) = (Mutex::default(), Mutex::default());
@@ -317,7 +317,7 @@ impl Library {
         progress: &mut (dyn FnMut(ShardProgress) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), LibraryError> {
-        room::note(&self.store, vec![id]).await;
+        eviction::note(&self.store, vec![id]).await;
         if self.record(id).await?.is_some_and(|record| record.checked == Some(false)) {
             return Err(LibraryError::Differs { id });
         }

@@ -22,7 +22,7 @@ use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
 use crate::host::Host;
 use crate::library::Library;
-use crate::library::room::DiskFacts;
+use crate::library::eviction::DiskFacts;
 use crate::meters::Meters;
 use crate::pairing::Invites;
 use crate::questions::ask_node;

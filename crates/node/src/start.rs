@@ -32,7 +32,7 @@ use crate::hands::{Devices, Engines, Fetches, Hands, JoinHands, JournalWriter, L
 use crate::host::Host;
 use crate::hub_bytes::HubBytes;
 use crate::library::Library;
-use crate::library::room::Room;
+use crate::library::eviction::Eviction;
 use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, NodeParts};
 use crate::pairing::Invites;
@@ -303,7 +303,7 @@ fn library(
     events: &EventSender,
 ) -> Arc<Library> {
     let hub = HubBytes::new(host.clone(), config.data_dir.clone());
-    Arc::new(Library::new(Arc::new(store), endpoint, hub, Room::new(config, me, events.clone())))
+    Arc::new(Library::new(Arc::new(store), endpoint, hub, Eviction::new(config, me, events.clone())))
 }
 
 /// Loads the small model, if one is to guess.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use exo_api::{GenerateError, RequestPart, ToolDefinition, Tools};
 use exo_constraint::{
-    Arguments, CallShape, Calls, Compiler, Part, Piece, Schema, SchemaError, Strictness, TaggedArguments,
-    Tags, ToolSearch,
+    Arguments, CallShape, Calls, Compiler, Part, Schema, SchemaError, Strictness, TaggedArguments, Tags,
+    TemplatePiece, ToolSearch,
 };
 use exo_tokenizer::calls::{CallFormat, CallPart, ParameterFormat, ToolParameters, ValueKinds};
 use serde_json::Value;
@@ -141,8 +141,8 @@ fn parts_of(open: &OpenModel, parts: &[CallPart], name: &str) -> Result<Vec<Part
         match part {
             CallPart::Text(text) => {
                 written.extend(pieces(open, text)?.into_iter().map(|piece| match piece {
-                    Piece::Text(text) => Part::Text(text),
-                    Piece::Control(id) => Part::Control(id),
+                    TemplatePiece::Text(text) => Part::Text(text),
+                    TemplatePiece::Control(id) => Part::Control(id),
                 }))
             }
             CallPart::Name => written.push(Part::Text(name.to_owned())),
@@ -192,7 +192,7 @@ fn written(
 
 fn tags(open: &OpenModel, format: &ParameterFormat) -> Result<Tags, GenerateError> {
     for sign in [&format.open, &format.behind_name, &format.close] {
-        if pieces(open, sign)?.iter().any(|piece| matches!(piece, Piece::Control(_))) {
+        if pieces(open, sign)?.iter().any(|piece| matches!(piece, TemplatePiece::Control(_))) {
             let message =
                 "this model cannot be given tools: its template writes parameters between control tokens";
             return Err(invalid(RequestPart::Tools, message.to_owned()));

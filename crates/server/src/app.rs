@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backlog::{Backlog, hold_whole};
 use crate::body::{Room, json};
+use crate::connection_slots::ConnectionSlot;
 use crate::dialect::{self, Dialect};
 use crate::errors::ApiError;
 use crate::guard::{Caller, Guard, Peer};
@@ -27,7 +28,6 @@ use crate::live::Live;
 use crate::options::ServerOptions;
 use crate::outlive::Outliving;
 use crate::requests::Requests;
-use crate::seats::Seat;
 use crate::sessions::Sessions;
 use crate::{
     admin, dashboard, downloads, entry, messages, metrics, models, ollama, openai, responses, resume,
@@ -296,41 +296,41 @@ async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 async fn need_principal(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(slot): Extension<Arc<ConnectionSlot>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let (principal, caller) = app.guard.principal(request.headers(), peer)?;
     request.extensions_mut().insert(principal);
-    Ok(let_in(&app, &seat, caller, request, next).await)
+    Ok(let_in(&app, &slot, caller, request, next).await)
 }
 
 async fn need_secret(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(slot): Extension<Arc<ConnectionSlot>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let caller = app.guard.check_admin(request.headers(), peer)?;
-    Ok(let_in(&app, &seat, caller, request, next).await)
+    Ok(let_in(&app, &slot, caller, request, next).await)
 }
 
 async fn need_view(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(slot): Extension<Arc<ConnectionSlot>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let caller = app.guard.check_viewer(request.headers(), peer)?;
-    Ok(let_in(&app, &seat, caller, request, next).await)
+    Ok(let_in(&app, &slot, caller, request, next).await)
 }
 
 async fn need_metrics_key(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(slot): Extension<Arc<ConnectionSlot>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
@@ -338,12 +338,18 @@ async fn need_metrics_key(
         return Ok(next.run(request).await);
     }
     let caller = app.guard.check_metrics(request.headers(), peer)?;
-    Ok(let_in(&app, &seat, caller, request, next).await)
+    Ok(let_in(&app, &slot, caller, request, next).await)
 }
 
-/// Goes on with a request that may be made. Its connection keeps its seat.
-async fn let_in(app: &Arc<App>, seat: &Seat, caller: Caller, mut request: Request, next: Next) -> Response {
-    seat.keep();
+/// Goes on with a request that may be made. Its connection keeps its slot.
+async fn let_in(
+    app: &Arc<App>,
+    slot: &ConnectionSlot,
+    caller: Caller,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    slot.keep();
     app.note_use(&caller);
     request.extensions_mut().insert(caller);
     next.run(request).await

@@ -12,9 +12,9 @@ use exo_stdx::unix_s;
 
 use crate::app::App;
 use crate::body::{json, read_typed};
+use crate::connection_slots::ConnectionSlot;
 use crate::errors::ApiError;
 use crate::guard::{Caller, Peer};
-use crate::seats::Seat;
 use crate::sessions::{BadCode, CODE_LIFE};
 
 type Answer = Result<Response, ApiError>;
@@ -37,7 +37,7 @@ pub async fn give_code(State(app): State<Arc<App>>, Extension(peer): Extension<P
 pub async fn begin_session(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(slot): Extension<Arc<ConnectionSlot>>,
     request: Request,
 ) -> Answer {
     app.guard.check_near(request.headers(), peer)?;
@@ -57,7 +57,7 @@ pub async fn begin_session(
             return Err(ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", message));
         }
     }
-    seat.keep();
+    slot.keep();
     let token = app.sessions.begin(unix_s()).map_err(no_randomness)?;
     if let Err(error) = save(&app).await {
         // It is good until the node ends.
@@ -71,11 +71,11 @@ pub async fn begin_session(
 pub async fn session(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    Extension(seat): Extension<Arc<Seat>>,
+    Extension(slot): Extension<Arc<ConnectionSlot>>,
     headers: HeaderMap,
 ) -> Answer {
     let caller = app.guard.check_known(&headers, peer)?;
-    seat.keep();
+    slot.keep();
     app.note_use(&caller);
     let (access, idle_max_s) = match caller {
         Caller::Key if app.options.keys_see_cluster => (SessionAccess::Viewer, None),

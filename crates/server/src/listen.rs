@@ -17,9 +17,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::guard::Peer;
 use crate::options::ServerOptions;
-use crate::seats::{Seat, Seats};
 use crate::timed_io::TimedIo;
 
 /// Largest header of a request, all lines together.
@@ -38,8 +38,8 @@ pub trait Listen {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// How many of them there may be. Each listener has its own.
-    fn seats(options: &ServerOptions) -> Arc<Seats> {
-        Seats::new(options.connections_max, options.keyless_connections_max())
+    fn slots(options: &ServerOptions) -> Arc<ConnectionSlots> {
+        ConnectionSlots::new(options.connections_max, options.keyless_connections_max())
     }
 
     /// The next one, and who is at its other end.
@@ -63,8 +63,8 @@ impl Listen for TcpListener {
 impl Listen for LocalListener {
     type Stream = LocalStream;
 
-    fn seats(options: &ServerOptions) -> Arc<Seats> {
-        Seats::new(options.local_connections_max, 0)
+    fn slots(options: &ServerOptions) -> Arc<ConnectionSlots> {
+        ConnectionSlots::new(options.local_connections_max, 0)
     }
 
     async fn accept(&self) -> io::Result<(LocalStream, Peer)> {
@@ -84,7 +84,7 @@ pub async fn run<L: Listen>(
     stopping: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
-    let seats = L::seats(&options);
+    let slots = L::slots(&options);
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     loop {
         let (stream, peer) = tokio::select! {
@@ -101,17 +101,17 @@ pub async fn run<L: Listen>(
             },
         };
         let needs_key = peer != Peer::Owner && options.api_keys.are_needed();
-        let seat = if needs_key { seats.take_keyless() } else { seats.take() };
-        if let Some(seat) = seat {
-            let (lost, seat) = (seat.lost.clone(), Arc::new(seat));
+        let slot = if needs_key { slots.take_keyless() } else { slots.take() };
+        if let Some(slot) = slot {
+            let (lost, slot) = (slot.lost.clone(), Arc::new(slot));
             let connection =
-                connection(stream, peer, seat.clone(), router.clone(), options.clone(), stopping.clone());
+                connection(stream, peer, slot.clone(), router.clone(), options.clone(), stopping.clone());
             connections.spawn(async move {
                 tokio::select! {
                     () = connection => {}
                     () = lost.cancelled() => tracing::debug!(?peer, "closed for a newer connection: it showed no key"),
                 }
-                drop(seat);
+                drop(slot);
             });
         } else if let Ok(permit) = refusals.clone().try_acquire_owned() {
             connections.spawn(async move {
@@ -129,7 +129,7 @@ pub async fn run<L: Listen>(
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
-    seat: Arc<Seat>,
+    slot: Arc<ConnectionSlot>,
     router: Router,
     options: ServerOptions,
     stopping: CancellationToken,
@@ -137,7 +137,7 @@ async fn connection(
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
-        request.extensions_mut().insert(seat.clone());
+        request.extensions_mut().insert(slot.clone());
         service.call(request)
     });
     let io = TokioIo::new(TimedIo::new(stream, options.write_timeout));

@@ -128,7 +128,7 @@ impl Live {
             stopping: self.stopping.clone(),
             keep_alive_every: self.keep_alive_every,
             is_done: false,
-            seat: Seat(self.shared.clone()),
+            slot: ReaderSlot(self.shared.clone()),
         };
         stream::unfold(reader, |mut reader| async move {
             let bytes = reader.next().await?;
@@ -339,13 +339,13 @@ struct Reader {
     stopping: CancellationToken,
     keep_alive_every: Duration,
     is_done: bool,
-    seat: Seat,
+    slot: ReaderSlot,
 }
 
 /// Counts a reader as long as it lives.
-struct Seat(Arc<LiveInner>);
+struct ReaderSlot(Arc<LiveInner>);
 
-impl Drop for Seat {
+impl Drop for ReaderSlot {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.readers = state.readers.saturating_sub(1);
@@ -395,7 +395,7 @@ impl Reader {
 
     /// What is there that this reader has not had.
     fn look(&mut self) -> Next {
-        let shared = self.seat.0.clone();
+        let shared = self.slot.0.clone();
         let state = shared.state();
         if state.run != Some(self.run) {
             return Next::End(EndReason::Stopping);
@@ -493,7 +493,7 @@ mod tests {
             stopping: CancellationToken::new(),
             keep_alive_every: Duration::from_millis(10),
             is_done: false,
-            seat: Seat(shared.clone()),
+            slot: ReaderSlot(shared.clone()),
         }
     }
 

@@ -8,7 +8,7 @@ use exo_cluster::{DriverConfig, DriverStart};
 use exo_machine::{BackupStart, SequenceEvent, StartRequest, StreamId};
 use exo_types::{NodeId, Principal, PromptQuery, RequestId, SampledToken, SequenceId, SequenceSpec, Time};
 
-use crate::draw::{Draw, Of, hash, mix};
+use crate::draw::{Draw, DrawFor, hash, mix};
 use crate::model::{STOP_TOKEN, VOCAB, sampling};
 use crate::shape::{MODEL, instance_request};
 
@@ -106,7 +106,7 @@ pub fn is_probe(client: &Client) -> bool {
 }
 
 fn client(seed: u64, index: usize, from_ms: u64, until_ms: u64) -> Client {
-    let draw = |field: u64| mix(seed, Of::Client, index as u64 * 16 + field);
+    let draw = |field: u64| mix(seed, DrawFor::Client, index as u64 * 16 + field);
     let length = draw(1).between(1, 40) as u32;
     let shares = draw(2).per_cent(40);
     let token = |position: u32| {
@@ -221,12 +221,12 @@ pub struct RequestRecord {
     /// Choices without an end.
     pub open: u32,
     /// When and how it ended.
-    pub ended: Option<(Time, Ended)>,
+    pub ended: Option<(Time, ClientEnd)>,
 }
 
 /// How a request ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum ClientEnd {
     /// Every choice has its whole text, but for those the client stopped.
     Answered,
     /// It was told why not.
@@ -277,7 +277,7 @@ impl Clients {
             SequenceEvent::Ended { .. } => {
                 run.open = run.open.saturating_sub(1);
                 if run.open == 0 {
-                    run.ended = Some((now, Ended::Answered));
+                    run.ended = Some((now, ClientEnd::Answered));
                     return Some(client.request());
                 }
                 return None;
@@ -286,7 +286,7 @@ impl Clients {
             SequenceEvent::Failed { kind, message, .. } => format!("{kind:?}: {message}"),
             _ => return None,
         };
-        run.ended = Some((now, Ended::Failed(failure)));
+        run.ended = Some((now, ClientEnd::Failed(failure)));
         Some(client.request())
     }
 
@@ -296,7 +296,7 @@ impl Clients {
         if run.ended.is_some() {
             return None;
         }
-        run.ended = Some((now, Ended::Left));
+        run.ended = Some((now, ClientEnd::Left));
         Some(client.request())
     }
 
@@ -305,7 +305,7 @@ impl Clients {
         let mut left = Vec::new();
         for (client, run) in self.runs.values_mut() {
             if run.node == node && run.ended.is_none() {
-                run.ended = Some((now, Ended::NodeDied));
+                run.ended = Some((now, ClientEnd::NodeDied));
                 left.extend(Some(client.index).filter(|_| client.may_resume()));
             }
         }

@@ -3,7 +3,7 @@
 use exo_machine::Now;
 use exo_types::Time;
 
-use crate::draw::{Draws, Of};
+use crate::draw::{DrawFor, Draws};
 
 /// Seconds since 1970 when every run begins.
 pub const EPOCH_UNIX_S: u64 = 1_800_000_000;
@@ -25,10 +25,10 @@ impl Clock {
     /// The clock of node `node`, started at `began` for the `life`th time. Drift and wall clock are the
     /// node's, the offset is the process's.
     pub fn new(seed: u64, node: usize, life: u32, began: Time) -> Self {
-        let mut own = Draws::new(seed, Of::Clock, node as u64);
+        let mut own = Draws::new(seed, DrawFor::Clock, node as u64);
         let drift_ppm = own.draw().below(2 * DRIFT_PPM_MAX as u64 + 1) as i64 - DRIFT_PPM_MAX;
         let wall_offset_s = own.draw().below(61) as i64 - 30;
-        let mut lives = Draws::new(seed, Of::Clock, 1000 * (node as u64 + 1) + u64::from(life));
+        let mut lives = Draws::new(seed, DrawFor::Clock, 1000 * (node as u64 + 1) + u64::from(life));
         let offset_us = lives.draw().below(1_000_000_000);
         Self { began, offset_us, drift_ppm, wall_offset_s }
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage, LogMessage};
-use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, Via};
-use exo_types::NodeId;
+use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose};
+use exo_types::{NodeId, Transport};
 
-use crate::draw::{Of, mix};
+use crate::draw::{DrawFor, mix};
 use crate::net::{End, EndState, Parcel, Sent};
 use crate::world::{Event, World, WorldEvent};
 
@@ -20,7 +20,7 @@ const ENCODED_EVERY: u64 = 64;
 pub struct Dialling {
     peer: NodeId,
     purpose: Purpose,
-    addresses: Vec<(Via, SocketAddr)>,
+    addresses: Vec<(Transport, SocketAddr)>,
     within: Duration,
     /// The address that is tried.
     at: usize,
@@ -39,7 +39,7 @@ impl World {
         node: usize,
         dial: DialId,
         (peer, purpose): (NodeId, Purpose),
-        addresses: Vec<(Via, SocketAddr)>,
+        addresses: Vec<(Transport, SocketAddr)>,
         within: Duration,
     ) {
         let dialling = Dialling { peer, purpose, addresses, within, at: 0, attempt: 0 };
@@ -93,10 +93,10 @@ impl World {
     }
 
     /// Some networks let no UDP through.
-    fn passes(&self, node: usize, address: SocketAddr, via: Via) -> bool {
+    fn passes(&self, node: usize, address: SocketAddr, via: Transport) -> bool {
         let Some(target) = self.listener(address) else { return false };
         let pair = (1000 + node.min(target) * 64 + node.max(target)) as u64;
-        via == Via::Tcp || !mix(self.scenario.seed, Of::Scenario, pair).per_cent(10)
+        via == Transport::Tcp || !mix(self.scenario.seed, DrawFor::Scenario, pair).per_cent(10)
     }
 
     fn attempt(&self, node: usize, dial: DialId, attempt: u64) -> Option<&Dialling> {
@@ -137,7 +137,7 @@ impl World {
         node: usize,
         target: usize,
         dial: DialId,
-        (purpose, via, address): (Purpose, Via, SocketAddr),
+        (purpose, via, address): (Purpose, Transport, SocketAddr),
     ) {
         let links = [self.nodes[node].give_link(), self.nodes[target].give_link()];
         let port = 40_000 + (links[0].0 % 20_000) as u16;

@@ -9,7 +9,7 @@ use exo_types::Time;
 
 /// What a draw is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Of {
+pub enum DrawFor {
     /// The shape of the run: nodes, LANs, who has the model.
     Scenario,
     /// Keys, ids, the machines' own seeds.
@@ -31,7 +31,7 @@ pub enum Of {
 }
 
 /// The draw with this counter.
-pub fn mix(seed: u64, of: Of, counter: u64) -> Draw {
+pub fn mix(seed: u64, of: DrawFor, counter: u64) -> Draw {
     let mixed = hash(hash(seed ^ (of as u64 + 1).wrapping_mul(0xd6e8_feb8_6659_fd93)) ^ counter);
     Draw(mixed)
 }
@@ -85,14 +85,14 @@ impl Draw {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Draws {
     seed: u64,
-    of: Of,
+    of: DrawFor,
     owner: u64,
     count: u64,
 }
 
 impl Draws {
     /// The draws of `owner`, from the first.
-    pub fn new(seed: u64, of: Of, owner: u64) -> Self {
+    pub fn new(seed: u64, of: DrawFor, owner: u64) -> Self {
         Self { seed, of, owner, count: 0 }
     }
 
@@ -110,14 +110,14 @@ mod tests {
     #[test]
     fn owners_and_purposes_draw_apart() {
         let first = |of, owner| Draws::new(7, of, owner).draw();
-        assert_ne!(first(Of::Net, 1), first(Of::Net, 2));
-        assert_ne!(first(Of::Net, 1), first(Of::Disk, 1));
-        assert_ne!(mix(7, Of::Net, 1), mix(8, Of::Net, 1));
+        assert_ne!(first(DrawFor::Net, 1), first(DrawFor::Net, 2));
+        assert_ne!(first(DrawFor::Net, 1), first(DrawFor::Disk, 1));
+        assert_ne!(mix(7, DrawFor::Net, 1), mix(8, DrawFor::Net, 1));
     }
 
     #[test]
     fn draws_fill_their_range() {
-        let mut draws = Draws::new(1, Of::Scenario, 0);
+        let mut draws = Draws::new(1, DrawFor::Scenario, 0);
         let mut seen = [0; 5];
         for _ in 0..1000 {
             seen[draws.draw().between(0, 4) as usize] += 1;

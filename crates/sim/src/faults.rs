@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use exo_types::Time;
 
-use crate::draw::{Draw, Of, mix};
+use crate::draw::{Draw, DrawFor, mix};
 use crate::lies::Lie;
 use crate::lies_of_data::Bend;
 
@@ -220,7 +220,7 @@ struct Own {
 
 impl Own {
     fn draw(&self, field: u64) -> Draw {
-        mix(self.seed, Of::Fault, self.index as u64 * 16 + field)
+        mix(self.seed, DrawFor::Fault, self.index as u64 * 16 + field)
     }
 
     fn node(&self, field: u64) -> usize {

@@ -7,7 +7,7 @@ use exo_trust::{Act, Entry, Statement, TrustLog};
 use exo_types::NodeId;
 
 use crate::clock::EPOCH_UNIX_S;
-use crate::draw::{Of, mix};
+use crate::draw::{DrawFor, mix};
 
 /// When clusters were founded and their join windows opened.
 const FOUNDED_UNIX_S: u64 = EPOCH_UNIX_S - 60;
@@ -17,7 +17,7 @@ pub fn key(seed: u64, node: usize) -> SigningKey {
     let mut bytes = [0; 32];
     for (index, part) in bytes.chunks_mut(8).enumerate() {
         let counter = 8 * node as u64 + index as u64;
-        part.copy_from_slice(&mix(seed, Of::Identity, counter).0.to_le_bytes());
+        part.copy_from_slice(&mix(seed, DrawFor::Identity, counter).0.to_le_bytes());
     }
     SigningKey::from_bytes(&bytes)
 }
@@ -43,7 +43,7 @@ pub fn sign(key: &SigningKey, statement: Statement) -> Entry {
 pub fn trust(seed: u64, founder: usize, members: usize) -> TrustLog {
     let (issuer, me) = (key(seed, founder), node_id(&key(seed, founder)));
     let mut nonce = [0; 16];
-    nonce[..8].copy_from_slice(&mix(seed, Of::Identity, 1 << 32 | founder as u64).0.to_le_bytes());
+    nonce[..8].copy_from_slice(&mix(seed, DrawFor::Identity, 1 << 32 | founder as u64).0.to_le_bytes());
     let cluster = format!("{}'s cluster", name(founder));
     let founding = Statement::founding(me, FOUNDED_UNIX_S, cluster, name(founder), nonce);
     let mut log = TrustLog::new(sign(&issuer, founding)).expect("its founder signs it");

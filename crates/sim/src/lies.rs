@@ -10,7 +10,7 @@ use exo_machine::{LinkId, Outgoing, Purpose, TrustMessage, TrustNews};
 use exo_trust::{Act, Entry, EntryId, Statement, TrustLog};
 use exo_types::{InstanceId, LogHead, NodeId};
 
-use crate::draw::{Of, mix};
+use crate::draw::{DrawFor, mix};
 use crate::founding;
 use crate::net::EndState;
 use crate::world::World;
@@ -197,6 +197,6 @@ impl World {
 
     /// Whom no entry of an admin names.
     fn stranger(&self) -> NodeId {
-        founding::node_id(&founding::key(mix(self.scenario.seed, Of::Identity, 0).0, OUTSIDER))
+        founding::node_id(&founding::key(mix(self.scenario.seed, DrawFor::Identity, 0).0, OUTSIDER))
     }
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage};
-use exo_machine::{DialId, LinkEnd, LinkId, Purpose, Via};
-use exo_types::Time;
+use exo_machine::{DialId, LinkEnd, LinkId, Purpose};
+use exo_types::{Time, Transport};
 
-use crate::draw::{Draws, Of};
+use crate::draw::{DrawFor, Draws};
 use crate::faults::Cut;
 
 /// Messages that a link takes while none arrives.
@@ -76,7 +76,7 @@ pub struct Wire {
     /// What for.
     pub purpose: Purpose,
     /// Over what.
-    pub via: Via,
+    pub via: Transport,
     /// The side that dialled, then the other.
     pub ends: [End; 2],
     /// Whether each end has sent its `Accept`.
@@ -163,7 +163,7 @@ impl Net {
     /// The path from one node to another, without what is cut.
     pub fn path(&self, from: usize, to: usize) -> Path {
         let pair = (from.min(to) * 64 + from.max(to)) as u64;
-        let mut draws = Draws::new(self.seed, Of::Net, pair);
+        let mut draws = Draws::new(self.seed, DrawFor::Net, pair);
         let near = self.lans[from] == self.lans[to];
         let delay = if near { draws.draw().micros(80, 800) } else { draws.draw().micros(4000, 40_000) };
         let rate = if near { draws.draw().between(50, 1000) } else { draws.draw().between(5, 50) };
@@ -181,7 +181,7 @@ impl Net {
     }
 
     /// Opens a connection. Its number.
-    pub fn open(&mut self, purpose: Purpose, via: Via, ends: [End; 2]) -> usize {
+    pub fn open(&mut self, purpose: Purpose, via: Transport, ends: [End; 2]) -> usize {
         let wire = self.wires.len();
         for (side, end) in ends.iter().enumerate() {
             self.by_end.insert((end.node, end.link), (wire, side));
@@ -192,7 +192,7 @@ impl Net {
             last_at: Time::ZERO,
             held: VecDeque::new(),
             under_way: 0,
-            draws: Draws::new(self.seed, Of::Net, (1 << 32) + 2 * wire as u64 + side),
+            draws: Draws::new(self.seed, DrawFor::Net, (1 << 32) + 2 * wire as u64 + side),
         };
         let ways = [way(0), way(1)];
         self.wires.push(Wire {
@@ -379,7 +379,7 @@ mod tests {
 
     fn net() -> (Net, usize) {
         let mut net = Net::new(5, vec![0, 0, 0]);
-        let wire = net.open(Purpose::Data, Via::Tcp, [end(0), end(1)]);
+        let wire = net.open(Purpose::Data, Transport::Tcp, [end(0), end(1)]);
         (net, wire)
     }
 

@@ -17,7 +17,7 @@ use exo_types::{DeviceState, DiskRoom, LogHead, Monitor, NodeFacts, NodeId, Shar
 use crate::clock::{Clock, EPOCH_UNIX_S};
 use crate::compute::Loaded;
 use crate::disk::Disk;
-use crate::draw::{Draws, Of, hash, mix};
+use crate::draw::{DrawFor, Draws, hash, mix};
 use crate::shape::{MODEL, MODEL_NAME, device, model_shape};
 use crate::world::Event;
 
@@ -120,7 +120,7 @@ impl Node {
             process: None,
             troubles: Troubles::default(),
             links_given: 0,
-            draws: Draws::new(seed, Of::Process, index as u64),
+            draws: Draws::new(seed, DrawFor::Process, index as u64),
         }
     }
 
@@ -173,7 +173,7 @@ impl Node {
         let mut chance = [0; 32];
         for (part, bytes) in chance.chunks_mut(8).enumerate() {
             let counter = 1 << 40 | (self.index as u64) << 32 | u64::from(self.life) << 8 | part as u64;
-            bytes.copy_from_slice(&mix(seed, Of::Identity, counter).0.to_le_bytes());
+            bytes.copy_from_slice(&mix(seed, DrawFor::Identity, counter).0.to_le_bytes());
         }
         MachineConfig {
             me: self.id,

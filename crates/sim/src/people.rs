@@ -7,7 +7,7 @@ use exo_machine::{Answer, Input, Question, ReplyId, SequenceEvent, StreamId};
 use exo_trust::Act;
 use exo_types::NodeId;
 
-use crate::clients::{self, AskWhat, Ended};
+use crate::clients::{self, AskWhat, ClientEnd};
 use crate::shape::instance_request;
 use crate::upheaval::SERVES_WITHIN;
 use crate::world::{Event, World, WorldEvent};
@@ -78,7 +78,7 @@ impl World {
     /// Somebody asks until somebody answers.
     pub(crate) fn probe(&mut self, number: usize) {
         let is_answered = self.clients.all().any(|(client, run)| {
-            clients::is_probe(client) && matches!(run.ended, Some((_, Ended::Answered)))
+            clients::is_probe(client) && matches!(run.ended, Some((_, ClientEnd::Answered)))
         });
         if is_answered || self.now > self.calm_from() + SERVES_WITHIN {
             return;

@@ -82,7 +82,7 @@ pub const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "forget-trouble",
-        what: "`troubles` are cleared by any `Instances` message",
+        what: "`instance_failures` are cleared by any `Instances` message",
         #[cfg(feature = "planted")]
         bug: exo_machine::planted::Bug::ForgottenTrouble,
         invariants: &["trouble_leaves_ready_in_5_s"],

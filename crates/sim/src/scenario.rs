@@ -8,7 +8,7 @@ use exo_cluster::wire::Drain;
 use exo_types::Time;
 
 use crate::clients::{self, Ask, AskWhat, Client};
-use crate::draw::{Draws, Of, mix};
+use crate::draw::{DrawFor, Draws, mix};
 use crate::faults::{self, Fault, FaultKind};
 
 /// What a run is about.
@@ -143,7 +143,7 @@ impl Scenario {
     /// The run of a choice.
     pub fn new(choice: &RunSelection) -> Self {
         let (seed, kind) = (choice.seed, choice.kind);
-        let mut draws = Draws::new(seed, Of::Scenario, 0);
+        let mut draws = Draws::new(seed, DrawFor::Scenario, 0);
         let drawn = draws.draw().between(2, 6) as usize;
         let nodes = choice.nodes.unwrap_or(drawn).clamp(1, 6);
         let (founded, fault_count, client_count, stages, apart, remove) =
@@ -156,16 +156,16 @@ impl Scenario {
         let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
         let (faults, lies) = match kind {
             Kind::Faults => (fault_count.between(1, 7), 0),
-            Kind::Lies => (fault_count.between(0, 3), mix(seed, Of::Scenario, 60).between(3, 20)),
+            Kind::Lies => (fault_count.between(0, 3), mix(seed, DrawFor::Scenario, 60).between(3, 20)),
             Kind::Quiet | Kind::Join | Kind::Wire => (0, 0),
         };
         let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
         faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));
-        if kind == Kind::Faults && mix(seed, Of::Scenario, 70).per_cent(40) {
+        if kind == Kind::Faults && mix(seed, DrawFor::Scenario, 70).per_cent(40) {
             faults.extend(faults::rare(seed, 1, from_ms, until_ms));
         }
         if kind == Kind::Wire {
-            let count = mix(seed, Of::Scenario, 80).between(10, 40) as usize;
+            let count = mix(seed, DrawFor::Scenario, 80).between(10, 40) as usize;
             faults.extend(faults::lies_of_data(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
         }
         let (from_ms, until_ms) = match kind {
@@ -182,9 +182,13 @@ impl Scenario {
         }
         // Only who knows where its members are can be on another LAN: clusters that form apart stay apart.
         let is_apart = is_founded && apart.per_cent(20);
-        let lan = |node: usize| u8::from(is_apart && mix(seed, Of::Scenario, 100 + node as u64).per_cent(40));
-        let speculation =
-            if mix(seed, Of::Scenario, 50).per_cent(70) { Speculation::Lookup } else { Speculation::Off };
+        let lan =
+            |node: usize| u8::from(is_apart && mix(seed, DrawFor::Scenario, 100 + node as u64).per_cent(40));
+        let speculation = if mix(seed, DrawFor::Scenario, 50).per_cent(70) {
+            Speculation::Lookup
+        } else {
+            Speculation::Off
+        };
         let stages_min = (stages.between(1, 3) as u32).min(nodes as u32);
         let mut scenario = Self {
             seed,
@@ -192,7 +196,7 @@ impl Scenario {
             lans: (0..nodes).map(lan).collect(),
             is_founded,
             holders: (0..nodes)
-                .map(|n| n < 2 || mix(seed, Of::Scenario, 200 + n as u64).per_cent(50))
+                .map(|n| n < 2 || mix(seed, DrawFor::Scenario, 200 + n as u64).per_cent(50))
                 .collect(),
             stages_min,
             speculation,
@@ -248,7 +252,7 @@ fn asks(
     (is_founded, nodes, stages_min): (bool, usize, u32),
     removes: bool,
 ) -> Vec<Ask> {
-    let draw = |counter: u64| mix(seed, Of::Scenario, 300 + counter);
+    let draw = |counter: u64| mix(seed, DrawFor::Scenario, 300 + counter);
     let mut asks = Vec::new();
     if draw(0).per_cent(75) {
         // A node that has placed a model is no new one any more, and joins nobody that it finds.
@@ -288,7 +292,7 @@ fn asks(
 
 /// People place and unload while things go wrong: what they are told is done must last.
 fn placing_and_unloading(seed: u64) -> Vec<Ask> {
-    let draw = |counter: u64| mix(seed, Of::Scenario, 340 + counter);
+    let draw = |counter: u64| mix(seed, DrawFor::Scenario, 340 + counter);
     let ask = |number: u64| Ask {
         at: draw(3 * number + 1).time_ms(2_000, 30_000),
         node: draw(3 * number + 2).below(60) as usize,
@@ -299,7 +303,7 @@ fn placing_and_unloading(seed: u64) -> Vec<Ask> {
 
 /// The founder appoints a second admin, and one of the two removes a node; each in some runs.
 fn of_admins(seed: u64, nodes: usize) -> Vec<Ask> {
-    let draw = |counter: u64| mix(seed, Of::Scenario, 320 + counter);
+    let draw = |counter: u64| mix(seed, DrawFor::Scenario, 320 + counter);
     let mut asks = Vec::new();
     let second = (nodes > 1 && draw(0).per_cent(50)).then(|| 1 + draw(1).below(nodes as u64 - 1) as usize);
     if let Some(node) = second {

@@ -41,8 +41,8 @@ pub fn effect(print: fn(&str), names: &Names, at: Time, node: usize, effect: &Ef
 /// A control message; `None` for heartbeats and reports.
 fn control(message: &ControlMessage) -> Option<String> {
     match message {
-        ControlMessage::Report(report) if report.troubles.is_empty() => None,
-        ControlMessage::Report(report) => Some(format!("Report of troubles {:?}", report.troubles)),
+        ControlMessage::Report(report) if report.instance_failures.is_empty() => None,
+        ControlMessage::Report(report) => Some(format!("Report of troubles {:?}", report.instance_failures)),
         ControlMessage::Membership(bytes) => match Message::decode(bytes) {
             Ok(Message { body: Body::Heartbeat(_), .. }) => None,
             Ok(message) => Some(format!("{message:?}")),

@@ -14,7 +14,7 @@ use exo_types::Time;
 
 use crate::clients::Clients;
 use crate::dialling::Dialling;
-use crate::draw::{Draws, Of};
+use crate::draw::{DrawFor, Draws};
 use crate::invariants::{Facts, Failure, Invariant, Observation, Watch};
 use crate::joins::Exchange;
 use crate::lies_of_data::Waiting;
@@ -217,7 +217,7 @@ impl World {
             claims: BTreeMap::new(),
             names,
             model: Box::new(HashModel),
-            draws: Draws::new(seed, Of::Process, 1 << 20),
+            draws: Draws::new(seed, DrawFor::Process, 1 << 20),
             dials: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             attempts: 0,
@@ -295,21 +295,23 @@ impl World {
 
     /// How it went so far.
     pub fn report(&self) -> Report {
-        use crate::clients::Ended;
+        use crate::clients::ClientEnd;
         let ends = || self.clients.all().filter_map(|(client, run)| Some((client, run.ended.as_ref()?)));
         let answered = self.clients.all().filter_map(|(_, run)| match run.ended {
-            Some((at, Ended::Answered)) => Some(at.since(run.started_at)),
+            Some((at, ClientEnd::Answered)) => Some(at.since(run.started_at)),
             _ => None,
         });
         let failed = ends().filter_map(|(client, (at, ended))| match ended {
-            Ended::Failed(why) => Some(format!("client {} at {:.3} s: {why}", client.index, seconds(*at))),
+            ClientEnd::Failed(why) => {
+                Some(format!("client {} at {:.3} s: {why}", client.index, seconds(*at)))
+            }
             _ => None,
         });
         Report {
             failure: self.failure.clone(),
             handles: self.handles,
             until: self.now,
-            answered: ends().filter(|(_, (_, ended))| *ended == Ended::Answered).count(),
+            answered: ends().filter(|(_, (_, ended))| *ended == ClientEnd::Answered).count(),
             checks: self.checks,
             resumed: self.clients.all().filter(|(client, _)| client.is_resumed()).count(),
             slowest: answered.max().unwrap_or_default(),

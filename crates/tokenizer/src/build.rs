@@ -10,7 +10,7 @@ use crate::TokenizerError;
 use crate::guard::Deadline;
 use crate::pieces::Pieces;
 use crate::pipeline::{Pipeline, too_large};
-use crate::words::Words;
+use crate::word_model::WordModel;
 
 /// Ids are indices of tables, so a file must not name one in the billions. The largest real vocabularies have
 /// about 300,000.
@@ -18,7 +18,7 @@ const VOCAB_LEN_MAX: usize = 4 << 20;
 
 /// What both kinds of source come down to.
 pub(crate) struct TokenizerParts {
-    pub(crate) words: Words,
+    pub(crate) words: WordModel,
     pub(crate) added: Vec<AddedToken>,
     pub(crate) normalizer: Value,
     pub(crate) pre_tokenizer: Value,
@@ -27,7 +27,7 @@ pub(crate) struct TokenizerParts {
 
 /// The working parts of a tokenizer.
 pub(crate) struct Built {
-    pub(crate) words: Words,
+    pub(crate) words: WordModel,
     pub(crate) pipeline: Pipeline,
     /// Added tokens, control tokens among them, are found in text.
     pub(crate) vocab: AddedVocabulary,
@@ -61,7 +61,7 @@ impl TokenizerParts {
 }
 
 fn add_tokens(
-    words: &Words,
+    words: &WordModel,
     pipeline: &Pipeline,
     added: Vec<AddedToken>,
 ) -> Result<AddedVocabulary, TokenizerError> {
@@ -72,7 +72,7 @@ fn add_tokens(
     Ok(vocab)
 }
 
-fn pieces(words: &Words, vocab: &AddedVocabulary, decoder: &Value) -> Result<Pieces, TokenizerError> {
+fn pieces(words: &WordModel, vocab: &AddedVocabulary, decoder: &Value) -> Result<Pieces, TokenizerError> {
     let added = vocab.get_added_tokens_decoder();
     let len = added.keys().map(|id| *id as usize + 1).chain([words.len()]).max().unwrap_or(0);
     if len == 0 {

@@ -10,7 +10,7 @@ use crate::build::{Built, Frame, TokenizerParts, guarded, inconsistent};
 use crate::pieces::byte_token;
 use crate::pipeline::too_large;
 use crate::pre;
-use crate::words::Words;
+use crate::word_model::WordModel;
 
 const TYPE_UNKNOWN: i32 = 2;
 const TYPE_CONTROL: i32 = 3;
@@ -72,7 +72,7 @@ fn byte_pair(source: &GgufTokenizer) -> Result<(TokenizerParts, Frame), Tokenize
     let mut cuts: Vec<Value> = pre.patterns.iter().map(|p| split(p)).collect();
     cuts.push(json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}));
     let parts = TokenizerParts {
-        words: Words::Pairs(Bpe::new(source.tokens.clone(), ids, merges, rules)),
+        words: WordModel::Pairs(Bpe::new(source.tokens.clone(), ids, merges, rules)),
         added: added(source),
         normalizer: Value::Null,
         pre_tokenizer: json!({"type": "Sequence", "pretokenizers": cuts}),
@@ -123,7 +123,7 @@ fn sentence_piece(source: &GgufTokenizer) -> Result<(TokenizerParts, Frame), Tok
         decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
     }
     let parts = TokenizerParts {
-        words: Words::Pairs(Bpe::new(source.tokens.clone(), ids, merges, rules)),
+        words: WordModel::Pairs(Bpe::new(source.tokens.clone(), ids, merges, rules)),
         added: added(source),
         normalizer: json!({"type": "Sequence", "normalizers": normalizers}),
         pre_tokenizer: Value::Null,

@@ -7,7 +7,7 @@ use tokenizers::{AddedToken, Encoding, ModelWrapper, PostProcessor, PostProcesso
 use crate::TokenizerError;
 use crate::build::{Built, Frame, TokenizerParts, guarded, inconsistent};
 use crate::pipeline::too_large;
-use crate::words::Words;
+use crate::word_model::WordModel;
 
 /// The largest known `tokenizer.json` has 34 MB.
 const JSON_BYTES_MAX: usize = 128 << 20;
@@ -43,7 +43,7 @@ pub(crate) fn build(bytes: &[u8], config: Option<&Value>) -> Result<(Built, Fram
     let ModelOnly { model } =
         guarded(|| serde_json::from_slice(bytes)).map_err(inconsistent)?.map_err(json_error)?;
     let parts = TokenizerParts {
-        words: Words::library(model),
+        words: WordModel::library(model),
         added: header.added_tokens,
         normalizer: header.normalizer,
         pre_tokenizer: header.pre_tokenizer,

@@ -38,7 +38,7 @@ mod stream;
 mod template;
 mod to_gguf;
 mod tokenizer;
-mod words;
+mod word_model;
 
 pub use chat::ChatError;
 pub use ends::end_texts;

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_types::NodeId;
+use exo_types::{NodeId, Transport};
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, watch};
 
-use crate::channel::{Channel, Incoming, Via};
+use crate::channel::{Channel, Incoming};
 use crate::errors::DialError;
 use crate::frame::{FrameLimits, FrameReader, FrameWriter, RawSend};
 use crate::hello::{self, HELLO_BYTES_MAX, Hello, HelloError};
@@ -41,7 +41,7 @@ pub(crate) struct EndpointState {
 pub(crate) struct Proven {
     pub(crate) peer: NodeId,
     pub(crate) remote: SocketAddr,
-    pub(crate) via: Via,
+    pub(crate) via: Transport,
     pub(crate) send: Box<dyn RawSend>,
     pub(crate) recv: Box<dyn AsyncRead + Send + Unpin>,
     /// Lives as long as either half.

@@ -3,29 +3,10 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use exo_types::NodeId;
+use exo_types::{NodeId, Transport};
 
 use crate::frame::{FrameLimits, FrameReader, FrameWriter};
 use crate::join::JoinChannel;
-
-/// Which of the two transports carries a channel.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Via {
-    /// A stream of a pooled QUIC connection: control, lossy links. Does not notice a killed process for
-    /// seconds.
-    Quic,
-    /// A TLS connection of its own over TCP: fastest on a LAN, and its reset tells of a death at once.
-    Tcp,
-}
-
-impl fmt::Display for Via {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Quic => "quic",
-            Self::Tcp => "tcp",
-        })
-    }
-}
 
 /// An open channel to a member that proved its key.
 pub struct Channel {
@@ -34,7 +15,7 @@ pub struct Channel {
     /// From where.
     pub remote: SocketAddr,
     /// Over what.
-    pub via: Via,
+    pub via: Transport,
     /// Whether this side dialled.
     pub initiator: bool,
     /// What the dialler wants of it, by the upper layer's table.

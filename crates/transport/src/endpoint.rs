@@ -1,4 +1,4 @@
-//! One port, two transports: the real network's side of [`Transport`].
+//! One port, two transports: what dials, accepts and renews connections on the real network.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -6,12 +6,12 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_types::NodeId;
+use exo_types::{NodeId, Transport};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::accept::{EndpointState, QUEUE_MAX};
-use crate::channel::{Channel, Incoming, Via};
+use crate::channel::{Channel, Incoming};
 use crate::errors::{BindError, DialError};
 use crate::half_open::HalfOpen;
 use crate::join::JoinChannel;
@@ -145,7 +145,7 @@ impl Endpoint {
         &self,
         peer: NodeId,
         addr: SocketAddr,
-        via: Via,
+        via: Transport,
         purpose: u8,
         within: Duration,
     ) -> Result<Channel, DialError> {
@@ -158,11 +158,11 @@ impl Endpoint {
         }
         let dial = async {
             match (via, quic) {
-                (Via::Quic, Some(quic)) => pool.dial(quic, identity, shared, peer, addr, purpose).await,
-                (Via::Quic, None) => {
+                (Transport::Quic, Some(quic)) => pool.dial(quic, identity, shared, peer, addr, purpose).await,
+                (Transport::Quic, None) => {
                     Err(DialError::Unreachable { addr, source: io::ErrorKind::NotConnected.into() })
                 }
-                (Via::Tcp, _) => tcp::dial(identity, shared, peer, addr, purpose).await,
+                (Transport::Tcp, _) => tcp::dial(identity, shared, peer, addr, purpose).await,
             }
         };
         tokio::time::timeout(within, dial).await.unwrap_or(Err(DialError::Timeout { addr, within }))

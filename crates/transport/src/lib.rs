@@ -35,7 +35,7 @@ mod socket;
 mod tcp;
 mod tls;
 
-pub use channel::{Channel, Incoming, Via};
+pub use channel::{Channel, Incoming};
 pub use endpoint::{Endpoint, Options};
 pub use errors::{BindError, DialError, FrameError, SendError};
 pub use frame::{Frame, FrameLimits, FrameReader, FrameWriter};

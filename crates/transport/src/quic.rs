@@ -7,13 +7,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use exo_types::NodeId;
+use exo_types::{NodeId, Transport};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, ConnectionError, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 
 use crate::accept::{EndpointState, Proven};
-use crate::channel::{Channel, Via};
+use crate::channel::Channel;
 use crate::errors::DialError;
 use crate::frame::RawSend;
 use crate::half_open::HalfOpen;
@@ -107,8 +107,14 @@ fn admit(connection: Connection, shared: Arc<EndpointState>) {
         let remote = connection.remote_address();
         while let Ok((send, recv)) = connection.accept_bi().await {
             let (shared, guard) = (shared.clone(), registration.clone());
-            let proven =
-                Proven { peer, remote, via: Via::Quic, send: Box::new(send), recv: Box::new(recv), guard };
+            let proven = Proven {
+                peer,
+                remote,
+                via: Transport::Quic,
+                send: Box::new(send),
+                recv: Box::new(recv),
+                guard,
+            };
             tokio::spawn(async move { shared.welcome(proven).await });
         }
     });
@@ -172,7 +178,7 @@ impl Pool {
         let mut unanswered = ForgetUnlessKept { slot, connection: Some(connection.clone()) };
         let (send, recv) = connection.open_bi().await.map_err(|e| dial_error(addr, &e))?;
         let (send, recv) = (Box::new(send), Box::new(recv));
-        let proven = Proven { peer, remote: addr, via: Via::Quic, send, recv, guard };
+        let proven = Proven { peer, remote: addr, via: Transport::Quic, send, recv, guard };
         let outcome = shared.greet(proven, purpose).await;
         if outcome.is_ok() {
             unanswered.connection = None;

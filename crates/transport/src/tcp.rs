@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use exo_types::NodeId;
+use exo_types::{NodeId, Transport};
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
 
 use crate::accept::{EndpointState, Proven};
-use crate::channel::{Channel, Incoming, Via};
+use crate::channel::{Channel, Incoming};
 use crate::errors::DialError;
 use crate::frame::RawSend;
 use crate::half_open::HalfOpen;
@@ -191,7 +191,7 @@ fn register(
     }
     let (keys, renewed) = (Keys::new(shared.renewal), shared.renewed.clone());
     let (send, recv) = (Box::new(TlsSend { wire: wire.clone(), keys, renewed }), Box::new(TlsRecv(wire)));
-    Some(Proven { peer, remote, via: Via::Tcp, send, recv, guard: Arc::new(registration) })
+    Some(Proven { peer, remote, via: Transport::Tcp, send, recv, guard: Arc::new(registration) })
 }
 
 /// Low latency, and a dead peer noticed within seconds. Best effort: the connection works without.

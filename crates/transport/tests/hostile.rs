@@ -6,12 +6,13 @@ mod common;
 #[path = "common/intruder.rs"]
 mod intruder;
 
+use exo_types::Transport;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Kind, LIMITS, LOOPBACK, PATIENCE, SECOND, World, everyone, key, next_join};
 use exo_transport::{
-    BindError, Endpoint, FrameError, JOIN_CONCURRENT_MAX, JOIN_TIME_MAX, JoinError, Options, Via,
+    BindError, Endpoint, FrameError, JOIN_CONCURRENT_MAX, JOIN_TIME_MAX, JoinError, Options,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
@@ -30,7 +31,7 @@ async fn strict(seed: u8) -> Endpoint {
 /// A member gets through on both transports, soon.
 async fn assert_serves(node: &Endpoint) {
     let member = World::new(Kind::Tcp).node(1).await;
-    for via in [Via::Tcp, Via::Quic] {
+    for via in [Transport::Tcp, Transport::Quic] {
         let channel = member.dial(node.node(), node.local_addr(), via, 0, 2 * SECOND).await.unwrap();
         let (mut tx, _rx) = channel.split(LIMITS);
         let (_tx, mut rx) = common::next_channel(node).await.split(LIMITS);

@@ -4,16 +4,17 @@
 
 mod common;
 
+use exo_types::Transport;
 use std::time::{Duration, Instant};
 
 use common::{LIMITS, LOOPBACK, PATIENCE, everyone, key};
-use exo_transport::{Channel, Endpoint, Incoming, Options, Renewal, Via};
+use exo_transport::{Channel, Endpoint, Incoming, Options, Renewal};
 
 async fn node(seed: u8, renewal: Renewal) -> Endpoint {
     Endpoint::bind(Options { renewal, ..Options::new(LOOPBACK, key(seed), everyone()) }).await.unwrap()
 }
 
-async fn channel(a: &Endpoint, b: &Endpoint, via: Via) -> (Channel, Channel) {
+async fn channel(a: &Endpoint, b: &Endpoint, via: Transport) -> (Channel, Channel) {
     let near = a.dial(b.node(), b.local_addr(), via, 7, PATIENCE).await.unwrap();
     let Some(Incoming::Channel(far)) = b.accept().await else { panic!("no channel") };
     (near, far)
@@ -56,7 +57,7 @@ async fn talk((near, far): (Channel, Channel), time: Duration, frame_bytes: usiz
 async fn keys_are_renewed_by_bytes_while_frames_flow_both_ways() {
     let limits = Renewal { every: Duration::MAX, bytes: 100_000 };
     let (a, b) = (node(1, limits).await, node(2, limits).await);
-    let bytes = talk(channel(&a, &b, Via::Tcp).await, Duration::from_millis(600), 7_001).await;
+    let bytes = talk(channel(&a, &b, Transport::Tcp).await, Duration::from_millis(600), 7_001).await;
     let (ours, theirs) = (a.keys_renewed(), b.keys_renewed());
     assert!(ours > 20 && theirs > 20, "{ours} and {theirs} renewals in {bytes} bytes");
     assert!(
@@ -68,7 +69,7 @@ async fn keys_are_renewed_by_bytes_while_frames_flow_both_ways() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_renewed_by_time_on_either_transport() {
     let limits = Renewal { every: Duration::from_millis(30), bytes: u64::MAX };
-    for via in [Via::Tcp, Via::Quic] {
+    for via in [Transport::Tcp, Transport::Quic] {
         let (a, b) = (node(1, limits).await, node(2, limits).await);
         let bytes = talk(channel(&a, &b, via).await, Duration::from_millis(900), 5_003).await;
         let renewed = a.keys_renewed();
@@ -80,7 +81,7 @@ async fn keys_are_renewed_by_time_on_either_transport() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_need_no_key_is_renewed() {
     let (a, b) = (node(1, Renewal::default()).await, node(2, Renewal::default()).await);
-    for via in [Via::Tcp, Via::Quic] {
+    for via in [Transport::Tcp, Transport::Quic] {
         talk(channel(&a, &b, via).await, Duration::from_millis(200), 5_003).await;
     }
     assert_eq!((a.keys_renewed(), b.keys_renewed()), (0, 0));

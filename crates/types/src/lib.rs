@@ -25,6 +25,7 @@ mod step;
 mod tensor;
 mod text;
 mod time;
+mod transport;
 
 pub use device::{
     Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, LayerRates, MemoryDomain,
@@ -49,3 +50,4 @@ pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSe
 pub use tensor::{ByteSource, SourceLost, TensorView};
 pub use text::{clean_name, is_terminal_control, printable, printable_lines, shell_word, size, size_up};
 pub use time::Time;
+pub use transport::Transport;

@@ -1,7 +1,7 @@
-//! Names that are our own where the field has one: the left column of the house's table of words. Those that
-//! stand are in `xtask/invented-names.txt`, a line each, and may only become fewer.
+//! Names that are our own where the field has one: the left column of the house's table of words, and what
+//! went with it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -9,9 +9,8 @@ use anyhow::Context;
 use super::TESTS_ONLY;
 use super::tokens::{TestCode, Token, test_code, test_files, tokens};
 
-const RATCHET: &str = "xtask/invented-names.txt";
 /// Of types, each with the field's name for it.
-const TYPES: [(&str, &str); 31] = [
+const TYPES: [(&str, &str); 39] = [
     ("Shop", "DeviceInner"),
     ("Desk", "ReadbackQueue"),
     ("Landing", "PendingReadback"),
@@ -43,6 +42,14 @@ const TYPES: [(&str, &str); 31] = [
     ("Work", "a noun that says what works, or what it costs"),
     ("Measured", "a noun that says what was measured"),
     ("Shared", "the type that shares it, with `Inner`"),
+    ("Seat", "a slot, or what is chosen"),
+    ("Piece", "a block, a chunk or a part, by what of"),
+    ("Stored", "a noun that says what is stored"),
+    ("Trouble", "an error, or a failure by what failed"),
+    ("Ended", "an end, by what ended"),
+    ("Reading", "what is read, or what reads"),
+    ("Of", "a noun that says what is told apart"),
+    ("Via", "Transport"),
 ];
 /// Of files.
 const FILES: [(&str, &str); 5] = [
@@ -55,24 +62,16 @@ const FILES: [(&str, &str); 5] = [
 /// Where a command has its name from.
 const COMMANDS: &str = "crates/cli/src/args.rs";
 
-/// A line for each invented name that is not in the list; `bless` writes the list anew.
-pub fn invented(files: &[PathBuf], bless: bool) -> anyhow::Result<Vec<String>> {
+/// A line for each invented name.
+pub fn invented(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let mut sources = BTreeMap::new();
     for file in super::rust_files(files).filter(|file| file.starts_with("crates")) {
         let text =
             std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         sources.insert(file.as_path(), text);
     }
-    let now = found(&sources);
-    if bless {
-        let text: String = now.keys().map(|name| format!("{name}\n")).collect();
-        std::fs::write(RATCHET, text).with_context(|| format!("cannot write {RATCHET}"))?;
-        return Ok(Vec::new());
-    }
-    let known = std::fs::read_to_string(RATCHET).with_context(|| format!("cannot read {RATCHET}"))?;
-    let known: BTreeSet<&str> = known.lines().collect();
-    let new = now.iter().filter(|(name, _)| !known.contains(name.as_str()));
-    Ok(new.map(|(name, instead)| format!("{name} is a name of our own: {instead}")).collect())
+    let told = |(name, instead)| format!("{name} is a name of our own: {instead}");
+    Ok(found(&sources).into_iter().map(told).collect())
 }
 
 /// `CRATE: Name` of each, with what to take instead.

@@ -10,16 +10,16 @@ pub(super) fn add(turn: &PoolGuard<'_>, level: Level, x: &mut [f32], y: &[f32]) 
     turn.chunks_mut(x, PARALLEL_ELEMENTS_MIN, |i, x| {
         let first = i * PARALLEL_ELEMENTS_MIN;
         let y = &y[first..first + x.len()];
-        level.dispatch(Piece { x, y });
+        level.dispatch(AddChunk { x, y });
     });
 }
 
-struct Piece<'a> {
+struct AddChunk<'a> {
     x: &'a mut [f32],
     y: &'a [f32],
 }
 
-impl Kernel for Piece<'_> {
+impl Kernel for AddChunk<'_> {
     type Out = ();
 
     #[inline(always)]

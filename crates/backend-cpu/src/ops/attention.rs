@@ -13,7 +13,7 @@ use super::paging::Paging;
 use crate::isa::Level;
 use crate::kv::CpuKv;
 use crate::pool::{PoolGuard, SendPtr};
-use split::{Piece, Step, one_span, together, whole};
+use split::{QueryBlock, Step, one_span, together, whole};
 
 /// The op's operands besides the cache.
 pub(super) struct AttentionQuery<'a> {
@@ -84,7 +84,7 @@ pub(super) fn attention(
 
 /// The work of a step, cut so that as many neighbouring heads as possible come together, and every thread has
 /// something.
-fn pieces<'a>(step: &'a Step<'a>, kv_heads: usize, threads: usize) -> Vec<Piece<'a>> {
+fn pieces<'a>(step: &'a Step<'a>, kv_heads: usize, threads: usize) -> Vec<QueryBlock<'a>> {
     let runs = step.runs();
     // A piece that is long is shared out by its spans.
     let spans: usize = runs.iter().map(|rows| step.piece(rows.clone(), 0..1).spans().len()).sum();
@@ -105,8 +105,8 @@ fn cost_whole_max(costs: impl Iterator<Item = usize>, threads: usize) -> usize {
 }
 
 /// A thread takes a piece, or one span of a long one; each long one's spans are added up behind that.
-fn share_out(turn: &PoolGuard<'_>, level: Level, pieces: &[Piece<'_>], out: &SendPtr<f32>) {
-    let whole_max = cost_whole_max(pieces.iter().map(Piece::cost), turn.threads());
+fn share_out(turn: &PoolGuard<'_>, level: Level, pieces: &[QueryBlock<'_>], out: &SendPtr<f32>) {
+    let whole_max = cost_whole_max(pieces.iter().map(QueryBlock::cost), turn.threads());
     let (mut floats, mut parts, mut long) = (0, Vec::new(), Vec::new());
     for piece in pieces {
         if piece.cost() <= whole_max || piece.spans().len() == 1 {

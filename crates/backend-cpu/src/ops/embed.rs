@@ -6,7 +6,7 @@ use super::in_range;
 use crate::isa::Level;
 use crate::packed::unpack_row;
 use crate::quant;
-use crate::storage::Reading;
+use crate::storage::WeightGuard;
 
 /// Looks up each token's row, in f32.
 ///
@@ -19,7 +19,12 @@ use crate::storage::Reading;
 /// | `out`   | `[T, C]` | rows contiguous | f32    |
 ///
 /// Exact for float types, otherwise the value of the block. Fails before it writes if an id is not below V.
-pub(super) fn embed(level: Level, out: &mut [f32], table: &Reading<'_>, ids: &[u32]) -> Result<(), RunError> {
+pub(super) fn embed(
+    level: Level,
+    out: &mut [f32],
+    table: &WeightGuard<'_>,
+    ids: &[u32],
+) -> Result<(), RunError> {
     let rows = table.rows;
     for id in ids {
         in_range(OpKind::Embed, "a token id", *id, rows)?;

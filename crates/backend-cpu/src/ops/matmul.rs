@@ -11,7 +11,7 @@ use crate::isa::Level;
 use crate::packed::{GROUP_ROWS, activations};
 use crate::pool::PoolGuard;
 use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
-use crate::storage::{CpuWeight, Reading};
+use crate::storage::{CpuWeight, WeightGuard};
 
 /// Bytes of weights that one piece of work reads: enough to be worth sharing out, few enough to share out
 /// evenly.
@@ -28,7 +28,7 @@ pub(crate) struct Rounded {
 
 /// One of the matrices that the rows are multiplied by.
 pub(super) struct Product<'a> {
-    pub(super) w: Reading<'a>,
+    pub(super) w: WeightGuard<'a>,
     pub(super) bias: Option<&'a [f32]>,
     /// `[T, N]`
     pub(super) out: Columns<'a>,

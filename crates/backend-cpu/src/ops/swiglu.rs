@@ -15,16 +15,16 @@ pub(super) fn swiglu(turn: &PoolGuard<'_>, level: Level, gate: &mut [f32], up: &
     turn.chunks_mut(gate, PARALLEL_ELEMENTS_MIN, |i, gate| {
         let first = i * PARALLEL_ELEMENTS_MIN;
         let up = &up[first..first + gate.len()];
-        level.dispatch(Piece { gate, up });
+        level.dispatch(SwigluChunk { gate, up });
     });
 }
 
-struct Piece<'a> {
+struct SwigluChunk<'a> {
     gate: &'a mut [f32],
     up: &'a [f32],
 }
 
-impl Kernel for Piece<'_> {
+impl Kernel for SwigluChunk<'_> {
     type Out = ();
 
     #[inline(always)]

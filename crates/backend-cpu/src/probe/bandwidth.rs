@@ -36,7 +36,7 @@ pub struct ProbeError {
 
 /// The best of the loops.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Reading {
+pub struct ReadRate {
     /// Bytes per second of all threads together.
     pub bytes_per_s: f64,
     /// Which loop it was, for example `32-byte loads, two streams`.
@@ -74,7 +74,7 @@ impl BandwidthProbe {
 
     /// Reads with `threads` threads (at most one per processor), each its own part, for about 100 ms: the
     /// fastest pass of the fastest loop.
-    pub fn read(&self, threads: usize) -> Reading {
+    pub fn read(&self, threads: usize) -> ReadRate {
         let kernels = kernels();
         let words = &*self.words;
         let times = team::run(threads, |member| {
@@ -84,7 +84,7 @@ impl BandwidthProbe {
         let bytes = (words.len() / times.len() * times.len() * 8) as f64;
         // A pass is over when its last thread is done; every thread did the same passes.
         let slowest = |pass: usize| times.iter().map(|t| t[pass]).fold(1e-9, f64::max);
-        let passes = (0..times[0].len()).map(|pass| Reading {
+        let passes = (0..times[0].len()).map(|pass| ReadRate {
             bytes_per_s: bytes / slowest(pass),
             kernel: kernels[pass % kernels.len()].name,
         });

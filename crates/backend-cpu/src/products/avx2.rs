@@ -58,7 +58,7 @@ pub(super) use round::with_sums;
 
 use std::arch::x86_64::*;
 
-use super::stored::*;
+use super::packed_types::*;
 use super::{Products, Sums, check};
 use crate::packed::{BLOCK, Group, Line};
 use crate::rounded::{RoundedBlock, RoundedRows};
@@ -86,7 +86,7 @@ impl Products for Avx2 {
 /// # Safety
 /// `x` is as wide as the group and has as many rows as `sums` has elements, and the group is of type `K`.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+unsafe fn multiply<K: PackedType>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
     // SAFETY: the caller's promise.
     unsafe {
         match sums {
@@ -104,7 +104,7 @@ fn prefetch(line: *const Line, count: usize) {
 
 /// The same for the scales and the head of the blocks that follow.
 #[inline(always)]
-fn prefetch_scales<K: Stored>(place: BlockAddress) {
+fn prefetch_scales<K: PackedType>(place: BlockAddress) {
     if place.side == 0 {
         // A head lies before the scales of the first step; one line too many of another step costs nothing.
         prefetch(place.scales.wrapping_sub(K::LAYOUT.head), K::LAYOUT.head + K::LAYOUT.scales);
@@ -125,7 +125,7 @@ struct RowScales {
 /// `place` is that of a block of type `K`; `half` says which eight of its rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn row_scales<K: Stored>(place: BlockAddress, half: usize) -> RowScales {
+unsafe fn row_scales<K: PackedType>(place: BlockAddress, half: usize) -> RowScales {
     let (zero, one) = (_mm256_setzero_ps(), _mm256_set1_epi16(1));
     // SAFETY: every load is within one line.
     unsafe {
@@ -177,7 +177,7 @@ unsafe fn row_scales<K: Stored>(place: BlockAddress, half: usize) -> RowScales {
 /// `quants` are the lines of a block of type `K`; `j` is below 4, or 8 for bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn words<K: Stored>(quants: *const Line, half: usize, j: usize) -> [__m256i; 2] {
+unsafe fn words<K: PackedType>(quants: *const Line, half: usize, j: usize) -> [__m256i; 2] {
     // SAFETY: `quants` are `LAYOUT.block` lines.
     let load = |line: usize| unsafe { _mm256_load_si256(quants.add(line).cast::<__m256i>().add(half)) };
     let nibble = _mm256_set1_epi8(15);
@@ -225,7 +225,7 @@ unsafe fn broadcast(x: *const RoundedBlock, j: usize) -> __m256i {
 /// `x` points to a block and `part` is below 2.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn start<K: Stored>(x: *const RoundedBlock, part: usize) -> __m256i {
+unsafe fn start<K: PackedType>(x: *const RoundedBlock, part: usize) -> __m256i {
     if !matches!(K::QUANTS, Quants::Sixes) {
         return _mm256_setzero_si256();
     }
@@ -240,7 +240,7 @@ unsafe fn start<K: Stored>(x: *const RoundedBlock, part: usize) -> __m256i {
 /// `x` points to a block.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn centre<K: Stored>(x: *const RoundedBlock) -> Option<__m256i> {
+unsafe fn centre<K: PackedType>(x: *const RoundedBlock) -> Option<__m256i> {
     // SAFETY: the caller's promise.
     let minus_sum = _mm256_set1_epi32(unsafe { (*x).minus_sum });
     match (K::SCALES, K::QUANTS) {
@@ -257,7 +257,7 @@ unsafe fn centre<K: Stored>(x: *const RoundedBlock) -> Option<__m256i> {
 /// `x` points to a block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn add_block<K: Stored>(
+unsafe fn add_block<K: PackedType>(
     total: __m256,
     integer: __m256i,
     scales: &RowScales,

@@ -41,7 +41,7 @@ mod many;
 use std::arch::x86_64::*;
 
 use super::avx2::with_sums;
-use super::stored::{Quants, Scales, Stored, Walk, for_type};
+use super::packed_types::{PackedType, Quants, Scales, Walk, for_type};
 use super::{Products, Sums, check};
 use crate::packed::{BLOCK, Group, Line};
 use crate::rounded::{RoundedBlock, RoundedRows, Rounding};
@@ -86,7 +86,7 @@ impl Products for Avx512 {
 /// # Safety
 /// As [`tile`], for every row of `x`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+unsafe fn multiply<K: PackedType>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
     let mut t = 0;
     while t < sums.len() {
         // SAFETY: the caller's promise; each tile has the rows behind its name, and so many are left.
@@ -118,7 +118,7 @@ struct BlockScales {
 /// `x` and `sums` have these rows, `x` is as wide as the group, and the group is of type `K`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn tile<K: Stored, const U: usize>(
+unsafe fn tile<K: PackedType, const U: usize>(
     weights: &Group<'_>,
     x: RoundedRows<'_>,
     t: usize,
@@ -180,7 +180,7 @@ impl Head {
     /// `line` is the head of a superblock of type `K`.
     #[inline]
     #[target_feature(enable = "avx512f")]
-    unsafe fn of<K: Stored>(line: *const Line) -> Self {
+    unsafe fn of<K: PackedType>(line: *const Line) -> Self {
         // SAFETY: both loads are within the line.
         let (scale, minimum) = unsafe {
             let half = |i: usize| _mm512_cvtph_ps(_mm256_load_si256(line.cast::<__m256i>().add(i)));
@@ -195,7 +195,7 @@ impl Head {
 /// `scales` is the first line of scales of a block of type `K`; `side` says which of two it is.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn block_scales<K: Stored>(head: &Head, scales: *const Line, side: usize) -> BlockScales {
+unsafe fn block_scales<K: PackedType>(head: &Head, scales: *const Line, side: usize) -> BlockScales {
     let zero = _mm512_setzero_ps();
     // SAFETY: every load is within one line.
     unsafe {
@@ -239,7 +239,7 @@ unsafe fn block_scales<K: Stored>(head: &Head, scales: *const Line, side: usize)
 /// and those of the next.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn fetch<K: Stored>(line: *const Line, at: usize) {
+fn fetch<K: PackedType>(line: *const Line, at: usize) {
     let lines = K::LAYOUT.block
         + if at % 2 == 1 { K::LAYOUT.scales } else { 0 }
         + if at % 8 == 7 { K::LAYOUT.head } else { 0 };
@@ -249,7 +249,7 @@ fn fetch<K: Stored>(line: *const Line, at: usize) {
 }
 
 /// The centre is 2 to the power of this; 0 where there is none.
-const fn centre_bits<K: Stored>() -> u32 {
+const fn centre_bits<K: PackedType>() -> u32 {
     match crate::packed::centre(K::DTYPE) {
         0 => 0,
         centre => centre.ilog2(),
@@ -262,7 +262,7 @@ const fn centre_bits<K: Stored>() -> u32 {
 /// `line` is the first of the quants of a block of type `K`, and `x` point to blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn products<K: Stored, const U: usize>(
+unsafe fn products<K: PackedType, const U: usize>(
     line: *const Line,
     x: [*const RoundedBlock; U],
     scales: &BlockScales,
@@ -312,7 +312,7 @@ unsafe fn products<K: Stored, const U: usize>(
 /// `x` points to a block.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn minus_centre<K: Stored>(x: *const RoundedBlock) -> __m512i {
+unsafe fn minus_centre<K: PackedType>(x: *const RoundedBlock) -> __m512i {
     // SAFETY: the caller's promise.
     let sum = _mm512_set1_epi32(unsafe { (*x).minus_sum });
     match const { centre_bits::<K>() } {
@@ -329,7 +329,7 @@ unsafe fn minus_centre<K: Stored>(x: *const RoundedBlock) -> __m512i {
 /// `x` points to a block, `half` is 0 or 1.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn minus_centre_of_half<K: Stored>(x: *const RoundedBlock, half: usize) -> __m512i {
+unsafe fn minus_centre_of_half<K: PackedType>(x: *const RoundedBlock, half: usize) -> __m512i {
     // SAFETY: the caller's promise; a half has a pair of i16.
     let pair = unsafe { (&raw const (*x).minus_halves).cast::<i32>().add(half).read_unaligned() };
     let centre = _mm512_set1_epi16(1 << const { centre_bits::<K>() });
@@ -342,7 +342,7 @@ unsafe fn minus_centre_of_half<K: Stored>(x: *const RoundedBlock, half: usize) -
 /// `line` is the first of the quants of a block of type `K`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn words<K: Stored>(line: *const Line) -> [__m512i; 8] {
+unsafe fn words<K: PackedType>(line: *const Line) -> [__m512i; 8] {
     // SAFETY: the quants of a block are `LAYOUT.block` lines.
     let load = |i: usize| unsafe { _mm512_load_si512(line.add(i).cast()) };
     if K::QUANTS == Quants::Bytes {

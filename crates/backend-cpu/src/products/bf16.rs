@@ -229,11 +229,11 @@ impl<const R: usize> Rows<'_, R> {
 
     /// Block `at` of the weights as it is stored.
     #[inline(always)]
-    fn stored<S: Simd>(&self, simd: S, at: usize) -> Stored<'_, S, R> {
+    fn stored<S: Simd>(&self, simd: S, at: usize) -> StoredVectors<'_, S, R> {
         const NOTHING: [Line; WORDS] = [Line([0; LINE]); WORDS];
         let (layout, none) = (self.groups[0].layout, simd.splat_word(0));
         let mut stored =
-            Stored { units: [&[]; R], exponents: [none; R], lines: [&NOTHING; R], first: self.first };
+            StoredVectors { units: [&[]; R], exponents: [none; R], lines: [&NOTHING; R], first: self.first };
         for v in 0..R {
             let lines = self.groups[v].lines;
             let units = &lines[layout.scales_of(at)].0;
@@ -328,7 +328,7 @@ trait Source<S: Simd, const R: usize>: Copy {
 }
 
 /// As it is stored.
-struct Stored<'a, S: Simd, const R: usize> {
+struct StoredVectors<'a, S: Simd, const R: usize> {
     units: [&'a [u8]; R],
     exponents: [S::W; R],
     lines: [&'a [Line; WORDS]; R],
@@ -336,15 +336,15 @@ struct Stored<'a, S: Simd, const R: usize> {
     first: [usize; R],
 }
 
-impl<S: Simd, const R: usize> Clone for Stored<'_, S, R> {
+impl<S: Simd, const R: usize> Clone for StoredVectors<'_, S, R> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<S: Simd, const R: usize> Copy for Stored<'_, S, R> {}
+impl<S: Simd, const R: usize> Copy for StoredVectors<'_, S, R> {}
 
-impl<S: Simd, const R: usize> Stored<'_, S, R> {
+impl<S: Simd, const R: usize> StoredVectors<'_, S, R> {
     /// Writes the block to `slab` as whole numbers: words `[WORDS, R · LANES]`, then units.
     #[inline(always)]
     fn bring(self, simd: S, slab: &mut [u8]) {
@@ -360,7 +360,7 @@ impl<S: Simd, const R: usize> Stored<'_, S, R> {
     }
 }
 
-impl<S: Simd, const R: usize> Source<S, R> for Stored<'_, S, R> {
+impl<S: Simd, const R: usize> Source<S, R> for StoredVectors<'_, S, R> {
     #[inline(always)]
     fn words(self, simd: S, j: usize, v: usize) -> S::W {
         let words = simd.load_words(&self.lines[v][j].0[4 * self.first[v]..]);
@@ -373,7 +373,7 @@ impl<S: Simd, const R: usize> Source<S, R> for Stored<'_, S, R> {
     }
 }
 
-/// As whole numbers, see [`Stored::bring`].
+/// As whole numbers, see [`StoredVectors::bring`].
 #[derive(Clone, Copy)]
 struct Slab<'a, const R: usize>(&'a [u8]);
 

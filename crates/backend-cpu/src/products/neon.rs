@@ -11,7 +11,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::stored::*;
+use super::packed_types::*;
 use super::{Products, Sums, check};
 use crate::packed::{BLOCK, GROUP_ROWS, Group, Line};
 use crate::rounded::{RoundedBlock, RoundedRows, Rounding};
@@ -44,7 +44,7 @@ impl Products for Neon {
 /// # Safety
 /// As [`tile`], for every row of `x`.
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+unsafe fn multiply<K: PackedType>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
     let mut t = 0;
     for sums in sums.chunks_mut(TILE) {
         let rows = x.part(t, sums.len());
@@ -68,7 +68,7 @@ unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mu
 /// `x` has `U` rows as wide as the group, `sums` has `U` elements, and the group is of type `K`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn tile<K: Stored, const U: usize>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+unsafe fn tile<K: PackedType, const U: usize>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
     let mut totals = [[vdupq_n_f32(0.0); FOURS]; U];
     let mut walk = Walk::<K>::new(weights);
     for at in 0..weights.blocks {
@@ -105,7 +105,7 @@ unsafe fn tile<K: Stored, const U: usize>(weights: &Group<'_>, x: RoundedRows<'_
 /// `place` is that of a block of type `K`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn integers<K: Stored, const U: usize>(
+unsafe fn integers<K: PackedType, const U: usize>(
     place: BlockAddress,
     x: [&RoundedBlock; U],
 ) -> [[int32x4_t; FOURS]; U] {
@@ -138,7 +138,7 @@ unsafe fn integers<K: Stored, const U: usize>(
 }
 
 /// The centre of quants that are not made signed; 0 for none.
-const fn centre<K: Stored>() -> i32 {
+const fn centre<K: PackedType>() -> i32 {
     match (K::SCALES, K::QUANTS) {
         (Scales::Halves, Quants::Nibbles) => 8,
         (Scales::Halves, Quants::Fives) => 16,
@@ -153,7 +153,7 @@ const fn centre<K: Stored>() -> i32 {
 #[expect(clippy::needless_range_loop, reason = "words are loaded once for all rows of activations")]
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn add_half<K: Stored, const U: usize>(
+unsafe fn add_half<K: PackedType, const U: usize>(
     quants: *const Line,
     part: usize,
     x: [&RoundedBlock; U],
@@ -198,7 +198,7 @@ fn dot<const LANE: usize>(mut sum: int32x4_t, words: int8x16_t, x: int8x16_t) ->
 /// `quants` are the lines of a block of type `K`; `part` is below 2, `j` and `four` below 4.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn word<K: Stored>(quants: *const Line, part: usize, j: usize, four: usize) -> int8x16_t {
+unsafe fn word<K: PackedType>(quants: *const Line, part: usize, j: usize, four: usize) -> int8x16_t {
     // SAFETY: `quants` are `LAYOUT.block` lines.
     let load = |line: usize| unsafe { vld1q_u8(quants.add(line).cast::<u8>().add(16 * four)) };
     if matches!(K::QUANTS, Quants::Bytes) {
@@ -246,7 +246,7 @@ unsafe fn bytes(line: *const Line, at: usize, four: usize) -> float32x4_t {
 /// `place` is that of a block of type `K`; `four` is below 4.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn scale<K: Stored>(place: BlockAddress, four: usize) -> float32x4_t {
+unsafe fn scale<K: PackedType>(place: BlockAddress, four: usize) -> float32x4_t {
     // SAFETY: the caller's promise.
     unsafe {
         match K::SCALES {
@@ -265,7 +265,7 @@ unsafe fn scale<K: Stored>(place: BlockAddress, four: usize) -> float32x4_t {
 /// As [`scale`].
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn minimum<K: Stored>(place: BlockAddress, four: usize) -> float32x4_t {
+unsafe fn minimum<K: PackedType>(place: BlockAddress, four: usize) -> float32x4_t {
     // SAFETY: the caller's promise.
     unsafe {
         match K::SCALES {

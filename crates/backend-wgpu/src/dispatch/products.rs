@@ -6,8 +6,8 @@ use exo_backend::{Buffer, OpKind, Rows, RunError, Weight};
 use super::{Grid, PlannedDispatch, numbers, vector};
 use crate::inner::DeviceInner;
 use crate::layout;
-use crate::shader::{Kernel, Stored, Variant};
-use crate::storage::{self, Piece};
+use crate::shader::{Kernel, Variant, WeightFormat};
+use crate::storage::{self, WeightBuffer};
 
 /// Rows of x that the kernel for few rows takes at once, and up to how many it is used.
 const TOKENS_EACH: usize = 4;
@@ -55,7 +55,7 @@ impl<'a> Factor<'a> {
         plans
     }
 
-    fn pieces(&self) -> &'a [Piece] {
+    fn pieces(&self) -> &'a [WeightBuffer] {
         &storage::weight(self.weight, self.device.owner).pieces
     }
 
@@ -64,8 +64,8 @@ impl<'a> Factor<'a> {
         2 + usize::from(self.bias.is_some())
     }
 
-    fn stored(&self) -> Stored {
-        Stored { dtype: self.weight.dtype, has_bias: self.bias.is_some() }
+    fn stored(&self) -> WeightFormat {
+        WeightFormat { dtype: self.weight.dtype, has_bias: self.bias.is_some() }
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn together(
     plans.iter().all(PlannedDispatch::fits).then_some(plans)
 }
 
-type Part<'a> = (&'a Factor<'a>, &'a Piece);
+type Part<'a> = (&'a Factor<'a>, &'a WeightBuffer);
 
 /// The kernels for few rows: one for a single row, one for up to eight.
 fn few(parts: &[Part<'_>], x: &wgpu::Buffer, rows: Rows, kernel: Kernel) -> Vec<PlannedDispatch> {

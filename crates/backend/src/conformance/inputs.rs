@@ -3,7 +3,7 @@
 use exo_types::DType;
 
 use super::{Check, expect};
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::{DEADLINE, Rig, SequencePosition};
 use crate::{
     Alone, Buffer, CancelToken, Download, KvDType, KvShape, Op, OpKind, Program, Recording, RunError,
@@ -55,17 +55,17 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     }),
 ];
 
-fn refused(expected: OpKind, number: u64, result: Result<(), Trouble>) -> Result<(), Trouble> {
+fn refused(expected: OpKind, number: u64, result: Result<(), CaseError>) -> Result<(), CaseError> {
     match result {
-        Err(Trouble::Run(RunError::OutOfRange { op, value, .. })) if op == expected && value == number => {
+        Err(CaseError::Run(RunError::OutOfRange { op, value, .. })) if op == expected && value == number => {
             Ok(())
         }
-        other => Err(Trouble::Wrong(format!("{expected:?} of {number}: {other:?}"))),
+        other => Err(CaseError::Wrong(format!("{expected:?} of {number}: {other:?}"))),
     }
 }
 
 /// A good token and `id`, from a vocabulary of five.
-fn embed(rig: &mut Rig<'_>, id: usize) -> Result<(), Trouble> {
+fn embed(rig: &mut Rig<'_>, id: usize) -> Result<(), CaseError> {
     let table = rig.matrix(DType::F32, 5, 2, vec![0; 40])?;
     let (ids, out) = (rig.numbers([0, id])?, rig.result(2, 2)?);
     rig.run(Op::Embed { table, ids, out }, 2)
@@ -79,7 +79,7 @@ struct Embedding {
 }
 
 impl Embedding {
-    fn new(rig: &mut Rig<'_>) -> Result<Self, Trouble> {
+    fn new(rig: &mut Rig<'_>) -> Result<Self, CaseError> {
         let table = rig.matrix(DType::F32, 5, 2, vec![0; 40])?;
         let (ids, out) = (rig.numbers([0])?, rig.result(1, 2)?);
         let ops = vec![Op::Embed { table, ids: ids.clone(), out: out.clone() }];
@@ -96,13 +96,13 @@ impl Embedding {
 }
 
 /// The step with token `id` went well, or was refused for it.
-fn ended_as(id: u32, step: Result<Box<dyn Download>, RunError>) -> Result<(), Trouble> {
-    let ended = step.and_then(|result| result.finish(&mut [0.0; 2], DEADLINE)).map_err(Trouble::from);
+fn ended_as(id: u32, step: Result<Box<dyn Download>, RunError>) -> Result<(), CaseError> {
+    let ended = step.and_then(|result| result.finish(&mut [0.0; 2], DEADLINE)).map_err(CaseError::from);
     if id < 5 { ended } else { refused(OpKind::Embed, id.into(), ended) }
 }
 
 /// Often enough for work that a backend captures and repeats.
-fn two_in_flight(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn two_in_flight(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let embedding = Embedding::new(rig)?;
     for [first, second] in [[4, 3], [5, 4], [4, 6], [7, 8], [9, 0], [0, 5], [1, 2]] {
         let steps = (embedding.queue(rig, first), embedding.queue(rig, second));
@@ -115,21 +115,21 @@ fn two_in_flight(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn given_up(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn given_up(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let embedding = Embedding::new(rig)?;
     for _ in 0..2 {
         let before = embedding.queue(rig, 4);
         let given_up = embedding.queue(rig, 6).map(drop);
         ended_as(4, before)?;
         let told = given_up.and_then(|()| rig.stream.synchronize(DEADLINE));
-        refused(OpKind::Embed, 6, told.map_err(Trouble::from))?;
+        refused(OpKind::Embed, 6, told.map_err(CaseError::from))?;
         expect("a wait behind it", &rig.stream.synchronize(DEADLINE), &Ok(()))?;
     }
     Ok(())
 }
 
 /// Row `row` of two.
-fn select(rig: &mut Rig<'_>, row: usize) -> Result<(), Trouble> {
+fn select(rig: &mut Rig<'_>, row: usize) -> Result<(), CaseError> {
     let x = rig.rows(&[1.0; 4], 2)?;
     let (rows, out) = (rig.numbers([row])?, rig.result(1, 2)?);
     rig.run_shaped(vec![Op::SelectRows { x, rows, out, width: 2 }], RunShape { tokens: 2, selected: 1 })
@@ -137,7 +137,7 @@ fn select(rig: &mut Rig<'_>, row: usize) -> Result<(), Trouble> {
 
 /// A row at `place`, with two sequences of two pages of four tokens in a cache of three pages. `second` is
 /// the second page of sequence 0.
-fn paged(rig: &mut Rig<'_>, op: OpKind, place: SequencePosition, second: usize) -> Result<(), Trouble> {
+fn paged(rig: &mut Rig<'_>, op: OpKind, place: SequencePosition, second: usize) -> Result<(), CaseError> {
     let shape =
         KvShape { layers: 1, kv_heads: 1, head_dim: 2, page_tokens: 4, pages: 3, dtype: KvDType::F32 };
     let (kv, layer) = (rig.kv(shape)?, 0);

@@ -2,7 +2,7 @@
 
 use super::{Check, expect, must_panic};
 use crate::kv_values::as_stored;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::Rig;
 use crate::{KvDType, KvShape, RunError};
 
@@ -29,7 +29,7 @@ fn each_page() -> impl Iterator<Item = (usize, usize)> {
     (0..SHAPE.layers).flat_map(|layer| (0..SHAPE.pages).map(move |number| (layer, number)))
 }
 
-fn round_trip(rig: &mut Rig<'_>, dtype: KvDType) -> Result<(), Trouble> {
+fn round_trip(rig: &mut Rig<'_>, dtype: KvDType) -> Result<(), CaseError> {
     let kv = rig.device.kv_cache(KvShape { dtype, ..SHAPE })?;
     for (layer, number) in each_page() {
         rig.stream.import_kv(&kv, layer, number, &page(layer, number))?;
@@ -45,7 +45,7 @@ fn round_trip(rig: &mut Rig<'_>, dtype: KvDType) -> Result<(), Trouble> {
 }
 
 /// One element of the second head's second key: 33 is in the group of five.
-fn not_finite(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn not_finite(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let at = (SHAPE.page_tokens + 1) * SHAPE.head_dim + 33;
     for (dtype, value) in KvDType::ALL.into_iter().flat_map(|d| [(d, f32::NAN), (d, f32::NEG_INFINITY)]) {
         let kv = rig.device.kv_cache(KvShape { dtype, ..SHAPE })?;
@@ -60,7 +60,7 @@ fn not_finite(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn cleared(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn cleared(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let kv = rig.device.kv_cache(SHAPE)?;
     for (layer, number) in each_page() {
         rig.stream.import_kv(&kv, layer, number, &page(layer, number))?;
@@ -74,11 +74,11 @@ fn cleared(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn out_of_range(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn out_of_range(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let kv = rig.device.kv_cache(SHAPE)?;
     let refused = |what: &str, result: Result<(), RunError>| match result {
         Err(RunError::OutOfRange { .. }) => Ok(()),
-        other => Err(Trouble::Wrong(format!("{what}: {other:?}"))),
+        other => Err(CaseError::Wrong(format!("{what}: {other:?}"))),
     };
     refused("export of page 3 of 3", rig.stream.export_kv(&kv, 0, 3).map(drop))?;
     refused("export of layer 2 of 2", rig.stream.export_kv(&kv, 2, 0).map(drop))?;

@@ -4,7 +4,7 @@ use exo_types::{ByteSource, DType, SourceLost, TensorView};
 use std::sync::Arc;
 
 use super::{Check, all, exactly, expect, must_panic};
-use crate::report::{CaseOutcome, Trouble};
+use crate::report::{CaseError, CaseOutcome};
 use crate::rig::Rig;
 use crate::{
     AllocError, Device, Element, KvDType, KvShape, Op, Recording, Rows, RunError, RunShape, WeightError,
@@ -25,7 +25,7 @@ const FILL_BYTES_MAX: u64 = 1 << 30;
 const SHAPE: KvShape =
     KvShape { layers: 2, kv_heads: 1, head_dim: 8, page_tokens: 4, pages: 3, dtype: KvDType::F32 };
 
-fn zeroed(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn zeroed(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let dirty = exactly(rig, &[7.0; 1000])?;
     drop(dirty); // so that memory which is handed on unchanged would show
     let buffer = rig.device.buffer(Element::F32, 1000)?;
@@ -33,7 +33,7 @@ fn zeroed(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("a new buffer", &data[..], &[0.0; 1000])
 }
 
-fn drops_are_counted(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn drops_are_counted(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let before = rig.device.memory();
     let buffer = rig.device.buffer(Element::U32, 100)?;
     let weight = rig.matrix(DType::F16, 4, 8, vec![0; 64])?;
@@ -42,7 +42,9 @@ fn drops_are_counted(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("live handles", &(held.live_allocations - before.live_allocations), &3)?;
     let least = 400 + weight.footprint_bytes + SHAPE.total_bytes();
     if held.allocated_bytes - before.allocated_bytes < least {
-        return Err(Trouble::Wrong(format!("{held:?} counts less than {least} bytes more than {before:?}")));
+        return Err(CaseError::Wrong(format!(
+            "{held:?} counts less than {least} bytes more than {before:?}"
+        )));
     }
     drop((buffer, weight, kv));
     let after = rig.device.memory();
@@ -50,7 +52,7 @@ fn drops_are_counted(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("bytes afterwards", &after.allocated_bytes, &before.allocated_bytes)
 }
 
-fn clones_share(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn clones_share(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let before = rig.device.memory().live_allocations;
     let buffer = exactly(rig, &[1.0, 2.0])?;
     let clone = buffer.clone();
@@ -59,7 +61,7 @@ fn clones_share(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("live handles", &rig.device.memory().live_allocations, &(before + 1))
 }
 
-fn programs_hold(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn programs_hold(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let before = rig.device.memory().live_allocations;
     let (x, y) = (exactly(rig, &[1.0])?, exactly(rig, &[2.0])?);
     let program = rig.device.compile(Recording { ops: vec![Op::Add { x, y, width: 1 }] })?;
@@ -70,19 +72,19 @@ fn programs_hold(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("live handles after the program dropped", &rig.device.memory().live_allocations, &before)
 }
 
-fn too_much(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn too_much(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let total = rig.device.memory().total_bytes;
     let before = rig.device.memory().live_allocations;
     for len in [usize::MAX, usize::MAX / 4, (total / 4).saturating_add(1) as usize] {
         match rig.device.buffer(Element::F32, len) {
             Err(AllocError::OutOfMemory { .. }) => {}
-            other => return Err(Trouble::Wrong(format!("a buffer of {len} elements: {other:?}"))),
+            other => return Err(CaseError::Wrong(format!("a buffer of {len} elements: {other:?}"))),
         }
     }
     for pages in [usize::MAX, (total / SHAPE.page_bytes()) as usize] {
         match rig.device.kv_cache(KvShape { pages, ..SHAPE }) {
             Err(AllocError::OutOfMemory { .. }) => {}
-            other => return Err(Trouble::Wrong(format!("a cache of {pages} pages: {other:?}"))),
+            other => return Err(CaseError::Wrong(format!("a cache of {pages} pages: {other:?}"))),
         }
     }
     expect("live handles", &rig.device.memory().live_allocations, &before)
@@ -102,7 +104,7 @@ impl ByteSource for Lost {
 }
 
 /// Either where the tensor is taken in or where it is used.
-fn lost_source(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn lost_source(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (name, source) = ("w".to_owned(), Arc::new(Lost(vec![0; 64])));
     let tensor = TensorView { name, dtype: DType::F16, rows: 4, cols: 8, range: 0..64, source };
     let weight = match rig.device.weight(&tensor) {
@@ -112,13 +114,13 @@ fn lost_source(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     };
     let (x, out) = (rig.rows(&[1.0; 8], 8)?, rig.result(1, 4)?);
     match rig.run(Op::MatMul { weight, bias: None, x, out, rows: Rows::Tokens }, 1) {
-        Err(Trouble::Run(RunError::SourceLost(_))) => Ok(()),
-        other => Err(Trouble::Wrong(format!("the run with the lost source: {other:?}"))),
+        Err(CaseError::Run(RunError::SourceLost(_))) => Ok(()),
+        other => Err(CaseError::Wrong(format!("the run with the lost source: {other:?}"))),
     }
 }
 
 /// Buffers, weights and caches of `other`, where `device` is asked.
-pub(super) fn foreign_handles(device: &dyn Device, other: &dyn Device) -> Result<(), Trouble> {
+pub(super) fn foreign_handles(device: &dyn Device, other: &dyn Device) -> Result<(), CaseError> {
     let (mut rig, mut foreign) = (Rig::new(device)?, Rig::new(other)?);
     let (x, theirs) = (exactly(&mut rig, &[1.0; 4])?, exactly(&mut foreign, &[1.0; 4])?);
     let weight = foreign.vector(&[1.0; 4])?;
@@ -139,13 +141,13 @@ pub(super) fn exact_fit(device: &dyn Device) -> CaseOutcome {
     if before.total_bytes > FILL_BYTES_MAX {
         return CaseOutcome::Skipped { why: format!("{} bytes are too many to fill", before.total_bytes) };
     }
-    let attempt = || -> Result<(), Trouble> {
+    let attempt = || -> Result<(), CaseError> {
         let whole = device.buffer(Element::F32, (free / 4) as usize)?;
         match device.buffer(Element::F32, 1) {
             Err(AllocError::OutOfMemory { needed_bytes: 4, free_bytes, .. }) => {
                 expect("bytes free", &free_bytes, &(free % 4))?
             }
-            other => return Err(Trouble::Wrong(format!("one element more: {other:?}"))),
+            other => return Err(CaseError::Wrong(format!("one element more: {other:?}"))),
         }
         drop(whole);
         drop(device.buffer(Element::F32, 1)?);
@@ -160,7 +162,7 @@ pub(super) fn in_pieces(device: &dyn Device) -> CaseOutcome {
     if before.total_bytes > FILL_BYTES_MAX {
         return CaseOutcome::Skipped { why: format!("{} bytes are too many to fill", before.total_bytes) };
     }
-    let attempt = || -> Result<(), Trouble> {
+    let attempt = || -> Result<(), CaseError> {
         let free = before.total_bytes.saturating_sub(before.allocated_bytes);
         let each = (free / 64 / 4) as usize;
         let taken: Vec<_> = (0..64).map(|_| device.buffer(Element::F32, each)).collect::<Result<_, _>>()?;

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::{Check, all, exactly, expect, must_panic};
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::{DEADLINE, Rig};
 use crate::{
     Alone, Buffer, CancelToken, Element, Exchange, ExchangeError, Op, Program, Recording, RunError, RunShape,
@@ -23,7 +23,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
 
 const ONE: RunShape = RunShape { tokens: 1, selected: 0 };
 
-fn odd_offsets(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn odd_offsets(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let buffer = exactly(rig, &[0.0; 11])?;
     rig.stream.upload_f32(&buffer, 3, &[1.0, 2.0, 3.0])?;
     rig.stream.upload_f32(&buffer, 10, &[9.0])?;
@@ -34,7 +34,7 @@ fn odd_offsets(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("two elements from the fifth on", &part[..], &[3.0, 0.0])
 }
 
-fn upload_too_long(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn upload_too_long(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let buffer = exactly(rig, &[5.0; 4])?;
     let numbers = rig.device.buffer(Element::U32, 4)?;
     must_panic("an upload past the end", || drop(rig.stream.upload_f32(&buffer, 2, &[0.0; 3])))?;
@@ -46,7 +46,7 @@ fn upload_too_long(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("the buffer", &all(rig, &buffer)?[..], &[5.0; 4])
 }
 
-fn copies(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn copies(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (from, to) = (exactly(rig, &[1.0, 2.0, 3.0, 4.0, 5.0])?, exactly(rig, &[0.0; 4])?);
     rig.stream.copy(&from, &to, 3)?;
     expect("the copy", &all(rig, &to)?[..], &[1.0, 2.0, 3.0, 0.0])?;
@@ -63,12 +63,12 @@ fn copies(rig: &mut Rig<'_>) -> Result<(), Trouble> {
 }
 
 /// `x += y`, twice.
-fn sum(rig: &Rig<'_>, x: &Buffer, y: &Buffer) -> Result<Box<dyn Program>, Trouble> {
+fn sum(rig: &Rig<'_>, x: &Buffer, y: &Buffer) -> Result<Box<dyn Program>, CaseError> {
     let add = || Op::Add { x: x.clone(), y: y.clone(), width: 1 };
     Ok(rig.device.compile(Recording { ops: vec![add(), add()] })?)
 }
 
-fn ordered(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn ordered(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (x, y, kept) = (exactly(rig, &[0.0])?, exactly(rig, &[1.0])?, exactly(rig, &[0.0])?);
     let (program, cancel) = (sum(rig, &x, &y)?, CancelToken::default());
     for _ in 0..100 {
@@ -85,7 +85,7 @@ fn ordered(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn no_rows(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn no_rows(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (x, y) = (exactly(rig, &[1.0])?, exactly(rig, &[1.0])?);
     let program = sum(rig, &x, &y)?;
     let shape = RunShape { tokens: 0, selected: 0 };
@@ -93,7 +93,7 @@ fn no_rows(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("the operand", &all(rig, &x)?[..], &[1.0])
 }
 
-fn too_many_rows(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn too_many_rows(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (x, y) = (exactly(rig, &[1.0; 3])?, exactly(rig, &[1.0; 2])?);
     let program = sum(rig, &x, &y)?;
     let mut run = |tokens| {
@@ -128,7 +128,7 @@ impl Exchange for Middle<'_> {
 }
 
 /// Two layers with an exchange at the end of the first; each adds `y` to `x`.
-fn two_layers(rig: &Rig<'_>, x: &Buffer, y: &Buffer, width: usize) -> Result<Box<dyn Program>, Trouble> {
+fn two_layers(rig: &Rig<'_>, x: &Buffer, y: &Buffer, width: usize) -> Result<Box<dyn Program>, CaseError> {
     let add = || Op::Add { x: x.clone(), y: y.clone(), width };
     let ops = vec![
         Op::LayerBoundary { layer: 4 },
@@ -140,7 +140,7 @@ fn two_layers(rig: &Rig<'_>, x: &Buffer, y: &Buffer, width: usize) -> Result<Box
     Ok(rig.device.compile(Recording { ops })?)
 }
 
-fn cancelled(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn cancelled(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (x, y) = (exactly(rig, &[0.0])?, exactly(rig, &[1.0])?);
     let program = two_layers(rig, &x, &y, 1)?;
     let cancel = CancelToken::default();
@@ -158,7 +158,7 @@ fn cancelled(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("the sum after a whole run", &all(rig, &x)?[..], &[3.0])
 }
 
-fn exchanged(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn exchanged(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (x, y) = (exactly(rig, &[0.0; 6])?, exactly(rig, &[1.0; 6])?);
     let program = two_layers(rig, &x, &y, 2)?;
     let act = |partial: &mut [f32]| {
@@ -172,7 +172,7 @@ fn exchanged(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("elements exchanged", &lengths[..], &[4])
 }
 
-fn exchange_fails(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn exchange_fails(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (x, y) = (exactly(rig, &[0.0])?, exactly(rig, &[1.0])?);
     let program = two_layers(rig, &x, &y, 1)?;
     let error = ExchangeError { reason: "nobody there".to_owned() };

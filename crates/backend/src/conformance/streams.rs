@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Check, all, exactly, expect, must_panic};
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::{DEADLINE, Rig};
 use crate::{Alone, Buffer, CancelToken, Device, Op, Program, Recording, RunError, RunShape};
 
@@ -20,12 +20,12 @@ const ONE: RunShape = RunShape { tokens: 1, selected: 0 };
 const RUNS: usize = 50;
 
 /// `x += y` over a row of `width`.
-fn sum(device: &dyn Device, x: &Buffer, y: &Buffer, width: usize) -> Result<Box<dyn Program>, Trouble> {
+fn sum(device: &dyn Device, x: &Buffer, y: &Buffer, width: usize) -> Result<Box<dyn Program>, CaseError> {
     let add = Op::Add { x: x.clone(), y: y.clone(), width };
     Ok(device.compile(Recording { ops: vec![add] })?)
 }
 
-fn downloads_later(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn downloads_later(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (x, y) = (exactly(rig, &[1.0, 2.0, 3.0])?, exactly(rig, &[10.0; 3])?);
     let program = sum(rig.device, &x, &y, 3)?;
     let first = rig.stream.download_later(&x, 1, 2)?;
@@ -41,7 +41,7 @@ fn downloads_later(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     must_panic("a download past the end", || drop(rig.stream.download_later(&x, 2, 2)))
 }
 
-fn deadlines(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn deadlines(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let (x, y) = (exactly(rig, &[0.0; 1000])?, exactly(rig, &[1.0; 1000])?);
     let program = sum(rig.device, &x, &y, 1000)?;
     for _ in 0..RUNS {
@@ -52,14 +52,14 @@ fn deadlines(rig: &mut Rig<'_>) -> Result<(), Trouble> {
         [rig.stream.synchronize(Duration::ZERO), rig.stream.download_f32(&x, 0, &mut got, Duration::ZERO)];
     for wait in waits {
         if !matches!(wait, Ok(()) | Err(RunError::Deadline { .. })) {
-            return Err(Trouble::Wrong(format!("a wait without time: {wait:?}")));
+            return Err(CaseError::Wrong(format!("a wait without time: {wait:?}")));
         }
     }
     rig.stream.synchronize(DEADLINE)?;
     expect("a sum", &all(rig, &x)?[999], &(RUNS as f32))
 }
 
-fn handles_dropped(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn handles_dropped(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let kept = exactly(rig, &[0.0; 1000])?;
     let before = rig.device.memory().live_allocations;
     {
@@ -76,9 +76,9 @@ fn handles_dropped(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     expect("live handles", &rig.device.memory().live_allocations, &before)
 }
 
-fn two_threads(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn two_threads(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let device = rig.device;
-    let work = |step: f32| -> Result<(), Trouble> {
+    let work = |step: f32| -> Result<(), CaseError> {
         let mut rig = Rig::new(device)?;
         let (x, y) = (exactly(&mut rig, &[0.0; 300])?, exactly(&mut rig, &[step; 300])?);
         let program = sum(device, &x, &y, 300)?;
@@ -93,12 +93,12 @@ fn two_threads(rig: &mut Rig<'_>) -> Result<(), Trouble> {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| work(3.0));
         let own = work(1.0);
-        let other = other.join().unwrap_or_else(|_| Err(Trouble::Wrong("a thread panicked".to_owned())));
+        let other = other.join().unwrap_or_else(|_| Err(CaseError::Wrong("a thread panicked".to_owned())));
         own.and(other)
     })
 }
 
-fn many_rows(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+fn many_rows(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     let rows = 70_001;
     let (x, y) = (exactly(rig, &vec![1.0; rows])?, exactly(rig, &vec![2.0; rows])?);
     let program = sum(rig.device, &x, &y, 1)?;

@@ -4,7 +4,7 @@ use exo_types::DType;
 
 use super::{Case, pick};
 use crate::random::Random;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::Rig;
 use crate::{Op, OpKind, RunShape};
 
@@ -79,7 +79,7 @@ impl Case for ArgMax {
         self.rows
     }
 
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let x = rig.rows(&pick(&self.x(), self.width, rows), self.width)?;
         let out = rig.result(rows.len(), 1)?;
         let op = Op::ArgMax { x, out: out.clone(), width: self.width };

@@ -5,7 +5,7 @@ use exo_types::DType;
 use super::{Case, pick};
 use crate::kv_values::as_stored;
 use crate::random::Random;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::{Rig, SequencePosition};
 use crate::{KvDType, KvShape, Op, OpKind};
 
@@ -204,7 +204,7 @@ impl Case for Attention {
         self.places.len()
     }
 
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let (table, pages) = self.table();
         let (kv_heads, head_dim, page_tokens) = (self.kv_heads, self.head_dim, self.page_tokens);
         let shape = KvShape { layers: 2, kv_heads, head_dim, page_tokens, pages, dtype: self.dtype };

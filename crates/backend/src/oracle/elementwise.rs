@@ -4,7 +4,7 @@ use exo_types::DType;
 
 use super::{Case, pick};
 use crate::random::Random;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::Rig;
 use crate::{Op, OpKind};
 
@@ -55,7 +55,7 @@ impl Case for Pairs {
         self.rows
     }
 
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let (a, b) = self.operands();
         let a = rig.rows(&pick(&a, self.width, rows), self.width)?;
         let b = rig.rows(&pick(&b, self.width, rows), self.width)?;

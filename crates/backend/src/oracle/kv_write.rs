@@ -5,7 +5,7 @@ use exo_types::DType;
 use super::{Case, pick};
 use crate::kv_values::rounding_nmse_max;
 use crate::random::Random;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::{Rig, SequencePosition};
 use crate::{KvDType, KvShape, Op, OpKind};
 
@@ -57,7 +57,7 @@ impl Case for KvWrite {
     }
 
     /// Key and value of each row, found in the exported page of the second layer.
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let (layer, p, d) = (1, self.shape.page_tokens, self.shape.head_dim);
         let (k, v) = self.keys_and_values();
         let places: Vec<SequencePosition> = rows.iter().map(|r| self.places[*r]).collect();

@@ -4,7 +4,7 @@ use exo_types::DType;
 
 use super::{Case, blocks, pick};
 use crate::random::Random;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::Rig;
 use crate::{Op, OpKind, RunShape};
 
@@ -50,7 +50,7 @@ impl Case for Embed {
         self.ids.len()
     }
 
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let table = rig.matrix(self.dtype, self.vocab, self.cols, self.table())?;
         let ids = rig.numbers(rows.iter().map(|r| self.ids[*r]))?;
         let out = rig.result(rows.len(), self.cols)?;
@@ -93,7 +93,7 @@ impl Case for Select {
         self.rows.len()
     }
 
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let x = rig.rows(&self.x(), self.width)?;
         let numbers = rig.numbers(rows.iter().map(|r| self.rows[*r]))?;
         let out = rig.result(rows.len(), self.width)?;

@@ -5,7 +5,7 @@ use half::f16;
 
 use super::{Case, blocks, pick};
 use crate::random::Random;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::Rig;
 use crate::{Activations, Device, Op, OpKind, Rows, RunShape};
 
@@ -111,7 +111,7 @@ impl Case for MatMul {
         self.rows
     }
 
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let weight = rig.matrix(self.dtype, self.n, self.k, self.weight())?;
         let bias = self.bias().map(|bias| rig.vector(&bias)).transpose()?;
         let x = rig.rows(&pick(&self.x(), self.k, rows), self.k)?;

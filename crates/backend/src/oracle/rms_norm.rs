@@ -4,7 +4,7 @@ use exo_types::DType;
 
 use super::{Case, pick};
 use crate::random::Random;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::Rig;
 use crate::{Op, OpKind, Rows, RunShape};
 
@@ -73,7 +73,7 @@ impl Case for RmsNorm {
         self.rows
     }
 
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let width = self.groups * self.width;
         let x = rig.rows(&pick(&self.x(), width, rows), width)?;
         let weight = rig.vector(&self.weight())?;

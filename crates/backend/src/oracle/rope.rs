@@ -4,7 +4,7 @@ use exo_types::DType;
 
 use super::{Case, pick};
 use crate::random::Random;
-use crate::report::Trouble;
+use crate::report::CaseError;
 use crate::rig::Rig;
 use crate::{Op, OpKind, RopeStyle};
 
@@ -68,7 +68,7 @@ impl Case for Rope {
         POSITIONS.len()
     }
 
-    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
         let x = rig.rows(&pick(&self.x(), self.width(), rows), self.width())?;
         let positions = rig.numbers(rows.iter().map(|r| POSITIONS[*r]))?;
         let frequencies = rig.vector(&self.frequencies())?;

@@ -9,10 +9,10 @@ pub mod lane;
 mod limit;
 mod measure;
 mod memory;
+mod memory_check;
 mod model_costs;
 mod plan;
 mod report;
-mod room;
 mod stats;
 pub mod synthetic;
 
@@ -107,7 +107,7 @@ impl Weights {
             Self::Random(synthetic) => synthetic,
         };
         plan.check_context(synthetic.context_tokens_max())?;
-        room::check(&synthetic, compute, plan)?;
+        memory_check::check(&synthetic, compute, plan)?;
         Ok(Subject::Made(synthetic.make(cancel)?))
     }
 }

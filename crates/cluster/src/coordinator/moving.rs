@@ -10,7 +10,7 @@ use exo_types::{InstanceId, NodeId, Placement, PlacementId, ShardPosition, Shard
 
 use super::asks::refused;
 use super::log::DurableReply;
-use super::repair::{Of, replaced};
+use super::repair::{RepairScope, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
 use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, clip};
@@ -123,7 +123,7 @@ impl Coordinator {
 
     fn begin_move(&mut self, now: Time, instance: InstanceId, node: NodeId) {
         let Some(entry) = self.state.instances().get(&instance) else { return };
-        let found = self.repaired(now, instance, Of::Move);
+        let found = self.repaired(now, instance, RepairScope::Move);
         let bytes: u64 = bytes_on(entry, node);
         let name = self.name_of(node);
         let entry = entry.clone();

@@ -34,7 +34,7 @@ type Layout = Vec<(Stage, u64)>;
 
 /// What layers are to go elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum RepairScope {
     /// What is lost. The stages of a drained node stay while they stand.
     Loss,
     /// What is on drained nodes.
@@ -63,7 +63,12 @@ struct Room<'a> {
 impl Coordinator {
     /// The instance with its lost layers elsewhere, or `None` where no device takes them. An instance that
     /// has lost nothing comes back as it is.
-    pub(super) fn repaired(&self, now: Time, instance: InstanceId, of: Of) -> Option<(Vec<Stage>, Vec<u64>)> {
+    pub(super) fn repaired(
+        &self,
+        now: Time,
+        instance: InstanceId,
+        of: RepairScope,
+    ) -> Option<(Vec<Stage>, Vec<u64>)> {
         let entry = self.state.instances().get(&instance)?;
         let objective = match objective_of(&entry.request) {
             Objective::Spread { .. } => Objective::Latency,
@@ -76,7 +81,7 @@ impl Coordinator {
             let avoided = self.avoided(now, instance, d.node, &d.device.id);
             d.device.support != SupportClass::Unsupported && avoided.is_none()
         };
-        let stays = |d: &PlanDevice| of == Of::Loss && self.is_drained(d.node) && is_well(d);
+        let stays = |d: &PlanDevice| of == RepairScope::Loss && self.is_drained(d.node) && is_well(d);
         let mut repair = Repair::new(&request, &reach, entry, of, stays);
         repair.room.close(|d| self.is_drained(d.node));
         while let Some(gap) = repair.gap() {
@@ -94,7 +99,7 @@ impl<'a> Repair<'a> {
         request: &'a PlanRequest,
         reach: &'a Reach,
         entry: &StateInstance,
-        of: Of,
+        of: RepairScope,
         stays: impl Fn(&PlanDevice) -> bool,
     ) -> Self {
         let mut room = Room::of(&request.devices, |d| d.excluded.is_none() || stays(d));
@@ -103,7 +108,7 @@ impl<'a> Repair<'a> {
             // Today a stage has one shard.
             let Some(device) = room.position(stage) else { return false };
             let stands = stage.shards.len() == 1 && room.take(device, *bytes);
-            if !stands && of == Of::Move {
+            if !stands && of == RepairScope::Move {
                 // It serves until what takes its layers is loaded.
                 room.take_shared(device, *bytes);
             }

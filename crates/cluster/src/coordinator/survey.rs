@@ -6,12 +6,12 @@ use exo_types::{DeviceId, InstanceId, NodeId, PlacedShard, ShardPosition, Suppor
 
 use super::moving::{Move, Stuck};
 use super::planning::PlanAsk;
-use super::repair::{Of, replaced};
+use super::repair::{RepairScope, replaced};
 use super::replan::Review;
 use super::unblamed::{TROUBLES_MAX, Unblamed};
 use super::{Coordinator, CoordinatorOutput, Leading};
 use crate::instances::HUB_WAITS_MAX;
-use crate::wire::{Trouble, clip};
+use crate::wire::{InstanceFailure, clip};
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
 
 /// What is remembered of an instance between reports.
@@ -43,7 +43,7 @@ pub(super) struct Watch {
     pub(super) used_at: Time,
     /// How long its stages had computed, by their last reports.
     pub(super) busy_us: u64,
-    /// Trouble of its stages that blamed none of them.
+    /// A failure of its stages that blamed none of them.
     pub(super) unblamed: Unblamed,
 }
 
@@ -155,7 +155,7 @@ impl Coordinator {
             let (stage, node) = (at.stage, self.name_of(shard.node));
             return Some(Verdict::Replace(format!("stage {stage} on {node} is lost")));
         }
-        if let Some(Trouble { stage, reason, .. }) = self.trouble(entry).cloned() {
+        if let Some(InstanceFailure { stage, reason, .. }) = self.trouble(entry).cloned() {
             let time = AVOID_FAILED;
             if let Some(stage) = stage {
                 return Some(Verdict::Avoid { stage, reason, time });
@@ -181,10 +181,10 @@ impl Coordinator {
     }
 
     /// What a scheduler reported of this placement.
-    fn trouble(&self, entry: &StateInstance) -> Option<&Trouble> {
+    fn trouble(&self, entry: &StateInstance) -> Option<&InstanceFailure> {
         let placement = entry.placement.id;
         let scheduler = self.reports.get(&entry.placement.stages.first()?.leader().node)?;
-        scheduler.troubles.iter().find(|t| t.placement == placement)
+        scheduler.instance_failures.iter().find(|t| t.placement == placement)
     }
 
     /// The first shard that cannot compute, in words, and how far it is.
@@ -343,7 +343,7 @@ impl Coordinator {
         if self.is_unheard(now, instance) {
             return;
         }
-        if let Some((stages, memory_bytes)) = self.repaired(now, instance, Of::Loss) {
+        if let Some((stages, memory_bytes)) = self.repaired(now, instance, RepairScope::Loss) {
             return self.repair(now, instance, stages, memory_bytes, reason, out);
         }
         // Without room in the queue the next survey asks again.

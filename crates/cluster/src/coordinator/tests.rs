@@ -5,7 +5,7 @@ mod pins;
 mod planning;
 mod repair;
 mod replan;
-mod room;
+mod unloading;
 
 use std::sync::Arc;
 
@@ -14,7 +14,9 @@ use exo_types::{DeviceId, PlacementId, SupportClass};
 
 use super::*;
 use crate::testing::{PLENTY, node, report, request};
-use crate::wire::{Bandwidth, ControlRefusal, DesiredState, HeldModel, LinkReport, StageReport, Trouble};
+use crate::wire::{
+    Bandwidth, ControlRefusal, DesiredState, HeldModel, InstanceFailure, LinkReport, StageReport,
+};
 use crate::{Event, InstanceState, PlaceObjective, StageStatus};
 
 /// Beside a stage that is there: less than the workspace of another one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_types::{InstanceId, Stage, Time};
 
 use super::Coordinator;
-use super::repair::Of;
+use super::repair::RepairScope;
 use super::survey::{AVOID_FAILED, Avoided};
 
 /// So often within [`WITHIN`] the same devices may be tried again.
@@ -59,7 +59,7 @@ impl Coordinator {
         let Some(leading) = &mut self.leading else { return false };
         let avoided = Avoided::new(now + AVOID_FAILED, String::new());
         let before = leading.avoided.insert(device.clone(), avoided);
-        let found = self.repaired(now, instance, Of::Loss);
+        let found = self.repaired(now, instance, RepairScope::Loss);
         if let Some(leading) = &mut self.leading {
             match before {
                 Some(before) => drop(leading.avoided.insert(device, before)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, InstanceId, Placement, PlacementId, Time};
 
-use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Seat, Stand};
+use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Stand, SubmittedRun};
 use crate::wire::EndReason;
 use crate::{InstanceState, InstanceView};
 
@@ -52,7 +52,7 @@ impl Driver {
         reason: String,
         out: &mut Vec<DriverOutput>,
     ) {
-        let Some(Seat { stand, placement, running_since, .. }) = self.seat.take() else { return };
+        let Some(SubmittedRun { stand, placement, running_since, .. }) = self.run.take() else { return };
         if stand == Stand::Submitted && self.interruption.is_none() {
             self.submit_at = now + SUBMIT_AGAIN_AFTER;
             return;
@@ -177,7 +177,7 @@ impl Driver {
 
 /// Why a placement serves no more, if the news say so. A new coordinator may not know yet how far stages are:
 /// only "degraded", "waiting", "failed", another placement or absence count.
-pub(super) fn lost_seat(placement: &Placement, news: &[InstanceView]) -> Option<LostSeat> {
+pub(super) fn lost_run(placement: &Placement, news: &[InstanceView]) -> Option<LostSeat> {
     let instance = placement.instance;
     let Some(view) = news.iter().find(|v| v.instance() == instance) else {
         return Some(LostSeat::Elsewhere(format!("instance {instance} was removed")));

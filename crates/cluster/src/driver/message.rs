@@ -35,10 +35,10 @@ impl Driver {
             }
             DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated, times } => {
                 if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
-                    if let Some(seat) = &mut self.seat {
-                        seat.ended = Some((reason, generated, now));
-                        seat.times = times;
-                        seat.stand = Stand::Running;
+                    if let Some(run) = &mut self.run {
+                        run.ended = Some((reason, generated, now));
+                        run.times = times;
+                        run.stand = Stand::Running;
                         self.has_run = true;
                     }
                     self.end_if_complete(out);
@@ -76,7 +76,7 @@ impl Driver {
         attempt: Attempt,
     ) -> bool {
         if !self.is_scheduler_of(from, placement) {
-            let serving = self.seat.as_ref().map(|seat| tracing::field::display(seat.placement.id));
+            let serving = self.run.as_ref().map(|run| tracing::field::display(run.placement.id));
             tracing::trace!(%from, got = %placement, serving, "a scheduler that this sequence was not submitted to");
             return false;
         }
@@ -94,26 +94,26 @@ impl Driver {
 
     /// Whether a message is not of a term that is over. Of a later one it says that the earlier are.
     fn is_in_term(&mut self, from: NodeId, got: Term) -> bool {
-        let Some(seat) = &mut self.seat else { return false };
-        if let Some(term) = seat.term.filter(|term| got < *term) {
+        let Some(run) = &mut self.run else { return false };
+        if let Some(term) = run.term.filter(|term| got < *term) {
             tracing::trace!(%from, %got, %term, "a message of a term that is over");
             return false;
         }
-        seat.term = Some(got);
+        run.term = Some(got);
         true
     }
 
     /// Where the sequence stands. It never goes back: messages may be repeated.
     fn stands(&mut self, now: Time, stand: Stand) {
-        if let Some(seat) = &mut self.seat {
-            if seat.stand != Stand::Running {
-                seat.stand = stand;
+        if let Some(run) = &mut self.run {
+            if run.stand != Stand::Running {
+                run.stand = stand;
             }
             if stand == Stand::Running {
-                seat.running_since.get_or_insert(now);
+                run.running_since.get_or_insert(now);
                 self.has_run = true;
             }
-            seat.moved_at = now;
+            run.moved_at = now;
         }
     }
 
@@ -124,7 +124,7 @@ impl Driver {
         // which.
         let kind = if kind == FailureKind::InstanceGone { FailureKind::StageLost } else { kind };
         self.interrupt(now, kind, message, out);
-        if !self.over && self.seat.is_none() && now >= self.submit_at {
+        if !self.over && self.run.is_none() && now >= self.submit_at {
             self.submit(now, out);
         }
     }
@@ -132,15 +132,15 @@ impl Driver {
     /// A scheduler that is not there (yet, or any more) is asked again later, and so is one whose queue has
     /// no room for what was accepted before; any other refusal is final.
     fn rejected(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
-        match (kind, self.seat.as_ref().map(|seat| seat.received)) {
+        match (kind, self.run.as_ref().map(|run| run.received)) {
             (FailureKind::InstanceGone, Some(0)) => {
-                self.seat = None;
+                self.run = None;
                 self.submit_at = now + SUBMIT_AGAIN_AFTER;
             }
             (FailureKind::InstanceGone, _) => self.setback(now, kind, message, out),
             (FailureKind::QueueFull, _) if self.was_accepted() => {
                 tracing::debug!(sequence = %self.sequence(), message, "a full queue is asked again");
-                self.seat = None;
+                self.run = None;
                 self.submit_at = now + SUBMIT_AGAIN_AFTER;
             }
             _ => self.fail(kind, self.with_interruption(message), out),
@@ -157,7 +157,7 @@ impl Driver {
     ) -> bool {
         let last = self.serves(placement).and_then(|p| p.stages.last());
         if last.is_none_or(|stage| stage.leader().node != from) {
-            let serving = self.seat.as_ref().map(|seat| tracing::field::display(seat.placement.id));
+            let serving = self.run.as_ref().map(|run| tracing::field::display(run.placement.id));
             tracing::trace!(%from, got = %placement, serving, step, "tokens of another pipeline");
             return false;
         }
@@ -185,14 +185,14 @@ impl Driver {
             let message = format!("token {token} arrived, the vocabulary has {vocab}");
             return self.setback(now, FailureKind::Protocol, message, out);
         }
-        let Some(seat) = &mut self.seat else { return };
+        let Some(run) = &mut self.run else { return };
         let accepted = result.drafts_accepted();
         self.drafts.accepted += accepted;
         self.drafts.rejected += result.drafts - accepted;
-        seat.received += result.tokens.len() as u32;
-        seat.moved_at = now;
-        seat.stand = Stand::Running;
-        seat.running_since.get_or_insert(now);
+        run.received += result.tokens.len() as u32;
+        run.moved_at = now;
+        run.stand = Stand::Running;
+        run.running_since.get_or_insert(now);
         self.has_run = true;
         self.interruption = None;
         for (position, token) in (result.position..).zip(result.tokens) {
@@ -203,8 +203,8 @@ impl Driver {
     }
 
     fn end_if_complete(&mut self, out: &mut Vec<DriverOutput>) {
-        let Some(seat) = &self.seat else { return };
-        if let Some((reason, _, _)) = seat.ended.filter(|&(_, generated, _)| seat.received >= generated) {
+        let Some(run) = &self.run else { return };
+        if let Some((reason, _, _)) = run.ended.filter(|&(_, generated, _)| run.received >= generated) {
             self.end(reason, out);
         }
     }

@@ -17,14 +17,14 @@ const ENDED_MAX: usize = 4096;
 /// The ends of sequences.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndedSequences {
-    by_sequence: BTreeMap<SequenceId, Ended>,
+    by_sequence: BTreeMap<SequenceId, EndedSequence>,
     /// In order of time. A sequence that ended again since is in there twice; its later end counts.
     order: VecDeque<(Time, SequenceId)>,
 }
 
 /// How a sequence ended.
 #[derive(Clone, Debug)]
-pub(super) struct Ended {
+pub(super) struct EndedSequence {
     pub(super) driver: NodeId,
     pub(super) attempt: Attempt,
     /// In which it ended.
@@ -40,7 +40,7 @@ pub(super) enum End {
     Failed { kind: FailureKind, message: String },
 }
 
-impl Ended {
+impl EndedSequence {
     pub(super) fn new(driver: NodeId, attempt: Attempt, term: Term, how: End) -> Self {
         Self { driver, attempt, term, how, at: Time::ZERO }
     }
@@ -61,13 +61,13 @@ impl Ended {
 
 impl EndedSequences {
     /// Remembers an end.
-    pub(super) fn insert(&mut self, now: Time, sequence: SequenceId, ended: Ended) {
-        self.by_sequence.insert(sequence, Ended { at: now, ..ended });
+    pub(super) fn insert(&mut self, now: Time, sequence: SequenceId, ended: EndedSequence) {
+        self.by_sequence.insert(sequence, EndedSequence { at: now, ..ended });
         self.order.push_back((now, sequence));
         self.expire(now);
     }
 
-    pub(super) fn get(&self, sequence: SequenceId) -> Option<&Ended> {
+    pub(super) fn get(&self, sequence: SequenceId) -> Option<&EndedSequence> {
         self.by_sequence.get(&sequence)
     }
 
@@ -90,9 +90,9 @@ mod tests {
     use super::*;
     use crate::testing::{node, seq};
 
-    fn end(attempt: u16) -> Ended {
+    fn end(attempt: u16) -> EndedSequence {
         let how = End::Done { reason: EndReason::StopToken, generated: 3, times: SequenceTimes::default() };
-        Ended::new(node(9), Attempt(attempt), Term::FIRST, how)
+        EndedSequence::new(node(9), Attempt(attempt), Term::FIRST, how)
     }
 
     #[test]

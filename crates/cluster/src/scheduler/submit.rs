@@ -6,7 +6,7 @@
 
 use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, Time};
 
-use super::ended::{End, Ended};
+use super::ended::{End, EndedSequence};
 use super::pages::Need;
 use super::queue::Waiting;
 use super::{Scheduler, SchedulerOutput};
@@ -217,7 +217,7 @@ impl Scheduler {
         how: End,
         out: &mut Vec<SchedulerOutput>,
     ) {
-        let ended = Ended::new(driver, attempt, self.term(), how);
+        let ended = EndedSequence::new(driver, attempt, self.term(), how);
         out.push(ended.output(sequence));
         self.ended.insert(self.now, sequence, ended);
     }

@@ -78,7 +78,7 @@ pub struct NodeReport {
     pub desired: Option<(Epoch, u64)>,
     /// Instances whose scheduler on this node gave up: the coordinator places them anew.
     #[serde(deserialize_with = "list::<_, _, INSTANCES_MAX>")]
-    pub troubles: Vec<Trouble>,
+    pub instance_failures: Vec<InstanceFailure>,
     /// Resident memory of its process, if the system says.
     pub process_bytes: Option<u64>,
     /// Where it reaches other members: hints for those that have not met. An address is never trust.
@@ -229,7 +229,7 @@ pub struct Bandwidth {
 
 /// An instance that failed while running.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Trouble {
+pub struct InstanceFailure {
     /// The placement that failed; another of the same instance is not affected.
     pub placement: PlacementId,
     /// The stage whose device failed, where it was one.

@@ -128,7 +128,8 @@ fn full_report() -> NodeReport {
         traffic: None,
     }];
     full.unreached = vec![node(3)];
-    full.troubles = vec![Trouble { placement: placement_id(1, 1), stage: None, reason: "r".into() }];
+    full.instance_failures =
+        vec![InstanceFailure { placement: placement_id(1, 1), stage: None, reason: "r".into() }];
     full.reached = vec![(node(2), "127.0.0.1:7".parse().unwrap())];
     full.devices = vec![DeviceReport {
         device: DeviceId::cpu(),

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_backend::{
-    AllocError, Buffer, CancelToken, Device, Element, Exchange, KvCache, KvShape, MemoryReport, Op, OpKind,
-    Owner, Program, Recording, RunError, RunShape, Stored, Stream, Support, Weight, WeightError,
+    AllocError, Buffer, CancelToken, Device, DeviceOwned, Element, Exchange, KvCache, KvShape, MemoryReport,
+    Op, OpKind, Owner, Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
 use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, Monitor, SupportClass, TensorView};
 
@@ -50,7 +50,7 @@ struct FakeStored {
     bytes: u64,
 }
 
-impl Stored for FakeStored {
+impl DeviceOwned for FakeStored {
     fn owner(&self) -> Owner {
         self.owner
     }

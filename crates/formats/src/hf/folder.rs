@@ -191,7 +191,7 @@ impl Weights {
             ModelConfig,
             Vec<ModelFile>,
             Vec<Option<Arc<dyn ByteSource>>>,
-            BTreeMap<crate::TensorName, crate::model::Stored>,
+            BTreeMap<crate::TensorName, crate::model::TensorLocation>,
         ) -> Model,
     ) -> Result<Model, OpenError> {
         let mut sources: Vec<Option<Arc<dyn ByteSource>>> = vec![None; files.len()];

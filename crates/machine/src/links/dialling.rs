@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_types::{NodeId, Time};
+use exo_types::{NodeId, Time, Transport};
 
 use super::{Dial, Links, LinksOutput, PATIENCE, Peer, Slot};
-use crate::{DialId, Effect, Purpose, Via};
+use crate::{DialId, Effect, Purpose};
 
 /// What one address may take, when few are to be tried.
 const ADDRESS_MAX: Duration = Duration::from_secs(3);
@@ -157,10 +157,10 @@ impl Links {
 
     /// Each address over the better transport first. Control prefers QUIC, data TCP, whose reset tells of a
     /// death.
-    fn ways(&self, node: NodeId, purpose: Purpose) -> Vec<(Via, SocketAddr)> {
+    fn ways(&self, node: NodeId, purpose: Purpose) -> Vec<(Transport, SocketAddr)> {
         let order = match purpose {
-            Purpose::Control => [Via::Quic, Via::Tcp],
-            Purpose::Data => [Via::Tcp, Via::Quic],
+            Purpose::Control => [Transport::Quic, Transport::Tcp],
+            Purpose::Data => [Transport::Tcp, Transport::Quic],
         };
         let addresses = self.addresses(node);
         order.into_iter().flat_map(|via| addresses.iter().map(move |address| (via, *address))).collect()

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use exo_types::{NodeId, Time};
+use exo_types::{NodeId, Time, Transport};
 
 use super::{
     DOUBT, Link, LinkState, Links, LinksOutput, OFFER_MAX, OFFERS_MAX, SILENCE_MAX, close_effect, send,
 };
-use crate::{DialId, LinkEnd, LinkId, Outgoing, Purpose, Via};
+use crate::{DialId, LinkEnd, LinkId, Outgoing, Purpose};
 
 impl Links {
     /// A link stands; `dial` is our attempt, if it was one.
@@ -18,7 +18,7 @@ impl Links {
         id: LinkId,
         node: NodeId,
         purpose: Purpose,
-        via: Via,
+        via: Transport,
         remote: SocketAddr,
         dial: Option<DialId>,
         out: &mut Vec<LinksOutput>,

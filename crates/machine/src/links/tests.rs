@@ -5,7 +5,7 @@ mod two_processes;
 mod two_sides;
 
 use exo_cluster::wire::{StepMessage, TokensMessage};
-use exo_types::{Epoch, PlacementId, StepFrame, Term, WireDType};
+use exo_types::{Epoch, PlacementId, StepFrame, Term, Transport, WireDType};
 
 use super::*;
 
@@ -104,13 +104,13 @@ impl One {
 
     /// The peer dialled, and its data link `id` stands.
     fn offered(&mut self, now: u64, id: u64, peer: NodeId) {
-        self.links.up(ms(now), LinkId(id), peer, Purpose::Data, Via::Tcp, at(999), None, &mut self.out);
+        self.links.up(ms(now), LinkId(id), peer, Purpose::Data, Transport::Tcp, at(999), None, &mut self.out);
     }
 
     /// Our own attempt led to the data link `id`.
     fn dialled(&mut self, now: u64, id: u64, peer: NodeId, dial: u64) {
         let dial = Some(DialId(dial));
-        self.links.up(ms(now), LinkId(id), peer, Purpose::Data, Via::Tcp, at(1), dial, &mut self.out);
+        self.links.up(ms(now), LinkId(id), peer, Purpose::Data, Transport::Tcp, at(1), dial, &mut self.out);
     }
 
     fn accepted(&mut self, now: u64, id: u64) {
@@ -172,8 +172,8 @@ fn control_prefers_quic_and_data_tcp() {
         other => panic!("{other:?}"),
     });
     let within = Duration::from_secs(3);
-    assert_eq!(ways.next().unwrap(), (vec![(Via::Quic, at(1)), (Via::Tcp, at(1))], within));
-    assert_eq!(ways.next().unwrap(), (vec![(Via::Tcp, at(1)), (Via::Quic, at(1))], within));
+    assert_eq!(ways.next().unwrap(), (vec![(Transport::Quic, at(1)), (Transport::Tcp, at(1))], within));
+    assert_eq!(ways.next().unwrap(), (vec![(Transport::Tcp, at(1)), (Transport::Quic, at(1))], within));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn who_dialled_says_accept_first_and_sends_messages_after_the_answer() {
     one.send(40, HIGHER, numbered(3));
     assert_eq!(one.told(), ["send 7 #1", "send 7 #2", "up Data", "send 7 #3"]);
     assert_eq!(**one.links.open_data(), BTreeSet::from([HIGHER]));
-    assert_eq!(one.links.via(HIGHER), Some(Via::Tcp));
+    assert_eq!(one.links.via(HIGHER), Some(Transport::Tcp));
 }
 
 #[test]
@@ -378,7 +378,16 @@ fn pings_go_with_a_wake_that_comes_before_and_a_control_link_that_speaks_is_seld
     assert_eq!(early(&mut one, 1899), 1, "a second later, as samples come");
     // The control link of the same peer, on which messages come all the time.
     let mut control = One::with(LOWER);
-    control.links.up(ms(0), LinkId(9), LOWER, Purpose::Control, Via::Quic, at(9), None, &mut control.out);
+    control.links.up(
+        ms(0),
+        LinkId(9),
+        LOWER,
+        Purpose::Control,
+        Transport::Quic,
+        at(9),
+        None,
+        &mut control.out,
+    );
     control.links.accepted(ms(0), LinkId(9), 1, &mut control.out);
     control.out.clear();
     let mut asked = 0;
@@ -485,7 +494,7 @@ fn control_messages_do_not_wait() {
     let mut one = One::with(LOWER);
     let message = Arc::new(ControlMessage::Membership(vec![1]));
     assert!(!one.links.send_control(ms(0), LOWER, &message, &mut one.out));
-    one.links.up(ms(0), LinkId(7), LOWER, Purpose::Control, Via::Quic, at(9), None, &mut one.out);
+    one.links.up(ms(0), LinkId(7), LOWER, Purpose::Control, Transport::Quic, at(9), None, &mut one.out);
     one.accepted(0, 7);
     assert!(one.links.send_control(ms(0), LOWER, &message, &mut one.out));
     assert_eq!(one.told(), ["send 7 Accept", "up Control", "send 7 control"]);
@@ -498,7 +507,7 @@ fn the_round_trip_is_the_median_of_the_last_nine_over_the_data_link() {
     let mut one = One::with(LOWER);
     one.offered(0, 7, LOWER);
     one.accepted(0, 7);
-    one.links.up(ms(0), LinkId(8), LOWER, Purpose::Control, Via::Quic, at(9), None, &mut one.out);
+    one.links.up(ms(0), LinkId(8), LOWER, Purpose::Control, Transport::Quic, at(9), None, &mut one.out);
     for rtt in [1000, 1000, 1000, 5, 3, 4, 1, 2, 6, 9, 8, 7] {
         one.links.heard(ms(1), LinkId(7), Some(Duration::from_millis(rtt)), &mut one.out);
         one.links.heard(ms(1), LinkId(8), Some(Duration::from_millis(77)), &mut one.out);

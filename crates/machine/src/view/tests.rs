@@ -4,7 +4,7 @@ use exo_cluster::{EngineId, Event, InstanceRequest, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
     Corrections, DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId,
-    ModelShape, Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass,
+    ModelShape, Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass, Transport,
 };
 
 use super::*;
@@ -88,7 +88,7 @@ impl Cluster {
             instances: &self.instances,
             own_load: &|_| None,
             addresses: &|_| vec![listen(2), listen(3)],
-            data_via: &|_| Some(Via::Tcp),
+            data_via: &|_| Some(Transport::Tcp),
             requests: &self.requests,
             other_clusters: Vec::new(),
             join_window: self.join_window,
@@ -225,7 +225,7 @@ fn report(n: u8) -> NodeReport {
         }],
         desired: None,
         unreached: Vec::new(),
-        troubles: Vec::new(),
+        instance_failures: Vec::new(),
         process_bytes: Some(77),
         reached: Vec::new(),
         devices: Vec::new(),

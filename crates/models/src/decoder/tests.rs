@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use exo_backend::{Alone, AttentionBatch, Element, ExchangeError, KvDType, KvShape, OpKind, Owner, Stored};
+use exo_backend::{
+    Alone, AttentionBatch, DeviceOwned, Element, ExchangeError, KvDType, KvShape, OpKind, Owner,
+};
 use exo_formats::{Architecture, RopeConfig};
 use exo_types::{DType, LayerRange};
 
@@ -12,7 +14,7 @@ use crate::{HeadBuffers, HeadWeights, QkNorm, block};
 /// What stands behind every handle here.
 struct Nothing(Owner);
 
-impl Stored for Nothing {
+impl DeviceOwned for Nothing {
     fn owner(&self) -> Owner {
         self.0
     }

@@ -18,7 +18,7 @@ use super::updates::Older;
 use crate::fits::{self, FetchesHere, FitsCluster};
 use crate::heads::HeadReader;
 use crate::hub_bytes::TOKEN_MAX;
-use crate::library::room::Taken;
+use crate::library::eviction::Taken;
 use crate::library_error::LibraryError;
 use crate::reference_error::ReferenceError;
 use exo_accelerators::chain;
@@ -719,9 +719,9 @@ impl DownloadsInner {
             error: Box::new(error),
             path: fetched.path.display().to_string(),
         })?;
-        crate::library::room::note(self.library.store(), vec![record.id]).await;
+        crate::library::eviction::note(self.library.store(), vec![record.id]).await;
         let (record, replaced) = self.name(pull, record.id).await?;
-        crate::library::room::list_again(&self.node).await;
+        crate::library::eviction::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
             view.replaced = replaced;
@@ -753,9 +753,9 @@ impl DownloadsInner {
             return Err(error);
         }
         self.library.release(known.id);
-        crate::library::room::note(self.library.store(), vec![known.id]).await;
+        crate::library::eviction::note(self.library.store(), vec![known.id]).await;
         let (known, replaced) = self.name(pull, known.id).await?;
-        crate::library::room::list_again(&self.node).await;
+        crate::library::eviction::list_again(&self.node).await;
         pull.show(self, |view| {
             view.state = PullState::Done;
             view.replaced = replaced;

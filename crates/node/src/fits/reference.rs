@@ -9,7 +9,7 @@ use exo_hub::{FetchPlan, HubReference, Snapshot, Variant};
 use exo_planner::PlanError;
 
 use super::unfit::Unfit;
-use super::{FitsCluster, NoPlan, SizedModel, judge, words};
+use super::{FitsCluster, NoPlan, SizedModel, judge, sentences};
 use crate::heads::{HeadBounds, HeadReader};
 use crate::planning;
 use crate::reference_error::ReferenceError;
@@ -75,7 +75,7 @@ pub fn choose_fitting(
         let fitting = |cluster: &FitsCluster| largest_fitting(cluster, heads, hub, &snapshot, &model);
         let said = |plan: &FetchPlan| {
             let variant = &plan.choice.variant;
-            format!("{}, with {}", variant.label, words::gib(variant.bytes()))
+            format!("{}, with {}", variant.label, sentences::gib(variant.bytes()))
         };
         // What is refused is so with nothing beside it in memory: what is offered may be, too.
         summary += &match (fitting(cluster), fitting(&cluster.emptied())) {
@@ -112,7 +112,7 @@ fn fits_emptied(cluster: &FitsCluster, model: &SizedModel) -> Result<(), Unfit> 
     let NoPlan { error, remedies, disks } = emptied.no_plan(model, error);
     Err(match error {
         PlanError::DoesNotFit { .. } | PlanError::NoDevices { .. } if !disks.is_empty() => {
-            Unfit::of_disks(model, disks, remedies.iter().find_map(words::of_disk))
+            Unfit::of_disks(model, disks, remedies.iter().find_map(sentences::of_disk))
         }
         PlanError::DoesNotFit { missing_bytes, .. } => Unfit::of(model, missing_bytes),
         error => error.into(),

@@ -2,7 +2,7 @@
 
 use exo_planner::PlanError;
 
-use super::{SizedModel, words};
+use super::{SizedModel, sentences};
 
 /// Why machines could not hold a model, also with nothing beside it.
 #[derive(Debug, thiserror::Error)]
@@ -47,5 +47,5 @@ impl Unfit {
 }
 
 fn gib(bytes: &u64) -> String {
-    words::gib(*bytes)
+    sentences::gib(*bytes)
 }

@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, watch};
 use super::Engines;
 use crate::NodeConfig;
 use crate::clock::Clock;
-use crate::compute::{Check, CheckError, Compute, Loss, Seat, SystemState};
+use crate::compute::{Check, CheckError, Compute, Loss, ShardTarget, SystemState};
 use crate::device::TypeMeter;
 use crate::events::{DeviceEvent, Event, EventSender};
 use crate::host::Host;
@@ -97,14 +97,15 @@ impl Devices {
     }
 
     /// Where a shard on `device` goes.
-    pub fn seat(&self, device: &DeviceId) -> Option<Seat> {
+    pub fn seat(&self, device: &DeviceId) -> Option<ShardTarget> {
         self.compute.seat(device)
     }
 
     /// What measures types of weights on `device` before they are loaded; `None` where that is no processor
     /// of this process, or whoever embeds the node knows its rates.
     pub fn type_meter(&self, device: &DeviceId) -> Option<TypeMeter> {
-        let is_here = matches!(self.compute.seat(device), Some(Seat::Here(_))) && *device == DeviceId::cpu();
+        let is_here =
+            matches!(self.compute.seat(device), Some(ShardTarget::Here(_))) && *device == DeviceId::cpu();
         (is_here && self.host.processor().read_bytes_per_s.is_none()).then(|| TypeMeter::of(&self.config))
     }
 

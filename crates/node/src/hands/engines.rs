@@ -13,7 +13,7 @@ use exo_types::{DeviceId, DeviceState, PageKey, ShardPosition, ShardSpec, Term};
 use tokio_util::sync::CancellationToken;
 
 use super::Devices;
-use crate::compute::Seat;
+use crate::compute::ShardTarget;
 use crate::draft::Draft;
 use crate::draft_mismatch::DraftMismatch;
 use crate::engine_host::EngineHost;
@@ -279,11 +279,11 @@ fn start(
         ..EngineOptions::new(cache.context_tokens, cache.slots)
     };
     match devices.seat(&spec.device) {
-        Some(Seat::Here(device)) => {
+        Some(ShardTarget::Here(device)) => {
             let request = LoadRequest { engine, device, model, shard, options, step_max: STEP_MAX };
             Ok(EngineHost::Thread(ThreadHost::start(request, events)))
         }
-        Some(Seat::Worker(device, program)) => {
+        Some(ShardTarget::Worker(device, program)) => {
             let path = model.path().into_os_string();
             let load = LoadShard { engine, device, path, shard, options };
             Ok(EngineHost::Worker(WorkerHost::start(program, load, events)))

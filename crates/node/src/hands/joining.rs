@@ -17,9 +17,9 @@ use exo_transport::{Endpoint, JoinChannel, NodeKey};
 use exo_types::NodeId;
 use tokio::sync::oneshot;
 
+use crate::check_words::Numbers;
 use crate::exchange_error::{ExchangeError, read};
 use crate::pairing::{self, Given, Invites};
-use crate::words::Numbers;
 
 /// For one exchange, from the dial to the answer; also for the lookup of a host name.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::limits;
-use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, Received, Via};
+use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, Received};
 use exo_transport::{Channel, Endpoint, FrameLimits};
-use exo_types::NodeId;
+use exo_types::{NodeId, Transport};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -85,14 +85,14 @@ impl LinkHands {
         dial: DialId,
         peer: NodeId,
         purpose: Purpose,
-        addresses: Vec<(Via, SocketAddr)>,
+        addresses: Vec<(Transport, SocketAddr)>,
         within: Duration,
     ) {
         let (endpoint, events) = (self.endpoint.clone(), self.events.clone());
         tokio::spawn(async move {
             let mut reason = "no address".to_owned();
             for (via, address) in addresses {
-                match endpoint.dial(peer, address, transports(via), byte(purpose), within).await {
+                match endpoint.dial(peer, address, via, byte(purpose), within).await {
                     Ok(channel) => return events.post(Event::Dialled { dial, channel }),
                     Err(error) => reason = chain(&error),
                 }
@@ -164,7 +164,7 @@ impl LinkHands {
         };
         self.forget_ended();
         self.last = LinkId(self.last.0 + 1);
-        let (link, peer, remote, via) = (self.last, channel.peer, channel.remote, machines(channel.via));
+        let (link, peer, remote, via) = (self.last, channel.peer, channel.remote, channel.via);
         let (queue, outgoing) = mpsc::channel(QUEUE_LEN_MAX);
         let closed = CancellationToken::new();
         let (writer, reader) = channel.split(limits_of(purpose));
@@ -238,20 +238,6 @@ fn limits_of(purpose: Purpose) -> FrameLimits {
         Purpose::Data => limits::DATA_HEADER_BYTES_MAX + limits::ROWS_BYTES_MAX + 16,
     };
     FrameLimits { payload_bytes_max: max as u32 }
-}
-
-fn machines(via: exo_transport::Via) -> Via {
-    match via {
-        exo_transport::Via::Quic => Via::Quic,
-        exo_transport::Via::Tcp => Via::Tcp,
-    }
-}
-
-fn transports(via: Via) -> exo_transport::Via {
-    match via {
-        Via::Quic => exo_transport::Via::Quic,
-        Via::Tcp => exo_transport::Via::Tcp,
-    }
 }
 
 /// Whether every address refuses a connection, and there is one.

@@ -6,7 +6,7 @@ use exo_machine::Input;
 use exo_types::{Epoch, NodeId};
 
 use super::{Facts, Observation, Watch};
-use crate::clients::{Ended, is_probe};
+use crate::clients::{ClientEnd, is_probe};
 use crate::upheaval::SERVES_WITHIN;
 
 /// Timers of one node between two looks, half a second apart: more is a machine whose deadline does not move.
@@ -51,7 +51,7 @@ pub(super) fn agrees_and_serves_in_20_s(
         return Err(format!("n{} knows {known} members of {all}", node.index));
     }
     let probes = || facts.clients.all().filter(|(client, _)| is_probe(client));
-    if !probes().any(|(_, run)| matches!(run.ended, Some((_, Ended::Answered)))) {
+    if !probes().any(|(_, run)| matches!(run.ended, Some((_, ClientEnd::Answered)))) {
         let ends: Vec<_> =
             probes().map(|(client, run)| (client.index, run.node, run.ended.clone())).collect();
         return Err(format!("no request was answered: {ends:?}"));

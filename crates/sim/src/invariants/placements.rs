@@ -135,7 +135,7 @@ fn troubles_are_kept(
         _ => None,
     });
     let (Some(report), Some(process)) = (report, &facts.nodes[node].process) else { return Ok(()) };
-    let now: BTreeSet<PlacementKey> = report.troubles.iter().map(|t| t.placement).collect();
+    let now: BTreeSet<PlacementKey> = report.instance_failures.iter().map(|t| t.placement).collect();
     let before = placements.troubles.insert(node, now.clone()).unwrap_or_default();
     let known = process.machine.placements();
     let is_forgotten =

@@ -9,7 +9,7 @@ use exo_machine::{Effect, Input, SequenceEvent, StreamId};
 use exo_types::{FailureKind, RequestId};
 
 use super::{Facts, Observation, Watch};
-use crate::clients::Ended;
+use crate::clients::ClientEnd;
 use crate::model::{Question, solo};
 
 use crate::shape::{CONTEXT_TOKENS, LAYERS};
@@ -199,8 +199,8 @@ pub(super) fn quiet_answers_all(
         return Ok(());
     }
     let failed = facts.clients.all().find_map(|(client, run)| match &run.ended {
-        Some((at, Ended::Failed(why))) => Some((client, *at, why.clone())),
-        Some((at, Ended::NodeDied)) => Some((client, *at, "its node died".to_owned())),
+        Some((at, ClientEnd::Failed(why))) => Some((client, *at, why.clone())),
+        Some((at, ClientEnd::NodeDied)) => Some((client, *at, "its node died".to_owned())),
         Some(_) => None,
         None => Some((client, facts.now, "it has no end".to_owned())),
     });

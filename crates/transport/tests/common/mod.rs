@@ -2,12 +2,11 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+use exo_types::Transport;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_transport::{
-    Channel, Endpoint, FrameLimits, Incoming, JoinChannel, MemberSet, NodeKey, Options, Via,
-};
+use exo_transport::{Channel, Endpoint, FrameLimits, Incoming, JoinChannel, MemberSet, NodeKey, Options};
 
 pub const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 32 << 20 };
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -23,8 +22,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub fn via(self) -> Via {
-        if self == Self::Quic { Via::Quic } else { Via::Tcp }
+    pub fn via(self) -> Transport {
+        if self == Self::Quic { Transport::Quic } else { Transport::Tcp }
     }
 }
 

@@ -67,7 +67,7 @@ impl<'a> Step<'a> {
     }
 
     /// These rows and key-value heads.
-    pub(super) fn piece(&self, rows: Range<usize>, heads: Range<usize>) -> Piece<'_> {
+    pub(super) fn piece(&self, rows: Range<usize>, heads: Range<usize>) -> QueryBlock<'_> {
         let reach = |t: usize| {
             let span = self.paging.span(t, self.asked.window);
             (*span.start(), span.end() + 1)
@@ -77,7 +77,7 @@ impl<'a> Step<'a> {
         let first = reach.iter().map(|reach| reach.0).min().unwrap_or(0);
         let end = reach.iter().map(|reach| reach.1).max().unwrap_or(1);
         let blocks = self.block_of(first)..self.block_of(end - 1) + 1;
-        Piece { step: self, rows, heads, reach, blocks }
+        QueryBlock { step: self, rows, heads, reach, blocks }
     }
 
     /// Key-value heads of a piece of so many rows. A few rows take the heads together, as these lie side by
@@ -103,7 +103,7 @@ impl<'a> Step<'a> {
 
 /// Some rows of a sequence, and the query heads of some neighbouring key-value heads: its *queries*, head by
 /// head and row by row.
-pub(super) struct Piece<'a> {
+pub(super) struct QueryBlock<'a> {
     step: &'a Step<'a>,
     rows: Range<usize>,
     /// Key-value heads.
@@ -114,7 +114,7 @@ pub(super) struct Piece<'a> {
     blocks: Range<usize>,
 }
 
-impl Piece<'_> {
+impl QueryBlock<'_> {
     /// Of one head.
     fn queries_each(&self) -> usize {
         self.reach.len()
@@ -197,7 +197,7 @@ impl Piece<'_> {
 
 /// Packs the queries, scaled, as `[D, M]` for each tile.
 struct Pack<'a> {
-    piece: &'a Piece<'a>,
+    piece: &'a QueryBlock<'a>,
     q: &'a mut [f32],
 }
 
@@ -227,7 +227,7 @@ impl Kernel for Pack<'_> {
 
 /// Sums a span of a piece.
 struct Span<'a> {
-    piece: &'a Piece<'a>,
+    piece: &'a QueryBlock<'a>,
     span: usize,
     /// Packed.
     q: &'a [f32],
@@ -271,7 +271,7 @@ impl Span<'_> {
     }
 }
 
-impl Piece<'_> {
+impl QueryBlock<'_> {
     /// Adds a block, of these positions, to the records of the queries of its head.
     #[inline(always)]
     fn block<S: Simd, E: Element>(
@@ -304,7 +304,7 @@ impl Piece<'_> {
 
 /// Adds the records of a span to those of the spans before it.
 struct Add<'a> {
-    piece: &'a Piece<'a>,
+    piece: &'a QueryBlock<'a>,
     span: usize,
     sums: &'a mut [f32],
     more: &'a [f32],
@@ -350,7 +350,7 @@ fn tile_of<S: Simd, E: Element>(
 }
 
 /// A piece from start to end.
-pub(super) fn whole(level: Level, piece: &Piece<'_>, out: &SendPtr<f32>, scratch: &mut Vec<f32>) {
+pub(super) fn whole(level: Level, piece: &QueryBlock<'_>, out: &SendPtr<f32>, scratch: &mut Vec<f32>) {
     let (q, sums, more) = piece.scratch(scratch);
     level.dispatch(Pack { piece, q });
     Record::of(piece.step.layout).clear(sums);
@@ -364,7 +364,7 @@ pub(super) fn whole(level: Level, piece: &Piece<'_>, out: &SendPtr<f32>, scratch
 /// One span of a piece, into `records`.
 pub(super) fn one_span(
     level: Level,
-    piece: &Piece<'_>,
+    piece: &QueryBlock<'_>,
     span: usize,
     records: &mut [f32],
     scratch: &mut Vec<f32>,
@@ -377,7 +377,7 @@ pub(super) fn one_span(
 /// The spans of a piece, whose records lie one after the other in `parts`, added up.
 pub(super) fn together(
     level: Level,
-    piece: &Piece<'_>,
+    piece: &QueryBlock<'_>,
     parts: &[f32],
     out: &SendPtr<f32>,
     scratch: &mut Vec<f32>,

@@ -10,7 +10,7 @@ use crate::isa::Level;
 use crate::packed::{GROUP_ROWS, LINE, Line, interleave_group, is_interleaved};
 use crate::quant;
 use crate::simd::{Element, F16, F32, Kernel, Simd, fetch_weights};
-use crate::storage::Reading;
+use crate::storage::WeightGuard;
 
 /// Columns whose products are added up by themselves: their panel stays in the first-level cache. Whole
 /// blocks of every type.
@@ -41,7 +41,7 @@ pub(super) const PANEL_ROWS: usize = 2 * GROUP_ROWS;
 /// 15.0, 16.3.
 pub(super) fn piece(level: Level, product: &Product<'_>, x: &[f32], range: Range<usize>) {
     let Product { w, bias, out } = product;
-    let piece = Piece { w, x, k: w.cols, tokens: x.len() / w.cols, bias: *bias, rows: range, out };
+    let piece = RowRun { w, x, k: w.cols, tokens: x.len() / w.cols, bias: *bias, rows: range, out };
     // Taken here and not in the kernel: `with_borrow_mut` is a call, and its closure would not be vectorised.
     SCRATCH.with_borrow_mut(|scratch| level.dispatch(Multiply { piece, scratch }));
 }
@@ -60,8 +60,8 @@ struct Scratch {
 }
 
 /// A run of weight rows against every row of `x`.
-struct Piece<'a> {
-    w: &'a Reading<'a>,
+struct RowRun<'a> {
+    w: &'a WeightGuard<'a>,
     x: &'a [f32],
     k: usize,
     tokens: usize,
@@ -70,9 +70,9 @@ struct Piece<'a> {
     out: &'a Columns<'a>,
 }
 
-/// A [`Piece`] and the scratch of the thread it runs on.
+/// A [`RowRun`] and the scratch of the thread it runs on.
 struct Multiply<'a> {
-    piece: Piece<'a>,
+    piece: RowRun<'a>,
     scratch: &'a mut Scratch,
 }
 
@@ -105,7 +105,7 @@ impl Kernel for Multiply<'_> {
 /// Two groups of interleaved weights, of which the second may be missing.
 type Pair<'a> = [&'a [u8]; 2];
 
-impl Piece<'_> {
+impl RowRun<'_> {
     /// The weights `rows`, of at most two groups; `None` for types that have no order of their own.
     fn groups<'a>(&'a self, rows: &Range<usize>, scratch: &'a mut [Vec<Line>; 2]) -> Option<Pair<'a>> {
         let Self { w, k, .. } = self;
@@ -178,7 +178,7 @@ impl Piece<'_> {
         panel: &mut [f32],
         sums: &mut [f32],
     ) {
-        let stored = Stored::<E, R>::new(groups, first, &cols, S::LANES);
+        let stored = StoredVectors::<E, R>::new(groups, first, &cols, S::LANES);
         if self.tokens <= DIRECT_TOKENS_MAX {
             return self.tiles(simd, stored, cols, sums);
         }
@@ -336,22 +336,22 @@ impl<const R: usize> Source<R> for Converted<'_, R> {
 }
 
 /// As they are stored, sixteen rows side by side.
-struct Stored<'a, E, const R: usize> {
+struct StoredVectors<'a, E, const R: usize> {
     /// From the first column and the first row of each vector on.
     vectors: [&'a [u8]; R],
     cols: usize,
     _element: std::marker::PhantomData<E>,
 }
 
-impl<E, const R: usize> Clone for Stored<'_, E, R> {
+impl<E, const R: usize> Clone for StoredVectors<'_, E, R> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<E, const R: usize> Copy for Stored<'_, E, R> {}
+impl<E, const R: usize> Copy for StoredVectors<'_, E, R> {}
 
-impl<'a, E: Element, const R: usize> Stored<'a, E, R> {
+impl<'a, E: Element, const R: usize> StoredVectors<'a, E, R> {
     /// Columns `cols` of the R · `lanes` rows of `groups` from number `first` on. Panics unless they are
     /// there.
     #[inline(always)]
@@ -365,7 +365,7 @@ impl<'a, E: Element, const R: usize> Stored<'a, E, R> {
     }
 }
 
-impl<E: Element, const R: usize> Source<R> for Stored<'_, E, R> {
+impl<E: Element, const R: usize> Source<R> for StoredVectors<'_, E, R> {
     const DIRECT: bool = true;
 
     #[inline(always)]

@@ -11,7 +11,7 @@ use crate::packed::{BLOCK, GROUP_ROWS, Group, Groups, LINE, Line, group_lines, p
 use crate::pool::PoolGuard;
 use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::RoundedRows;
-use crate::storage::{InMemory, Reading};
+use crate::storage::{InMemory, WeightGuard};
 
 /// Bytes of rounded rows that are multiplied by one piece of weights before the next ones are. Of these the
 /// part under the columns at hand, at most half, stays in a core's second-level cache.
@@ -119,7 +119,7 @@ fn put(product: &Product<'_>, rows: Range<usize>, t: usize, sums: &mut Sums) {
 /// pages back.
 #[inline(always)]
 fn group<'a>(
-    w: &'a Reading<'a>,
+    w: &'a WeightGuard<'a>,
     packed: Option<InMemory<Groups<'a>>>,
     g: usize,
     scratch: &'a mut Vec<Line>,
@@ -131,7 +131,7 @@ fn group<'a>(
 }
 
 #[inline(never)]
-fn come_or_pack<'a>(w: &'a Reading<'a>, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
+fn come_or_pack<'a>(w: &'a WeightGuard<'a>, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
     if let Some(group) = w.groups().and_then(|groups| groups.get(g)) {
         return group;
     }

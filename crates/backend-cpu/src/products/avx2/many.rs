@@ -17,7 +17,7 @@ struct Block {
 /// # Safety
 /// As [`super::multiply`].
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+pub(super) unsafe fn multiply<K: PackedType>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
     let mut t = 0;
     for sums in sums.chunks_mut(CHUNK) {
         // SAFETY: the caller's promise; the part has as many rows as `sums`.
@@ -30,7 +30,7 @@ pub(super) unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>
 /// As [`super::multiply`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn chunk<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+unsafe fn chunk<K: PackedType>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
     sums.fill(bytemuck::Zeroable::zeroed());
     // Tiles of nearly equal size: five rows are three and two, not four and one.
     let tiles = sums.len().div_ceil(TILE);
@@ -62,7 +62,7 @@ unsafe fn chunk<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [
 /// `place` is that of a block of type `K`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpack<K: Stored>(place: BlockAddress) -> Block {
+unsafe fn unpack<K: PackedType>(place: BlockAddress) -> Block {
     // SAFETY: the caller's promise.
     let scales = unsafe { [row_scales::<K>(place, 0), row_scales::<K>(place, 1)] };
     let mut block = Block { words: [[_mm256_setzero_si256(); 2]; 16], scales };
@@ -86,7 +86,7 @@ unsafe fn unpack<K: Stored>(place: BlockAddress) -> Block {
 /// `rows` points to a block with `U - 1` others behind it, `totals` to `U` sums.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn tile<K: Stored, const U: usize>(
+unsafe fn tile<K: PackedType, const U: usize>(
     block: &Block,
     rows: *const RoundedBlock,
     stride: usize,
@@ -132,7 +132,7 @@ unsafe fn tile<K: Stored, const U: usize>(
 /// `words` are `N` or more, `x` point to blocks, and `first + N` is at most 8.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn run<K: Stored, const U: usize, const N: usize>(
+unsafe fn run<K: PackedType, const U: usize, const N: usize>(
     words: &[[__m256i; 2]],
     x: [*const RoundedBlock; U],
     first: usize,

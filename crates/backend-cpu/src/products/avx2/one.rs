@@ -7,7 +7,7 @@ use super::*;
 /// # Safety
 /// As [`super::multiply`], with one row.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: &[RoundedBlock], sums: &mut Sums) {
+pub(super) unsafe fn multiply<K: PackedType>(weights: &Group<'_>, x: &[RoundedBlock], sums: &mut Sums) {
     let sums = sums.0.as_mut_ptr();
     let mut totals = [_mm256_setzero_ps(); 2];
     let mut walk = Walk::<K>::new(weights);
@@ -54,7 +54,7 @@ fn opaque<T>(mut pointer: *const T) -> *const T {
 /// `line` is the first of a block of type `K`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn plain<K: Stored>(line: *const Line, x: &RoundedBlock) -> [[__m256i; 2]; 2] {
+unsafe fn plain<K: PackedType>(line: *const Line, x: &RoundedBlock) -> [[__m256i; 2]; 2] {
     let bytes = matches!(K::QUANTS, Quants::Bytes);
     let mut line = opaque(line);
     let mut word = x.quants.as_ptr().cast::<i32>();
@@ -126,7 +126,7 @@ unsafe fn fives(line: *const Line, x: &RoundedBlock) -> [[__m256i; 2]; 2] {
 /// `line` is the first of a block with two lines of pairs of bits.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn sixes<K: Stored>(line: *const Line, x: &RoundedBlock) -> [[__m256i; 2]; 2] {
+unsafe fn sixes<K: PackedType>(line: *const Line, x: &RoundedBlock) -> [[__m256i; 2]; 2] {
     let mut line = opaque(line);
     let mut word = x.quants.as_ptr().cast::<i32>();
     let end = word.wrapping_add(4);

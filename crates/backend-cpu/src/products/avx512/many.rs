@@ -7,7 +7,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::stored::{Quants, Stored, Walk, for_type};
+use super::super::packed_types::{PackedType, Quants, Walk, for_type};
 use super::{Head, TILE, block_scales, fetch, minus_centre, minus_centre_of_half, words};
 use crate::packed::{Group, LINE, Line};
 use crate::products::Sums;
@@ -44,7 +44,7 @@ pub(super) unsafe fn multiply(weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums
 /// # Safety
 /// As [`multiply`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn runs<K: Stored>(weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
+unsafe fn runs<K: PackedType>(weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
     let [first, second] = sums;
     first.fill(Sums([0.0; 16]));
     second.fill(Sums([0.0; 16]));
@@ -79,7 +79,7 @@ struct Unpack<K> {
     head: Head,
 }
 
-impl<K: Stored> Unpack<K> {
+impl<K: PackedType> Unpack<K> {
     /// Unpacks the next block, number `at`.
     ///
     /// # Safety
@@ -118,7 +118,7 @@ impl<K: Stored> Unpack<K> {
 /// `x` point to as many blocks as there are pairs of slabs; the sums are TILE.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn tile<K: Stored>(
+unsafe fn tile<K: PackedType>(
     slabs: &[Line],
     x: [*const RoundedBlock; TILE],
     first: &mut [Sums],
@@ -170,7 +170,7 @@ unsafe fn tile<K: Stored>(
 /// The features are there, the pointers are to slabs of type `K` and to blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn products<K: Stored>(
+unsafe fn products<K: PackedType>(
     slab: *const Line,
     other: *const Line,
     x: [*const RoundedBlock; TILE],

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use exo_backend::{CancelToken, Device};
-use exo_backend_cpu::probe::{BandwidthProbe, Instruction, PageSize, Reading};
+use exo_backend_cpu::probe::{BandwidthProbe, Instruction, PageSize, ReadRate};
 use exo_backend_cpu::{CpuDevice, CpuOptions, Packing};
 use exo_engine::{Engine, EngineOptions};
 use exo_types::{KvDType, Shard};
@@ -58,8 +58,8 @@ pub struct Described {
 #[derive(Clone, Copy)]
 pub struct MemoryRates {
     pub threads: usize,
-    pub small: Reading,
-    pub huge: Reading,
+    pub small: ReadRate,
+    pub huge: ReadRate,
     /// How much of the memory for `huge` was in 2 MiB pages.
     pub huge_share: Option<f64>,
 }
@@ -203,7 +203,7 @@ impl Bench<'_> {
     fn memory_rates(&self) -> anyhow::Result<BandwidthProbe> {
         self.spinner.set_message("measuring memory");
         let small = BandwidthProbe::new(PageSize::Small)?;
-        let small: Vec<Reading> = self.plan.threads.iter().map(|t| small.read(*t)).collect();
+        let small: Vec<ReadRate> = self.plan.threads.iter().map(|t| small.read(*t)).collect();
         let huge = BandwidthProbe::new(PageSize::Huge)?;
         let huge_share = huge.huge_share();
         for (&threads, small) in self.plan.threads.iter().zip(small) {

@@ -10,8 +10,8 @@ use exo_types::{
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
-    LinkReport, LoadReport, LogMessage, ModelTotals, NodeMeasurements, NodeReport, NodeVitals, PlannerDevice,
-    PlannerInputs, StageReport, Trouble, Unloadable,
+    InstanceFailure, LinkReport, LoadReport, LogMessage, ModelTotals, NodeMeasurements, NodeReport,
+    NodeVitals, PlannerDevice, PlannerInputs, StageReport, Unloadable,
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
@@ -52,7 +52,7 @@ impl Check for NodeReport {
         self.disk_room.check()?;
         self.stages.check()?;
         self.links.check()?;
-        self.troubles.check()?;
+        self.instance_failures.check()?;
         self.devices.check()?;
         self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.text))?;
         self.measured.check()
@@ -193,7 +193,7 @@ impl Check for LinkReport {
     }
 }
 
-impl Check for Trouble {
+impl Check for InstanceFailure {
     fn check(&self) -> Result<(), CheckError> {
         text("bytes of a reason", &self.reason)
     }

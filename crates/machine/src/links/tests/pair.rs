@@ -1,6 +1,7 @@
 //! Two sides wired together: connections with delays of their own in each direction, that may break.
 
 use super::*;
+use exo_types::Transport;
 
 /// Where one run's chance comes from.
 pub(super) struct Chance(pub(super) u64);
@@ -202,7 +203,7 @@ impl Pair {
                 self.feed(side, |links, now, out| links.send_data(now, peer, message, out));
             }
             Event::Up { conn, dial, purpose } => {
-                let (via, remote) = (Via::Tcp, at(1));
+                let (via, remote) = (Transport::Tcp, at(1));
                 self.feed(side, |links, now, out| {
                     links.up(now, link(conn), peer, purpose, via, remote, dial, out);
                 });

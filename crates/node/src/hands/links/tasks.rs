@@ -73,7 +73,7 @@ pub(super) fn tasks(
     let (failed, failure) = oneshot::channel();
     let write = write(writer, outgoing, stamps.clone(), ends.closed.clone(), failed, ends.meter.clone());
     let unread = Arc::new(Semaphore::new(UNREAD_BYTES_MAX as usize));
-    let link = Reading { ends, queue, stamps, unread, is_accepted: false, received_bytes: 0 };
+    let link = LinkReader { ends, queue, stamps, unread, is_accepted: false, received_bytes: 0 };
     (write, read(link, reader, failure))
 }
 
@@ -165,7 +165,7 @@ impl Stamps {
 }
 
 /// Reads until the link ends, then tells how it ended; a link that is closed from here just ends.
-async fn read(mut link: Reading, mut reader: FrameReader, failure: oneshot::Receiver<SendError>) {
+async fn read(mut link: LinkReader, mut reader: FrameReader, failure: oneshot::Receiver<SendError>) {
     let closed = link.ends.closed.clone();
     let reason = {
         let all = link.read_all(&mut reader);
@@ -188,7 +188,7 @@ async fn read(mut link: Reading, mut reader: FrameReader, failure: oneshot::Rece
     let _ = link.tell(down.into()).await; // the loop may have ended
 }
 
-struct Reading {
+struct LinkReader {
     ends: Ends,
     queue: mpsc::WeakSender<Frame>,
     stamps: Stamps,
@@ -200,7 +200,7 @@ struct Reading {
     received_bytes: u64,
 }
 
-impl Reading {
+impl LinkReader {
     async fn read_all(&mut self, reader: &mut FrameReader) -> LinkEnd {
         loop {
             let next = reader.next(Some(PART_EVERY)).await;
@@ -325,7 +325,7 @@ mod tests {
         let (_queue, unread) = (mpsc::channel(1), Arc::new(Semaphore::new(9)));
         let queue = _queue.0.downgrade();
         let stamps = Stamps::new();
-        let reading = Reading { ends, queue, stamps, unread, is_accepted: true, received_bytes: 0 };
+        let reading = LinkReader { ends, queue, stamps, unread, is_accepted: true, received_bytes: 0 };
         let (_failed, failure) = oneshot::channel();
         tokio::spawn(read(reading, reader, failure));
         let started = Instant::now();

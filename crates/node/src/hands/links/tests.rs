@@ -2,7 +2,7 @@
 
 use exo_cluster::wire::{ControlMessage, DataMessage, StepMessage, WIRE_VERSION};
 use exo_transport::{FrameReader, FrameWriter, Incoming, MemberSet, NodeKey, Options};
-use exo_types::{StepFrame, WireDType};
+use exo_types::{StepFrame, Transport, WireDType};
 
 use super::*;
 use crate::events::Inbox;
@@ -41,7 +41,7 @@ impl Side {
         }
     }
 
-    fn dial(&mut self, other: &Side, purpose: Purpose, via: Via) {
+    fn dial(&mut self, other: &Side, purpose: Purpose, via: Transport) {
         let addresses = vec![(via, other.endpoint.local_addr())];
         self.hands.dial(DialId(1), other.node, purpose, addresses, WAIT_MAX);
     }
@@ -71,7 +71,7 @@ async fn side(key: NodeKey, members: MemberSet) -> Side {
 }
 
 /// Both ends of a link that both have accepted.
-async fn accepted(a: &mut Side, b: &mut Side, purpose: Purpose, via: Via) -> (LinkId, LinkId) {
+async fn accepted(a: &mut Side, b: &mut Side, purpose: Purpose, via: Transport) -> (LinkId, LinkId) {
     a.dial(b, purpose, via);
     let (from_a, from_b) = (a.up().await, b.up().await);
     a.hands.send(from_a, Outgoing::Accept { incarnation: 7 });
@@ -100,7 +100,7 @@ fn step(number: u64, bytes: usize) -> Box<DataMessage> {
 
 #[tokio::test]
 async fn a_link_is_dialled_accepted_used_in_both_directions_and_closed() {
-    for via in [Via::Tcp, Via::Quic] {
+    for via in [Transport::Tcp, Transport::Quic] {
         let (mut a, mut b) = sides().await;
         a.dial(&b, Purpose::Data, via);
         let Input::LinkUp { link: from_a, peer, purpose, via: over, remote, dial } = a.next().await else {
@@ -146,7 +146,7 @@ async fn a_link_is_dialled_accepted_used_in_both_directions_and_closed() {
 #[tokio::test]
 async fn a_control_link_carries_control_messages() {
     let (mut a, mut b) = sides().await;
-    let (from_a, from_b) = accepted(&mut a, &mut b, Purpose::Control, Via::Quic).await;
+    let (from_a, from_b) = accepted(&mut a, &mut b, Purpose::Control, Transport::Quic).await;
     let message = ControlMessage::Membership(vec![1, 2, 3]);
     a.hands.send(from_a, Outgoing::Control(Arc::new(message.clone())));
     assert_eq!(b.next().await, Input::Control { link: from_b, message: Box::new(message) });
@@ -155,21 +155,21 @@ async fn a_control_link_carries_control_messages() {
 #[tokio::test]
 async fn both_sides_hear_once_of_a_connection_that_breaks_and_forget_the_link() {
     let (mut a, mut b) = sides().await;
-    let (from_a, from_b) = accepted(&mut a, &mut b, Purpose::Data, Via::Tcp).await;
+    let (from_a, from_b) = accepted(&mut a, &mut b, Purpose::Data, Transport::Tcp).await;
     b.endpoint.disconnect(a.node);
     assert!(matches!(a.next().await, Input::LinkDown { link, reason: LinkEnd::Reset(_) } if link == from_a));
     assert!(matches!(b.next().await, Input::LinkDown { link, reason: LinkEnd::Reset(_) } if link == from_b));
     a.hands.send(from_a, Outgoing::Ping);
     let more = tokio::time::timeout(FINISH_MAX + Duration::from_millis(300), a.inbox.next()).await;
     assert!(more.is_err(), "once");
-    accepted(&mut a, &mut b, Purpose::Data, Via::Tcp).await;
+    accepted(&mut a, &mut b, Purpose::Data, Transport::Tcp).await;
     assert_eq!((a.hands.links.len(), b.hands.links.len()), (1, 1), "the new one");
 }
 
 #[tokio::test]
 async fn a_node_that_ends_sends_what_is_queued() {
     let (mut a, mut b) = sides().await;
-    let (from_a, from_b) = accepted(&mut a, &mut b, Purpose::Data, Via::Tcp).await;
+    let (from_a, from_b) = accepted(&mut a, &mut b, Purpose::Data, Transport::Tcp).await;
     for number in 1..=20 {
         a.hands.send(from_a, Outgoing::Data(step(number, 10_000)));
     }
@@ -185,7 +185,7 @@ async fn a_node_that_ends_sends_what_is_queued() {
 async fn an_attempt_without_success_is_told_with_its_reason() {
     let (mut a, b) = sides().await;
     b.endpoint.close().await;
-    a.dial(&b, Purpose::Control, Via::Tcp);
+    a.dial(&b, Purpose::Control, Transport::Tcp);
     let Input::DialFailed { dial, reason } = a.next().await else { panic!("a link") };
     assert!(dial == DialId(1) && !reason.is_empty(), "{reason}");
 }
@@ -210,7 +210,7 @@ async fn a_port_is_told_to_refuse_once_nothing_listens_there() {
 #[tokio::test]
 async fn a_peer_that_takes_no_more_loses_its_link() {
     let (mut a, mut b) = sides().await;
-    let (from_a, _) = accepted(&mut a, &mut b, Purpose::Data, Via::Tcp).await;
+    let (from_a, _) = accepted(&mut a, &mut b, Purpose::Data, Transport::Tcp).await;
     // On one thread: the writer does not run in between.
     for number in 0..=QUEUE_LEN_MAX as u64 {
         a.hands.send(from_a, Outgoing::Data(step(number, 4)));
@@ -222,7 +222,7 @@ async fn a_peer_that_takes_no_more_loses_its_link() {
 
 /// A link of `b`'s whose other end writes and reads frames by hand.
 async fn raw(a: &Side, b: &mut Side, purpose: Purpose) -> (FrameWriter, FrameReader, LinkId) {
-    let (address, over) = (b.endpoint.local_addr(), exo_transport::Via::Tcp);
+    let (address, over) = (b.endpoint.local_addr(), Transport::Tcp);
     let channel = a.endpoint.dial(b.node, address, over, byte(purpose), WAIT_MAX).await.unwrap();
     let (writer, reader) = channel.split(limits_of(purpose));
     (writer, reader, b.up().await)

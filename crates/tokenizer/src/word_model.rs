@@ -13,12 +13,12 @@ use tokenizers::{Model, ModelWrapper, Token};
 use crate::bpe::Bpe;
 
 /// A vocabulary and the way to its tokens.
-pub(crate) enum Words {
+pub(crate) enum WordModel {
     Pairs(Bpe),
     Library(ModelWrapper),
 }
 
-impl Words {
+impl WordModel {
     /// A model that was read from a file, without what only training needs.
     pub(crate) fn library(mut model: ModelWrapper) -> Self {
         if let ModelWrapper::BPE(bpe) = &mut model {
@@ -39,7 +39,7 @@ impl Words {
 }
 
 /// For the crate's search of added tokens, which asks a vocabulary for ids.
-impl Model for Words {
+impl Model for WordModel {
     type Trainer = TrainerWrapper;
 
     /// Of ours only the ids are filled in: nobody looks at texts and offsets.

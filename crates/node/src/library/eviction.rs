@@ -1,4 +1,4 @@
-//! Room on this node's disk for what is about to be fetched. Where there is none, models that exo fetched go,
+//! Eviction on this node's disk for what is about to be fetched. Where there is none, models that exo fetched go,
 //! those first that were not in use for longest.
 //!
 //! What is placed, kept, being fetched, or whole on no other member stays, and a file that exo did not fetch
@@ -42,7 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(20);
 const NOTE_EVERY: Duration = Duration::from_secs(600);
 
 /// What a node knows of its room for models.
-pub struct Room {
+pub struct Eviction {
     budget: Arc<DiskBudget>,
     node: EventSender,
     me: NodeId,
@@ -78,7 +78,7 @@ pub struct DiskFacts {
     pub differing: Vec<DifferingModel>,
 }
 
-/// Room that was found.
+/// Eviction that was found.
 pub struct Taken {
     /// What is counted for it.
     pub claim: DiskClaim,
@@ -87,7 +87,7 @@ pub struct Taken {
     _busy: Busy,
 }
 
-impl Room {
+impl Eviction {
     /// As the node is configured.
     pub fn new(config: &NodeConfig, me: NodeId, node: EventSender) -> Self {
         Self {
@@ -226,7 +226,7 @@ impl Room {
         is_placed || self.draft.get() == Some(&model) || lock(&self.state).busy.contains_key(&model)
     }
 
-    /// [`Room::placed`], and `None` too if no coordinator has said it since this node began. After one that
+    /// [`Eviction::placed`], and `None` too if no coordinator has said it since this node began. After one that
     /// was lost it is as that one said.
     pub async fn placed_as_told(&self) -> Option<Vec<exo_cluster::InstanceView>> {
         if !self.was_told.load(Ordering::Relaxed) {
@@ -543,8 +543,8 @@ mod tests {
 
     use super::*;
 
-    fn room(folder: &Path, limits: DiskLimits) -> Room {
-        Room {
+    fn room(folder: &Path, limits: DiskLimits) -> Eviction {
+        Eviction {
             budget: Arc::new(DiskBudget::new(folder, limits)),
             node: crate::events::channel().0,
             me: NodeId([1; 32]),

@@ -4,7 +4,7 @@
 //! job descriptions, used in turn, so that a worker which reads the previous one late never sees it half
 //! overwritten.
 //!
-//! Each thread has a *seat* with the number of pieces claimed from its share, tagged with the generation.
+//! Each thread has a *slot* with the number of pieces claimed from its share, tagged with the generation.
 //! Claiming is a compare-and-swap on that word by whoever wants a piece, and it is all a worker does to take
 //! part: nobody registers.
 //!
@@ -26,7 +26,7 @@ use super::wait::{Patience, until};
 
 /// Pieces of one share.
 const SHARE_MAX: usize = (1 << COUNT_BITS) - 1;
-/// Width of the count in a seat's word; the tag has the rest.
+/// Width of the count in a slot's word; the tag has the rest.
 const COUNT_BITS: u32 = 24;
 
 // The state word: two flags, the sleepers, the generation.
@@ -44,12 +44,12 @@ const WAKES: usize = 2;
 #[repr(align(128))]
 struct Apart<T>(T);
 
-pub(super) struct Board {
+pub(super) struct Dispatch {
     post: Apart<Post>,
     /// Pieces done by workers since the pool was made.
     done: Apart<AtomicU64>,
     /// One per thread; the caller's is the first.
-    seats: Box<[Apart<Seat>]>,
+    slots: Box<[Apart<ThreadSlot>]>,
     /// The first of a job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -66,7 +66,7 @@ struct Description {
     call: AtomicPtr<()>,
 }
 
-struct Seat {
+struct ThreadSlot {
     /// The tag above, pieces claimed below.
     claimed: AtomicU64,
     /// Set by the worker before it sleeps, cleared by whoever wakes it.
@@ -85,24 +85,24 @@ pub(super) struct PoolJob {
 /// Calls the closure behind the pointer with the number of a piece.
 type Call = unsafe fn(*const (), usize);
 
-impl Board {
+impl Dispatch {
     pub(super) fn new(threads: usize) -> Self {
-        let seat = || {
+        let slot = || {
             let (claimed, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
-            Apart(Seat { claimed, asleep, thread: OnceLock::new() })
+            Apart(ThreadSlot { claimed, asleep, thread: OnceLock::new() })
         };
         let none = || AtomicPtr::new(std::ptr::null_mut());
         let job = || Description { pieces: AtomicUsize::new(0), work: none(), call: none() };
         Self {
             post: Apart(Post { state: AtomicU64::new(0), jobs: [job(), job()] }),
             done: Apart(AtomicU64::new(0)),
-            seats: (0..threads).map(|_| seat()).collect(),
+            slots: (0..threads).map(|_| slot()).collect(),
             panic: Mutex::new(None),
         }
     }
 
     pub(super) fn threads(&self) -> usize {
-        self.seats.len()
+        self.slots.len()
     }
 
     /// Posts a job and wakes sleepers. Only by the thread whose turn it is, which must stay until all is
@@ -150,16 +150,16 @@ impl Board {
         Some(PoolJob { generation, pieces, work, call })
     }
 
-    /// Works on `job` until every piece is claimed: first this seat's share, then the others'. Returns how
+    /// Works on `job` until every piece is claimed: first this slot's share, then the others'. Returns how
     /// many pieces this thread did.
     ///
     /// # Safety
-    /// `job` is as [`Board::publish`] or [`Board::read`] gave it, and its caller returns only when all pieces
+    /// `job` is as [`Dispatch::publish`] or [`Dispatch::read`] gave it, and its caller returns only when all pieces
     /// are done.
-    pub(super) unsafe fn take_part(&self, seat: usize, job: &PoolJob) -> u64 {
+    pub(super) unsafe fn take_part(&self, slot: usize, job: &PoolJob) -> u64 {
         let done = Cell::new(0);
         let work = || {
-            for owner in (seat..self.threads()).chain(0..seat) {
+            for owner in (slot..self.threads()).chain(0..slot) {
                 while let Some(piece) = self.claim(owner, job) {
                     done.set(done.get() + 1);
                     // SAFETY: the piece is claimed and not reported, so the caller is still there: see above.
@@ -181,7 +181,7 @@ impl Board {
         if share.is_empty() {
             return None;
         }
-        let word = &self.seats[owner].0.claimed;
+        let word = &self.slots[owner].0.claimed;
         let mut seen = word.load(Ordering::Relaxed);
         loop {
             let taken = match job.age_of(seen >> COUNT_BITS) {
@@ -224,7 +224,7 @@ impl Board {
 
     /// Waits for a job newer than `seen`: awake for as long as `patience` says, then asleep. `None` when the
     /// pool ends.
-    pub(super) fn next_job(&self, seat: usize, seen: u64, patience: Patience) -> Option<u64> {
+    pub(super) fn next_job(&self, slot: usize, seen: u64, patience: Patience) -> Option<u64> {
         let state = &self.post.0.state;
         loop {
             let mut word = 0;
@@ -233,7 +233,7 @@ impl Board {
                 word & END != 0 || generation_of(word) != seen
             });
             if !is_news {
-                self.sleep(seat, seen);
+                self.sleep(slot, seen);
                 continue;
             }
             return (word & END == 0).then_some(generation_of(word));
@@ -241,17 +241,17 @@ impl Board {
     }
 
     /// Sleeps until a job newer than `seen` or the end is posted.
-    fn sleep(&self, seat: usize, seen: u64) {
-        let (state, seat) = (&self.post.0.state, &self.seats[seat].0);
-        seat.thread.get_or_init(std::thread::current);
-        seat.asleep.store(true, Ordering::Relaxed);
+    fn sleep(&self, slot: usize, seen: u64) {
+        let (state, slot) = (&self.post.0.state, &self.slots[slot].0);
+        slot.thread.get_or_init(std::thread::current);
+        slot.asleep.store(true, Ordering::Relaxed);
         // Counted only if nothing has happened; whoever posts next then sees the count, and with it the flag.
         let count = |word: u64| (word & END == 0 && generation_of(word) == seen).then_some(word + SLEEPER);
         if state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, count).is_err() {
-            seat.asleep.store(false, Ordering::Relaxed);
+            slot.asleep.store(false, Ordering::Relaxed);
             return;
         }
-        while seat.asleep.load(Ordering::Acquire) {
+        while slot.asleep.load(Ordering::Acquire) {
             std::thread::park();
         }
         let before = state.fetch_sub(SLEEPER, Ordering::AcqRel);
@@ -262,12 +262,12 @@ impl Board {
 
     /// Wakes up to `count` sleepers.
     fn wake(&self, count: usize) {
-        let asleep = |seat: &&Apart<Seat>| {
-            let flag = &seat.0.asleep;
+        let asleep = |slot: &&Apart<ThreadSlot>| {
+            let flag = &slot.0.asleep;
             flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::AcqRel)
         };
-        for seat in self.seats.iter().filter(asleep).take(count) {
-            if let Some(thread) = seat.0.thread.get() {
+        for slot in self.slots.iter().filter(asleep).take(count) {
+            if let Some(thread) = slot.0.thread.get() {
                 thread.unpark();
             }
         }
@@ -296,8 +296,8 @@ fn sleepers(state: u64) -> u64 {
     (state % GENERATION) / SLEEPER
 }
 
-/// The pieces that belong to seat `owner`: neighbours, and as many as everybody else's.
+/// The pieces that belong to slot `owner`: neighbours, and as many as everybody else's.
 fn share(pieces: usize, owner: usize, threads: usize) -> Range<usize> {
-    let bound = |seat: usize| (pieces as u128 * seat as u128 / threads as u128) as usize;
+    let bound = |slot: usize| (pieces as u128 * slot as u128 / threads as u128) as usize;
     bound(owner)..bound(owner + 1)
 }

@@ -32,7 +32,7 @@ pub(super) enum Scales {
 }
 
 /// A packed type, for the compiler.
-pub(super) trait Stored {
+pub(super) trait PackedType {
     const DTYPE: DType;
     const QUANTS: Quants;
     const SCALES: Scales;
@@ -48,7 +48,7 @@ macro_rules! stored {
         #[allow(non_camel_case_types, reason = "the name of the type")]
         pub(super) struct $name;
 
-        impl Stored for $name {
+        impl PackedType for $name {
             const DTYPE: DType = DType::$name;
             const QUANTS: Quants = Quants::$quants;
             const SCALES: Scales = Scales::$scales;
@@ -73,16 +73,16 @@ macro_rules! for_type {
     ($dtype:expr, $kernel:ident) => {{
         use exo_types::DType;
 
-        use $crate::products::stored;
+        use $crate::products::packed_types;
         match $dtype {
-            DType::Q8_0 => $kernel::<stored::Q8_0>,
-            DType::Q4_0 => $kernel::<stored::Q4_0>,
-            DType::Q4_1 => $kernel::<stored::Q4_1>,
-            DType::Q5_0 => $kernel::<stored::Q5_0>,
-            DType::Q5_1 => $kernel::<stored::Q5_1>,
-            DType::Q4_K => $kernel::<stored::Q4_K>,
-            DType::Q5_K => $kernel::<stored::Q5_K>,
-            DType::Q6_K => $kernel::<stored::Q6_K>,
+            DType::Q8_0 => $kernel::<packed_types::Q8_0>,
+            DType::Q4_0 => $kernel::<packed_types::Q4_0>,
+            DType::Q4_1 => $kernel::<packed_types::Q4_1>,
+            DType::Q5_0 => $kernel::<packed_types::Q5_0>,
+            DType::Q5_1 => $kernel::<packed_types::Q5_1>,
+            DType::Q4_K => $kernel::<packed_types::Q4_K>,
+            DType::Q5_K => $kernel::<packed_types::Q5_K>,
+            DType::Q6_K => $kernel::<packed_types::Q6_K>,
             other => panic!("{other} is not packed"),
         }
     }};
@@ -109,7 +109,7 @@ pub(super) struct Walk<K> {
     _type: PhantomData<K>,
 }
 
-impl<K: Stored> Walk<K> {
+impl<K: PackedType> Walk<K> {
     pub(super) fn new(weights: &Group<'_>) -> Self {
         let line = weights.lines.as_ptr();
         Self { line, head: line, scales: line, at: 0, _type: PhantomData }
