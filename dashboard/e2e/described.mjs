@@ -56,6 +56,8 @@ const scenarios = {
     const page = await open(browser, {}, complaints);
     await page.goto(login);
     await page.waitForSelector("p.state.live");
+    // A node that is gone serves no part of the page either.
+    await page.waitForSelector("h1");
     await control({ frozen: true });
     const began = Date.now();
     await page.waitForSelector("[role=alert] >> text=does not answer");
