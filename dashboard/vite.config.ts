@@ -17,6 +17,7 @@ export default defineConfig(({ mode }) => ({
   server: {
     host: "127.0.0.1",
     port: 5281,
+    fs: { allow: [".."] }, // the runbook is a page of `docs/`
     proxy: Object.fromEntries(proxied.map((path) => [path, { target: api, changeOrigin: true, headers: { origin: api } }])),
   },
   // Components are mounted in unit tests: Svelte's browser build, not its server build.

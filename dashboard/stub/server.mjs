@@ -19,7 +19,7 @@ const BODY_BYTES_MAX = 64 << 20;
 
 /** Starts a stub; port 0 finds a free one. */
 export function start(port = 5280, { scenario = "home", tokens_per_s = 40, access = "owner" } = {}) {
-  const state = { scenario, tokens_per_s, access, frozen: false, refusing: false, head_ms: 0, pulls: telemetry.pulls(), view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), next: 1, calls: [], ticks: 0, timer: null };
+  const state = { scenario, tokens_per_s, access, frozen: false, refusing: false, head_ms: 0, pulls: telemetry.pulls(), view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), last: 0, placed: 1, calls: [], ticks: 0, timer: null };
   const server = createServer((request, response) => void serve(state, request, response).catch((error) => reply(response, 500, refusal("stub", String(error)))));
   ticking(state, 1000);
   // Signs of life, as a node gives them.
@@ -152,11 +152,13 @@ function tick(state) {
 }
 
 function publish(state, changes) {
+  // Numbers have no gaps, for every reader.
+  state.last += 1;
   for (const reader of state.readers) send(state, reader, "delta", { changes });
 }
 
 function send(state, response, event, data) {
-  response.write(`id: stub-${state.next++}\nevent: ${event}\ndata: ${JSON.stringify({ at_unix_ms: Date.now(), ...data })}\n\n`);
+  response.write(`id: 57b-${state.last}\nevent: ${event}\ndata: ${JSON.stringify({ at_unix_ms: Date.now(), ...data })}\n\n`);
 }
 
 function members(state, method, body, response) {
@@ -185,7 +187,7 @@ function joining(state, method, path, body, response) {
 function place(state, body, response) {
   const planned = fixtures.plan(body);
   const stages = planned.stages.map((s, n) => fixtures.stage(n + 1, s.node_name, s.device, s.layers.start, s.layers.end));
-  const placed = fixtures.instance(`i${state.next++}`, body.model, stages, { state: { kind: "loading", progress: 0.1 }, load: null, measured_tokens_per_s: null });
+  const placed = fixtures.instance(`i${state.placed++}`, body.model, stages, { state: { kind: "loading", progress: 0.1 }, load: null, measured_tokens_per_s: null });
   state.view.instances = [...state.view.instances, placed];
   publish(state, [{ kind: "instance", instance: placed }]);
   return reply(response, 200, placed);

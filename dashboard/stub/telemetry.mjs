@@ -55,6 +55,7 @@ export const telemetry = (view) => ({
   nodes: view.nodes.map((node) => ({
     node: node.id,
     name: node.name,
+    age_s: node.status === "alive" ? 1.2 : node.status === "lost" ? null : 140,
     disk_free_bytes: node.name === "attic" ? null : 212e9,
     disk_room_bytes: node.name === "attic" ? null : 40e9,
     devices: node.devices.map((device, n) => {

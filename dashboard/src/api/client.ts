@@ -1,5 +1,6 @@
 // Asks the node. Every request has a deadline, carries the session's token and fails with one kind of error.
 
+import { t } from "../text";
 import type { ErrorBody } from "./types";
 
 const TOKEN = "exo-session";
@@ -97,7 +98,7 @@ function unreachable(error: unknown, signal?: AbortSignal): Error {
   const name = String((error as { name?: unknown } | null)?.name);
   if (name === "AbortError" || (signal?.aborted && name !== "TimeoutError")) return error as Error;
   const late = name === "TimeoutError";
-  return new ApiError(0, late ? "no_answer" : "unreachable", late ? "The node did not answer in time." : "The node cannot be reached.");
+  return new ApiError(0, late ? "no_answer" : "unreachable", late ? t.errors.late : t.errors.unreachable);
 }
 
 async function refusal(response: Response): Promise<ApiError> {
@@ -106,7 +107,7 @@ async function refusal(response: Response): Promise<ApiError> {
     const { error } = JSON.parse(text) as ErrorBody;
     return new ApiError(response.status, String(error.code), String(error.message));
   } catch {
-    return new ApiError(response.status, "http", `The node answered ${response.status}.`);
+    return new ApiError(response.status, "http", t.errors.status(response.status));
   }
 }
 
@@ -114,7 +115,7 @@ function parse(text: string, status: number): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    throw new ApiError(status, "not_json", "The node answered with something that is not JSON.");
+    throw new ApiError(status, "not_json", t.errors.not_json);
   }
 }
 

@@ -5,6 +5,7 @@ import { BlockList } from "../markdown/blocks.svelte";
 import { readEvents, type ServerEvent } from "../lib/sse";
 import { newTicket, type Message, type MessageState, type Ticket } from "../history/types";
 import { rest } from "../lib/wake";
+import { t } from "../text";
 import { Fold } from "./fold";
 import type { ChatBody } from "./request";
 import { Sentences } from "./sentences";
@@ -157,7 +158,7 @@ export class Answer {
         this.admit(response, isAsked);
         await readEvents(response.body!, (event) => this.take(event), (comment) => this.hear(comment));
         if (this.fold.done) return;
-        throw new ApiError(0, "cut", "The answer was cut off.");
+        throw new ApiError(0, "cut", t.errors.cut);
       } catch (error) {
         if (this.tokens > before) [attempt, missed] = [0, 0];
         if (isOpen) since_ms = Date.now();
@@ -167,7 +168,7 @@ export class Answer {
         if (again) next = null;
         // It never reached its node: it is sent once more.
         else if (first && !this.hadHead && !isAsked && isGone(error)) [next, first] = [first, null];
-        else throw !isAsked && isGone(error) ? new ApiError(0, "gone", "The node no longer has the rest of it.") : error;
+        else throw !isAsked && isGone(error) ? new ApiError(0, "gone", t.errors.rest_gone) : error;
         this.phase = "reattaching";
         this.rollBack();
         await rest(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]!, this.stopped.signal);

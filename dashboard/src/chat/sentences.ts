@@ -1,5 +1,7 @@
 // An answer in sentences, for screen readers: tokens would be noise. Code is named, not read.
 
+import { t } from "../text";
+
 const END = /[.!?…:](?=\s)|\n/;
 const LENGTH_MAX = 400;
 
@@ -29,7 +31,7 @@ export class Sentences {
   private add(out: string[], sentence: string): void {
     if (/^\s*(```|~~~)/.test(sentence)) {
       this.inCode = !this.inCode;
-      if (this.inCode) out.push("Code.");
+      if (this.inCode) out.push(t.chat.spoken_code);
       return;
     }
     const words = sentence.replace(/[*_`]+/g, "").replace(/[#>|]+/g, " ").replace(/\s+/g, " ").trim();

@@ -1,5 +1,6 @@
 // Conversations in this browser (IndexedDB), and in memory where it refuses. No node ever gets them to keep.
 
+import { t } from "../text";
 import type { Conversation, Message } from "./types";
 
 const NAME = "exo";
@@ -31,7 +32,7 @@ export async function openHistory(): Promise<History> {
 
 function openDatabase(): Promise<IDBDatabase> {
   return new Promise((resolve, reject) => {
-    setTimeout(() => reject(new Error("no answer")), OPEN_MS);
+    setTimeout(() => reject(new Error(t.errors.no_storage)), OPEN_MS);
     const request = indexedDB.open(NAME, VERSION);
     request.onupgradeneeded = () => {
       request.result.createObjectStore("conversations", { keyPath: "id" });
@@ -39,7 +40,7 @@ function openDatabase(): Promise<IDBDatabase> {
     };
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);
-    request.onblocked = () => reject(new Error("blocked"));
+    request.onblocked = () => reject(new Error(t.errors.storage_blocked));
   });
 }
 
@@ -165,6 +166,6 @@ function result<T>(request: IDBRequest<T>): Promise<T> {
 function finished(change: IDBTransaction): Promise<void> {
   return new Promise((resolve, reject) => {
     change.oncomplete = () => resolve();
-    change.onerror = change.onabort = () => reject(change.error ?? new Error("the change was given up"));
+    change.onerror = change.onabort = () => reject(change.error ?? new Error(t.errors.storage_undone));
   });
 }

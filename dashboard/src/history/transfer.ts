@@ -1,5 +1,6 @@
 // Conversations to files and back. What is read is a stranger's: every field is checked, and what is not one of ours is left out.
 
+import { t } from "../text";
 import { children, path, type Tree } from "./tree";
 import { conversation, message, newId, PARAM_NAMES, type Call, type Conversation, type Message, type MessageState, type Params } from "./types";
 
@@ -30,10 +31,10 @@ export function toMarkdown(one: Conversation, tree: Tree, words: { you: string; 
 /** Reads a file that `toJson` wrote. Ids are given anew, so that nothing that is here is written over. */
 export function fromJson(text: string): Bundle {
   const file = parse(text);
-  if (!isObject(file) || file.format !== FORMAT) throw new Error("This file has no conversations of exo.");
+  if (!isObject(file) || file.format !== FORMAT) throw new Error(t.errors.not_ours);
   const conversations = list(file.conversations);
   const messages = list(file.messages);
-  if (messages.length > MESSAGES_MAX) throw new Error(`The file has ${messages.length} messages; at most ${MESSAGES_MAX} can be read at once.`);
+  if (messages.length > MESSAGES_MAX) throw new Error(t.errors.too_many_messages(messages.length, MESSAGES_MAX));
   const ids = new Map<string, string>([["", ""]]);
   const renamed = (id: unknown) => (typeof id === "string" ? (ids.get(id) ?? "") : "");
   for (const one of [...conversations, ...messages]) if (isObject(one) && typeof one.id === "string" && one.id) ids.set(one.id, newId());
@@ -89,7 +90,7 @@ function parse(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    throw new Error("This file is not JSON.");
+    throw new Error(t.errors.file_not_json);
   }
 }
 

@@ -1,5 +1,7 @@
 // Server-sent events out of a `fetch` body. `EventSource` cannot send the session's header, so it is of no use here.
 
+import { t } from "../text";
+
 export type ServerEvent = { event: string; data: string; id: string | null };
 
 /** A longer line is no event of ours; whoever sends it is cut off. */
@@ -18,7 +20,7 @@ export class EventParser {
   push(text: string): ServerEvent[] {
     const events: ServerEvent[] = [];
     this.rest += text;
-    if (this.rest.length > LINE_CHARS_MAX) throw new Error("an event is too long");
+    if (this.rest.length > LINE_CHARS_MAX) throw new Error(t.errors.event_too_long);
     let from = 0;
     for (let end = this.rest.indexOf("\n"); end >= 0; end = this.rest.indexOf("\n", from)) {
       const line = this.rest.slice(from, this.rest[end - 1] === "\r" ? end - 1 : end);

@@ -1,6 +1,6 @@
 // The blocks of a text that grows. What is settled is not looked at again, so a token costs the same at the end of a long answer.
 
-import { lex, type Block, type Lexed } from "./parse";
+import { isJson, lex, type Block, type Lexed } from "./parse";
 
 /** An open block of code is not lexed while it grows: its lines settle in pieces of about so many characters. */
 const CODE_PIECE = 4000;
@@ -26,6 +26,10 @@ export class BlockList {
 
   static of(text: string): BlockList {
     const list = new BlockList();
+    if (isJson(text)) {
+      list.settle([{ kind: "code", language: "json", text: text.trim() }]);
+      return list;
+    }
     list.append(text);
     list.close();
     return list;

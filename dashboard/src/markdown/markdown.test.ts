@@ -155,3 +155,10 @@ test("an open block of code shows what there is of it", () => {
   list.close();
   expect(list.settled.map((block) => block.kind)).toEqual(["code", "paragraph"]);
 });
+
+test("an answer that is JSON is shown as such, and one that only begins like it is not", () => {
+  const json = `{ "note": "*not* _emphasis_ [a](https://b.example) $x$", "list": [1, 2] }`;
+  expect(BlockList.of(`\n${json}\n`).settled).toEqual([{ kind: "code", language: "json", text: json }]);
+  expect(BlockList.of(`["a", "b"]`).settled.map(({ kind }) => kind)).toEqual(["code"]);
+  for (const prose of ["{ not json }", "[a](https://b.example)", "[1] and more", "3", '"a"']) expect(BlockList.of(prose).settled.map(({ kind }) => kind), prose).toEqual(["paragraph"]);
+});

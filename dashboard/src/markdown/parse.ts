@@ -25,6 +25,17 @@ const DEPTH_MAX = 24;
 /** A table wider than this is not read as one. */
 const CELLS_MAX = 20_000;
 
+/** Whether a whole text is a JSON object or array: its signs mean nothing else. */
+export function isJson(text: string): boolean {
+  if (!/^\s*[[{][\s\S]*[\]}]\s*$/.test(text)) return false;
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 const blockMath: TokenizerAndRendererExtension = {
   name: "blockMath",
   level: "block",

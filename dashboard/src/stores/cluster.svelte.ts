@@ -15,6 +15,9 @@ const PROBE_MS = 1000;
 const DEAD_MS = 8000;
 const RETRY_MS = [250, 500, 1000, 2000];
 
+/** An event is missing before this one, or this one is older than what is known: only a snapshot helps. */
+class OutOfOrder extends Error {}
+
 export type Connection = "connecting" | "live" | "gone";
 
 export class ClusterStore {
@@ -94,7 +97,7 @@ export class ClusterStore {
       await readEvents(response.body!, (event) => this.take(event), () => this.hear());
     } catch (error) {
       // A stream ends for many reasons, of which a node that is gone is one: the next attempt tells.
-      const isCut = isOpen && error instanceof TypeError && !signal.aborted;
+      const isCut = isOpen && (error instanceof TypeError || error instanceof OutOfOrder) && !signal.aborted;
       if (!isCut) throw error;
     } finally {
       clearInterval(watch);
@@ -153,8 +156,11 @@ export class ClusterStore {
     try {
       const data = JSON.parse(event.data) as { at_unix_ms: number; cluster?: ClusterView; changes?: Change[] };
       if (event.event === "snapshot" && data.cluster) this.replace(data.cluster);
-      else if (event.event === "delta" && this.view && data.changes) this.change(data.changes);
-      else return;
+      else if (event.event === "delta" && this.view && data.changes) {
+        if (event.id !== null && event.id === this.last_id) return;
+        if (!follows(event.id, this.last_id)) throw new OutOfOrder();
+        this.change(data.changes);
+      } else return;
       this.skew_ms = alerts.skew_ms = Math.round(data.at_unix_ms - Date.now()) || 0;
       this.last_id = event.id;
     } catch (error) {
@@ -175,6 +181,13 @@ export class ClusterStore {
     this.view = applyAll(this.view!, changes);
     alerts.take(this.view.alerts);
   }
+}
+
+/** Ids are `RUN-NUMBER`, and the numbers of a run have no gaps. */
+function follows(id: string | null, last: string | null): boolean {
+  const [run, number] = id?.split("-") ?? [];
+  const [last_run, last_number] = last?.split("-") ?? [];
+  return run === last_run && Number(number) === Number(last_number) + 1;
 }
 
 export const cluster = new ClusterStore();

@@ -14,12 +14,13 @@ afterEach(() => {
 type Stream = { say: (text: string) => void; end: () => void; cut: () => void };
 
 /** A node whose event streams are held here; `null` is none. */
-function node(): { streams: Stream[]; probes: number; isThere: boolean } {
-  const all = { streams: [] as Stream[], probes: 0, isThere: true };
+function node(): { streams: Stream[]; asked: (string | null)[]; probes: number; isThere: boolean } {
+  const all = { streams: [] as Stream[], asked: [] as (string | null)[], probes: 0, isThere: true };
   vi.stubGlobal("fetch", async (path: string, init: RequestInit) => {
     if (path === "/health") all.probes += 1;
     if (!all.isThere) throw new TypeError("refused");
     if (path === "/health") return new Response('{"status":"ok"}');
+    all.asked.push(new Headers(init.headers).get("last-event-id"));
     const body = new ReadableStream<Uint8Array>({
       start(controller) {
         const say = (text: string) => controller.enqueue(new TextEncoder().encode(text));
@@ -84,5 +85,34 @@ test("a node that gives signs of life is not asked for them, and one that is sil
   vi.stubGlobal("fetch", (_: string, init: RequestInit) => new Promise((_, reject) => init.signal!.addEventListener("abort", () => reject(init.signal!.reason))));
   await vi.advanceTimersByTimeAsync(3000);
   expect(store.connection).toBe("gone");
+  store.stop();
+});
+
+for (const [name, ids] of Object.entries({ lost: ["1-2", "1-4"], swapped: ["1-3", "1-2"], old: ["1-2", "1-1"], "of another run": ["1-2", "2-3"] })) {
+  test(`an event that is ${name} asks for a snapshot, and the node is not called gone`, async () => {
+    vi.useFakeTimers();
+    const there = node();
+    const store = new ClusterStore();
+    void store.run();
+    await vi.advanceTimersByTimeAsync(50);
+    const seen = watched(store);
+    for (const id of ids) there.streams[0]!.say(`id: ${id}\nevent: delta\ndata: {"at_unix_ms":1,"changes":[]}\n\n`);
+    await vi.advanceTimersByTimeAsync(1000);
+    expect([there.asked, seen]).toEqual([[null, null], ["live"]]);
+    store.stop();
+  });
+}
+
+test("an event that comes twice changes nothing, and the stream goes on behind it", async () => {
+  vi.useFakeTimers();
+  const there = node();
+  const store = new ClusterStore();
+  void store.run();
+  await vi.advanceTimersByTimeAsync(50);
+  for (const id of ["1-2", "1-2", "1-3"]) there.streams[0]!.say(`id: ${id}\nevent: delta\ndata: {"at_unix_ms":1,"changes":[]}\n\n`);
+  await vi.advanceTimersByTimeAsync(50);
+  there.streams[0]!.end();
+  await vi.advanceTimersByTimeAsync(1000);
+  expect(there.asked).toEqual([null, "1-3"]);
   store.stop();
 });

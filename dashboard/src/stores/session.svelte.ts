@@ -40,7 +40,7 @@ class SessionStore {
   }
 
   async start(code: string | null): Promise<void> {
-    whenUnauthorised(() => this.end("The session has ended."));
+    whenUnauthorised(() => this.end(t.login.ended));
     if (code) return this.exchange({ code });
     if (!token.get()) return this.end("");
     await this.check();

@@ -2,6 +2,7 @@
 
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { parse } from "svelte/compiler";
 import { expect, test } from "vitest";
 
 const ROOT = join(import.meta.dirname, "..");
@@ -32,4 +33,33 @@ test("components stay near 200 lines of their own", () => {
 test("colours and sizes of type are named in one file", () => {
   const named = sources.filter((name) => !name.endsWith("tokens.css"));
   expect(offenders(/#[0-9a-f]{3,8}\b(?![^{]*\})/i, named.filter((name) => name.endsWith(".css")))).toEqual([]);
+});
+
+/** Two plain words beside each other, or one that is a sentence: what only a reader of the page needs. */
+const PROSE = /[A-Za-z]{2,}[,.:;]? [a-z]{2,}|^[A-Z][a-z]+[.…]$/;
+/** Looks like it and is for the browser or for a shell. */
+const FOR_PROGRAMS = /^(11px system-ui|input, textarea, select|\(pointer: coarse\)|noopener noreferrer nofollow)$|^(exo| HOST exo) (open|join|pull)\b/;
+
+/** The literals and the texts of a source, but for names of classes. */
+function texts(name: string): string[] {
+  const source = name.endsWith(".svelte") ? text(name) : `<script lang="ts">${text(name)}</script>`;
+  const found: string[] = [];
+  const walk = (node: unknown): void => {
+    if (Array.isArray(node)) return node.forEach(walk);
+    if (typeof node !== "object" || node === null) return;
+    const { type, name, value, data } = node as { type?: string; name?: string; value?: unknown; data?: string };
+    if (type === "Comment" || type === "StyleSheet" || (type === "Attribute" && name === "class")) return;
+    if (type === "Text" && data) found.push(data);
+    if (type === "Literal" && typeof value === "string") found.push(value);
+    if (type === "TemplateElement") found.push((value as { raw: string }).raw);
+    Object.values(node).forEach(walk);
+  };
+  walk(parse(source, { modern: true }));
+  return found.filter((one) => PROSE.test(one.trim()) && !FOR_PROGRAMS.test(one));
+}
+
+test("texts are in the file of the language and nowhere else", () => {
+  const among = sources.filter((name) => !/^text\/|snippets\.ts$|\.css$/.test(name));
+  expect(among.flatMap((name) => texts(name).map((one) => `${name}: ${one}`))).toEqual([]);
+  expect(texts("text/en.ts").length).toBeGreaterThan(100);
 });

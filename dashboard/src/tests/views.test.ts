@@ -22,7 +22,8 @@ const VIEWS: Record<string, Component> = { Cluster, Devices, Instances };
 const ANSWERS: Record<string, (query: URLSearchParams) => unknown> = {
   "/exo/v1/logs": (query) => telemetry.logs(query, fixtures.home().nodes),
   "/exo/v1/requests/recent": () => telemetry.recent(),
-  "/exo/v1/telemetry": () => telemetry.telemetry(fixtures.home()),
+  "/exo/v1/telemetry": () => telemetry.telemetry({ ...fixtures.home(), ...(cluster.view ?? {}) }),
+  "/exo/v1/members": () => fixtures.lost().nodes.map((node: { id: string; name: string; is_self: boolean }) => ({ node: node.id, name: node.name, role: "worker", is_self: node.is_self })),
   "/exo/v1/series": (query) => telemetry.series([...query.values()][0]!, [...query.keys()][0]!),
 };
 vi.stubGlobal("fetch", async (path: string) => {
@@ -35,7 +36,7 @@ function draw(view: Component, scenario: keyof typeof fixtures | null): HTMLElem
   session.state = "in";
   session.view = { access: "owner", node: "n", name: "desk", version: "1" };
   cluster.stop();
-  if (scenario) cluster.take({ event: "snapshot", id: "a", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: fixtures[scenario]() }) });
+  if (scenario) cluster.take({ event: "snapshot", id: "1-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: fixtures[scenario]() }) });
   const target = document.createElement("div");
   const mounted = mount(view, { target });
   flushSync();
@@ -144,4 +145,20 @@ test("an event that cannot be read asks for a new snapshot; a delta before one c
   store.take({ event: "delta", id: "1", data: '{"at_unix_ms":1,"changes":[{"kind":"node_gone","id":"x"}]}' });
   expect(store.view).toBeNull();
   expect(() => store.take({ event: "snapshot", id: "2", data: "{" })).toThrow();
+});
+
+test("a member says when it was last seen, and one that never came says so", async () => {
+  const shown = draw(Cluster, "lost");
+  await vi.waitFor(() => expect(shown.textContent).toContain("not since this node was started"));
+  expect(shown.textContent).toContain("Last seen");
+  expect(shown.textContent).toMatch(/\d+ (s|min) ago/);
+});
+
+test("an alert has its section of the runbook, and one of a newer node says where it stands", async () => {
+  const shown = draw(Alerts, "home");
+  alerts.take([alert("disk_low", "warning", "x", "", "", { runbook: "docs/runbook.md#disk_low" }), alert("weather", "info", "y", "", "", { runbook: "docs/runbook.md#weather" })]);
+  flushSync();
+  for (const details of shown.querySelectorAll("details")) details.open = true;
+  await vi.waitFor(() => expect(shown.textContent).toContain("This page has no such section: see docs/runbook.md#weather."));
+  await vi.waitFor(() => expect(shown.textContent).toContain("exo prune"));
 });

@@ -11,6 +11,10 @@ test("every snippet has the address and the model", () => {
   }
 });
 
+test("every snippet has the key, and what sends it is right", () => {
+  for (const { name, text } of snippets("http://127.0.0.1:52415", "m", "a-key")) expect(text, name).toContain("a-key");
+});
+
 test("the name of a model stays a word, whatever it is", () => {
   expect(execFileSync("sh", ["-c", `printf %s ${shellWord(EVIL)}`]).toString()).toBe(EVIL);
   const curl = snippets("http://h", EVIL, "k").find((one) => one.name === "curl")!.text;

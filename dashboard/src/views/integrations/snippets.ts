@@ -22,7 +22,7 @@ export function snippets(origin: string, model: string, key: string): Snippet[] 
     { name: "Claude Code", text: `ANTHROPIC_BASE_URL=${origin} ANTHROPIC_AUTH_TOKEN=${key} claude --model ${shellWord(model)}` },
     { name: "aider", text: `OPENAI_API_BASE=${origin}/v1 OPENAI_API_KEY=${key} aider --model ${shellWord(`openai/${model}`)}` },
     { name: "Continue (config.yaml)", text: `models:\n  - name: exo\n    provider: openai\n    model: ${quoted}\n    apiBase: ${origin}/v1\n    apiKey: ${key}` },
-    { name: "Ollama", text: `curl ${origin}/api/chat -d '${shell.slice(0, -1)},"stream":false}'` },
+    { name: "Ollama", text: `curl ${origin}/api/chat \\\n  -H 'Authorization: Bearer ${key}' \\\n  -d '${shell.slice(0, -1)},"stream":false}'` },
   ];
 }
 
