@@ -74,6 +74,10 @@ pub enum Bug {
     AskedForever,
     /// Who coordinates and cannot write its log goes on.
     LeadsWithoutDisk,
+    /// Who asks is let in, whether the window is open or not.
+    OpenDoor,
+    /// Whoever asks for entries of the log of trust is told them.
+    TellsStrangers,
     /// One of a scheduler.
     Scheduler(SchedulerBug),
 }

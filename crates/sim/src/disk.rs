@@ -350,7 +350,7 @@ mod tests {
     }
 
     fn disk() -> Disk {
-        Disk::new(crate::founding::trust(1, 0, 1), crate::founding::entries())
+        Disk::new(crate::founding::trust(1, 0, 1, 0), crate::founding::entries())
     }
 
     fn append(disk: &Disk, numbers: &[u64]) -> Write {

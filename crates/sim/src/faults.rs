@@ -11,6 +11,7 @@ use exo_types::Time;
 use crate::draw::{Draw, DrawFor, mix};
 use crate::lies::Lie;
 use crate::lies_of_data::Bend;
+use crate::strangers::Trick;
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,6 +139,15 @@ pub enum FaultKind {
         /// As what.
         bend: Bend,
     },
+    /// A machine that nobody has let in tries what it can.
+    Stranger {
+        /// On which node.
+        to: usize,
+        /// With which of its keys.
+        nth: usize,
+        /// What.
+        trick: Trick,
+    },
     /// A member keeps entries of the log of trust to itself.
     Withhold {
         /// Which.
@@ -206,7 +216,8 @@ impl Fault {
                 | FaultKind::FailSteps { .. }
                 | FaultKind::FailLoad { .. }
                 | FaultKind::Lie { .. }
-                | FaultKind::LieOfData { .. } => Duration::ZERO,
+                | FaultKind::LieOfData { .. }
+                | FaultKind::Stranger { .. } => Duration::ZERO,
             }
     }
 }
@@ -317,6 +328,8 @@ const LIES_FROM: usize = 100;
 const RARE_FROM: usize = 200;
 /// The first number of a lie on the data channel.
 const LIES_OF_DATA_FROM: usize = 300;
+/// The first number of what a stranger tries.
+const TRICKS_FROM: usize = 400;
 
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
@@ -357,6 +370,17 @@ pub fn lies_of_data(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec
         let (liar, to) = own.pair();
         let bend = Bend::ALL[own.draw(4).below(Bend::ALL.len() as u64) as usize];
         let kind = FaultKind::LieOfData { liar, to, passes: own.draw(5).below(8) as usize, bend };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+    };
+    (0..count).map(one).collect()
+}
+
+/// What a stranger tries in a run of a seed.
+pub fn tricks(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: TRICKS_FROM + index };
+        let trick = Trick::drawn(own.draw(4).below(8), own.draw(5).below(14));
+        let kind = FaultKind::Stranger { to: own.node(2), nth: own.draw(3).below(20) as usize, trick };
         Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
     };
     (0..count).map(one).collect()

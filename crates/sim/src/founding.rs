@@ -2,7 +2,6 @@
 
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::Event;
-use exo_machine::joining::JOIN_WINDOW_S;
 use exo_trust::{Act, Entry, Statement, TrustLog};
 use exo_types::NodeId;
 
@@ -39,8 +38,8 @@ pub fn sign(key: &SigningKey, statement: Statement) -> Entry {
 }
 
 /// The log of trust of a cluster that `founder` founded, with so many nodes in it: the founder and those that
-/// follow.
-pub fn trust(seed: u64, founder: usize, members: usize) -> TrustLog {
+/// follow; and a join window of so many seconds.
+pub fn trust(seed: u64, founder: usize, members: usize, window_s: u64) -> TrustLog {
     let (issuer, me) = (key(seed, founder), node_id(&key(seed, founder)));
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&mix(seed, DrawFor::Identity, 1 << 32 | founder as u64).0.to_le_bytes());
@@ -49,7 +48,9 @@ pub fn trust(seed: u64, founder: usize, members: usize) -> TrustLog {
     let mut log = TrustLog::new(sign(&issuer, founding)).expect("its founder signs it");
     let others = (founder + 1)..(founder + members);
     let admissions = others.map(|node| Act::Admit { node: node_id(&key(seed, node)), name: name(node) });
-    let window = Act::Window { until_unix_s: FOUNDED_UNIX_S + JOIN_WINDOW_S };
+    // A clock that was set back opens no window, however long ago it shut.
+    let until_unix_s = if window_s == 0 { 1 } else { FOUNDED_UNIX_S + window_s };
+    let window = Act::Window { until_unix_s };
     for act in std::iter::once(window).chain(admissions) {
         let statement = log.statement(me, FOUNDED_UNIX_S, act).expect("the founder may");
         log.insert(sign(&issuer, statement)).expect("the founder may");
@@ -64,11 +65,13 @@ pub fn entries() -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use exo_machine::joining::JOIN_WINDOW_S;
+
     use super::*;
 
     #[test]
     fn a_founded_cluster_has_its_members_and_verifies() {
-        let log = trust(4, 0, 3);
+        let log = trust(4, 0, 3, JOIN_WINDOW_S);
         assert_eq!(log.view().members().len(), 3);
         assert!(log.view().window_until_unix_s().is_some());
         assert_eq!(TrustLog::from_entries(log.entries().cloned()), Ok(Some(log)));

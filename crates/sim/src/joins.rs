@@ -39,7 +39,7 @@ enum Whom {
 }
 
 /// What both sides of an exchange show.
-fn words_of(exchange: u64) -> String {
+pub(crate) fn words_of(exchange: u64) -> String {
     format!("words of exchange {exchange}")
 }
 
@@ -70,10 +70,39 @@ impl World {
             return self.asked_in_vain(number, why);
         };
         self.process_at(self.now + EXCHANGE_MAX, asker, Event::AskOver(number, attempt, "no answer in time"));
+        self.ask_stranger(number, attempt, address);
         if let Some(target) = self.reachable(asker, address) {
             let handshake = 4 * self.net.path(asker, target).delay + self.draws.draw().micros(500, 4000);
             self.process_at(self.now + handshake, asker, Event::AskReach(number, attempt));
         }
+    }
+
+    /// The question goes to an address where somebody listens that is no node of ours.
+    fn ask_stranger(&mut self, number: u64, attempt: u64, address: SocketAddr) {
+        let Some(exchange) = self.exchanges.get(&number) else { return };
+        let asker = exchange.asker;
+        let Some((proven, answer)) = self.stranger_at(address, asker, &exchange.ask) else { return };
+        let at = self.now + self.draws.draw().micros(2000, 20_000);
+        let event = match (&self.exchanges[&number].whom, answer) {
+            (Whom::Node(with), _) if *with != proven => {
+                return self.process_at(
+                    at,
+                    asker,
+                    Event::AskOver(number, attempt, "another node answers there"),
+                );
+            }
+            (_, None) => return,
+            (Whom::Node(with), Some(answer)) => {
+                JoinEvent::Answered { with: *with, address, words: words_of(number), answer: Ok(answer) }
+            }
+            (Whom::Text(text), Some(answer)) => JoinEvent::Probed {
+                text: text.clone(),
+                address: Some(address),
+                answer: Some((proven, answer)),
+            },
+        };
+        self.exchanges.remove(&number);
+        self.input_at(at, asker, Input::Joining(event));
     }
 
     fn asked_in_vain(&mut self, number: u64, why: &str) {
@@ -129,6 +158,9 @@ impl World {
             return self
                 .fail("effects_make_sense", format!("n{node} answers {exchange:?}, which nobody asked"));
         };
+        if self.strangers.take_asked(exchange) {
+            return self.stranger_is_told(node, &answer);
+        }
         let number = exchange.0;
         let Some(open) = self.exchanges.get(&number).filter(|e| e.attempt == attempt) else { return };
         let (asker, address, proven) = (open.asker, open.addresses[open.at], self.nodes[node].id);

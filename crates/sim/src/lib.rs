@@ -50,6 +50,7 @@ mod run;
 pub mod scenario;
 pub mod shape;
 pub mod shrink;
+pub mod strangers;
 mod trace;
 mod upheaval;
 mod world;

@@ -10,13 +10,8 @@ use exo_machine::{LinkId, Outgoing, Purpose, TrustMessage, TrustNews};
 use exo_trust::{Act, Entry, EntryId, Statement, TrustLog};
 use exo_types::{InstanceId, LogHead, NodeId};
 
-use crate::draw::{DrawFor, mix};
-use crate::founding;
 use crate::net::EndState;
 use crate::world::World;
-
-/// A key that nobody has let in.
-const OUTSIDER: usize = 99;
 
 /// What is said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +101,7 @@ impl World {
             vec![ControlMessage::Trust(TrustMessage { cluster, known, what }.encode())]
         };
         let (founder, nothing) = (self.nodes[0].id, EntryId([liar as u8; 32]));
-        let stranger = || Act::Admit { node: self.stranger(), name: "stranger".to_owned() };
+        let stranger = || Act::Admit { node: self.stranger(0), name: "stranger".to_owned() };
         match lie {
             Lie::Appointed => {
                 told(&[signed(own.id, &heads, Act::Appoint { node: own.id, name: own.name.clone() })])
@@ -146,7 +141,7 @@ impl World {
         let own = &self.nodes[liar];
         let founding = Statement::founding(own.id, 7, "mine".to_owned(), own.name.clone(), [7; 16]);
         let mut other = TrustLog::new(entry(&own.key, founding)).expect("its founder signs it");
-        let act = Act::Admit { node: self.stranger(), name: "stranger".to_owned() };
+        let act = Act::Admit { node: self.stranger(0), name: "stranger".to_owned() };
         let statement = other.statement(own.id, 7, act).expect("the founder may");
         other.insert(entry(&own.key, statement)).expect("the founder may");
         let message = |cluster: EntryId| {
@@ -193,10 +188,5 @@ impl World {
             after_hash: hash,
             entries,
         })]
-    }
-
-    /// Whom no entry of an admin names.
-    fn stranger(&self) -> NodeId {
-        founding::node_id(&founding::key(mix(self.scenario.seed, DrawFor::Identity, 0).0, OUTSIDER))
     }
 }

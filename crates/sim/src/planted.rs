@@ -161,6 +161,22 @@ pub const PLANTED: &[Planted] = &[
         kind: Kind::Faults,
     },
     Planted {
+        name: "open-door",
+        what: "who asks is let in, whether the window is open or not",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::OpenDoor,
+        invariants: &["members_are_signed_in"],
+        kind: Kind::Strangers,
+    },
+    Planted {
+        name: "tells-strangers",
+        what: "whoever asks for entries of the log of trust is told them",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::TellsStrangers,
+        invariants: &["strangers_stay_out"],
+        kind: Kind::Strangers,
+    },
+    Planted {
         name: "no-resend",
         what: "a follower that has lost a part of the log is not sent it again",
         #[cfg(feature = "planted")]

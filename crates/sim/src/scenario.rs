@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use exo_cluster::Speculation;
 use exo_cluster::wire::Drain;
+use exo_machine::joining::JOIN_WINDOW_S;
 use exo_types::Time;
 
 use crate::clients::{self, Ask, AskWhat, Client};
@@ -24,16 +25,19 @@ pub enum Kind {
     Lies,
     /// Nothing goes wrong, and members say on the data channel what is not theirs to say.
     Wire,
+    /// Nothing goes wrong, all doors are shut, and a machine that nobody let in tries what it can.
+    Strangers,
 }
 
 impl Kind {
     /// All of them, and what each is called.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 6] = [
         (Self::Faults, "faults"),
         (Self::Quiet, "quiet"),
         (Self::Join, "join"),
         (Self::Lies, "lies"),
         (Self::Wire, "wire"),
+        (Self::Strangers, "strangers"),
     ];
 
     /// The one of this name.
@@ -145,19 +149,22 @@ impl Scenario {
         let (seed, kind) = (choice.seed, choice.kind);
         let mut draws = Draws::new(seed, DrawFor::Scenario, 0);
         let drawn = draws.draw().between(2, 6) as usize;
+        // A node that is alone is taken over most easily.
+        let is_alone = kind == Kind::Strangers && mix(seed, DrawFor::Scenario, 90).per_cent(25);
+        let drawn = if is_alone { 1 } else { drawn };
         let nodes = choice.nodes.unwrap_or(drawn).clamp(1, 6);
         let (founded, fault_count, client_count, stages, apart, remove) =
             (draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw());
         let is_founded = match kind {
             Kind::Join => false,
-            Kind::Lies | Kind::Wire => true,
+            Kind::Lies | Kind::Wire | Kind::Strangers => true,
             Kind::Faults | Kind::Quiet => founded.per_cent(80),
         };
         let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
         let (faults, lies) = match kind {
             Kind::Faults => (fault_count.between(1, 7), 0),
             Kind::Lies => (fault_count.between(0, 3), mix(seed, DrawFor::Scenario, 60).between(3, 20)),
-            Kind::Quiet | Kind::Join | Kind::Wire => (0, 0),
+            Kind::Quiet | Kind::Join | Kind::Wire | Kind::Strangers => (0, 0),
         };
         let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
         faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));
@@ -168,9 +175,13 @@ impl Scenario {
             let count = mix(seed, DrawFor::Scenario, 80).between(10, 40) as usize;
             faults.extend(faults::lies_of_data(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
         }
+        if kind == Kind::Strangers {
+            let count = mix(seed, DrawFor::Scenario, 91).between(10, 60) as usize;
+            faults.extend(faults::tricks(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
+        }
         let (from_ms, until_ms) = match kind {
             _ if !is_founded => CLIENTS_JOINING_MS,
-            Kind::Quiet | Kind::Lies | Kind::Wire => CLIENTS_QUIET_MS,
+            Kind::Quiet | Kind::Lies | Kind::Wire | Kind::Strangers => CLIENTS_QUIET_MS,
             Kind::Faults | Kind::Join => CLIENTS_MS,
         };
         let mut clients = clients::list(seed, client_count.between(4, 24) as usize, from_ms, until_ms);
@@ -212,6 +223,11 @@ impl Scenario {
         scenario
     }
 
+    /// For how long clusters let strangers in on sight once they were founded.
+    pub fn window_s(&self) -> u64 {
+        if self.kind == Kind::Strangers { 0 } else { JOIN_WINDOW_S }
+    }
+
     /// How many nodes.
     pub fn nodes(&self) -> usize {
         self.lans.len()
@@ -222,7 +238,10 @@ impl Scenario {
         let is_told = |fault: &Fault| {
             matches!(
                 fault.kind,
-                FaultKind::Lie { .. } | FaultKind::LieOfData { .. } | FaultKind::Withhold { .. }
+                FaultKind::Lie { .. }
+                    | FaultKind::LieOfData { .. }
+                    | FaultKind::Withhold { .. }
+                    | FaultKind::Stranger { .. }
             )
         };
         let removes = self.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. }));

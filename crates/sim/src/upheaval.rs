@@ -191,6 +191,7 @@ impl World {
                     self.lie(liar, to, lie);
                 }
             }
+            FaultKind::Stranger { to, nth, trick } => self.trick(self.node_of(to), nth, trick),
             FaultKind::LieOfData { liar, to, passes, bend } => {
                 let (liar, to) = (self.node_of(liar), self.node_of(to));
                 self.lie_of_data(liar, to, passes, bend);
@@ -255,7 +256,8 @@ impl World {
             | FaultKind::FailSteps { .. }
             | FaultKind::FailLoad { .. }
             | FaultKind::Lie { .. }
-            | FaultKind::LieOfData { .. } => return,
+            | FaultKind::LieOfData { .. }
+            | FaultKind::Stranger { .. } => return,
         }
         self.tell(|| format!("fault {} is over", fault.index));
     }

@@ -23,6 +23,7 @@ use crate::net::{Net, Parcel};
 use crate::node::Node;
 use crate::scenario::Scenario;
 use crate::shape::Names;
+use crate::strangers::Strangers;
 use crate::trace;
 
 /// Between two looks at the whole cluster.
@@ -167,6 +168,7 @@ pub struct World {
     /// Nodes whose disk is slow or full. By fault.
     pub(crate) whose_disk: BTreeMap<usize, usize>,
     pub(crate) lies_waiting: Vec<Waiting>,
+    pub(crate) strangers: Strangers,
     queue: BinaryHeap<Entry>,
     inserted: u64,
     handles: u64,
@@ -203,8 +205,11 @@ impl World {
     /// A world before anything happens in it.
     pub fn new(scenario: Scenario, options: Options, invariants: &'static [Invariant]) -> Self {
         let (seed, count) = (scenario.seed, scenario.nodes());
-        let founded = scenario.is_founded.then(|| crate::founding::trust(seed, 0, count));
-        let trust = |node: usize| founded.clone().unwrap_or_else(|| crate::founding::trust(seed, node, 1));
+        let founded =
+            scenario.is_founded.then(|| crate::founding::trust(seed, 0, count, scenario.window_s()));
+        let trust = |node: usize| {
+            founded.clone().unwrap_or_else(|| crate::founding::trust(seed, node, 1, scenario.window_s()))
+        };
         let mut nodes: Vec<Node> =
             (0..count).map(|node| Node::new(seed, node, scenario.lans[node], trust(node))).collect();
         crate::upheaval::introduce(&scenario, &mut nodes);
@@ -228,6 +233,7 @@ impl World {
             crashed: BTreeMap::new(),
             whose_disk: BTreeMap::new(),
             lies_waiting: Vec::new(),
+            strangers: Strangers::default(),
             queue: BinaryHeap::new(),
             inserted: 0,
             handles: 0,

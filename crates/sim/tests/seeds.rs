@@ -85,6 +85,15 @@ fn lies_on_the_data_channel_change_nothing() {
 }
 
 #[test]
+fn a_stranger_gets_nothing_and_disturbs_nobody() {
+    let mut answered = 0;
+    for seed in 0..150 {
+        answered += must_hold(RunSelection::all(seed, Kind::Strangers)).answered;
+    }
+    assert!(answered > 1000, "{answered} answered");
+}
+
+#[test]
 fn a_seed_gives_the_same_run_twice() {
     for seed in [3, 7] {
         let choice = RunSelection { seconds: Some(20), ..RunSelection::all(seed, Kind::Faults) };

@@ -142,6 +142,10 @@ impl Joining {
 
     /// Whether a stranger that is being let in may be recorded still.
     pub fn may_record(&self, ctx: &Context<'_>, admission: u64, view: &View) -> Result<(), String> {
+        #[cfg(feature = "planted")]
+        if ctx.config.planted == Some(crate::planted::Bug::OpenDoor) {
+            return Ok(());
+        }
         match self.admissions.get(&admission) {
             None => Err("nobody waits for this admission any more".to_owned()),
             Some(admission)
@@ -193,6 +197,8 @@ impl Joining {
             );
         }
         let is_in_window = asked.is_near && (ctx.is_window_open() || self.opened.has_places(ctx.now));
+        #[cfg(feature = "planted")]
+        let is_in_window = is_in_window || ctx.config.planted == Some(crate::planted::Bug::OpenDoor);
         if !is_invited && !is_in_window {
             return Decision::ShowToPeople;
         }

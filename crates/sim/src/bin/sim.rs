@@ -62,7 +62,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
                 let name = value()?;
                 let kind = Kind::named(&name);
                 parsed.choice.kind = kind
-                    .ok_or_else(|| format!("{name} is no kind of run: faults, quiet, join, lies or wire"))?;
+                    .ok_or_else(|| format!("{name} is no kind of run: faults, quiet, join, lies, wire or strangers"))?;
             }
             "--trace" => parsed.trace = true,
             "--no-shrink" => parsed.shrink = false,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use exo_machine::{Effect, Write};
-use exo_trust::{Entry, EntryId};
+use exo_trust::{Act, Entry, EntryId};
 use exo_types::NodeId;
 
 use super::{Facts, Observation, Watch};
@@ -51,6 +51,11 @@ fn entries_are_signed(
         }
         if !members.checked.insert(entry.id()) {
             continue;
+        }
+        if let Act::Admit { node: new, .. } = &entry.statement().act
+            && !facts.nodes.iter().any(|node| node.id == *new)
+        {
+            return Err(format!("n{node} lets in {new}, a stranger"));
         }
         let signature = bytes.last_chunk().ok_or("an entry without a signature")?;
         let key = facts.nodes.iter().find(|other| other.id == author).map(|other| other.key.verifying_key());

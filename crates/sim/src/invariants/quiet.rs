@@ -25,7 +25,7 @@ pub(super) fn quiet_stays_quiet(
 ) -> Result<(), String> {
     let moves = facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::Drain { .. }));
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
-    if !matches!(facts.scenario.kind, Kind::Quiet | Kind::Wire) || moves {
+    if !matches!(facts.scenario.kind, Kind::Quiet | Kind::Wire | Kind::Strangers) || moves {
         return Ok(());
     }
     for effect in effects {

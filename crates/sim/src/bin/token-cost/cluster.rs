@@ -67,7 +67,7 @@ impl Cluster {
     /// As many nodes as the model gets stages; the first has founded the cluster, holds the model and runs
     /// the scheduler. So many bytes are read before each of its calls.
     pub fn new(nodes: usize, cold_bytes: usize) -> Result<Self, String> {
-        let (trust, entries) = (founding::trust(SEED, 0, nodes), founding::entries());
+        let (trust, entries) = (founding::trust(SEED, 0, nodes, 0), founding::entries());
         let mut state = State::default();
         for entry in &entries {
             let event = Event::decode(entry).map_err(|error| error.to_string())?;
