@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use exo_api::NodeStatus;
-use exo_cluster::CoordinatorInput;
-use exo_cluster::wire::ControlMessage;
+use exo_cluster::wire::{ControlMessage, DesiredState};
+use exo_cluster::{CoordinatorInput, DriverInput, WorkerInput};
 use exo_membership::{Input, LogEnd, LossReason, Output};
 use exo_types::{Epoch, NodeId};
 
+use crate::requests::REMOVED;
 use crate::{Effect, NodeMachine, Notice};
 
 impl NodeMachine {
@@ -78,9 +79,23 @@ impl NodeMachine {
     /// only another member has.
     fn lead(&mut self, epoch: Epoch) {
         self.feed_coordinator(CoordinatorInput::Follow);
+        if self.is_removed() {
+            return self.hold_nothing(epoch);
+        }
         self.begin_to_catch_up();
         self.leads_soon = Some(epoch);
         self.lead_when_written();
+    }
+
+    /// Nothing that was placed in a cluster is of use to a node that is removed from it: its memory is free
+    /// again, and what was asked of it ends.
+    fn hold_nothing(&mut self, epoch: Epoch) {
+        self.instances_now(Vec::new());
+        for driver in self.drivers.keys().copied().collect::<Vec<_>>() {
+            self.feed_driver(driver, DriverInput::PlaceRefused { message: REMOVED.to_owned() });
+        }
+        let nothing = DesiredState { epoch, revision: u64::MAX, shards: Vec::new() };
+        self.feed_worker_from(self.me, WorkerInput::Desired(nothing));
     }
 
     pub(crate) fn lead_when_written(&mut self) {
@@ -169,6 +184,12 @@ impl NodeMachine {
     pub(crate) fn members_changed(&mut self) {
         if self.is_removed() && !std::mem::replace(&mut self.is_told_removed, true) {
             self.notice(Notice::Removed);
+            self.leads_soon = None;
+            self.refuse_waiting_replies();
+            self.feed_coordinator(CoordinatorInput::Follow);
+            if let Some((epoch, _)) = self.leader.filter(|(_, leader)| *leader == self.me) {
+                self.hold_nothing(epoch);
+            }
         }
         let members = self.members_known();
         let connected = self.to_connect();

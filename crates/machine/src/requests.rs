@@ -48,6 +48,8 @@ pub(crate) struct DriverEntry {
 pub(crate) const WATCHED_EVERY: Duration = Duration::from_secs(20);
 /// What waits for the room of a model that is in use is asked for again after this long.
 const ROOM_AGAIN: Duration = Duration::from_secs(1);
+/// Why requests end on a node that is no member any more.
+pub(crate) const REMOVED: &str = "this node was removed from its cluster";
 
 impl NodeMachine {
     pub(crate) fn start_request(&mut self, stream: StreamId, request: StartRequest) {
@@ -87,6 +89,9 @@ impl NodeMachine {
     /// Asks for the model to be placed unless an instance of it is there or on its way.
     fn place_if_missing(&mut self, request: &InstanceRequest) {
         let model = request.model;
+        if self.is_removed() {
+            return self.refuse_waiting(model, false, REMOVED);
+        }
         let waits = self.asks.waits_for_room.get(&model).is_some_and(|(again, _)| *again > self.now.time);
         if self.placed_as(model).is_none() && !waits && !self.asks.is_placing(model) {
             self.ask(Asker::Placement(model), ControlAsk::Place(request.clone()));

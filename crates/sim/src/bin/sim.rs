@@ -61,8 +61,9 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
             "--kind" => {
                 let name = value()?;
                 let kind = Kind::named(&name);
-                parsed.choice.kind = kind
-                    .ok_or_else(|| format!("{name} is no kind of run: faults, quiet, join, lies, wire or strangers"))?;
+                parsed.choice.kind = kind.ok_or_else(|| {
+                    format!("{name} is no kind of run: faults, quiet, join, lies, wire or strangers")
+                })?;
             }
             "--trace" => parsed.trace = true,
             "--no-shrink" => parsed.shrink = false,

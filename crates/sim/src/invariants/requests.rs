@@ -185,6 +185,10 @@ pub(super) fn nothing_left_over(
         {
             return Err(format!("n{} still has {counts:?}, its disk {}", node.index, node.disk.unanswered()));
         }
+        let is_removed = node.disk.content().trust.view().removed().contains_key(&node.id);
+        if is_removed && counts.engines > 0 {
+            return Err(format!("n{} was removed and still has {} engines", node.index, counts.engines));
+        }
     }
     Ok(())
 }
