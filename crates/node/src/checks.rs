@@ -19,7 +19,7 @@ use crate::questions::{ANSWER_MAX, ask_node};
 
 /// Results that are kept; the oldest name goes first.
 const KEPT_MAX: usize = 64;
-/// For a model that was placed to be ready: its layers come over a slow line.
+/// For a model that was placed to be ready.
 const READY_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Checks under way and over.
@@ -31,9 +31,26 @@ pub struct Checks {
     awaited: Awaited,
 }
 
-/// Models that are checked once they are ready as this instance.
-#[derive(Default)]
-struct Awaited(Mutex<BTreeMap<ModelId, InstanceId>>);
+/// Models that are checked once they are ready as an instance.
+struct Awaited {
+    all: Mutex<BTreeMap<ModelId, AwaitedInstance>>,
+    /// For one to be ready: its layers come over a slow line.
+    ready_max: Duration,
+}
+
+impl Default for Awaited {
+    fn default() -> Self {
+        Self { all: Mutex::default(), ready_max: READY_MAX }
+    }
+}
+
+/// The last instance that was noted of a model.
+#[derive(Clone, Copy)]
+struct AwaitedInstance {
+    instance: InstanceId,
+    /// Whether it was seen ready: nobody waits any more.
+    was_ready: bool,
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -50,8 +67,8 @@ impl Checks {
         lock(&self.all).values().cloned().collect()
     }
 
-    /// Has what comes from a hub checked when it is ready as this instance: as another, which this one
-    /// replaces, it has other layers. Returns at once.
+    /// Has what comes from a hub checked when it is ready as this instance, once for all who say so: as
+    /// another, which this one replaces, it has other layers. Returns at once.
     pub fn when_ready(self: &Arc<Self>, model: ModelId, instance: InstanceId) {
         if !self.awaited.begin(model, instance) {
             return;
@@ -65,12 +82,13 @@ impl Checks {
                 let id = instance.to_string();
                 view.instances.iter().any(|i| i.state == InstanceState::Ready && i.id == id)
             };
-            if !checks.awaited.until_ready(model, checks.view.clone(), is_ready).await {
-                return;
-            }
+            let ready = checks.awaited.until_ready(model, checks.view.clone(), is_ready).await;
+            let Some(ready) = ready else { return };
             let question = Question::Resolve { model: model.to_full() };
             if let Some(Answer::Resolved(Ok(resolved))) = ask_node(&checks.node, question, ANSWER_MAX).await {
                 checks.begin(*resolved);
+            } else {
+                checks.awaited.end_of(model, ready);
             }
         });
     }
@@ -150,39 +168,67 @@ impl Checks {
 }
 
 impl Awaited {
-    /// Notes the instance. False if somebody waits for this model already: then for this instance, in place
-    /// of the one before.
+    /// Notes the instance. True if it is the caller who waits for it now: not if it is noted already, and not
+    /// if somebody waits for the model, who then waits for this instance in place of the one before.
     fn begin(&self, model: ModelId, instance: InstanceId) -> bool {
-        lock(&self.0).insert(model, instance).is_none()
+        let mut all = lock(&self.all);
+        let before = all.get(&model).copied();
+        if before.is_some_and(|noted| noted.instance == instance) {
+            return false;
+        }
+        let over = all.iter().find(|(_, noted)| noted.was_ready).map(|(model, _)| *model);
+        if let Some(over) = over.filter(|_| before.is_none() && all.len() >= KEPT_MAX) {
+            all.remove(&over);
+        }
+        all.insert(model, AwaitedInstance { instance, was_ready: false });
+        before.is_none_or(|noted| noted.was_ready)
     }
 
     fn end(&self, model: ModelId) {
-        lock(&self.0).remove(&model);
+        lock(&self.all).remove(&model);
     }
 
-    /// Waits until the last instance that was noted is ready. False if that takes too long, or the node ends.
-    /// The model is not awaited any more then.
+    /// The model is not awaited any more, unless another instance was noted meanwhile. True if it is not.
+    fn end_of(&self, model: ModelId, instance: InstanceId) -> bool {
+        let mut all = lock(&self.all);
+        let is_other = all.get(&model).is_some_and(|noted| noted.instance != instance);
+        if !is_other {
+            all.remove(&model);
+        }
+        !is_other
+    }
+
+    /// The last instance that was noted, once it is ready. `None` if that takes too long, or the node ends.
+    /// One that was noted while another was waited for has a time of its own.
     async fn until_ready<V>(
         &self,
         model: ModelId,
         mut view: watch::Receiver<V>,
         is_shown: impl Fn(&V, InstanceId) -> bool,
-    ) -> bool {
-        // Looked at and let go of at once: an instance noted in between would be nobody's.
-        let is_ready = |view: &V| {
-            let mut awaited = lock(&self.0);
-            let is_ready = awaited.get(&model).is_some_and(|instance| is_shown(view, *instance));
-            if is_ready {
-                awaited.remove(&model);
+    ) -> Option<InstanceId> {
+        loop {
+            let noted = lock(&self.all).get(&model)?.instance;
+            let mut ready = None;
+            // Looked at and noted as ready at once: an instance noted in between would be nobody's.
+            let is_ready = |view: &V| {
+                let mut all = lock(&self.all);
+                let noted = all.get_mut(&model).filter(|noted| is_shown(view, noted.instance));
+                ready = noted.map(|noted| {
+                    noted.was_ready = true;
+                    noted.instance
+                });
+                ready.is_some()
+            };
+            match tokio::time::timeout(self.ready_max, view.wait_for(is_ready)).await {
+                Ok(Ok(_)) => return ready,
+                Ok(Err(_)) => {
+                    self.end(model);
+                    return None;
+                }
+                Err(_) if self.end_of(model, noted) => return None,
+                Err(_) => {}
             }
-            is_ready
-        };
-        let ready = tokio::time::timeout(READY_MAX, view.wait_for(is_ready)).await;
-        let is_ready = matches!(ready, Ok(Ok(_)));
-        if !is_ready {
-            self.end(model);
         }
-        is_ready
     }
 }
 
@@ -213,8 +259,58 @@ mod tests {
             () = std::future::ready(()) => {}
         }
         ready.send_replace(Some(second));
-        assert!(wait.await);
+        assert_eq!(wait.await, Some(second));
         assert!(awaited.begin(MODEL, first), "nobody waits any more");
+    }
+
+    /// Its placement was seen without an answer, and the answer to a second question names it again.
+    #[tokio::test]
+    async fn who_hears_of_an_instance_twice_has_it_checked_once() {
+        let (instance, other) = (InstanceId(1), InstanceId(2));
+        let (_ready, view) = watch::channel(Some(instance));
+        let awaited = Awaited::default();
+        assert!(awaited.begin(MODEL, instance));
+        assert!(!awaited.begin(MODEL, instance), "while it is waited for");
+        assert_eq!(awaited.until_ready(MODEL, view, shown).await, Some(instance));
+        assert!(!awaited.begin(MODEL, instance), "and when it was ready");
+        assert!(awaited.begin(MODEL, other), "another has other layers");
+        // What could not be checked may be asked for again.
+        assert!(awaited.end_of(MODEL, other) && awaited.begin(MODEL, other));
+    }
+
+    #[tokio::test]
+    async fn an_instance_that_is_noted_while_another_is_given_up_is_still_waited_for() {
+        let [first, second] = [InstanceId(1), InstanceId(2)];
+        let (_ready, view) = watch::channel(());
+        let awaited = Awaited { ready_max: Duration::from_millis(20), ..Awaited::default() };
+        assert!(awaited.begin(MODEL, first));
+        // The view is looked at when a wait begins, and does not change.
+        let mut wait = Box::pin(awaited.until_ready(MODEL, view.clone(), |(), instance| instance == second));
+        tokio::select! {
+            biased;
+            _ = &mut wait => panic!("the first is not ready"),
+            () = std::future::ready(()) => {}
+        }
+        assert!(!awaited.begin(MODEL, second), "one waits already");
+        assert_eq!(wait.await, Some(second));
+        // And one that never comes is given up.
+        assert!(awaited.begin(MODEL, first));
+        assert_eq!(awaited.until_ready(MODEL, view, |(), _| false).await, None);
+        assert!(awaited.begin(MODEL, first));
+    }
+
+    #[test]
+    fn models_that_were_ready_are_forgotten_before_those_that_are_waited_for() {
+        let awaited = Awaited::default();
+        let model = |n: usize| ModelId([u8::try_from(n).unwrap(); 32]);
+        for n in 0..KEPT_MAX {
+            assert!(awaited.begin(model(n), InstanceId(1)));
+        }
+        lock(&awaited.all).get_mut(&model(3)).unwrap().was_ready = true;
+        assert!(awaited.begin(model(KEPT_MAX), InstanceId(1)));
+        let left = lock(&awaited.all).len();
+        assert!(left == KEPT_MAX && !awaited.begin(model(0), InstanceId(1)));
+        assert!(awaited.begin(model(3), InstanceId(1)));
     }
 
     #[tokio::test]
@@ -223,7 +319,7 @@ mod tests {
         let awaited = Awaited::default();
         assert!(awaited.begin(MODEL, InstanceId(1)));
         drop(ready);
-        assert!(!awaited.until_ready(MODEL, view, shown).await);
+        assert_eq!(awaited.until_ready(MODEL, view, shown).await, None);
         assert!(awaited.begin(MODEL, InstanceId(2)));
     }
 }
