@@ -212,12 +212,16 @@ impl Journal {
         Ok(Some(Snapshot { head: self.base, ancestors: self.ancestors()?, state: state.to_vec() }))
     }
 
-    /// The ends that the log had before its snapshot.
+    /// The ends that the log had before its snapshot. A list that is none counts as empty: it only says that
+    /// shorter logs are this one's past, and neither entries nor state follow from it.
     fn ancestors(&self) -> Result<Ancestors, StorageFailure> {
         let Some(stored) = read_meta(&self.db, KEY_ANCESTORS)? else { return Ok(Ancestors::default()) };
-        let damaged = || StorageFailure::Corrupted("the hashes before the snapshot".to_owned());
-        let (of, hashes) = stored.split_at_checked(HEAD_BYTES).ok_or_else(damaged)?;
-        let (hashes, []) = hashes.as_chunks::<HASH_BYTES>() else { return Err(damaged()) };
+        let parts = stored.split_first_chunk::<HEAD_BYTES>().map(|(of, hashes)| (of, hashes.as_chunks()));
+        let Some((of, (hashes, []))) = parts else {
+            let bytes = stored.len();
+            tracing::warn!(bytes, base = %self.base, "the hashes in front of the snapshot are damaged, and left out");
+            return Ok(Ancestors::default());
+        };
         if decode_head(of) != Some(self.base) {
             tracing::info!(base = %self.base, "the hashes in front of the snapshot are those of an older one");
             return Ok(Ancestors::default());

@@ -208,6 +208,32 @@ fn the_journal_of_a_build_that_kept_no_hashes_is_read_and_those_of_an_older_snap
     }
 }
 
+/// They only say which shorter logs are this one's past.
+#[test]
+fn damaged_hashes_before_a_snapshot_take_nothing_else_with_them() {
+    for bytes in [0, HEAD_BYTES - 1, HEAD_BYTES + HASH_BYTES + 1] {
+        let bench = Bench::new();
+        let mut journal = bench.open();
+        let upto = journal.append(&entries(0..3)).unwrap();
+        journal.snapshot(upto, b"three").unwrap();
+        let head = journal.append(&entries(3..5)).unwrap();
+        drop(journal);
+        tamper(&bench.path, |txn| {
+            let stored = [&encode_head(upto)[..], &[7; 2 * HASH_BYTES]].concat();
+            put_meta(txn, KEY_ANCESTORS, &stored[..bytes]).unwrap();
+        });
+        let (mut journal, opened) = Journal::open(&bench.path).unwrap();
+        assert_eq!(opened, Opened { head, recovered: None });
+        let snapshot = Snapshot { head: upto, ancestors: Ancestors::default(), state: b"three".to_vec() };
+        assert_eq!(journal.latest_snapshot().unwrap(), Some(snapshot), "{bytes} bytes");
+        assert_eq!(journal.read_from(3, 9).unwrap().len(), 2);
+        journal.snapshot(head, b"five").unwrap();
+        let ancestors = journal.latest_snapshot().unwrap().unwrap().ancestors;
+        let ends = [3, 4].map(|count| LogHead::EMPTY.then_all(&entries(0..count)).hash);
+        assert_eq!(ancestors, Ancestors::new(ends.to_vec()), "from here on they are kept");
+    }
+}
+
 #[test]
 fn a_snapshot_of_another_history_is_refused() {
     let bench = Bench::new();
