@@ -193,6 +193,7 @@ async fn by_a_setting_a_key_looks_at_the_cluster_and_changes_nothing() {
         "GET /exo/v1/requests",
         "GET /exo/v1/members",
         "GET /exo/v1/models",
+        "GET /exo/v1/models/org%2Fgood",
         "DELETE /exo/v1/instances/i1a",
         "DELETE /exo/v1/sessions",
         "POST /exo/v1/shutdown",

@@ -218,6 +218,27 @@ async fn administration_errors_name_what_is_wrong() {
     );
 }
 
+/// Names of models have slashes and colons, which clients write as they are or as `%2F` and `%3A`.
+#[tokio::test]
+async fn a_model_is_found_by_every_name_it_may_have_and_shown_to_nobody_without_the_secret() {
+    let server = start().await;
+    for (path, name) in [("good", "good"), ("org/good", "org/good"), ("org%2Fgood", "org/good")] {
+        let answer = server.admin(&format!("GET /exo/v1/models/{path}"), "").await;
+        assert_eq!((answer.status, answer.json()["name"].as_str()), (200, Some(name)), "{path}");
+    }
+    for path in ["hf.co/org/other:Q8_0@main", "hf.co%2Forg%2Fother%3AQ8_0%40main"] {
+        let answer = server.admin(&format!("GET /exo/v1/models/{path}"), "").await;
+        assert_eq!(answer.error(), "404 model_not_found model", "{path}");
+        assert!(answer.body.contains("hf.co/org/other:Q8_0@main"), "{}", answer.body);
+    }
+    let wrong = ["authorization: Bearer not-the-secret"];
+    for path in ["good", "org%2Fgood", "other"] {
+        let line = format!("GET /exo/v1/models/{path}");
+        assert_eq!(server.send(&line, &[], "").await.error(), "401 missing_local_secret", "{path}");
+        assert_eq!(server.send(&line, &wrong, "").await.error(), "401 invalid_local_secret", "{path}");
+    }
+}
+
 #[tokio::test]
 async fn requests_that_cannot_run_say_why() {
     let server = start().await;
