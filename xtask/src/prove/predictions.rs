@@ -3,9 +3,10 @@
 //! Fresh clusters of a few nodes, on loopback or on machines of their own with links that take their time,
 //! measure their devices and links as they do for a user, and types of weights when the model is first
 //! loaded. Then plans are asked for, and prompts of several lengths are answered, one at a time and several
-//! at once. No prompt is read twice, and no token is guessed ahead. Nodes of one machine share its memory,
-//! and stages compute parts of a prompt at the same time: so there are only as many nodes as have cores of
-//! their own.
+//! at once. A round asks each case a few times, and its median counts: plans are compared with it, and so is
+//! the median of the round before, which says how steady the machine is. No prompt is read twice, and no
+//! token is guessed ahead. Nodes of one machine share its memory, and stages compute parts of a prompt at the
+//! same time: so there are only as many nodes as have cores of their own.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,8 +44,11 @@ pub struct Options {
     /// may be repeated
     #[arg(long = "model", value_name = "FILE")]
     models: Vec<PathBuf>,
-    /// Answers for each case; their median counts
+    /// Answers of a round for each case; their median counts
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    answers: u32,
+    /// Rounds over all cases of a cluster
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Sizes of clusters
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,3")]
@@ -77,25 +81,32 @@ struct Pair {
     low: f64,
     expected: f64,
     high: f64,
-    /// The median of the rounds.
-    measured: f64,
-    rounds: Vec<f64>,
+    /// The median of the answers of each round.
+    medians: Vec<f64>,
 }
 
 impl Pair {
-    /// Of the measured number, in per cent; above 0 where more was predicted.
-    fn error(&self) -> f64 {
-        error(self.expected, self.measured)
+    /// Over all rounds.
+    fn measured(&self) -> f64 {
+        median(self.medians.iter().copied()).unwrap_or(f64::NAN)
     }
 
-    /// What each round but the first would be off by if the one before it had been the prediction: how steady
-    /// the machine is.
-    fn of_the_one_before(&self) -> impl Iterator<Item = f64> {
-        self.rounds.windows(2).map(|pair| error(pair[0], pair[1]))
+    /// Of each round's median, in per cent; above 0 where more was predicted.
+    fn errors(&self) -> impl Iterator<Item = f64> {
+        self.medians.iter().map(|measured| error(self.expected, *measured))
     }
 
-    fn is_in_range(&self) -> bool {
-        (self.low..=self.high).contains(&self.measured)
+    /// The same if the median of the round before had been the prediction: how steady the machine is.
+    fn errors_of_the_round_before(&self) -> impl Iterator<Item = f64> {
+        self.medians.windows(2).map(|pair| error(pair[0], pair[1]))
+    }
+
+    fn rounds_in_range(&self) -> usize {
+        self.medians.iter().filter(|measured| self.is_in_range(**measured)).count()
+    }
+
+    fn is_in_range(&self, measured: f64) -> bool {
+        (self.low..=self.high).contains(&measured)
     }
 }
 
@@ -154,7 +165,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
 
 /// Plans first, for each case, and then answers: steps teach plans.
 fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
-    let Options { prompts, streams, rounds, .. } = options;
+    let Options { prompts, streams, answers: answers_of_round, rounds, .. } = options;
     let nodes = cluster.nodes().len();
     let longest = prompts.iter().copied().max().unwrap_or_default();
     let shortest = prompts.iter().copied().min().unwrap_or_default();
@@ -183,24 +194,25 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
     }
     let mut number = 0;
     answer(server, model, 16, number)?;
-    let mut cases = Vec::new();
-    for ((streams, prompt), planned) in wanted.into_iter().zip(planned) {
-        let mut measured = Vec::new();
-        for _ in 0..*rounds {
-            measured.push(answers(server, model, prompt, number + 1, streams)?);
-            number += streams;
+    // Time to the first token and rate, by case and round.
+    let mut measured: Vec<Vec<(f64, f64)>> = vec![Vec::new(); wanted.len()];
+    for _ in 0..*rounds {
+        for (&(streams, prompt), medians) in wanted.iter().zip(&mut measured) {
+            let mut of_round = Vec::new();
+            for _ in 0..*answers_of_round {
+                of_round.push(answers(server, model, prompt, number + 1, streams)?);
+                number += streams;
+            }
+            let (firsts, rates) = (of_round.iter().map(|m| m.0), of_round.iter().map(|m| m.1));
+            medians.push(median(firsts).zip(median(rates)).context("nothing was measured")?);
         }
+    }
+    let mut cases = Vec::new();
+    for (((streams, prompt), planned), measured) in wanted.into_iter().zip(planned).zip(measured) {
         let pair = |what: &str, value: &dyn Fn(&(f64, f64)) -> f64| -> anyhow::Result<Pair> {
             let number = |key: &str| planned[what][key].as_f64().with_context(|| format!("no {what}"));
-            let rounds: Vec<f64> = measured.iter().map(value).collect();
-            let measured = median(rounds.iter().copied()).context("nothing was measured")?;
-            Ok(Pair {
-                low: number("low")?,
-                expected: number("expected")?,
-                high: number("high")?,
-                measured,
-                rounds,
-            })
+            let medians = measured.iter().map(value).collect();
+            Ok(Pair { low: number("low")?, expected: number("expected")?, high: number("high")?, medians })
         };
         let ttft_ms = (streams == 1).then(|| pair("ttft_ms", &|m| m.0)).transpose()?;
         let tokens_per_s = pair("total_tokens_per_s", &|m| m.1)?;
@@ -271,8 +283,9 @@ fn answer(server: &Server, model: &str, prompt: u32, number: u32) -> anyhow::Res
 fn row(case: &Case) -> String {
     let Case { model, nodes, streams, prompt, ttft_ms, tokens_per_s } = case;
     let cells = |pair: &Pair| {
-        let mark = if pair.is_in_range() { "" } else { ", outside its range" };
-        format!("{:.1}, {:.1} | {:+.0} %{mark}", pair.expected, pair.measured, pair.error())
+        let measured = pair.measured();
+        let mark = if pair.is_in_range(measured) { "" } else { ", outside its range" };
+        format!("{:.1}, {measured:.1} | {:+.0} %{mark}", pair.expected, error(pair.expected, measured))
     };
     let first = ttft_ms.as_ref().map_or("not planned |".to_owned(), cells);
     format!("| {model} | {nodes} | {streams} | {prompt} | {first} | {} |", cells(tokens_per_s))
@@ -282,23 +295,25 @@ fn verdict(cases: &[Case]) -> anyhow::Result<Verdict> {
     let speeds: Vec<&Pair> = cases.iter().map(|case| &case.tokens_per_s).collect();
     let firsts: Vec<&Pair> = cases.iter().filter_map(|case| case.ttft_ms.as_ref()).collect();
     let off = |pairs: &[&Pair]| {
-        median_and_95th(pairs.iter().map(|pair| pair.error())).context("nothing was measured")
+        median_and_95th(pairs.iter().flat_map(|pair| pair.errors())).context("nothing was measured")
     };
     let (speed, first) = (off(&speeds)?, off(&firsts)?);
-    let all = speeds.len() + firsts.len();
-    let in_range = speeds.iter().chain(&firsts).filter(|pair| pair.is_in_range()).count();
-    let before = |pairs: &[&Pair]| median_and_95th(pairs.iter().flat_map(|pair| pair.of_the_one_before()));
+    let medians = |pairs: &[&Pair]| pairs.iter().map(|pair| pair.medians.len()).sum::<usize>();
+    let all = medians(&speeds) + medians(&firsts);
+    let in_range: usize = speeds.iter().chain(&firsts).map(|pair| pair.rounds_in_range()).sum();
+    let before =
+        |pairs: &[&Pair]| median_and_95th(pairs.iter().flat_map(|pair| pair.errors_of_the_round_before()));
     let before = before(&speeds).zip(before(&firsts)).map_or_else(String::new, |(speed, first)| {
         format!(
-            "; predicted by the answer before, {:.0} % and {:.0} %, {:.0} % and {:.0} %",
+            "; a round predicted by the median of the one before, {:.0} % and {:.0} %, {:.0} % and {:.0} %",
             speed.0, speed.1, first.0, first.1
         )
     });
     let line = format!(
-        "predictions: tokens/s off by {:.0} % (median of {}) and {:.0} % (95th percentile), first token by {:.0} % and {:.0} % (bounds \
-         {:.0} and {:.0} %){before}; {in_range} of {all} in their range",
+        "predictions: medians of a round, tokens/s off by {:.0} % (median of {}) and {:.0} % (95th percentile), first token by {:.0} % and \
+         {:.0} % (bounds {:.0} and {:.0} %){before}; {in_range} of {all} in their range",
         speed.0,
-        cases.len(),
+        medians(&speeds),
         speed.1,
         first.0,
         first.1,
@@ -324,13 +339,11 @@ mod tests {
     use super::*;
 
     fn case(measured: f64) -> Case {
-        let rounds = vec![measured];
         let pair = |expected: f64| Pair {
             low: expected * 0.9,
             expected,
             high: expected * 1.1,
-            measured,
-            rounds: rounds.clone(),
+            medians: vec![measured],
         };
         let (ttft_ms, tokens_per_s) = (Some(pair(100.0)), pair(100.0));
         Case { model: "m".to_owned(), nodes: 2, streams: 1, prompt: 64, ttft_ms, tokens_per_s }
@@ -355,23 +368,28 @@ mod tests {
         assert!(is_kept, "{line}");
         assert_eq!(
             line,
-            "predictions: tokens/s off by 5 % (median of 5) and 17 % (95th percentile), first token by 5 % and 17 % (bounds 10 and 25 %); \
-             8 of 10 in their range"
+            "predictions: medians of a round, tokens/s off by 5 % (median of 5) and 17 % (95th percentile), first token by 5 % and \
+             17 % (bounds 10 and 25 %); 8 of 10 in their range"
         );
         assert!(!check(&[100.0, 100.0, 105.0, 105.0, 140.0]).unwrap().is_kept, "the 95th percentile");
         assert!(!check(&[85.0, 85.0, 85.0, 100.0, 100.0]).unwrap().is_kept, "the median");
         assert!(!check(&[100.0, 100.0, 105.0, 112.0, 112.0]).unwrap().is_kept, "the ranges");
     }
 
+    /// Both are errors of the median of a round.
     #[test]
     fn beside_the_plans_stands_how_steady_the_machine_is() {
         let mut steady = case(100.0);
-        steady.tokens_per_s.rounds = vec![100.0, 80.0];
+        steady.tokens_per_s.medians = vec![100.0, 84.0];
         if let Some(first) = &mut steady.ttft_ms {
-            first.rounds = vec![100.0, 100.0];
+            first.medians = vec![100.0, 100.0];
         }
+        assert!(row(&steady).ends_with("| 100.0, 92.0 | +9 % |"), "{}", row(&steady));
         let line = verdict(&[steady]).unwrap().line;
-        assert!(line.contains("predicted by the answer before, 25 % and 25 %, 0 % and 0 %"), "{line}");
+        assert!(line.contains("tokens/s off by 10 % (median of 2) and 19 % (95th percentile)"), "{line}");
+        let before =
+            "; a round predicted by the median of the one before, 19 % and 19 %, 0 % and 0 %; 3 of 4 in";
+        assert!(line.contains(before), "{line}");
     }
 
     #[test]
