@@ -11,7 +11,7 @@ use crate::inputs::{DeviceRates, Figure};
 
 /// Work of one search unless the request says otherwise: about 2 s of one core. A unit is one layer
 /// considered as the end of one stage. A search among many devices has a quarter of it, see
-/// `Search::work_max`.
+/// `search::work_max`; what devices share may take as much again.
 pub const WORK_MAX: u64 = 400_000_000;
 
 /// One question to the planner. Everything it may know is in here, so that it can be answered on another

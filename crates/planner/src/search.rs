@@ -40,12 +40,25 @@ pub(crate) struct BestLayout {
     pub(crate) work: u64,
 }
 
-/// The best plan on the usable devices. `None` if there is none, or none was found: see [`crate::fit`].
-pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<BestLayout> {
+/// Work of a search among the usable devices. A unit of work on many devices touches more memory, and takes
+/// as much longer.
+pub(crate) fn work_max(request: &PlanRequest, usable: &[usize]) -> u64 {
+    let is_large = usable.len() > SEARCHED_WHOLE_MAX;
+    if is_large { request.work_max / 4 } else { request.work_max }
+}
+
+/// The best plan on the usable devices, with at most about so much work. `None` if there is none, or none was
+/// found: see [`crate::fit`].
+pub(crate) fn best(
+    request: &PlanRequest,
+    sizes: &Sizes<'_>,
+    usable: &[usize],
+    work_max: u64,
+) -> Option<BestLayout> {
     let costs = Costs::of(request, Case::Expected);
     let candidates = candidates(request, sizes, usable);
     let mut search =
-        Search { request, costs: &costs, sizes, candidates, best: None, lower: i64::MAX, work: 0 };
+        Search { request, costs: &costs, sizes, candidates, best: None, lower: i64::MAX, work: 0, work_max };
     let all = search.stage_counts();
     match request.objective {
         Objective::Latency | Objective::Spread { .. } => search.latency(all),
@@ -124,6 +137,7 @@ struct Search<'a> {
     /// No plan on the candidates that was not looked at costs less.
     lower: i64,
     work: u64,
+    work_max: u64,
 }
 
 /// A range of the slowest stage that is still open: above `over`, up to `slow_max`; plans in it have at least
@@ -156,12 +170,6 @@ impl Search<'_> {
         Problem::of(self.costs, self.sizes, self.request, &self.candidates, phase)
     }
 
-    /// A unit of work on many devices touches more memory, and takes as much longer.
-    fn work_max(&self) -> u64 {
-        let is_large = self.candidates.len() > SEARCHED_WHOLE_MAX;
-        if is_large { self.request.work_max / 4 } else { self.request.work_max }
-    }
-
     fn cost_below(&self) -> i64 {
         self.best.as_ref().map_or(i64::MAX, |(cost, _)| *cost)
     }
@@ -183,7 +191,7 @@ impl Search<'_> {
             }
         }
         let problem = |search: &Self, chunks| search.problem(Phase::Request { chunks });
-        let work_max = self.work_max();
+        let work_max = self.work_max;
         // A good plan of any group makes short work of the others.
         for (chunks, stages) in &groups {
             let (problem, behind) = (problem(self, *chunks), (chunks - 1) as i64 * TICKS);
@@ -259,7 +267,7 @@ impl Search<'_> {
         for (done, group) in groups.iter().enumerate() {
             let micro_batches = streams.min(*group.start() as u64);
             let problem = self.problem(Phase::Rows(streams.div_ceil(micro_batches)));
-            let left = self.work_max().saturating_sub(self.work) / (groups.len() - done) as u64;
+            let left = self.work_max.saturating_sub(self.work) / (groups.len() - done) as u64;
             self.halve(&problem, group, micro_batches as i64 * TICKS, self.work + left);
         }
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use exo_planner::{
     DeviceRates, Figure, InvalidPlan, LinkFacts, Objective, Phase, Pin, PinLayers, Plan, PlanDevice,
-    PlanError, PlanRequest, Remedy, expected_step, memory_free_bytes, plan, rtt, validate, workspace_bytes,
+    PlanError, PlanRequest, Remedy, WORK_MAX, expected_step, memory_free_bytes, plan, rtt, validate,
+    workspace_bytes,
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, LayerRange, LayerRates, LayerShape,
@@ -1136,4 +1137,26 @@ fn devices_of_one_node_share_its_disk() {
     let here = |stage: &&exo_types::Stage| stage.leader().node == request.devices[0].node;
     let layers: u32 = plan.stages.iter().filter(here).map(|stage| stage.layers.len()).sum();
     assert!((1..=6).contains(&layers), "{:?}", plan.stages);
+}
+
+/// Machines of two nodes each, which the search fills both before it looks at their memory.
+#[test]
+fn a_model_that_takes_most_of_many_shared_memories_has_a_plan() {
+    let nodes = |n: u32| format!("a{n}=4@{} b{n}=4@{}", 10 + n % 3, 9 + n % 2);
+    for (machines, layers) in [(8, 28), (48, 172)] {
+        for objective in [Objective::Latency, Objective::Throughput] {
+            let cluster: Vec<String> = (0..machines).map(nodes).collect();
+            let mut request = read(&cluster.join(" "), layers, &[]);
+            (request.explain, request.objective, request.workload.streams) = (false, objective, 8);
+            for (at, PlanDevice { device, .. }) in request.devices.iter_mut().enumerate() {
+                let free_bytes = device.memory_free_bytes;
+                device.memory_domain = Some(MemoryDomain { id: at as u64 / 2, free_bytes });
+            }
+            let made = plan(&request).unwrap_or_else(|error| panic!("{machines} {objective:?}: {error}"));
+            assert_eq!(validate(&request, &made), Ok(()), "{machines} {objective:?}");
+            // The searches with less memory have as much work as the first, and all of many devices less.
+            let work_max = if machines * 2 > 32 { WORK_MAX / 4 } else { WORK_MAX };
+            assert!(made.proof.work <= work_max * 5 / 2, "{machines} {objective:?}: {:?}", made.proof);
+        }
+    }
 }
