@@ -17,7 +17,7 @@ use crate::answers;
 use crate::body::{BodyError, Bounds};
 use crate::cancel::DOCUMENT_TRIES_MAX;
 use crate::errors::quoted;
-use crate::{Cancel, HubError, Settings, address, body, redirect, retry};
+use crate::{Cancel, HubError, ReferenceProblem, Settings, address, body, redirect, retry};
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 const FIRST_BYTE_MAX: Duration = Duration::from_secs(20);
@@ -92,8 +92,8 @@ impl Client {
     pub(crate) fn hub_uri(&self, path: &str) -> Result<Uri, HubError> {
         let base = self.settings.endpoint.to_string();
         let text = format!("{}{path}", base.trim_end_matches('/'));
-        text.parse()
-            .map_err(|_| HubError::Reference { text: quoted(path), reason: "it makes no address".to_owned() })
+        let refused = || HubError::Reference { text: quoted(path), reason: ReferenceProblem::NoAddress };
+        text.parse().map_err(|_| refused())
     }
 
     /// One GET, redirects followed by our rules. `range` is start and end (exclusive) of the bytes wanted.

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::ReferenceProblem;
+
 /// Why a model was not found, chosen or fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -13,7 +15,7 @@ pub enum HubError {
         /// What was typed, cut short.
         text: String,
         /// What is wrong with it, and what would be right.
-        reason: String,
+        reason: ReferenceProblem,
     },
     /// A setting cannot be used.
     #[error("{name} cannot be used: {reason}")]

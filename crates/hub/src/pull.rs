@@ -12,7 +12,7 @@ use crate::fetch_plan::PlannedFile;
 use crate::ranges::Limit;
 use crate::{
     Cancel, ChosenVariant, Client, FetchPlan, HubError, HubReference, Licence, Memory, Origin, Reference,
-    RepoFile, Snapshot, Variant, address, answers, disk, names, select,
+    ReferenceProblem, RepoFile, Snapshot, Variant, address, answers, disk, names, select,
 };
 
 /// Texts of licences are kept with a model, up to this size each.
@@ -69,10 +69,7 @@ pub fn resolve(
         Reference::Url(url) => resolve_url(client, url),
         Reference::Path(path) => {
             let text = crate::errors::quoted(&path.display().to_string());
-            Err(HubError::Reference {
-                text,
-                reason: "it is a path, and there is nothing to fetch".to_owned(),
-            })
+            Err(HubError::Reference { text, reason: ReferenceProblem::Path })
         }
     }
 }
@@ -175,10 +172,8 @@ fn planned(client: &Client, snapshot: &Snapshot, file: &RepoFile) -> Result<Plan
 /// One file at an address: its size is what the host answers to a range of one byte.
 fn resolve_url(client: &Client, url: &str) -> Result<FetchPlan, HubError> {
     let shown = address::without_query(url);
-    let uri: Uri = url.parse().map_err(|_| HubError::Reference {
-        text: shown.clone(),
-        reason: "it is not an address".to_owned(),
-    })?;
+    let refused = || HubError::Reference { text: shown.clone(), reason: ReferenceProblem::NoAddress };
+    let uri: Uri = url.parse().map_err(|_| refused())?;
     let (host, attempt) = (address::host(&uri), format!("ask for {shown}"));
     let answer = client.get(&uri, Some((0, 1))).map_err(|failure| match failure {
         Failure::Final(error) => error,

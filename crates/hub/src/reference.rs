@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::HubError;
-use crate::names;
+use crate::errors::quoted;
+use crate::{HubError, ReferenceProblem, names};
 
 /// Longer texts are no reference.
 const TEXT_BYTES_MAX: usize = 2000;
@@ -144,13 +144,13 @@ impl FromStr for Reference {
     type Err = HubError;
 
     fn from_str(text: &str) -> Result<Self, HubError> {
-        parse(text.trim()).map_err(|reason| HubError::Reference { text: crate::errors::quoted(text), reason })
+        parse(text.trim()).map_err(|reason| HubError::Reference { text: quoted(text), reason })
     }
 }
 
-fn parse(text: &str) -> Result<Reference, String> {
+fn parse(text: &str) -> Result<Reference, ReferenceProblem> {
     if text.is_empty() || text.len() > TEXT_BYTES_MAX {
-        return Err(format!("it has {} bytes, 1 to {TEXT_BYTES_MAX} are allowed", text.len()));
+        return Err(ReferenceProblem::Length { bytes: text.len(), bytes_max: TEXT_BYTES_MAX });
     }
     if let Some(rest) = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")) {
         return parse_url(text, rest);
@@ -161,7 +161,7 @@ fn parse(text: &str) -> Result<Reference, String> {
         }
     }
     if let Some(rest) = text.strip_prefix("oci://") {
-        let (host, name) = rest.split_once('/').ok_or("a registry's model is oci://HOST/NAME:TAG")?;
+        let (host, name) = rest.split_once('/').ok_or(ReferenceProblem::NoRegistryName)?;
         return parse_registry(Some(host), name).map(Reference::Registry);
     }
     let host = text.split('/').next().unwrap_or_default();
@@ -177,8 +177,7 @@ fn parse(text: &str) -> Result<Reference, String> {
     if text.contains(':') {
         return parse_registry(None, text).map(Reference::Registry);
     }
-    Err("expected hf.co/ORG/REPO, hf.co/ORG/REPO:QUANTISATION, hf.co/ORG/REPO@REVISION, NAME:TAG of Ollama's registry, oci://HOST/NAME:TAG, https://… or a path"
-        .to_owned())
+    Err(ReferenceProblem::NoForm)
 }
 
 /// What can be nothing but a path: it begins like one, or has the ending of a file of weights.
@@ -188,27 +187,27 @@ fn looks_like_path(text: &str) -> bool {
     begins || text.ends_with('/') || [".gguf", ".safetensors", ".json"].iter().any(|e| text.ends_with(e))
 }
 
-fn parse_url(text: &str, rest: &str) -> Result<Reference, String> {
+fn parse_url(text: &str, rest: &str) -> Result<Reference, ReferenceProblem> {
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     if text.starts_with("https://") && HUB_HOSTS.contains(&host) {
         return parse_repo_url(path).map(Reference::Hub);
     }
     if host.is_empty() || host.contains('@') {
-        return Err("an address needs a host, and no user name in it".to_owned());
+        return Err(ReferenceProblem::AddressHost);
     }
     let file = names::file_name(path.split(['?', '#']).next().unwrap_or_default());
     if !file.ends_with(".gguf") {
-        return Err("an address must end in the name of a .gguf file; safetensors come from a repository, as in hf.co/ORG/REPO".to_owned());
+        return Err(ReferenceProblem::AddressFile);
     }
-    if let Some(reason) = names::refusal(file) {
-        return Err(reason.to_owned());
+    if let Some(refusal) = names::refusal(file) {
+        return Err(ReferenceProblem::File(refusal));
     }
     Ok(Reference::Url(text.to_owned()))
 }
 
 /// `org/repo`, or `org/repo/resolve/REVISION/FILE` and the same with `blob` and `tree`, as browsers show
 /// them.
-fn parse_repo_url(path: &str) -> Result<HubReference, String> {
+fn parse_repo_url(path: &str) -> Result<HubReference, ReferenceProblem> {
     let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
     let parts: Vec<&str> = path.splitn(5, '/').collect();
     let [org, repo, rest @ ..] = parts.as_slice() else {
@@ -221,17 +220,17 @@ fn parse_repo_url(path: &str) -> Result<HubReference, String> {
         ["tree" | "blob" | "resolve", revision] => hub.revision = Some(revision_of(revision)?),
         ["blob" | "resolve", revision, file] => {
             hub.revision = Some(revision_of(revision)?);
-            if let Some(reason) = names::refusal(file) {
-                return Err(reason.to_owned());
+            if let Some(refusal) = names::refusal(file) {
+                return Err(ReferenceProblem::File(refusal));
             }
             hub.file = Some((*file).to_owned());
         }
-        _ => return Err("this page of the hub is neither a model nor a file of one".to_owned()),
+        _ => return Err(ReferenceProblem::OtherPage),
     }
     Ok(hub)
 }
 
-fn parse_repo(text: &str, is_explicit: bool) -> Result<HubReference, String> {
+fn parse_repo(text: &str, is_explicit: bool) -> Result<HubReference, ReferenceProblem> {
     let (text, revision) = match text.split_once('@') {
         Some((text, revision)) => (text, Some(checked_revision(revision)?)),
         None => (text, None),
@@ -242,21 +241,21 @@ fn parse_repo(text: &str, is_explicit: bool) -> Result<HubReference, String> {
     };
     let parts: Vec<&str> = name.split('/').collect();
     let [org, repo] = parts.as_slice() else {
-        return Err(format!("a repository is ORG/REPO, two names; this has {}", parts.len()));
+        return Err(ReferenceProblem::RepositoryParts { parts: parts.len() });
     };
-    if let Some(reason) = [org, repo].into_iter().find_map(|part| names::repo_part_refusal(part)) {
-        return Err(format!("`{}`: {reason}", crate::errors::quoted(name)));
+    if let Some(refusal) = [org, repo].into_iter().find_map(|part| names::repo_part_refusal(part)) {
+        return Err(ReferenceProblem::Repository { name: quoted(name), refusal });
     }
     Ok(HubReference { repo: name.to_owned(), quantisation, revision, file: None, is_explicit })
 }
 
 /// `NAME`, `NAME:TAG` or `NAME@sha256:…`, for Ollama without a namespace too.
-fn parse_registry(host: Option<&str>, text: &str) -> Result<RegistryReference, String> {
+fn parse_registry(host: Option<&str>, text: &str) -> Result<RegistryReference, ReferenceProblem> {
     if let Some(host) = host {
         let is_name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:".contains(&b));
         let is_host = host.contains(['.', ':']) || host == "localhost";
         if !is_name || !is_host || host.len() > HOST_BYTES_MAX || host.starts_with(['.', ':']) {
-            return Err(format!("`{}` cannot be the host of a registry", crate::errors::quoted(host)));
+            return Err(ReferenceProblem::RegistryHost(quoted(host)));
         }
     }
     let (name, tag) = match (text.split_once('@'), text.rsplit_once(':')) {
@@ -269,10 +268,7 @@ fn parse_registry(host: Option<&str>, text: &str) -> Result<RegistryReference, S
         begins && part.len() <= 96 && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
     };
     if name.len() > REVISION_BYTES_MAX || !name.split('/').all(is_part) || name.contains("..") {
-        return Err(format!(
-            "`{}` cannot be a name of a registry's model, as qwen3:8b is one",
-            crate::errors::quoted(name)
-        ));
+        return Err(ReferenceProblem::RegistryName(quoted(name)));
     }
     let name = match (host, name.contains('/')) {
         (None, false) => format!("{LIBRARY}{name}"),
@@ -281,44 +277,41 @@ fn parse_registry(host: Option<&str>, text: &str) -> Result<RegistryReference, S
     Ok(RegistryReference { host: host.map(str::to_ascii_lowercase), name, tag })
 }
 
-fn checked_tag(tag: &str) -> Result<String, String> {
+fn checked_tag(tag: &str) -> Result<String, ReferenceProblem> {
     let begins = tag.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
     let allowed = tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     match begins && allowed && tag.len() <= REVISION_BYTES_MAX && !tag.contains("..") && !tag.ends_with('.') {
         true => Ok(tag.to_owned()),
-        false => Err(format!("`{}` cannot be a tag", crate::errors::quoted(tag))),
+        false => Err(ReferenceProblem::Tag(quoted(tag))),
     }
 }
 
-fn checked_digest(digest: &str) -> Result<String, String> {
+fn checked_digest(digest: &str) -> Result<String, ReferenceProblem> {
     let hex =
         digest.strip_prefix(DIGEST).filter(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit()));
     match hex {
         Some(_) => Ok(digest.to_owned()),
-        None => Err(format!("`{}` cannot be a digest, sha256: and 64 digits", crate::errors::quoted(digest))),
+        None => Err(ReferenceProblem::Digest(quoted(digest))),
     }
 }
 
 /// Branches may have slashes in their names; nothing in one may lead elsewhere in an address.
-fn checked_revision(text: &str) -> Result<String, String> {
+fn checked_revision(text: &str) -> Result<String, ReferenceProblem> {
     let allowed = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));
     if text.is_empty()
         || text.len() > REVISION_BYTES_MAX
         || !allowed
         || text.split('/').any(|p| p.starts_with('.') || p.is_empty())
     {
-        return Err(format!(
-            "`{}` cannot be a revision: a branch, a tag or a commit",
-            crate::errors::quoted(text)
-        ));
+        return Err(ReferenceProblem::Revision(quoted(text)));
     }
     Ok(text.to_owned())
 }
 
-fn checked_quantisation(text: &str) -> Result<String, String> {
+fn checked_quantisation(text: &str) -> Result<String, ReferenceProblem> {
     let allowed = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if text.is_empty() || text.len() > QUANTISATION_BYTES_MAX || !allowed {
-        return Err(format!("`{}` cannot be a quantisation, as Q4_K_M is one", crate::errors::quoted(text)));
+        return Err(ReferenceProblem::Quantisation(quoted(text)));
     }
     Ok(text.to_owned())
 }

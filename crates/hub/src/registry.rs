@@ -15,8 +15,8 @@ use crate::client::{Failure, HubResponse, unreachable};
 use crate::errors::quoted;
 use crate::fetch_plan::PlannedFile;
 use crate::{
-    Cancel, ChosenVariant, Client, FetchPlan, HubError, Licence, RegistryReference, RepoFile, Variant,
-    address,
+    Cancel, ChosenVariant, Client, FetchPlan, HubError, Licence, ReferenceProblem, RegistryReference,
+    RepoFile, Variant, address,
 };
 use crate::{answers, names, redirect, retry};
 
@@ -73,8 +73,7 @@ pub(crate) fn resolve(
     let attempt = format!("read the manifest of {reference}");
     let at = |path: String| -> Result<Uri, HubError> {
         let text = format!("{}/v2/{}{path}", base.trim_end_matches('/'), reference.name);
-        let refused =
-            || HubError::Reference { text: quoted(&text), reason: "it makes no address".to_owned() };
+        let refused = || HubError::Reference { text: quoted(&text), reason: ReferenceProblem::NoAddress };
         text.parse().map_err(|_| refused())
     };
     let uri = at(format!("/manifests/{}", reference.tag))?;
@@ -166,7 +165,7 @@ fn base(client: &Client, reference: &RegistryReference) -> Result<String, HubErr
     let Some(host) = &reference.host else { return Ok(client.settings().ollama_registry.to_string()) };
     let https: Uri = format!("https://{host}").parse().map_err(|_| HubError::Reference {
         text: quoted(host),
-        reason: "it is not the name of a host".to_owned(),
+        reason: ReferenceProblem::RegistryHost(quoted(host)),
     })?;
     // As Docker does: a registry of this machine has no certificate.
     Ok(if address::is_loopback(&https) { format!("http://{host}") } else { format!("https://{host}") })
