@@ -161,6 +161,38 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
     assert!(answer.status == 409 && answer.body.contains("not on this machine's disk"), "{}", answer.body);
 }
 
+/// As `exo run` goes on from it.
+#[test]
+fn exo_fits_counts_what_a_download_that_was_paused_has_left_on_the_disk() {
+    const LARGE_MIB: usize = 12;
+    let hub = MockHub::start().unwrap();
+    let mut model = exo_node::DEMO_MODEL.to_vec();
+    model.resize(LARGE_MIB * MIB, 0);
+    hub.put("org/large", Repository::new(&[("large-Q8_0.gguf", model)]));
+    let node = node(&hub, "solo", "fits-paused", Some(LARGE_MIB + 4));
+    let fits = || flat(&run(&node, &hub, &["fits", "hf.co/org/large"]));
+    assert!(!fits().contains("too large"), "nothing was fetched");
+    // Two of three chunks, and a pause in the third.
+    hub.set_faults(Faults { bytes_per_s: Some(1 << 20), ..Faults::default() });
+    let request = json!({"reference": "hf.co/org/large", "ranges_max": 1});
+    let id = node.post("/exo/v1/pulls", &request).json()["id"].as_str().unwrap().to_owned();
+    wait_for("two chunks", LONG, || {
+        let pull = node.get("/exo/v1/pulls")[0].clone();
+        (pull["verified_bytes"].as_u64().unwrap() >= 8 * MIB as u64).then_some(())
+    });
+    node.post(&format!("/exo/v1/pulls/{id}/pause"), &json!({}));
+    wait_for("the pause", LONG, || (node.get("/exo/v1/pulls")[0]["state"] == "paused").then_some(()));
+    hub.set_faults(Faults::default());
+    // What else lies there leaves less room than the model's layers take.
+    std::fs::write(node.data_dir.join("hub/filler"), vec![1; 6 * MIB]).unwrap();
+    let room_bytes = || node.get("/exo/v1/telemetry")["nodes"][0]["disk_room_bytes"].as_u64();
+    wait_for("a look at the disk", LONG, || {
+        room_bytes().is_some_and(|bytes| bytes < 3 * MIB as u64).then_some(())
+    });
+    let text = fits();
+    assert!(!text.contains("too large"), "{text}");
+}
+
 /// Nodes of one cluster with these quotas, and a model whose file the first has.
 fn with_model_on_first(group: &str, nodes: &[(&str, Option<&str>)]) -> Vec<Node> {
     let start = |(name, quota_mib): &(&str, Option<&str>)| {

@@ -56,6 +56,17 @@ impl PlannedFile {
     pub fn below(&self) -> &Path {
         &self.below
     }
+
+    /// What its SHA-256 must be, if what the hub says is one.
+    pub fn digest(&self) -> Option<[u8; 32]> {
+        let hex = self.sha256.as_deref().filter(|hex| hex.len() == 64 && hex.is_ascii())?;
+        let mut digest = [0; 32];
+        for (at, byte) in digest.iter_mut().enumerate() {
+            let pair = hex.get(2 * at..2 * at + 2).filter(|pair| !pair.starts_with('+'))?;
+            *byte = u8::from_str_radix(pair, 16).ok()?;
+        }
+        Some(digest)
+    }
 }
 
 impl FetchPlan {
@@ -117,6 +128,24 @@ impl FetchPlan {
             label: self.choice.variant.label.clone(),
             licence: self.licence.clone(),
             files: self.files.iter().map(file).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_64_hexadecimal_digits_and_nothing_else() {
+        let digest = |text: &str| {
+            let (name, below, uri) = ("m.gguf".to_owned(), PathBuf::new(), Uri::from_static("http://h/m"));
+            let sha256 = Some(text.to_owned());
+            PlannedFile { name, size: 1, sha256, git_id: None, uri, below }.digest()
+        };
+        assert_eq!(digest(&"0f".repeat(32)), Some([15; 32]));
+        for text in ["", "0f", &"0g".repeat(32), &"é".repeat(32), &"+f".repeat(32)] {
+            assert_eq!(digest(text), None, "{text}");
         }
     }
 }

@@ -31,6 +31,7 @@ pub use self::register::check_opens;
 pub use self::views::{found_model_view, found_repo_view, repo_view};
 use crate::NodeConfig;
 use crate::events::EventSender;
+use crate::fits::{self, FetchesHere, FitsCluster};
 use crate::host::Host;
 use crate::library::Library;
 use crate::library::eviction::list_again;
@@ -133,6 +134,12 @@ impl NodeDownloads {
     /// How the node's hub is asked.
     pub fn settings(&self) -> Result<Settings, HubError> {
         self.shared.settings()
+    }
+
+    /// With what is planned whether a reference fits: as if it were to run now.
+    pub async fn cluster_for(&self, reference: &Reference) -> Result<FitsCluster, AdminError> {
+        let in_layers = comes_in_layers(reference, &self.shared.view.borrow());
+        self.shared.cluster_for(reference, in_layers).await
     }
 
     fn go_on(&self, saved: SavedPull) {
@@ -269,7 +276,31 @@ impl NodeDownloads {
     }
 }
 
+/// Whether nodes fetch their own layers of what a reference means, where it is to run: of several machines
+/// none needs more.
+pub fn comes_in_layers(reference: &Reference, view: &ClusterView) -> bool {
+    let there = view.nodes.iter().filter(|node| node.status == NodeStatus::Alive);
+    matches!(reference, Reference::Hub(_)) && there.count() > 1
+}
+
 impl DownloadsInner {
+    /// With what the coordinator would place what a reference means, with what nodes have of it already: of
+    /// its layers, or this one of its files.
+    async fn cluster_for(&self, reference: &Reference, in_layers: bool) -> Result<FitsCluster, AdminError> {
+        let cluster = FitsCluster::now(&self.node, &self.view, self.config.usual_cache(), None).await?;
+        let (mut known, mut fetches) = (Vec::new(), None);
+        match reference {
+            Reference::Hub(hub) if in_layers => {
+                known = fits::known_in_layers(&self.node, self.library.store().clone(), &hub.repo).await?;
+            }
+            _ => {
+                let node = self.node_id.parse().ok();
+                fetches = node.map(|node| FetchesHere { node, root: self.root.clone() });
+            }
+        }
+        Ok(FitsCluster { known: Arc::new(known), fetches, ..cluster })
+    }
+
     fn list(&self) -> Vec<PullView> {
         self.lock().by_id.values().map(|pull| pull.view()).collect()
     }

@@ -6,6 +6,7 @@
 //! seconds: a plan may be a little slower than the one that `exo plan` finds, and never faster.
 
 mod catalogue;
+mod known_in_layers;
 mod model_shape;
 mod reference;
 mod sentences;
@@ -21,7 +22,7 @@ use exo_api::fits::{FitPlanView, FitSizeView, FitVerdict, FitView, FitsView};
 use exo_api::{AdminError, ClusterView};
 use exo_formats::Model;
 use exo_hub::{Cancel, Client, FetchPlan, HubError, Licence, Reference, Settings};
-use exo_machine::{Answer, Question, prediction_view};
+use exo_machine::prediction_view;
 use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
 use exo_quant::Target;
 use exo_types::{DiskRoom, KvDType, ModelId, ModelShape, NodeId};
@@ -29,6 +30,8 @@ use tokio::sync::watch;
 
 pub use crate::reference_error::ReferenceError;
 use catalogue::{CATALOGUE, CatalogueModel};
+pub use known_in_layers::KnownInLayers;
+pub(crate) use known_in_layers::known_in_layers;
 pub use model_shape::ModelNumbers;
 use reference::fit_reference;
 pub(crate) use reference::{check_fits, choose_fitting};
@@ -39,7 +42,7 @@ use crate::cache::CacheRequest;
 use crate::details::Details;
 use crate::events::EventSender;
 use crate::heads::HeadReader;
-use crate::questions::{ANSWER_MAX, ask_node, plan_facts, planner_inputs, unavailable};
+use crate::questions::{plan_facts, planner_inputs};
 use crate::{described, planning};
 
 /// Types that hub repositories have of most models, the largest first.
@@ -66,10 +69,9 @@ pub struct FitsCluster {
     pub links: Vec<LinkFacts>,
     /// The room that the disks of nodes without a file have for it.
     pub disks: Vec<(NodeId, DiskRoom)>,
-    /// Nodes that have some of a model, by its name. Of one that is looked at by its head alone nothing else
-    /// says what they would still fetch, so their disks bound nothing of it.
-    pub held: Arc<BTreeMap<String, BTreeSet<NodeId>>>,
-    /// Where a fetch goes on from what came before, if that counts.
+    /// Models whose layers nodes may have, where each fetches its own.
+    pub known: Arc<Vec<KnownInLayers>>,
+    /// Where a fetch of whole files goes on from what came before.
     pub fetches: Option<FetchesHere>,
     /// Context to plan for; never more than a model's own.
     pub context_tokens: u32,
@@ -104,12 +106,10 @@ pub struct KnownModel {
 
 /// One type of weights of a model.
 pub(crate) struct SizedModel {
-    /// What nodes that have it may call it, where the cluster does not say which model it is.
-    pub name: Option<String>,
     pub quantisation: String,
     pub download_bytes: u64,
-    /// Of that, what the node that fetches has already.
-    pub here_bytes: u64,
+    /// The room that the disks of nodes have for it, with what they have of it.
+    pub disks: Vec<(NodeId, DiskRoom)>,
     pub shape: ModelShape,
     pub weight_types: Option<WeightTypes>,
 }
@@ -126,12 +126,11 @@ impl FitsCluster {
         let model = model.unwrap_or(ModelId([0; 32]));
         let inputs = planner_inputs(node, view, model, None).await?;
         let (links, disks) = plan_facts(node, model).await?;
-        let held = held_by_name(node).await?;
         let links = inputs.links(links);
         let devices = inputs.devices_without_idle();
         let CacheRequest { context_tokens, slots, cache_tokens, kv, .. } = usual;
-        let held = Arc::new(held);
-        Ok(Self { devices, links, disks, held, fetches: None, context_tokens, slots, cache_tokens, kv })
+        let (known, fetches) = (Arc::default(), None);
+        Ok(Self { devices, links, disks, known, fetches, context_tokens, slots, cache_tokens, kv })
     }
 
     /// With nothing in any memory. Disks stay as full as they are.
@@ -171,23 +170,19 @@ impl FitsCluster {
         }
     }
 
-    /// What the node that fetches has of a plan.
-    fn here_bytes(&self, plan: &FetchPlan) -> u64 {
-        let Some(FetchesHere { root, .. }) = &self.fetches else { return 0 };
-        plan.bytes().saturating_sub(plan.have(root, &plan.copies(root)).missing_bytes)
-    }
-
-    /// The room for what nodes would still fetch of a model, with what they have of it.
-    fn disks_for(&self, model: &SizedModel) -> Vec<(NodeId, DiskRoom)> {
-        let holders = model.name.as_ref().and_then(|name| self.held.get(name));
-        let fetching = self.fetches.as_ref().map(|fetches| fetches.node);
-        let is_bound = |node: &NodeId| holders.is_none_or(|holders| !holders.contains(node));
-        let bound = self.disks.iter().filter(|(node, _)| is_bound(node));
-        let with_here = |&(node, room): &(NodeId, DiskRoom)| match fetching == Some(node) {
-            true => (node, room.plus(model.here_bytes)),
-            false => (node, room),
-        };
-        bound.map(with_here).collect()
+    /// The room that disks have for a plan, with what they have of it. Whole files and layers are models of
+    /// their own: neither goes on from the other.
+    fn disks_for(&self, plan: &FetchPlan) -> Vec<(NodeId, DiskRoom)> {
+        if let Some(known) = self.known.iter().find(|known| known.is_of(plan)) {
+            return known.disks.clone();
+        }
+        let mut disks = self.disks.clone();
+        if let Some(FetchesHere { node: fetching, root }) = &self.fetches {
+            let here_bytes = plan.bytes().saturating_sub(plan.have(root, &plan.copies(root)).missing_bytes);
+            let own = disks.iter_mut().filter(|(node, _)| node == fetching);
+            own.for_each(|(_, room)| *room = room.plus(here_bytes));
+        }
+        disks
     }
 
     fn request(&self, model: &SizedModel, context_tokens: u32) -> PlanRequest {
@@ -201,7 +196,7 @@ impl FitsCluster {
             slots,
             cache_tokens,
             links: self.links.clone(),
-            disks: self.disks_for(model),
+            disks: model.disks.clone(),
             weight_types: model.weight_types.clone(),
             work_max: WORK_MAX,
             explain: false,
@@ -246,18 +241,6 @@ fn disk_texts(request: &PlanRequest) -> Vec<String> {
     texts
 }
 
-/// Who has some of which model.
-async fn held_by_name(node: &EventSender) -> Result<BTreeMap<String, BTreeSet<NodeId>>, AdminError> {
-    let Some(Answer::Models(models)) = ask_node(node, Question::Models, ANSWER_MAX).await else {
-        return Err(unavailable("this node is ending"));
-    };
-    let mut held: BTreeMap<String, BTreeSet<NodeId>> = BTreeMap::new();
-    for model in models {
-        held.entry(model.name).or_default().extend(model.nodes);
-    }
-    Ok(held)
-}
-
 /// Every model of the catalogue on these devices, the most capable that is comfortable first.
 pub fn fit_catalogue(cluster: &FitsCluster) -> FitsView {
     let mut models: Vec<FitView> = CATALOGUE.iter().map(|model| fit_known(cluster, model)).collect();
@@ -293,7 +276,13 @@ pub fn fit_one(
 
 /// Whether a reference could be the name of a model that a cluster has: it is in no catalogue and in no hub.
 pub fn may_be_known(text: &str) -> bool {
-    find_known(text).is_none() && !matches!(text.parse(), Ok(Reference::Hub(_)))
+    find_known(text).is_none() && hub_reference(text).is_none()
+}
+
+/// The reference to a repository of a hub, if it is that and not the name of a model of the catalogue.
+pub fn hub_reference(text: &str) -> Option<Reference> {
+    let reference = text.parse().ok().filter(|reference| matches!(reference, Reference::Hub(_)))?;
+    find_known(text).is_none().then_some(reference)
 }
 
 /// One model that the cluster has, of the one type that it is stored in.
@@ -302,10 +291,9 @@ pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
     let shape = model.shape_packed(cluster.kv, &exo_backend_cpu::weight_bytes);
     let most = details.dtypes.iter().max_by_key(|(_, bytes)| **bytes);
     let sized = SizedModel {
-        name: None,
         quantisation: most.map(|(dtype, _)| dtype.clone()).unwrap_or_default(),
         download_bytes: details.weight_bytes,
-        here_bytes: 0,
+        disks: cluster.disks.clone(),
         weight_types: planning::weight_types(model, &shape),
         shape,
     };
@@ -376,9 +364,8 @@ fn fit_known(cluster: &FitsCluster, model: &CatalogueModel) -> FitView {
         let tensors = described::tensors(&config, *stored);
         let (shape, types) = described::shape(&config, &tensors, cluster.kv);
         let download_bytes = tensors.iter().map(described::DescribedTensor::bytes).sum();
-        let quantisation = stored.to_string();
-        let weight_types = Some(types);
-        SizedModel { name: None, quantisation, download_bytes, here_bytes: 0, shape, weight_types }
+        let (quantisation, disks) = (stored.to_string(), cluster.disks.clone());
+        SizedModel { quantisation, download_bytes, disks, shape, weight_types: Some(types) }
     };
     judge(cluster, view, &TYPES.iter().map(sized).collect::<Vec<_>>())
 }

@@ -77,7 +77,9 @@ mod worker;
 pub use cache::{CacheError, cache_pages, check_context};
 pub use config::{DeviceChoice, NodeConfig};
 pub use device::{asking_drivers, choose_devices, open as open_device, processor_options};
-pub use downloads::{check_opens, found_model_view, found_repo_view, repo_view, waiting_downloads};
+pub use downloads::{
+    check_opens, comes_in_layers, found_model_view, found_repo_view, repo_view, waiting_downloads,
+};
 pub use draft::DraftFacts;
 pub use exo_accelerators::{DEMO_MODEL, Message as DeviceMessage};
 pub use exo_cluster::{Speculation, UnknownSpeculation};

@@ -70,9 +70,9 @@ async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<
     let kv: KvDType = config.parse("kv")?;
     let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
     let (slots, cache_tokens) = (config.parse("slots")?, config.flag::<u32>("cache_tokens")?);
-    let (disks, held, fetches) = (Vec::new(), Arc::default(), None);
+    let (disks, known, fetches) = (Vec::new(), Arc::default(), None);
     let cluster =
-        FitsCluster { devices, links, disks, held, fetches, context_tokens, slots, cache_tokens, kv };
+        FitsCluster { devices, links, disks, known, fetches, context_tokens, slots, cache_tokens, kv };
     let Some(reference) = args.reference.clone() else { return show(&fits::fit_catalogue(&cluster), args) };
     let (settings, data_dir) = (super::pull::settings(config)?, config.data_dir());
     let work = tokio::task::spawn_blocking(move || {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use exo_api::{ClusterView, HubToken, NodeStatus, PrunedView, PullRequest, VariantView};
+use exo_api::{HubToken, PrunedView, PullRequest, VariantView};
 use exo_hub::{
     Cancel, FetchPlan, Fetched, KeptDownloads, Memory, Origin, Progress, PullOptions, Reference, Settings,
 };
@@ -189,8 +189,7 @@ pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> a
     }
     let ranges = u8::try_from(options(config).ranges_max).unwrap_or(1);
     let mut request = request(reference, &settings, ranges, None);
-    // Of several machines none needs more than its layers.
-    request.layers_only = matches!(reference, Reference::Hub(_)) && has_others(client).await?;
+    request.layers_only = exo_node::comes_in_layers(reference, &client.get("/exo/v1/cluster").await?);
     request.to_run = true;
     let began = pulls::begin(client, &request).await?;
     match pulls::follow(client, &began).await? {
@@ -210,12 +209,6 @@ async fn known_in_layers(config: &Config, reference: &Reference) -> anyhow::Resu
         Ok(store.known_for(&text)?.map(|record| record.name))
     });
     work.await.context("reading the list of models broke off")?
-}
-
-/// Whether another machine of the cluster is there.
-async fn has_others(client: &Client) -> anyhow::Result<bool> {
-    let view: ClusterView = client.get("/exo/v1/cluster").await?;
-    Ok(view.nodes.iter().filter(|node| node.status == NodeStatus::Alive).count() > 1)
 }
 
 /// The list of the data folder is written: no node runs.

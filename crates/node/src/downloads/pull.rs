@@ -15,7 +15,7 @@ use super::rate::Rate;
 use super::register::{check_opens, register};
 use super::saved::SavedPull;
 use super::updates::Older;
-use crate::fits::{self, FetchesHere, FitsCluster};
+use crate::fits::{self, FitsCluster};
 use crate::heads::HeadReader;
 use crate::hub_bytes::TOKEN_MAX;
 use crate::library::eviction::Taken;
@@ -451,13 +451,8 @@ impl Pull {
         let resolve = || exo_hub::resolve(client, &reference, shared.memory().as_ref(), cancel);
         // An earlier run of the node has looked at what was kept.
         let is_to_run = self.request.to_run && self.pinned.is_none();
-        let cluster = if is_to_run { shared.cluster_now(cancel) } else { None };
-        let Some(mut cluster) = cluster else { return Ok(resolve()?) };
-        // Layers do not go on from what came of whole files.
-        if !self.request.layers_only {
-            let node = shared.node_id.parse().ok();
-            cluster.fetches = node.map(|node| FetchesHere { node, root: shared.root.clone() });
-        }
+        let cluster = || shared.cluster_now(&reference, self.request.layers_only, cancel);
+        let Some(cluster) = is_to_run.then(cluster).flatten() else { return Ok(resolve()?) };
         let chosen = match &reference {
             Reference::Hub(hub) => fits::choose_fitting(&cluster, heads, hub),
             _ => {
@@ -677,12 +672,13 @@ async fn attempt(
 }
 
 impl DownloadsInner {
-    /// With what the coordinator would place a model now; `None` where nobody says. Blocks.
-    fn cluster_now(&self, cancel: &Cancel) -> Option<FitsCluster> {
+    /// [`DownloadsInner::cluster_for`], once members have said what they have; `None` where nobody says.
+    /// Blocks.
+    fn cluster_now(&self, reference: &Reference, in_layers: bool, cancel: &Cancel) -> Option<FitsCluster> {
         Handle::current().block_on(async {
             self.wait_for_reports(FIRST_REPORTS_MAX, cancel).await;
             let cluster = tokio::select! {
-                cluster = FitsCluster::now(&self.node, &self.view, self.config.usual_cache(), None) => cluster,
+                cluster = self.cluster_for(reference, in_layers) => cluster,
                 () = over_or_cancelled(CLUSTER_MAX, cancel) => {
                     let seconds = CLUSTER_MAX.as_secs();
                     tracing::info!(seconds, "what fits is chosen by size: no coordinator has answered");

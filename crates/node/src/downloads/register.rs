@@ -106,22 +106,11 @@ fn read_head(path: &Path, bytes: u64, plan: &FetchPlan) -> Result<Vec<u8>, Refer
 /// A file as the hub names it. One of which only a head is read must have a digest, or nothing would say what
 /// the rest is.
 fn hub_file(plan: &FetchPlan, planned: &PlannedFile, is_read: bool) -> Result<HubFile, ReferenceError> {
-    let sha256 = planned.sha256.as_deref().and_then(digest_of);
+    let sha256 = planned.digest();
     if sha256.is_none() && !is_read {
         return Err(no_digest(plan, &planned.name));
     }
     Ok(HubFile { path: planned.name.clone(), sha256 })
-}
-
-fn digest_of(hex: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
-    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(hex.as_bytes().chunks(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(digest)
 }
 
 fn no_digest(plan: &FetchPlan, file: &str) -> ReferenceError {
@@ -129,17 +118,4 @@ fn no_digest(plan: &FetchPlan, file: &str) -> ReferenceError {
         format!("it gives no digest of {}; `exo pull` fetches all of it", exo_types::printable(file, 100));
     let attempt = "fetch a model in layers".to_owned();
     ReferenceError::Hub(HubError::Lacks { host: plan.repo.clone(), attempt, problem })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::digest_of;
-
-    #[test]
-    fn a_digest_is_64_hexadecimal_digits_and_nothing_else() {
-        assert_eq!(digest_of(&"0f".repeat(32)), Some([15; 32]));
-        for text in ["", "0f", &"0g".repeat(32), &"é".repeat(32), &"+f".repeat(32)] {
-            assert_eq!(digest_of(text), None, "{text}");
-        }
-    }
 }

@@ -31,7 +31,10 @@ impl NodeFacade {
             _ => None,
         };
         let id = known.as_ref().map(|known| known.id);
-        let now = FitsCluster::now(&self.node, &self.view, self.config.usual_cache(), id).await?;
+        let now = match query.reference.as_deref().and_then(fits::hub_reference) {
+            Some(reference) => self.downloads.cluster_for(&reference).await?,
+            None => FitsCluster::now(&self.node, &self.view, self.config.usual_cache(), id).await?,
+        };
         let mut cluster = FitsCluster { context_tokens, ..now };
         if let Some(known) = &known {
             cluster.disks.retain(|(node, _)| !known.holders.contains(node));

@@ -205,9 +205,8 @@ impl SizedModel {
         ] {
             scale(table);
         }
-        let (quantisation, here_bytes) = (plan.choice.variant.label.clone(), cluster.here_bytes(plan));
-        // Another file, which has another name.
-        Self { name: None, quantisation, download_bytes: bytes, here_bytes, shape, weight_types: None }
+        let (quantisation, disks) = (plan.choice.variant.label.clone(), cluster.disks_for(plan));
+        Self { quantisation, download_bytes: bytes, disks, shape, weight_types: None }
     }
 }
 
@@ -240,10 +239,9 @@ fn sized(cluster: &FitsCluster, plan: &FetchPlan, model: &exo_formats::Model) ->
     let weight_types = planning::weight_types(model, &shape);
     let variant = &plan.choice.variant;
     SizedModel {
-        name: Some(model.name.clone()),
         quantisation: variant.label.clone(),
         download_bytes: variant.bytes(),
-        here_bytes: cluster.here_bytes(plan),
+        disks: cluster.disks_for(plan),
         shape,
         weight_types,
     }

@@ -1,6 +1,6 @@
 //! The catalogue on described clusters, and a model of the mock hub by its head.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exo_api::fits::{FitVerdict, FitsView};
@@ -13,14 +13,15 @@ use exo_types::{
 
 use exo_hub::{Cancel, Client, HubError, PullOptions, Reference, Settings};
 use exo_mock_hub::{Faults, MockHub, Repository};
+use exo_store::{HubFile, HubSource, Manifest, Store};
 
 use crate::cache::CacheRequest;
-use crate::events::Event;
+use crate::events::{Event, EventSender};
 use crate::heads::HeadReader;
 
 use super::{
-    DISKS_MAX, FetchesHere, FitsCluster, ReferenceError, check_fits, choose_fitting, find_known,
-    fit_catalogue, fit_known, fit_one, fit_reference,
+    DISKS_MAX, FetchesHere, FitsCluster, KnownInLayers, ReferenceError, check_fits, choose_fitting,
+    find_known, fit_catalogue, fit_known, fit_one, fit_reference, known_in_layers,
 };
 
 /// `name=GIB@GB_PER_S`, one device each.
@@ -52,7 +53,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
         devices: devices.collect(),
         links: Vec::new(),
         disks: Vec::new(),
-        held: Arc::default(),
+        known: Arc::default(),
         fetches: None,
         context_tokens,
         slots: 1,
@@ -257,10 +258,85 @@ fn what_a_disk_has_no_room_for_is_refused_with_what_would_give_it_room() {
     // Memory alone is waited for.
     let later = choose(&on(DiskRoom::of(FREE), SOME)).unwrap().choice.reason;
     assert!(later.contains("once other programs and models give memory back"), "{later}");
-    // Of what the node has, or a part of it, the disk says nothing.
-    let mut held = on(DiskRoom::of(0), FREE);
-    held.held = Arc::new([("m-Q4_0".to_owned(), BTreeSet::from([held.devices[0].node]))].into());
-    choose(&held).unwrap();
+}
+
+/// The model of one GGUF file of the mock hub, as it is known in layers.
+fn source(repo: &str, commit: &str, path: &str, sha256: Option<[u8; 32]>) -> HubSource {
+    let files = vec![HubFile { path: path.to_owned(), sha256 }];
+    let (label, licence) = ("Q4_0".to_owned(), String::new());
+    HubSource { repo: repo.to_owned(), commit: commit.to_owned(), label, licence, files }
+}
+
+/// Files of other repositories and of other commits may have the same name.
+#[test]
+fn layers_that_nodes_have_count_for_the_files_of_their_commit_alone() {
+    let hub = hub_with(&[("m-Q4_0.gguf", demo(0))]);
+    hub.put("org/other", Repository::new(&[("m-Q4_0.gguf", demo(6 << 20))]));
+    let client = Client::new(Settings::of(&hub.endpoint()).unwrap());
+    let (folder, cancel) = (tempfile::tempdir().unwrap(), Cancel::default());
+    let plan = exo_hub::resolve(&client, &"hf.co/org/repo:Q4_0".parse().unwrap(), None, &cancel).unwrap();
+    let (commit, digest) = (plan.commit.clone().unwrap(), plan.files[0].digest());
+    assert!(digest.is_some());
+    let fits = |reference: &str, source: HubSource| {
+        let mut laptop = cluster("laptop=16@40", 256);
+        let node = laptop.devices[0].node;
+        laptop.disks = vec![(node, DiskRoom::of(0))];
+        // With what it has of the layers there is room for the others.
+        laptop.known = Arc::new(vec![KnownInLayers { source, disks: vec![(node, DiskRoom::of(8 << 20))] }]);
+        let mut heads = HeadReader::new(&client, &cancel, folder.path());
+        let Reference::Hub(repo) = reference.parse().unwrap() else { panic!("a repository") };
+        let chosen = choose_fitting(&laptop, &mut heads, &repo).is_ok();
+        // `exo fits` says what `exo run` does.
+        let verdict = fit_reference(&laptop, &mut heads, &repo).unwrap().verdict;
+        assert_eq!(verdict != FitVerdict::TooLarge, chosen, "{reference}");
+        chosen
+    };
+    let known = || source("org/repo", &commit, "m-Q4_0.gguf", digest);
+    assert!(fits("hf.co/org/repo:Q4_0", known()));
+    assert!(!fits("hf.co/org/other:Q4_0", known()), "of another repository");
+    let other_commit = "f".repeat(40);
+    assert!(!fits("hf.co/org/repo:Q4_0", source("org/repo", &other_commit, "m-Q4_0.gguf", digest)));
+    assert!(!fits("hf.co/org/repo:Q4_0", source("org/repo", &commit, "parts/m-Q4_0.gguf", digest)));
+    assert!(!fits("hf.co/org/repo:Q4_0", source("org/repo", &commit, "m-Q4_0.gguf", Some([7; 32]))));
+}
+
+/// A node that answers what is asked of the room for a model, and whether it was about this one.
+fn answering(room: impl Fn(ModelId) -> Vec<(NodeId, DiskRoom)> + Send + 'static) -> EventSender {
+    let (node, mut inbox) = crate::events::channel();
+    tokio::spawn(async move {
+        while let Some(Event::Asked { question, answer }) = inbox.next().await {
+            let Question::PlanFacts { model } = question else { panic!("another question") };
+            let _ = answer.send(Answer::PlanFacts { links: Vec::new(), disks: room(model) });
+        }
+    });
+    node
+}
+
+#[tokio::test]
+async fn what_nodes_have_of_a_model_in_layers_is_asked_by_its_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::open(&folder.path().join("data")).unwrap().0);
+    let path = folder.path().join("m-Q4_0.gguf");
+    std::fs::write(&path, demo(0)).unwrap();
+    let model = exo_formats::open(&path).unwrap();
+    let whole = Manifest::of(&model, &mut |_, _| {}).unwrap();
+    let heads = whole.files[0].head_bytes.div_ceil(whole.chunk_bytes.into()) as usize;
+    let known_as = |repo: &str, commit: char| {
+        let source = source(repo, &commit.to_string().repeat(40), "m-Q4_0.gguf", Some([1; 32]));
+        let manifest =
+            Manifest::of_hub(&model, source.clone(), vec![whole.files[0].chunks[..heads].to_vec()]);
+        (store.prepare(&manifest.unwrap()).unwrap().id(), source)
+    };
+    let (first, older) = (known_as("org/repo", 'a'), known_as("org/repo", 'b'));
+    known_as("org/other", 'a');
+    let room = |id: ModelId| vec![(NodeId([1; 32]), DiskRoom::of(u64::from(id.0[0])))];
+    let node = answering(room);
+    let known = known_in_layers(&node, store, "Org/repo").await.unwrap();
+    let found: Vec<_> = known.into_iter().map(|known| (known.source, known.disks)).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    for (id, source) in [first, older] {
+        assert!(found.contains(&(source, room(id))), "{found:?}");
+    }
 }
 
 /// What came before an end of the program is on the disk: the rest alone needs room.
@@ -298,6 +374,15 @@ fn a_download_that_is_nearly_done_is_not_refused_by_its_disk() {
     hub.set_faults(Faults::default());
 
     choose(&here(node)).unwrap();
+    // And `exo fits` says so.
+    let verdict = |laptop: &FitsCluster| {
+        let cancel = Cancel::default();
+        let mut heads = HeadReader::new(&client, &cancel, folder.path());
+        let Reference::Hub(repo) = &reference else { panic!("a repository") };
+        fit_reference(laptop, &mut heads, repo).unwrap().verdict
+    };
+    assert_eq!(verdict(&here(node)), FitVerdict::Comfortable);
+    assert_eq!(verdict(&on(None)), FitVerdict::TooLarge);
     // It is on no other node's disk, and nothing goes on from it where layers are fetched.
     choose(&here(NodeId([9; 32]))).unwrap_err();
     choose(&on(None)).unwrap_err();
@@ -359,7 +444,7 @@ async fn a_model_that_is_known_is_asked_about_as_that() {
                     asked.push(model);
                     Answer::PlanFacts { links: Vec::new(), disks: Vec::new() }
                 }
-                _ => Answer::Models(Vec::new()),
+                _ => panic!("another question"),
             };
             let _ = answer.send(said);
         }
