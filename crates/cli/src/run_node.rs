@@ -48,7 +48,7 @@ pub struct Running {
 pub enum Stay {
     /// Until somebody stops it.
     Long,
-    /// For one command: other nodes neither see it nor are looked for, unless `--peer` names one.
+    /// For one command: other nodes neither see it nor are looked for. It asks those that `--peer` names.
     ForTheWhile,
 }
 
@@ -89,7 +89,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     };
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys::for_listener(config, address)?;
-    node_config.is_private = stay == Stay::ForTheWhile && node_config.peers.is_empty();
+    node_config.is_private = stay == Stay::ForTheWhile;
     choose_devices(&mut node_config, ui::message).await?;
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
     let mut starting = JoinSet::new();

@@ -109,6 +109,8 @@ pub struct Boot {
     pub disk_room: DiskRoom,
     /// For how long nodes have run on these logs with the join window open, before this run.
     pub window_ran: Duration,
+    /// Whether a model came to the disk since the window opened, before this run.
+    pub has_new_model: bool,
     /// What went wrong with the files on it, one line each: for the view.
     pub warnings: Vec<String>,
 }
@@ -296,7 +298,7 @@ impl NodeMachine {
             report_at: now.time,
             models: boot.models,
             disk_room: boot.disk_room,
-            has_new_model: false,
+            has_new_model: boot.has_new_model,
             models_at: now.time,
             scan: Scan::default(),
             engines: BTreeMap::new(),

@@ -29,9 +29,9 @@ pub struct NodeConfig {
     pub peers: Vec<String>,
     /// Whether to look for nodes by mDNS.
     pub discovery: bool,
-    /// Whether this is a node for a command's while: it opens no port for other nodes, looks for none, and
-    /// leaves its cluster's join window to the first node that is started to stay. A member of a cluster
-    /// starts as one all the same.
+    /// Whether this is a node for a command's while: it opens no port for other nodes, asks none but
+    /// `peers`, and leaves its cluster's join window to the first node that is started to stay. A member of a
+    /// cluster starts as one all the same.
     pub is_private: bool,
     /// Whether a new cluster starts with its join window shut.
     pub trust_closed: bool,

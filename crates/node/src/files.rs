@@ -3,7 +3,7 @@
 //!
 //! Each is written whole to a neighbour and renamed, so that a crash leaves the old or the new one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -121,12 +121,16 @@ struct ApiFile {
 
 /// How much of the join window's time is used up, kept so that neither a restart nor an earlier date gives it
 /// back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WindowTime {
     /// For so many seconds nodes have run with it open.
     pub ran_s: u64,
     /// The latest date that one of them saw.
     pub seen_unix_s: u64,
+    /// The models that were on the disk when it opened: a node that got another is no new one. `None` until
+    /// the first run with it open.
+    #[serde(default)]
+    pub models: Option<BTreeSet<String>>,
 }
 
 impl DataDir {
@@ -282,7 +286,7 @@ impl DataDir {
 
     /// The window's time was another cluster's.
     pub fn forget_window(&self) -> Result<(), FilesError> {
-        self.set_window_time(WindowTime::default())
+        self.set_window_time(&WindowTime::default())
     }
 
     /// Moves those of the small files aside that are damaged, and says which. What they said is made up for:
@@ -305,7 +309,7 @@ impl DataDir {
         }
         if let Err(error) = self.window_time() {
             aside(error)?;
-            self.set_window_time(WindowTime { ran_s: u64::from(u32::MAX), seen_unix_s: 0 })?;
+            self.set_window_time(&WindowTime { ran_s: u64::from(u32::MAX), ..WindowTime::default() })?;
         }
         if let Err(error) = self.epoch() {
             aside(error)?;
@@ -315,8 +319,8 @@ impl DataDir {
     }
 
     /// Keeps it; on disk when this returns.
-    pub fn set_window_time(&self, time: WindowTime) -> Result<(), FilesError> {
-        self.write_durably(WINDOW, &serde_json::to_vec_pretty(&time).unwrap_or_default())
+    pub fn set_window_time(&self, time: &WindowTime) -> Result<(), FilesError> {
+        self.write_durably(WINDOW, &serde_json::to_vec_pretty(time).unwrap_or_default())
     }
 
     /// The last epoch announced or followed.

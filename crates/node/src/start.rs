@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use exo_accelerators::{DEMO_MODEL, Message};
 use exo_cluster::Speculation;
+use exo_cluster::wire::HeldModel;
 use exo_discovery::{Discovery, FoundNode};
 use exo_journal::Journal;
 use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
@@ -16,7 +17,7 @@ use exo_stdx::unix_s;
 use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
 use exo_trust::TrustLog;
-use exo_types::{NodeFacts, NodeId, printable};
+use exo_types::{DiskRoom, NodeFacts, NodeId, printable};
 use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::ballast;
@@ -37,7 +38,7 @@ use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, NodeParts};
 use crate::pairing::Invites;
 use crate::telemetry::Telemetry;
-use crate::window;
+use crate::window::{self, WindowFound};
 use crate::worker::AskError;
 
 /// Of the names of networks in one line.
@@ -127,7 +128,8 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
     let (notices, _) = broadcast::channel(256);
     let draft = start_draft(&config, &library, &compute, host.as_ref(), &events)?;
-    let (is_window_open, window_ran) = window_of(&config, &logs.trust, &data)?;
+    let held = held_models(&library);
+    let (is_window_open, window) = window_of(&config, &logs.trust, &data, &held.0)?;
     warn_all(&notices, [logs.mended.clone(), store.1, passed_over, doubts(&config, is_window_open)].concat());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
@@ -135,7 +137,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     let mut devices =
         Devices::new(compute, config.clone(), host.clone(), facts, clock, events.clone(), notices.clone());
     let (meters, engines) = (devices.meters(), Engines::new(library.clone(), draft.clone(), events.clone()));
-    let (boot, journal) = boot(logs, &data, &library, devices.sample(&engines), window_ran)?;
+    let (boot, journal) = boot(logs, &data, held, devices.sample(&engines), window)?;
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let (view_tx, view) = watch::channel(exo_machine::empty_view(me));
     let hands = Hands {
@@ -177,11 +179,10 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
 fn boot(
     logs: Logs,
     data: &DataDir,
-    library: &Library,
+    (models, disk_room): (Vec<HeldModel>, DiskRoom),
     samples: Samples,
-    window_ran: Duration,
+    window: WindowFound,
 ) -> Result<(Boot, Journal), StartError> {
-    let (models, disk_room) = held_models(library);
     let boot = Boot {
         epoch: data.epoch()?,
         base: logs.base,
@@ -193,7 +194,8 @@ fn boot(
         samples,
         models,
         disk_room,
-        window_ran,
+        window_ran: window.ran,
+        has_new_model: window.has_new_model,
         warnings: logs.mended,
     };
     Ok((boot, logs.journal))
@@ -207,13 +209,11 @@ fn log(message: Message) {
     }
 }
 
-/// A private node looks for nobody. A member is one wherever it is started: without its cluster it could
-/// place nothing.
+/// A private node looks for nobody; whom a person named it asks, without a port. A member is one wherever it
+/// is started: without its cluster it could place nothing.
 fn keep_private(config: &mut NodeConfig, trust: &TrustLog) {
     config.is_private &= trust.view().members().len() <= 1;
-    if config.is_private {
-        (config.peers, config.discovery) = (Vec::new(), false);
-    }
+    config.discovery &= !config.is_private;
 }
 
 /// With room set aside for when its disk is full.
@@ -228,15 +228,20 @@ fn open_logs(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<Logs,
     Logs::open(data, &Founding { name, is_private, trust_closed, has_token }, key)
 }
 
-/// Whether the join window is open, and for how long it was before this run. If it is, that is counted on.
+/// Whether the join window is open, and what runs before have left of it. If it is, its time is counted on.
 fn window_of(
     config: &NodeConfig,
     trust: &TrustLog,
     data: &Arc<DataDir>,
-) -> Result<(bool, Duration), FilesError> {
-    let is_in_time = is_window_open(config, trust);
-    let ran = if is_in_time { window::count(data)? } else { window::ran(data.window_time()?, unix_s()) };
-    Ok((is_in_time && ran < Duration::from_secs(JOIN_WINDOW_S), ran))
+    held: &[HeldModel],
+) -> Result<(bool, WindowFound), FilesError> {
+    if !is_window_open(config, trust) {
+        let ran = window::ran(&data.window_time()?, unix_s());
+        return Ok((false, WindowFound { ran, has_new_model: false }));
+    }
+    let held = held.iter().map(|held| held.model.to_full()).collect();
+    let found = window::count(data, held)?;
+    Ok((found.ran < Duration::from_secs(JOIN_WINDOW_S), found))
 }
 
 fn is_window_open(config: &NodeConfig, trust: &TrustLog) -> bool {

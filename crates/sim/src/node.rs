@@ -213,6 +213,7 @@ impl Node {
             models: self.models(),
             disk_room: DiskRoom::default(),
             window_ran: Duration::ZERO,
+            has_new_model: false,
             warnings: Vec::new(),
         }
     }

@@ -73,6 +73,7 @@ impl Lone {
             models: Vec::new(),
             disk_room: exo_types::DiskRoom::default(),
             window_ran: Duration::ZERO,
+            has_new_model: false,
             warnings: Vec::new(),
         };
         let now = Now { time: Time::from_millis(10), unix_s: 2000 };

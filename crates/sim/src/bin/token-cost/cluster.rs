@@ -98,6 +98,7 @@ impl Cluster {
                 models: models(),
                 disk_room: DiskRoom::default(),
                 window_ran: Duration::ZERO,
+                has_new_model: false,
                 warnings: Vec::new(),
             };
             let (machine, effects) = NodeMachine::new(config(node), boot, cluster.clock());
