@@ -21,9 +21,11 @@ const REFUSED_LASTS: Duration = Duration::from_secs(3600);
 const REFUSED_MAX: usize = 64;
 /// Notices in a row.
 const NOTICES: u32 = 4;
-/// After them, one in so much time.
-const NOTICE_EVERY: Duration = Duration::from_secs(5);
-/// Between two lines that say how many more asked.
+/// After them, one in so much time; none while lines say how many more asked.
+const NOTICE_EVERY: Duration = Duration::from_secs(60);
+/// From the first of whom nobody was told to the line that says how many.
+const SUMMARY_AFTER: Duration = Duration::from_secs(5);
+/// Between two such lines.
 const SUMMARY_EVERY: Duration = Duration::from_secs(60);
 
 /// A stranger that asked to join while the window was shut.
@@ -146,7 +148,7 @@ impl Requests {
             return RequestNotice::Told;
         }
         if self.untold == 0 {
-            self.summary_at = self.summary_at.max(now + NOTICE_EVERY);
+            self.summary_at = self.summary_at.max(now + SUMMARY_AFTER);
         }
         self.untold = self.untold.saturating_add(1);
         RequestNotice::Counted
@@ -154,6 +156,10 @@ impl Requests {
 
     /// Whether one more notice is none too many.
     fn may_tell(&mut self, now: Time) -> bool {
+        let are_many = self.untold > 0 || now < self.summary_at;
+        if are_many {
+            return false;
+        }
         let given_back = now.since(self.notices_since).as_millis() / NOTICE_EVERY.as_millis();
         let used = self.notices.saturating_sub(u32::try_from(given_back).unwrap_or(u32::MAX));
         if used >= NOTICES {
@@ -252,7 +258,7 @@ mod tests {
             }
         }
         assert!((4..=6).contains(&lines) && counted > 10_000, "{lines} lines for {counted}");
-        assert!(told <= 4 + 300 / 5, "{told} notices");
+        assert_eq!(told, 3, "beside the first");
         assert!(
             requests.all().keys().any(|node| node.0[..4] == 1_u32.to_be_bytes()),
             "the first is still there"
@@ -261,11 +267,29 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_ask_one_after_the_other_make_one_line_a_minute_as_well() {
+        let (mut requests, mut told, mut lines) = (Requests::default(), 0, 0);
+        for second in 0..600 {
+            let is_told =
+                second % 5 == 0 && asked(&mut requests, second, second as u32) == RequestNotice::Told;
+            let is_summed_up = requests.summary(Time::from_millis(1000 * second)).is_some();
+            (told, lines) = (told + u32::from(is_told), lines + u32::from(is_summed_up));
+        }
+        assert!(told == 4 && lines <= 10, "{told} notices and {lines} lines in ten minutes");
+    }
+
+    #[test]
     fn who_asks_when_nobody_else_does_is_told_of_at_once() {
         let mut requests = Requests::default();
         for number in 0..20 {
-            assert_eq!(asked(&mut requests, 6 * u64::from(number), number), RequestNotice::Told, "{number}");
+            assert_eq!(asked(&mut requests, 61 * u64::from(number), number), RequestNotice::Told, "{number}");
         }
         assert_eq!(requests.untold, 0, "no line says how many more");
+        // Behind a flood that is over, too.
+        for number in 20..40 {
+            asked(&mut requests, 2000, number);
+        }
+        assert!(requests.summary(Time::from_millis(2_005_000)).is_some());
+        assert_eq!(asked(&mut requests, 2066, 40), RequestNotice::Told);
     }
 }
