@@ -206,6 +206,10 @@ pub struct NodeView {
     /// It is to have no stages (`exo drain`), or is about to end.
     #[serde(default)]
     pub is_drained: bool,
+    /// It is an admin whose key signed two changes of the members of which neither follows the other: the key
+    /// is in two places, or it lies.
+    #[serde(default)]
+    pub has_forked: bool,
 }
 
 /// A graphics card came, went or got another driver.

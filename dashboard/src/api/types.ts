@@ -1708,6 +1708,8 @@ export type NodeView = {
   card_events?: Array<CardEventView>;
   /** Its devices. */
   devices: Array<DeviceView>;
+  /** It is an admin whose key signed two changes of the members of which neither follows the other: the key is in two places, or it lies. */
+  has_forked?: boolean;
   /** Node id. */
   id: string;
   /** It is to have no stages (`exo drain`), or is about to end. */

@@ -139,6 +139,10 @@ impl Findings<'_> {
         let losses = self.memory.losses(&node.id);
         let text = format!("{name} was lost {losses} times within {} minutes", CHANGES_S / 60);
         self.add("node_flapping", above(losses as f64, 3.0, 1.0), affected(), name.clone(), text);
+        let text = format!(
+            "the key of {name} is in two places, or it lies: it signed two changes of the members apart from each other"
+        );
+        self.add("admin_forked", bad(node.has_forked), affected(), name.clone(), text);
         for device in &node.devices {
             self.device(node, &name, device);
         }

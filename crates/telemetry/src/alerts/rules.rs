@@ -135,6 +135,12 @@ pub const RULES: &[Rule] = &[
         "compare the check words on both machines, then `exo admit` lets it in",
     ),
     rule(
+        "admin_forked",
+        Critical,
+        (0, 0),
+        "if its data folder was copied, end one of the two; else somebody has its key: `exo remove` it on another admin, then `exo leave` there and let it in anew",
+    ),
+    rule(
         "peer_unreachable",
         Warning,
         (5, 20),

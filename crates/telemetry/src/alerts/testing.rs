@@ -91,6 +91,7 @@ fn shown(id: &str) -> NodeView {
         process_bytes: None,
         card_events: Vec::new(),
         is_drained: false,
+        has_forked: false,
     }
 }
 

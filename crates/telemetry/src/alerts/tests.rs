@@ -134,6 +134,7 @@ fn causes() -> Vec<Cause> {
             w.0.join_requests =
                 vec![JoinRequestView { node, name, address, check_words: "one two".to_owned() }];
         }),
+        ("admin_forked", 9, |w, _| w.0.nodes[1].has_forked = true),
         ("peer_unreachable", 9, |w, _| w.1.nodes[0].unreached = vec!["b".to_owned()]),
         ("other_cluster", 12, |w, _| {
             let (node, name, address) = ("s".to_owned(), "desk\x1b[2J".to_owned(), "10.0.0.7:1".to_owned());
