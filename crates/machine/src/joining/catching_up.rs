@@ -2,8 +2,8 @@
 //!
 //! A member that was away may meet only members that joined meanwhile: neither side's transport lets the
 //! other connect, since its log does not name this one or the other way round. One that was removed while it
-//! was away is refused by all. Both learn it in a join exchange. Entries prove themselves, so it does not
-//! matter who sends them.
+//! was away is refused by all. Of two that removed each other while they were apart, each may be alone by its
+//! own log. All learn it in a join exchange. Entries prove themselves, so it does not matter who sends them.
 
 use std::time::Duration;
 
@@ -51,14 +51,16 @@ pub(super) fn trust_for(ctx: &Context<'_>, node: NodeId, cluster: EntryId, known
 }
 
 impl Joining {
-    /// Members and clusters nearby that no link leads to.
+    /// Members and clusters nearby that no link leads to. Who is alone asks those that it knows as removed:
+    /// they may have removed it as well.
     fn out_of_reach(&self, ctx: &Context<'_>) -> Vec<NodeId> {
         let view = ctx.trust.view();
-        if ctx.is_alone() || self.grant.is_some() || view.removed().contains_key(&ctx.me()) {
+        if self.grant.is_some() || view.removed().contains_key(&ctx.me()) {
             return Vec::new();
         }
         let members = view.members().keys().copied().filter(|node| *node != ctx.me());
-        let strangers = self.strangers.iter().filter(|(_, stranger)| !stranger.is_fresh);
+        let may_know = |node: &NodeId| !ctx.is_alone() || view.removed().contains_key(node);
+        let strangers = self.strangers.iter().filter(|(node, s)| !s.is_fresh && may_know(node));
         members.chain(strangers.map(|(node, _)| *node)).filter(|node| !(ctx.is_linked)(*node)).collect()
     }
 
