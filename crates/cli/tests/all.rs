@@ -55,6 +55,7 @@ mod swarm;
 mod threads;
 mod tool_formats;
 mod tools;
+mod trust_log;
 mod update;
 mod watching;
 mod widths;

@@ -1,6 +1,7 @@
 //! Who gets in, and who is taken in: on nodes as processes of their own.
 
 #![cfg(target_os = "linux")] // the tables of sockets
+#![allow(clippy::print_stdout, reason = "a time for whoever looks")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "a pause in which nothing happens is what is measured")]
 
@@ -8,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
@@ -28,37 +29,71 @@ fn sockets(pid: u32, kind: &str, state: &str) -> Vec<String> {
     table.lines().skip(1).filter_map(of_line).collect()
 }
 
-#[test]
-fn a_command_opens_no_port_for_others_joins_nobody_and_leaves_the_window_to_the_first_start() {
+/// An `exo run` that waits for its prompt, with `--peer` where `peers` says.
+fn run_without_prompt(data: &Path, group: &str, peers: &str) -> Killed {
+    let mut command = exo(&["run", "demo", "--listen", "127.0.0.1:0", "--max-tokens", "4"]);
+    command.arg("--data-dir").arg(data).env("EXO_GROUP", format!("{group}-{}", std::process::id()));
+    command.env("EXO_PEERS", peers);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let run = Killed(command.spawn().unwrap());
+    wait_for("its API", SOON, || data.join("api.json").exists().then_some(()));
+    run
+}
+
+/// Whether a command's node has the port of its API and no other, and no way to QUIC and mDNS.
+fn assert_no_port(run: &Killed) {
     const LISTENING: &str = "0A";
     const ANY_UDP: &str = "07";
     const LOOPBACK: &str = "0100007F:";
-    let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    let other = Node::start(Start { name: "other", group: "doors", ..Start::default() });
-
-    let mut command = exo(&["run", "demo", "--listen", "127.0.0.1:0", "--max-tokens", "4"]);
-    command.arg("--data-dir").arg(&data).env("EXO_GROUP", format!("doors-{}", std::process::id()));
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut run = Killed(command.spawn().unwrap());
-    wait_for("its API", SOON, || data.join("api.json").exists().then_some(()));
-    std::thread::sleep(Duration::from_secs(3)); // others of the group meet within one
     let pid = run.0.id();
     let listening = [sockets(pid, "tcp", LISTENING), sockets(pid, "tcp6", LISTENING)].concat();
     assert!(listening.len() == 1 && listening[0].starts_with(LOOPBACK), "the API alone: {listening:?}");
     let udp = [sockets(pid, "udp", ANY_UDP), sockets(pid, "udp6", ANY_UDP)].concat();
     assert_eq!(udp, [""; 0], "neither QUIC nor mDNS");
-    assert_eq!(other.sees(), ["other"]);
+}
+
+fn answers_and_ends(mut run: Killed) {
     let mut stdin = run.0.stdin.take().unwrap();
     stdin.write_all(b"Who are you?").unwrap();
     drop(stdin);
     assert!(run.0.wait().unwrap().success());
+}
 
-    // Who tried a prompt first still gets a cluster without a question.
-    let start = Start { name: "first", group: "doors", ..Start::default() };
-    let first = Node::start_in(&data, start);
-    wait_for("one cluster", SOON, || (first.sees().len() == 2).then_some(()));
-    assert_eq!(first.get("/exo/v1/cluster")["join_window"]["open"], true);
+#[test]
+fn a_command_opens_no_port_for_others_joins_nobody_and_leaves_the_window_to_the_first_start() {
+    let other = Node::start(Start { name: "other", group: "doors", ..Start::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let mut started = Vec::new();
+    // With a peer that is not there as well as with none.
+    for (name, peers) in [("first", ""), ("second", "127.0.0.1:1")] {
+        let data = folder.path().join(name);
+        let before = other.sees().len();
+        let run = run_without_prompt(&data, "doors", peers);
+        std::thread::sleep(Duration::from_secs(3)); // others of the group meet within one
+        assert_no_port(&run);
+        assert_eq!(other.sees().len(), before, "with peers `{peers}`");
+        answers_and_ends(run);
+
+        // Who tried a prompt first still gets a cluster without a question.
+        let node = Node::start_in(&data, Start { name, group: "doors", ..Start::default() });
+        wait_for("one cluster", SOON, || (node.sees().len() == before + 1).then_some(()));
+        assert_eq!(node.get("/exo/v1/cluster")["join_window"]["open"], true);
+        started.push(node);
+    }
+}
+
+#[test]
+fn a_command_with_a_peer_joins_whom_it_names_without_a_port_and_nobody_else() {
+    let flags = || vec!["--no-discovery".to_owned()];
+    let named = Node::start(Start { name: "named", group: "named", flags: flags(), ..Start::default() });
+    let nearby = Node::start(Start { name: "nearby", group: "named", ..Start::default() });
+    let address = named.get("/exo/v1/cluster")["nodes"][0]["addresses"][0].as_str().unwrap().to_owned();
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_without_prompt(&folder.path().join("data"), "named", &address);
+    wait_for("whom a person named", SOON, || (named.sees().len() == 2).then_some(()));
+    assert_no_port(&run);
+    assert_eq!(nearby.sees(), ["nearby"]);
+    answers_and_ends(run);
 }
 
 #[test]
@@ -223,10 +258,10 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
 }
 
 /// A node and what it is called.
-type Named = (Node, &'static str);
+pub type Named = (Node, &'static str);
 
 /// Two nodes of one cluster, their data in `folder`; the admin comes first.
-fn admin_and_worker(folder: &Path, group: &'static str) -> (Named, Named) {
+pub fn admin_and_worker(folder: &Path, group: &'static str) -> (Named, Named) {
     let start = |name| (Node::start_in(&folder.join(name), Start { name, group, ..Start::default() }), name);
     let (first, second) = (start("first"), start("second"));
     wait_for("one cluster", SOON, || (first.0.sees().len() == 2 && second.0.sees().len() == 2).then_some(()));
@@ -237,7 +272,7 @@ fn admin_and_worker(folder: &Path, group: &'static str) -> (Named, Named) {
 }
 
 /// What members may do, by name.
-fn roles(node: &Node) -> std::collections::BTreeMap<String, String> {
+pub fn roles(node: &Node) -> std::collections::BTreeMap<String, String> {
     let members = node.get("/exo/v1/members");
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     members.as_array().unwrap().iter().map(|m| (text(&m["name"]), text(&m["role"]))).collect()
@@ -307,7 +342,9 @@ fn a_code_lets_a_used_node_in_with_the_window_shut_and_a_wrong_one_does_not() {
 
     let placed = joiner.exo(&["place", "demo"]);
     assert!(placed.status.success(), "a used node joins all the same: {}", stderr(&placed));
+    let began = Instant::now();
     let joined = joiner.exo(&["join", &code, "--peer", &peer]);
+    println!("`exo join` with the right code took {:?}", began.elapsed());
     assert!(
         stderr(&joined).contains("asking the nodes nearby"),
         "a pipe shows no spinner: {}",
@@ -320,6 +357,70 @@ fn a_code_lets_a_used_node_in_with_the_window_shut_and_a_wrong_one_does_not() {
     assert!(stderr(&again).contains("exo leave"), "digits do not say whose they are: {}", stderr(&again));
     let again = joiner.exo(&["join", &code, "--peer", &peer]);
     assert!(again.status.success() && stdout(&again).contains("already"), "{}", stderr(&again));
+}
+
+#[test]
+fn three_wrong_codes_void_an_invitation_and_the_right_one_is_refused_then() {
+    let start = |name| {
+        let flags = ["--trust", "closed", "--no-discovery"].map(str::to_owned).to_vec();
+        Node::start(Start { name, group: "voided", flags, ..Start::default() })
+    };
+    let (inviter, joiner) = (start("inviter"), start("joiner"));
+    let shown = stdout(&inviter.exo(&["invite"]));
+    let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap().to_owned();
+    let peer = shown.lines().nth(3).unwrap().trim().split_once("--peer ").unwrap().1.to_owned();
+    let join = |code: &str| joiner.exo(&["join", code, "--peer", &peer]);
+    let wrong = if code.starts_with('0') { "111-111-111" } else { "000-000-000" };
+    for _ in 0..3 {
+        let refused = join(wrong);
+        assert!(!refused.status.success() && stderr(&refused).contains("wrong"), "{}", stderr(&refused));
+    }
+    let late = join(&code);
+    assert!(!late.status.success(), "{}", stdout(&late));
+    assert_eq!((inviter.sees(), joiner.sees()), (vec!["inviter".to_owned()], vec!["joiner".to_owned()]));
+    // The next one counts again.
+    let shown = stdout(&inviter.exo(&["invite"]));
+    let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap().to_owned();
+    let joined = join(&code);
+    assert!(joined.status.success(), "{}", stderr(&joined));
+}
+
+/// The other half, a command that asks a stranger's socket, is
+/// `a_command_tells_nothing_to_a_stranger_on_the_port_of_a_node_that_crashed`.
+#[test]
+fn another_user_of_the_machine_is_not_answered_on_the_channel_for_commands() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    const TEST: &str = "another_user_of_the_machine_is_not_answered_on_the_channel_for_commands";
+    const ASK: &str = "import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.settimeout(10)
+s.connect(sys.argv[1])
+try:
+    s.sendall(b'GET /exo/v1/cluster HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n')
+    print('answered', len(s.recv(4096)))
+except (ConnectionError, BrokenPipeError):
+    print('answered', 0)";
+    let node = Node::alone();
+    // As a careless owner would: everybody may open all of it.
+    let mut path = node.data_dir.clone();
+    let parents = [node.data_dir.parent().unwrap().to_owned(), node.data_dir.clone()];
+    for folder in parents {
+        std::fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+    }
+    path.push("api.sock");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+    let ask = |user: &str| {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups", "/usr/bin/python3", "-c", ASK]);
+        let asked = command.arg(&path).output().ok()?;
+        asked.status.success().then(|| stdout(&asked))
+    };
+    let Some(own) = ask("0") else {
+        return skip(TEST, "it takes root, `setpriv` and /usr/bin/python3");
+    };
+    assert!(own.starts_with("answered ") && own != "answered 0\n", "{own}");
+    assert_eq!(ask("65534").unwrap(), "answered 0\n");
 }
 
 #[test]
@@ -512,8 +613,8 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     wait_for("a shut door", SOON, || (window()["open"] == false).then_some(()));
 }
 
-/// Each has answered a question before they met, so neither moves by itself: both say so, and a code makes
-/// them one.
+/// A person has placed a model on each before they met, so neither moves by itself: both say so, and a code
+/// makes them one.
 #[test]
 fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
     let folder = tempfile::tempdir().unwrap();

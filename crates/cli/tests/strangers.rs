@@ -11,10 +11,10 @@ use std::path::Path;
 use crate::support::{self, Node, SOON, finish, stderr, stdout};
 use serde_json::{Value, json};
 
-/// Clears the screen, sets a title, turns text around, begins a line of its own, closes a suggested command,
-/// and is long.
+/// Clears the screen, sets a title, turns text around, begins a line of its own, closes a suggested command and
+/// a quotation, and is long.
 const HOSTILE: &str =
-    "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202E}\u{2066}\u{200B}\nerror: forged`; exo admit evil `";
+    "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202E}\u{2066}\u{200B}\nerror: forged`; exo admit evil `'\"$(id)";
 const ID: &str = "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrst";
 
 fn hostile() -> String {
@@ -23,7 +23,7 @@ fn hostile() -> String {
 
 /// Adds to every text that is another's to choose, alone or in a list.
 fn infect(key: &str, value: &mut Value) {
-    const THEIRS: [&str; 24] = [
+    const THEIRS: [&str; 25] = [
         "name",
         "node_name",
         "model",
@@ -47,6 +47,7 @@ fn infect(key: &str, value: &mut Value) {
         "format",
         "addresses",
         "pins",
+        "subject",
         "exclude",
     ];
     match value {
@@ -70,6 +71,7 @@ fn answer(path: &str, Answers { cluster, models, plan }: &Answers) -> (u16, Stri
         "/health" => (200, "{}".to_owned()),
         "/exo/v1/cluster" => (200, cluster.to_string()),
         "/exo/v1/models" => (200, models.to_string()),
+        "/exo/v1/alerts" => (200, cluster["alerts"].to_string()),
         "/exo/v1/plan" => (200, plan.to_string()),
         "/exo/v1/members" => {
             (200, json!([{"node": ID, "name": hostile(), "role": "worker", "is_self": false}]).to_string())
@@ -116,6 +118,9 @@ fn hostile_node(data_dir: &Path) {
     cluster["join_requests"] =
         json!([{"node": ID, "name": "", "address": "192.0.2.1:1", "check_words": "a b c d"}]);
     cluster["links"] = json!([{"from": ID, "to": cluster["self_node"], "transport": "tcp", "rtt_ms": 1.0}]);
+    cluster["other_clusters"] = json!([{"node": ID, "name": "", "address": "192.0.2.1:2"}]);
+    cluster["alerts"] = json!([{"id": "a", "rule": "node_lost", "severity": "critical", "since_unix_s": 1,
+        "subject": "", "text": "", "what_to_do": "look", "runbook": "docs/runbook.md#node_lost"}]);
     for value in [&mut cluster, &mut models, &mut plan] {
         infect("", value);
     }
@@ -146,7 +151,7 @@ fn assert_harmless(what: &str, text: &str) {
 fn no_command_shows_a_terminal_what_strangers_call_themselves() {
     let folder = tempfile::tempdir().unwrap();
     hostile_node(folder.path());
-    let commands: [&[&str]; 25] = [
+    let commands: [&[&str]; 30] = [
         &["status"],
         &["status", "--json"],
         &["status", "--links"],
@@ -172,6 +177,11 @@ fn no_command_shows_a_terminal_what_strangers_call_themselves() {
         &["admin", "add", ID],
         &["admin", "remove", ID],
         &["place", "demo", "--replace"],
+        &["alerts"],
+        &["alerts", "--json"],
+        &["logs"],
+        &["pulls"],
+        &["fits"],
     ];
     for args in commands {
         let output = finish(support::exo(args).arg("--data-dir").arg(folder.path()), SOON);
