@@ -12,6 +12,8 @@ mod kills;
 mod lan;
 mod page;
 mod predictions;
+mod pulls;
+mod rng;
 mod schemas;
 mod soak;
 mod speed;
@@ -51,6 +53,10 @@ enum Proof {
     /// What plans say of the first token and of tokens per second comes true, on up to three nodes
     #[command(after_help = "Example: cargo xtask prove predictions --model qwen3-0.6b-q8_0.gguf --threads 1")]
     Predictions(predictions::Options),
+    /// A model comes from a hub nearly as fast as `curl` or the disk lets it, fills a line on which answers
+    /// break off, and loses at most eight chunks when it is killed; the line needs root
+    #[command(after_help = "Example: cargo xtask prove pulls --only kills --kills 50 --seed 7")]
+    Pulls(pulls::Options),
     /// Answers that are held to a schema come as fast as free ones, on one node and over three
     #[command(after_help = "Example: cargo xtask prove schemas --model qwen3-0.6b-q4_0.gguf")]
     Schemas(schemas::Options),
@@ -85,6 +91,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Kills(options)) => kills::prove(&options)?,
         Some(Proof::Page(options)) => page::prove(&options)?,
         Some(Proof::Predictions(options)) => vec![predictions::prove(&options)?],
+        Some(Proof::Pulls(options)) => pulls::prove(&options)?,
         Some(Proof::Schemas(options)) => schemas::prove(&options)?,
         Some(Proof::Soak(options)) => soak::prove(&options)?,
         Some(Proof::Speed(options)) => speed::prove(&options)?,

@@ -9,6 +9,8 @@ use crate::answer::{self, Headers};
 use crate::request::Request;
 use crate::{File, Repository, State, content, git_id, lock, registry};
 
+/// What no hub has: the mock's own counts, for who runs it as a process.
+const COUNTS: &str = "/mock/counts";
 /// Entries of a page of the list of files.
 const PAGE: usize = 50;
 
@@ -20,6 +22,9 @@ pub(crate) fn answer(request: &Request, state: &State, out: &mut impl Write) -> 
         return refuse(out, "401 Unauthorized", "", "Invalid credentials in Authorization header");
     }
     let path = request.path().to_owned();
+    if path == COUNTS {
+        return counts(state, out);
+    }
     if path == "/token" {
         return registry::give_token(request, state, out);
     }
@@ -39,6 +44,14 @@ pub(crate) fn answer(request: &Request, state: &State, out: &mut impl Write) -> 
         }
         _ => refuse(out, "404 Not Found", "", "Sorry, we can't find the page you are looking for."),
     }
+}
+
+fn counts(state: &State, out: &mut impl Write) -> io::Result<bool> {
+    let counts = json!({
+        "sent_bytes": state.sent_bytes.load(Ordering::Relaxed),
+        "data_answers": state.data_answers.load(Ordering::Relaxed),
+    });
+    answer::write(out, "200 OK", &[], counts.to_string().as_bytes())
 }
 
 fn refuse(out: &mut impl Write, status: &str, code: &str, message: &str) -> io::Result<bool> {

@@ -24,7 +24,7 @@ pub use request::{Host, ReceivedRequest};
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -66,10 +66,7 @@ pub struct File {
 impl Repository {
     /// An open repository with one commit. Weights are large files, all else is small.
     pub fn new(files: &[(&str, Vec<u8>)]) -> Self {
-        let file = |(path, bytes): &(&str, Vec<u8>)| {
-            let is_lfs = path.ends_with(".gguf") || path.ends_with(".safetensors");
-            ((*path).to_owned(), File { sha256: sha256(bytes), bytes: Arc::new(bytes.clone()), is_lfs })
-        };
+        let file = |(path, bytes): &(&str, Vec<u8>)| ((*path).to_owned(), File::new(path, bytes.clone()));
         Self {
             commit: "0123456789abcdef0123456789abcdef01234567".to_owned(),
             revisions: Vec::new(),
@@ -78,6 +75,14 @@ impl Repository {
             licence: Some("apache-2.0".to_owned()),
             moved_to: None,
         }
+    }
+}
+
+impl File {
+    /// A file of this name: weights are large, all else is small.
+    pub fn new(path: &str, bytes: Vec<u8>) -> Self {
+        let is_lfs = path.ends_with(".gguf") || path.ends_with(".safetensors");
+        Self { sha256: sha256(&bytes), bytes: Arc::new(bytes), is_lfs }
     }
 }
 
@@ -113,9 +118,14 @@ impl MockHub {
         Self::start_on(0)
     }
 
-    /// Starts with the hub on this port.
+    /// Starts with the hub on this port of loopback.
     pub fn start_on(port: u16) -> io::Result<Self> {
-        let (hub, cdn) = (TcpListener::bind(("127.0.0.1", port))?, TcpListener::bind("127.0.0.1:0")?);
+        Self::start_at(Ipv4Addr::LOCALHOST.into(), port)
+    }
+
+    /// Starts with the hub on this port of an address, which may be one of a network of tests.
+    pub fn start_at(address: IpAddr, port: u16) -> io::Result<Self> {
+        let (hub, cdn) = (TcpListener::bind((address, port))?, TcpListener::bind((address, 0))?);
         let state = Arc::new(State {
             repositories: Mutex::default(),
             manifests: Mutex::default(),
@@ -221,7 +231,8 @@ fn serve(stream: TcpStream, host: Host, state: &State) -> io::Result<()> {
             Host::Hub => api::answer(&request, state, &mut out)?,
             Host::Cdn => content::answer_signed(&request, state, &mut out)?,
         };
-        if !keeps_open || state.stop.load(Ordering::Relaxed) {
+        let is_last = request.header("connection").is_some_and(|text| text.eq_ignore_ascii_case("close"));
+        if !keeps_open || is_last || state.stop.load(Ordering::Relaxed) {
             break;
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::rng::Rng;
 use super::hosts::Hosts;
 
 /// What can happen to a machine.
@@ -27,7 +28,7 @@ const LASTS_MAX_S: u64 = 15;
 
 /// Draws what happens next.
 pub struct Draw {
-    state: u64,
+    rng: Rng,
     kinds: Vec<Kind>,
 }
 
@@ -35,30 +36,23 @@ impl Draw {
     /// Of these kinds, or of all.
     pub fn new(seed: u64, only: &[Kind]) -> Self {
         let kinds = if only.is_empty() { KINDS.to_vec() } else { only.to_vec() };
-        Self { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, kinds }
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        (self.state >> 33) as usize % end.max(1)
+        Self { rng: Rng::new(seed), kinds }
     }
 
     /// Something happens to a machine, if one may be struck; whether it did.
     pub fn strike(&mut self, hosts: &mut Hosts) -> anyhow::Result<bool> {
-        let kind = self.below(self.kinds.len());
+        let kind = self.rng.below(self.kinds.len());
         let kind = self.kinds[kind];
         let mut free = hosts.unharmed();
-        let lasts = Duration::from_secs(1 + self.below(LASTS_MAX_S as usize) as u64);
+        let lasts = Duration::from_secs(1 + self.rng.below(LASTS_MAX_S as usize) as u64);
         if free.is_empty() {
             return Ok(false);
         }
-        let at = free.swap_remove(self.below(free.len()));
+        let at = free.swap_remove(self.rng.below(free.len()));
         let other = match kind {
             // The two are all that may be struck at once.
             Kind::Pair if free.len() + 1 < hosts.len() => return Ok(false),
-            Kind::Pair => Some(free[self.below(free.len())]),
+            Kind::Pair => Some(free[self.rng.below(free.len())]),
             _ => None,
         };
         hosts.strike(at, kind, lasts, other)?;
