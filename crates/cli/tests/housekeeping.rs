@@ -26,9 +26,13 @@ fn hub(names: &[&str]) -> MockHub {
     for (index, name) in names.iter().enumerate() {
         let model = [exo_node::DEMO_MODEL, &vec![0; 64 * (index + 1)]].concat();
         assert!(model.len() < MODEL_MIB * MIB && model.len() > (MODEL_MIB - 1) * MIB);
-        hub.put(&format!("org/{name}"), Repository::new(&[(format!("{name}-Q8_0.gguf").as_str(), model)]));
+        hub.put(&format!("org/{name}"), repository(name, model));
     }
     hub
+}
+
+fn repository(name: &str, model: Vec<u8>) -> Repository {
+    Repository::new(&[(format!("{name}-Q8_0.gguf").as_str(), model)])
 }
 
 fn node(hub: &MockHub, name: &str, group: &str, quota_mib: Option<usize>) -> Node {
@@ -56,6 +60,18 @@ fn pull(node: &Node, hub: &MockHub, name: &str) -> String {
     // Their last use differs by a second at least, in which it is counted.
     std::thread::sleep(Duration::from_millis(1100));
     run(node, hub, &["pull", &format!("hf.co/org/{name}")])
+}
+
+/// Has the machine `bob` fetch a model, and waits until another one knows of that: members say each second
+/// what they have.
+fn pull_on_bob(bob: &Node, hub: &MockHub, name: &str, other: &Node) {
+    pull(bob, hub, name);
+    wait_for("the other one to know that bob has it", LONG, || {
+        let models = other.get("/exo/v1/models");
+        let model =
+            models.as_array().unwrap().iter().find(|model| model["name"] == format!("{name}-Q8_0"))?;
+        model["nodes"].as_array().unwrap().contains(&json!("bob")).then_some(())
+    });
 }
 
 /// The models of the hub that a node has on its disk, by their files.
@@ -110,16 +126,7 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
     for node in [&ann, &bob] {
         wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
     }
-    // A member says each second what it has.
-    let pull_on_bob = |name: &str| {
-        pull(&bob, &hub, name);
-        wait_for("ann knows that bob has it", LONG, || {
-            let models = ann.get("/exo/v1/models");
-            let model =
-                models.as_array().unwrap().iter().find(|model| model["name"] == format!("{name}-Q8_0"))?;
-            model["nodes"].as_array().unwrap().contains(&json!("bob")).then_some(())
-        });
-    };
+    let pull_on_bob = |name: &str| pull_on_bob(&bob, &hub, name, &ann);
     // Two fit. Of these only the newer is on another machine, and goes for a third.
     pull(&ann, &hub, "one");
     pull(&ann, &hub, "two");
@@ -191,6 +198,106 @@ fn exo_fits_counts_what_a_download_that_was_paused_has_left_on_the_disk() {
     });
     let text = fits();
     assert!(!text.contains("too large"), "{text}");
+}
+
+/// One is enough. When it was used counts, not when it was fetched.
+#[test]
+fn of_two_that_may_go_that_goes_which_was_not_in_use_for_longer() {
+    let hub = hub(&["one", "two", "three"]);
+    let ann = node(&hub, "ann", "quota-order", Some(2 * MODEL_MIB));
+    let bob = node(&hub, "bob", "quota-order", None);
+    for node in [&ann, &bob] {
+        wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
+    }
+    for name in ["one", "two"] {
+        pull(&ann, &hub, name);
+        pull_on_bob(&bob, &hub, name, &ann);
+    }
+    // In use once more, since the other one came.
+    run(&ann, &hub, &["place", "one-Q8_0", "--exclude", "bob"]);
+    run(&ann, &hub, &["unload", "one-Q8_0"]);
+    wait_for("nothing is placed", LONG, || {
+        ann.get("/exo/v1/cluster")["instances"].as_array().unwrap().is_empty().then_some(())
+    });
+    let text = pull(&ann, &hub, "three");
+    assert!(text.contains("deleted two-Q8_0"), "{text}");
+    assert_eq!(on_disk(&ann), ["one", "three"]);
+}
+
+/// A node's download of a model of the hub.
+fn pull_of(node: &Node, name: &str) -> Value {
+    let pulls = node.get("/exo/v1/pulls");
+    let reference = format!("hf.co/org/{name}");
+    pulls.as_array().unwrap().iter().find(|pull| pull["reference"] == reference).cloned().unwrap_or_default()
+}
+
+fn wait_for_state(node: &Node, name: &str, state: &str) -> Value {
+    wait_for(&format!("the download of {name} to be {state}"), LONG, || {
+        let pull = pull_of(node, name);
+        (pull["state"] == state).then_some(pull)
+    })
+}
+
+/// A node has downloads in each state that one can be in. What is whole stays, used or not, here alone or
+/// not: `exo prune` is for what was never finished.
+#[test]
+fn prune_through_a_node_deletes_parts_that_no_one_waits_for_and_nothing_else() {
+    let hub = hub(&["one", "two"]);
+    let large = |number: usize| [exo_node::DEMO_MODEL, &vec![0; 56 * MIB + 64 * number]].concat();
+    let names = ["failed", "ended", "paused", "again", "left", "right"];
+    for (number, name) in names.iter().enumerate() {
+        hub.put(&format!("org/{name}"), repository(name, large(number)));
+    }
+    let node = node(&hub, "solo", "pruned-pulls", None);
+    pull(&node, &hub, "one");
+    pull(&node, &hub, "two");
+    hub.set_faults(Faults { bytes_per_s: Some(2 << 20), ..Faults::default() });
+    let begin = |name: &str| run(&node, &hub, &["pull", &format!("hf.co/org/{name}"), "--detach"]);
+    let act = |what: &str, name: &str| {
+        let id = pull_of(&node, name)["id"].as_str().unwrap().to_owned();
+        run(&node, &hub, &["pulls", what, &id])
+    };
+    let some_of = |pair: [&str; 2]| {
+        pair.iter().for_each(|name| _ = begin(name));
+        wait_for(&format!("some of {pair:?}"), LONG, || {
+            let verified = |name: &&str| pull_of(&node, name)["verified_bytes"].as_u64();
+            pair.iter().all(|name| verified(name) >= Some(4 << 20)).then_some(())
+        });
+    };
+    let has_parts = |name: &str| {
+        let commit = format!("hub/org/{name}/0123456789abcdef0123456789abcdef01234567");
+        node.data_dir.join(commit).join(format!("Q8_0/{name}-Q8_0.gguf.part")).is_file()
+    };
+    let left = || -> Vec<&str> { names.into_iter().filter(|name| has_parts(name)).collect() };
+    some_of(["failed", "ended"]);
+    hub.remove("org/failed");
+    act("cancel", "ended");
+    wait_for_state(&node, "failed", "failed");
+    some_of(["paused", "again"]);
+    act("pause", "paused");
+    act("cancel", "again");
+    // Two fetch at once: the third waits, and its hub was not asked yet what it is.
+    some_of(["left", "right"]);
+    begin("again");
+    assert_eq!(pull_of(&node, "again")["state"], "queued");
+    assert_eq!(left(), names);
+    let text = run(&node, &hub, &["prune"]);
+    assert!(text.contains("deleted 2 partial downloads") && text.contains("MiB"), "{text}");
+    assert_eq!(left(), names[2..]);
+    assert_eq!(on_disk(&node), ["one", "two"]);
+    let failed = pull_of(&node, "failed");
+    assert_eq!((&failed["state"], &failed["verified_bytes"]), (&json!("failed"), &json!(0)), "{failed}");
+    // All of them come whole, and then nothing is left to go.
+    hub.set_faults(Faults::default());
+    hub.put("org/failed", repository("failed", large(0)));
+    act("resume", "paused");
+    act("resume", "failed");
+    for name in names.iter().filter(|name| **name != "ended") {
+        wait_for_state(&node, name, "done");
+    }
+    let text = run(&node, &hub, &["prune"]);
+    assert!(text.contains("deleted 0 partial downloads"), "{text}");
+    assert_eq!(on_disk(&node), ["again", "failed", "left", "one", "paused", "right", "two"]);
 }
 
 /// Nodes of one cluster with these quotas, and a model whose file the first has.
@@ -331,6 +438,9 @@ fn a_download_that_goes_on_at_a_start_waits_until_members_have_said_what_they_ha
     let done = wait_for("its end", LONG, || {
         let pull = of_two(&second);
         assert_ne!(pull["state"], "failed", "{pull}");
+        // Also while it waits for room.
+        let shows_less = pull["verified_bytes"].as_u64() < Some(8 * MIB as u64);
+        assert!(pull["total_bytes"].is_null() || !shows_less, "{pull}");
         (pull["state"] == "done").then_some(pull)
     });
     assert_eq!(done["removed"][0]["name"], "one-Q8_0", "{done}");

@@ -6,13 +6,30 @@ use std::path::{Path, PathBuf};
 use crate::pull::folders_in;
 use crate::{Fetched, HubReference, Origin, PullOptions, Reference, address, names};
 
+impl Reference {
+    /// The folder, below that of all fetched models, that its files are in, whatever its hub says that it
+    /// means.
+    pub fn folder(&self) -> PathBuf {
+        match self {
+            Self::Hub(hub) => names::relative(&hub.repo),
+            Self::Registry(_) => PathBuf::from(names::REGISTRIES),
+            Self::Url(_) => PathBuf::from(names::ADDRESSES),
+            Self::Path(path) => path.clone(),
+        }
+    }
+}
+
 impl PullOptions {
     /// What is whole on this disk of a reference; how an offline machine is served.
     pub fn on_disk(&self, reference: &Reference) -> Option<Fetched> {
         match reference {
             Reference::Hub(hub) => on_disk(&self.root, hub),
-            Reference::Registry(_) => by_reference(&self.root.join("registries"), &reference.to_string()),
-            Reference::Url(url) => by_reference(&self.root.join("addresses"), &address::without_query(url)),
+            Reference::Registry(_) => {
+                by_reference(&self.root.join(names::REGISTRIES), &reference.to_string())
+            }
+            Reference::Url(url) => {
+                by_reference(&self.root.join(names::ADDRESSES), &address::without_query(url))
+            }
             Reference::Path(_) => None,
         }
     }

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 /// The first characters of a commit by which a person may name it.
 pub(crate) const COMMIT_CHARS_MIN: usize = 7;
+/// Folders beside those of a hub's organisations.
+pub(crate) const REGISTRIES: &str = "registries";
+pub(crate) const ADDRESSES: &str = "addresses";
 const COMPONENT_BYTES_MAX: usize = 200;
 const PATH_BYTES_MAX: usize = 500;
 const REPO_PART_BYTES_MAX: usize = 96;

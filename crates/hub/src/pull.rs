@@ -228,7 +228,7 @@ fn resolve_url(client: &Client, url: &str) -> Result<FetchPlan, HubError> {
         choice: ChosenVariant { variant, reason: "the file at the address".to_owned() },
         licence: Licence::default(),
         files: vec![PlannedFile { name, size, sha256: None, git_id: None, uri, below }],
-        folder: PathBuf::from("addresses").join(id).join("files").join("model"),
+        folder: PathBuf::from(names::ADDRESSES).join(id).join("files").join("model"),
     };
     check_sum(plan)
 }
@@ -239,6 +239,11 @@ impl FetchPlan {
         let folder = self.folder(root);
         let missing = |file: &PlannedFile| file.size.saturating_sub(self.held_bytes(file, &folder));
         self.files.iter().map(missing).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that are below `root` and verified, as earlier attempts left it.
+    pub fn verified_bytes(&self, root: &Path) -> u64 {
+        self.bytes().saturating_sub(self.missing_bytes(root))
     }
 
     pub(crate) fn held_bytes(&self, file: &PlannedFile, folder: &Path) -> u64 {
@@ -314,7 +319,7 @@ fn lock(folder: &Path) -> Result<File, HubError> {
 /// What stays when downloads are forgotten that were never finished.
 #[derive(Clone, Default, Debug)]
 pub struct KeptDownloads {
-    /// Folders of downloads that wait to go on.
+    /// Folders of downloads that wait to go on, or of all that theirs may be in.
     pub waiting: Vec<PathBuf>,
     /// Files and folders of models that are known.
     pub known: Vec<PathBuf>,
@@ -329,7 +334,8 @@ const ADDING_MAX: Duration = Duration::from_secs(3600);
 pub fn forget_partial(root: &Path, kept: &KeptDownloads) -> Result<(usize, u64), HubError> {
     let known: Vec<PathBuf> = kept.known.iter().map(|path| resolved(path)).collect();
     let (mut files, mut bytes) = (0, 0);
-    for folder in partial_folders(root).into_iter().filter(|folder| !kept.waiting.contains(folder)) {
+    let waits = |folder: &PathBuf| kept.waiting.iter().any(|waiting| folder.starts_with(waiting));
+    for folder in partial_folders(root).into_iter().filter(|folder| !waits(folder)) {
         let Ok(_lock) = lock(&folder) else { continue };
         let is_known = known.iter().any(|path| path.starts_with(resolved(&folder)));
         let is_wanted = is_known || is_new(&disk::beside(&folder, "origin.json"));

@@ -136,7 +136,7 @@ pub(crate) fn resolve(
     };
     let commit = blake3::hash(&bytes).to_hex()[..40].to_owned();
     let host = address::host(&uri);
-    let folder = PathBuf::from("registries")
+    let folder = PathBuf::from(names::REGISTRIES)
         .join(reference.folder_name(&host))
         .join(&commit)
         .join(reference.tag.replace(':', "-"));

@@ -450,8 +450,13 @@ pub fn waiting_downloads(data_dir: &Path) -> Vec<PathBuf> {
 /// Of downloads that go on by themselves, or were paused. One that failed may have filled the disk, and
 /// begins anew if it is asked for again.
 fn folders_waiting(root: &Path, saved: Vec<SavedPull>) -> Vec<PathBuf> {
+    let folder = |saved: SavedPull| match saved.folder {
+        Some(folder) => Some(folder),
+        // Which it is, its hub has yet to say.
+        None => saved.reference.parse().ok().map(|reference: Reference| reference.folder()),
+    };
     let waiting = saved.into_iter().filter(|saved| saved.failed.is_none());
-    waiting.filter_map(|saved| Some(root.join(saved.folder?))).collect()
+    waiting.filter_map(folder).map(|folder| root.join(folder)).collect()
 }
 
 /// Whether a model is placed, as far as that is known.
@@ -568,6 +573,8 @@ impl Downloads for NodeDownloads {
                 let kept = KeptDownloads { waiting, known };
                 let pruned = exo_hub::forget_partial(root, &kept);
                 let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
+                let listed: Vec<Arc<Pull>> = shared.lock().by_id.values().cloned().collect();
+                listed.iter().for_each(|pull| pull.note_pruned(&shared));
                 let placed: Option<BTreeSet<ModelId>> =
                     placed.map(|all| all.iter().map(exo_cluster::InstanceView::model).collect());
                 let is_in_use = |id| {

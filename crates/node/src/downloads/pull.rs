@@ -189,6 +189,19 @@ impl Pull {
         });
     }
 
+    /// What it had fetched may be gone, if it has failed.
+    pub fn note_pruned(&self, shared: &DownloadsInner) {
+        let plan = self.lock().plan.clone();
+        let Some(plan) = plan.filter(|_| self.view().state == PullState::Failed) else { return };
+        let verified_bytes = plan.verified_bytes(&shared.root);
+        self.show(shared, |view| {
+            // Somebody may have asked for it again meanwhile.
+            if view.state == PullState::Failed {
+                view.verified_bytes = verified_bytes;
+            }
+        });
+    }
+
     /// Whether a hub has said what the files are, now or to an earlier run of the node.
     fn was_answered(&self) -> bool {
         self.pinned.is_some() || self.lock().plan.is_some()
@@ -427,6 +440,8 @@ impl Pull {
         };
         plan.reference = self.reference.to_string();
         self.lock().plan = Some(plan.clone());
+        // What is here of it is not shown as less while it has to wait for room.
+        let verified_bytes = plan.verified_bytes(&shared.root);
         self.show(shared, |view| {
             view.error = None;
             view.label = Some(plan.choice.variant.label.clone());
@@ -436,6 +451,7 @@ impl Pull {
             view.terms = plan.licence.notable_terms();
             view.files = u32::try_from(plan.files.len()).unwrap_or(u32::MAX);
             view.total_bytes = Some(plan.bytes());
+            view.verified_bytes = verified_bytes;
         });
         shared.save();
         Ok(plan)
