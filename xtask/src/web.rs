@@ -41,7 +41,8 @@ pub fn run(quick: bool) -> anyhow::Result<()> {
         npm(&["run", "--silent", "build"])?;
         return bundle(None);
     }
-    let stamp = stamp::of(&[SOURCES, "openapi.json", "docs/runbook.md", "xtask/src/web.rs", "xtask/src/web"])?;
+    let stamp =
+        stamp::of(&[SOURCES, "openapi.json", "docs/runbook.md", "xtask/src/web.rs", "xtask/src/web"])?;
     if fs::read_to_string(STAMP).is_ok_and(|done| done == stamp) {
         eprintln!("web: the page is built from these sources already");
         return Ok(());
