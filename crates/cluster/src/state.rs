@@ -16,6 +16,12 @@ mod tests;
 
 pub use errors::ApplyError;
 
+/// An instance's id is the counter of its epoch, 16 bits of the epoch's key, and a serial number.
+const SERIAL_BITS: u32 = 12;
+const EPOCH_SHIFT: u32 = SERIAL_BITS + 16;
+/// Ids of instances stay below, so that the next one is a number, too.
+const INSTANCE_END: InstanceId = InstanceId(1 << 63);
+
 /// An instance as the log knows it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StateInstance {
@@ -64,10 +70,11 @@ impl State {
         self.is_used
     }
 
-    /// Why these facts, one after the other, cannot follow; `None` if they can.
-    pub fn refuses(&self, events: &[crate::Event]) -> Option<ApplyError> {
+    /// The state after these facts, one after the other, or why one of them cannot follow.
+    pub fn after(&self, events: &[crate::Event]) -> Result<Self, ApplyError> {
         let mut state = self.clone();
-        events.iter().find_map(|event| state.apply(event).err())
+        events.iter().try_for_each(|event| state.apply(event))?;
+        Ok(state)
     }
 
     /// The instances by id.
@@ -89,6 +96,21 @@ impl State {
     pub fn instance_last(&self) -> Option<InstanceId> {
         self.instance_last
     }
+
+    /// The counter of the latest epoch whose numbers are in it.
+    pub fn counter_last(&self) -> u64 {
+        let of_instance = self.instance_last.map_or(0, |last| last.0 >> EPOCH_SHIFT);
+        self.epoch_last().map_or(0, |epoch| epoch.counter).max(of_instance)
+    }
+
+    /// The id of the next instance, placed in this epoch. No other epoch can give it out, even one of another
+    /// half of the cluster with the same counter. Ids grow for ever: after a merge the winner's counter is
+    /// higher, and within an epoch the serial counts.
+    pub(crate) fn instance_next(&self, epoch: Epoch) -> InstanceId {
+        let key = u64::from(u16::from_be_bytes([epoch.key.0[0], epoch.key.0[1]]));
+        let base = epoch.counter << EPOCH_SHIFT | key << SERIAL_BITS;
+        InstanceId(self.instance_last.map_or(base, |last| last.0.max(base)) + 1)
+    }
 }
 
 /// A snapshot comes from a peer or a disk: its maps must say of each entry what the entry says of itself.
@@ -99,8 +121,7 @@ impl Check for State {
                 && Some(id) <= self.instance_last
                 && serves(&i.placement, &i.memory_bytes, &i.request)
         });
-        // The next one is a number, too.
-        let is_last_sound = self.instance_last.is_none_or(|id| id.0 < 1 << 63);
+        let is_last_sound = self.instance_last.is_none_or(|id| id < INSTANCE_END);
         if !instances || !is_last_sound || self.drained.len() > limits::MEMBERS_MAX {
             return Err(CheckError::Invalid { what: "a snapshot contradicts itself" });
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use exo_api::NodeStatus;
 use exo_cluster::wire::{ControlMessage, ControlRefusal, ControlReply, LogMessage, NodeReport, limits};
 use exo_cluster::{CoordinatorInput, Event, FollowerStep, LeaderStep, ReplyTo, State, follow, lead};
-use exo_membership::Input;
+use exo_membership::{EPOCH_JUMP_MAX, Input};
 use exo_types::{Ancestors, Epoch, LogHead, NodeId, Time};
 
 use crate::NodeMachine;
@@ -231,14 +231,14 @@ impl NodeMachine {
         if !ancestors.contains(head, self.log.durable()) || self.writes.is_log_busy() {
             self.has_diverged(from);
         } else {
-            match State::decode(state) {
+            match self.decoded(state) {
                 Ok(state) => {
                     tracing::info!(target: "events::log", peer = %from, %head, "a longer log taken over before leading");
                     self.replication.asked = None;
                     self.replace_log(head, ancestors, state);
                 }
-                Err(error) => {
-                    tracing::warn!(target: "events::log", peer = %from, %error, "a snapshot that is none");
+                Err(reason) => {
+                    tracing::warn!(target: "events::log", peer = %from, reason, "a snapshot that cannot be");
                     self.has_diverged(from);
                 }
             }
@@ -382,9 +382,9 @@ impl NodeMachine {
                 Ok(events) => self.append_followed(entries, events),
                 Err(reason) => self.distrust(from, &format!("an entry that {reason}")),
             },
-            FollowerStep::Restore { head, ancestors, state } => match State::decode(&state) {
+            FollowerStep::Restore { head, ancestors, state } => match self.decoded(&state) {
                 Ok(state) => self.replace_log(head, ancestors, state),
-                Err(error) => self.distrust(from, &format!("a snapshot that is none: {error}")),
+                Err(reason) => self.distrust(from, &format!("a snapshot that {reason}")),
             },
             FollowerStep::Pull => self.pull_log_from(from),
             FollowerStep::Nothing => {}
@@ -402,9 +402,23 @@ impl NodeMachine {
         }
         let events: Result<Vec<_>, _> = entries.iter().map(|entry| Event::decode(entry)).collect();
         let events = events.map_err(|error| format!("is no event: {error}"))?;
-        match self.state().refuses(&events) {
-            Some(error) => Err(format!("does not apply: {error}")),
-            None => Ok(events),
+        let after = self.state().after(&events).map_err(|error| format!("does not apply: {error}"))?;
+        self.may_be(&after).map(|()| events)
+    }
+
+    /// The state in another's snapshot.
+    fn decoded(&self, state: &[u8]) -> Result<State, String> {
+        let state = State::decode(state).map_err(|error| format!("is none: {error}"))?;
+        self.may_be(&state).map(|()| state)
+    }
+
+    /// Whether coordinators can have come as far as the state's numbers say. Who takes in numbers that are
+    /// far ahead has soon none left to place anything under.
+    fn may_be(&self, state: &State) -> Result<(), String> {
+        let (last, own) = (state.counter_last(), self.leader.map_or(0, |(epoch, _)| epoch.counter));
+        match last.saturating_sub(own) > EPOCH_JUMP_MAX {
+            true => Err(format!("has numbers of epoch {last}, and this is epoch {own}")),
+            false => Ok(()),
         }
     }
 

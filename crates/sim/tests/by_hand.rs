@@ -1,12 +1,16 @@
 //! Runs whose faults and clients are chosen by hand: each was a hang or a delay that a seed found.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use exo_cluster::State;
+use exo_cluster::wire::{ControlMessage, LogMessage};
+use exo_machine::Outgoing;
 use exo_sim::clients::{self, Ask, AskWhat, Client};
 use exo_sim::faults::{Cut, End, Fault, FaultKind, Whose};
 use exo_sim::founding::{key, node_id};
 use exo_sim::{ALL, Kind, Options, Report, RunSelection, Scenario, World, seconds};
-use exo_types::Time;
+use exo_types::{InstanceId, LogHead, Time};
 
 const SEED: u64 = 1;
 
@@ -96,6 +100,51 @@ fn who_has_seen_more_and_shows_only_a_snapshot_of_it_is_believed() {
             ..scenario(3, true, faults, 50)
         });
         assert_eq!(report.failure, None);
+    }
+}
+
+/// A member says that its log goes on by one entry from whoever was elected, and shows it as this snapshot.
+fn makes_up(message: &mut Outgoing, state: impl FnOnce() -> Vec<u8>) {
+    let Outgoing::Control(message) = message else { return };
+    match Arc::make_mut(message) {
+        ControlMessage::Report(report) => {
+            report.log = LogHead { index: report.log.index + 1, hash: [9; 32] };
+        }
+        ControlMessage::Log(log) => {
+            let LogMessage::Tail { after_index, after_hash, .. } = *log else { return };
+            let (index, ancestors) = (after_index + 1, vec![after_hash]);
+            *log = LogMessage::TailSnapshot { index, hash: [9; 32], ancestors, state: state() };
+        }
+        _ => {}
+    }
+}
+
+fn last_id_of_all() -> Vec<u8> {
+    let mut bytes = State::default().encode();
+    // Behind the format and no instances: there was a last id, as a number of seven bits in each byte.
+    bytes.splice(2..3, [[1].as_slice(), &[0xff; 8], &[0x7f]].concat());
+    let state = State::decode(&bytes).expect("a state");
+    assert_eq!(state.instance_last(), Some(InstanceId((1 << 63) - 1)));
+    bytes
+}
+
+/// The run in which one of three members makes a log up, for each of them; whoever leads believes itself.
+fn with_each_making_up(lie: fn(&mut Outgoing)) -> Vec<Report> {
+    let run = |liar: usize| {
+        let place = Ask { at: Time::from_millis(2_000), node: 0, what: AskWhat::Place };
+        let scenario = Scenario { asks: vec![place], ..scenario(3, true, &[], 30) };
+        World::new(scenario, Options { rewrite: Some((liar, lie)), ..Options::default() }, ALL).run()
+    };
+    (0..3).map(run).collect()
+}
+
+/// Numbers that no coordinator can have come to by now: with the last id of all, nothing could be placed any
+/// more, whoever is removed from the cluster afterwards.
+#[test]
+fn a_log_that_leaves_no_number_to_place_anything_under_is_not_taken_over() {
+    for report in with_each_making_up(|message| makes_up(message, last_id_of_all)) {
+        assert_eq!(report.failure, None);
+        assert!(report.answered > 0, "{:?}", report.failed);
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanRequest};
 use exo_types::{
-    DeviceFacts, DeviceId, DiskRoom, Epoch, InstanceId, ModelId, NodeId, Placement, PlacementId,
-    ShardPosition, ShardSpec, SupportClass, Time,
+    DeviceFacts, DeviceId, DiskRoom, InstanceId, ModelId, NodeId, Placement, PlacementId, ShardPosition,
+    ShardSpec, SupportClass, Time,
 };
 
 use super::dry_run::{ClusterFacts, free_memory, links_apart};
@@ -289,13 +289,4 @@ pub(super) fn placement(
     let stages = plan.stages;
     let placement = Placement { id, instance, model, stages, context_tokens, slots, cache_tokens, kv };
     (placement, memory_bytes)
-}
-
-/// An id no other epoch can give out, even one of another half of the cluster with the same counter: the
-/// epoch's counter, 16 bits of its key, and a serial number.
-pub(super) fn instance_after(epoch: Epoch, last: Option<InstanceId>) -> InstanceId {
-    let key = u64::from(u16::from_be_bytes([epoch.key.0[0], epoch.key.0[1]]));
-    let base = epoch.counter << 28 | key << 12;
-    // Ids grow for ever: after a merge the winner's counter is higher, and within an epoch the serial counts.
-    InstanceId(last.map_or(base, |last| last.0.max(base)) + 1)
 }

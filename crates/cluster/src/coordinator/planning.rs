@@ -16,7 +16,7 @@ use exo_types::{InstanceId, NodeId, PlacementId, Time};
 use super::asks::refused;
 use super::dry_run::{needs_room, no_plan_text, objective_of, torn_text};
 use super::log::DurableReply;
-use super::place::{instance_after, placement};
+use super::place::placement;
 use super::replan::Due;
 use super::survey::LOOK_EVERY;
 use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo};
@@ -372,7 +372,7 @@ impl Coordinator {
         match ask.purpose {
             Purpose::Review { .. } => {}
             Purpose::Placement { request, replies } => {
-                let instance = instance_after(leading.epoch, leading.planned.instance_last());
+                let instance = leading.planned.instance_next(leading.epoch);
                 let reason = |r: &exo_planner::DeviceReason| format!("{}: {}", self.name_of(r.node), r.text);
                 let reasons = plan.reasons.iter().map(reason);
                 let reasons: Vec<String> = std::iter::once(plan.verdict()).chain(reasons).collect();

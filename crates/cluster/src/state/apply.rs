@@ -2,7 +2,7 @@
 
 use exo_types::{Placement, PlacementId};
 
-use super::{ApplyError, State, StateInstance, serves};
+use super::{ApplyError, INSTANCE_END, State, StateInstance, serves};
 use crate::Event;
 use crate::wire::limits::{CONTROL_BYTES_MAX, INSTANCES_MAX, MEMBERS_MAX};
 
@@ -53,6 +53,9 @@ impl State {
         let instance = placed.placement.instance;
         if let Some(last) = self.instance_last.filter(|&last| instance <= last) {
             return Err(ApplyError::InstanceReused { instance, last });
+        }
+        if instance >= INSTANCE_END {
+            return Err(ApplyError::InstanceBeyond { instance, end: INSTANCE_END });
         }
         check_id(placed.placement.id, self.placement_last)?;
         if self.instances.len() >= INSTANCES_MAX {

@@ -20,6 +20,14 @@ pub enum ApplyError {
         /// The last one.
         last: InstanceId,
     },
+    /// No coordinator gives out such an id.
+    #[error("instance {instance} is beyond {end}, where ids end")]
+    InstanceBeyond {
+        /// The new one.
+        instance: InstanceId,
+        /// The first that is none.
+        end: InstanceId,
+    },
     /// Ids of placements are never used twice.
     #[error("placement {given} is not after {last}, the last one")]
     PlacementReused {

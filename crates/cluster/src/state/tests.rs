@@ -111,15 +111,39 @@ fn what_does_not_apply_is_found_before_it_is_written() {
     let mut state = State::default();
     state.apply(&placed(1, 1, &[1, 2])).unwrap();
     let before = state.clone();
-    assert_eq!(
-        state.refuses(&[replaced(1, 2, &[1]), replaced(1, 3, &[2])]),
-        None,
-        "each after the one before"
-    );
-    let wrong = state.refuses(&[replaced(1, 3, &[1]), replaced(1, 2, &[2])]);
-    assert!(wrong.is_some_and(|error| error.to_string().contains("is not after")));
-    assert!(state.refuses(&[replaced(7, 4, &[1])]).is_some(), "of no instance");
+    assert!(state.after(&[replaced(1, 2, &[1]), replaced(1, 3, &[2])]).is_ok(), "each after the one before");
+    let wrong = state.after(&[replaced(1, 3, &[1]), replaced(1, 2, &[2])]);
+    assert!(wrong.is_err_and(|error| error.to_string().contains("is not after")));
+    assert!(state.after(&[replaced(7, 4, &[1])]).is_err(), "of no instance");
     assert_eq!(state, before);
+}
+
+/// An id that applies and that no snapshot may have would move the log of every member aside at its next
+/// start.
+#[test]
+fn whatever_id_applies_is_read_again() {
+    for id in [1, (1 << 63) - 1, 1 << 63, u64::MAX] {
+        let mut state = State::default();
+        match state.apply(&placed(id, 1, &[1])) {
+            Ok(()) => assert_eq!(State::decode(&state.encode()).as_ref(), Ok(&state), "{id}"),
+            Err(error) => assert!(id >= 1 << 63 && error.to_string().contains("where ids end"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn the_latest_epoch_is_that_of_an_id_or_of_a_placement() {
+    let mut state = State::default();
+    let epoch = |counter| Epoch { counter, key: NodeId([0xff; 32]) };
+    for (of_instance, of_placement, expected) in [(7, 7, 7), (9, 8, 9), (9, 12, 12)] {
+        let (instance, last) = (state.instance_next(epoch(of_instance)), state.instance_last());
+        assert!(Some(instance) > last);
+        let mut placement = placement(instance.0, 1, &[1]);
+        placement.id.epoch = epoch(of_placement);
+        let placed = Event::InstancePlaced { request: request(), placement, memory_bytes: vec![1] };
+        assert_eq!(refusal(&mut state, placed), None);
+        assert_eq!(state.counter_last(), expected);
+    }
 }
 
 #[test]
