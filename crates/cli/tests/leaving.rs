@@ -384,6 +384,99 @@ fn a_node_that_is_told_to_end_says_so_in_every_dialect() {
     }
 }
 
+/// What tells a client that its answer is whole.
+const WHOLE: [&str; 5] =
+    ["[DONE]", "event: message_stop", "event: response.completed", r#""done":true"#, "\r\n0\r\n\r\n"];
+/// From the death of a client's node until others compute nothing for it: they notice at once, and show it
+/// within a second or two.
+const FORGOTTEN_MAX: Duration = Duration::from_secs(6);
+
+/// All that a client sees is the end of its connection, and never a part of an answer as a whole one. What can
+/// be gone on with is, for whoever shows the secret; until then nothing is computed for it either.
+#[test]
+fn of_a_node_that_dies_the_others_compute_nothing_on_and_each_client_sees_that_its_answer_is_no_whole_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zeros.gguf");
+    let shape =
+        Zeros { context: CONTEXT, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: Some(TEMPLATE) };
+    zeros(&path, &shape);
+    let mut nodes = cluster("dies", &["one", "two", "three"]);
+    assert_eq!(nodes[0].post("/exo/v1/models", &json!({"path": path})).status, 200);
+    let placed = nodes[0].post(
+        "/exo/v1/instances",
+        &json!({"model": "zeros", "slots": 8, "nodes_min": 2, "exclude": ["three"]}),
+    );
+    assert_eq!(placed.status, 200, "{}", placed.body);
+    let id = placed.json()["id"].as_str().unwrap().to_owned();
+    wait_for("the instance to serve", LOAD_MAX, || {
+        (nodes[2].instance(&id)?["state"]["kind"] == "ready").then_some(())
+    });
+    let streams = [Chat, Completions, Messages, Responses, OllamaChat, OllamaGenerate];
+    let whole = [Chat, Messages, Responses, OllamaChat].map(|dialect| (dialect, Phase::Whole));
+    let asked: Vec<_> =
+        streams.map(|dialect| (dialect, Phase::Constrained)).into_iter().chain(whole).collect();
+    let asked = asked.into_iter().map(|(dialect, phase)| {
+        let mut body = dialect.body(phase, &format!("{dialect:?} {phase:?}"));
+        if dialect == Completions {
+            body["max_tokens"] = json!(3500);
+        }
+        (dialect, phase, nodes[2].send("POST", dialect.path(), Some(body.to_string())))
+    });
+    let asked: Vec<_> = asked.collect();
+    // Eight run, two wait.
+    wait_for("all to be at work", SOON, || {
+        let (running, waiting) = (load(&nodes[0], "running"), load(&nodes[0], "waiting"));
+        (running == 8 && waiting == 2 && load(&nodes[0], "pages_used") > 0).then_some(())
+    });
+    nodes[2].kill();
+    let killed = Instant::now();
+    for node in &nodes[..2] {
+        wait_for("all to be given back", FORGOTTEN_MAX, || {
+            let used = ["running", "waiting", "pages_used"];
+            used.iter().all(|what| load(node, what) == 0).then_some(())
+        });
+        assert_eq!(requests(node), 0);
+    }
+    println!("given back after {:?}", killed.elapsed());
+    let gauges = nodes[0].call("GET", "/metrics", None).body;
+    for gauge in ["exo_sequences_running{", "exo_sequences_waiting{", "exo_kv_used_ratio{"] {
+        let line = gauges.lines().find(|line| line.starts_with(gauge)).unwrap_or_else(|| panic!("{gauges}"));
+        assert!(line.ends_with(" 0.0"), "{line}");
+    }
+    let mut tickets = Vec::new();
+    for (dialect, phase, mut stream) in asked {
+        let mut bytes = Vec::new();
+        let _ = stream.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(!WHOLE.iter().any(|sign| text.contains(sign)), "{dialect:?} {phase:?}: {text}");
+        let ticket = text.lines().find_map(|line| line.strip_prefix("exo-resume: "));
+        let may_go_on = phase != Phase::Whole && matches!(dialect, Chat | Completions | Messages);
+        // One that waited has no head.
+        assert!(ticket.is_none() || may_go_on, "{dialect:?} {phase:?}: {text}");
+        tickets.extend(ticket.map(|ticket| ticket.trim().to_owned()));
+    }
+    assert!(!tickets.is_empty());
+    for ticket in tickets {
+        let rest = gone_on_with(&nodes[0], &ticket, None);
+        assert!(rest.starts_with("HTTP/1.1 200") && WHOLE.iter().any(|sign| rest.contains(sign)), "{rest}");
+    }
+    next(&nodes[1]);
+}
+
+/// The rest of an answer of a node that is no more, as this one gives it.
+fn gone_on_with(node: &Node, ticket: &str, last: Option<&str>) -> String {
+    let request = ticket.split('.').next().unwrap();
+    let last = last.map(|last| format!("Last-Event-ID: {last}\r\n")).unwrap_or_default();
+    let asked = format!(
+        "GET /v1/requests/{request} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nexo-resume: {ticket}\r\n{last}\r\n",
+        node.address
+    );
+    let mut stream = TcpStream::connect(&node.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    std::io::Write::write_all(&mut stream, asked.as_bytes()).unwrap();
+    rest(stream)
+}
+
 /// `end` ends the client's node in mid-answer; the other goes on with what it was asked.
 fn goes_on_elsewhere(group: &str, end: impl FnOnce(&mut Node)) {
     let folder = tempfile::tempdir().unwrap();
@@ -410,14 +503,7 @@ fn goes_on_elsewhere(group: &str, end: impl FnOnce(&mut Node)) {
     let request = ticket.split('.').next().unwrap();
     assert!(told.contains(&format!("GET /v1/requests/{request}")), "{told}");
     let last = text.lines().filter_map(|line| line.strip_prefix("id: ")).next_back().unwrap();
-    let asked = format!(
-        "GET /v1/requests/{request} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nexo-resume: {ticket}\r\nLast-Event-ID: {last}\r\n\r\n",
-        nodes[0].address
-    );
-    let mut again = TcpStream::connect(&nodes[0].address).unwrap();
-    again.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    std::io::Write::write_all(&mut again, asked.as_bytes()).unwrap();
-    let rest = rest(again);
+    let rest = gone_on_with(&nodes[0], ticket, Some(last));
     let next = rest.lines().find_map(|line| line.strip_prefix("id: 0:")).unwrap_or_else(|| panic!("{rest}"));
     let had: u32 = last.strip_prefix("0:").unwrap().parse().unwrap();
     // A token that is part of a sign, or is no text, makes no event of its own.

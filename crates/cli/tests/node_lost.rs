@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Answer, Node, SOON, Start, another_model, cluster, exo, flat, known, long_answer, rest_of, resumed_of,
-    send, stderr, stdout, stream_of, stream_until, text_of, wait_for,
+    Answer, Node, SOON, Start, another_model, begin, cluster, colours, exo, flat, known, long_answer,
+    pieces_of, rest_of, resumed_of, send, stderr, stdout, stream_of, stream_until, text_of, wait_for,
 };
 use serde_json::json;
 
@@ -84,6 +84,29 @@ fn an_answer_goes_on_at_another_node_when_its_own_is_killed() {
     }
 }
 
+#[test]
+fn a_message_goes_on_at_another_node_when_its_own_is_killed() {
+    let mut nodes = cluster("message", &["one", "two", "three"]);
+    nodes[0].place("demo", 2);
+    // It has no seed, and the likeliest tokens are the same ones each time.
+    let mut body = json!({"model": "demo", "max_tokens": 1200, "temperature": 0, "messages": [{"role": "user", "content": "Colours?"}],
+        "output_config": {"format": {"type": "json_schema", "schema": colours()}}});
+    let undisturbed = nodes[0].post("/v1/messages", &body);
+    assert_eq!(undisturbed.status, 200, "{}", undisturbed.body);
+    let expected = undisturbed.json()["content"][0]["text"].as_str().unwrap().to_owned();
+    body["stream"] = true.into();
+    let stream = begin(&nodes[2], "/v1/messages", &body, 40);
+    nodes[2].kill();
+    let text = left(stream);
+    let (ticket, (last, had)) = (ticket(&text), seen(&text));
+    assert!(!text.contains("message_stop"), "it had ended");
+    let rest = resume(&nodes[1], &ticket, Some(&last));
+    assert_eq!(rest.status, 200, "{}\n{}", rest.body, nodes[1].log());
+    let of = |events: &str| pieces_of(events, "/delta/text");
+    assert_eq!(of(had) + &of(&rest.body), expected, "not a token more, less or other");
+    assert!(rest.body.contains("event: message_stop\n"), "{}", rest.body);
+}
+
 /// A lid that is closed on the node that the client talks to: for two seconds, and until the others have
 /// given it up and placed its stage elsewhere. The connection of the client stands all the while.
 #[test]
@@ -124,16 +147,9 @@ fn an_answer_that_goes_on_has_the_same_ids_and_choices() {
         "model": "demo", "n": 2, "max_tokens": 900, "ignore_eos": true, "temperature": 1.0, "stream": true,
         "messages": [{"role": "user", "content": "Tell me a story."}],
     });
-    let mut stream = nodes[2].send("POST", "/v1/chat/completions", Some(body.to_string()));
-    let mut text = String::new();
-    while text.matches("data:").count() < 100 {
-        let mut bytes = [0; 512];
-        let n = stream.read(&mut bytes).unwrap();
-        assert!(n > 0, "{text}");
-        text.push_str(&String::from_utf8_lossy(&bytes[..n]));
-    }
+    let stream = begin(&nodes[2], "/v1/chat/completions", &body, 100);
     nodes[2].kill();
-    let text = left((stream, text));
+    let text = left(stream);
     let (ticket, (_, had)) = (ticket(&text), seen(&text));
     let id = ticket.split('.').next().unwrap();
     let refused = resume(&nodes[1], &format!("{id}.{:032}", 0), None);

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
 use std::time::{Duration, Instant};
+#[cfg(target_os = "linux")]
+use std::{io::Read, net::TcpStream};
 
 use crate::support::{
-    self, LONG, Node, cluster, known, long_answer, pieces_of, rest_of, resumed_of, send, stream_of,
-    stream_until, text_of, wait_for,
+    self, LONG, Node, cluster, cluster_with, colours, known, long_answer, pieces_of, rest_of, resumed_of,
+    send, stream_of, stream_until, text_of, wait_for,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +30,7 @@ fn an_answer_goes_on_when_the_coordinator_is_killed_with_its_stage() {
 }
 
 fn lose_a_stage(group: &str, coordinator: bool) {
-    let mut nodes = cluster(group, &NAMES);
+    let mut nodes = cluster_with(group, &NAMES, &["--log", "warn,events::shard=info"]);
     let instance = nodes[0].place("demo", 3);
     let leader = nodes[0].get("/exo/v1/cluster")["epoch"]["coordinator"].as_str().unwrap().to_owned();
     let stages = instance["stages"].as_array().unwrap();
@@ -48,17 +50,12 @@ fn lose_a_stage(group: &str, coordinator: bool) {
     assert!(matches!(resumed_of(&events)[..], [after] if after > 0), "{events}");
     assert!(events.contains(": interrupted: "), "people see why nothing comes: {events}");
 
+    let loaded: usize = loads(&nodes).iter().sum();
+    assert_eq!(loaded, 4, "each stage once, and then what was lost: survivors keep what they hold");
     let driver = &nodes[driver];
     placed_again(driver, &victim);
     let (prompt, answer) = &known()[0];
     assert_eq!(&driver.ask("demo", prompt).text(), answer, "it answers again");
-}
-
-/// Forty values, drawn with a seed: several hundred tokens, each of which the grammar must let through.
-fn colours() -> Value {
-    let items =
-        json!({"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 40, "maxItems": 40});
-    json!({"type": "object", "properties": {"colours": items}, "required": ["colours"], "additionalProperties": false})
 }
 
 #[test]
@@ -102,6 +99,69 @@ fn lose_the_last_stage_of(group: &str, asked: Value, place: &str) {
         "not a token more, less or other"
     );
     assert!(matches!(resumed_of(&events)[..], [after] if after > 0), "{events}");
+}
+
+/// How often each node has begun to load a part of a model.
+fn loads(nodes: &[Node]) -> Vec<usize> {
+    nodes.iter().map(|node| node.log().matches("events::shard: loading").count()).collect()
+}
+
+/// Nothing but the connection that carries steps or tokens breaks: the nodes dial again.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_answer_goes_on_within_half_a_second_when_a_data_link_is_reset() {
+    const TEST: &str = "an_answer_goes_on_within_half_a_second_when_a_data_link_is_reset";
+    const PAUSE_MAX: Duration = Duration::from_millis(500);
+    let nodes = cluster_with("reset", &NAMES, &["--log", "warn,events::shard=info"]);
+    // As many stages as nodes, and then a driver that has none.
+    for stages in [3, 2] {
+        let instance = nodes[0].place("demo", stages);
+        let of_stage = |index: u32| at(instance["stages"][index as usize]["node_name"].as_str().unwrap());
+        let (first, last) = (of_stage(0), of_stage(stages - 1));
+        let beside = 3 - first - last;
+        let driver = if stages == 3 { first } else { beside };
+        let (expected, loaded) = (long_answer(&nodes[driver], LONG), loads(&nodes));
+        let mut pauses = Vec::new();
+        for (a, b) in [(first, beside), (beside, last), (last, first)].repeat(2) {
+            let mut stream = stream_until(&nodes[driver], LONG, 20);
+            let before = Instant::now();
+            match support::reset_between(&nodes[a], &nodes[b]) {
+                None => return support::skip(TEST, "needs root and `ss -K`"),
+                Some(ended) => assert!(ended > 0, "{a} {b}: no connection"),
+            }
+            pauses.push(longest_pause(&mut stream, before));
+            let events = rest_of(stream);
+            assert_eq!(text_of(&events), expected, "not a token more, less or other");
+            assert!(matches!(resumed_of(&events)[..], [after] if after > 0), "{a} {b}: {events}");
+        }
+        let now = nodes[driver].instance(instance["id"].as_str().unwrap()).unwrap();
+        assert_eq!(now["placement"], instance["placement"], "nothing was lost");
+        assert_eq!(loads(&nodes), loaded, "nothing is loaded again");
+        pauses.sort_unstable();
+        // They dial after 0.2 to 0.4 s; this machine may be busy.
+        assert!(pauses[2] < PAUSE_MAX && pauses[5] < 2 * PAUSE_MAX, "{stages} stages: {pauses:?}");
+        let unloaded = nodes[0].exo(&["unload", instance["id"].as_str().unwrap()]);
+        assert!(unloaded.status.success(), "{unloaded:?}");
+    }
+}
+
+/// Reads a stream to its end; the longest time since then in which nothing of it came, but for comments.
+#[cfg(target_os = "linux")]
+fn longest_pause((stream, text): &mut (TcpStream, String), since: Instant) -> Duration {
+    let (mut longest, mut last) = (Duration::ZERO, since);
+    loop {
+        let mut bytes = [0; 4096];
+        let read = stream.read(&mut bytes).unwrap();
+        let part = String::from_utf8_lossy(&bytes[..read]);
+        if read == 0 || part.contains("data: ") {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+        if read == 0 {
+            return longest;
+        }
+        text.push_str(&part);
+    }
 }
 
 fn at(name: &str) -> usize {

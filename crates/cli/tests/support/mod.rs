@@ -363,7 +363,13 @@ impl Node {
 
 /// Several nodes that found each other.
 pub fn cluster(group: &str, names: &[&str]) -> Vec<Node> {
-    let start = |name: &&str| Node::start(Start { name, group, ..Start::default() });
+    cluster_with(group, names, &[])
+}
+
+/// The same, each started with these flags.
+pub fn cluster_with(group: &str, names: &[&str], flags: &[&str]) -> Vec<Node> {
+    let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let start = |name: &&str| Node::start(Start { name, group, flags: flags.clone(), ..Start::default() });
     let nodes: Vec<_> = names.iter().map(start).collect();
     for node in &nodes {
         wait_for("one cluster", SOON, || (node.sees().len() == names.len()).then_some(()));
@@ -567,9 +573,39 @@ pub fn send(signal: &str, pid: u32) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
+/// Ends the connections over TCP between two nodes as a router that forgets them does, each with a reset; how
+/// many. The data link is one, and control takes QUIC. `None` where this system lets nobody do that.
+pub fn reset_between(a: &Node, b: &Node) -> Option<usize> {
+    let ss = |args: &[&str]| Some(stdout(&Command::new("ss").args(args).output().ok()?));
+    let between = || -> Option<Vec<[String; 2]>> {
+        let all = ss(&["-tnpH", "state", "established"])?;
+        let of = |node: &Node| {
+            let owner = format!("pid={},", node.pid());
+            let own = all.lines().filter(move |line| line.contains(&owner));
+            own.filter_map(|line| line.split_whitespace().skip(2).take(2).collect::<Vec<_>>().try_into().ok())
+                .map(|ends: [&str; 2]| ends.map(str::to_owned))
+        };
+        let others: Vec<[String; 2]> = of(b).collect();
+        Some(of(a).filter(|[local, remote]| others.iter().any(|[l, r]| (l, r) == (remote, local))).collect())
+    };
+    let found = between()?;
+    for [local, remote] in &found {
+        ss(&["-KtnH", "src", local, "dst", remote])?;
+    }
+    let left = between()?;
+    found.iter().all(|ended| !left.contains(ended)).then_some(found.len())
+}
+
 /// A long answer, drawn with a seed: every token of it depends on all before.
 fn long_request(tokens: u32) -> Value {
     json!({"model": "demo", "prompt": "Once", "max_tokens": tokens, "ignore_eos": true, "temperature": 1.0, "seed": 7})
+}
+
+/// The schema of forty values: several hundred tokens, each of which the grammar must let through.
+pub fn colours() -> Value {
+    let items =
+        json!({"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 40, "maxItems": 40});
+    json!({"type": "object", "properties": {"colours": items}, "required": ["colours"], "additionalProperties": false})
 }
 
 /// A long answer that is being streamed, some of it read.
@@ -589,6 +625,11 @@ pub fn stream_until(node: &Node, tokens: u32, events: usize) -> (TcpStream, Stri
 pub fn stream_of(node: &Node, path: &str, mut body: Value, events: usize) -> (TcpStream, String) {
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
+    begin(node, path, &body, events)
+}
+
+/// An answer to this request as it is, so many events of it read.
+pub fn begin(node: &Node, path: &str, body: &Value, events: usize) -> (TcpStream, String) {
     let mut stream = node.send("POST", path, Some(body.to_string()));
     let mut text = String::new();
     while text.matches("data:").count() < events {
