@@ -15,7 +15,7 @@ use crate::alerts::{AlertView, NOT_FOR_VIEWERS};
 use crate::plan::PredictionView;
 use crate::view::{
     ClusterView, DeviceView, EpochView, InstanceView, JoinRequestView, JoinWindowView, JournalView, LinkView,
-    LoadView, NodeView, OtherClusterView, SensorsView, WarningView,
+    LoadView, MeasuredAnswerView, NodeView, OtherClusterView, SensorsView, WarningView,
 };
 
 /// The first event of a stream, and again where the reader's last one is not known any more: all there is.
@@ -174,6 +174,8 @@ pub struct InstanceLoad {
     pub load: Option<LoadView>,
     /// What the last steps reached.
     pub measured_tokens_per_s: Option<f64>,
+    /// What the last answer took that ran alone.
+    pub measured_alone: Option<MeasuredAnswerView>,
     /// What the model of cost expects of one stream.
     pub predicted_tokens_per_s: Option<f64>,
     /// The same with its range.
@@ -259,6 +261,7 @@ impl InstanceLoad {
             id: instance.id.clone(),
             load: instance.load,
             measured_tokens_per_s: instance.measured_tokens_per_s,
+            measured_alone: instance.measured_alone,
             predicted_tokens_per_s: instance.predicted_tokens_per_s,
             predicted: instance.predicted,
             time_shares: instance.stages.iter().map(|stage| stage.time_share).collect(),
@@ -268,6 +271,7 @@ impl InstanceLoad {
     fn apply(self, instance: &mut InstanceView) {
         instance.load = self.load;
         instance.measured_tokens_per_s = self.measured_tokens_per_s;
+        instance.measured_alone = self.measured_alone;
         instance.predicted_tokens_per_s = self.predicted_tokens_per_s;
         instance.predicted = self.predicted;
         for (stage, share) in instance.stages.iter_mut().zip(self.time_shares) {
@@ -472,9 +476,13 @@ fn load_moved(old: &InstanceView, new: &InstanceView) -> bool {
         (Some(a), Some(b)) => (a - b).abs() > a.abs().max(b.abs()) * 0.05,
         (a, b) => a.is_some() != b.is_some(),
     };
+    let first_token = |instance: &InstanceView| Some(instance.measured_alone?.first_token.measured_ms);
+    let token = |instance: &InstanceView| Some(instance.measured_alone?.token?.measured_ms);
     counts(old) != counts(new)
         || far(old.measured_tokens_per_s, new.measured_tokens_per_s)
         || far(old.predicted_tokens_per_s, new.predicted_tokens_per_s)
+        || far(first_token(old), first_token(new))
+        || far(token(old), token(new))
         || old.stages.iter().zip(&new.stages).any(|(a, b)| far(a.time_share, b.time_share))
 }
 
@@ -502,6 +510,13 @@ fn alerts(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter, out: &mu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn measured_alone() -> MeasuredAnswerView {
+        let off = Some(crate::TermOffView { stage: Some(0), measured_ms: 30.0, predicted_ms: 20.0 });
+        let first_token = crate::MeasuredTimeView { measured_ms: 40.0, predicted_ms: 30.0, off };
+        let token = crate::MeasuredTimeView { measured_ms: 5.0, predicted_ms: 5.0, off: None };
+        MeasuredAnswerView { prompt_tokens: 12, first_token, answer_tokens: 9, token: Some(token) }
+    }
 
     fn view() -> ClusterView {
         let node = |name: &str| {
@@ -644,12 +659,14 @@ mod tests {
                 let instance = &mut now.instances[0];
                 instance.load = Some(LoadView { running: 2, ..LoadView::default() });
                 (instance.measured_tokens_per_s, instance.predicted_tokens_per_s) = (Some(20.0), Some(30.0));
+                instance.measured_alone = Some(measured_alone());
                 instance.stages[0].time_share = Some(0.5);
             },
             |now| {
                 let instance = &mut now.instances[0];
                 instance.load = None;
                 (instance.measured_tokens_per_s, instance.predicted_tokens_per_s) = (None, None);
+                instance.measured_alone = None;
                 instance.stages[0].time_share = None;
             },
             |now| now.instances.truncate(1),

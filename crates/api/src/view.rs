@@ -542,6 +542,46 @@ pub struct InstanceView {
     /// What the last steps reached, over all streams.
     #[serde(default)]
     pub measured_tokens_per_s: Option<f64>,
+    /// What the last answer took that ran alone, beside what is expected of the same; `null` before the first.
+    #[serde(default)]
+    pub measured_alone: Option<MeasuredAnswerView>,
+}
+
+/// What an answer took, beside what the model of cost expects of the same prompt and answer as devices and
+/// links are measured now. Counted where the first stage is, so without the way to another node's client.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MeasuredAnswerView {
+    /// Tokens of its prompt, none of which was kept from earlier requests.
+    pub prompt_tokens: u32,
+    /// From its first step to its first token.
+    pub first_token: MeasuredTimeView,
+    /// Tokens behind the first that came one a step, without guesses.
+    pub answer_tokens: u32,
+    /// The time of one of these; `null` where they are too few to tell.
+    pub token: Option<MeasuredTimeView>,
+}
+
+/// A time as it came and as it was expected, in milliseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MeasuredTimeView {
+    /// As it came.
+    pub measured_ms: f64,
+    /// As it was expected.
+    pub predicted_ms: f64,
+    /// The part that explains most of the difference; `null` where that is a tenth or less.
+    pub off: Option<TermOffView>,
+}
+
+/// A part of a time that came otherwise than expected.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TermOffView {
+    /// The stage that computes it, first stage 0; `null` for what is left behind all stages: links, and
+    /// waiting. Chunks of a prompt that overlap over stages take away from that.
+    pub stage: Option<u32>,
+    /// What it took, in milliseconds.
+    pub measured_ms: f64,
+    /// What was expected of it.
+    pub predicted_ms: f64,
 }
 
 /// How far an instance is.

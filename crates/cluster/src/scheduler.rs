@@ -18,6 +18,7 @@
 //!
 //! Start reading at [`Scheduler::handle`].
 
+mod alone;
 mod chain;
 mod compose;
 mod deadline;
@@ -48,6 +49,7 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, NodeId, Placement, PlacementId, SequenceId, StepSequence, Term, Time};
 
+use self::alone::Alone;
 use self::deadline::{StepSize, StepTimes};
 use self::drafting::GuessCost;
 use self::ended::EndedSequences;
@@ -63,7 +65,7 @@ pub use self::types::{
     STEP_PER_TOKEN, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,
 };
-use crate::wire::{StageCommand, StagePages, TokensMessage};
+use crate::wire::{AloneTimes, StageCommand, StagePages, TokensMessage};
 
 /// How often a driver without a token hears that its sequence is on its way.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
@@ -90,6 +92,7 @@ pub struct Scheduler {
     commands: Vec<StageCommand>,
     in_flight: VecDeque<Flight>,
     pace: Pace,
+    alone: Alone,
     times: StepTimes,
     /// The last step of the term.
     step_last: u64,
@@ -160,6 +163,7 @@ impl Scheduler {
             commands: Vec::new(),
             in_flight: VecDeque::new(),
             pace: Pace::default(),
+            alone: Alone::default(),
             times: StepTimes::default(),
             step_last: 0,
             steps: 0,
@@ -296,6 +300,11 @@ impl Scheduler {
             prompt_tokens_per_s: self.pace.prompt_tokens_per_s(),
             decode_tokens_per_s: self.pace.decode_tokens_per_s(),
         }
+    }
+
+    /// What the last answer took that had the pipeline to itself.
+    pub fn alone_times(&self) -> Option<&AloneTimes> {
+        self.alone.times()
     }
 
     fn node_lost(&mut self, node: NodeId, out: &mut Vec<SchedulerOutput>) {

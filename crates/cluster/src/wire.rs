@@ -26,8 +26,8 @@ pub use control::{
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{
-    Busy, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StepFailure,
-    StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
+    AloneTimes, Busy, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages,
+    StepFailure, StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};
 pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals};

@@ -376,8 +376,7 @@ impl NodeMachine {
 
     /// The cluster as this node sees it.
     pub fn view(&self) -> exo_api::ClusterView {
-        let own_load =
-            |placement| Some(load_report(placement, &self.schedulers.get(&placement)?.scheduler.stats()));
+        let own_load = |placement| Some(load_report(placement, &self.schedulers.get(&placement)?.scheduler));
         let addresses = |node| self.links.addresses(node).to_vec();
         let data_via = |node| self.links.via(node);
         crate::view::view(&ViewInputs {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api as api;
-use exo_cluster::SchedulerStats;
+use exo_cluster::Scheduler;
 use exo_cluster::wire::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, StageReport};
 use exo_types::{DeviceFacts, DeviceKind, Monitor, NodeId, PlacementId, Time};
 
@@ -29,7 +29,7 @@ impl NodeMachine {
     /// What this node measures, for its report.
     pub(crate) fn measured(&self) -> NodeMeasurements {
         let load = |(placement, entry): (&PlacementId, &crate::pipelines::SchedulerEntry)| {
-            load_report(*placement, &entry.scheduler.stats())
+            load_report(*placement, &entry.scheduler)
         };
         NodeMeasurements {
             vitals: self.samples.measured.vitals.clone(),
@@ -178,7 +178,8 @@ impl NodeMachine {
 }
 
 /// What a scheduler counts, for a report.
-pub(crate) fn load_report(placement: PlacementId, stats: &SchedulerStats) -> LoadReport {
+pub(crate) fn load_report(placement: PlacementId, scheduler: &Scheduler) -> LoadReport {
+    let stats = scheduler.stats();
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     LoadReport {
         placement,
@@ -195,6 +196,7 @@ pub(crate) fn load_report(placement: PlacementId, stats: &SchedulerStats) -> Loa
         steps: stats.steps,
         prompt_tokens_per_s: stats.prompt_tokens_per_s,
         tokens_per_s: stats.decode_tokens_per_s,
+        alone: scheduler.alone_times().cloned(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The cluster as this node sees it, for people and scripts. Reads what the other parts hold, and keeps
 //! nothing.
 
+mod alone;
 mod prediction;
 
 use std::collections::BTreeMap;
@@ -222,15 +223,15 @@ impl ViewInputs<'_> {
         // Of a stage that has told nothing yet no share is known, and then of no other.
         let have_all_told = reports.iter().all(|report| busy_us(report) > 0);
         let total: u64 = reports.iter().map(busy_us).sum();
-        let streams = load.as_ref().map_or(1, |load| load.running);
         let wanted = self.state.instances().get(&placement.instance).map(|i| &i.request);
         let objective = wanted.map(|wanted| wanted.objective);
-        let predicted = wanted.and_then(|wanted| prediction::of(placement, wanted, streams, self.reports));
-        let (predicted, stages_predicted) = predicted.unzip();
+        let expected =
+            wanted.and_then(|wanted| prediction::of(placement, wanted, load.as_ref(), self.reports));
+        let predicted = expected.as_ref().map(|expected| expected.whole);
         let stages = placement.shards().zip(&reports).map(|((at, shard), report)| {
             let share = have_all_told.then(|| busy_us(report) as f64 / total as f64);
             let predicted =
-                stages_predicted.as_ref().and_then(|stages| stages.get(at.stage as usize).copied());
+                expected.as_ref().and_then(|expected| expected.stages.get(at.stage as usize).copied());
             api::StageView { predicted, ..self.stage_view(instance, shard, *report, share) }
         });
         api::InstanceView {
@@ -263,6 +264,7 @@ impl ViewInputs<'_> {
             predicted,
             reasons: Vec::new(),
             measured_tokens_per_s: load.as_ref().and_then(|load| load.tokens_per_s),
+            measured_alone: expected.as_ref().and_then(|expected| expected.alone),
         }
     }
 

@@ -983,6 +983,7 @@ export type InstanceLoad = {
   /** The instance's id. */
   id: string;
   load?: LoadView | null;
+  measured_alone?: MeasuredAnswerView | null;
   /** What the last steps reached. */
   measured_tokens_per_s?: number | null;
   predicted?: PredictionView | null;
@@ -1044,6 +1045,7 @@ export type InstanceView = {
   /** How keys and values are stored. */
   kv: KvType;
   load?: LoadView | null;
+  measured_alone?: MeasuredAnswerView | null;
   /** What the last steps reached, over all streams. */
   measured_tokens_per_s?: number | null;
   /** The model's name. */
@@ -1295,6 +1297,26 @@ export type LogsView = {
   next: string;
   /** Nodes that did not answer. */
   silent: Array<SilentNodeView>;
+};
+
+/** What an answer took, beside what the model of cost expects of the same prompt and answer as devices and links are measured now. Counted where the first stage is, so without the way to another node's client. */
+export type MeasuredAnswerView = {
+  /** Tokens behind the first that came one a step, without guesses. */
+  answer_tokens: number;
+  /** From its first step to its first token. */
+  first_token: MeasuredTimeView;
+  /** Tokens of its prompt, none of which was kept from earlier requests. */
+  prompt_tokens: number;
+  token?: MeasuredTimeView | null;
+};
+
+/** A time as it came and as it was expected, in milliseconds. */
+export type MeasuredTimeView = {
+  /** As it came. */
+  measured_ms: number;
+  off?: TermOffView | null;
+  /** As it was expected. */
+  predicted_ms: number;
 };
 
 /** What a member may do. */
@@ -2918,6 +2940,16 @@ export type TelemetryView = {
   nodes: Array<NodeTelemetryView>;
   /** The node that answers. */
   self_node: string;
+};
+
+/** A part of a time that came otherwise than expected. */
+export type TermOffView = {
+  /** What it took, in milliseconds. */
+  measured_ms: number;
+  /** What was expected of it. */
+  predicted_ms: number;
+  /** The stage that computes it, first stage 0; `null` for what is left behind all stages: links, and waiting. Chunks of a prompt that overlap over stages take away from that. */
+  stage?: number | null;
 };
 
 /** Measured times of a request. */

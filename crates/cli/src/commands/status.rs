@@ -1,8 +1,9 @@
 //! `exo status`: nodes, devices, instances and links of the cluster.
 
 use exo_api::{
-    ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MemberRole, MovingView,
-    NodeStatus, NodeView, OtherClusterView, RequestPhase, RequestView, SensorsView, StageView,
+    ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MeasuredAnswerView,
+    MeasuredTimeView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView, RequestPhase,
+    RequestView, SensorsView, StageView, TermOffView,
 };
 use exo_types::{DeviceState, Monitor};
 
@@ -223,6 +224,7 @@ fn instances(view: &ClusterView) {
         if let Some(text) = speed_text(instance) {
             ui::paragraph(text);
         }
+        alone_text(instance).iter().for_each(ui::paragraph);
         ui::table(&STAGE_HEADER, stage_rows(instance));
     }
 }
@@ -279,6 +281,29 @@ pub fn speed_text(instance: &InstanceView) -> Option<String> {
     let before = predicted.uncorrected_tokens_per_s.map(ui::figure);
     let before = before.map_or_else(String::new, |rate| format!(", {rate} before its steps corrected that"));
     Some(format!("predicted for one stream {one}{before}, {first} · {beside}"))
+}
+
+/// What the last answer took that ran alone, beside what was predicted of the same, and the part that is off.
+fn alone_text(instance: &InstanceView) -> Option<String> {
+    let MeasuredAnswerView { prompt_tokens, first_token, answer_tokens, token } = instance.measured_alone?;
+    let off = |off: TermOffView| {
+        let what = off.stage.map_or("between stages".to_owned(), |at| {
+            let stage = instance.stages.get(at as usize);
+            stage.map_or(format!("stage {at}"), |s| format!("{}/{}", s.node_name, s.device))
+        });
+        let (measured, predicted) = (ui::figure(off.measured_ms), ui::figure(off.predicted_ms));
+        format!(": {what} took {measured} ms of it, predicted {predicted}")
+    };
+    let time = |time: MeasuredTimeView| {
+        let percent = 100.0 * (time.measured_ms / time.predicted_ms - 1.0);
+        let (measured, predicted) = (ui::figure(time.measured_ms), ui::figure(time.predicted_ms));
+        let off = time.off.map_or_else(String::new, off);
+        format!("{measured} ms, predicted {predicted} ({percent:+.0} %){off}")
+    };
+    let first = format!("first token of a prompt of {prompt_tokens} after {}", time(first_token));
+    let token =
+        token.map_or_else(String::new, |each| format!(" · each of {answer_tokens} behind it {}", time(each)));
+    Some(format!("last answer alone: {first}{token}"))
 }
 
 /// How an instance keeps up with its requests; only the node of its first stage knows.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use exo_types::{Attempt, FailureKind, NodeId, SequenceId, Time};
 
+use super::alone::{AloneStep, AloneWork};
 use super::ended::End;
 use super::pace::StepCost;
 use super::sequence::Running;
@@ -56,6 +57,7 @@ impl Scheduler {
             self.times.learn(flight.size(), now.since(flight.sent_at));
             self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);
         }
+        self.time_alone(&flight, &tokens.computed_us, tokens.failures.is_empty());
         self.take_failures(&flight, &tokens.failures, out);
         if !tokens.results.is_empty() {
             self.terms.token_came();
@@ -78,6 +80,36 @@ impl Scheduler {
         if prompt_tokens == 0 && decodes > 0 && !behind_prompt {
             self.row_cost.learn(flight.tokens, flight.drafts, took);
         }
+    }
+
+    /// Takes in what a step took if it was of a sequence that has the pipeline to itself.
+    fn time_alone(&mut self, flight: &Flight, computed_us: &[u32], is_whole: bool) {
+        let mut tickets = flight.tickets();
+        let only = match (tickets.next(), tickets.next()) {
+            (Some((ticket, sequence)), None) if is_whole && self.running.len() == 1 => {
+                self.running.get(&sequence).filter(|running| running.ticket == ticket)
+            }
+            // A step of nobody passes on what stages are told.
+            (None, _) => return,
+            _ => None,
+        };
+        let Some(running) = only else { return self.alone.crowded(self.completed_at) };
+        let is_prompt = !running.has_sampled;
+        let work = match (is_prompt, flight.sampled.is_empty()) {
+            (true, true) => AloneWork::Prompt,
+            (true, false) => AloneWork::FirstToken { prompt_tokens: running.tokens().len() as u32 },
+            (false, _) if flight.drafts > 0 => AloneWork::Drafts,
+            (false, _) => AloneWork::Token,
+        };
+        let step = AloneStep {
+            ticket: running.ticket,
+            sent_at: flight.sent_at,
+            took: self.completed_at.since(flight.sent_at),
+            computed_us: &computed_us[..computed_us.len().min(self.placement.stages.len())],
+            begins: is_prompt && flight.depth == flight.tokens,
+            work,
+        };
+        self.alone.learn(self.completed_at, step);
     }
 
     /// Ends the sequences that a step failed with, and counts what it says of the devices. It goes by the

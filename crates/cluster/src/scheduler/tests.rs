@@ -12,7 +12,8 @@ use exo_types::{Attempt, FailureKind, Pooling, Principal, PromptQuery, Time};
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, serving, submission};
 use crate::wire::{
-    EndReason, PhaseTimes, SequenceTimes, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
+    AloneTimes, EndReason, PhaseTimes, SequenceTimes, StepFailure, StepMessage, Submission, TokenResult,
+    TokensMessage,
 };
 
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.

@@ -335,6 +335,28 @@ pub struct SequenceTimes {
     pub answer: PhaseTimes,
 }
 
+/// What the last answer took that had its pipeline to itself, of a prompt of which nothing was kept.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct AloneTimes {
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// From its first step to its first token, in microseconds.
+    pub first_token_us: u64,
+    /// Where the time of these steps went.
+    pub prompt: PhaseTimes,
+    /// Tokens behind the first that came one a step, without guesses.
+    pub answer_tokens: u32,
+    /// Where the time of these went.
+    pub answer: PhaseTimes,
+}
+
+impl AloneTimes {
+    /// Whether its first token has come.
+    pub fn has_begun(&self) -> bool {
+        self.prompt_tokens > 0
+    }
+}
+
 /// The cache of one stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StagePages {

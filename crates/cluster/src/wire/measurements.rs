@@ -4,6 +4,7 @@
 use exo_types::{PlacementId, list};
 use serde::{Deserialize, Serialize};
 
+use super::data::AloneTimes;
 use super::limits::{BUCKETS_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, INSTANCES_MAX};
 
 /// All of it.
@@ -71,6 +72,8 @@ pub struct LoadReport {
     pub prompt_tokens_per_s: Option<f64>,
     /// Tokens generated per second over all sequences, as last measured.
     pub tokens_per_s: Option<f64>,
+    /// What the last answer took that had the pipeline to itself.
+    pub alone: Option<AloneTimes>,
 }
 
 /// Requests for one model since the node's process began.

@@ -3,19 +3,33 @@
 
 use std::collections::BTreeMap;
 
+use exo_api::MeasuredAnswerView;
 use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
-use exo_cluster::wire::NodeReport;
+use exo_cluster::wire::{LoadReport, NodeReport};
 use exo_cluster::{InstanceRequest, link_facts};
 use exo_planner::{PlanDevice, PlanRequest, Prediction, Range, StageTimes, Workload, rate};
 use exo_types::{Corrections, NodeId, Placement};
 
-/// For so many streams, and of each stage. `None` while a device of the placement is not reported.
+use super::alone;
+
+/// What is expected of a placement.
+pub(super) struct Expected {
+    /// Of the whole.
+    pub(super) whole: PredictionView,
+    /// Of each stage.
+    pub(super) stages: Vec<StagePredictionView>,
+    /// Of the last answer that ran alone, beside what that took.
+    pub(super) alone: Option<MeasuredAnswerView>,
+}
+
+/// For as many streams as run. `None` while a device of the placement is not reported.
 pub(super) fn of(
     placement: &Placement,
     wanted: &InstanceRequest,
-    streams: u32,
+    load: Option<&LoadReport>,
     reports: &BTreeMap<NodeId, NodeReport>,
-) -> Option<(PredictionView, Vec<StagePredictionView>)> {
+) -> Option<Expected> {
+    let streams = load.map_or(1, |load| load.running);
     let nodes: Vec<NodeId> = placement.shards().map(|(_, shard)| shard.node).collect();
     let mut devices = Vec::new();
     for (&node, report) in reports.iter().filter(|(node, _)| nodes.contains(node)) {
@@ -36,6 +50,7 @@ pub(super) fn of(
         token_ms: token_ns as f64 / 1e6,
         prompt_ms: prompt_ns as f64 / 1e6,
     };
+    let alone = load.and_then(|load| alone::of(placement, &request, load.alone.as_ref()?));
     // A stage is slow beside what its device was measured to do, not beside what its slowness has taught.
     let mut measured = request;
     for device in &mut measured.devices {
@@ -45,7 +60,8 @@ pub(super) fn of(
     let (uncorrected, _) = exo_planner::predict(&measured, &placement.stages)?;
     let is_corrected = uncorrected.token_ns != predicted.token_ns;
     let uncorrected_tokens_per_s = is_corrected.then(|| uncorrected.tokens_per_s());
-    Some((PredictionView { uncorrected_tokens_per_s, ..view(&predicted) }, stages))
+    let whole = PredictionView { uncorrected_tokens_per_s, ..view(&predicted) };
+    Some(Expected { whole, stages, alone })
 }
 
 /// A prediction in words of the API.

@@ -256,7 +256,8 @@ fn nodes_are_sorted_by_name_with_their_addresses_roles_and_reports() {
 fn what_is_predicted_follows_from_the_reports_of_all_its_stages() {
     let of = |reports: &[NodeReport]| {
         let reports = reports.iter().map(|r| (r.facts.node, r.clone())).collect();
-        super::prediction::of(&placement(), &request(), 1, &reports)
+        let expected = super::prediction::of(&placement(), &request(), None, &reports);
+        expected.map(|expected| (expected.whole, expected.stages))
     };
     assert_eq!(of(&[report(1)]), None, "a stage is on a device that nobody reports");
     let (slow, stages) = of(&[report(1), report(2)]).unwrap();
@@ -421,6 +422,7 @@ fn the_load_of_an_instance_is_known_where_its_scheduler_is_not() {
         steps: 7,
         prompt_tokens_per_s: Some(50.0),
         tokens_per_s: Some(12.5),
+        alone: None,
     };
     // Only the node of the first stage is asked.
     cluster.reports.get_mut(&node(2)).unwrap().measured.loads = vec![load(placement_id(1))];

@@ -788,6 +788,7 @@ fn instance() -> InstanceView {
         predicted: None,
         reasons: vec![],
         measured_tokens_per_s: None,
+        measured_alone: None,
     }
 }
 

@@ -121,6 +121,7 @@ pub fn instance() -> InstanceView {
         predicted: None,
         reasons: Vec::new(),
         measured_tokens_per_s: None,
+        measured_alone: None,
     }
 }
 

@@ -132,6 +132,7 @@ mod tests {
             predicted: None,
             reasons: vec![],
             measured_tokens_per_s: None,
+            measured_alone: None,
         }
     }
 

@@ -153,6 +153,37 @@ fn the_end_tells_where_the_time_of_prompt_and_answer_went() {
 }
 
 #[test]
+fn an_answer_that_runs_alone_is_timed_until_another_runs_beside_it() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1, 2]), 64, 4);
+    let after = |s: &mut Scheduler, ms: u64, computed_us: [u32; 2], sequence: u128, position: u32| {
+        let step = s.in_flight.front().unwrap().step;
+        let results = vec![result(sequence, position, 7)];
+        let tokens = TokensMessage { computed_us: computed_us.to_vec(), ..back(s, step, results) };
+        s.tokens(Time::from_millis(ms), node(2), &tokens);
+        s.alone_times().cloned()
+    };
+    submit(&mut s, 1, 4, 3);
+    assert_eq!(s.alone_times(), None);
+    let first = AloneTimes {
+        prompt_tokens: 4,
+        first_token_us: 100_000,
+        prompt: PhaseTimes { stages_us: vec![30_000, 50_000], between_us: 20_000 },
+        answer_tokens: 0,
+        answer: PhaseTimes::default(),
+    };
+    assert_eq!(after(&mut s, 100, [30_000, 50_000], 1, 4), Some(first.clone()));
+    let answer = PhaseTimes { stages_us: vec![4000, 5000], between_us: 1000 };
+    let second = Some(AloneTimes { answer_tokens: 1, answer, ..first });
+    assert_eq!(after(&mut s, 110, [4000, 5000], 1, 5), second);
+    // What runs beside another says nothing of one stream, and what was known stays.
+    submit(&mut s, 2, 4, 3);
+    assert_eq!(after(&mut s, 120, [9000, 900], 1, 6), second, "two were running");
+    after(&mut s, 130, [30_000, 900], 2, 4);
+    assert_eq!(after(&mut s, 140, [9000, 900], 2, 5), second, "it did not begin alone");
+}
+
+#[test]
 fn a_free_slot_is_for_who_runs_least_and_so_nobody_is_paused_again_and_again() {
     let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
     let mut placement = placement(1, 1, &[1]);
