@@ -92,6 +92,8 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
         "{q8}"
     );
     assert!(refused(&["--nodes", "0"]).contains("0 is not in 1.."), "{}", refused(&["--nodes", "0"]));
+    let nothing = refused(&["--context", "0"]);
+    assert!(nothing.contains("a context of 0 tokens holds no prompt"), "{nothing}");
     let untrained = refused(&["--context", "131073"]);
     assert!(
         untrained.contains("made for a context of 131072 tokens, and 131073 are asked for"),
@@ -104,6 +106,47 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
     );
     let type_f32 = refused(&["--type", "f32"]);
     assert!(type_f32.contains("are missing") && type_f32.contains("it fits with"), "{type_f32}");
+}
+
+/// What is refused for lack of memory, by `exo plan` and by `exo place` alike.
+fn refused_by_both(node: &Node, model: &str, flags: &[&str]) -> String {
+    let [plan, place] = ["plan", "place"].map(|command| {
+        let output = node.exo(&[&[command, model], flags].concat());
+        assert!(!output.status.success(), "{command}: {}", stdout(&output));
+        flat(&stderr(&output))
+    });
+    assert!(plan.contains("are missing") && place.contains("are missing"), "{plan}\n{place}");
+    let changes = |said: &str| {
+        said.split("; ")
+            .filter(|s| s.starts_with("it fits as") || s.contains("--kv"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(changes(&plan), changes(&place));
+    plan
+}
+
+#[test]
+fn a_running_node_names_the_cache_and_the_type_with_which_a_model_would_fit() {
+    let flags = ["--no-discovery", "--memory-mib=130"].map(str::to_owned).to_vec();
+    let node = Node::start(Start { name: "small", group: "smaller", flags, ..Start::default() });
+    // 154 MiB, most of it cache.
+    let wide = ["--cache-tokens", "20000"];
+    let said = refused_by_both(&node, "demo", &wide);
+    assert!(
+        said.contains("it fits with keys and values as q8 (--kv q8)") && !said.contains("it fits as"),
+        "{said}"
+    );
+    let q8 = node.exo(&[&["plan", "demo", "--kv", "q8"], &wide[..]].concat());
+    assert!(q8.status.success(), "{}", stderr(&q8));
+    // 192 MiB of weights in F16.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zeros.gguf");
+    zeros(&path, &Zeros { context: 2048, layers: 6, hidden: 1024, ffn: 4096, heads: 8, template: None });
+    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
+    assert_eq!(added.status, 200, "{}", added.body);
+    let said = refused_by_both(&node, "zeros", &["--context", "64", "--slots", "1"]);
+    assert!(said.contains("it fits as Q") && said.contains("`exo quantize`"), "{said}");
 }
 
 #[test]
@@ -318,6 +361,15 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
     let factor = |phase: &str| learned[phase]["percent"].as_u64().unwrap();
     assert!(factor("decode") < 90 && factor("prefill") < 90, "{learned}");
     let measured = node.instance(&id).unwrap()["measured_tokens_per_s"].as_f64().unwrap();
+    // The last answer, as a whole and beside what the same would be expected to take.
+    let alone = node.instance(&id).unwrap()["measured_alone"].clone();
+    assert_eq!((&alone["prompt_tokens"], &alone["answer_tokens"]), (&json!(300), &json!(63)), "{alone}");
+    let token_ms = alone["token"]["measured_ms"].as_f64().unwrap();
+    assert!((0.5..2.0).contains(&(token_ms * measured / 1e3)), "{alone} beside {measured} tokens/s");
+    let first = |what: &str| alone["first_token"][what].as_f64().unwrap();
+    assert!(first("measured_ms") > token_ms && first("predicted_ms") > 0.0, "{alone}");
+    let status = flat(&stdout(&node.exo(&["status"])));
+    assert!(status.contains("last answer alone: first token of a prompt of 300 after"), "{status}");
     let corrected = predicted(&node);
     let off = |tokens_per_s: f64| (tokens_per_s / measured).ln().abs();
     assert!(off(corrected.0) < off(believed.0), "{believed:?} {corrected:?} {measured}");

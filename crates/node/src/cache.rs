@@ -85,12 +85,15 @@ pub fn cache_pages(asked_tokens: u32, context_tokens: Option<u32>) -> Result<u32
     }
 }
 
-/// Refuses a context that somebody names and the model was not made for: with a shorter one than they name
-/// their texts would end early.
+/// Refuses a context that somebody names and that holds nothing, or for which the model was not made: with a
+/// shorter one than they name their texts would end early.
 pub fn check_context(named: Option<u32>, model_tokens: u32) -> Result<(), CacheError> {
-    match named.filter(|named| *named > model_tokens.max(1)) {
-        Some(asked_tokens) => Err(CacheError::BeyondModel { asked_tokens, model_tokens }),
-        None => Ok(()),
+    match named {
+        Some(0) => Err(CacheError::NoContext),
+        Some(asked_tokens) if asked_tokens > model_tokens.max(1) => {
+            Err(CacheError::BeyondModel { asked_tokens, model_tokens })
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

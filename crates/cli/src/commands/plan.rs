@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use exo_api::plan::{AloneView, PlanObjective, PlanRateView, PredictionView, RangeView};
 use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
+use exo_formats::ModelConfig;
 use exo_hub::Reference;
 use exo_node::planning;
 use exo_planner::{PlanError, PlanRequest, WeightTypes};
-use exo_quant::Target;
 use exo_types::{KvDType, ModelShape};
 
 use super::bench::synthetic::Synthetic;
@@ -89,7 +89,7 @@ fn described(config: &Config, args: &Plan, path: &Path) -> anyhow::Result<PlanVi
     let (devices, links) =
         cluster_file::read(&text).with_context(|| format!("{} describes no cluster", path.display()))?;
     let kv = config.flag::<KvType>("kv")?.map_or(config.parse("kv")?, KvDType::from);
-    let (name, shape, weight_types) = model(config, args, args.stored, kv)?;
+    let (name, model_config, shape, weight_types) = model(config, args, kv)?;
     exo_node::check_context(args.context, shape.context_tokens_max)?;
     let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
     let context_tokens = context_tokens.min(shape.context_tokens_max.max(1));
@@ -112,8 +112,10 @@ fn described(config: &Config, args: &Plan, path: &Path) -> anyhow::Result<PlanVi
     let query = query(config, args, name)?;
     planning::apply(&query, &mut request)?;
     planning::answer(&query.model, &request).or_else(|error| {
+        let stored = if args.shape.is_some() { "--type" } else { "another file of it, or `exo quantize`" };
+        let fits = |asked: PlanRequest| exo_planner::plan(&asked).is_ok();
         let smaller = match error {
-            PlanError::DoesNotFit { .. } => smaller(config, args, kv, &request)?,
+            PlanError::DoesNotFit { .. } => exo_node::smaller(&model_config, kv, stored, &request, &fits),
             _ => Vec::new(),
         };
         let fits: String = smaller.iter().map(|what| format!("; it fits {what}")).collect();
@@ -121,44 +123,20 @@ fn described(config: &Config, args: &Plan, path: &Path) -> anyhow::Result<PlanVi
     })
 }
 
-/// Other ways to store weights or cache, the largest of each that makes the model fit.
-fn smaller(config: &Config, args: &Plan, kv: KvDType, request: &PlanRequest) -> anyhow::Result<Vec<String>> {
-    let fits = |stored: Target, kv: KvDType| -> anyhow::Result<bool> {
-        let (_, shape, weight_types) = model(config, args, stored, kv)?;
-        let request = PlanRequest { shape, weight_types, explain: false, ..request.clone() };
-        Ok(exo_planner::plan(&request).is_ok())
-    };
-    let mut found = Vec::new();
-    if kv != KvDType::Q8 && fits(args.stored, KvDType::Q8)? {
-        found.push("with keys and values as q8 (--kv q8)".to_owned());
-    }
-    let is_behind = |stored: &&Target| {
-        Target::ALL.iter().position(|t| t == *stored) > Target::ALL.iter().position(|t| *t == args.stored)
-    };
-    for &stored in Target::ALL.iter().filter(is_behind).take_while(|_| args.shape.is_some()) {
-        if fits(stored, kv)? {
-            found.push(format!("as {stored} (--type)"));
-            break;
-        }
-    }
-    Ok(found)
-}
-
 fn model(
     config: &Config,
     args: &Plan,
-    stored: Target,
     kv: KvDType,
-) -> anyhow::Result<(String, ModelShape, Option<WeightTypes>)> {
+) -> anyhow::Result<(String, ModelConfig, ModelShape, Option<WeightTypes>)> {
     if let Some(shape) = args.shape.as_deref().and_then(Shape::find) {
-        let (numbers, types) = Synthetic::new(&shape, stored, 1).described(kv);
-        return Ok((format!("{} {stored}", shape.name), numbers, Some(types)));
+        let (numbers, types) = Synthetic::new(&shape, args.stored, 1).described(kv);
+        return Ok((format!("{} {}", shape.name, args.stored), shape.config(), numbers, Some(types)));
     }
     let Some(named) = args.model.as_deref() else { bail!("neither a model nor a shape is given") };
     let model = Subject::find(named, &config.data_dir())?.open()?;
     let shape = model.shape_packed(kv, &exo_backend_cpu::weight_bytes);
     let types = planning::weight_types(&model, &shape);
-    Ok((named.to_owned(), shape, types))
+    Ok((named.to_owned(), model.config.clone(), shape, types))
 }
 
 fn show(plan: &PlanView) {

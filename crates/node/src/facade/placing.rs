@@ -5,15 +5,19 @@ use std::time::{Duration, Instant};
 use exo_api::{AdminError, InstanceView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView};
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs};
 use exo_cluster::{DryRunError, InstanceRequest};
+use exo_formats::ModelConfig;
 use exo_machine::Resolved;
 use exo_planner::{LinkFacts, PlanError, PlanRequest};
 use exo_types::{DiskRoom, InstanceId, KvDType, ModelId, NodeId};
+use tokio::sync::oneshot;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
+use crate::background;
 use crate::cache::{CacheError, CacheRequest, check_context};
 use crate::library::OpenModel;
 use crate::planning;
 use crate::questions::{other_answer, plan_facts, planner_inputs};
+use crate::smaller::smaller;
 use exo_accelerators::chain;
 
 /// For the searches of a plan that nobody carries out; the last one may take some seconds more.
@@ -41,7 +45,7 @@ impl NodeFacade {
         self.library.check_placeable(resolved.id).await?;
         self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
-        match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
+        match self.ask_coordinator(ControlAsk::Place(wanted.clone())).await? {
             ControlReply::Placed { view, mut reasons, holders } => {
                 self.checks.when_ready(resolved.id, view.instance());
                 let instance = self.wait_for_view(view.instance()).await?;
@@ -51,7 +55,8 @@ impl NodeFacade {
             ControlReply::Refused { refusal: ControlRefusal::DoesNotFit, message } => {
                 let nodes = self.view.borrow().nodes.clone();
                 let free_bytes = nodes.iter().flat_map(|n| &n.devices).map(|d| d.memory_free_bytes).sum();
-                Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail: message })
+                let detail = message + &self.smaller(&open.model.config, &wanted).await;
+                Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
             ControlReply::Done { .. } | ControlReply::Replanned(_) | ControlReply::PlannerInputs(_) => {
@@ -140,10 +145,7 @@ impl NodeFacade {
         let without = PlanRequest { explain: false, ..inputs.request(wanted, links, disks) };
         let until = Instant::now() + DRY_RUN_MAX;
         let is_over = move || Instant::now() > until;
-        let work = move || exo_cluster::dry_run(&inputs, without, &is_over);
-        let planned = tokio::task::spawn_blocking(work).await;
-        let planned =
-            planned.map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
+        let planned = searched(move || exo_cluster::dry_run(&inputs, without, &is_over)).await?;
         planned.map_err(|error| AdminError::Conflict { message: error.to_string() })?;
         let instance = placed.instance();
         let remove = ControlAsk::RemoveInstance { instance };
@@ -172,16 +174,33 @@ impl NodeFacade {
         let free_bytes = exo_planner::memory_free_bytes(&request.devices);
         let until = Instant::now() + DRY_RUN_MAX;
         let is_over = move || Instant::now() > until;
-        let work = move || planning::answer_as_placed(&name, &inputs, request, &is_over);
-        let planned = tokio::task::spawn_blocking(work);
-        let answer = planned
-            .await
-            .map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
-        answer.map_err(|error| match error {
-            DryRunError::NoPlan { error, text: detail } if matches!(*error, PlanError::DoesNotFit { .. }) => {
-                AdminError::DoesNotFit { model: resolved.name, needed_bytes, free_bytes, detail }
-            }
-            other => AdminError::Conflict { message: other.to_string() },
+        let (config, kv) = (open.model.config.clone(), wanted.kv);
+        let work = move || {
+            let answer = planning::answer_as_placed(&name, &inputs, request.clone(), &is_over);
+            answer.map_err(|error| match error {
+                DryRunError::NoPlan { error, text } if matches!(*error, PlanError::DoesNotFit { .. }) => {
+                    let detail = text + &smaller_text(&config, kv, &inputs, &request, &is_over);
+                    AdminError::DoesNotFit { model: resolved.name, needed_bytes, free_bytes, detail }
+                }
+                other => AdminError::Conflict { message: other.to_string() },
+            })
+        };
+        searched(work).await?
+    }
+
+    /// How the model would fit if it were stored otherwise; empty where that is not known in time.
+    async fn smaller(&self, config: &ModelConfig, wanted: &InstanceRequest) -> String {
+        let known = async {
+            let inputs = self.planner_inputs(wanted.model, None).await?;
+            let (links, disks) = self.plan_facts(wanted.model).await?;
+            let (request, config, kv) = (inputs.request(wanted, links, disks), config.clone(), wanted.kv);
+            let until = Instant::now() + DRY_RUN_MAX;
+            let is_over = move || Instant::now() > until;
+            searched(move || smaller_text(&config, kv, &inputs, &request, &is_over)).await
+        };
+        known.await.unwrap_or_else(|error: AdminError| {
+            tracing::debug!(%error, "it is not known with what the model would fit");
+            String::new()
         })
     }
 
@@ -222,6 +241,29 @@ impl NodeFacade {
             seen.ok().and_then(Result::ok).and_then(|v| v.instances.iter().find(|i| i.id == id).cloned());
         found.ok_or_else(|| unavailable("the new instance is not known here yet"))
     }
+}
+
+/// What a search finds that must not be felt between the tokens of a stream.
+async fn searched<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, AdminError> {
+    let (tell, told) = oneshot::channel();
+    let failed = |message: String| AdminError::Failed { message };
+    background::run("planner", move || drop(tell.send(work())))
+        .map_err(|error| failed(format!("there is no thread for the planner: {error}")))?;
+    told.await.map_err(|_| failed("the planner broke off".to_owned()))
+}
+
+/// The same in words behind why it does not fit, as far as there is time.
+fn smaller_text(
+    config: &ModelConfig,
+    kv: KvDType,
+    inputs: &PlannerInputs,
+    request: &PlanRequest,
+    is_over: &dyn Fn() -> bool,
+) -> String {
+    let fits = |asked: PlanRequest| !is_over() && exo_cluster::dry_run(inputs, asked, is_over).is_ok();
+    let stored = "another file of it, or `exo quantize`";
+    let found = smaller(config, kv, stored, request, &fits);
+    found.iter().map(|what| format!("; it fits {what}")).collect()
 }
 
 /// Which parameter asks for a cache that cannot be: of what the node's settings decide nobody is told as if
