@@ -27,6 +27,9 @@ fn a_model_on_two_small_nodes_moves_to_a_large_one_under_a_running_answer() {
     for node in &nodes {
         wait_for("one cluster", SOON, || (node.sees().len() == 2).then_some(()));
     }
+    let planned = nodes[0].exo(&["plan", "demo", "--cache-tokens", CACHE_TOKENS, "--json"]);
+    let planned: Value = serde_json::from_str(&stdout(&planned)).unwrap();
+    assert_eq!(names(&planned).len(), 2, "neither holds it alone: {planned}");
     let placed = nodes[0].exo(&["place", "demo", "--cache-tokens", CACHE_TOKENS]);
     assert!(placed.status.success(), "{}", stderr(&placed));
     let before = nodes[0].get("/exo/v1/instances")[0].clone();

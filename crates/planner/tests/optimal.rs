@@ -254,7 +254,7 @@ fn a_plan_that_fetches_is_the_best_of_all_by_answer_and_fetch() {
 }
 
 #[test]
-#[ignore = "minutes: 2,000 small clusters and 20 of 6 devices and 10 layers, for each objective"]
+#[ignore = "minutes: 2,000 small clusters and 20 of 6 devices and 10 layers, for each objective (24 layers have 32 million layouts each)"]
 fn the_long_proof() {
     for objective in 0..3 {
         is_optimal(objective, 2000, 5, 12);

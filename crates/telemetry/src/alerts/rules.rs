@@ -75,7 +75,7 @@ pub const RULES: &[Rule] = &[
         "device_throttled",
         Warning,
         (5, 60),
-        "cool it or give it mains power; until then plans count it slower than it is",
+        "cool it or give it mains power; until then plans count it as fast as it was measured, less what its steps teach",
     ),
     rule(
         "memory_pressure",
