@@ -305,6 +305,39 @@ const scenarios = {
     assert.ok(bytes < 150_000, `${bytes} bytes`);
   },
 
+  async "readers: who may only look, or only chat, gets no button that the node would refuse"(browser, complaints) {
+    const pages = { viewer: ["Cluster", "Devices", "Instances"], chat: ["Chat", "Connect"] };
+    for (const [access, names] of Object.entries(pages)) {
+      await control({ access, plain_http: true, scenario: "home" });
+      const page = await open(browser, {}, complaints);
+      await page.goto(login);
+      await page.waitForSelector("text=This connection is not encrypted");
+      const menu = await page.locator("nav a").allInnerTexts();
+      for (const name of names) assert.ok(menu.some((one) => one.includes(name)), `${access} has ${name}: ${menu}`);
+      assert.ok(!menu.some((one) => /Requests|Logs|Models/.test(one)), `${access}: ${menu}`);
+      for (const name of names) {
+        await go(page, name === "Connect" ? "integrations" : name.toLowerCase());
+        assert.equal(await page.getByRole("button", { name: /^(Let in|Refuse…|Remove…|Unload…|Make a code|Try it again)$/ }).count(), 0, `${access}: ${name}`);
+      }
+      await page.context().close();
+    }
+    await control({ access: "owner", plain_http: false });
+  },
+
+  async "zoom: every page fits at twice the size, and nothing moves for whom that is too much"(browser, complaints) {
+    // 1280 x 900 at 200 % has so many pixels of its own.
+    const page = await open(browser, { viewport: { width: 640, height: 450 } }, complaints);
+    await control({ scenario: "home" });
+    await page.goto(login);
+    for (const route of ROUTES) {
+      await go(page, route);
+      const wide = await page.evaluate(() => [document.scrollingElement.scrollWidth - innerWidth, document.querySelector("main").scrollWidth - document.querySelector("main").clientWidth]);
+      assert.ok(wide.every((by) => by <= 1), `${route} is wider than the window by ${wide}`);
+      const moving = await page.evaluate(() => document.getAnimations().filter((one) => one.playState === "running" && one.effect.getComputedTiming().endTime > 50).length);
+      assert.equal(moving, 0, `${route} moves`);
+    }
+  },
+
   async "hundred: 100 nodes, 400 devices and 126 layers are shown"(browser, complaints) {
     const page = await open(browser, {}, complaints);
     await control({ scenario: "hundred" });

@@ -19,7 +19,7 @@ const BODY_BYTES_MAX = 64 << 20;
 
 /** Starts a stub; port 0 finds a free one. */
 export function start(port = 5280, { scenario = "home", tokens_per_s = 40, access = "owner" } = {}) {
-  const state = { scenario, tokens_per_s, access, frozen: false, refusing: false, head_ms: 0, pulls: telemetry.pulls(), view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), last: 0, placed: 1, calls: [], ticks: 0, timer: null };
+  const state = { scenario, tokens_per_s, access, frozen: false, refusing: false, plain_http: false, head_ms: 0, pulls: telemetry.pulls(), view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), last: 0, placed: 1, calls: [], ticks: 0, timer: null };
   const server = createServer((request, response) => void serve(state, request, response).catch((error) => reply(response, 500, refusal("stub", String(error)))));
   ticking(state, 1000);
   // Signs of life, as a node gives them.
@@ -50,7 +50,7 @@ async function serve(state, request, response) {
 
 function api(state, request, path, body, response) {
   const { method, headers } = request;
-  const view = { access: state.access, node: state.view.self_node, name: "desk", version: "0.3.0", idle_max_s: 43200 };
+  const view = { access: state.access, node: state.view.self_node, name: "desk", version: "0.3.0", idle_max_s: 43200, plain_http: state.plain_http, needs_key: false };
   if (path === "/exo/v1/session") return method === "DELETE" ? reply(response, 204) : reply(response, 200, view);
   if (path === "/exo/v1/events") return events(state, response);
   if (path === "/exo/v1/cluster") return reply(response, 200, state.view);
@@ -120,7 +120,7 @@ function keepOf(header) {
 function signIn(state, body, response) {
   const good = body.code === state.code || body.secret === "stub";
   if (!good) return reply(response, 401, refusal(body.code ? "code_used" : "invalid_local_secret", body.code ? "This code was used already." : "That is not this node's secret."));
-  return reply(response, 200, { token: "exs_stub", access: state.access, node: state.view.self_node, name: "desk", version: "0.3.0", idle_max_s: 43200 });
+  return reply(response, 200, { token: "exs_stub", access: state.access, node: state.view.self_node, name: "desk", version: "0.3.0", idle_max_s: 43200, plain_http: state.plain_http, needs_key: false });
 }
 
 function events(state, response) {
@@ -213,6 +213,7 @@ function control(state, body, response) {
   if (body.head_ms !== undefined) state.head_ms = body.head_ms;
   if (body.tick_ms) ticking(state, body.tick_ms);
   if (body.access) state.access = body.access;
+  if (body.plain_http !== undefined) state.plain_http = body.plain_http;
   const calls = state.calls.splice(0);
   return reply(response, 200, { calls, ticks: state.ticks, view: state.view });
 }
