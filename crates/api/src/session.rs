@@ -44,6 +44,8 @@ pub struct SessionView {
     pub idle_max_s: Option<u64>,
     /// The request came from another machine over plain HTTP: whoever is on the way reads it.
     pub plain_http: bool,
+    /// Programs that ask this listener need an API key, from this machine too.
+    pub needs_key: bool,
 }
 
 /// What a token or key opens.

@@ -127,7 +127,17 @@ async fn view(
     let own = cluster.nodes.iter().find(|node| node.is_self);
     let name = own.map(|node| node.name.clone()).unwrap_or_default();
     let version = app.facade.health().version;
-    Ok(SessionView { token: None, access, node: cluster.self_node, name, version, idle_max_s, plain_http })
+    let needs_key = app.guard.needs_key();
+    Ok(SessionView {
+        token: None,
+        access,
+        node: cluster.self_node,
+        name,
+        version,
+        idle_max_s,
+        plain_http,
+        needs_key,
+    })
 }
 
 fn refused_code(bad: BadCode) -> ApiError {

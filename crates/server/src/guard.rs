@@ -140,7 +140,7 @@ impl Guard {
         if let Some(session) = self.near_session(headers, peer) {
             return Ok((Principal::LOCAL, session));
         }
-        if self.loopback && !self.is_proxied && !self.keys.are_needed() {
+        if !self.needs_key() {
             return Ok((Principal::LOCAL, Caller::Open));
         }
         match given.into_iter().flatten().next() {
@@ -151,6 +151,11 @@ impl Guard {
             Some(token) if token.starts_with(TOKEN_PREFIX) => Err(session_ended()),
             Some(_) => Err(ApiError::unauthorized("invalid_api_key", "the API key is not known here")),
         }
+    }
+
+    /// Whether a program without a session needs an API key on this listener.
+    pub fn needs_key(&self) -> bool {
+        !self.loopback || self.is_proxied || self.keys.are_needed()
     }
 
     /// Whether a request may read `/metrics`: with an API key on every listener, with the local secret or a

@@ -158,6 +158,7 @@ async fn a_session_opens_the_api_where_keys_are_needed_and_not_through_a_proxy()
     let key = bearer("sesame");
     let session = server.send("GET /exo/v1/session", &[&key], "").await.json();
     assert_eq!((session["access"].as_str(), session["plain_http"].as_bool()), (Some("chat"), Some(false)));
+    assert_eq!(session["needs_key"], true);
     assert_eq!(server.send("GET /exo/v1/cluster", &[&key], "").await.error(), "401 invalid_local_secret");
     assert_eq!(server.get("/exo/v1/session").await.error(), "401 missing_local_secret");
 }
@@ -224,6 +225,19 @@ async fn sessions_outlast_the_server_until_everybody_is_signed_out() {
     second.task.await.unwrap().unwrap();
     let third = start_with("127.0.0.1:0", options).await;
     assert_eq!(third.send("GET /exo/v1/cluster", &[&with], "").await.error(), "401 session_ended");
+}
+
+#[tokio::test]
+async fn a_session_tells_whether_programs_need_a_key() {
+    let secret = format!(r#"{{"secret":"{SECRET}"}}"#);
+    for (keys, needs_key) in [(vec![], false), (vec![ApiKey::from_key("sesame")], true)] {
+        let options = ServerOptions { api_keys: keys.into(), ..quick() };
+        let server = start_with("127.0.0.1:0", options).await;
+        let session = server.post("/exo/v1/session", &secret).await.json();
+        assert_eq!(session["needs_key"], needs_key);
+        let status = server.get("/v1/models").await.status;
+        assert_eq!(status, if needs_key { 401 } else { 200 }, "it says what holds");
+    }
 }
 
 #[tokio::test]

@@ -2789,6 +2789,8 @@ export type SessionView = {
   idle_max_s?: number | null;
   /** What it is called. */
   name: string;
+  /** Programs that ask this listener need an API key, from this machine too. */
+  needs_key: boolean;
   /** The node that answers. */
   node: string;
   /** The request came from another machine over plain HTTP: whoever is on the way reads it. */

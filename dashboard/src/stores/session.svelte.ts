@@ -6,7 +6,7 @@ import { t } from "../text";
 import { notices } from "./notices.svelte";
 
 export type Access = "owner" | "viewer" | "chat";
-export type SessionView = { access: Access; node: string; name: string; version: string; plain_http?: boolean; token?: string };
+export type SessionView = { access: Access; node: string; name: string; version: string; plain_http?: boolean; needs_key?: boolean; token?: string };
 
 /** The code in an address that `exo open` made, taken out of the address bar before anything else happens; there is `left` instead. */
 export function takeCode(left = "/"): string | null {

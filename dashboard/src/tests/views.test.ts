@@ -12,6 +12,7 @@ import Alerts from "../views/alerts/Alerts.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
 import Devices from "../views/devices/Devices.svelte";
 import Instances from "../views/instances/Instances.svelte";
+import Integrations from "../views/integrations/Integrations.svelte";
 import Logs from "../views/logs/Logs.svelte";
 import Metrics from "../views/metrics/Metrics.svelte";
 import Requests from "../views/requests/Requests.svelte";
@@ -161,4 +162,13 @@ test("an alert has its section of the runbook, and one of a newer node says wher
   for (const details of shown.querySelectorAll("details")) details.open = true;
   await vi.waitFor(() => expect(shown.textContent).toContain("This page has no such section: see docs/runbook.md#weather."));
   await vi.waitFor(() => expect(shown.textContent).toContain("exo prune"));
+});
+
+test("the examples have the right kind of key", () => {
+  const shown = draw(Integrations, "home");
+  expect(shown.textContent).toContain("Bearer local");
+  session.view = { ...session.view!, needs_key: true };
+  flushSync();
+  expect(shown.textContent).toContain("Bearer YOUR_KEY");
+  expect(shown.textContent).not.toContain("Bearer local");
 });
