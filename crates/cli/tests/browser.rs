@@ -60,7 +60,7 @@ fn link(node: &Node) -> String {
 /// has time on a slow machine.
 const DESCRIBED: [&[&str]; 7] = [
     &["enter", "gone", "size", "keyboard"],
-    &["chat", "hostile", "door", "find", "retry"],
+    &["chat", "hostile", "door", "find", "retry", "readers", "zoom"],
     &["axe-light-empty", "axe-light-home"],
     &["axe-light-lost", "axe-light-hostile"],
     &["hundred", "axe-light-hundred"],
