@@ -165,7 +165,11 @@ export const fixtures = {
   home: () => cluster([desk(), tower(), laptop(), attic()], links(), [
     qwen(),
     instance("i2", "llama-3.2-3b-q8", [
-      stage(4, "attic", "cpu", 0, 12, { weight_bytes_held: 0.7 * GIB, fetched_from: "desk" }),
+      stage(4, "attic", "cpu", 0, 12, {
+        weight_bytes_held: 0,
+        fetched_from: "desk",
+        progress: { phase: "fetching", done_bytes: 0.7 * GIB, total_bytes: 2.28 * GIB, bytes_per_s: 11e6, seconds_left: 154 },
+      }),
       stage(2, "tower", "cpu", 12, 28, { head: true }),
     ], { state: { kind: "loading", progress: 0.58 }, state_since_unix_s: now_s() - 41, load: null, measured_tokens_per_s: null, predicted_tokens_per_s: 9.1 }),
   ], {

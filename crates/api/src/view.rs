@@ -664,9 +664,40 @@ pub struct StageView {
     /// taught since.
     #[serde(default)]
     pub predicted: Option<StagePredictionView>,
-    /// Where its tensors come from when they are not on its disk: the name of a member.
+    /// Where its tensors come from when they are not on its disk: the name of a member that has the whole
+    /// model, else its hub and the members that have parts of it.
     #[serde(default)]
     pub fetched_from: Option<String>,
+    /// How far it is, while it fetches or reads its tensors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<StageProgressView>,
+}
+
+/// How far a stage is that does not compute yet.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct StageProgressView {
+    /// What it does.
+    pub phase: StagePhase,
+    /// Bytes in place. What was on the disk before counts.
+    pub done_bytes: u64,
+    /// Bytes that it needs.
+    pub total_bytes: u64,
+    /// How fast they come since this node has first seen it at work; absent for the first seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<u64>,
+    /// How long the rest takes at that rate; absent while nothing comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+}
+
+/// What a stage does before it computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StagePhase {
+    /// Its tensors come from members or a hub.
+    Fetching,
+    /// They are read from its disk.
+    Loading,
 }
 
 /// A half-open range of layers.

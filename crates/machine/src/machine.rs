@@ -30,6 +30,7 @@ use crate::requests::DriverEntry;
 use crate::telemetry::{Reported, load_report};
 use crate::trust::{ActAsker, Trust};
 use crate::view::ViewInputs;
+use crate::waiting::StageWatches;
 use crate::warnings::Warnings;
 use crate::worker::{Engine, Fetch};
 use crate::{
@@ -227,6 +228,8 @@ pub struct NodeMachine {
     pub(crate) instances: Arc<Vec<InstanceView>>,
     /// Since when each of them is in its state, in seconds since 1970.
     pub(crate) states_since: BTreeMap<InstanceId, (std::mem::Discriminant<InstanceState>, u64)>,
+    /// How far stages were that fetch or load, to know how fast bytes come.
+    pub(crate) stage_watches: StageWatches,
     pub(crate) drivers: BTreeMap<SequenceId, DriverEntry>,
     /// Instances whose refused loads were told to those who waited.
     pub(crate) refusals_told: Vec<InstanceId>,
@@ -312,6 +315,7 @@ impl NodeMachine {
             instance_failures: Vec::new(),
             instances: Arc::default(),
             states_since: BTreeMap::new(),
+            stage_watches: StageWatches::default(),
             drivers: BTreeMap::new(),
             refusals_told: Vec::new(),
             window_ends: now.time + Duration::from_secs(JOIN_WINDOW_S).saturating_sub(boot.window_ran),
@@ -397,6 +401,7 @@ impl NodeMachine {
             other_clusters: self.other_clusters(),
             join_window: self.join_window(),
             states_since: &|id| self.states_since.get(&id).map_or(0, |(_, since)| *since),
+            stage_progress: &|instance, stage| self.stage_watches.progress(instance, stage, self.awake.now()),
             log_holders: self.log_holders(),
             warnings: self.warnings.views(),
         })

@@ -407,6 +407,7 @@ impl NodeMachine {
     /// What every member is told of the instances, new.
     pub(crate) fn instances_now(&mut self, instances: Vec<InstanceView>) {
         self.note_states(&instances);
+        self.stage_watches.note(&instances, self.awake.now());
         // They are told again each second.
         if *self.instances != instances {
             self.view_changed();

@@ -60,6 +60,8 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) join_window: api::JoinWindowView,
     /// Since when an instance is in its state, in seconds since 1970.
     pub(crate) states_since: &'a dyn Fn(exo_types::InstanceId) -> u64,
+    /// How far a stage is that fetches or loads.
+    pub(crate) stage_progress: &'a dyn Fn(&InstanceView, usize) -> Option<api::StageProgressView>,
     /// Members that have this log on their disks.
     pub(crate) log_holders: u32,
     pub(crate) warnings: Vec<api::WarningView>,
@@ -232,7 +234,8 @@ impl ViewInputs<'_> {
             let share = have_all_told.then(|| busy_us(report) as f64 / total as f64);
             let predicted =
                 expected.as_ref().and_then(|expected| expected.stages.get(at.stage as usize).copied());
-            api::StageView { predicted, ..self.stage_view(instance, shard, *report, share) }
+            let progress = (self.stage_progress)(instance, at.stage as usize);
+            api::StageView { predicted, progress, ..self.stage_view(instance, shard, *report, share) }
         });
         api::InstanceView {
             id: placement.instance.to_string(),
@@ -274,6 +277,12 @@ impl ViewInputs<'_> {
         held.any(|held| held.model == model && held.is_served())
     }
 
+    /// Whether a machine that is there knows the hub that a model is from.
+    fn is_of_hub(&self, model: ModelId) -> bool {
+        let mut held = self.reports.values().flat_map(|report| &report.models);
+        held.any(|held| held.model == model && held.is_of_hub)
+    }
+
     fn pin_texts(&self, wanted: &InstanceRequest) -> Vec<String> {
         let text = |pin: &Pin| format!("{}/{}{}", self.name_of(pin.node), pin.device, pin.layers);
         wanted.pins.iter().map(text).collect()
@@ -312,7 +321,9 @@ impl ViewInputs<'_> {
         let request = self.state.instances().get(&placement.instance).map(|i| &i.request);
         let tokens = u64::from(placement.cache_tokens);
         let has_file = request.is_some_and(|r| r.holders.contains(&placed.node));
-        let source = request.and_then(|r| r.holders.first()).filter(|_| !has_file);
+        let holder = request.and_then(|r| r.holders.first()).map(|holder| self.name_of(*holder));
+        let source =
+            holder.or_else(|| self.is_of_hub(placement.model).then(|| "its hub and members".to_owned()));
         api::StageView {
             node: placed.node.to_full(),
             node_name: self.name_of(placed.node),
@@ -326,7 +337,8 @@ impl ViewInputs<'_> {
             kv_bytes: request.map_or(0, |r| r.shape.shard_kv_bytes_per_token(shard) * tokens),
             time_share,
             predicted: None,
-            fetched_from: source.map(|n| self.name_of(*n)),
+            fetched_from: source.filter(|_| !has_file),
+            progress: None,
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What a request waits for, in words: which member fetches what, from whom, how far it is and how long the
 //! rest takes.
 
+use std::collections::BTreeMap;
+
+use exo_api::{StagePhase, StageProgressView};
 use exo_cluster::wire::{HeldModel, NodeReport};
 use exo_cluster::{InstanceState, InstanceView, StageStatus};
 use exo_types::{ModelId, NodeId, PlacementId, Time};
@@ -36,32 +39,84 @@ impl FetchWatch {
             && self.fetch.done_bytes <= now.done_bytes
     }
 
-    /// How fast bytes came since then and how long the rest takes, once that can be said.
+    /// Bytes a second since then and how many seconds the rest takes, once that can be said. Where nothing
+    /// comes, the rest takes for ever.
+    fn rate(&self, fetch: &StageFetch, now: Time) -> Option<(u64, Option<u64>)> {
+        let seconds = now.since(self.since).as_secs();
+        let bytes = fetch.done_bytes.saturating_sub(self.fetch.done_bytes);
+        let left = fetch.total_bytes.saturating_sub(fetch.done_bytes);
+        let left_s = (bytes > 0).then(|| (u128::from(left) * u128::from(seconds)).div_ceil(bytes.into()));
+        let left_s = left_s.map(|left_s| u64::try_from(left_s).unwrap_or(u64::MAX));
+        (seconds >= PACE_AFTER_S).then(|| (bytes / seconds.max(1), left_s))
+    }
+
     fn pace(&self, fetch: &StageFetch, now: Time) -> String {
-        let (seconds, bytes) =
-            (now.since(self.since).as_secs(), fetch.done_bytes.saturating_sub(self.fetch.done_bytes));
-        match bytes {
-            _ if seconds < PACE_AFTER_S => String::new(),
-            0 => format!(", nothing has come for {seconds} s"),
-            bytes => {
-                let left = fetch.total_bytes.saturating_sub(fetch.done_bytes);
-                let left_s = (u128::from(left) * u128::from(seconds)).div_ceil(u128::from(bytes));
-                format!(", {left_s} s left at {} a second", mib(bytes / seconds))
+        match self.rate(fetch, now) {
+            None => String::new(),
+            Some((rate, Some(left_s))) => format!(", {left_s} s left at {} a second", mib(rate)),
+            Some((_, None)) => format!(", nothing has come for {} s", now.since(self.since).as_secs()),
+        }
+    }
+}
+
+/// The stages that fetch or load, as each was when it was first seen at that.
+#[derive(Default, Debug)]
+pub(crate) struct StageWatches(BTreeMap<(PlacementId, usize), (StagePhase, FetchWatch)>);
+
+impl StageWatches {
+    /// The instances are like this now.
+    pub(crate) fn note(&mut self, instances: &[InstanceView], now: Time) {
+        let before = std::mem::take(&mut self.0);
+        for instance in instances {
+            for stage in 0..instance.stages.len() {
+                let Some((phase, fetch)) = stage_at_work(instance, stage) else { continue };
+                let key = (fetch.placement, stage);
+                let known = before.get(&key).filter(|(of, watch)| *of == phase && watch.is_of(&fetch));
+                let watch = known.map_or(FetchWatch { fetch, since: now }, |(_, watch)| *watch);
+                self.0.insert(key, (phase, watch));
             }
         }
     }
+
+    /// How far a stage is, while it is at work.
+    pub(crate) fn progress(
+        &self,
+        instance: &InstanceView,
+        stage: usize,
+        now: Time,
+    ) -> Option<StageProgressView> {
+        let (phase, fetch) = stage_at_work(instance, stage)?;
+        let watched = self.0.get(&(fetch.placement, stage)).filter(|(of, _)| *of == phase);
+        let rate = watched.and_then(|(_, watch)| watch.rate(&fetch, now));
+        let StageFetch { done_bytes, total_bytes, .. } = fetch;
+        Some(StageProgressView {
+            phase,
+            done_bytes: done_bytes.min(total_bytes),
+            total_bytes,
+            bytes_per_s: rate.map(|(rate, _)| rate),
+            seconds_left: rate.and_then(|(_, left_s)| left_s),
+        })
+    }
+}
+
+fn stage_at_work(instance: &InstanceView, stage: usize) -> Option<(StagePhase, StageFetch)> {
+    let (phase, done_bytes, total_bytes) = match instance.stages.get(stage)?.status {
+        StageStatus::Fetching { done_bytes, total_bytes, .. } => {
+            (StagePhase::Fetching, done_bytes, total_bytes)
+        }
+        StageStatus::Loading { done_bytes, total_bytes } => (StagePhase::Loading, done_bytes, total_bytes),
+        _ => return None,
+    };
+    let placement = instance.placement.id;
+    (total_bytes > 0).then_some((phase, StageFetch { placement, stage, done_bytes, total_bytes }))
 }
 
 /// The stage that has most to fetch; the one that is watched as long as it fetches, or of two that have
 /// nearly the same left none would ever be said to be anywhere.
 pub(crate) fn slowest_fetch(instance: &InstanceView, watch: Option<&FetchWatch>) -> Option<StageFetch> {
-    let stages = instance.stages.iter().enumerate().filter_map(|(stage, view)| match view.status {
-        StageStatus::Fetching { done_bytes, total_bytes, .. } if total_bytes > 0 => {
-            Some(StageFetch { placement: instance.placement.id, stage, done_bytes, total_bytes })
-        }
-        _ => None,
-    });
-    slowest_of(stages, watch)
+    let stages = (0..instance.stages.len()).filter_map(|stage| stage_at_work(instance, stage));
+    let fetches = stages.filter_map(|(phase, fetch)| (phase == StagePhase::Fetching).then_some(fetch));
+    slowest_of(fetches, watch)
 }
 
 fn slowest_of(fetches: impl Iterator<Item = StageFetch>, watch: Option<&FetchWatch>) -> Option<StageFetch> {

@@ -2830,12 +2830,29 @@ export type SnapshotEvent = {
   cluster: ClusterView;
 };
 
+/** What a stage does before it computes. */
+export type StagePhase = "fetching" | "loading";
+
 /** What one stage is expected to compute. */
 export type StagePredictionView = {
   /** Milliseconds for the prompt of the instance's prediction. */
   prompt_ms: number;
   /** Milliseconds for a token of one stream. */
   token_ms: number;
+};
+
+/** How far a stage is that does not compute yet. */
+export type StageProgressView = {
+  /** How fast they come since this node has first seen it at work; absent for the first seconds. */
+  bytes_per_s?: number | null;
+  /** Bytes in place. What was on the disk before counts. */
+  done_bytes: number;
+  /** What it does. */
+  phase: StagePhase;
+  /** How long the rest takes at that rate; absent while nothing comes. */
+  seconds_left?: number | null;
+  /** Bytes that it needs. */
+  total_bytes: number;
 };
 
 /** Measurements of one shard. */
@@ -2874,7 +2891,7 @@ export type StageView = {
   device: string;
   /** Whether it holds the embedding. */
   embedding: boolean;
-  /** Where its tensors come from when they are not on its disk: the name of a member. */
+  /** Where its tensors come from when they are not on its disk: the name of a member that has the whole model, else its hub and the members that have parts of it. */
   fetched_from?: string | null;
   /** Whether it holds the output head. */
   head: boolean;
@@ -2887,6 +2904,7 @@ export type StageView = {
   /** The node's name. */
   node_name: string;
   predicted?: StagePredictionView | null;
+  progress?: StageProgressView | null;
   /** Share of a token's time spent here, 0 to 1, measured. */
   time_share?: number | null;
   /** Bytes of tensors it is to hold. */

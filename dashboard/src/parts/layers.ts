@@ -26,13 +26,19 @@ export function stageState(stage: StageView, node: NodeView | undefined): StageS
   return node.status === "suspected" || node.status === "suspended" ? "late" : "held";
 }
 
+/** How much of a stage is in place, 0 to 1; while it comes, by what the node says of that. */
+export function heldOf(stage: StageView): number {
+  if (stage.progress && stage.progress.total_bytes > 0) return Math.min(1, stage.progress.done_bytes / stage.progress.total_bytes);
+  return stage.weight_bytes > 0 ? Math.min(1, stage.weight_bytes_held / stage.weight_bytes) : 1;
+}
+
 export function partsOf(instance: InstanceView, nodes: readonly NodeView[], words: { missing: string; late: string }): Part[] {
   const colors = new Map<string, number>();
   return instance.stages.map((stage, at) => {
     const place = `${stage.node}/${stage.device}`;
     if (!colors.has(place)) colors.set(place, colors.size);
     const state = stageState(stage, nodes.find((node) => node.id === stage.node));
-    const held = stage.weight_bytes > 0 ? Math.min(1, stage.weight_bytes_held / stage.weight_bytes) : 1;
+    const held = heldOf(stage);
     const note = { held: "", late: words.late, loading: percent(held), missing: words.missing }[state];
     return { key: `${at} ${place}`, ...stage.layers, title: `${printable(stage.node_name, 40)}/${printable(stage.device, 20)}`, note, state, held, color: colors.get(place)! };
   });

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use exo_api::{ClusterView, InstanceState, InstanceView, KvType, ModelView, PlaceRequest};
 
-use super::status::{STAGE_HEADER, stage_rows};
+use super::status::{STAGE_HEADER, progress_text, stage_rows};
 use super::{members, models, running};
 use crate::args::Place;
 use crate::client::{Client, Refused};
@@ -179,7 +179,9 @@ pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceVie
             }
             InstanceState::Loading { progress } => {
                 bar.set_position((progress * 1000.0) as u64);
-                lines.tell(&format!("loading {:.0} %", progress * 100.0));
+                let stages = stages_text(&instance);
+                lines.tell(&format!("loading {:.0} %{stages}", progress * 100.0));
+                bar.set_message(stages.trim_start_matches(": ").to_owned());
                 // Less than before is another device that begins: the coordinator bounds how often.
                 if *progress != moved.1 {
                     moved = (Instant::now(), *progress);
@@ -202,6 +204,14 @@ pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceVie
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// How far each machine is that still fetches or loads.
+fn stages_text(instance: &InstanceView) -> String {
+    let at_work = instance.stages.iter().filter_map(|stage| Some((stage, stage.progress.as_ref()?)));
+    let texts: Vec<_> =
+        at_work.map(|(stage, progress)| format!("{} {}", stage.node_name, progress_text(progress))).collect();
+    if texts.is_empty() { String::new() } else { format!(": {}", texts.join("; ")) }
 }
 
 fn because(trouble: Option<&str>) -> String {

@@ -1,9 +1,11 @@
 //! `exo status`: nodes, devices, instances and links of the cluster.
 
+use std::time::Duration;
+
 use exo_api::{
     ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MeasuredAnswerView,
     MeasuredTimeView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView, RequestPhase,
-    RequestView, SensorsView, StageView, TermOffView,
+    RequestView, SensorsView, StagePhase, StageProgressView, StageView, TermOffView,
 };
 use exo_types::{DeviceState, Monitor};
 
@@ -351,8 +353,29 @@ pub fn stage_rows(instance: &InstanceView) -> Vec<Vec<String>> {
     instance.stages.iter().map(row).collect()
 }
 
-/// How large the weights are, and how far they are where they are packed while they are used.
+/// How far a stage is that fetches or loads.
+pub fn progress_text(progress: &StageProgressView) -> String {
+    let StageProgressView { phase, done_bytes, total_bytes, bytes_per_s, seconds_left } = *progress;
+    let phase = match phase {
+        StagePhase::Fetching => "fetching",
+        StagePhase::Loading => "loading",
+    };
+    let pace = match (bytes_per_s, seconds_left) {
+        (None, _) => String::new(),
+        (Some(_), None) => ", nothing comes".to_owned(),
+        (Some(rate), Some(left)) => {
+            format!(", {}/s, {} left", ui::bytes(rate), ui::duration(Duration::from_secs(left)))
+        }
+    };
+    format!("{phase} {} of {}{pace}", ui::bytes(done_bytes), ui::bytes(total_bytes))
+}
+
+/// How large the weights are, and how far they are: where they come, and where they are packed while they
+/// are used.
 fn weights_text(stage: &StageView) -> String {
+    if let Some(progress) = &stage.progress {
+        return progress_text(progress);
+    }
     let (held, waiting) = (stage.weight_bytes_held, stage.weight_bytes_waiting);
     if waiting == 0 {
         return ui::bytes(stage.weight_bytes);
@@ -461,8 +484,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stage_that_is_being_packed_shows_how_far_it_is() {
-        let text = |weight_bytes_waiting| {
+    fn a_stage_that_is_fetched_or_packed_shows_how_far_it_is() {
+        let text = |weight_bytes_waiting, progress| {
             weights_text(&StageView {
                 node: String::new(),
                 node_name: "one".to_owned(),
@@ -477,10 +500,28 @@ mod tests {
                 time_share: None,
                 predicted: None,
                 fetched_from: None,
+                progress,
             })
         };
         let bytes = ui::bytes;
-        assert_eq!(text(900_000_000), format!("packing: {} of {}", bytes(300_000_000), bytes(1_200_000_000)));
-        assert_eq!(text(0), bytes(1_190_000_000));
+        assert_eq!(
+            text(900_000_000, None),
+            format!("packing: {} of {}", bytes(300_000_000), bytes(1_200_000_000))
+        );
+        assert_eq!(text(0, None), bytes(1_190_000_000));
+        let mut progress = StageProgressView {
+            phase: StagePhase::Fetching,
+            done_bytes: 300_000_000,
+            total_bytes: 1_200_000_000,
+            bytes_per_s: None,
+            seconds_left: None,
+        };
+        let far = format!("fetching {} of {}", bytes(300_000_000), bytes(1_200_000_000));
+        assert_eq!(text(0, Some(progress)), far, "too soon to know how fast");
+        (progress.bytes_per_s, progress.seconds_left) = (Some(9_000_000), Some(100));
+        let left = ui::duration(Duration::from_secs(100));
+        assert_eq!(text(0, Some(progress)), format!("{far}, {}/s, {left} left", bytes(9_000_000)));
+        (progress.bytes_per_s, progress.seconds_left) = (Some(0), None);
+        assert_eq!(text(0, Some(progress)), format!("{far}, nothing comes"));
     }
 }

@@ -4,10 +4,11 @@ use exo_cluster::{EngineId, Event, InstanceRequest, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
     Corrections, DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId,
-    ModelShape, Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass, Transport,
+    ModelShape, Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass, Time, Transport,
 };
 
 use super::*;
+use crate::waiting::StageWatches;
 
 const OPEN_UNTIL_UNIX_S: u64 = 100;
 
@@ -32,6 +33,7 @@ struct Cluster {
     instances: Vec<InstanceView>,
     requests: BTreeMap<NodeId, Request>,
     join_window: api::JoinWindowView,
+    watches: StageWatches,
 }
 
 fn cluster() -> Cluster {
@@ -52,6 +54,7 @@ fn cluster() -> Cluster {
         instances,
         requests: BTreeMap::new(),
         join_window: api::JoinWindowView { open: true, open_until_unix_s: Some(OPEN_UNTIL_UNIX_S) },
+        watches: StageWatches::default(),
     }
 }
 
@@ -93,6 +96,9 @@ impl Cluster {
             other_clusters: Vec::new(),
             join_window: self.join_window,
             states_since: &|_| 7,
+            stage_progress: &|instance, stage| {
+                self.watches.progress(instance, stage, Time::from_millis(12_000))
+            },
             log_holders: 2,
             warnings: Vec::new(),
         })
@@ -372,6 +378,61 @@ fn fetching_is_nine_tenths_of_loading_and_large_stages_count_for_more() {
     assert_eq!(progress([StageStatus::Waiting, StageStatus::Loaded]), 0.25);
     assert_eq!(progress([almost.clone(), almost]), 1.0);
     assert_eq!(progress([half.clone(), half]), 0.45);
+}
+
+#[test]
+fn each_stage_shows_how_far_it_is_how_fast_bytes_come_and_how_long_the_rest_takes() {
+    let mut cluster = cluster();
+    let fetching = |done_bytes| StageStatus::Fetching { done_bytes, total_bytes: 1000, hub_wait_s: 0 };
+    let loading = |done_bytes| StageStatus::Loading { done_bytes, total_bytes: 300 };
+    let mut note = |at_s: u64, first: StageStatus, second: StageStatus| {
+        cluster.instances = vec![instance(InstanceState::Loading, [first, second])];
+        cluster.watches.note(&cluster.instances, Time::from_millis(at_s * 1000));
+        let stages = cluster.view().instances.remove(0).stages;
+        stages
+            .iter()
+            .map(|s| s.progress.unwrap())
+            .map(|p| (p.phase, p.done_bytes, p.bytes_per_s, p.seconds_left))
+            .collect::<Vec<_>>()
+    };
+    use api::StagePhase::{Fetching, Loading};
+    // The view is made at 12 s.
+    let begun = note(10, fetching(100), fetching(50));
+    assert_eq!(begun, [(Fetching, 100, None, None), (Fetching, 50, None, None)], "too soon to say");
+    note(2, fetching(0), fetching(1000));
+    let later = note(12, fetching(400), loading(30));
+    assert_eq!(
+        later,
+        [(Fetching, 400, Some(40), Some(15)), (Loading, 30, None, None)],
+        "the second has begun anew"
+    );
+    let stalled = note(2, fetching(0), loading(30));
+    assert_eq!(stalled[0], (Fetching, 0, Some(0), None), "nothing comes");
+}
+
+#[test]
+fn layers_of_a_model_that_no_member_has_whole_come_from_its_hub_and_members() {
+    let mut cluster = cluster();
+    let placed = InstanceRequest { holders: Vec::new(), ..request() };
+    let mut state = State::default();
+    let placed =
+        Event::InstancePlaced { request: placed, placement: placement(), memory_bytes: vec![3000, 1000] };
+    [Event::Opened, placed].iter().for_each(|event| state.apply(event).unwrap());
+    cluster.state = state;
+    let from = |cluster: &Cluster| cluster.view().instances[0].stages[0].fetched_from.clone();
+    assert_eq!(from(&cluster), None, "nobody knows a hub that has it");
+    let of_hub = HeldModel {
+        model: ModelId([9; 32]),
+        name: "m".to_owned(),
+        bytes: 9,
+        held_bytes: 1,
+        complete: false,
+        is_of_hub: true,
+        expected_bytes: 0,
+        may_go: false,
+    };
+    cluster.reports.get_mut(&node(2)).unwrap().models = vec![of_hub];
+    assert_eq!(from(&cluster).as_deref(), Some("its hub and members"));
 }
 
 #[test]

@@ -224,6 +224,7 @@ fn slow_stage(shares: [f64; 2], expected: [(f64, f64); 2]) -> Option<String> {
         time_share: None,
         predicted: Some(StagePredictionView { token_ms, prompt_ms }),
         fetched_from: None,
+        progress: None,
     };
     bench.world.0.instances[0].stages = expected.map(stage).to_vec();
     for second in 0..60 {

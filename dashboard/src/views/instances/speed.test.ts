@@ -1,7 +1,6 @@
 import { expect, test } from "vitest";
 import { fixtures, instance, stage } from "../../../stub/fixtures.mjs";
-import { stageState, partsOf } from "../../parts/layers";
-import { LoadingRates } from "./rates";
+import { heldOf, stageState, partsOf } from "../../parts/layers";
 import { verdict } from "./speed";
 
 const placed = (fields: Record<string, unknown>, stages = [stage(1, "desk", "cpu", 0, 8, { time_share: 0.7 }), stage(2, "tower", "cpu", 8, 12, { time_share: 0.3 })]) => instance("i", "m", stages, fields) as never;
@@ -22,11 +21,11 @@ test("what a node's state means for its layers", () => {
   expect(stageState(stage(9, "gone", "cpu", 0, 1) as never, undefined)).toBe("missing");
 });
 
-test("a stage that loads has a rate from its second look on", () => {
-  const rates = new LoadingRates();
-  const at = (held: number) => placed({ placement: "p" }, [stage(1, "desk", "cpu", 0, 8, { weight_bytes: 100e6, weight_bytes_held: held })]);
-  expect(rates.take(at(10e6), 0)).toEqual([null]);
-  expect(rates.take(at(30e6), 2000)).toEqual([10e6]);
-  expect(rates.take(at(30e6), 2100)).toEqual([10e6]);
-  expect(rates.take(at(30e6), 9000)).toEqual([null]);
+test("a stage that is fetched is as far as its node says, before anything of it is in memory", () => {
+  const attic = (fields: Record<string, unknown>) => stage(4, "attic", "cpu", 0, 8, { weight_bytes: 100e6, weight_bytes_held: 0, ...fields }) as never;
+  expect(heldOf(attic({}))).toBe(0);
+  expect(heldOf(attic({ progress: { phase: "fetching", done_bytes: 30e6, total_bytes: 120e6 } }))).toBe(0.25);
+  expect(heldOf(attic({ weight_bytes_held: 50e6 }))).toBe(0.5);
+  const parts = partsOf(fixtures.home().instances[1] as never, fixtures.home().nodes as never[], { missing: "missing", late: "late" });
+  expect(parts[0]).toMatchObject({ state: "loading", note: "31 %" });
 });

@@ -107,6 +107,7 @@ mod tests {
             time_share: None,
             predicted: None,
             fetched_from: None,
+            progress: None,
         };
         InstanceView {
             id: String::new(),
