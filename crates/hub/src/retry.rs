@@ -1,6 +1,6 @@
 //! When an attempt is made again, and how long it waits before.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ureq::http::HeaderMap;
 
@@ -14,10 +14,16 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Attempts without a single byte between them.
 pub(crate) const TRIES_MAX: u32 = 9;
 
-/// How long the hub asks to wait. A date instead of seconds counts as half a minute.
+/// How long the hub asks to wait: seconds, or until a date.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Duration {
-    let seconds = header(headers, "retry-after").and_then(|text| text.trim().parse::<u64>().ok());
-    seconds.map_or(RETRY_AFTER_DEFAULT, Duration::from_secs)
+    let Some(text) = header(headers, "retry-after").map(str::trim) else { return RETRY_AFTER_DEFAULT };
+    if let Ok(seconds) = text.parse() {
+        return Duration::from_secs(seconds);
+    }
+    let date = |text: &str| httpdate::parse_http_date(text.trim()).ok();
+    // By the clock of the host that says so, where it shows that: ours may differ.
+    let now = header(headers, "date").and_then(date).unwrap_or_else(SystemTime::now);
+    date(text).map_or(RETRY_AFTER_DEFAULT, |until| until.duration_since(now).unwrap_or_default())
 }
 
 /// Doubles from a fifth of a second to ten.
@@ -57,4 +63,26 @@ pub(crate) fn is_passing(error: &ureq::Error) -> bool {
             | Error::Rustls(_)
             | Error::RequireHttpsOnly(_)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hub_says_in_seconds_or_by_a_date_of_its_own_clock_how_long_to_wait() {
+        let wait = |after: Option<&str>, date: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in [("retry-after", after), ("date", date)] {
+                value.into_iter().for_each(|value| _ = headers.insert(name, value.parse().unwrap()));
+            }
+            retry_after(&headers).as_secs()
+        };
+        let date = Some("Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(wait(Some(" 7 "), date), 7);
+        assert_eq!(wait(Some("Sun, 06 Nov 1994 08:51:37 GMT"), date), 120);
+        assert_eq!(wait(Some("Sun, 06 Nov 1994 08:00:00 GMT"), date), 0, "that is over");
+        assert_eq!(wait(Some("Sun, 06 Nov 1994 08:51:37 GMT"), None), 0, "by our clock, too");
+        assert_eq!((wait(None, date), wait(Some("soon"), date)), (30, 30));
+    }
 }

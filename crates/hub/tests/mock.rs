@@ -242,6 +242,10 @@ fn an_answer_that_is_not_the_range_is_caught() {
     for (faults, part) in [
         (Faults { whole_for_range: true, ..Faults::default() }, "knows no ranges"),
         (Faults { shifted_range: 7, ..Faults::default() }, "answer that cannot be used"),
+        (Faults { range_length: Some(10), ..Faults::default() }, "it has 10 bytes"),
+        (Faults { range_length: Some(4 * CHUNK), ..Faults::default() }, "it has 16777216 bytes"),
+        (Faults { larger_total: 1, ..Faults::default() }, "of 12582913"),
+        (Faults { html_for_file: true, ..Faults::default() }, "knows no ranges"),
         (Faults { changing_etag: true, ..Faults::default() }, "its ETag is"),
         (Faults { other_commit: Some("f".repeat(40)), ..Faults::default() }, "it is of commit ffff"),
         (Faults { other_digest: Some(other), ..Faults::default() }, "it is the file ffff"),

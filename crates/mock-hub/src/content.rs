@@ -47,6 +47,9 @@ pub(crate) fn answer(
         return answer::write(out, status, &headers, b"");
     }
     let faults = lock(&state.faults).clone();
+    if faults.html_for_file {
+        return answer::write(out, "200 OK", &[], b"<html>Please sign in</html>");
+    }
     let size = file.bytes.len() as u64;
     let range = request.range(size).filter(|_| !faults.whole_for_range);
     let (start, end) = range.unwrap_or((0, size));
@@ -56,13 +59,16 @@ pub(crate) fn answer(
         if faults.changing_etag { format!("\"{number}\"") } else { format!("\"{}\"", &file.sha256[..32]) };
     headers.extend([("etag", tag), ("accept-ranges", "bytes".to_owned())]);
     if range.is_some() {
-        headers
-            .push(("content-range", format!("bytes {start_said}-{}/{size}", end - 1 + faults.shifted_range)));
+        let (last, total) = (end - 1 + faults.shifted_range, size + faults.larger_total);
+        headers.push(("content-range", format!("bytes {start_said}-{last}/{total}")));
     }
     // Not copied: in tests of rates this is the peer.
     let mut bytes = Cow::Borrowed(&file.bytes[start as usize..end as usize]);
     if let Some(at) = faults.wrong_byte_at.filter(|at| (start..end).contains(at)) {
         bytes.to_mut()[(at - start) as usize] ^= 1;
+    }
+    if let Some(length) = faults.range_length.filter(|_| range.is_some()) {
+        bytes.resize(length, 0);
     }
     answer::head(
         out,

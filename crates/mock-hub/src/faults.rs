@@ -13,6 +13,12 @@ pub struct Faults {
     pub whole_for_range: bool,
     /// A range is answered with another one, so many bytes further.
     pub shifted_range: u64,
+    /// A range is answered with so many bytes, however many were asked for.
+    pub range_length: Option<usize>,
+    /// A range is said to be of a file that has so many bytes more.
+    pub larger_total: u64,
+    /// A page of HTML comes instead of a file.
+    pub html_for_file: bool,
     /// Every n-th answer with bytes of a file breaks off half way.
     pub break_every: u64,
     /// Every n-th answer with bytes of a file stops half way and says nothing more.

@@ -15,7 +15,7 @@ use crate::planning;
 use crate::reference_error::ReferenceError;
 
 /// What is read of a hub for one reference.
-const BOUNDS: HeadBounds = HeadBounds { first_bytes: 64 << 10, bytes_max: 20 << 20, is_shape_only: true };
+const BOUNDS: HeadBounds = HeadBounds { first_bytes: 64 << 10, bytes_max: 20_000_000, is_shape_only: true };
 /// Types of a repository whose heads are read. The others differ in the bytes of their files.
 const READ_MAX: usize = 2;
 
