@@ -21,6 +21,9 @@ pub use verify::CacheError;
 /// A cache larger than this is not ours to walk.
 const ENTRIES_MAX: usize = 10_000;
 const NAME_CHARS_MAX: usize = 128;
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+/// What a whole cache is called that cannot be looked into.
+const ALL: &str = "(all)";
 
 /// A model found in another program's cache. It is not added; [`crate::Store::add_path_as`] does that.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -188,9 +191,32 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Whether a folder is there and this user may not look into it. What is not there is no news.
-fn is_forbidden(folder: &Path) -> bool {
-    fs::read_dir(folder).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
+/// What is in a folder. One that is there and cannot be looked into is listed under `name`, with the reason;
+/// what is not there is no news.
+fn entries_told(
+    folder: &Path,
+    name: &str,
+    cache: &'static str,
+    found: &mut Vec<CachedModel>,
+) -> Vec<PathBuf> {
+    use std::io::ErrorKind;
+    if let Err(error) = fs::read_dir(folder) {
+        let problem = match error.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => return Vec::new(),
+            ErrorKind::PermissionDenied => "no permission to look into it".to_owned(),
+            _ => format!("it cannot be looked into: {error}"),
+        };
+        found.push(unusable(name.to_owned(), folder.to_owned(), cache, problem));
+        return Vec::new();
+    }
+    entries(folder)
+}
+
+/// The folder that a program's own settings name.
+fn setting(file: &Path, key: &str) -> Option<PathBuf> {
+    let bytes = crate::disk::read_bounded(file, SETTINGS_BYTES_MAX).ok()??;
+    let settings: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
+    Some(PathBuf::from(settings.get(key)?.as_str()?)).filter(|folder| folder.is_absolute())
 }
 
 fn file_name(path: &Path) -> String {

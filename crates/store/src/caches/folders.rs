@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{CachedModel, Places, entries, file_name, gguf, is_gguf, is_later_part};
+use super::{ALL, CachedModel, Places, entries_told, file_name, gguf, is_gguf, is_later_part, setting};
 use crate::disk::read_bounded;
 
 /// Publisher, repository, and a folder more.
@@ -20,13 +20,14 @@ pub(super) fn find(places: &Places<'_>, found: &mut Vec<CachedModel>) {
     }
 }
 
-/// Its home moved twice, and a file says where a person has put it.
+/// Its home moved twice, a file says where a person has put it, and its settings where its models are.
 fn lm_studio(places: &Places<'_>) -> Vec<PathBuf> {
     let pointer = read_bounded(&places.home.join(".lmstudio-home-pointer"), 4096).ok().flatten();
     let pointed =
         pointer.and_then(|bytes| String::from_utf8(bytes).ok()).map(|text| PathBuf::from(text.trim()));
     let home = pointed.filter(|p| p.is_absolute()).unwrap_or_else(|| places.home.join(".lmstudio"));
-    vec![home.join("models"), places.home.join(".cache/lm-studio/models")]
+    let moved = setting(&home.join("settings.json"), "downloadsFolder");
+    moved.into_iter().chain([home.join("models"), places.home.join(".cache/lm-studio/models")]).collect()
 }
 
 fn llama_cpp(places: &Places<'_>) -> Vec<PathBuf> {
@@ -44,19 +45,21 @@ fn jan(places: &Places<'_>) -> Vec<PathBuf> {
     let data = match places.set("JAN_DATA_FOLDER") {
         Some(data) => vec![data],
         None => {
-            let roaming = places.set("APPDATA").map(|a| a.join("Jan/data"));
-            let mac = places.home.join("Library/Application Support/Jan/data");
-            [places.data().join("Jan/data"), places.home.join("jan"), mac]
-                .into_iter()
-                .chain(roaming)
-                .collect()
+            let roaming = places.set("APPDATA").map(|a| a.join("Jan"));
+            let mac = places.home.join("Library/Application Support/Jan");
+            let own = [places.data().join("Jan"), mac].into_iter().chain(roaming);
+            let data = own
+                .flat_map(|own| [setting(&own.join("settings.json"), "data_folder"), Some(own.join("data"))]);
+            data.flatten().chain([places.home.join("jan")]).collect()
         }
     };
     data.into_iter().flat_map(|d| [d.join("llamacpp/models"), d.join("models")]).collect()
 }
 
 fn walk(root: &Path, folder: &Path, cache: &'static str, depth: usize, found: &mut Vec<CachedModel>) {
-    for path in entries(folder) {
+    let name = folder.strip_prefix(root).ok().filter(|below| !below.as_os_str().is_empty());
+    let name = name.map_or(ALL.to_owned(), |below| below.display().to_string());
+    for path in entries_told(folder, &name, cache, found) {
         if path.is_dir() && depth < DEPTH_MAX {
             walk(root, &path, cache, depth + 1, found);
         } else if is_gguf(&path)

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{CachedModel, Places, entries, file_name, gguf, is_gguf, is_later_part};
+use super::{
+    ALL, CachedModel, Places, entries, entries_told, file_name, gguf, is_gguf, is_later_part, unusable,
+};
 use crate::disk::read_bounded;
 
 const CACHE: &str = "huggingface";
@@ -12,7 +14,7 @@ const CACHE: &str = "huggingface";
 pub(super) fn find(places: &Places<'_>, found: &mut Vec<CachedModel>) {
     let home = || places.set("HF_HOME").unwrap_or_else(|| places.cache().join("huggingface"));
     let hub = places.set("HF_HUB_CACHE").unwrap_or_else(|| home().join("hub"));
-    for repository in entries(&hub) {
+    for repository in entries_told(&hub, ALL, CACHE, found) {
         add_repository(&repository, found);
     }
 }
@@ -22,8 +24,15 @@ fn add_repository(repository: &Path, found: &mut Vec<CachedModel>) {
     let Some(name) = file_name(repository).strip_prefix("models--").map(|n| n.replace("--", "/")) else {
         return;
     };
-    let Some(snapshot) = snapshot_of(repository) else { return };
-    let files = entries(&snapshot);
+    let snapshots = entries_told(&repository.join("snapshots"), &name, CACHE, found);
+    let Some(snapshot) = snapshot_of(repository, &snapshots) else {
+        if snapshots.len() > 1 {
+            let problem = format!("it has {} snapshots, and no refs/main names one of them", snapshots.len());
+            found.push(unusable(name, repository.to_owned(), CACHE, problem));
+        }
+        return;
+    };
+    let files = entries_told(&snapshot, &name, CACHE, found);
     let below = files.iter().filter(|f| f.is_dir()).flat_map(|folder| entries(folder));
     for path in files.iter().cloned().chain(below).filter(|f| is_gguf(f) && !is_later_part(&file_name(f))) {
         let digest = digest_of(&path);
@@ -49,8 +58,7 @@ pub(super) fn digest_of(path: &Path) -> Option<String> {
 }
 
 /// The snapshot `refs/main` names, or the only one there is.
-fn snapshot_of(repository: &Path) -> Option<PathBuf> {
-    let snapshots = entries(&repository.join("snapshots"));
+fn snapshot_of(repository: &Path, snapshots: &[PathBuf]) -> Option<PathBuf> {
     let main = read_bounded(&repository.join("refs/main"), 200).ok().flatten();
     let main = main.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
     let named = snapshots.iter().find(|s| file_name(s) == main.trim());

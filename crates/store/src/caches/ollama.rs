@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::blobs::{layers, missing, only};
-use super::{CachedModel, Places, entries, file_name, gguf, is_forbidden, unusable};
+use super::{ALL, CachedModel, Places, entries_told, file_name, gguf, unusable};
 
 pub(super) const CACHE: &str = "ollama";
 const LAYOUTS: [&str; 2] = ["manifests", "manifest-v2"];
@@ -24,24 +24,15 @@ pub(super) fn find(places: &Places<'_>, found: &mut Vec<CachedModel>) {
     };
     for root in roots {
         for layout in LAYOUTS {
-            let folder = root.join(layout);
-            if is_forbidden(&folder) {
-                found.push(unusable(
-                    "(all)".to_owned(),
-                    folder,
-                    CACHE,
-                    "no permission to look into it".to_owned(),
-                ));
-            } else {
-                walk(&root, &folder, &mut Vec::new(), found);
-            }
+            walk(&root, &root.join(layout), &mut Vec::new(), found);
         }
     }
 }
 
 /// `names` are those on the way.
 fn walk(root: &Path, folder: &Path, names: &mut Vec<String>, found: &mut Vec<CachedModel>) {
-    for path in entries(folder) {
+    let name = if names.is_empty() { ALL.to_owned() } else { names.join("/") };
+    for path in entries_told(folder, &name, CACHE, found) {
         names.push(file_name(&path));
         if names.len() < DEPTH {
             walk(root, &path, names, found);

@@ -190,3 +190,69 @@ fn every_shard_and_every_part_is_compared_with_its_digest() {
         assert!(text.contains("00002-of-00002") && text.contains("it is damaged"), "{text}");
     }
 }
+
+#[test]
+fn a_file_that_grows_while_it_is_read_is_left_to_its_program() {
+    let folder = tempfile::tempdir().unwrap();
+    fixture(folder.path(), &folder.path().join("hub"), &folder.path().join(".ollama/models"));
+    let model = local_caches(folder.path(), &|_| None).into_iter().find(|m| m.name == "qwen3:8b").unwrap();
+    let grow = |_| {
+        let mut file = fs::OpenOptions::new().append(true).open(&model.path).unwrap();
+        std::io::Write::write_all(&mut file, b"more").unwrap();
+    };
+    let error = model.verify(&mut { grow }).unwrap_err();
+    assert!(matches!(&error, CacheError::Changing { path } if *path == model.path), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_lock_of_another_program_keeps_nobody_from_reading() {
+    let folder = tempfile::tempdir().unwrap();
+    fixture(folder.path(), &folder.path().join("hub"), &folder.path().join(".ollama/models"));
+    let model = local_caches(folder.path(), &|_| None).into_iter().find(|m| m.name == "qwen3:8b").unwrap();
+    let other = fs::File::open(&model.path).unwrap();
+    other.lock().unwrap();
+    model.verify(&mut |_| {}).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn what_cannot_be_looked_into_is_named_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path();
+    let several = home.join(".cache/huggingface/hub/models--a--several/snapshots");
+    ["aaa", "bbb"].iter().for_each(|commit| put(&several.join(commit).join("m.gguf"), HELLO));
+    put(&home.join(".docker/models/models.json"), "{");
+    // A link to itself: what its owner may not look into is no different, but for root.
+    for name in [".cache/llama.cpp", ".ollama/models/manifests/host"] {
+        fs::create_dir_all(home.join(name).parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(home.join(name), home.join(name)).unwrap();
+    }
+    let text = check(home, &|_| None);
+    for (start, reason) in [
+        ("huggingface a/several: ", "it has 2 snapshots, and no refs/main names one of them"),
+        ("docker (all): ", "it is damaged: "),
+        ("llama.cpp (all): ", "it cannot be looked into: "),
+        ("ollama host: ", "it cannot be looked into: "),
+    ] {
+        let line = text.lines().find(|line| line.starts_with(start));
+        assert!(line.is_some_and(|line| line.contains(reason)), "{start}{reason}: {text}");
+    }
+}
+
+#[test]
+fn folders_that_the_settings_of_a_program_name_are_looked_into() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, moved) = (folder.path().join("home"), folder.path().join("moved"));
+    let settings = |key: &str, to: &Path| serde_json::json!({ key: to }).to_string();
+    put(&home.join(".lmstudio/settings.json"), &settings("downloadsFolder", &moved.join("lm")));
+    put(&moved.join("lm/pub/repo/m.gguf"), HELLO);
+    put(&home.join(".lmstudio/models/pub/repo/before.gguf"), HELLO);
+    put(&home.join(".local/share/Jan/settings.json"), &settings("data_folder", &moved.join("jan")));
+    put(&moved.join("jan/llamacpp/models/org/z/model.gguf"), HELLO);
+    let expected =
+        "jan org/z: 9 bytes\nlmstudio pub/repo/before.gguf: 9 bytes\nlmstudio pub/repo/m.gguf: 9 bytes\n";
+    assert_eq!(check(&home, &|_| None), expected);
+    put(&home.join(".lmstudio/settings.json"), &settings("downloadsFolder", Path::new("relative")));
+    assert!(!check(&home, &|_| None).contains("m.gguf: 9 bytes\nlm"), "a relative one means nothing");
+}
