@@ -299,11 +299,25 @@ fn a_stage_goes_on_where_it_was_when_its_node_is_killed_while_it_fetches() {
     let env = vec![("HF_ENDPOINT", hub.endpoint())];
     let nodes = cluster("killed", |_| env.clone());
     command(&nodes[0], &["pull", "hf.co/org/demo-GGUF", "--layers"], &hub, None);
-    hub.set_faults(Faults { bytes_per_s: Some(100 << 10), ..Faults::default() });
+    hub.set_faults(Faults { bytes_per_s: Some(40 << 10), ..Faults::default() });
     let asked = nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3}));
     assert_eq!(asked.status, 200, "{}", asked.body);
     let before = hub.sent_bytes();
     wait_for("some layers", LONG, || (hub.sent_bytes() > before + 3 * CHUNK).then_some(()));
+    wait_for("how far a stage is, how fast it comes and how long the rest takes", LONG, || {
+        let view = nodes[0].get("/exo/v1/cluster");
+        let stages = view["instances"][0]["stages"].as_array()?;
+        let (stage, far) = stages.iter().find_map(|stage| {
+            let far = &stage["progress"];
+            (far["phase"] == "fetching" && far["seconds_left"].as_u64() > Some(0)).then_some((stage, far))
+        })?;
+        assert_eq!(stage["fetched_from"], "its hub and members", "{stage}");
+        let number = |name: &str| far[name].as_u64().unwrap();
+        assert!(number("done_bytes") < number("total_bytes") && number("bytes_per_s") > 0, "{far}");
+        // Its layers, the head, and what is left of the chunks at the ends.
+        assert!(number("total_bytes") < demo_model().len() as u64 * 9 / 10, "{far}");
+        stdout(&nodes[0].exo(&["status"])).contains("fetching ").then_some(())
+    });
     let mut nodes = nodes;
     let data_dir = nodes[2].data_dir.clone();
     nodes[2].kill();
@@ -319,4 +333,43 @@ fn a_stage_goes_on_where_it_was_when_its_node_is_killed_while_it_fetches() {
     println!("{sent} bytes left the hub for a model of {size}");
     // What was in flight at the kill comes again: of each of four ranges a chunk, and what the sockets held.
     assert!(sent <= size + size / 20 + 16 * CHUNK, "{sent} bytes left the hub for a model of {size}");
+}
+
+#[test]
+fn a_model_that_is_larger_than_every_disk_arrives() {
+    const QUOTA_MIB: u64 = 4;
+    let hub = hub();
+    let env = |_: &str| vec![("HF_ENDPOINT", hub.endpoint()), ("EXO_DISK_QUOTA_MIB", QUOTA_MIB.to_string())];
+    let nodes = cluster("disks", env);
+    let whole = nodes[0].exo(&["pull", "hf.co/org/demo-GGUF"]);
+    assert!(!whole.status.success() && stderr(&whole).contains("quota"), "{}", stderr(&whole));
+    command(&nodes[0], &["place", "hf.co/org/demo-GGUF"], &hub, None);
+    nodes.iter().for_each(answers_as_the_whole_model);
+    assert!(stages(&nodes[0]).len() > 1, "{:?}", stages(&nodes[0]));
+    for node in &nodes {
+        let disk = disk_bytes(&node.data_dir.join("models"));
+        assert!(disk <= QUOTA_MIB << 20, "{disk} bytes on a disk for {QUOTA_MIB} MiB");
+    }
+}
+
+#[test]
+fn a_plan_that_changes_while_layers_come_moves_no_byte_twice() {
+    let hub = hub();
+    let nodes = cluster("changed", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    command(&nodes[0], &["pull", "hf.co/org/demo-GGUF", "--layers"], &hub, None);
+    hub.set_faults(Faults { bytes_per_s: Some(100 << 10), ..Faults::default() });
+    let asked = nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3}));
+    assert_eq!(asked.status, 200, "{}", asked.body);
+    let before = hub.sent_bytes();
+    // More than the bound below leaves free: a plan that began anew would be seen.
+    wait_for("some layers", LONG, || (hub.sent_bytes() > before + 32 * CHUNK).then_some(()));
+    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    hub.set_faults(Faults::default());
+    command(&nodes[1], &["place", "tiny-Q8_0", "--nodes", "2", "--exclude", "ann"], &hub, None);
+    answers_as_the_whole_model(&nodes[2]);
+    let (size, sent) = (demo_model().len() as u64, hub.sent_bytes());
+    println!("{sent} bytes left the hub for a model of {size}");
+    // What was in flight when the plan ended comes again: of each of four ranges of three nodes a chunk.
+    assert!(sent <= size + size / 20 + 12 * CHUNK, "{sent} bytes left the hub for a model of {size}");
 }
