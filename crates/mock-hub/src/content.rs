@@ -68,7 +68,7 @@ pub(crate) fn answer(
         bytes.to_mut()[(at - start) as usize] ^= 1;
     }
     if let Some(length) = faults.range_length.filter(|_| range.is_some()) {
-        bytes.resize(length, 0);
+        bytes.to_mut().resize(length, 0);
     }
     answer::head(
         out,
