@@ -434,6 +434,8 @@ pub enum SequenceEvent {
         kernels: Vec<String>,
         /// How many.
         stages: u32,
+        /// The name of the last stage's node, which samples.
+        last_node: String,
     },
     /// A token of a choice.
     Token {

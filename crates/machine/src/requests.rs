@@ -314,12 +314,12 @@ impl NodeMachine {
     }
 
     fn tell_started(&mut self, id: SequenceId, instance: InstanceId) {
-        let (kernels, stages) = self.served_by(instance);
+        let (kernels, stages, last_node) = self.served_by(instance);
         let Some(entry) = self.drivers.get_mut(&id) else { return };
         entry.resumed += u32::from(entry.is_started);
         (entry.is_started, entry.is_interrupted, entry.tokens_since) = (true, false, 0);
         entry.told.clear();
-        self.tell_client(id, SequenceEvent::Started { index: id.index, kernels, stages });
+        self.tell_client(id, SequenceEvent::Started { index: id.index, kernels, stages, last_node });
     }
 
     /// What was lost, if anything was, and how far it is to be had.
@@ -343,9 +343,9 @@ impl NodeMachine {
         }
     }
 
-    fn served_by(&self, instance: InstanceId) -> (Vec<String>, u32) {
+    fn served_by(&self, instance: InstanceId) -> (Vec<String>, u32, String) {
         let Some(view) = self.instances.iter().find(|i| i.instance() == instance) else {
-            return (Vec::new(), 0);
+            return (Vec::new(), 0, String::new());
         };
         let mut kernels: Vec<String> = Vec::new();
         for (_, shard) in view.placement.shards() {
@@ -357,7 +357,8 @@ impl NodeMachine {
                 kernels.push(device.backend.clone());
             }
         }
-        (kernels, view.placement.stages.len() as u32)
+        let last_node = view.placement.shards().last().map(|(_, shard)| self.name_of(shard.node));
+        (kernels, view.placement.stages.len() as u32, last_node.unwrap_or_default())
     }
 
     /// The requests of this node's clients, the oldest first.

@@ -1,14 +1,12 @@
-//! What a request asks of its answers, as a grammar and as a way to read them; and each token of an answer
-//! against the grammar.
+//! What a request asks of its answers, as a grammar and as a way to read them.
 
 use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Reasoning, RequestPart, Tools};
 use exo_constraint::{
-    Body, CompileError, Compiler, Fold, Layout, Schema, Strictness, TemplatePiece, Thought, check_lark,
+    Body, CompileError, Compiler, Layout, Schema, Strictness, TemplatePiece, Thought, check_lark,
 };
-use exo_sampler::{ConstraintError, TokenConstraint};
 use exo_tokenizer::TextPart;
 use exo_tokenizer::calls::{self, CallFormat, ThoughtFormat};
-use exo_types::{Constraint, FailureKind};
+use exo_types::Constraint;
 use serde_json::{Map, Value};
 
 use crate::choice::signs;
@@ -278,42 +276,4 @@ fn cannot(error: &CompileError) -> String {
 
 pub(crate) fn invalid(part: RequestPart, message: String) -> GenerateError {
     GenerateError::Invalid { part, message }
-}
-
-/// The tokens of one answer against its grammar. The stage that samples was asked to keep to it; this is who
-/// looks.
-pub struct Checked {
-    fold: Fold,
-}
-
-impl Checked {
-    /// At the beginning of an answer.
-    pub fn start(open: &OpenModel, constraint: &Constraint) -> Result<Self, GenerateError> {
-        let started = open.compiler().and_then(|compiler| compiler.start(constraint));
-        started.map(|fold| Self { fold }).map_err(|error| GenerateError::Internal {
-            message: format!("the grammar that was compiled for the request does not compile again: {error}"),
-        })
-    }
-
-    /// Takes the answer's next token.
-    pub fn push(&mut self, token: u32) -> Result<(), GenerateError> {
-        let message = match self.fold.allows(token) {
-            Ok(true) => {
-                self.fold.accept(token);
-                return Ok(());
-            }
-            Ok(false) if self.fold.is_end(token) => match self.fold.why_stuck() {
-                Some(ConstraintError::NoToken) => {
-                    "the answer cannot go on: its grammar wants text that no token of the model spells".to_owned()
-                }
-                Some(error) => format!("the answer cannot go on: {error}; make the schema or grammar simpler"),
-                None => "the last stage ended the answer where its grammar does not: it may run another version, or have \
-                         another vocabulary"
-                    .to_owned(),
-            },
-            Ok(false) => format!("the last stage sampled token {token}, which the answer's grammar does not take"),
-            Err(error) => format!("the answer's tokens cannot be checked any further: {error}"),
-        };
-        Err(GenerateError::Failed { kind: FailureKind::Constraint, message })
-    }
 }

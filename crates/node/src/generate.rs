@@ -17,10 +17,11 @@ use exo_types::{Constraint, FailureKind, PromptReport, RequestId, SampledToken};
 use tokio::sync::mpsc;
 
 use crate::choice::Choice;
-use crate::constrain::{self, AnswerPlan, Checked};
+use crate::constrain::{self, AnswerPlan};
 use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
+use crate::token_check::TokenCheck;
 use crate::turn_rules::shorten_id;
 use crate::turns::leave_out;
 
@@ -318,7 +319,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     let mut checked = Vec::new();
     if let Some(constraint) = &running.prepared.constraint {
         for _ in 0..count {
-            checked.push(Checked::start(&running.open, constraint)?);
+            checked.push(TokenCheck::start(&running.open, constraint)?);
         }
     }
     let mut progress = Progress::new(running.arrived, prompt_tokens, running.request.choices);
@@ -330,7 +331,10 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
         match event {
             SequenceEvent::Queued(reason) => sink.send(GenerateEvent::Queued { reason })?,
             SequenceEvent::Watched => sink.send(GenerateEvent::Watched)?,
-            SequenceEvent::Started { index, kernels, stages } => {
+            SequenceEvent::Started { index, kernels, stages, last_node } => {
+                if let Some(checked) = checked.get_mut(usize::from(index)) {
+                    checked.sampled_by(&last_node, stages);
+                }
                 let tokens = choices.get(usize::from(index)).map_or(0, Choice::tokens);
                 progress.start(index, tokens, kernels, stages);
                 if let Some(given) = opening.take() {
@@ -381,7 +385,7 @@ fn take_token(
     sink: &Sink,
     running: &Running,
     choice: &mut Choice,
-    checked: Option<&mut Checked>,
+    checked: Option<&mut TokenCheck>,
     token: &SampledToken,
 ) -> Result<(), GenerateError> {
     if scores_prompt(&running.request) && choice.tokens() == 0 {
@@ -408,7 +412,7 @@ async fn repeat(
     running: &Running,
     given: Vec<Vec<SampledToken>>,
     choices: &mut [Choice],
-    checked: &mut [Checked],
+    checked: &mut [TokenCheck],
 ) -> Result<(), GenerateError> {
     for (index, (choice, tokens)) in choices.iter_mut().zip(given).enumerate() {
         for token in tokens {

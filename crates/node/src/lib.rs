@@ -68,6 +68,7 @@ mod run_loop;
 mod smaller;
 mod start;
 mod telemetry;
+mod token_check;
 mod tokens;
 mod tool_calls;
 mod turn_rules;
