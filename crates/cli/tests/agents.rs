@@ -9,8 +9,15 @@ use std::time::{Duration, Instant};
 use crate::support::{Node, Start, TOOL_TEMPLATE, Zeros, wait_for, zeros};
 use serde_json::{Value, json};
 
-const MODEL: Zeros =
-    Zeros { context: 65_536, layers: 1, hidden: 64, ffn: 64, heads: 1, template: Some(TOOL_TEMPLATE) };
+const MODEL: Zeros = Zeros {
+    context: 65_536,
+    layers: 1,
+    hidden: 64,
+    ffn: 64,
+    heads: 1,
+    template: Some(TOOL_TEMPLATE),
+    more_tokens: &[],
+};
 const TOOLS: usize = 48;
 const ROUNDS: usize = 24;
 /// The whole of the first round: on an idle machine it takes a few seconds.

@@ -535,4 +535,148 @@ fn curl_lines_work_as_they_are_printed() {
     for path in ["/api/tags", "/api/ps"] {
         assert!(curl(&[&url(path)]).contains(r#""name":"demo""#), "{path}");
     }
+    let whole = |path: &str, body: &str| {
+        let answer = curl(&[&url(path), "-d", body]);
+        assert!(answer.contains(r#""done":true"#), "{path} {body}: {answer}");
+        serde_json::from_str::<Value>(answer.lines().last().unwrap()).unwrap()
+    };
+    let history = r#"{"model": "demo", "messages": [{"role": "user", "content": "why is the sky blue?"},
+        {"role": "assistant", "content": "due to rayleigh scattering."}, {"role": "user", "content": "how is that different?"}]}"#;
+    whole("/api/chat", history);
+    let tools = r#"{"model": "demo", "messages": [{"role": "user", "content": "What is the weather today in Paris?"}], "stream": false,
+        "tools": [{"type": "function", "function": {"name": "get_current_weather", "description": "Get the current weather",
+        "parameters": {"type": "object", "properties": {"location": {"type": "string", "description": "The location"},
+        "format": {"type": "string", "enum": ["celsius", "fahrenheit"]}}, "required": ["location", "format"]}}}]}"#;
+    whole("/api/chat", tools);
+    let schema = r#"{"model": "demo", "prompt": "Ollama is 22 years old and is busy. Respond using JSON", "stream": false,
+        "format": {"type": "object", "properties": {"age": {"type": "integer"}, "available": {"type": "boolean"}},
+        "required": ["age", "available"]}, "options": {"temperature": 0, "num_predict": 200}}"#;
+    whole("/api/generate", schema);
+    let json_mode = r#"{"model": "demo", "prompt": "What color is the sky? Respond using JSON", "format": "json", "stream": false,
+        "options": {"num_predict": 50}}"#;
+    whole("/api/generate", json_mode);
+    let raw =
+        r#"{"model": "demo", "prompt": "[INST] why is the sky blue? [/INST]", "raw": true, "stream": false}"#;
+    whole("/api/generate", raw);
+    let seeded =
+        r#"{"model": "demo", "prompt": "Why is the sky blue?", "stream": false, "options": {"seed": 123}}"#;
+    assert_eq!(whole("/api/generate", seeded)["response"], whole("/api/generate", seeded)["response"]);
+    assert_eq!(whole("/api/generate", r#"{"model": "demo"}"#)["done_reason"], "load");
+    assert_eq!(whole("/api/chat", r#"{"model": "demo", "messages": []}"#)["done_reason"], "load");
+    assert!(curl(&[&url("/api/pull"), "-d", r#"{"model": "demo"}"#]).contains(r#""status":"success""#));
+    assert!(curl(&[&url("/api/version")]).contains(r#""version":"#));
+    // What changes models is refused with our command, and so is what asks for one to be unloaded.
+    for (method, path, body, command) in [
+        ("DELETE", "/api/delete", r#"{"model": "demo"}"#, "exo models remove"),
+        ("POST", "/api/copy", r#"{"source": "demo", "destination": "demo-backup"}"#, "exo models add"),
+        (
+            "POST",
+            "/api/create",
+            r#"{"model": "mario", "from": "demo", "system": "You are Mario."}"#,
+            "exo models add",
+        ),
+        ("POST", "/api/generate", r#"{"model": "demo", "keep_alive": 0}"#, "exo unload"),
+        ("POST", "/api/chat", r#"{"model": "demo", "messages": [], "keep_alive": 0}"#, "exo unload"),
+    ] {
+        let refused = curl(&["-X", method, &url(path), "-d", body]);
+        assert!(refused.contains(command), "{path}: {refused}");
+    }
+}
+
+#[test]
+fn whole_oldest_turns_go_where_that_is_asked_for_and_the_answer_says_how_many() {
+    let (node, _folder) = tools_node();
+    // Each turn has some 60 tokens, more than the model's 512 together; the second has a call and its result.
+    let filler = "word ".repeat(40);
+    let user = |text: String| json!({"role": "user", "content": text});
+    let said = |text: String| json!({"role": "assistant", "content": text});
+    let named = json!({"function": {"name": "f", "arguments": {"x": 1}}});
+    let mut turns = vec![
+        json!({"role": "system", "content": "Be brief."}),
+        user(format!("first {filler}")),
+        said("one".to_owned()),
+    ];
+    turns.extend([
+        user(format!("second {filler}")),
+        json!({"role": "assistant", "content": "", "tool_calls": [named]}),
+        json!({"role": "tool", "tool_name": "f", "content": filler}),
+        said("two".to_owned()),
+    ]);
+    let mut input = vec![
+        json!({"role": "system", "content": "Be brief."}),
+        user(format!("first {filler}")),
+        said("one".to_owned()),
+    ];
+    input.extend([
+        user(format!("second {filler}")),
+        json!({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"x\": 1}"}),
+        json!({"type": "function_call_output", "call_id": "c1", "output": filler}),
+        said("two".to_owned()),
+    ]);
+    for number in 3..12 {
+        for all in [&mut turns, &mut input] {
+            all.extend([user(format!("{number} {filler}")), said("more".to_owned())]);
+        }
+    }
+    turns.push(user("last".to_owned()));
+    input.push(user("last".to_owned()));
+
+    let ollama = json!({"model": "tools", "messages": turns, "stream": false, "options": {"num_predict": 4}});
+    let response = json!({"model": "tools", "input": input, "max_output_tokens": 16});
+    for (path, body, asks) in [
+        ("/api/chat", ollama, json!({"truncate": true})),
+        ("/v1/responses", response, json!({"truncation": "auto"})),
+    ] {
+        let refused = node.post(path, &body);
+        assert!(
+            refused.status == 400 && refused.body.contains("context_length_exceeded"),
+            "{path}: {}",
+            refused.body
+        );
+        let answer = ok(node.post(path, &with(body, asks)));
+        let left_out = answer["exo"]["left_out_messages"].as_u64().unwrap();
+        // The first turn has two messages, the second four: whole turns are gone, behind these two by twos.
+        assert!(left_out >= 6 && left_out % 2 == 0 && left_out < 24, "{path}: {answer}");
+        let tokens = [&answer["prompt_eval_count"], &answer["usage"]["input_tokens"]];
+        let tokens = tokens.into_iter().find_map(Value::as_u64).unwrap();
+        assert!((300..512).contains(&tokens), "no more goes than must: {path}: {answer}");
+    }
+    let short = json!({"model": "tools", "messages": [user("Hi".to_owned())], "stream": false, "truncate": true,
+        "options": {"num_predict": 1}});
+    let whole = ok(node.post("/api/chat", &short));
+    assert!(whole["exo"].get("left_out_messages").is_none(), "{whole}");
+}
+
+#[test]
+fn a_hole_is_filled_by_a_model_that_has_tokens_for_it() {
+    const FILLS: support::Zeros = support::Zeros {
+        context: 256,
+        layers: 1,
+        hidden: 64,
+        ffn: 64,
+        heads: 1,
+        template: None,
+        more_tokens: &["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+    };
+    let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("fills.gguf");
+    support::zeros(&path, &FILLS);
+    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "fills"})).status, 200);
+    let shown = ok(node.post("/api/show", &json!({"model": "fills"})));
+    assert!(shown["capabilities"].as_array().unwrap().contains(&json!("insert")), "{shown}");
+    let count = |text: &str| {
+        let counted =
+            ok(node.post("/tokenize", &json!({"model": "fills", "content": text, "add_special": false})));
+        counted["tokens"].as_array().unwrap().len() as u64
+    };
+    let (prefix, suffix) = ("fn add(a, b) {", "}");
+    let body = json!({"model": "fills", "prompt": prefix, "suffix": suffix, "max_tokens": 5, "seed": 1});
+    let answer = ok(node.post("/v1/completions", &body));
+    assert_eq!(answer["usage"]["completion_tokens"], 5, "{answer}");
+    // The two texts and the three tokens around them, and whatever the model begins with.
+    let own = answer["usage"]["prompt_tokens"].as_u64().unwrap() - count(prefix) - count(suffix) - 3;
+    assert!(own <= 1, "{answer}");
+    let ollama = json!({"model": "fills", "prompt": prefix, "suffix": suffix, "stream": false, "options": {"num_predict": 5}});
+    let filled = ok(node.post("/api/generate", &ollama));
+    assert_eq!(filled["prompt_eval_count"], answer["usage"]["prompt_tokens"], "{filled}");
 }

@@ -172,3 +172,87 @@ fn a_split_model_gives_the_value_that_it_gives_alone() {
         assert_eq!(answer.json()["exo"]["stages"], 3, "{}", answer.body);
     }
 }
+
+/// Writes the built-in model to `path` with no token that has this letter in it: those that had are control
+/// tokens, which no text spells.
+fn without_letter(path: &std::path::Path, letter: char) {
+    const KEY: &[u8] = b"tokenizer.ggml.token_type";
+    let mut bytes = std::fs::read(support::demo_gguf()).unwrap();
+    let mut demo = exo_formats::open(&support::demo_gguf()).unwrap();
+    let exo_formats::TokenizerSource::Gguf(keys) = demo.take_tokenizer() else { panic!("a GGUF file") };
+    // Behind the key: the kind of value, the kind of its elements (4 bytes each), how many there are (8).
+    let first = bytes.windows(KEY.len()).position(|w| w == KEY).unwrap() + KEY.len() + 16;
+    for (id, _) in keys.tokens.iter().enumerate().filter(|(_, token)| token.contains(letter)) {
+        bytes[first + 4 * id..][..4].copy_from_slice(&support::CONTROL.to_le_bytes());
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn an_answer_that_no_token_can_go_on_with_is_an_error_of_its_dialect() {
+    let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("mute.gguf");
+    without_letter(&path, 'Q');
+    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "mute"})).status, 200);
+    let question = json!([{"role": "user", "content": "Say it."}]);
+    let schema = json!({"const": "aQ"});
+    let named = json!({"type": "json_schema", "name": "x", "schema": schema});
+    let asked = [
+        (
+            "/v1/chat/completions",
+            json!({"model": "mute", "messages": question,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}),
+        ),
+        ("/v1/responses", json!({"model": "mute", "input": "Say it.", "text": {"format": named}})),
+        (
+            "/v1/messages",
+            json!({"model": "mute", "messages": question, "max_tokens": 50,
+            "output_config": {"format": {"type": "json_schema", "schema": schema}}}),
+        ),
+        ("/api/chat", json!({"model": "mute", "messages": question, "format": schema, "stream": false})),
+    ];
+    for (path, body) in asked {
+        let whole = node.post(path, &body);
+        let says = "its grammar wants text that no token of the model spells";
+        assert!(whole.status == 500 && whole.body.contains(says), "{path}: {} {}", whole.status, whole.body);
+        let error = whole.json();
+        let code = [&error["error"]["code"], &error["code"]].into_iter().find(|code| code.is_string());
+        assert_eq!(code.unwrap(), "constraint_failed", "{path}: {error}");
+        let mut body = body;
+        body["stream"] = json!(true);
+        let streamed = node.post(path, &body);
+        assert!(streamed.status == 200 && streamed.body.contains(says), "{path}: {}", streamed.body);
+    }
+    // Beside it, others are answered.
+    support::answers(&node);
+}
+
+#[test]
+fn an_answer_is_the_same_alone_and_beside_others_and_with_and_without_guesses() {
+    let env = vec![("EXO_SPECULATE", "off".into())];
+    let flags = vec!["--no-discovery".to_owned()];
+    let start = support::Start { name: "solo", group: "no-guesses", flags, env, ..support::Start::default() };
+    let (guessing, plain) = (Node::alone(), Node::start(start));
+    let ask = |node: &Node, seed: u64| {
+        let temperature = if seed % 2 == 0 { 0.0 } else { 1.2 };
+        let answer = node
+            .post("/v1/chat/completions", &with_schema(json!({"temperature": temperature, "seed": seed})));
+        answer.text()
+    };
+    let alone: Vec<String> = (0..8).map(|seed| ask(&guessing, seed)).collect();
+    for node in [&guessing, &plain] {
+        let together: Vec<String> = std::thread::scope(|scope| {
+            let asking: Vec<_> = (0..8).map(|seed| scope.spawn(move || ask(node, seed))).collect();
+            asking.into_iter().map(|asking| asking.join().unwrap()).collect()
+        });
+        assert_eq!(together, alone);
+    }
+    let drafts = |node: &Node| {
+        let answer = node.post("/v1/chat/completions", &with_schema(json!({"temperature": 0}))).json();
+        answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"]
+            .as_u64()
+            .unwrap_or_default()
+    };
+    assert!(drafts(&guessing) > 0, "nothing was guessed, which shows nothing");
+    assert_eq!(drafts(&plain), 0);
+}

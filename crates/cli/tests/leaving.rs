@@ -228,8 +228,15 @@ fn requests(node: &Node) -> usize {
 fn node(slots: u32) -> (Node, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("zeros.gguf");
-    let shape =
-        Zeros { context: CONTEXT, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: Some(TEMPLATE) };
+    let shape = Zeros {
+        context: CONTEXT,
+        layers: 6,
+        hidden: 512,
+        ffn: 2048,
+        heads: 8,
+        template: Some(TEMPLATE),
+        more_tokens: &[],
+    };
     zeros(&path, &shape);
     let flags = ["--no-discovery", "--speculate", "off"].map(str::to_owned).to_vec();
     let node = Node::start(Start { name: "solo", group: "leaving", flags, ..Start::default() });
@@ -397,8 +404,15 @@ const FORGOTTEN_MAX: Duration = Duration::from_secs(6);
 fn of_a_node_that_dies_the_others_compute_nothing_on_and_each_client_sees_that_its_answer_is_no_whole_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("zeros.gguf");
-    let shape =
-        Zeros { context: CONTEXT, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: Some(TEMPLATE) };
+    let shape = Zeros {
+        context: CONTEXT,
+        layers: 6,
+        hidden: 512,
+        ffn: 2048,
+        heads: 8,
+        template: Some(TEMPLATE),
+        more_tokens: &[],
+    };
     zeros(&path, &shape);
     let mut nodes = cluster("dies", &["one", "two", "three"]);
     assert_eq!(nodes[0].post("/exo/v1/models", &json!({"path": path})).status, 200);
@@ -483,7 +497,15 @@ fn goes_on_elsewhere(group: &str, end: impl FnOnce(&mut Node)) {
     let path = folder.path().join("zeros.gguf");
     zeros(
         &path,
-        &Zeros { context: CONTEXT, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: Some(TEMPLATE) },
+        &Zeros {
+            context: CONTEXT,
+            layers: 6,
+            hidden: 512,
+            ffn: 2048,
+            heads: 8,
+            template: Some(TEMPLATE),
+            more_tokens: &[],
+        },
     );
     let mut nodes = cluster(group, &["one", "two"]);
     assert_eq!(nodes[0].post("/exo/v1/models", &json!({"path": path})).status, 200);

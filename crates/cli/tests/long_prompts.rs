@@ -15,7 +15,8 @@ use crate::support::{Node, Start, Zeros, demo_gguf, wait_for, zeros};
 use exo_formats::TokenizerSource;
 use serde_json::{Value, json};
 
-const ZEROS: Zeros = Zeros { context: 4096, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: None };
+const ZEROS: Zeros =
+    Zeros { context: 4096, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: None, more_tokens: &[] };
 const LOAD_MAX: Duration = Duration::from_secs(60);
 /// How often a cached prompt is timed beside an uncached one before it counts as slow.
 const ROUNDS_MAX: u32 = 12;

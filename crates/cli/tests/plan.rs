@@ -142,7 +142,18 @@ fn a_running_node_names_the_cache_and_the_type_with_which_a_model_would_fit() {
     // 192 MiB of weights in F16.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("zeros.gguf");
-    zeros(&path, &Zeros { context: 2048, layers: 6, hidden: 1024, ffn: 4096, heads: 8, template: None });
+    zeros(
+        &path,
+        &Zeros {
+            context: 2048,
+            layers: 6,
+            hidden: 1024,
+            ffn: 4096,
+            heads: 8,
+            template: None,
+            more_tokens: &[],
+        },
+    );
     let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
     assert_eq!(added.status, 200, "{}", added.body);
     let said = refused_by_both(&node, "zeros", &["--context", "64", "--slots", "1"]);
@@ -333,7 +344,18 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
 
     let mut node = calibrated(&data_dir);
     let path = folder.path().join("zeros.gguf");
-    zeros(&path, &Zeros { context: 2048, layers: 2, hidden: 512, ffn: 2048, heads: 8, template: None });
+    zeros(
+        &path,
+        &Zeros {
+            context: 2048,
+            layers: 2,
+            hidden: 512,
+            ffn: 2048,
+            heads: 8,
+            template: None,
+            more_tokens: &[],
+        },
+    );
     let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
     assert_eq!(added.status, 200, "{}", added.body);
     let id = node.place("zeros", 1)["id"].as_str().unwrap().to_owned();
@@ -398,7 +420,18 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     let mut node = calibrated(&data_dir);
     // 40 MiB of F16 and some bytes of F32, which no plan mentions.
     let path = folder.path().join("zeros.gguf");
-    zeros(&path, &Zeros { context: 256, layers: 2, hidden: 1024, ffn: 2048, heads: 8, template: None });
+    zeros(
+        &path,
+        &Zeros {
+            context: 256,
+            layers: 2,
+            hidden: 1024,
+            ffn: 2048,
+            heads: 8,
+            template: None,
+            more_tokens: &[],
+        },
+    );
     let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
     assert_eq!(added.status, 200, "{}", added.body);
     let types = |node: &Node| node.get("/exo/v1/cluster")["nodes"][0]["devices"][0]["rates_by_type"].clone();

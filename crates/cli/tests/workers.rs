@@ -10,7 +10,7 @@ use crate::support::{
     Node, SOON, Start, answers, comes_back, exo, finish, flat, is_alive, long_answer, rest_of, send, skip,
     stdout, stream, stream_until, text_of, wait_for, worker, workers_of,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Of an answer that outlasts what happens to its worker: a graphics card that is a program takes tens of
 /// milliseconds for each.
@@ -155,4 +155,37 @@ fn a_device_lost_again_and_again_is_given_up_with_its_reason_and_the_processor_a
     let status = flat(&stdout(&node.exo(&["status"])));
     assert!(status.contains("in quarantine for another 6 h"), "{status}");
     node.assert_running();
+}
+
+#[test]
+fn a_worker_holds_answers_to_schemas_and_calls_to_their_tools() {
+    let Some(node) = vulkan("worker-grammars", &[]) else { return };
+    let instance = node.place("demo", 1);
+    assert!(instance["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{instance:#}");
+    let schema = json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city", "days"], "additionalProperties": false});
+    let check = |text: &Value| {
+        let value: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+        assert!(value["city"] == "Rome" || value["city"] == "Oslo", "{value}");
+        assert!((1..=9).contains(&value["days"].as_u64().unwrap()), "{value}");
+    };
+    // Greedy, logits come back only where the likeliest token is refused; else they all do.
+    for temperature in [0, 1] {
+        let ask = |more: Value| {
+            let mut body = json!({"model": "demo", "max_tokens": 120, "temperature": temperature, "seed": 3,
+                "messages": [{"role": "user", "content": "What is the weather in Rome?"}]});
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let answer = node.post("/v1/chat/completions", &body);
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            answer.json()["choices"][0].clone()
+        };
+        let format = json!({"type": "json_schema", "json_schema": {"name": "weather", "schema": schema}});
+        check(&ask(json!({"response_format": format}))["message"]["content"]);
+        let function = json!({"name": "get_weather", "strict": true, "parameters": schema});
+        let called =
+            ask(json!({"tools": [{"type": "function", "function": function}], "tool_choice": "required",
+            "parallel_tool_calls": false}));
+        assert_eq!(called["finish_reason"], "tool_calls", "{called}");
+        check(&called["message"]["tool_calls"][0]["function"]["arguments"]);
+    }
 }

@@ -166,3 +166,28 @@ impl std::fmt::Debug for Compiler {
         write!(f, "Compiler({ENGINE}, {:?})", self.vocabulary)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TokenKind;
+
+    #[test]
+    fn a_panic_is_an_error_on_the_callers_stack_and_on_the_large_one() {
+        let panics = || -> Result<(), String> { panic!("the engine's own") };
+        assert_eq!(guarded(panics), Err("the grammar's engine panicked".to_owned()));
+        assert_eq!(aside(panics), Err("the grammar's engine panicked".to_owned()));
+    }
+
+    #[test]
+    fn what_the_engine_warns_of_is_refused() {
+        let bytes = (0..=255u8).map(|byte| TokenKind::Bytes(vec![byte]));
+        let vocabulary = Vocabulary::new(bytes.chain([TokenKind::Control]), &[256]).unwrap();
+        let compiler = Compiler::new(vocabulary).unwrap();
+        // Schemas of requests never get here with a switch of the engine's in them.
+        let schema =
+            r#"{"x-guidance": {"coerce_one_of": true}, "oneOf": [{"type": "object"}, {"type": "array"}]}"#;
+        let error = compiler.constrain(format!("start: %json {schema}")).unwrap_err();
+        assert!(error.to_string().contains("the engine warns: "), "{error}");
+    }
+}

@@ -1,6 +1,6 @@
 //! The sampler as the last stage uses it.
 
-use exo_sampler::{SampleError, Sampler};
+use exo_sampler::{ConstraintError, SampleError, Sampler, TokenConstraint};
 use exo_types::SamplingParams;
 use proptest::prelude::*;
 
@@ -172,4 +172,67 @@ fn logits_that_are_no_numbers_are_an_error_that_names_the_token() {
     let infinite = SampleError::NotFinite { token: 1, value: f32::INFINITY };
     assert_eq!(sampler.sample(&[0.0, f32::INFINITY], 0), Err(infinite));
     assert!(matches!(sampler.sample(&[f32::NAN], 0), Err(SampleError::NotFinite { token: 0, .. })));
+}
+
+/// Takes some tokens of the first 32, whatever came before.
+#[derive(Debug)]
+struct Only([u32; 1]);
+
+impl Only {
+    fn these(tokens: &[u32]) -> Option<Box<dyn TokenConstraint>> {
+        Some(Box::new(Self([tokens.iter().fold(0, |mask, token| mask | 1 << token)])))
+    }
+}
+
+impl TokenConstraint for Only {
+    fn allows(&mut self, token: u32) -> Result<bool, ConstraintError> {
+        Ok(self.0[0] >> token & 1 == 1)
+    }
+
+    fn mask(&mut self) -> Result<&[u32], ConstraintError> {
+        Ok(&self.0)
+    }
+
+    fn accept(&mut self, _token: u32) {}
+
+    fn end_token(&self) -> u32 {
+        31
+    }
+}
+
+#[test]
+fn a_constraint_stands_behind_bias_and_penalties_and_before_the_filters() {
+    // The likeliest token may not come, and top-k sees those alone that may: else nothing would be left.
+    let logits = [9.0, 5.0, 4.0, 3.0];
+    let sample = |params: SamplingParams, history: &[u32]| {
+        Sampler::constrained(params, history, 0, Only::these(&[1, 2, 3])).sample(&logits, 0).unwrap()
+    };
+    let one = SamplingParams { top_k: 1, logprobs: Some(4), ..hot() };
+    assert_eq!(sample(one.clone(), &[]).token, 1);
+    // Bias and penalty decide among those that may come.
+    let biased = SamplingParams { logit_bias: [(2, 1.5)].into(), ..one };
+    assert_eq!(sample(biased.clone(), &[]).token, 2);
+    let penalised = SamplingParams { presence_penalty: 2.0, ..biased };
+    let history = |params: SamplingParams| {
+        let mut sampler = Sampler::constrained(params, &[], 0, Only::these(&[1, 2, 3]));
+        sampler.accept(2);
+        sampler.sample(&logits, 0).unwrap()
+    };
+    let said = history(penalised.clone());
+    assert_eq!(said.token, 1);
+    assert_eq!(history(SamplingParams { temperature: 0.0, ..penalised }).token, 1, "greedy, too");
+
+    // What is said of probabilities is the model's: as without constraint, bias and penalties.
+    let plain = SamplingParams { logprobs: Some(4), ..SamplingParams::greedy() };
+    let plain = Sampler::new(plain, &[], 0).sample(&logits, 0).unwrap();
+    assert_eq!(said.top, plain.top);
+    assert_eq!((said.top[0].0, said.logprob), (0, Some(plain.top[1].1)));
+}
+
+#[test]
+fn where_no_token_may_come_the_answer_is_ended() {
+    for params in [hot(), SamplingParams::greedy()] {
+        let mut sampler = Sampler::constrained(params, &[], 0, Only::these(&[]));
+        assert_eq!(sampler.sample(&[1.0; 32], 0).unwrap().token, 31);
+    }
 }

@@ -44,10 +44,6 @@ impl OllamaRequest {
         let only_loads = messages.is_empty();
         let request = Self::take(fields, OLLAMA_CHAT, Prompt::Chat { messages }, only_loads)?;
         let tools = ToolChoice::Auto.of(tools, true, "tools")?;
-        if tools.is_some() && request.format != AnswerFormat::Text {
-            let message = "`format` together with `tools` is not supported: send one of them";
-            return Err(BadParam::unsupported("format", message));
-        }
         Ok(Self { tools, is_chat: true, ..request })
     }
 
@@ -96,8 +92,8 @@ impl OllamaRequest {
         }
         let keep_alive = fields.take_value("keep_alive");
         if only_loads && keep_alive.as_ref().is_some_and(is_zero) {
-            let message =
-                "nothing is unloaded for a request, as others may use the model: `exo unload` does that";
+            let message = "nothing is unloaded for a request, as others may use the model: what requests loaded makes room when another model \
+                 needs it, and `exo unload` unloads it now";
             return Err(BadParam::unsupported("keep_alive", message));
         }
         let truncates = fields.take("truncate", "true or false")?.unwrap_or(false);

@@ -49,7 +49,7 @@ const CHAT_FIELDS: &[Field] = &[
     field(
         "tools",
         Honoured,
-        "at most 512; where the model's template has a form for calls that is recognised; not with `format`",
+        "at most 512; where the model's template has a form for calls that is recognised; with `format`, an answer that calls none is of it",
     ),
 ];
 

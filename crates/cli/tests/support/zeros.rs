@@ -8,6 +8,9 @@ use exo_types::DType;
 
 use super::demo_gguf;
 
+/// What a GGUF file calls the type of a control token.
+pub const CONTROL: i32 = 3;
+
 /// A model whose weights are zeros, with the built-in one's tokens.
 pub struct Zeros {
     pub context: u32,
@@ -16,11 +19,13 @@ pub struct Zeros {
     pub ffn: u64,
     pub heads: u32,
     pub template: Option<&'static str>,
+    /// Control tokens beside the built-in ones.
+    pub more_tokens: &'static [&'static str],
 }
 
 /// Writes it; on the disk it is a hole behind a header.
 pub fn zeros(path: &Path, model: &Zeros) {
-    let &Zeros { context, layers, hidden, ffn, heads, template } = model;
+    let &Zeros { context, layers, hidden, ffn, heads, template, more_tokens } = model;
     let demo = exo_formats::open(&demo_gguf()).unwrap();
     let TokenizerSource::Gguf(keys) = &demo.tokenizer else { panic!("a GGUF file") };
     let mut w = GgufWriter::new();
@@ -29,13 +34,16 @@ pub fn zeros(path: &Path, model: &Zeros) {
     w.u32("llama.feed_forward_length", ffn as u32).u32("llama.attention.head_count", heads);
     w.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
     w.text("tokenizer.ggml.model", &keys.model).text("tokenizer.ggml.pre", keys.pre.as_deref().unwrap());
-    w.texts("tokenizer.ggml.tokens", keys.tokens.iter()).texts("tokenizer.ggml.merges", keys.merges.iter());
-    w.i32s("tokenizer.ggml.token_type", keys.token_types.as_ref().unwrap());
+    let tokens: Vec<&str> = keys.tokens.iter().chain(more_tokens.iter().copied()).collect();
+    let mut token_types = keys.token_types.clone().unwrap();
+    token_types.resize(tokens.len(), CONTROL);
+    w.texts("tokenizer.ggml.tokens", tokens.iter()).texts("tokenizer.ggml.merges", keys.merges.iter());
+    w.i32s("tokenizer.ggml.token_type", &token_types);
     w.u32("tokenizer.ggml.eos_token_id", keys.eos.unwrap());
     if let Some(template) = template {
         w.text("tokenizer.chat_template", template);
     }
-    w.declare("token_embd.weight", DType::F16, &[hidden, keys.tokens.len() as u64]);
+    w.declare("token_embd.weight", DType::F16, &[hidden, tokens.len() as u64]);
     w.declare("output_norm.weight", DType::F32, &[hidden]);
     for layer in 0..layers {
         let name = |tensor| TensorName::Layer(layer, tensor).to_gguf();
