@@ -27,7 +27,7 @@ use clap::{Args, Subcommand};
 
 #[derive(Args)]
 pub struct ProveArgs {
-    /// Only this one; without, each that needs no further word
+    /// Only this one; without, the three that take a few minutes together: token-cost, bodies, fresh-clusters
     #[command(subcommand)]
     proof: Option<Proof>,
 }
@@ -82,7 +82,7 @@ struct Verdict {
     is_kept: bool,
 }
 
-/// Runs one proof, or all that need nothing to be named.
+/// Runs one proof, or those that are short.
 pub fn run(args: ProveArgs) -> anyhow::Result<()> {
     let verdicts = match args.proof {
         Some(Proof::Bodies) => vec![bodies::prove()?],
@@ -99,7 +99,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Planted(args)) => return crate::sim::planted(&args),
         Some(Proof::TokenCost) => vec![token_cost::prove()?],
         None => {
-            eprintln!("not proved here: `speed` needs --before, see `cargo xtask prove --help`");
+            eprintln!("of all proofs the short ones; the others are named: see `cargo xtask prove --help`");
             vec![
                 token_cost::prove()?,
                 bodies::prove()?,

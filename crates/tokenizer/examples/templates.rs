@@ -3,9 +3,9 @@
 //! answer, and rendered again: the same text.
 //!
 //! Prints a line for each with the form that was found, or why none was, and what reading takes; the exit
-//! status is 1 if fewer are right than when this was written, or reading takes a microsecond for a byte, or
-//! more for each of a longer text's. `cargo xtask prove constrained` gets the templates from a public
-//! package.
+//! status is 1 if fewer are right than when this was written, or more are not, or reading takes a microsecond
+//! for a byte, or more for each of a longer text's. `cargo xtask prove constrained` gets the templates from a
+//! public package.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -20,8 +20,10 @@ use exo_tokenizer::calls::{
 use exo_tokenizer::{ChatTemplate, RenderOptions};
 use serde_json::{Map, Value, json};
 
-/// Of 70 templates: those of models that run here, and most others.
-const RIGHT_MIN: usize = 30;
+/// Of the 70 templates 63 show tools to a model. So many of these are right as this is written, and so many
+/// are not, each with its reason: a change makes neither worse.
+const RIGHT_MIN: usize = 34;
+const LISTED_MAX: usize = 29;
 const MICROSECONDS_MAX: f64 = 1.0;
 /// What a byte of a text of sixteen times the length may take more: where that is quadratic, it is sixteen
 /// times as much.
@@ -145,7 +147,7 @@ fn main() -> ExitCode {
         "reading takes {slowest:.3} us for a byte at most, of a text sixteen times as long {steepest:.2} times as much"
     );
     let is_slow = slowest >= MICROSECONDS_MAX || steepest > LONGER_MAX;
-    ExitCode::from(u8::from(right < RIGHT_MIN || is_slow))
+    ExitCode::from(u8::from(right < RIGHT_MIN || listed > LISTED_MAX || is_slow))
 }
 
 enum Why {
