@@ -680,3 +680,26 @@ fn a_node_lists_what_other_programs_have_where_its_user_is_at_home() {
     let other = of("pub/repo/other.gguf").unwrap_or_else(|| panic!("{found}"));
     assert!(other["problem"].as_str().is_some_and(|why| why.contains("GGUF")), "{other}");
 }
+
+#[test]
+fn what_fits_on_six_described_devices_is_said_within_five_seconds() {
+    let world = World::new();
+    let device = |(at, (gib, read, tflops)): (usize, &(u32, u32, u32))| {
+        format!("[[device]]\nnode = \"n{at}\"\nmemory_gib = {gib}\nread_gb_s = {read}\ntflops = {tflops}\n")
+    };
+    let devices = [(80, 2000, 60), (24, 900, 30), (24, 900, 30), (16, 120, 3), (32, 60, 1), (8, 50, 1)];
+    let pairs = (0..devices.len()).flat_map(|from| (from + 1..devices.len()).map(move |to| (from, to)));
+    let links = pairs.map(|(from, to)| {
+        format!("[[link]]\nfrom = \"n{from}\"\nto = \"n{to}\"\nrtt_ms = 0.5\nmbit_s = 1000\n")
+    });
+    let text: String = devices.iter().enumerate().map(device).chain(links).collect();
+    let cluster = world.folder.path().join("cluster.toml");
+    std::fs::write(&cluster, text).unwrap();
+    let begun = Instant::now();
+    let text = world.run(&["fits", "--json", "--cluster", cluster.to_str().unwrap()]);
+    let took = begun.elapsed();
+    println!("{took:?} for the catalogue on {} devices", devices.len());
+    let fits: Value = serde_json::from_str(&text).unwrap();
+    assert!(fits["models"].as_array().unwrap().len() >= 40, "{text}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
