@@ -41,7 +41,7 @@ pub fn run(filter: Option<&str>, tests_only: bool) -> anyhow::Result<()> {
 
 fn checks(skips: &Path) -> anyhow::Result<()> {
     step("format", || run::cargo(&["fmt", "--all", "--check"]))?;
-    step("house rules", || tidy::run())?;
+    step("house rules", tidy::run)?;
     step("architecture page", || graph::run(true))?;
     step_if_possible("PTX", skips, cuda::check_if_possible)?;
     step("licences", licences::run)?;

@@ -129,7 +129,7 @@ pub enum Change {
         id: String,
     },
     /// What an instance has to do, and how fast it does it.
-    Load(InstanceLoad),
+    Load(Box<InstanceLoad>),
     /// Who asks to join.
     JoinRequests {
         /// All of them.
@@ -462,7 +462,7 @@ fn instances(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter, out: 
         if steady != *old {
             out.push(Change::Instance { instance: Box::new(instance.clone()) });
         } else if wanted.gauges && load_moved(old, instance) {
-            out.push(Change::Load(InstanceLoad::of(instance)));
+            out.push(Change::Load(Box::new(InstanceLoad::of(instance))));
         }
     }
 }

@@ -636,7 +636,7 @@ fn whole_oldest_turns_go_where_that_is_asked_for_and_the_answer_says_how_many() 
         let answer = ok(node.post(path, &with(body, asks)));
         let left_out = answer["exo"]["left_out_messages"].as_u64().unwrap();
         // The first turn has two messages, the second four: whole turns are gone, behind these two by twos.
-        assert!(left_out >= 6 && left_out % 2 == 0 && left_out < 24, "{path}: {answer}");
+        assert!(left_out >= 6 && left_out.is_multiple_of(2) && left_out < 24, "{path}: {answer}");
         let tokens = [&answer["prompt_eval_count"], &answer["usage"]["input_tokens"]];
         let tokens = tokens.into_iter().find_map(Value::as_u64).unwrap();
         assert!((300..512).contains(&tokens), "no more goes than must: {path}: {answer}");

@@ -234,7 +234,7 @@ fn an_answer_is_the_same_alone_and_beside_others_and_with_and_without_guesses() 
     let start = support::Start { name: "solo", group: "no-guesses", flags, env, ..support::Start::default() };
     let (guessing, plain) = (Node::alone(), Node::start(start));
     let ask = |node: &Node, seed: u64| {
-        let temperature = if seed % 2 == 0 { 0.0 } else { 1.2 };
+        let temperature = if seed.is_multiple_of(2) { 0.0 } else { 1.2 };
         let answer = node
             .post("/v1/chat/completions", &with_schema(json!({"temperature": temperature, "seed": seed})));
         answer.text()

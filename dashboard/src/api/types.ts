@@ -1810,7 +1810,7 @@ export type OllamaChatRequest = {
   stream?: unknown;
   /** true, false, low, medium, high; left out, a model that thinks does, and the answer shows it */
   think?: unknown;
-  /** at most 512; where the model's template has a form for calls that is recognised; not with `format` */
+  /** at most 512; where the model's template has a form for calls that is recognised; with `format`, an answer that calls none is of it */
   tools?: unknown;
   /** 0 to 20 */
   top_logprobs?: unknown;

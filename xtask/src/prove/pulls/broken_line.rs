@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::Verdict;
 use super::super::lan::Lan;
 use super::super::wire::Wire;
-use super::hub::{HUB_AT, Hub, Model, PullTarget, rate};
+use super::hub::{Hub, Model, PullTarget, rate};
 use super::{Programs, skipped};
 use crate::run;
 
@@ -21,7 +21,7 @@ pub fn prove(programs: &Programs, model: &Model, line: Wire) -> anyhow::Result<V
     if !run::has("ip") {
         return Ok(skipped("behind a line", "`ip` is not there"));
     }
-    let lan = match Lan::with_wires(PULLS_AT.max(HUB_AT) + 1, line) {
+    let lan = match Lan::with_wires(PULLS_AT + 1, line) {
         Ok(lan) => lan,
         Err(error) => return Ok(skipped("behind a line", &format!("{error:#}"))),
     };
