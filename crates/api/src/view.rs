@@ -542,7 +542,7 @@ pub struct InstanceView {
     /// What the last steps reached, over all streams.
     #[serde(default)]
     pub measured_tokens_per_s: Option<f64>,
-    /// What the last answer took that ran alone, beside what is expected of the same; `null` before the first.
+    /// What the last answer that ran alone took, beside what is expected of it; `null` before the first.
     #[serde(default)]
     pub measured_alone: Option<MeasuredAnswerView>,
 }

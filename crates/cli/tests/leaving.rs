@@ -398,8 +398,8 @@ const WHOLE: [&str; 5] =
 /// within a second or two.
 const FORGOTTEN_MAX: Duration = Duration::from_secs(6);
 
-/// All that a client sees is the end of its connection, and never a part of an answer as a whole one. What can
-/// be gone on with is, for whoever shows the secret; until then nothing is computed for it either.
+/// All that a client sees is the end of its connection, and never a part of an answer as a whole one. What
+/// can be gone on with is, for whoever shows the secret; until then nothing is computed for it either.
 #[test]
 fn of_a_node_that_dies_the_others_compute_nothing_on_and_each_client_sees_that_its_answer_is_no_whole_one() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,8 +11,8 @@ use std::path::Path;
 use crate::support::{self, Node, SOON, finish, stderr, stdout};
 use serde_json::{Value, json};
 
-/// Clears the screen, sets a title, turns text around, begins a line of its own, closes a suggested command and
-/// a quotation, and is long.
+/// Clears the screen, sets a title, turns text around, begins a line of its own, closes a suggested command
+/// and a quotation, and is long.
 const HOSTILE: &str =
     "\x1b[2J\x1b]0;owned\x07\u{9b}31m\u{202E}\u{2066}\u{200B}\nerror: forged`; exo admit evil `'\"$(id)";
 const ID: &str = "abcdefghijklmnopqrstuvwxyz234567abcdefghijklmnopqrst";

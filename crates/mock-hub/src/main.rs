@@ -1,7 +1,7 @@
 //! The mock hub by hand: serves the files of a folder as `org/repo`. `/mock/counts` says what it has sent.
 //!
-//!     cargo run -p exo-mock-hub -- FOLDER [--address IP] [--port N] [--bytes-per-s N] [--break-every N] [--stall-every N]
-//!         [--signature-uses N] [--until-stdin-ends]
+//!     cargo run -p exo-mock-hub -- FOLDER [--address IP] [--port N] [--bytes-per-s N]
+//!         [--break-every N] [--stall-every N] [--signature-uses N] [--until-stdin-ends]
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "it says where it is")]

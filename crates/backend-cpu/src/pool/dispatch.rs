@@ -154,8 +154,8 @@ impl Dispatch {
     /// many pieces this thread did.
     ///
     /// # Safety
-    /// `job` is as [`Dispatch::publish`] or [`Dispatch::read`] gave it, and its caller returns only when all pieces
-    /// are done.
+    /// `job` is as [`Dispatch::publish`] or [`Dispatch::read`] gave it, and its caller returns only when all
+    /// pieces are done.
     pub(super) unsafe fn take_part(&self, slot: usize, job: &PoolJob) -> u64 {
         let done = Cell::new(0);
         let work = || {

@@ -1,4 +1,4 @@
-//! Eviction on this node's disk for what is about to be fetched. Where there is none, models that exo fetched go,
+//! Room on this node's disk for what is about to be fetched. Where there is none, models that exo fetched go,
 //! those first that were not in use for longest.
 //!
 //! What is placed, kept, being fetched, or whole on no other member stays, and a file that exo did not fetch
@@ -78,7 +78,7 @@ pub struct DiskFacts {
     pub differing: Vec<DifferingModel>,
 }
 
-/// Eviction that was found.
+/// Room that was found.
 pub struct Taken {
     /// What is counted for it.
     pub claim: DiskClaim,
@@ -226,8 +226,8 @@ impl Eviction {
         is_placed || self.draft.get() == Some(&model) || lock(&self.state).busy.contains_key(&model)
     }
 
-    /// [`Eviction::placed`], and `None` too if no coordinator has said it since this node began. After one that
-    /// was lost it is as that one said.
+    /// [`Eviction::placed`], and `None` too if no coordinator has said it since this node began. After one
+    /// that was lost it is as that one said.
     pub async fn placed_as_told(&self) -> Option<Vec<exo_cluster::InstanceView>> {
         if !self.was_told.load(Ordering::Relaxed) {
             if !self.knows_what_is_placed().await {
