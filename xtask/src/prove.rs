@@ -55,7 +55,7 @@ enum Proof {
     Predictions(predictions::Options),
     /// A model comes from a hub nearly as fast as `curl` or the disk lets it, fills a line on which answers
     /// break off, and loses at most eight chunks when it is killed; the line needs root
-    #[command(after_help = "Example: cargo xtask prove pulls --only kills --kills 50 --seed 7")]
+    #[command(after_help = "Example: cargo xtask prove pulls --only kills --kills 50 --mib 2048")]
     Pulls(pulls::Options),
     /// Answers that are held to a schema come as fast as free ones, on one node and over three
     #[command(after_help = "Example: cargo xtask prove schemas --model qwen3-0.6b-q4_0.gguf")]

@@ -66,7 +66,7 @@ def two_rounds(client, asked):
 
 def parallel(client, asked):
     asked = {**asked, "model": "equals", "tools": TOOLS, "max_tokens": 500}
-    for seed in range(80):
+    for seed in range(160):
         seeded = {**asked, "extra_body": {"seed": seed}, "tool_choice": {"type": "any"}}
         answer = client.messages.create(**seeded)
         if answer.stop_reason == "tool_use" and len(answer.content) == 2:

@@ -395,10 +395,12 @@ fn another_user_of_the_machine_is_not_answered_on_the_channel_for_commands() {
     const ASK: &str = "import socket, sys
 s = socket.socket(socket.AF_UNIX)
 s.settimeout(10)
-s.connect(sys.argv[1])
 try:
+    s.connect(sys.argv[1])
     s.sendall(b'GET /exo/v1/cluster HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n')
     print('answered', len(s.recv(4096)))
+except PermissionError:
+    print('closed')
 except (ConnectionError, BrokenPipeError):
     print('answered', 0)";
     let node = Node::alone();
@@ -420,7 +422,11 @@ except (ConnectionError, BrokenPipeError):
         return skip(TEST, "it takes root, `setpriv` and /usr/bin/python3");
     };
     assert!(own.starts_with("answered ") && own != "answered 0\n", "{own}");
-    assert_eq!(ask("65534").unwrap(), "answered 0\n");
+    let other = ask("65534").unwrap();
+    if other == "closed\n" {
+        return skip(TEST, "a folder above the node's is closed to others");
+    }
+    assert_eq!(other, "answered 0\n");
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn prune_through_a_node_deletes_parts_that_no_one_waits_for_and_nothing_else() {
     let node = node(&hub, "solo", "pruned-pulls", None);
     pull(&node, &hub, "one");
     pull(&node, &hub, "two");
-    hub.set_faults(Faults { bytes_per_s: Some(2 << 20), ..Faults::default() });
+    hub.set_faults(Faults { bytes_per_s: Some(512 << 10), ..Faults::default() });
     let begin = |name: &str| run(&node, &hub, &["pull", &format!("hf.co/org/{name}"), "--detach"]);
     let act = |what: &str, name: &str| {
         let id = pull_of(&node, name)["id"].as_str().unwrap().to_owned();

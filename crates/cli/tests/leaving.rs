@@ -452,7 +452,7 @@ fn of_a_node_that_dies_the_others_compute_nothing_on_and_each_client_sees_that_i
         assert_eq!(requests(node), 0);
     }
     println!("given back after {:?}", killed.elapsed());
-    let gauges = nodes[0].call("GET", "/metrics", None).body;
+    let gauges = nodes[0].call("GET", "/metrics?scope=cluster", None).body;
     for gauge in ["exo_sequences_running{", "exo_sequences_waiting{", "exo_kv_used_ratio{"] {
         let line = gauges.lines().find(|line| line.starts_with(gauge)).unwrap_or_else(|| panic!("{gauges}"));
         assert!(line.ends_with(" 0.0"), "{line}");

@@ -68,7 +68,7 @@ def two_rounds(client, asked):
 def parallel(client, asked):
     tools = [openai.pydantic_function_tool(GetWeather)["function"] | {"type": "function"}]
     asked = {**asked, "model": "equals", "tools": tools, "max_output_tokens": 500}
-    for seed in range(80):
+    for seed in range(160):
         seeded = {**asked, "extra_body": {"seed": seed}, "tool_choice": "required"}
         answer = client.responses.create(**seeded)
         if answer.status == "completed" and len(answer.output) == 2:

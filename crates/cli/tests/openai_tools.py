@@ -66,7 +66,7 @@ def two_rounds(client, asked):
 def parallel(client, asked):
     tool = openai.pydantic_function_tool(GetWeather)
     asked = {**asked, "model": "equals", "tools": [tool], "tool_choice": "required", "max_tokens": 500}
-    for seed in range(80):
+    for seed in range(160):
         answer = client.chat.completions.create(**{**asked, "seed": seed})
         if answer.choices[0].finish_reason == "tool_calls" and len(answer.choices[0].message.tool_calls) == 2:
             break

@@ -11,7 +11,7 @@ use crate::support::{Node, TOOL_TEMPLATE, Zeros, cluster, zeros};
 use serde_json::{Value, json};
 
 /// Of answers that call something, about one in five calls exactly twice.
-const SEEDS: u64 = 80;
+const SEEDS: u64 = 160;
 const QUESTION: &str = "What is the weather in Rome?";
 
 pub const EQUALS: Zeros = Zeros {

@@ -108,8 +108,9 @@ impl State {
     /// higher, and within an epoch the serial counts.
     pub(crate) fn instance_next(&self, epoch: Epoch) -> InstanceId {
         let key = u64::from(u16::from_be_bytes([epoch.key.0[0], epoch.key.0[1]]));
-        let base = epoch.counter << EPOCH_SHIFT | key << SERIAL_BITS;
-        InstanceId(self.instance_last.map_or(base, |last| last.0.max(base)) + 1)
+        let counter = epoch.counter.min(u64::MAX >> EPOCH_SHIFT);
+        let base = counter << EPOCH_SHIFT | key << SERIAL_BITS;
+        InstanceId(self.instance_last.map_or(base, |last| last.0.max(base)).saturating_add(1))
     }
 }
 

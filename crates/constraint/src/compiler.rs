@@ -185,8 +185,7 @@ mod tests {
         let vocabulary = Vocabulary::new(bytes.chain([TokenKind::Control]), &[256]).unwrap();
         let compiler = Compiler::new(vocabulary).unwrap();
         // Schemas of requests never get here with a switch of the engine's in them.
-        let schema =
-            r#"{"x-guidance": {"coerce_one_of": true}, "oneOf": [{"type": "object"}, {"type": "array"}]}"#;
+        let schema = r#"{"x-guidance": {"coerce_one_of": true}, "oneOf": [{"type": "object"}, {"type": "object", "required": ["a"]}]}"#;
         let error = compiler.constrain(format!("start: %json {schema}")).unwrap_err();
         assert!(error.to_string().contains("the engine warns: "), "{error}");
     }

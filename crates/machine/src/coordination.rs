@@ -524,6 +524,10 @@ impl NodeMachine {
     }
 
     fn instances_told(&mut self, from: NodeId, epoch: Epoch, instances: Vec<InstanceView>) {
+        if self.is_removed() {
+            tracing::trace!(peer = %from, "instances of a cluster that this node was removed from");
+            return;
+        }
         if !self.leads(epoch, from) {
             if let Some(early) = self.early(from, epoch) {
                 early.instances = Some(instances);

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use exo_api::NodeStatus;
 use exo_cluster::wire::{ControlMessage, DesiredState};
-use exo_cluster::{CoordinatorInput, DriverInput, WorkerInput};
+use exo_cluster::{CoordinatorInput, WorkerInput};
 use exo_membership::{Input, LogEnd, LossReason, Output};
 use exo_types::{Epoch, NodeId};
 
-use crate::requests::REMOVED;
 use crate::{Effect, NodeMachine, Notice};
 
 impl NodeMachine {
@@ -88,12 +87,8 @@ impl NodeMachine {
     }
 
     /// Nothing that was placed in a cluster is of use to a node that is removed from it: its memory is free
-    /// again, and what was asked of it ends.
+    /// again.
     fn hold_nothing(&mut self, epoch: Epoch) {
-        self.instances_now(Vec::new());
-        for driver in self.drivers.keys().copied().collect::<Vec<_>>() {
-            self.feed_driver(driver, DriverInput::PlaceRefused { message: REMOVED.to_owned() });
-        }
         let nothing = DesiredState { epoch, revision: u64::MAX, shards: Vec::new() };
         self.feed_worker_from(self.me, WorkerInput::Desired(nothing));
     }
@@ -187,8 +182,15 @@ impl NodeMachine {
             self.leads_soon = None;
             self.refuse_waiting_replies();
             self.feed_coordinator(CoordinatorInput::Follow);
+            self.end_requests();
             if let Some((epoch, _)) = self.leader.filter(|(_, leader)| *leader == self.me) {
                 self.hold_nothing(epoch);
+            }
+        } else if !self.is_removed() && std::mem::take(&mut self.is_told_removed) {
+            // Who signed that had been removed itself, and this node had not heard of it.
+            self.feed_worker(WorkerInput::Moved);
+            if self.is_leading() {
+                self.feed_membership(Input::Renew);
             }
         }
         let members = self.members_known();

@@ -415,6 +415,9 @@ impl NodeMachine {
     /// Whether coordinators can have come as far as the state's numbers say. Who takes in numbers that are
     /// far ahead has soon none left to place anything under.
     fn may_be(&self, state: &State) -> Result<(), String> {
+        if let Some(epoch) = self.leads_soon.filter(|epoch| state.epoch_last() == Some(*epoch)) {
+            return Err(format!("has placements of epoch {epoch}, which has not begun"));
+        }
         let (last, own) = (state.counter_last(), self.leader.map_or(0, |(epoch, _)| epoch.counter));
         match last.saturating_sub(own) > EPOCH_JUMP_MAX {
             true => Err(format!("has numbers of epoch {last}, and this is epoch {own}")),

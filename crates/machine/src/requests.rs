@@ -1,5 +1,6 @@
 //! The drivers of this node's clients, and the placing of models that requests ask for.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub(crate) const WATCHED_EVERY: Duration = Duration::from_secs(20);
 /// What waits for the room of a model that is in use is asked for again after this long.
 const ROOM_AGAIN: Duration = Duration::from_secs(1);
 /// Why requests end on a node that is no member any more.
-pub(crate) const REMOVED: &str = "this node was removed from its cluster";
+const REMOVED: &str = "this node was removed from its cluster";
 
 impl NodeMachine {
     pub(crate) fn start_request(&mut self, stream: StreamId, request: StartRequest) {
@@ -174,6 +175,16 @@ impl NodeMachine {
         self.refusals_told = failed.into_iter().map(|(instance, ..)| instance).collect();
         for (_, model, reason) in new {
             self.refuse_waiting(model, false, &reason);
+        }
+    }
+
+    /// What was asked of a node that is removed ends: nothing of its cluster answers it any more.
+    pub(crate) fn end_requests(&mut self) {
+        self.instances_now(Vec::new());
+        let models: BTreeSet<ModelId> = self.drivers.values().map(|driver| driver.model).collect();
+        models.into_iter().for_each(|model| self.refuse_waiting(model, false, REMOVED));
+        for driver in self.drivers.keys().copied().collect::<Vec<_>>() {
+            self.feed_driver(driver, DriverInput::PlaceRefused { message: REMOVED.to_owned() });
         }
     }
 

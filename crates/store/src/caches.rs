@@ -77,6 +77,8 @@ pub fn local_caches(home: &Path, env: &dyn Fn(&str) -> Option<String>) -> Vec<Ca
         model.name = exo_types::printable(&model.name, NAME_CHARS_MAX);
     }
     found.sort();
+    // A folder that a setting names may be the default one.
+    found.dedup();
     found.dedup_by(|a, b| a.path == b.path && a.name == b.name && a.problem.is_none() && b.problem.is_none());
     found
 }

@@ -297,10 +297,11 @@ fn alone_text(instance: &InstanceView) -> Option<String> {
         format!(": {what} took {measured} ms of it, predicted {predicted}")
     };
     let time = |time: MeasuredTimeView| {
-        let percent = 100.0 * (time.measured_ms / time.predicted_ms - 1.0);
+        let percent = (time.predicted_ms > 0.0).then(|| 100.0 * (time.measured_ms / time.predicted_ms - 1.0));
+        let percent = percent.map_or_else(String::new, |percent| format!(" ({percent:+.0} %)"));
         let (measured, predicted) = (ui::figure(time.measured_ms), ui::figure(time.predicted_ms));
         let off = time.off.map_or_else(String::new, off);
-        format!("{measured} ms, predicted {predicted} ({percent:+.0} %){off}")
+        format!("{measured} ms, predicted {predicted}{percent}{off}")
     };
     let first = format!("first token of a prompt of {prompt_tokens} after {}", time(first_token));
     let token =

@@ -81,14 +81,21 @@ impl Alone {
         }
     }
 
-    /// The newest whose first token has come.
+    /// The newest whose first token has come. One of few tokens says nothing of the time of a token, so it
+    /// does not take the place of one that does.
     pub(super) fn times(&self) -> Option<&AloneTimes> {
         let current = self.current.as_ref().map(|current| &current.times);
-        current.filter(|times| times.has_begun()).or(self.last.as_ref())
+        current.filter(|times| self.takes_place(times)).or(self.last.as_ref())
+    }
+
+    fn takes_place(&self, times: &AloneTimes) -> bool {
+        times.has_begun() && (times.is_telling() || !self.last.as_ref().is_some_and(AloneTimes::is_telling))
     }
 
     fn keep_current(&mut self) {
         let current = self.current.take().map(|current| current.times);
-        self.last = current.filter(AloneTimes::has_begun).or(self.last.take());
+        if let Some(times) = current.filter(|times| self.takes_place(times)) {
+            self.last = Some(times);
+        }
     }
 }

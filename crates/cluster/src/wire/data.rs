@@ -350,10 +350,18 @@ pub struct AloneTimes {
     pub answer: PhaseTimes,
 }
 
+/// Fewer tokens say nothing of the time of one.
+const TELLING_TOKENS_MIN: u32 = 8;
+
 impl AloneTimes {
     /// Whether its first token has come.
     pub fn has_begun(&self) -> bool {
         self.prompt_tokens > 0
+    }
+
+    /// Whether it has tokens enough to say how long one takes.
+    pub fn is_telling(&self) -> bool {
+        self.answer_tokens >= TELLING_TOKENS_MIN
     }
 }
 

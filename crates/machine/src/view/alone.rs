@@ -8,8 +8,6 @@ use exo_types::Placement;
 
 /// Nothing is off that is nearer.
 const OFF_SHARE: f64 = 0.1;
-/// Fewer tokens say nothing of the time of one.
-const TOKENS_MIN: u32 = 8;
 
 /// `request` is that of the placement's prediction. `None` if it does not say what is expected.
 pub(super) fn of(
@@ -44,7 +42,7 @@ pub(super) fn of(
         prompt_tokens,
         first_token: first_token.view(),
         answer_tokens: times.answer_tokens,
-        token: (times.answer_tokens >= TOKENS_MIN).then(|| token().view()),
+        token: times.is_telling().then(|| token().view()),
     })
 }
 

@@ -22,6 +22,8 @@ use exo_accelerators::chain;
 
 /// For the searches of a plan that nobody carries out; the last one may take some seconds more.
 const DRY_RUN_MAX: Duration = Duration::from_secs(20);
+/// For how it would fit that was refused: the refusal waits for it.
+const SMALLER_MAX: Duration = Duration::from_secs(5);
 
 impl NodeFacade {
     pub(super) async fn place_model(&self, request: PlaceRequest) -> Result<InstanceView, AdminError> {
@@ -190,18 +192,26 @@ impl NodeFacade {
 
     /// How the model would fit if it were stored otherwise; empty where that is not known in time.
     async fn smaller(&self, config: &ModelConfig, wanted: &InstanceRequest) -> String {
+        let until = Instant::now() + SMALLER_MAX;
         let known = async {
             let inputs = self.planner_inputs(wanted.model, None).await?;
             let (links, disks) = self.plan_facts(wanted.model).await?;
             let (request, config, kv) = (inputs.request(wanted, links, disks), config.clone(), wanted.kv);
-            let until = Instant::now() + DRY_RUN_MAX;
             let is_over = move || Instant::now() > until;
             searched(move || smaller_text(&config, kv, &inputs, &request, &is_over)).await
         };
-        known.await.unwrap_or_else(|error: AdminError| {
-            tracing::debug!(%error, "it is not known with what the model would fit");
-            String::new()
-        })
+        match tokio::time::timeout(SMALLER_MAX, known).await {
+            Ok(Ok(text)) => text,
+            Ok(Err(error)) => {
+                let error: AdminError = error;
+                tracing::debug!(%error, "it is not known with what the model would fit");
+                String::new()
+            }
+            Err(_) => {
+                tracing::debug!("with what the model would fit was not known in time");
+                String::new()
+            }
+        }
     }
 
     /// Whether an instance should be elsewhere, and the move there.

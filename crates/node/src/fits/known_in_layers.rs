@@ -32,7 +32,9 @@ impl KnownInLayers {
         let is_planned = |file: &HubFile| {
             plan.files.iter().any(|planned| planned.name == file.path && planned.digest() == file.sha256)
         };
-        *repo == plan.repo && plan.commit.as_ref() == Some(commit) && files.iter().all(is_planned)
+        repo.eq_ignore_ascii_case(&plan.repo)
+            && plan.commit.as_ref() == Some(commit)
+            && files.iter().all(is_planned)
     }
 }
 

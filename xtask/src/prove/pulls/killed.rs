@@ -20,6 +20,8 @@ use crate::system;
 const AGAIN_MAX: u64 = 8;
 /// Ranges at once, at most.
 const RANGES_MAX: u64 = 8;
+/// Of each connection: a chunk of 4 MiB then takes a second.
+const RATE_MIN: u64 = 4 << 20;
 /// From the first byte to the kill, at most.
 const KILLED_MAX: Duration = Duration::from_millis(1500);
 /// From the start to the first byte: what is on the disk may be looked through before.
@@ -35,8 +37,13 @@ const RECORD_BYTES: usize = 40;
 const HASH: std::ops::Range<usize> = 4..36;
 
 pub fn prove(programs: &Programs, model: &Model, kills: u32, seed: u64) -> anyhow::Result<Verdict> {
-    // Each connection so slow that it is not whole before the last kill, with all ranges at once.
-    let rate = model.bytes / (u64::from(kills) * RANGES_MAX);
+    // Each connection so slow that the model is not whole before the last kill, with all ranges at once, and so
+    // fast that chunks are.
+    let rate = model.bytes / ((u64::from(kills) + 2) * RANGES_MAX);
+    if rate < RATE_MIN {
+        let mib = (RATE_MIN * (u64::from(kills) + 2) * RANGES_MAX).div_ceil(1 << 20);
+        bail!("{kills} kills want a model of at least {mib} MiB (--mib)");
+    }
     let faults = ["--bytes-per-s".to_owned(), rate.to_string()];
     let hub = Hub::start(&programs.mock_hub, model, None, &faults)?;
     let target = PullTarget::new(&programs.folder)?;
