@@ -565,7 +565,11 @@ fn curl_lines_work_as_they_are_printed() {
     assert_eq!(whole("/api/chat", r#"{"model": "demo", "messages": []}"#)["done_reason"], "load");
     assert!(curl(&[&url("/api/pull"), "-d", r#"{"model": "demo"}"#]).contains(r#""status":"success""#));
     assert!(curl(&[&url("/api/version")]).contains(r#""version":"#));
-    // What changes models is refused with our command, and so is what asks for one to be unloaded.
+    refuses_what_changes_models(&|method, path, body| curl(&["-X", method, &url(path), "-d", body]));
+}
+
+/// With our command, and so is what asks for one to be unloaded.
+fn refuses_what_changes_models(curl: &dyn Fn(&str, &str, &str) -> String) {
     for (method, path, body, command) in [
         ("DELETE", "/api/delete", r#"{"model": "demo"}"#, "exo models remove"),
         ("POST", "/api/copy", r#"{"source": "demo", "destination": "demo-backup"}"#, "exo models add"),
@@ -578,7 +582,7 @@ fn curl_lines_work_as_they_are_printed() {
         ("POST", "/api/generate", r#"{"model": "demo", "keep_alive": 0}"#, "exo unload"),
         ("POST", "/api/chat", r#"{"model": "demo", "messages": [], "keep_alive": 0}"#, "exo unload"),
     ] {
-        let refused = curl(&["-X", method, &url(path), "-d", body]);
+        let refused = curl(method, path, body);
         assert!(refused.contains(command), "{path}: {refused}");
     }
 }

@@ -398,10 +398,8 @@ const WHOLE: [&str; 5] =
 /// within a second or two.
 const FORGOTTEN_MAX: Duration = Duration::from_secs(6);
 
-/// All that a client sees is the end of its connection, and never a part of an answer as a whole one. What
-/// can be gone on with is, for whoever shows the secret; until then nothing is computed for it either.
-#[test]
-fn of_a_node_that_dies_the_others_compute_nothing_on_and_each_client_sees_that_its_answer_is_no_whole_one() {
+/// Three nodes, and a model over the first two.
+fn on_two_of_three() -> (Vec<Node>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("zeros.gguf");
     let shape = Zeros {
@@ -414,7 +412,7 @@ fn of_a_node_that_dies_the_others_compute_nothing_on_and_each_client_sees_that_i
         more_tokens: &[],
     };
     zeros(&path, &shape);
-    let mut nodes = cluster("dies", &["one", "two", "three"]);
+    let nodes = cluster("dies", &["one", "two", "three"]);
     assert_eq!(nodes[0].post("/exo/v1/models", &json!({"path": path})).status, 200);
     let placed = nodes[0].post(
         "/exo/v1/instances",
@@ -425,6 +423,14 @@ fn of_a_node_that_dies_the_others_compute_nothing_on_and_each_client_sees_that_i
     wait_for("the instance to serve", LOAD_MAX, || {
         (nodes[2].instance(&id)?["state"]["kind"] == "ready").then_some(())
     });
+    (nodes, folder)
+}
+
+/// All that a client sees is the end of its connection, and never a part of an answer as a whole one. What
+/// can be gone on with is, for whoever shows the secret; until then nothing is computed for it either.
+#[test]
+fn of_a_node_that_dies_the_others_compute_nothing_on_and_each_client_sees_that_its_answer_is_no_whole_one() {
+    let (mut nodes, _folder) = on_two_of_three();
     let streams = [Chat, Completions, Messages, Responses, OllamaChat, OllamaGenerate];
     let whole = [Chat, Messages, Responses, OllamaChat].map(|dialect| (dialect, Phase::Whole));
     let asked: Vec<_> =

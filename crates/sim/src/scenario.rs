@@ -9,7 +9,7 @@ use exo_machine::joining::JOIN_WINDOW_S;
 use exo_types::Time;
 
 use crate::clients::{self, Ask, AskWhat, Client};
-use crate::draw::{DrawFor, Draws, mix};
+use crate::draw::{Draw, DrawFor, Draws, mix};
 use crate::faults::{self, Fault, FaultKind};
 
 /// What a run is about.
@@ -160,25 +160,7 @@ impl Scenario {
             Kind::Lies | Kind::Wire | Kind::Strangers => true,
             Kind::Faults | Kind::Quiet => founded.per_cent(80),
         };
-        let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
-        let (faults, lies) = match kind {
-            Kind::Faults => (fault_count.between(1, 7), 0),
-            Kind::Lies => (fault_count.between(0, 3), mix(seed, DrawFor::Scenario, 60).between(3, 20)),
-            Kind::Quiet | Kind::Join | Kind::Wire | Kind::Strangers => (0, 0),
-        };
-        let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
-        faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));
-        if kind == Kind::Faults && mix(seed, DrawFor::Scenario, 70).per_cent(40) {
-            faults.extend(faults::rare(seed, 1, from_ms, until_ms));
-        }
-        if kind == Kind::Wire {
-            let count = mix(seed, DrawFor::Scenario, 80).between(10, 40) as usize;
-            faults.extend(faults::lies_of_data(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
-        }
-        if kind == Kind::Strangers {
-            let count = mix(seed, DrawFor::Scenario, 91).between(10, 60) as usize;
-            faults.extend(faults::tricks(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
-        }
+        let mut faults = faults_of(seed, kind, is_founded, fault_count);
         let (from_ms, until_ms) = match kind {
             _ if !is_founded => CLIENTS_JOINING_MS,
             Kind::Quiet | Kind::Lies | Kind::Wire | Kind::Strangers => CLIENTS_QUIET_MS,
@@ -263,6 +245,30 @@ impl Scenario {
         let undone = self.asks.iter().filter(is_over).map(|ask| ask.at);
         self.faults.iter().map(Fault::over).chain(undone).fold(standing, Time::max)
     }
+}
+
+/// What goes wrong in a run, and what its liars and strangers do.
+fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<Fault> {
+    let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
+    let (faults, lies) = match kind {
+        Kind::Faults => (fault_count.between(1, 7), 0),
+        Kind::Lies => (fault_count.between(0, 3), mix(seed, DrawFor::Scenario, 60).between(3, 20)),
+        Kind::Quiet | Kind::Join | Kind::Wire | Kind::Strangers => (0, 0),
+    };
+    let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
+    faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));
+    if kind == Kind::Faults && mix(seed, DrawFor::Scenario, 70).per_cent(40) {
+        faults.extend(faults::rare(seed, 1, from_ms, until_ms));
+    }
+    if kind == Kind::Wire {
+        let count = mix(seed, DrawFor::Scenario, 80).between(10, 40) as usize;
+        faults.extend(faults::lies_of_data(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
+    }
+    if kind == Kind::Strangers {
+        let count = mix(seed, DrawFor::Scenario, 91).between(10, 60) as usize;
+        faults.extend(faults::tricks(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
+    }
+    faults
 }
 
 fn asks(

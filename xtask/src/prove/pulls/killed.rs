@@ -37,8 +37,8 @@ const RECORD_BYTES: usize = 40;
 const HASH: std::ops::Range<usize> = 4..36;
 
 pub fn prove(programs: &Programs, model: &Model, kills: u32, seed: u64) -> anyhow::Result<Verdict> {
-    // Each connection so slow that the model is not whole before the last kill, with all ranges at once, and so
-    // fast that chunks are.
+    // Each connection so slow that the model is not whole before the last kill, with all ranges at once, and
+    // so fast that chunks are.
     let rate = model.bytes / ((u64::from(kills) + 2) * RANGES_MAX);
     if rate < RATE_MIN {
         let mib = (RATE_MIN * (u64::from(kills) + 2) * RANGES_MAX).div_ceil(1 << 20);
