@@ -280,7 +280,8 @@ pub enum SchedulerOutput {
         /// For people.
         message: String,
     },
-    /// The instance cannot go on: report it as [`crate::wire::InstanceFailure`] and throw this scheduler away.
+    /// The instance cannot go on: report it as [`crate::wire::InstanceFailure`] and throw this scheduler
+    /// away.
     InstanceFailed {
         /// Which class of failure.
         kind: FailureKind,
