@@ -41,6 +41,7 @@ mod numbers;
 mod odd_machines;
 mod open;
 mod overload;
+mod parallel_calls;
 mod perplexity;
 mod plan;
 mod prometheus;
