@@ -11,7 +11,7 @@ use crate::support::{
     Answer, Node, SOON, Start, another_model, begin, cluster, colours, exo, flat, known, long_answer,
     pieces_of, rest_of, resumed_of, send, stderr, stdout, stream_of, stream_until, text_of, wait_for,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Of an answer: the demo model takes a second for them.
 const TOKENS: u32 = 1800;
@@ -45,12 +45,16 @@ fn seen(text: &str) -> (String, &str) {
 }
 
 fn resume(node: &Node, ticket: &str, last: Option<&str>) -> Answer {
+    let id = ticket.split('.').next().unwrap();
+    get(node, &format!("/v1/requests/{id}"), ticket, last)
+}
+
+fn get(node: &Node, path: &str, ticket: &str, last: Option<&str>) -> Answer {
     let mut stream = TcpStream::connect(&node.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let id = ticket.split('.').next().unwrap();
     let last = last.map(|last| format!("Last-Event-ID: {last}\r\n")).unwrap_or_default();
     let request = format!(
-        "GET /v1/requests/{id} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nConnection: close\r\nexo-resume: {ticket}\r\n{last}\r\n",
+        "GET {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nConnection: close\r\nexo-resume: {ticket}\r\n{last}\r\n",
         node.address, node.secret
     );
     stream.write_all(request.as_bytes()).unwrap();
@@ -105,6 +109,139 @@ fn a_message_goes_on_at_another_node_when_its_own_is_killed() {
     let of = |events: &str| pieces_of(events, "/delta/text");
     assert_eq!(of(had) + &of(&rest.body), expected, "not a token more, less or other");
     assert!(rest.body.contains("event: message_stop\n"), "{}", rest.body);
+}
+
+/// The objects in the lines of a stream: of events, or of lines that are JSON alone. Whole ones only.
+fn objects(text: &str) -> Vec<Value> {
+    let lines = text.lines().map(|line| line.strip_prefix("data: ").unwrap_or(line));
+    lines.filter(|line| line.starts_with('{')).filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// The tokens whose probabilities are at this place of all objects.
+fn scored(objects: &[Value], pointer: &str) -> Vec<String> {
+    let scores = objects.iter().filter_map(|object| object.pointer(pointer)?.as_array());
+    scores.flatten().map(|score| score["token"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_response_goes_on_at_another_node_with_what_its_own_kept_for_it() {
+    let mut nodes = cluster("response", &["one", "two", "three"]);
+    nodes[0].place("demo", 2);
+    let first = json!({"model": "demo", "input": "Hello!", "max_output_tokens": 16, "temperature": 0});
+    let first = nodes[2].post("/v1/responses", &first);
+    assert_eq!(first.status, 200, "{}", first.body);
+    let format = json!({"type": "json_schema", "name": "colours", "schema": colours()});
+    let mut body = json!({"model": "demo", "input": "Colours?", "previous_response_id": first.json()["id"], "temperature": 0,
+        "text": {"format": format}, "include": ["message.output_text.logprobs"]});
+    let undisturbed = nodes[2].post("/v1/responses", &body);
+    assert_eq!(undisturbed.status, 200, "{}", undisturbed.body);
+    let expected = undisturbed.json();
+    let part = &expected["output"][0]["content"][0];
+    body["stream"] = true.into();
+    let stream = begin(&nodes[2], "/v1/responses", &body, 40);
+    nodes[2].kill();
+    let text = left(stream);
+    assert!(!text.contains("response.completed"), "it had ended");
+    let (ticket, (last, had)) = (ticket(&text), seen(&text));
+    let response = format!("resp_{}", ticket.split('.').next().unwrap());
+    // As OpenAI's clients ask for the rest.
+    let path = format!("/v1/responses/{response}?stream=true&starting_after={last}");
+    let rest = get(&nodes[1], &path, &ticket, None);
+    assert_eq!(rest.status, 200, "{}\n{}", rest.body, nodes[1].log());
+    let mut all = objects(had);
+    all.extend(objects(&rest.body));
+    for (number, event) in all.iter().enumerate() {
+        assert_eq!(event["sequence_number"], number, "no event twice, and none is missing");
+    }
+    let texts = all.iter().filter(|event| event["type"] == "response.output_text.delta");
+    let texts: Vec<Value> = texts.cloned().collect();
+    let said: String = texts.iter().map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(said, part["text"], "not a token more, less or other");
+    assert_eq!(scored(&texts, "/logprobs"), scored(std::slice::from_ref(part), "/logprobs"));
+    let end = all.last().unwrap();
+    assert_eq!((&end["type"], &end["response"]["id"]), (&json!("response.completed"), &json!(response)));
+    assert_eq!(end["response"]["output"][0]["content"][0], *part);
+    let used = |response: &Value| {
+        let usage = &response["usage"];
+        [usage["input_tokens"].clone(), usage["output_tokens"].clone()]
+    };
+    assert_eq!(used(&end["response"]), used(&expected), "what both nodes made counts once");
+    assert!(end["response"]["exo"]["resumed"].is_array(), "{end}");
+    // The node that went on keeps it, with what the lost one had kept.
+    let more = |input: Value| json!({"model": "demo", "input": input, "max_output_tokens": 16});
+    let mut next = more("And?".into());
+    next["previous_response_id"] = response.into();
+    let turn = |role: &str, content: &Value| json!({"role": role, "content": content});
+    let said = &first.json()["output"][0]["content"][0]["text"];
+    let spelt_out = more(json!([
+        turn("user", &json!("Hello!")),
+        turn("assistant", said),
+        turn("user", &json!("Colours?")),
+        turn("assistant", &part["text"]),
+        turn("user", &json!("And?")),
+    ]));
+    let [next, spelt_out] = [next, spelt_out].map(|body| nodes[1].post("/v1/responses", &body));
+    assert_eq!((next.status, spelt_out.status), (200, 200), "{}{}", next.body, spelt_out.body);
+    assert_eq!(used(&next.json())[0], used(&spelt_out.json())[0], "the same conversation");
+}
+
+#[test]
+fn lines_of_ollama_go_on_at_another_node_and_so_does_a_whole_answer() {
+    let mut nodes = cluster("lines", &["one", "two", "three"]);
+    nodes[0].place("demo", 3);
+    for (driver, path, pointer) in [(2, "/api/chat", "/message/content"), (1, "/api/generate", "/response")] {
+        let mut body = json!({"model": "demo", "format": colours(), "logprobs": true, "stream": false,
+            "options": {"temperature": 0, "num_predict": 1200}});
+        match path {
+            "/api/chat" => body["messages"] = json!([{"role": "user", "content": "Colours?"}]),
+            _ => body["prompt"] = "Colours?".into(),
+        }
+        let undisturbed = nodes[0].post(path, &body);
+        assert_eq!(undisturbed.status, 200, "{}", undisturbed.body);
+        let expected = undisturbed.json();
+        body["stream"] = true.into();
+        let mut stream = nodes[driver].send("POST", path, Some(body.to_string()));
+        let mut text = String::new();
+        while text.matches("exo_id").count() < 40 {
+            let mut bytes = [0; 512];
+            let n = stream.read(&mut bytes).unwrap();
+            assert!(n > 0, "{text}\n{}", nodes[driver].log());
+            text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+        }
+        nodes[driver].kill();
+        let text = left((stream, text));
+        assert!(!text.contains(r#""done":true"#), "it had ended");
+        let ticket = ticket(&text);
+        let mut all = objects(&text);
+        match driver {
+            2 => {
+                let last = all.iter().filter_map(|line| line["exo_id"].as_u64()).next_back().unwrap();
+                let rest = resume(&nodes[0], &ticket, Some(&last.to_string()));
+                assert_eq!(rest.status, 200, "{}\n{}", rest.body, nodes[0].log());
+                all.extend(objects(&rest.body));
+                let ids: Vec<u64> = all.iter().filter_map(|line| line["exo_id"].as_u64()).collect();
+                assert!(ids.is_sorted_by(|one, next| one < next), "no line twice: {ids:?}");
+            }
+            _ => {
+                let id = ticket.split('.').next().unwrap();
+                let whole = get(&nodes[0], &format!("/v1/requests/{id}?stream=false"), &ticket, None);
+                assert_eq!(whole.status, 200, "{}\n{}", whole.body, nodes[0].log());
+                all = vec![whole.json()];
+            }
+        }
+        let said: String = all.iter().filter_map(|line| line.pointer(pointer)?.as_str()).collect();
+        assert_eq!(
+            said,
+            expected.pointer(pointer).unwrap().as_str().unwrap(),
+            "{path}: not a token more, less or other"
+        );
+        assert_eq!(scored(&all, "/logprobs"), scored(std::slice::from_ref(&expected), "/logprobs"), "{path}");
+        let end = all.last().unwrap();
+        for field in ["done", "done_reason", "prompt_eval_count", "eval_count"] {
+            assert_eq!(end[field], expected[field], "{path} {field}");
+        }
+        assert!(end["exo"]["resumed"].is_array(), "{end}");
+    }
 }
 
 /// A lid that is closed on the node that the client talks to: for two seconds, and until the others have

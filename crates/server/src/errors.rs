@@ -83,7 +83,7 @@ impl ApiError {
         let what = match resumable {
             Some(id) => format!(
                 "another member of its cluster, if there is one, goes on with it within 60 s: `GET /v1/requests/{id}` there, with \
-                 `exo-resume` from the head of this answer and its last event's id as `last-event-id`"
+                 `exo-resume` from the head of this answer and its last event's id (or last `exo_id`) as `last-event-id`"
             ),
             None => "ask another node of its cluster, or this one when it runs again".to_owned(),
         };

@@ -81,9 +81,11 @@ pub async fn stream(
 pub async fn whole(
     app: &App,
     dialect: Dialect,
-    request: GenerateRequest,
+    mut request: GenerateRequest,
     mut whole: impl Whole,
+    ticket: Ticket,
 ) -> Result<Response, ApiError> {
+    request.resumable = ticket.resumable;
     let mut source = Source::new(app, dialect, request);
     let mut collected = Collected::new(&app.room);
     loop {

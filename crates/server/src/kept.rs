@@ -122,7 +122,8 @@ impl All {
     }
 }
 
-fn message_bytes(message: &ChatMessage) -> usize {
+/// About what a message takes.
+pub fn message_bytes(message: &ChatMessage) -> usize {
     let optional = [&message.name, &message.reasoning_content, &message.tool_call_id];
     let texts: usize = optional.into_iter().flatten().map(String::len).sum();
     let call = |call: &ToolCall| {

@@ -24,19 +24,21 @@ pub async fn messages(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let take =
-        |body, text: &str| Ok((recorded(&body, text), MessagesRequest::parse(body)?.with_inputs_of(text)));
-    let IncomingRequest { body: (body, messages), context, origin, lease: _lease } =
+    let take = |body, text: &str| {
+        let messages = MessagesRequest::parse(body)?;
+        Ok((recorded(messages.streams, text), messages.with_inputs_of(text)))
+    };
+    let IncomingRequest { body: (record, messages), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.thoughts);
     let streams = messages.streams;
     let request = messages.into_generate(context)?;
-    if streams {
+    let ticket = origin.ticket(&app, Resumed::Messages, &request, record)?;
+    if streams && !ticket.is_whole {
         let request_id = id.to_string();
-        let ticket = origin.ticket(&app, Resumed::Messages, &request, body)?;
         stream(&app, Dialect::Messages, request, MessageChunks { fold, request_id }, ticket).await
     } else {
-        whole(&app, Dialect::Messages, request, MessageWhole(fold)).await
+        whole(&app, Dialect::Messages, request, MessageWhole(fold), ticket).await
     }
 }
 

@@ -12,7 +12,6 @@ use exo_api::ollama::{
     OllamaVersion, OllamaWhole, models::created_at,
 };
 use exo_api::{AdminError, GenerateEvent, Summary, TokensQuestion, TokensRequest};
-use exo_stdx::unix_s;
 use exo_types::{Principal, RequestId};
 use serde::Serialize;
 
@@ -22,7 +21,7 @@ use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole};
 use crate::errors::ApiError;
 use crate::generate::{IncomingRequest, read, stream, whole};
-use crate::resume::Ticket;
+use crate::resume::{Resumed, recorded};
 
 /// Lines of JSON.
 const LINES: &str = "application/x-ndjson";
@@ -34,14 +33,11 @@ pub async fn chat(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    answer(
-        &app,
-        read(&app, id, principal, request, |body, text| {
-            Ok(OllamaRequest::parse_chat(body)?.with_arguments_of(text))
-        })
-        .await?,
-    )
-    .await
+    let take = |body, text: &str| {
+        let asked = OllamaRequest::parse_chat(body)?.with_arguments_of(text);
+        Ok((record_of(&asked, text), asked))
+    };
+    answer(&app, read(&app, id, principal, request, take).await?).await
 }
 
 /// `POST /api/generate`
@@ -51,21 +47,36 @@ pub async fn generate(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    answer(
-        &app,
-        read(&app, id, principal, request, |body, _| Ok(OllamaRequest::parse_generate(body)?)).await?,
-    )
-    .await
+    let take = |body, text: &str| {
+        let asked = OllamaRequest::parse_generate(body)?;
+        Ok((record_of(&asked, text), asked))
+    };
+    answer(&app, read(&app, id, principal, request, take).await?).await
 }
 
-async fn answer(app: &Arc<App>, asked: IncomingRequest<OllamaRequest>) -> Result<Response, ApiError> {
-    let IncomingRequest { body, context, lease: _lease, .. } = asked;
-    let fold = OllamaStream::new(context.request.to_string(), created_at(unix_s()), &body);
-    let (streams, dialect) = (body.streams, Dialect::Ollama { is_chat: body.is_chat });
-    let request = body.into_generate(context)?;
-    match streams {
-        true => stream(app, dialect, request, OllamaChunks(fold), Ticket::none()).await,
-        false => whole(app, dialect, request, WholeAnswer(OllamaWhole::new(fold))).await,
+/// Where only a model is loaded there is no answer that could go on elsewhere.
+fn record_of(asked: &OllamaRequest, text: &str) -> Option<Vec<u8>> {
+    recorded(asked.streams && !asked.only_loads, text)
+}
+
+async fn answer(
+    app: &Arc<App>,
+    asked: IncomingRequest<(Option<Vec<u8>>, OllamaRequest)>,
+) -> Result<Response, ApiError> {
+    let IncomingRequest { body: (record, asked), context, origin, lease: _lease } = asked;
+    let fold = OllamaStream::new(context.request.to_string(), created_at(origin.created), &asked);
+    let (streams, is_chat) = (asked.streams, asked.is_chat);
+    let (dialect, endpoint) = match is_chat {
+        true => (Dialect::Ollama { is_chat }, Resumed::OllamaChat),
+        false => (Dialect::Ollama { is_chat }, Resumed::OllamaGenerate),
+    };
+    let request = asked.into_generate(context)?;
+    let ticket = origin.ticket(app, endpoint, &request, record)?;
+    if streams && !ticket.is_whole {
+        let fold = if ticket.has_ids() { fold.with_ids() } else { fold };
+        stream(app, dialect, request, OllamaChunks(fold), ticket).await
+    } else {
+        whole(app, dialect, request, WholeAnswer(OllamaWhole::new(fold)), ticket).await
     }
 }
 

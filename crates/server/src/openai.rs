@@ -26,17 +26,20 @@ pub async fn chat(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let take = |body, text: &str| Ok((recorded(&body, text), ChatRequest::parse(body)?));
-    let IncomingRequest { body: (body, chat), context, origin, lease: _lease } =
+    let take = |body, text: &str| {
+        let chat = ChatRequest::parse(body)?;
+        Ok((recorded(chat.common.streams(), text), chat))
+    };
+    let IncomingRequest { body: (record, chat), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
     let request = chat.into_generate(context)?;
     let (head, logprobs) = (head(&request, origin.created), request.sampling.logprobs.is_some());
-    if streams {
-        let ticket = origin.ticket(&app, Resumed::Chat, &request, body)?;
+    let ticket = origin.ticket(&app, Resumed::Chat, &request, record)?;
+    if streams && !ticket.is_whole {
         stream(&app, Dialect::Chat, request, ChatChunks::new(head, logprobs, include_usage), ticket).await
     } else {
-        whole(&app, Dialect::Chat, request, ChatWhole::new(head, logprobs)).await
+        whole(&app, Dialect::Chat, request, ChatWhole::new(head, logprobs), ticket).await
     }
 }
 
@@ -47,18 +50,21 @@ pub async fn completion(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let take = |body, text: &str| Ok((recorded(&body, text), CompletionRequest::parse(body)?));
-    let IncomingRequest { body: (body, completion), context, origin, lease: _lease } =
+    let take = |body, text: &str| {
+        let completion = CompletionRequest::parse(body)?;
+        Ok((recorded(completion.common.streams(), text), completion))
+    };
+    let IncomingRequest { body: (record, completion), context, origin, lease: _lease } =
         read(&app, id, principal, request, take).await?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());
     let request = completion.into_generate(context)?;
     let (head, logprobs) = (head(&request, origin.created), request.sampling.logprobs.is_some());
-    if streams {
-        let ticket = origin.ticket(&app, Resumed::Completion, &request, body)?;
+    let ticket = origin.ticket(&app, Resumed::Completion, &request, record)?;
+    if streams && !ticket.is_whole {
         let chunks = CompletionChunks::new(head, logprobs, include_usage);
         stream(&app, Dialect::Completion, request, chunks, ticket).await
     } else {
-        whole(&app, Dialect::Completion, request, CompletionWhole::new(head, logprobs)).await
+        whole(&app, Dialect::Completion, request, CompletionWhole::new(head, logprobs), ticket).await
     }
 }
 

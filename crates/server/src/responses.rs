@@ -6,11 +6,10 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Query, Request, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response as HttpResponse};
 use exo_api::responses::{Response, ResponseDeleted, ResponseEvent, ResponseStream, ResponsesRequest};
 use exo_api::{BadParam, ChatMessage, GenerateEvent, Summary};
-use exo_stdx::unix_s;
 use exo_types::{Principal, RequestId};
 use serde_json::Value;
 
@@ -20,7 +19,8 @@ use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::{ApiError, Path};
 use crate::generate::{IncomingRequest, read, stream, whole};
-use crate::resume::Ticket;
+use crate::kept::message_bytes;
+use crate::resume::{Claim, Origin, Resumed, go_on, mark, recorded, request_id};
 
 /// `POST /v1/responses`
 pub async fn create(
@@ -29,16 +29,17 @@ pub async fn create(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<HttpResponse, ApiError> {
-    let IncomingRequest { body, context, mut lease, .. } =
-        read(&app, id, principal, request, |body, _| read_body(body)).await?;
-    let mut asked = match body {
+    let IncomingRequest { body, context, mut origin, mut lease } =
+        read(&app, id, principal, request, read_body).await?;
+    let asked = match body {
         Body::Whole(asked) => *asked,
         Body::Refers(body) => {
             // Responses that are kept may be megabytes, too.
             let owner = app.clone();
             let read = move || {
                 let body = with_items(&owner, principal, body, &mut lease)?;
-                Ok::<_, ApiError>((ResponsesRequest::parse(body)?, lease))
+                let text = body.to_string();
+                Ok::<_, ApiError>((Asked::parse(body, &text)?, lease))
             };
             let done = tokio::task::spawn_blocking(read).await;
             let (asked, held) = done.map_err(|_| ApiError::internal("reading the request broke off"))??;
@@ -46,33 +47,52 @@ pub async fn create(
             asked
         }
     };
-    let previous = previous(&app, principal, &asked, &mut lease)?;
-    let conversation = asked.conversation(previous)?;
+    let before = before(&app, principal, &asked, &mut origin, &mut lease)?;
+    let Asked { request: mut asked, record } = asked;
+    let conversation = asked.conversation(before)?;
     let keep = asked.store.then(|| Keep { principal, conversation: conversation.clone() });
-    let fold = ResponseStream::new(id.to_string(), asked.head(&id.to_string(), unix_s()));
+    let mut fold = ResponseStream::new(id.to_string(), asked.head(&id.to_string(), origin.created));
     let streams = asked.streams;
     let request = asked.into_generate(conversation, context)?;
-    let answer = Answering { fold, keep, app: app.clone(), _lease: lease };
-    match streams {
-        true => stream(&app, Dialect::Responses, request, answer, Ticket::none()).await,
-        false => whole(&app, Dialect::Responses, request, answer).await,
+    let ticket = origin.ticket(&app, Resumed::Responses, &request, record)?;
+    if let Some(last) = ticket.had.event {
+        fold = fold.behind(last);
+    }
+    let answer = Answering { fold, keep, has_ids: ticket.has_ids(), app: app.clone(), _lease: lease };
+    match streams && !ticket.is_whole {
+        true => stream(&app, Dialect::Responses, request, answer, ticket).await,
+        false => whole(&app, Dialect::Responses, request, answer, ticket).await,
+    }
+}
+
+/// A request, and what another node needs of it.
+struct Asked {
+    request: ResponsesRequest,
+    record: Option<Vec<u8>>,
+}
+
+impl Asked {
+    /// From a body, and its text.
+    fn parse(body: Value, text: &str) -> Result<Self, ApiError> {
+        let request = ResponsesRequest::parse(body)?;
+        Ok(Self { record: recorded(request.streams, text), request })
     }
 }
 
 /// A body, read as far as it says everything itself.
 enum Body {
-    Whole(Box<ResponsesRequest>),
+    Whole(Box<Asked>),
     /// Some of its items are of responses that are kept.
     Refers(Value),
 }
 
 const REFERENCE: &str = "item_reference";
 
-fn read_body(body: Value) -> Result<Body, ApiError> {
+fn read_body(body: Value, text: &str) -> Result<Body, ApiError> {
     let refers = |items: &Vec<Value>| items.iter().any(|item| item["type"] == REFERENCE);
     match body.get("input").and_then(Value::as_array).is_some_and(refers) {
         true => Ok(Body::Refers(body)),
-        false => Ok(Body::Whole(Box::new(ResponsesRequest::parse(body)?))),
+        false => Ok(Body::Whole(Box::new(Asked::parse(body, text)?))),
     }
 }
 
@@ -106,39 +126,77 @@ fn with_items(
     Ok(body)
 }
 
-/// The conversation that the request goes on from. It takes its room as if it had come with the request, and
-/// once more for the copy that is kept.
-fn previous(
+/// The conversation that the request goes on from. It takes its room as if it had come with the request, once
+/// more for the copy that is kept, and of a stream for that which another node gets.
+fn before(
     app: &App,
     principal: Principal,
-    asked: &ResponsesRequest,
+    asked: &Asked,
+    origin: &mut Origin,
     lease: &mut Lease,
 ) -> Result<Vec<ChatMessage>, ApiError> {
-    let Some(id) = &asked.previous else { return Ok(Vec::new()) };
+    let copies = if asked.record.is_some() { 3 } else { 2 };
+    if origin.is_resumed() {
+        // Only the node that is lost kept it.
+        lease.grow(copies * origin.before.iter().map(message_bytes).sum::<usize>())?;
+        return Ok(origin.before.clone());
+    }
+    let Some(id) = &asked.request.previous else { return Ok(Vec::new()) };
     let is_gone = || gone(id, "previous_response_id");
-    lease.grow(2 * app.kept.bytes(principal, id).ok_or_else(is_gone)?)?;
-    app.kept.conversation(principal, id).ok_or_else(is_gone)
+    lease.grow(copies * app.kept.bytes(principal, id).ok_or_else(is_gone)?)?;
+    let before = app.kept.conversation(principal, id).ok_or_else(is_gone)?;
+    if asked.record.is_some() {
+        origin.before = before.clone();
+    }
+    Ok(before)
 }
 
-/// `GET /v1/responses/{response}`
+/// `GET /v1/responses/{response}`: one that is kept; for who shows the secret of a stream whose node is lost,
+/// its rest (`stream=true`, `starting_after`), or the whole of it.
 pub async fn get(
     State(app): State<Arc<App>>,
     Extension(principal): Extension<Principal>,
     Path(id): Path<String>,
     Query(query): Query<HashMap<String, String>>,
+    headers: HeaderMap,
 ) -> Result<HttpResponse, ApiError> {
+    let streams = query.get("stream").is_some_and(|streams| streams == "true");
+    let goes_on = streams && Claim::is_made(&headers);
+    let mut after = None;
     for (name, value) in query {
         // What a response has, it has in whole.
         let asks_for_nothing = name.starts_with("include") || name == "stream" && value == "false";
-        if !asks_for_nothing {
-            let name: String = name.chars().take(80).collect();
-            let message = format!("`{name}` is not supported: a response that is kept comes whole");
-            return Err(BadParam::unsupported(name, message).into());
+        match name.as_str() {
+            "stream" if goes_on => {}
+            "starting_after" if goes_on => after = Some(value),
+            _ if asks_for_nothing => {}
+            _ => {
+                let name: String = name.chars().take(80).collect();
+                let message = format!(
+                    "`{name}` is not supported: a response that is kept comes whole, and a stream whose node is lost goes on \
+                     with `stream=true` and the `exo-resume` of its head"
+                );
+                return Err(BadParam::unsupported(name, message).into());
+            }
         }
     }
-    let kept = app.kept.json(principal, &id).ok_or_else(|| gone(&id, "response_id"))?;
-    let kind = HeaderValue::from_static("application/json");
-    Ok(([(CONTENT_TYPE, kind)], kept).into_response())
+    if goes_on {
+        let mut claim = Claim::of(&headers)?;
+        claim.last = after.or(claim.last);
+        return go_on(app, request_id(&id)?, principal, claim).await;
+    }
+    match app.kept.json(principal, &id) {
+        Some(kept) => {
+            let kind = HeaderValue::from_static("application/json");
+            Ok(([(CONTENT_TYPE, kind)], kept).into_response())
+        }
+        None if Claim::is_made(&headers) => {
+            let mut claim = Claim::of(&headers)?;
+            claim.is_whole = true;
+            go_on(app, request_id(&id)?, principal, claim).await
+        }
+        None => Err(gone(&id, "response_id")),
+    }
 }
 
 /// `DELETE /v1/responses/{response}`
@@ -172,6 +230,8 @@ struct Keep {
 struct Answering {
     fold: ResponseStream,
     keep: Option<Keep>,
+    /// Whether events have their numbers as ids.
+    has_ids: bool,
     app: Arc<App>,
     /// The answer repeats what was asked, and what is kept waits for it.
     _lease: Lease,
@@ -189,19 +249,23 @@ impl Answering {
     }
 }
 
-fn push_all(events: Vec<ResponseEvent>, out: &mut String) {
-    for event in events {
-        push_event(out, event.body.name(), &event);
-    }
+fn push(event: &ResponseEvent, out: &mut String) {
+    push_event(out, event.body.name(), event);
 }
 
 impl Chunks for Answering {
     fn push(&mut self, event: GenerateEvent, out: &mut String) {
-        push_all(self.take(event), out);
+        for event in self.take(event) {
+            push(&event, out);
+            if self.has_ids {
+                mark(out, &event.sequence_number);
+            }
+        }
     }
 
+    /// Without ids: another node has other events in their place.
     fn fail(&mut self, error: &ApiError, out: &mut String) {
-        push_all(self.fold.fail(error.code, &error.message), out);
+        self.fold.fail(error.code, &error.message).iter().for_each(|event| push(event, out));
     }
 }
 

@@ -1,27 +1,29 @@
 //! Answers that go on at another node when theirs is lost.
 //!
 //! The head of a streamed answer has its request's id and a secret (`exo-resume: ID.SECRET`), and each of its
-//! events says how far its choices are (`id: 0:57`). Another member keeps a copy of the request; whoever
-//! shows the secret gets the rest of the answer from any node, by the same handler as before, which is told
-//! what is there already.
+//! events says how far its choices are (`id: 0:57`); those of Responses have their own numbers for that, and
+//! Ollama's lines the number of tokens. Another member keeps a copy of the request; whoever shows the secret
+//! gets the rest of the answer from any node, by the same handler as before, which is told what is there
+//! already.
 
+use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use exo_api::{ClaimedRequest, GenerateEvent, GenerateRequest, Resumable, Resumption};
+use exo_api::{BadParam, ChatMessage, ClaimedRequest, GenerateEvent, GenerateRequest, Resumable, Resumption};
 use exo_types::{ModelId, Principal, RequestId, SampledToken};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::app::App;
 use crate::encode::{push_comment, push_event};
 use crate::errors::{ApiError, Path};
 use crate::outlive::OutlivingAnswer;
-use crate::{messages, openai, sse};
+use crate::{messages, ollama, openai, responses, sse};
 
 /// The header with id and secret.
 const RESUME: &str = "exo-resume";
@@ -35,22 +37,27 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// A longer request has no copy.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 
-/// The endpoints whose streams go on elsewhere. Responses lean on what their node keeps for the next one, and
-/// Ollama's lines have no ids.
+/// The endpoints whose streams go on elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resumed {
     Chat,
     Completion,
     Messages,
+    Responses,
+    OllamaChat,
+    OllamaGenerate,
 }
 
 /// The first line of a request as another node needs it; behind it comes the body.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct RecordHead {
     endpoint: Resumed,
     seed: u64,
     created: u64,
+    /// What a response goes on from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    before: Vec<ChatMessage>,
 }
 
 /// Where a request comes from: its client, or a node that is lost.
@@ -59,6 +66,8 @@ pub struct Origin {
     pub seed: u64,
     /// When it was made, in seconds since 1970.
     pub created: u64,
+    /// The conversation in front of a response's input, as the node had it that began the answer.
+    pub before: Vec<ChatMessage>,
     secret: String,
     /// Whether the answer is to outlive its reader.
     keep: bool,
@@ -70,12 +79,30 @@ pub struct Origin {
 /// What a handler is told of an answer that goes on.
 #[derive(Clone)]
 struct Resuming {
-    seed: u64,
-    created: u64,
+    head: RecordHead,
     secret: String,
     model: ModelId,
     choices: Vec<Vec<SampledToken>>,
-    after: Positions,
+    had: Had,
+    is_whole: bool,
+}
+
+/// What a client has of an answer, as the id of its last event says it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Had {
+    /// Of each choice.
+    pub(crate) positions: Positions,
+    /// The last event, where they are numbered.
+    pub(crate) event: Option<u32>,
+}
+
+/// What a client asks for who shows a secret.
+pub(crate) struct Claim {
+    secret: String,
+    /// The id of the last event that it has.
+    pub(crate) last: Option<String>,
+    /// Whether the answer is to come in one piece.
+    pub(crate) is_whole: bool,
 }
 
 /// What a streamed answer has beside its events.
@@ -84,25 +111,54 @@ pub struct Ticket {
     pub(crate) resumable: Option<Resumable>,
     pub(crate) positions: Option<Positions>,
     /// What the client has already.
-    pub(crate) after: Positions,
+    pub(crate) had: Had,
+    /// Whether the client wants it in one piece, though it was asked for as a stream.
+    pub(crate) is_whole: bool,
     /// Where the answer goes that is to outlive its reader.
     pub(crate) outliving: Option<Arc<OutlivingAnswer>>,
 }
 
 impl Resumed {
-    /// Appends the event that ends an answer which failed, as its clients read it.
+    /// Whether the ids of its events are positions of its choices, and the answer may outlive its reader.
+    fn has_positions(self) -> bool {
+        matches!(self, Self::Chat | Self::Completion | Self::Messages)
+    }
+
+    /// What a client has whose last event has this id.
+    fn had(self, last: Option<&str>) -> Result<Had, ApiError> {
+        let Some(last) = last else { return Ok(Had::default()) };
+        let number = last.parse().ok();
+        let had = match self {
+            Self::Chat | Self::Completion | Self::Messages => {
+                Positions::parse(last).map(|positions| Had { positions, event: None })
+            }
+            Self::Responses => number.map(|_| Had { event: number, ..Had::default() }),
+            Self::OllamaChat | Self::OllamaGenerate => {
+                number.map(|tokens| Had { positions: Positions(vec![tokens]), event: None })
+            }
+        };
+        let example = if self.has_positions() { "0:57" } else { "57" };
+        had.ok_or_else(|| {
+            let what = format!(
+                "`{last:.80}` is no `{LAST_EVENT_ID}` of this answer: it is like `{example}`, as in the last event"
+            );
+            ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_last_event_id", what)
+        })
+    }
+
+    /// Appends the event that ends an answer which failed and may outlive its reader, as its clients read it.
     pub fn fail(self, error: &ApiError, request: RequestId, out: &mut String) {
         match self {
             Self::Messages => push_event(out, "error", &messages::error_body(error, &request.to_string())),
-            Self::Chat | Self::Completion => push_event(out, "error", &error.body()),
+            _ => push_event(out, "error", &error.body()),
         }
     }
 
-    /// Appends a sign of life, and why the answer waits.
+    /// Appends a sign of life of such an answer, and why it waits.
     pub fn keep_alive(self, waiting_for: Option<&str>, out: &mut String) {
         match self {
             Self::Messages => messages::keep_alive(waiting_for, out),
-            Self::Chat | Self::Completion => push_comment(out, waiting_for.unwrap_or("keep-alive")),
+            _ => push_comment(out, waiting_for.unwrap_or("keep-alive")),
         }
     }
 
@@ -110,7 +166,8 @@ impl Resumed {
     fn refuse(self, error: ApiError, request: RequestId) -> Response {
         match self {
             Self::Messages => error.respond(&messages::error_body(&error, &request.to_string())),
-            Self::Chat | Self::Completion => error.into_response(),
+            Self::OllamaChat | Self::OllamaGenerate => error.respond(&ollama::error_body(&error)),
+            Self::Chat | Self::Completion | Self::Responses => error.into_response(),
         }
     }
 }
@@ -119,9 +176,10 @@ impl Origin {
     /// Of a request with these parts.
     pub fn of(parts: &axum::http::request::Parts) -> Result<Self, ApiError> {
         if let Some(resuming) = parts.extensions.get::<Resuming>().cloned() {
-            let Resuming { seed, created, ref secret, .. } = resuming;
-            let secret = secret.clone();
-            return Ok(Self { seed, created, secret, keep: false, alias: None, resuming: Some(resuming) });
+            let RecordHead { seed, created, .. } = resuming.head;
+            let (before, secret) = (resuming.head.before.clone(), resuming.secret.clone());
+            let (keep, alias, resuming) = (false, None, Some(resuming));
+            return Ok(Self { seed, created, before, secret, keep, alias, resuming });
         }
         let draw =
             |e| ApiError::internal(format!("no randomness for a seed and the secret of a request: {e}"));
@@ -130,7 +188,13 @@ impl Origin {
             format!("{:016x}{:016x}", getrandom::u64().map_err(draw)?, getrandom::u64().map_err(draw)?);
         let (keep, chosen) = keep_of(&parts.headers)?;
         let (alias, secret) = chosen.map_or((None, drawn), |(alias, secret)| (Some(alias), secret));
-        Ok(Self { seed, created: exo_stdx::unix_s(), secret, keep, alias, resuming: None })
+        let (created, before) = (exo_stdx::unix_s(), Vec::new());
+        Ok(Self { seed, created, before, secret, keep, alias, resuming: None })
+    }
+
+    /// Whether another node began the answer.
+    pub fn is_resumed(&self) -> bool {
+        self.resuming.is_some()
     }
 
     /// For the stream of a request that came with that body.
@@ -141,12 +205,12 @@ impl Origin {
         request: &GenerateRequest,
         body: Option<Vec<u8>>,
     ) -> Result<Ticket, ApiError> {
-        let keep = self.keep;
+        let keep = self.keep && endpoint.has_positions();
         let wanted = app.options.resume || self.resuming.is_some() || keep;
         // An echo has no position.
         let Some(body) = body.filter(|_| wanted && !request.echo) else { return Ok(Ticket::none()) };
         let (id, choices) = (request.request, request.answers());
-        let head = RecordHead { endpoint, seed: self.seed, created: self.created };
+        let head = RecordHead { endpoint, seed: self.seed, created: self.created, before: self.before };
         let Ok(mut record) = serde_json::to_vec(&head) else { return Ok(Ticket::none()) };
         record.push(b'\n');
         record.extend_from_slice(&body);
@@ -154,18 +218,18 @@ impl Origin {
             return Ok(Ticket::none());
         }
         let proof = proof(&self.secret);
-        let (resumed, after) = match self.resuming {
-            Some(Resuming { model, choices, after, .. }) => {
+        let (resumed, had, is_whole) = match self.resuming {
+            Some(Resuming { model, choices, had, is_whole, .. }) => {
                 let run = [getrandom::u64(), getrandom::u64()];
                 let [Ok(high), Ok(low)] = run else {
                     return Err(ApiError::internal("no randomness for the id of a request"));
                 };
                 let run = RequestId(u128::from(high) << 64 | u128::from(low));
-                (Some(Resumption { run, model, choices }), after)
+                (Some(Resumption { run, model, choices }), had, is_whole)
             }
-            None => (None, Positions::default()),
+            None => (None, Had::default(), false),
         };
-        let positions = Some(Positions(vec![0; usize::from(choices)]));
+        let positions = endpoint.has_positions().then(|| Positions(vec![0; usize::from(choices)]));
         // The same question once more, as some browsers send it over a new connection: the answer to the
         // first has no reader.
         if let Some(before) = self.alias.filter(|_| keep).and_then(|alias| app.outliving.find(alias, &proof))
@@ -179,21 +243,26 @@ impl Origin {
         // Only where something is kept.
         let is_kept = resumable.is_some() || outliving.is_some();
         let header = HeaderValue::from_str(&format!("{id}.{}", self.secret)).ok().filter(|_| is_kept);
-        Ok(Ticket { header, resumable, positions, after, outliving })
+        Ok(Ticket { header, resumable, positions, had, is_whole, outliving })
     }
 }
 
 impl Ticket {
     /// Of a stream that ends with its node.
-    pub fn none() -> Self {
-        Self { header: None, resumable: None, positions: None, after: Positions::default(), outliving: None }
+    fn none() -> Self {
+        let had = Had::default();
+        Self { header: None, resumable: None, positions: None, had, is_whole: false, outliving: None }
+    }
+
+    /// Whether events are to say how far the answer is.
+    pub fn has_ids(&self) -> bool {
+        self.header.is_some()
     }
 }
 
 /// The text of a request that is to be streamed; of no more than may be kept.
-pub fn recorded(body: &Value, text: &str) -> Option<Vec<u8>> {
-    let is_kept = body["stream"] == Value::Bool(true) && text.len() <= RECORD_BYTES_MAX;
-    is_kept.then(|| text.as_bytes().to_vec())
+pub fn recorded(streams: bool, text: &str) -> Option<Vec<u8>> {
+    (streams && text.len() <= RECORD_BYTES_MAX).then(|| text.as_bytes().to_vec())
 }
 
 /// How far each choice of an answer is: its tokens; its end counts two more.
@@ -256,10 +325,10 @@ impl std::fmt::Display for Positions {
 
 /// Puts the id into the last of some server-sent events, behind its data: there are clients that look at the
 /// first line only.
-pub fn mark(out: &mut String, positions: &Positions) {
+pub fn mark(out: &mut String, id: &impl Display) {
     if out.ends_with("\n\n") {
         out.pop();
-        out.push_str(&format!("id: {positions}\n\n"));
+        out.push_str(&format!("id: {id}\n\n"));
     }
 }
 
@@ -305,29 +374,50 @@ fn secret_of(headers: &HeaderMap) -> Result<String, ApiError> {
     })
 }
 
+impl Claim {
+    /// Whether there is one.
+    pub(crate) fn is_made(headers: &HeaderMap) -> bool {
+        headers.contains_key(RESUME)
+    }
+
+    /// For the rest of a stream.
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+        let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        Ok(Self { secret: secret_of(headers)?, last, is_whole: false })
+    }
+}
+
 /// `GET /v1/requests/{request}`: the rest of an answer that outlives its reader, or whose node is lost.
 pub async fn resume(
     State(app): State<Arc<App>>,
     Path(request): Path<String>,
     Extension(principal): Extension<Principal>,
+    Query(query): Query<HashMap<String, String>>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let id = request_id(&request)?;
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let secret = secret_of(&headers)?;
-    let after = match text(LAST_EVENT_ID) {
-        None => Positions::default(),
-        Some(last) => Positions::parse(last).ok_or_else(|| {
-            let what =
-                format!("`{last:.80}` is no `{LAST_EVENT_ID}`: it is like `0:57`, as in the last event");
-            ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_last_event_id", what)
-        })?,
+    let is_whole = match query.get("stream").map(String::as_str) {
+        None | Some("true") => false,
+        Some("false") => true,
+        Some(_) => return Err(BadParam::invalid("stream", "`stream` must be true or false").into()),
     };
+    go_on(app, id, principal, Claim { is_whole, ..Claim::of(&headers)? }).await
+}
+
+/// The rest of an answer, or the whole of it, for who shows its secret.
+pub(crate) async fn go_on(
+    app: Arc<App>,
+    id: RequestId,
+    principal: Principal,
+    claim: Claim,
+) -> Result<Response, ApiError> {
+    let Claim { secret, last, is_whole } = claim;
     if let Some(answer) = app.outliving.find(id, &proof(&secret)) {
         // Copies on other members are under the id that the node gave it, which its client may not have
         // heard.
         let header = HeaderValue::from_str(&format!("{}.{secret}", answer.request())).ok();
-        return Ok(match sse::read(&app, &answer, &after) {
+        let events = read_on(&app, &answer, last.as_deref(), is_whole);
+        return Ok(match events {
             Ok(events) => sse::with_ticket(events, header),
             Err(error) => answer.endpoint().refuse(error, answer.request()),
         });
@@ -340,9 +430,15 @@ pub async fn resume(
     let unreadable = || ApiError::internal(format!("the copy of request {id} cannot be read"));
     let line = claimed.record.iter().position(|byte| *byte == b'\n').ok_or_else(unreadable)?;
     let (head, body) = (&claimed.record[..line], claimed.record[line + 1..].to_vec());
-    let RecordHead { endpoint, seed, created } = serde_json::from_slice(head).map_err(|_| unreadable())?;
+    let head: RecordHead = serde_json::from_slice(head).map_err(|_| unreadable())?;
+    let endpoint = head.endpoint;
     let ClaimedRequest { model, choices, .. } = claimed;
-    let resuming = Resuming { seed, created, secret, model, choices, after };
+    // What comes whole begins at the start.
+    let had = match endpoint.had(last.as_deref().filter(|_| !is_whole)) {
+        Ok(had) => had,
+        Err(error) => return Ok(endpoint.refuse(error, id)),
+    };
+    let resuming = Resuming { head, secret, model, choices, had, is_whole };
     let mut again = Request::new(Body::from(body));
     again.extensions_mut().insert(resuming);
     let (state, name, principal) = (State(app), Extension(id), Extension(principal));
@@ -350,8 +446,25 @@ pub async fn resume(
         Resumed::Chat => openai::chat(state, name, principal, again).await,
         Resumed::Completion => openai::completion(state, name, principal, again).await,
         Resumed::Messages => messages::messages(state, name, principal, again).await,
+        Resumed::Responses => responses::create(state, name, principal, again).await,
+        Resumed::OllamaChat => ollama::chat(state, name, principal, again).await,
+        Resumed::OllamaGenerate => ollama::generate(state, name, principal, again).await,
     };
     Ok(answer.unwrap_or_else(|error| endpoint.refuse(error, id)))
+}
+
+/// The events of an answer that outlives its reader.
+fn read_on(
+    app: &App,
+    answer: &Arc<OutlivingAnswer>,
+    last: Option<&str>,
+    is_whole: bool,
+) -> Result<Response, ApiError> {
+    if is_whole {
+        let message = "an answer that outlives its reader comes as the stream that it was asked for";
+        return Err(BadParam::unsupported("stream", message).into());
+    }
+    sse::read(app, answer, &answer.endpoint().had(last)?.positions)
 }
 
 /// The id in the name of a request or of its answer, as in `chatcmpl-ID`.

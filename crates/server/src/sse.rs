@@ -26,7 +26,7 @@ use crate::backlog::Backlog;
 use crate::encode::{Chunks, EVENT_STREAM};
 use crate::errors::ApiError;
 use crate::outlive::OutlivingAnswer;
-use crate::resume::{Positions, Ticket, mark};
+use crate::resume::{Had, Positions, Ticket, mark};
 use crate::source::{Heard, Source};
 
 /// How often the writer looks whether the client has read.
@@ -191,7 +191,7 @@ struct Writer<C> {
     /// Whether the last event says so.
     is_marked: bool,
     /// What the client had before it came here.
-    after: Positions,
+    had: Positions,
 }
 
 /// Where events go.
@@ -214,7 +214,7 @@ impl Sink {
 impl<C: Chunks> Writer<C> {
     fn new(app: &App, source: Source, chunks: C, ticket: Ticket, sink: Sink) -> Self {
         let (keep_alive_every, write_timeout) = (app.options.keep_alive_every, app.options.write_timeout);
-        let Ticket { positions, after, .. } = ticket;
+        let Ticket { positions, had: Had { positions: had, .. }, .. } = ticket;
         let state = State::Running;
         Self {
             source,
@@ -225,7 +225,7 @@ impl<C: Chunks> Writer<C> {
             sink,
             positions,
             is_marked: false,
-            after,
+            had,
         }
     }
 
@@ -340,7 +340,7 @@ impl<C: Chunks> Writer<C> {
         let mut out = String::new();
         self.is_marked = false;
         let done = matches!(event, GenerateEvent::Done(_));
-        let is_had = self.after.covers(&event);
+        let is_had = self.had.covers(&event);
         let is_mark = self.positions.as_mut().is_some_and(|positions| positions.advance(&event));
         self.chunks.push(event, &mut out);
         if is_had {

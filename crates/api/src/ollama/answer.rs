@@ -52,6 +52,9 @@ pub struct OllamaAnswer {
     /// Extension: how it was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exo: Option<ExoSummary>,
+    /// Extension, of a line behind which another node can go on: to be sent as `Last-Event-ID`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exo_id: Option<u32>,
 }
 
 /// What the model says.
@@ -97,6 +100,7 @@ pub struct OllamaStream {
     is_chat: bool,
     shows_thoughts: bool,
     only_loads: bool,
+    has_ids: bool,
     /// The call that grows: which, its id, its tool, its arguments.
     call: Option<(u32, String, String, String)>,
     reason: Option<FinishReason>,
@@ -107,7 +111,14 @@ impl OllamaStream {
     pub fn new(request: String, created_at: String, asked: &super::OllamaRequest) -> Self {
         let head = OllamaAnswer { model: asked.model.clone(), created_at, ..OllamaAnswer::default() };
         let super::OllamaRequest { is_chat, shows_thoughts, only_loads, .. } = *asked;
-        Self { request, head, is_chat, shows_thoughts, only_loads, call: None, reason: None }
+        let has_ids = false;
+        Self { request, head, is_chat, shows_thoughts, only_loads, has_ids, call: None, reason: None }
+    }
+
+    /// With an id in each line behind which another node can go on: the answer's tokens up to there, and for
+    /// what its end brings two more.
+    pub fn with_ids(self) -> Self {
+        Self { has_ids: true, ..self }
     }
 
     /// A line that says nothing: a sign of life.
@@ -120,11 +131,15 @@ impl OllamaStream {
         match event {
             GenerateEvent::Queued { .. } | GenerateEvent::Watched | GenerateEvent::Started { .. } => None,
             GenerateEvent::Delta(_) if self.only_loads => None,
-            GenerateEvent::Delta(delta) => self.delta(delta),
-            GenerateEvent::Finished { reason, .. } => {
+            GenerateEvent::Delta(delta) => {
+                let exo_id = self.has_ids.then_some(delta.position);
+                self.delta(delta).map(|line| OllamaAnswer { exo_id, ..line })
+            }
+            GenerateEvent::Finished { reason, completion_tokens, .. } => {
                 self.reason = Some(reason);
-                let calls: Vec<OllamaCall> = self.end_call().into_iter().collect();
-                (!calls.is_empty()).then(|| self.line(String::new(), String::new(), calls))
+                let exo_id = self.has_ids.then_some(completion_tokens.saturating_add(2));
+                let call = self.end_call()?;
+                Some(OllamaAnswer { exo_id, ..self.line(String::new(), String::new(), vec![call]) })
             }
             GenerateEvent::Done(summary) => Some(self.end(&summary)),
         }

@@ -16,7 +16,10 @@ pub struct ResponseStream {
     has_begun: bool,
     /// Whether the last item still grows.
     is_open: bool,
+    /// The number of the next event.
     next: u32,
+    /// The number of the first event that the client lacks.
+    first: u32,
     /// Tokens whose text has not come yet.
     pending: Vec<TokenPiece>,
 }
@@ -24,7 +27,13 @@ pub struct ResponseStream {
 impl ResponseStream {
     /// For the request of this id, whose answer has this head.
     pub fn new(request: String, head: Response) -> Self {
-        Self { request, response: head, has_begun: false, is_open: false, next: 0, pending: Vec::new() }
+        let (has_begun, is_open, pending) = (false, false, Vec::new());
+        Self { request, response: head, has_begun, is_open, next: 0, first: 0, pending }
+    }
+
+    /// For a client that has the events up to the one of this number: they count, and do not come again.
+    pub fn behind(self, last: u32) -> Self {
+        Self { first: last.saturating_add(1), ..self }
     }
 
     /// The answer so far.
@@ -72,13 +81,14 @@ impl ResponseStream {
         out
     }
 
-    /// The end of an answer that failed. Clients take no event before the first: one that failed before it
-    /// began begins with it.
+    /// The end of an answer that failed, behind all that the client has. Clients take no event before the
+    /// first: one that failed before it began begins with it.
     pub fn fail(&mut self, code: &str, message: &str) -> Vec<ResponseEvent> {
         let mut out = Vec::new();
         self.is_open = false;
         self.forget_the_large();
-        if !self.has_begun {
+        self.next = self.next.max(self.first);
+        if !self.has_begun && self.first == 0 {
             self.emit(EventBody::Created { response: self.whole() }, &mut out);
         }
         let (code, message) = (code.to_owned(), message.to_owned());
@@ -107,8 +117,10 @@ impl ResponseStream {
     }
 
     fn emit(&mut self, body: EventBody, out: &mut Vec<ResponseEvent>) {
-        out.push(ResponseEvent { body, sequence_number: self.next });
-        self.next += 1;
+        if self.next >= self.first {
+            out.push(ResponseEvent { body, sequence_number: self.next });
+        }
+        self.next = self.next.saturating_add(1);
     }
 
     fn delta(&mut self, delta: Delta, out: &mut Vec<ResponseEvent>) {

@@ -54,7 +54,10 @@ fn deltas(step: usize) -> Vec<Delta> {
 }
 
 fn run(step: usize, reason: FinishReason) -> (Vec<ResponseEvent>, Response) {
-    let mut stream = start();
+    run_from(start(), step, reason)
+}
+
+fn run_from(mut stream: ResponseStream, step: usize, reason: FinishReason) -> (Vec<ResponseEvent>, Response) {
     let mut all = stream.push(GenerateEvent::Queued { reason: "loading".to_owned() });
     all.extend(stream.push(GenerateEvent::Started { prompt_tokens: 9 }));
     for delta in deltas(step) {
@@ -102,6 +105,19 @@ fn any_cut_gives_the_same_items_and_deltas_add_up_to_them() {
         }
         assert_eq!(texts, ["Hm, é?", "I'll look.", r#"{"n": 1.50}"#]);
     }
+}
+
+#[test]
+fn a_client_that_has_some_gets_exactly_the_others_and_the_whole_answer_at_the_end() {
+    let (all, whole) = run(3, FinishReason::ToolCalls);
+    for last in 0..all.len() {
+        let (rest, response) = run_from(start().behind(last as u32), 3, FinishReason::ToolCalls);
+        assert_eq!(rest, all[last + 1..], "behind {last}");
+        assert_eq!(response, whole);
+    }
+    let failed = start().behind(7).fail("stage_lost", "gone");
+    let numbered = failed.iter().map(|event| (event.body.name(), event.sequence_number));
+    assert_eq!(numbered.collect::<Vec<_>>(), [("response.failed", 8)]);
 }
 
 #[test]
