@@ -152,12 +152,15 @@ pub struct Net {
     by_end: BTreeMap<(usize, LinkId), (usize, usize)>,
     /// Cuts in force, by direction.
     cuts: BTreeMap<(usize, usize), u32>,
+    /// When something that was held back arrived last, by direction.
+    released: BTreeMap<(usize, usize), Time>,
 }
 
 impl Net {
     /// A network of nodes on these LANs.
     pub fn new(seed: u64, lans: Vec<u8>) -> Self {
-        Self { seed, lans, wires: Vec::new(), by_end: BTreeMap::new(), cuts: BTreeMap::new() }
+        let (wires, by_end) = (Vec::new(), BTreeMap::new());
+        Self { seed, lans, wires, by_end, cuts: BTreeMap::new(), released: BTreeMap::new() }
     }
 
     /// The path from one node to another, without what is cut.
@@ -291,7 +294,7 @@ impl Net {
 
     /// Something does again, unless it is cut twice. What was held back arrives now: connection, side,
     /// parcel.
-    pub fn heal(&mut self, from: usize, to: usize) -> Vec<(usize, usize, Parcel)> {
+    pub fn heal(&mut self, now: Time, from: usize, to: usize) -> Vec<(usize, usize, Parcel)> {
         let cuts = self.cuts.entry((from, to)).or_default();
         *cuts = cuts.saturating_sub(1);
         if *cuts > 0 {
@@ -303,10 +306,20 @@ impl Net {
             let way = &mut wire.ways[side];
             if way.flow == Flow::Delayed {
                 way.flow = Flow::Open;
-                arrived.extend(way.held.drain(..).map(|parcel| (number, side, parcel)));
+                let is_dead = wire.dead;
+                let held = way.held.drain(..).filter(|_| !is_dead);
+                arrived.extend(held.map(|parcel| (number, side, parcel)));
             }
         }
+        if !arrived.is_empty() {
+            self.released.insert((from, to), now);
+        }
         arrived
+    }
+
+    /// When something that a cut had held back arrived last.
+    pub fn released(&self, from: usize, to: usize) -> Option<Time> {
+        self.released.get(&(from, to)).copied()
     }
 
     fn ways_between(&mut self, from: usize, to: usize) -> impl Iterator<Item = &mut Way> {
@@ -424,7 +437,7 @@ mod tests {
         for (_, parcel) in before.iter().chain(&during) {
             assert_eq!(net.arrive(wire, 0, parcel.clone()), None);
         }
-        let arrived: Vec<_> = net.heal(0, 1).into_iter().map(|(_, _, parcel)| parcel).collect();
+        let arrived: Vec<_> = net.heal(Time(0), 0, 1).into_iter().map(|(_, _, parcel)| parcel).collect();
         let expected: Vec<_> = before.into_iter().chain(during).map(|(_, parcel)| parcel).collect();
         assert_eq!(arrived, expected);
         assert_eq!(net.arrive(wire, 0, ping(9)), Some(ping(9)));
@@ -434,7 +447,7 @@ mod tests {
     fn after_silence_nothing_arrives_any_more_in_that_direction() {
         let (mut net, wire) = net();
         net.cut(0, 1, Cut::Silence);
-        assert!(net.heal(0, 1).is_empty());
+        assert!(net.heal(Time(0), 0, 1).is_empty());
         assert_eq!(net.send(Time(0), wire, 0, &ping(0), 1), Sent::Lost);
         assert_eq!(net.arrive(wire, 0, ping(1)), None, "also what was under way");
         assert_eq!(net.arrive(wire, 1, ping(2)), Some(ping(2)));
@@ -446,9 +459,9 @@ mod tests {
         let (mut net, wire) = net();
         net.cut(0, 1, Cut::Delay);
         net.cut(0, 1, Cut::Delay);
-        assert!(net.heal(0, 1).is_empty() && net.is_cut(0, 1));
+        assert!(net.heal(Time(0), 0, 1).is_empty() && net.is_cut(0, 1));
         assert_eq!(net.arrive(wire, 0, ping(1)), None);
-        assert_eq!(net.heal(0, 1), vec![(wire, 0, ping(1))]);
+        assert_eq!(net.heal(Time(0), 0, 1), vec![(wire, 0, ping(1))]);
     }
 
     #[test]

@@ -263,7 +263,7 @@ impl World {
     }
 
     fn heal(&mut self, from: usize, to: usize) {
-        for (wire, side, parcel) in self.net.heal(from, to) {
+        for (wire, side, parcel) in self.net.heal(self.now, from, to) {
             self.through(wire, side, parcel);
         }
     }

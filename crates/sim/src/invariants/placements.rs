@@ -206,6 +206,8 @@ pub(super) fn loss_leaves_ready_in_6_s(
             for node in nodes_of(facts, leader.index, key).into_iter().filter(|node| !hears(*node)) {
                 let id = (leader.index, epoch, node, key);
                 let since = before.get(&id).copied().unwrap_or(facts.now);
+                // What was held back on another connection than the one that is gone is a sign of life, too.
+                let since = facts.net.released(node, leader.index).map_or(since, |at| at.max(since));
                 if facts.now.since(since) > LOST_WITHIN {
                     let (leader, since) = (leader.index, crate::world::seconds(since));
                     return Err(format!(
