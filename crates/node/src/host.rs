@@ -1,7 +1,6 @@
 //! What a node asks of the system around it, so that an app can answer differently from a server.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use exo_types::{DeviceFacts, MemoryDomain};
 
@@ -51,10 +50,8 @@ impl Host for SystemHost {
     }
 
     fn memory_domain(&self) -> Option<MemoryDomain> {
-        // It does not change while this runs, and is asked for every second.
-        static BOOT: OnceLock<Option<String>> = OnceLock::new();
-        let boot = BOOT.get_or_init(|| exo_device::boot_id(Path::new("/")));
-        exo_device::memory_domain(boot.as_deref()?, Path::new("/"))
+        let root = Path::new("/");
+        exo_device::memory_domain(&exo_device::boot_id(root)?, root)
     }
 
     fn platform(&self) -> String {
