@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use exo_api::{CallDelta, Delta, TokenPiece, TopToken};
-use exo_tokenizer::calls::{AnswerParser, AnswerPart, CallFormat};
+use exo_tokenizer::calls::{AnswerParser, AnswerPart};
 use exo_tokenizer::{StreamDecoder, TextPart, Tokenizer};
 use exo_types::{RequestId, SampledToken, TokenScore};
 
-use crate::generate::Running;
+use crate::running::Running;
+use crate::signs::signs;
 use crate::turn_rules::short_id;
 
 /// One answer while it grows.
@@ -226,22 +227,6 @@ fn stop_signs(running: &Running) -> impl Iterator<Item = (u32, String)> {
         [TextPart::Control(id)] if !open.end_ids.contains(id) => Some((*id, open.tokenizer.token_text(*id)?)),
         _ => None,
     })
-}
-
-/// The control tokens among the signs of thoughts, answers and calls.
-pub(crate) fn signs(
-    tokenizer: &Tokenizer,
-    reading: &exo_tokenizer::calls::AnswerFormat,
-) -> BTreeMap<u32, String> {
-    let thought = reading.thought.iter().flat_map(|(open, close)| [open.as_str(), close]);
-    let calls = reading.calls.iter().flat_map(CallFormat::texts);
-    let texts = thought.chain([reading.answer_open.as_str()]).chain(calls);
-    let parts = texts.filter_map(|text| tokenizer.split_control(text).ok()).flatten();
-    let sign = |part| match part {
-        TextPart::Control(id) => Some((id, tokenizer.token_text(id)?)),
-        TextPart::Text(_) => None,
-    };
-    parts.filter_map(sign).collect()
 }
 
 /// Bytes at the end of `text` that could be the start of one of `stops`.

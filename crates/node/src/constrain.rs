@@ -1,16 +1,14 @@
 //! What a request asks of its answers, as a grammar and as a way to read them.
 
 use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Reasoning, RequestPart, Tools};
-use exo_constraint::{
-    Body, CompileError, Compiler, Layout, Schema, Strictness, TemplatePiece, Thought, check_lark,
-};
-use exo_tokenizer::TextPart;
+use exo_constraint::{Body, CompileError, Compiler, Layout, Schema, Strictness, Thought, check_lark};
 use exo_tokenizer::calls::{self, CallFormat, ThoughtFormat};
 use exo_types::Constraint;
 use serde_json::{Map, Value};
 
-use crate::choice::signs;
 use crate::library::OpenModel;
+use crate::refusals::{invalid, refused, refused_schema};
+use crate::signs::{pieces, signs};
 use crate::tool_calls::ToolShapes;
 use exo_accelerators::chain;
 
@@ -42,8 +40,14 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<AnswerPlan, G
         unenforced: Vec::new(),
     };
     let has_channels = !plan.reading.answer_open.is_empty();
-    let mut shapes = None;
+    let (mut shapes, mut no_call) = (None, None);
     let (part, body) = match &request.tools {
+        Some(tools) if !tools.are_callable() => {
+            no_call = call_sign(open, has_channels);
+            let (part, body) = format_body(&request.format)?;
+            let must_be_text = no_call.is_some() && !request.ignore_eos;
+            (part, body.or_else(|| must_be_text.then_some(Body::Text)))
+        }
         Some(tools) => {
             let mut format = open.calls().cloned().map_err(|error| {
                 let reason = chain(&error);
@@ -77,7 +81,7 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<AnswerPlan, G
     if let Some(body) = body {
         let thought = thought_layout(open, thought, thought_tokens_max)?;
         let compiler = open.compiler().map_err(|error| invalid(part, cannot(&error)))?;
-        let spelled = signs(&open.tokenizer, &plan.reading).into_values().collect();
+        let spelled = signs(&open.tokenizer, &plan.reading).into_values().chain(no_call).collect();
         let layout = Layout { thought, answer_open: pieces(open, &plan.reading.answer_open)?, spelled, body };
         let tools = shapes.as_mut();
         plan.constraint = Some(compile(compiler, part, layout, tools, &mut plan.unenforced)?);
@@ -188,6 +192,13 @@ fn answer_beside_calls(
     Ok(Some(schema))
 }
 
+/// What a call begins with, which an answer that may call nothing does not have in it. Behind a channel's
+/// sign there is no call, and a call without a sign in front is an object like others.
+fn call_sign(open: &OpenModel, has_channels: bool) -> Option<String> {
+    let sign = open.calls().ok().filter(|_| !has_channels)?.begin.trim();
+    (!sign.is_empty()).then(|| sign.to_owned())
+}
+
 fn thought_layout(
     open: &OpenModel,
     thought: Option<&ThoughtFormat>,
@@ -241,39 +252,6 @@ fn alone(schema: &Value) -> String {
     .grammar()
 }
 
-fn refused(part: RequestPart, reason: &str) -> GenerateError {
-    invalid(part, format!("it cannot be kept to while the answer is made: {reason}"))
-}
-
-/// The same with the place, where it is a pattern that the engine does not take.
-pub(crate) fn refused_schema(
-    compiler: &Compiler,
-    part: RequestPart,
-    schema: &Value,
-    reason: &str,
-) -> GenerateError {
-    let mut takes = |pattern: &str| compiler.try_pattern(pattern);
-    match Schema::drop_patterns(&mut schema.clone(), &mut takes).into_iter().next() {
-        Some(error) => refused(part, &error.to_string()),
-        None => refused(part, reason),
-    }
-}
-
-pub(crate) fn pieces(open: &OpenModel, text: &str) -> Result<Vec<TemplatePiece>, GenerateError> {
-    let parts = open.tokenizer.split_control(text);
-    let parts = parts
-        .map_err(|e| GenerateError::Internal { message: format!("a sign of calls was not found: {e}") })?;
-    let piece = |part| match part {
-        TextPart::Text(text) => TemplatePiece::Text(text),
-        TextPart::Control(id) => TemplatePiece::Control(id),
-    };
-    Ok(parts.into_iter().map(piece).collect())
-}
-
 fn cannot(error: &CompileError) -> String {
     format!("this model's answers cannot be kept to a format: {error}")
-}
-
-pub(crate) fn invalid(part: RequestPart, message: String) -> GenerateError {
-    GenerateError::Invalid { part, message }
 }

@@ -13,44 +13,18 @@ use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason, limits};
 use exo_machine::SequenceEvent;
 use exo_tokenizer::{ChatError, ChatTemplate, EncodeOptions, RenderOptions};
-use exo_types::{Constraint, FailureKind, PromptReport, RequestId, SampledToken};
-use tokio::sync::mpsc;
+use exo_types::{FailureKind, PromptReport, RequestId, SampledToken};
 
 use crate::choice::Choice;
-use crate::constrain::{self, AnswerPlan};
+use crate::constrain;
 use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
+use crate::refusals::invalid;
+use crate::running::{Prepared, PreparedPrompt, Running};
 use crate::token_check::TokenCheck;
 use crate::turn_rules::shorten_id;
 use crate::turns::leave_out;
-
-/// The request as tokens.
-pub struct Prepared {
-    /// Its prompts.
-    pub prompts: Vec<PreparedPrompt>,
-    /// What the answers must spell.
-    pub constraint: Option<Arc<Constraint>>,
-    /// How they are read.
-    pub plan: AnswerPlan,
-    /// Messages that were left out of the conversation.
-    pub left_out_messages: u32,
-}
-
-/// A prompt as tokens.
-pub struct PreparedPrompt {
-    /// They.
-    pub tokens: Vec<u32>,
-    /// What `echo` sends first.
-    pub echo: String,
-}
-
-impl Prepared {
-    /// Tokens of all prompts.
-    fn prompt_tokens(&self) -> u32 {
-        self.prompts.iter().map(|prompt| prompt.tokens.len() as u32).sum()
-    }
-}
 
 /// Renders and tokenises.
 fn prompt_tokens(
@@ -232,6 +206,8 @@ fn render_options(
     reasoning: &Reasoning,
     opens_answer: bool,
 ) -> Result<RenderOptions, GenerateError> {
+    // Where nothing may be called, a model that cannot be given tools is not refused: it is told of none.
+    let tools = tools.filter(|tools| tools.are_callable() || open.calls().is_ok());
     let shown = |tools: &Tools| tools.definitions.iter().map(|tool| tool.definition.clone()).collect();
     Ok(RenderOptions {
         add_generation_prompt: opens_answer,
@@ -264,23 +240,6 @@ pub fn encode(open: &OpenModel, text: &str, options: EncodeOptions) -> Result<Ve
 
 fn local_now() -> chrono::NaiveDateTime {
     chrono::Local::now().naive_local()
-}
-
-/// A part of the request does not go with the model.
-pub fn invalid(part: RequestPart, message: String) -> GenerateError {
-    GenerateError::Invalid { part, message }
-}
-
-/// Everything the streaming half needs.
-pub struct Running {
-    pub request: GenerateRequest,
-    /// The request as its client knows it.
-    pub name: RequestId,
-    pub open: Arc<OpenModel>,
-    pub prepared: Prepared,
-    pub events: mpsc::UnboundedReceiver<SequenceEvent>,
-    pub node: EventSender,
-    pub arrived: Instant,
 }
 
 /// Turns the node's events into the client's. Dropping the stream cancels the request.
@@ -620,16 +579,5 @@ impl Progress {
             left_out_messages: running.prepared.left_out_messages,
             left_out_tools: running.request.left_out_tools.clone(),
         }
-    }
-}
-
-impl Running {
-    /// What a choice goes on from.
-    fn prompt_of(&self, index: u16) -> Option<&PreparedPrompt> {
-        self.prepared.prompts.get(usize::from(index / self.request.choices.max(1)))
-    }
-
-    fn open_id(&self) -> String {
-        self.open.id.to_full()
     }
 }

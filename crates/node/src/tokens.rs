@@ -5,8 +5,9 @@ use exo_api::{
     Capabilities, ChatPrompt, GenerateError, RequestPart, TokensAnswer, TokensQuestion, TokensRequest,
 };
 
-use crate::generate::{chat_tokens, check_tokens, encode, invalid, render_chat};
+use crate::generate::{chat_tokens, check_tokens, encode, render_chat};
 use crate::library::OpenModel;
+use crate::refusals::invalid;
 
 /// Answers a question; the text of tokens has at most `text_bytes_max`. Blocks for as long as a long text
 /// takes.

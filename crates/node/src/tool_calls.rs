@@ -11,8 +11,9 @@ use exo_constraint::{
 use exo_tokenizer::calls::{CallFormat, CallPart, ParameterFormat, ToolParameters, ValueKinds};
 use serde_json::Value;
 
-use crate::constrain::{invalid, pieces, refused_schema};
 use crate::library::OpenModel;
+use crate::refusals::{invalid, refused_schema};
+use crate::signs::pieces;
 
 /// The tools that may be called.
 pub struct ToolShapes<'a> {

@@ -16,9 +16,10 @@ use tokio::sync::mpsc;
 use super::NodeFacade;
 use super::prompts::check_prompt_text;
 use crate::events::{Event, EventSender};
-use crate::generate::{CancelOnDrop, check_tokens, encode, invalid};
+use crate::generate::{CancelOnDrop, check_tokens, encode};
 use crate::library::OpenModel;
 use crate::meters::RequestWatch;
+use crate::refusals::invalid;
 
 /// Texts of one request that are with the scheduler at once. A request of thousands takes no more of the
 /// queue than one of a few.

@@ -17,10 +17,11 @@ use super::placing::instance_request;
 use super::prompts::{check_prompt_text, prompt_bytes, text_bytes};
 use crate::draft_mismatch::DraftMismatch;
 use crate::events::Event;
-use crate::generate::{Prepared, Running, prepare, scores_prompt, stream};
+use crate::generate::{prepare, scores_prompt, stream};
 use crate::library::OpenModel;
 use crate::library_error::LibraryError;
 use crate::meters::RequestWatch;
+use crate::running::{Prepared, Running};
 use exo_accelerators::chain;
 
 impl NodeFacade {

@@ -1,0 +1,63 @@
+//! A request that runs: its prompts as tokens, and what its answers are made of.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use exo_api::GenerateRequest;
+use exo_machine::SequenceEvent;
+use exo_types::{Constraint, RequestId};
+use tokio::sync::mpsc;
+
+use crate::constrain::AnswerPlan;
+use crate::events::EventSender;
+use crate::library::OpenModel;
+
+/// The request as tokens.
+pub struct Prepared {
+    /// Its prompts.
+    pub prompts: Vec<PreparedPrompt>,
+    /// What the answers must spell.
+    pub constraint: Option<Arc<Constraint>>,
+    /// How they are read.
+    pub plan: AnswerPlan,
+    /// Messages that were left out of the conversation.
+    pub left_out_messages: u32,
+}
+
+/// A prompt as tokens.
+pub struct PreparedPrompt {
+    /// They.
+    pub tokens: Vec<u32>,
+    /// What `echo` sends first.
+    pub echo: String,
+}
+
+impl Prepared {
+    /// Tokens of all prompts.
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompts.iter().map(|prompt| prompt.tokens.len() as u32).sum()
+    }
+}
+
+/// Everything the streaming half needs.
+pub struct Running {
+    pub request: GenerateRequest,
+    /// The request as its client knows it.
+    pub name: RequestId,
+    pub open: Arc<OpenModel>,
+    pub prepared: Prepared,
+    pub events: mpsc::UnboundedReceiver<SequenceEvent>,
+    pub node: EventSender,
+    pub arrived: Instant,
+}
+
+impl Running {
+    /// What a choice goes on from.
+    pub fn prompt_of(&self, index: u16) -> Option<&PreparedPrompt> {
+        self.prepared.prompts.get(usize::from(index / self.request.choices.max(1)))
+    }
+
+    pub fn open_id(&self) -> String {
+        self.open.id.to_full()
+    }
+}
