@@ -92,12 +92,19 @@ pub struct ToolDefinition {
 pub struct Tools {
     /// At least one; the template shows all of them.
     pub definitions: Vec<ToolDefinition>,
-    /// Names of those that may be called, at least one.
+    /// Names of those that may be called; none where nothing may be.
     pub allowed: Vec<String>,
     /// Whether the answer must be a call.
     pub is_required: bool,
     /// Whether it may be several.
     pub is_parallel: bool,
+}
+
+impl Tools {
+    /// Whether an answer may call anything.
+    pub fn are_callable(&self) -> bool {
+        !self.allowed.is_empty()
+    }
 }
 
 /// What was asked for of the model's thinking.

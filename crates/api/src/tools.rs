@@ -36,7 +36,10 @@ pub enum ToolChoice {
 }
 
 impl ToolChoice {
-    /// What an answer may call; `None` where that is nothing. `param` is what the dialect calls the choice.
+    /// What an answer may call; `None` where there are no tools. `param` is what the dialect calls the choice.
+    ///
+    /// Where nothing may be called the tools stay: the conversation before was had with them, and a prompt
+    /// that begins otherwise would be computed anew from its first token.
     pub fn of(
         self,
         definitions: Vec<ToolDefinition>,
@@ -45,12 +48,12 @@ impl ToolChoice {
     ) -> Result<Option<Tools>, BadParam> {
         let all = || definitions.iter().map(|tool| tool.name.clone()).collect();
         let (is_required, allowed) = match self {
-            Self::None => return Ok(None),
-            Self::Auto if definitions.is_empty() => return Ok(None),
+            Self::None | Self::Auto if definitions.is_empty() => return Ok(None),
             Self::Required if definitions.is_empty() => {
                 let message = format!("`{param}` requires a call and there are no `tools`");
                 return Err(BadParam::invalid(param, message));
             }
+            Self::None => (false, Vec::new()),
             Self::Auto => (false, all()),
             Self::Required => (true, all()),
             Self::Of { allowed, is_required } => (is_required, allowed),

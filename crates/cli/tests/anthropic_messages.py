@@ -64,6 +64,24 @@ def two_rounds(client, asked):
     check("tokens are counted", counted.input_tokens > 10, counted)
 
 
+def parallel(client, asked):
+    asked = {**asked, "model": "equals", "tools": TOOLS, "max_tokens": 500}
+    for seed in range(160):
+        seeded = {**asked, "extra_body": {"seed": seed}, "tool_choice": {"type": "any"}}
+        answer = client.messages.create(**seeded)
+        if answer.stop_reason == "tool_use" and len(answer.content) == 2:
+            break
+    else:
+        check("an answer with two calls", False)
+    with client.messages.stream(**seeded) as stream:
+        final = stream.get_final_message()
+    check("two streamed calls", [b.input for b in final.content] == [b.input for b in answer.content], final, answer)
+    results = [{"type": "tool_result", "tool_use_id": call.id, "content": "Sun."} for call in answer.content]
+    turns = [{"role": "assistant", "content": answer.content}, {"role": "user", "content": results}]
+    more = {"messages": [*asked["messages"], *turns], "max_tokens": 8, "tool_choice": {"type": "none"}}
+    check("two results go back", client.messages.create(**{**asked, **more}).stop_reason in ("max_tokens", "end_turn"))
+
+
 def typed(client, asked):
     asked = {**asked, "max_tokens": 150}
     answer = client.messages.parse(**asked, output_format=Person)
@@ -97,6 +115,7 @@ def main():
     asked = {"model": "tools", "messages": hello, "max_tokens": 24, "extra_body": {"seed": 3}}
     text(client, asked)
     two_rounds(client, asked)
+    parallel(client, asked)
     typed(client, asked)
     models(client)
     del asked["extra_body"]

@@ -61,6 +61,25 @@ def tools(client):
     check("and results", client.chat(model="tools", messages=turns, tools=[get_weather], options=SHORT).done)
 
 
+def parallel(client):
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
+    # Nobody can require a call here: beside a format, an answer is of it or calls.
+    asked = {"model": "equals", "messages": ASKED, "tools": [tool], "format": {"const": 7}}
+    for seed in range(160):
+        options = {"seed": seed, "num_predict": 500, "temperature": 1, "top_p": 1, "top_k": 0}
+        answer = client.chat(**asked, options=options)
+        if answer.done_reason == "stop" and len(answer.message.tool_calls or []) == 2:
+            break
+    else:
+        check("an answer with two calls", False)
+    pieces = client.chat(**asked, options=options, stream=True)
+    calls = [call.function for piece in pieces for call in piece.message.tool_calls or []]
+    check("two streamed calls", calls == [call.function for call in answer.message.tool_calls], calls, answer)
+    results = [{"role": "tool", "tool_name": "get_weather", "content": said} for said in ("Sun.", "Rain.")]
+    turns = [*ASKED, answer.message, *results]
+    check("two results go back", client.chat(model="equals", messages=turns, options={"num_predict": 8}).done)
+
+
 # As the documentation prints it, but for what is placed here.
 EVERY_OPTION = {
     "num_keep": 5,
@@ -127,6 +146,6 @@ def errors(client):
 
 
 client = ollama.Client(host=sys.argv[1], timeout=60)
-for part in (texts, tools, options, models, errors):
+for part in (texts, tools, parallel, options, models, errors):
     part(client)
 print("ok")

@@ -65,6 +65,25 @@ def two_rounds(client, asked):
     return kept
 
 
+def parallel(client, asked):
+    tools = [openai.pydantic_function_tool(GetWeather)["function"] | {"type": "function"}]
+    asked = {**asked, "model": "equals", "tools": tools, "max_output_tokens": 500}
+    for seed in range(160):
+        seeded = {**asked, "extra_body": {"seed": seed}, "tool_choice": "required"}
+        answer = client.responses.create(**seeded)
+        if answer.status == "completed" and len(answer.output) == 2:
+            break
+    else:
+        check("an answer with two calls", False)
+    with client.responses.stream(**seeded) as stream:
+        done = [event for event in stream if event.type == "response.function_call_arguments.done"]
+    check("two streamed calls", [event.output_index for event in done] == [0, 1], done)
+    check("the same as whole", [e.arguments for e in done] == [c.arguments for c in answer.output], done, answer)
+    results = [{"type": "function_call_output", "call_id": call.call_id, "output": "Sun."} for call in answer.output]
+    more = {"input": results, "previous_response_id": answer.id, "max_output_tokens": 16, "tool_choice": "none"}
+    check("two results go back", client.responses.create(**{**asked, **more}).output_text is not None)
+
+
 def typed(client, asked):
     answer = client.responses.parse(**{**asked, "max_output_tokens": 150}, text_format=Person)
     check("a typed answer", answer.output_parsed.colour in ("red", "green"), answer)
@@ -115,6 +134,7 @@ def main():
     asked["extra_body"] = {"seed": 3}
     text(client, asked)
     answer = two_rounds(client, asked)
+    parallel(client, asked)
     typed(client, asked)
     kept(client, answer)
     refusals(client, asked)

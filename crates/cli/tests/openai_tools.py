@@ -63,6 +63,26 @@ def two_rounds(client, asked):
     check("a second round", client.chat.completions.create(**asked).choices[0].message.tool_calls is None)
 
 
+def parallel(client, asked):
+    tool = openai.pydantic_function_tool(GetWeather)
+    asked = {**asked, "model": "equals", "tools": [tool], "tool_choice": "required", "max_tokens": 500}
+    for seed in range(160):
+        answer = client.chat.completions.create(**{**asked, "seed": seed})
+        if answer.choices[0].finish_reason == "tool_calls" and len(answer.choices[0].message.tool_calls) == 2:
+            break
+    else:
+        check("an answer with two calls", False)
+    with client.chat.completions.stream(**{**asked, "seed": seed}) as stream:
+        done = [event for event in stream if event.type == "tool_calls.function.arguments.done"]
+    check("two typed calls in a stream", [event.index for event in done] == [0, 1], done)
+    check("of their schema", all(event.parsed_arguments.city in ("Rome", "Oslo") for event in done), done)
+    message = answer.choices[0].message
+    check("the same as whole", [e.arguments for e in done] == [c.function.arguments for c in message.tool_calls], done, answer)
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "Sun."} for call in message.tool_calls]
+    asked = {**asked, "messages": [*asked["messages"], message, *results], "tool_choice": "none", "max_tokens": 8}
+    check("two results go back", client.chat.completions.create(**asked).choices[0].message.tool_calls is None)
+
+
 def refusals(client, asked):
     schema = {"type": "array", "items": {"not": {"type": "null"}}}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -79,6 +99,7 @@ def main():
     asked = {"model": "tools", "messages": hello, "max_tokens": 150, "temperature": 1, "seed": 3}
     schema(client, asked)
     two_rounds(client, asked)
+    parallel(client, asked)
     refusals(client, asked)
     print("ok")
 

@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use crate::parallel_calls::place_equals;
 use crate::support::{
     self, Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for,
 };
@@ -125,7 +126,7 @@ fn install() -> Result<PathBuf, String> {
 }
 
 /// Three nodes, and the demo model over them under two names: with a template that prints calls, and with one
-/// that opens a thought.
+/// that opens a thought; and `equals`, which calls as often as not.
 fn nodes_with_models(group: &str, folder: &Path) -> Vec<Node> {
     let nodes = cluster(group, &NAMES);
     for (name, template) in [("tools", support::TOOL_TEMPLATE), ("thinks", THINKS)] {
@@ -135,6 +136,7 @@ fn nodes_with_models(group: &str, folder: &Path) -> Vec<Node> {
         assert_eq!(added.status, 200, "{}", added.body);
         nodes[0].place(name, 3);
     }
+    place_equals(&nodes[0], folder);
     nodes
 }
 

@@ -521,3 +521,51 @@ fn old_thoughts_reach_a_template_that_has_a_place_for_them_and_no_other() {
     assert_eq!(forgets, [forgets[0]; 4]);
     assert!(keeps[0] > forgets[0] + 20, "{keeps:?} {forgets:?}");
 }
+
+/// For five hundred tools to be rendered, compiled and called, on a busy machine.
+const MANY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+
+#[test]
+fn one_of_five_hundred_tools_is_called_also_where_half_cannot_be_enforced_whole() {
+    // Names alone: five hundred schemas are some eighty thousand of this tokenizer's tokens.
+    let template = support::TOOL_TEMPLATE.replace("{{ tool | tojson }}", "{{ tool.function.name }}");
+    let large = support::Zeros {
+        context: 16_384,
+        layers: 1,
+        hidden: 64,
+        ffn: 64,
+        heads: 1,
+        template: Some(template.leak()),
+        more_tokens: &[],
+    };
+    let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("large.gguf");
+    support::zeros(&path, &large);
+    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "large"})).status, 200);
+    node.place("large", 1);
+    for is_half_bad in [false, true] {
+        let tool = |number: u64| {
+            let mut parameters = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": number}},
+                "required": ["n"], "additionalProperties": false});
+            if is_half_bad && number % 2 == 1 {
+                parameters["propertyNames"] = json!({"not": {"const": "m"}});
+            }
+            json!({"type": "function", "function": {"name": format!("tool_{number}"), "parameters": parameters}})
+        };
+        let tools: Vec<Value> = (0..500).map(tool).collect();
+        let began = std::time::Instant::now();
+        let answer = node.post("/v1/chat/completions", &json!({"model": "large", "max_tokens": 200, "seed": 1, "tools": tools,
+            "tool_choice": "required", "parallel_tool_calls": false, "messages": [{"role": "user", "content": "Go."}]}));
+        let took = began.elapsed();
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert!(took < MANY_MAX, "{took:?}");
+        let answer = answer.json();
+        let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+        let number: u64 = call["name"].as_str().unwrap().strip_prefix("tool_").unwrap().parse().unwrap();
+        let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+        assert!(number < 500 && arguments["n"].as_u64().unwrap() <= number, "{answer}");
+        let unenforced = answer["exo"]["unenforced"].as_array().map_or(0, Vec::len);
+        // 250 of them, of which so many are named.
+        assert_eq!(unenforced, if is_half_bad { 201 } else { 0 }, "{answer}");
+    }
+}

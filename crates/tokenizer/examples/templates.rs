@@ -260,9 +260,11 @@ fn round(
     let end = ends.iter().filter_map(|end| Some(first + turn[first..].find(end.as_str())?)).min();
     let answer = &turn[..end.ok_or("nothing ends the turn")?];
     let mut reading = reading(template, format);
-    // What the prompt has opened is there in front of the turn.
-    reading.is_opened =
-        same == prompt.len() && ThoughtFormat::find(template).is_some_and(|thought| thought.is_opened);
+    // A prompt that opens a thought has it in front of the turn, where the turn closes one.
+    let opens = |thought: ThoughtFormat| {
+        prompt.trim_end().ends_with(thought.open.trim()) && answer.contains(thought.close.trim())
+    };
+    reading.is_opened = ThoughtFormat::find(template).is_some_and(opens);
     let (said, read) = read(reading, answer);
     if !said.trim().is_empty() {
         return Err(format!("a part of its calls is read as text: {said:?}"));

@@ -112,14 +112,13 @@ impl ChatRequest {
         if self.top_logprobs.is_some_and(|n| n > 0) && self.logprobs != Some(true) {
             return Err(BadParam::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
         }
-        if self.callable.is_some() && matches!(self.format, AnswerFormat::Regex(_) | AnswerFormat::Lark(_)) {
+        let may_call = self.callable.as_ref().is_some_and(Tools::are_callable);
+        if may_call && matches!(self.format, AnswerFormat::Regex(_) | AnswerFormat::Lark(_)) {
             let message = "`grammar` together with `tools` is not supported: send one of them, a `response_format` instead, or \
                            `tool_choice`: \"none\"";
             return Err(BadParam::unsupported("grammar", message));
         }
-        let is_bound = self.format != AnswerFormat::Text
-            || self.callable.is_some()
-            || self.reasoning.tokens_max().is_some();
+        let is_bound = self.format != AnswerFormat::Text || may_call || self.reasoning.tokens_max().is_some();
         if self.common.ignore_eos == Some(true) && is_bound {
             let message = "`ignore_eos` does not go with a format, tools or a budget of thinking: an answer that is complete has to end";
             return Err(BadParam::invalid("ignore_eos", message));

@@ -45,7 +45,7 @@ const TEMPLATE_FIELDS: &[Field] = &[
     MODEL,
     field("messages", Honoured, "as in `/v1/chat/completions`"),
     field("tools", Honoured, "with `messages`, as in `/v1/chat/completions`"),
-    field("tool_choice", Honoured, "the same; with `none` the template is told of no tools"),
+    field("tool_choice", Honoured, "the same; with `none`, too, the template is told of the tools"),
     field("parallel_tool_calls", Honoured, "the same; the prompt is the same for both"),
     field("reasoning_effort", Honoured, "the same"),
     field(

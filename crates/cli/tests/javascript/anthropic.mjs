@@ -3,7 +3,7 @@
 import Anthropic from "@anthropic-ai/sdk";
 import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
 import { z } from "zod";
-import { check, checkWeather, node, question, refused, weather } from "./check.mjs";
+import { check, checkWeather, firstOf, node, question, refused, weather } from "./check.mjs";
 
 const client = new Anthropic({ baseURL: node, apiKey: "local", maxRetries: 0, timeout: 60_000 });
 const asked = { model: "tools", messages: question, max_tokens: 24, seed: 3 };
@@ -33,6 +33,21 @@ async function rounds() {
   check("a second round", ["max_tokens", "end_turn"].includes(again.stop_reason), again);
   const counted = await client.messages.countTokens({ model: "tools", messages, tools });
   check("tokens are counted", counted.input_tokens > 10, counted);
+}
+
+async function parallel() {
+  const calling = { ...asked, model: "equals", max_tokens: 500, tools, tool_choice: { type: "any" } };
+  const { answer, seed } = await firstOf(async (seed) => {
+    const answer = await client.messages.create({ ...calling, seed });
+    return answer.stop_reason === "tool_use" && answer.content.length === 2 && { answer, seed };
+  });
+  const final = await client.messages.stream({ ...calling, seed }).finalMessage();
+  const inputs = ({ content }) => JSON.stringify(content.map((block) => block.input));
+  check("two streamed calls", inputs(final) === inputs(answer), final, answer);
+  const content = answer.content.map((call) => ({ type: "tool_result", tool_use_id: call.id, content: "Sun." }));
+  const messages = [...question, { role: "assistant", content: answer.content }, { role: "user", content }];
+  const again = await client.messages.create({ ...calling, messages, tool_choice: { type: "none" }, max_tokens: 8 });
+  check("two results go back", ["max_tokens", "end_turn"].includes(again.stop_reason), again);
 }
 
 async function typed() {
@@ -69,5 +84,5 @@ async function errors() {
   check("models", listed === 1, listed);
 }
 
-for (const part of [texts, rounds, typed, thinking, errors]) await part();
+for (const part of [texts, rounds, parallel, typed, thinking, errors]) await part();
 console.log("ok");

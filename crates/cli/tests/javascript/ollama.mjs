@@ -1,7 +1,7 @@
 // Chat, generate and vectors through Ollama's own package.
 
 import { Ollama } from "ollama";
-import { check, checkWeather, node, question, refused, weather } from "./check.mjs";
+import { check, checkWeather, firstOf, node, question, refused, weather } from "./check.mjs";
 
 const client = new Ollama({ host: node });
 const asked = { model: "tools", messages: question, options: { seed: 5, num_predict: 60 } };
@@ -30,6 +30,26 @@ async function tools() {
   check("and results", (await client.chat({ ...asked, messages, tools: [tool] })).done);
 }
 
+async function parallel() {
+  const tool = { type: "function", function: { name: "get_weather", parameters: weather } };
+  // Nobody can require a call here: beside a format, an answer is of it or calls.
+  const calling = { model: "equals", messages: question, tools: [tool], format: { const: 7 } };
+  const sampling = { num_predict: 500, temperature: 1, top_p: 1, top_k: 0 };
+  const { calls, seed } = await firstOf(async (seed) => {
+    const { message, done_reason } = await client.chat({ ...calling, options: { ...sampling, seed } });
+    return done_reason === "stop" && message.tool_calls?.length === 2 && { calls: message.tool_calls, seed };
+  });
+  const streamed = [];
+  for await (const piece of await client.chat({ ...calling, options: { ...sampling, seed }, stream: true })) {
+    streamed.push(...(piece.message.tool_calls ?? []));
+  }
+  const inputs = (calls) => JSON.stringify(calls.map((call) => call.function));
+  check("two streamed calls", inputs(streamed) === inputs(calls), streamed, calls);
+  const results = ["Sun.", "Rain."].map((content) => ({ role: "tool", tool_name: "get_weather", content }));
+  const messages = [...question, { role: "assistant", content: "", tool_calls: calls }, ...results];
+  check("two results go back", (await client.chat({ model: "equals", messages, options: { num_predict: 8 } })).done);
+}
+
 async function thinking() {
   const body = { ...asked, model: "thinks", options: { temperature: 0, num_predict: 8 } };
   check("a thought", (await client.chat({ ...body, think: true })).message.thinking);
@@ -51,5 +71,5 @@ async function others() {
   await refused("delete", Error, () => client.delete({ model: "tools" }));
 }
 
-for (const part of [texts, tools, thinking, others]) await part();
+for (const part of [texts, tools, parallel, thinking, others]) await part();
 console.log("ok");

@@ -3,7 +3,7 @@
 import OpenAI from "openai";
 import { zodFunction, zodResponseFormat, zodTextFormat } from "openai/helpers/zod";
 import { z } from "zod";
-import { check, checkWeather, node, question, refused, weather } from "./check.mjs";
+import { check, checkWeather, firstOf, node, question, refused, weather } from "./check.mjs";
 
 const client = new OpenAI({ baseURL: `${node}/v1`, apiKey: "local", maxRetries: 0, timeout: 60_000 });
 const asked = { model: "tools", messages: question, max_tokens: 150, temperature: 1, seed: 3 };
@@ -48,6 +48,24 @@ async function rounds() {
   check("calls or an answer of the format", either.parsed?.age <= 120 || either.tool_calls?.length > 0, either);
 }
 
+async function parallel() {
+  const tool = zodFunction({ name: "get_weather", parameters: Weather });
+  const calling = { ...asked, model: "equals", tools: [tool], tool_choice: "required", max_tokens: 500 };
+  const answer = await firstOf(async (seed) => {
+    const { choices } = await client.chat.completions.create({ ...calling, seed });
+    const [{ message, finish_reason }] = choices;
+    return finish_reason === "tool_calls" && message.tool_calls.length === 2 && { message, seed };
+  });
+  const { message, seed } = answer;
+  const final = await client.chat.completions.stream({ ...calling, seed }).finalChatCompletion();
+  const streamed = final.choices[0].message.tool_calls.map((call) => call.function.arguments);
+  check("two streamed calls", streamed.join() === message.tool_calls.map((call) => call.function.arguments).join(), final);
+  for (const text of streamed) checkWeather("a call of two", JSON.parse(text));
+  const results = message.tool_calls.map((call) => ({ role: "tool", tool_call_id: call.id, content: "Sun." }));
+  const again = { ...calling, messages: [...question, message, ...results], tool_choice: "none", max_tokens: 8 };
+  check("two results go back", !(await client.chat.completions.create(again)).choices[0].message.tool_calls);
+}
+
 async function responses() {
   const input = { model: "tools", input: question[0].content, max_output_tokens: 150, seed: 3 };
   const text = { format: zodTextFormat(Person, "person") };
@@ -79,5 +97,5 @@ async function others() {
   check("its code", error.code === "context_length_exceeded", error.code);
 }
 
-for (const part of [texts, typed, rounds, responses, others]) await part();
+for (const part of [texts, typed, rounds, parallel, responses, others]) await part();
 console.log("ok");
