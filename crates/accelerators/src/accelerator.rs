@@ -240,6 +240,7 @@ impl Accelerator {
             rates_by_type: Vec::new(),
             layer_rates: None,
             corrections: Corrections::default(),
+            unsupported_types: Vec::new(),
             support: SupportClass::Unsupported,
             support_reason: String::new(),
         }

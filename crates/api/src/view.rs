@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use exo_types::{
     Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, LayerRates,
-    Monitor, ParseKvDTypeError, SupportClass, TypeRates,
+    MemoryDomain, Monitor, ParseKvDTypeError, SupportClass, TypeRates,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -187,6 +187,10 @@ pub struct NodeView {
     pub role: MemberRole,
     /// Whether it is there.
     pub status: NodeStatus,
+    /// Since when it is gone, in seconds since 1970, as the node that answers has seen it; absent while it is there,
+    /// and where it was gone before that node was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_since_unix_s: Option<u64>,
     /// Program version; empty when not known yet.
     pub version: String,
     /// Operating system and architecture; empty when not known yet.
@@ -257,6 +261,9 @@ pub struct DeviceView {
     pub memory_total_bytes: u64,
     /// Of that, free.
     pub memory_free_bytes: u64,
+    /// What it has that memory from, where other devices may have theirs from the same.
+    #[serde(default)]
+    pub memory_domain: Option<MemoryDomainView>,
     /// Cores or compute units; `null` where nothing tells.
     pub compute_units: Option<u32>,
     /// Measured: bytes of Q8_0 weights that a token reads per second.
@@ -272,6 +279,10 @@ pub struct DeviceView {
     /// What its own steps have taught since of all of them.
     #[serde(default)]
     pub corrections: CorrectionsView,
+    /// Types of weights that it cannot run: no layer of a model with any of them goes there.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>, example = json!(["Q2_K"]))]
+    pub unsupported_types: Vec<DType>,
     /// How far it can be used.
     #[schema(value_type = String, example = "full")]
     pub support: SupportClass,
@@ -287,6 +298,21 @@ pub struct DeviceView {
     /// Its sensors.
     #[serde(default)]
     pub sensors: SensorsView,
+}
+
+/// See [`MemoryDomain`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MemoryDomainView {
+    /// The same for all devices of the cluster that share it.
+    pub id: String,
+    /// Free bytes of it, whatever a device of it is limited to.
+    pub free_bytes: u64,
+}
+
+impl From<MemoryDomain> for MemoryDomainView {
+    fn from(domain: MemoryDomain) -> Self {
+        Self { id: format!("{:016x}", domain.id), free_bytes: domain.free_bytes }
+    }
 }
 
 /// See [`TypeRates`].
@@ -390,12 +416,14 @@ impl From<&DeviceFacts> for DeviceView {
             backend: facts.backend.clone(),
             memory_total_bytes: facts.memory_total_bytes,
             memory_free_bytes: facts.memory_free_bytes,
+            memory_domain: facts.memory_domain.map(Into::into),
             compute_units: (facts.compute_units > 0).then_some(facts.compute_units),
             read_bytes_per_s: facts.read_bytes_per_s,
             flops_per_s: facts.flops_per_s,
             rates_by_type: facts.rates_by_type.iter().map(|&rates| rates.into()).collect(),
             layer_rates: facts.layer_rates.map(Into::into),
             corrections: facts.corrections.into(),
+            unsupported_types: facts.unsupported_types.clone(),
             support: facts.support,
             support_reason: facts.support_reason.clone(),
             state: DeviceState::Usable,

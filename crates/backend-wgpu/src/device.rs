@@ -182,6 +182,7 @@ fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         rates_by_type: Vec::new(),
         layer_rates: None,
         corrections: Corrections::default(),
+        unsupported_types: DType::ALL.into_iter().filter(|dtype| !layout::is_supported(*dtype)).collect(),
         support,
         support_reason: why.to_owned(),
     }

@@ -17,7 +17,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::report::{CaseError, CaseOutcome, Report, guarded};
 use crate::rig::Rig;
-use crate::{Buffer, Device, Element, Op};
+use exo_types::DType;
+
+use crate::{Buffer, Device, Element, Op, OpKind, Support};
 
 type Check = fn(&mut Rig<'_>) -> Result<(), CaseError>;
 
@@ -41,6 +43,10 @@ pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
     );
     report.push("memory in pieces is memory", guarded(|| memory::in_pieces(device)));
     report.push("the last byte can be had and one more cannot", guarded(|| memory::exact_fit(device)));
+    report.push(
+        "what it says it cannot run is what it does not support",
+        guarded(|| reported_types(device).into()),
+    );
     let left = device.memory();
     let clean = left.live_allocations == 0 && left.allocated_bytes == 0;
     let what = format!("{left:?} after every handle was dropped");
@@ -49,6 +55,16 @@ pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
         if clean { CaseOutcome::Passed } else { CaseOutcome::Failed { what } },
     );
     report
+}
+
+/// A planner reads the facts, and loading asks the device.
+fn reported_types(device: &dyn Device) -> Result<(), CaseError> {
+    let is_missing = |dtype: &DType| {
+        let asked = [OpKind::MatMul, OpKind::Embed].map(|op| device.supports_op(op, Some(*dtype)));
+        asked.contains(&Support::Unsupported)
+    };
+    let missing: Vec<DType> = DType::ALL.into_iter().filter(is_missing).collect();
+    expect("types that it cannot run", &device.facts().unsupported_types, &missing)
 }
 
 /// After whatever happened, a sum is still a sum.

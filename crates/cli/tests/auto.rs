@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use crate::emulated;
 use crate::support::{
-    self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, flat, icd, known,
-    shared_library, skip, stderr, stdout, wait_for, workers_of,
+    self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, Zeros, exo, finish, flat, icd, known,
+    shared_library, skip, stderr, stdout, wait_for, workers_of, zeros_of,
 };
+use exo_types::DType;
 use serde_json::{Value, json};
 
 /// For a trial on an emulated card, which takes its time.
@@ -184,6 +185,47 @@ fn a_program_that_plays_a_card_is_not_chosen_and_that_is_said_everywhere() {
         reason.contains("no node takes it by itself; --backend vulkan --device 0 asks for it"),
         "{reason}"
     );
+}
+
+#[test]
+fn a_model_that_a_card_has_no_kernels_for_is_refused_before_anything_is_loaded() {
+    let Some(icd) = lavapipe() else {
+        return skip("a_model_that_a_card_has_no_kernels_for", "lavapipe is not installed");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--no-discovery", "--backend", "vulkan"].map(str::to_owned).to_vec();
+    let start =
+        Start { name: "solo", group: "kernels", flags, env: drivers(&icd, false), ..Start::default() };
+    let node = Node::start_in(&folder.path().join("data"), start);
+    assert!(device(&node)["unsupported_types"].as_array().unwrap().contains(&"Q2_K".into()));
+    for (name, dtype) in [("half", DType::F16), ("two", DType::Q2_K)] {
+        let path = folder.path().join(format!("{name}.gguf"));
+        zeros_of(
+            &path,
+            &Zeros {
+                context: 256,
+                layers: 2,
+                hidden: 256,
+                ffn: 512,
+                heads: 8,
+                template: None,
+                more_tokens: &[],
+            },
+            dtype,
+        );
+        let added = node.post("/exo/v1/models", &json!({"path": path, "name": name}));
+        assert_eq!(added.status, 200, "{}", added.body);
+    }
+    let half = node.exo(&["plan", "half"]);
+    assert!(half.status.success(), "{}", stderr(&half));
+    for command in ["plan", "place"] {
+        let refused = node.exo(&[command, "two"]);
+        let said = flat(&stderr(&refused));
+        assert!(!refused.status.success(), "{command}: {}", stdout(&refused));
+        assert!(said.contains("no device can run the types of weights that the model has"), "{said}");
+        assert!(said.contains("it cannot run Q2_K weights, which layers 0 to 1 need"), "{said}");
+    }
+    assert_eq!(node.get("/exo/v1/instances"), json!([]), "nothing is placed");
 }
 
 #[test]

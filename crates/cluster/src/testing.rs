@@ -160,6 +160,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         rates_by_type: Vec::new(),
         layer_rates: None,
         corrections: Corrections::default(),
+        unsupported_types: Vec::new(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };

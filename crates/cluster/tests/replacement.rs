@@ -146,6 +146,7 @@ impl Cluster {
                 rates_by_type: Vec::new(),
                 layer_rates: None,
                 corrections: Corrections::default(),
+                unsupported_types: Vec::new(),
                 support: SupportClass::Full,
                 support_reason: String::new(),
             };

@@ -24,6 +24,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         rates_by_type: Vec::new(),
         layer_rates: None,
         corrections: Corrections::default(),
+        unsupported_types: Vec::new(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };

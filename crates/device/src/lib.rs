@@ -92,6 +92,7 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         rates_by_type: Vec::new(),
         layer_rates: None,
         corrections: Corrections::default(),
+        unsupported_types: Vec::new(),
         support,
         support_reason,
     }

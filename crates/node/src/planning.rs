@@ -24,8 +24,8 @@ use exo_planner::{
     Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, Source,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceState, Exclusion, LayerRange, ModelShape, NodeId,
-    Placement, Shard, Stage, SupportClass, TypeBytes, TypeRates, WeightTypes,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceState, Exclusion, LayerRange, MemoryDomain, ModelShape,
+    NodeId, Placement, Shard, Stage, SupportClass, TypeBytes, TypeRates, WeightTypes,
 };
 
 /// Why a query cannot be put to the planner.
@@ -240,13 +240,17 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 backend: device.backend.clone(),
                 memory_total_bytes: device.memory_total_bytes,
                 memory_free_bytes: device.memory_free_bytes,
-                memory_domain: None,
+                memory_domain: device.memory_domain.as_ref().and_then(|domain| {
+                    let id = u64::from_str_radix(&domain.id, 16).ok()?;
+                    Some(MemoryDomain { id, free_bytes: domain.free_bytes })
+                }),
                 compute_units: device.compute_units.unwrap_or(0),
                 read_bytes_per_s: device.read_bytes_per_s,
                 flops_per_s: device.flops_per_s,
                 rates_by_type: device.rates_by_type.iter().map(TypeRates::from).collect(),
                 layer_rates: device.layer_rates.map(Into::into),
                 corrections: device.corrections.into(),
+                unsupported_types: device.unsupported_types.clone(),
                 support: device.support,
                 support_reason: device.support_reason.clone(),
             };

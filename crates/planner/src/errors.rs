@@ -37,6 +37,16 @@ pub enum PlanError {
         /// Changes each of which alone would do.
         remedies: Vec<Remedy>,
     },
+    /// Every device that may be used lacks kernels for a type of the model's weights.
+    #[error(
+        "no device can run the types of weights that the model has: {}; take the model in another type, or add \
+         a node that runs them on its processor",
+        reasons.join("; ")
+    )]
+    NoKernels {
+        /// One line per device, those that may not be used at all included.
+        reasons: Vec<String>,
+    },
     /// Fewer usable devices, or layers, than stages wanted.
     #[error("{wanted} stages were asked for, {possible} are possible ({why})")]
     TooFewStages {

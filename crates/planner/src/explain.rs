@@ -9,7 +9,7 @@ use crate::memory::{Sizes, WeightForm};
 use crate::ratios::TypeRatios;
 use crate::{
     DeviceMemory, DeviceReason, Objective, Pin, PinLayers, PlanDevice, PlanError, PlanRequest, ShardMemory,
-    disk, domains, fetching,
+    disk, domains, fetching, lacking_kernels,
 };
 
 /// Up to so many usable devices each is explained by a search with or without it.
@@ -25,26 +25,30 @@ const EXACT_MISSING_MAX: usize = 8;
 
 /// The devices that may be used.
 pub(crate) fn usable(request: &PlanRequest) -> Vec<usize> {
-    (0..request.devices.len()).filter(|&i| unusable(&request.devices[i]).is_none()).collect()
+    (0..request.devices.len()).filter(|&i| unusable(request, &request.devices[i]).is_none()).collect()
 }
 
-/// Why a device must not be used, if it must not.
-pub(crate) fn unusable(device: &PlanDevice) -> Option<String> {
+/// Why a device must not be used for this model, if it must not.
+pub(crate) fn unusable(request: &PlanRequest, device: &PlanDevice) -> Option<String> {
     if let Some(reason) = &device.excluded {
         return Some(format!("excluded: {reason}"));
     }
     if device.device.support == SupportClass::Unsupported {
         return Some(format!("unsupported: {}", device.device.support_reason));
     }
-    None
+    lacking_kernels(request, device)
 }
 
 pub(crate) fn no_devices(request: &PlanRequest, asked: &PlanRequest) -> PlanError {
-    let reason = |d: &PlanDevice| format!("{}: {}", name(d), unusable(d).unwrap_or_default());
-    PlanError::NoDevices {
-        reasons: request.devices.iter().map(reason).collect(),
-        remedies: disk_room(asked).into_iter().collect(),
+    let reason = |d: &PlanDevice| format!("{}: {}", name(d), unusable(request, d).unwrap_or_default());
+    let reasons = request.devices.iter().map(reason).collect();
+    let remedies: Vec<Remedy> = disk_room(asked).into_iter().collect();
+    // Another model could have some of them.
+    let is_free = |d: &PlanDevice| unusable(request, d) == lacking_kernels(request, d);
+    if remedies.is_empty() && request.devices.iter().any(is_free) {
+        return PlanError::NoKernels { reasons };
     }
+    PlanError::NoDevices { reasons, remedies }
 }
 
 /// A reason for every device. What the plan would cost without it, or with it, comes from a search of its
@@ -60,7 +64,7 @@ pub(crate) fn reasons(
         let is_asked = usable.len() <= EXPLAINED_MAX && request.explain;
         let other =
             if is_asked { plan.otherwise(request, sizes, usable, index) } else { Otherwise::NotAsked };
-        let text = match (unusable(device), stage) {
+        let text = match (unusable(request, device), stage) {
             (Some(why), _) => why,
             (None, Some(stage)) => placed(request, device, stage, plan, &other),
             (None, None) => left_out(request, device, sizes, plan, &other),
@@ -313,7 +317,7 @@ const LEFT_OUT_MAX: usize = 8;
 
 /// Devices that do not count, with the reason: one of them may be what would help.
 pub(crate) fn not_counted(request: &PlanRequest) -> Box<str> {
-    let why = |device: &PlanDevice| Some(format!("{} ({})", name(device), unusable(device)?));
+    let why = |device: &PlanDevice| Some(format!("{} ({})", name(device), unusable(request, device)?));
     request.devices.iter().filter_map(why).take(LEFT_OUT_MAX).collect::<Vec<_>>().join(", ").into()
 }
 

@@ -30,6 +30,7 @@ mod explain;
 mod fetching;
 mod fit;
 mod inputs;
+mod kernels;
 mod labels;
 mod memory;
 mod pins;
@@ -50,6 +51,7 @@ pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
 pub use exo_types::{Pin, PinLayers, WeightTypes};
 pub use explain::PAGE_TOKENS;
 pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
+pub use kernels::lacking_kernels;
 pub use memory::{CHUNK_TOKENS, workspace_bytes};
 pub use ratios::rates_of;
 pub use request::{

@@ -19,7 +19,7 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
                     .to_owned(),
             ));
         };
-        if let Some(why) = explain::unusable(device) {
+        if let Some(why) = explain::unusable(request, device) {
             return Err(refused(why));
         }
         if request.pins[..at].iter().any(|p| p.node == pin.node && p.device == pin.device) {

@@ -23,7 +23,7 @@ pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
         let Some(device) = request.devices.iter().find(is_this) else {
             return Err(InvalidPlan::DeviceGone { stage, node: shard.node, device: shard.device.clone() });
         };
-        if let Some(reason) = unusable(device) {
+        if let Some(reason) = unusable(request, device) {
             return Err(InvalidPlan::Unusable { stage, device: name(device), reason });
         }
         let place = (shard.node, &shard.device);

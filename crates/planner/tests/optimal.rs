@@ -50,6 +50,7 @@ fn device(index: usize, kind: DeviceKind, free_bytes: u64, read: Option<f64>) ->
         rates_by_type: Vec::new(),
         layer_rates: None,
         corrections: Corrections::default(),
+        unsupported_types: Vec::new(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };

@@ -68,6 +68,7 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
         rates_by_type: Vec::new(),
         layer_rates: speed.map(|s| beside_products(s * 1e11)),
         corrections: Corrections::default(),
+        unsupported_types: Vec::new(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };
@@ -590,6 +591,66 @@ fn requests_that_cannot_be_met_are_told_apart() {
     insta::assert_snapshot!(check("a=10 b=10 c=0 +3", 4), @r"3 stages were asked for, 2 are possible (the other devices cannot hold a layer)");
     insta::assert_snapshot!(check("a=10 b=10 c=10 +3", 2), @r"3 stages were asked for, 2 are possible (3 usable devices, 2 layers)");
     insta::assert_snapshot!(check("a=10", 0), @r"nothing to place: layers is 0");
+}
+
+/// Ten layers, those of `q2_k` of that type and the others Q4_0, on devices of which the cards have no kernels
+/// for Q2_K and Q3_K.
+fn mixed_types(cluster: &str, q2_k: &[u32], head: DType) -> PlanRequest {
+    let mut request = read(cluster, 10, &[]);
+    let layer = |(at, layer): (usize, &LayerShape)| {
+        let dtype = if q2_k.contains(&(at as u32)) { DType::Q2_K } else { DType::Q4_0 };
+        TypeBytes(vec![(dtype, layer.weight_bytes)])
+    };
+    let layers = request.shape.layers.iter().enumerate().map(layer).collect();
+    let head = TypeBytes(vec![(head, request.shape.head_bytes)]);
+    request.weight_types = Some(WeightTypes { layers, head });
+    let cards = request.devices.iter_mut().filter(|d| d.device.kind == DeviceKind::DiscreteGpu);
+    cards.for_each(|card| card.device.unsupported_types = vec![DType::Q2_K, DType::Q3_K]);
+    request
+}
+
+#[test]
+fn a_device_without_kernels_for_a_type_gets_no_layer_and_says_which_layers_need_it() {
+    let on = |plan: &Plan| plan.stages.iter().map(|s| s.leader().device.0.clone()).collect::<Vec<_>>();
+    let both = "a/gpu0=20@100 b=20@10";
+    let before = plan(&mixed_types(both, &[], DType::Q4_0)).expect("it fits");
+    assert_eq!(on(&before), ["gpu0"], "the card runs every type that is there");
+    let reason = |q2_k: &[u32], head: DType| {
+        let planned = plan(&mixed_types(both, q2_k, head)).expect("the processor runs all");
+        assert_eq!(on(&planned), ["cpu"], "{q2_k:?}");
+        planned.reasons[0].text.clone()
+    };
+    let types = |layers: &[u32]| reason(layers, DType::Q4_0);
+    assert_eq!(types(&[3, 4, 5]), "it cannot run Q2_K weights, which layers 3 to 5 need");
+    assert_eq!(types(&[9]), "it cannot run Q2_K weights, which layer 9 needs");
+    assert_eq!(types(&[0, 2, 3]), "it cannot run Q2_K weights, which layers 0, 2 to 3 need");
+    assert_eq!(types(&[0, 2, 4, 6]), "it cannot run Q2_K weights, which 4 of 10 layers need");
+    let ends = reason(&[0], DType::Q3_K);
+    assert_eq!(
+        ends,
+        "it cannot run Q2_K weights, which layer 0 needs, and no Q3_K weights, which the output head needs"
+    );
+    // A plan of before, when another file was meant.
+    let invalid = validate(&mixed_types(both, &[3], DType::Q4_0), &before).expect_err("the card cannot");
+    assert_eq!(invalid.to_string(), "stage 0 is on a gpu0: it cannot run Q2_K weights, which layer 3 needs");
+}
+
+#[test]
+fn a_model_that_no_device_supports_is_refused_with_what_each_lacks() {
+    let refused = |cluster: &str, layers: &[u32]| {
+        plan(&mixed_types(cluster, layers, DType::Q4_0)).expect_err("no device runs it").to_string()
+    };
+    insta::assert_snapshot!(refused("a/gpu0=20@100 c/gpu0=20 d=20!", &[0, 1]), @"no device can run the types of weights that the model has: a gpu0: it cannot run Q2_K weights, which layers 0 to 1 need; c gpu0: it cannot run Q2_K weights, which layers 0 to 1 need; d cpu: excluded: leaving; take the model in another type, or add a node that runs them on its processor");
+    insta::assert_snapshot!(refused("a/gpu0=20@100 b=20 ^a/gpu0", &[7]), @"the pin of a gpu0 cannot be met: it cannot run Q2_K weights, which layer 7 needs");
+    // Too little memory elsewhere: the card is named beside what is missing.
+    let short = refused("a/gpu0=20@100 b=4", &[7]);
+    assert!(
+        short.contains("are missing")
+            && short.ends_with("; left out: a gpu0 (it cannot run Q2_K weights, which layer 7 needs)"),
+        "{short}"
+    );
+    // Who has room for nothing is told so, as before.
+    assert!(refused("d=20!", &[0]).starts_with("no device can be used: d cpu: excluded: leaving"));
 }
 
 /// What a plan for the cluster `before` is worth in the cluster `after`.

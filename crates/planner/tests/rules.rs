@@ -126,6 +126,7 @@ fn request(cluster: &Cluster, machines: &BTreeMap<String, Machine>) -> PlanReque
                 rates_by_type: Vec::new(),
                 layer_rates: None,
                 corrections: Corrections::default(),
+                unsupported_types: Vec::new(),
                 support: SupportClass::Full,
                 support_reason: String::new(),
             };

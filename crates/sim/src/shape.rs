@@ -118,6 +118,7 @@ pub fn device(used_bytes: u64) -> DeviceFacts {
             layer_s: 20e-6,
         }),
         corrections: Corrections::default(),
+        unsupported_types: Vec::new(),
         support: SupportClass::Full,
         support_reason: String::new(),
     }

@@ -79,6 +79,9 @@ pub struct DeviceFacts {
     pub layer_rates: Option<LayerRates>,
     /// What its own steps have taught since of all of them.
     pub corrections: Corrections,
+    /// Types of weights that it has no kernels for, as its backend says: no layer with any of them goes there.
+    #[serde(deserialize_with = "list::<_, _, TYPES_MAX>")]
+    pub unsupported_types: Vec<DType>,
     /// How far it can be used.
     pub support: SupportClass,
     /// Why not fully, or what would make it better. Empty when there is nothing to say.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-pub use self::zeros::{CONTROL, Zeros, zeros};
+pub use self::zeros::{CONTROL, Zeros, zeros, zeros_of};
 
 pub const EXO: &str = env!("CARGO_BIN_EXE_exo");
 /// For what takes a second on an idle machine.

@@ -23,8 +23,13 @@ pub struct Zeros {
     pub more_tokens: &'static [&'static str],
 }
 
-/// Writes it; on the disk it is a hole behind a header.
+/// Writes it, with matrices of F16; on the disk it is a hole behind a header.
 pub fn zeros(path: &Path, model: &Zeros) {
+    zeros_of(path, model, DType::F16);
+}
+
+/// The same with the matrices of its layers in another type.
+pub fn zeros_of(path: &Path, model: &Zeros, dtype: DType) {
     let &Zeros { context, layers, hidden, ffn, heads, template, more_tokens } = model;
     let demo = exo_formats::open(&demo_gguf()).unwrap();
     let TokenizerSource::Gguf(keys) = &demo.tokenizer else { panic!("a GGUF file") };
@@ -51,11 +56,11 @@ pub fn zeros(path: &Path, model: &Zeros) {
             w.declare(&name(tensor), DType::F32, &[hidden]);
         }
         for tensor in [LayerTensor::Q, LayerTensor::K, LayerTensor::V, LayerTensor::O] {
-            w.declare(&name(tensor), DType::F16, &[hidden, hidden]);
+            w.declare(&name(tensor), dtype, &[hidden, hidden]);
         }
-        w.declare(&name(LayerTensor::Gate), DType::F16, &[hidden, ffn]);
-        w.declare(&name(LayerTensor::Up), DType::F16, &[hidden, ffn]);
-        w.declare(&name(LayerTensor::Down), DType::F16, &[ffn, hidden]);
+        w.declare(&name(LayerTensor::Gate), dtype, &[hidden, ffn]);
+        w.declare(&name(LayerTensor::Up), dtype, &[hidden, ffn]);
+        w.declare(&name(LayerTensor::Down), dtype, &[ffn, hidden]);
     }
     let mut header = Vec::new();
     let stop = |_: usize, _: &mut dyn std::io::Write| Err(std::io::Error::other("the header is all we want"));

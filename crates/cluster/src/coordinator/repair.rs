@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_planner::{Objective, PlanDevice, PlanRequest, predict, shard_memory};
+use exo_planner::{Objective, PlanDevice, PlanRequest, lacking_kernels, predict, shard_memory};
 use exo_types::{InstanceId, LayerRange, Pin, PinLayers, Placement, Shard, Stage, SupportClass, Time};
 
 use super::Coordinator;
@@ -83,7 +83,7 @@ impl Coordinator {
         };
         let stays = |d: &PlanDevice| of == RepairScope::Loss && self.is_drained(d.node) && is_well(d);
         let mut repair = Repair::new(&request, &reach, entry, of, stays);
-        repair.room.close(|d| self.is_drained(d.node));
+        repair.room.close(|d| self.is_drained(d.node) || lacking_kernels(&request, d).is_some());
         while let Some(gap) = repair.gap() {
             repair.fill(gap)?;
         }

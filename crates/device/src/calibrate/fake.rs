@@ -79,6 +79,7 @@ impl Device for FakeDevice {
             rates_by_type: Vec::new(),
             layer_rates: None,
             corrections: Corrections::default(),
+            unsupported_types: Vec::new(),
             support: SupportClass::Experimental,
             support_reason: String::new(),
         }

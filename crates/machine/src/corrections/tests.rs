@@ -20,6 +20,7 @@ fn facts(read: f64) -> DeviceFacts {
         rates_by_type: Vec::new(),
         layer_rates: None,
         corrections: Corrections::default(),
+        unsupported_types: Vec::new(),
         support: SupportClass::Full,
         support_reason: String::new(),
     }

@@ -29,6 +29,7 @@ struct Cluster {
     state: State,
     trust: TrustLog,
     statuses: BTreeMap<NodeId, api::NodeStatus>,
+    gone_since: BTreeMap<NodeId, u64>,
     reports: BTreeMap<NodeId, NodeReport>,
     instances: Vec<InstanceView>,
     requests: BTreeMap<NodeId, Request>,
@@ -50,6 +51,7 @@ fn cluster() -> Cluster {
         state,
         trust: trust(),
         statuses,
+        gone_since: BTreeMap::new(),
         reports,
         instances,
         requests: BTreeMap::new(),
@@ -87,6 +89,7 @@ impl Cluster {
             head: LogHead { index: 4, hash: [0xab; 32] },
             leader: Some((Epoch { counter: 3, key: node(2) }, node(2))),
             statuses: &self.statuses,
+            gone_since: &self.gone_since,
             reports: &self.reports,
             instances: &self.instances,
             own_load: &|_| None,
@@ -188,6 +191,7 @@ fn device(id: DeviceId) -> DeviceFacts {
         rates_by_type: Vec::new(),
         layer_rates: None,
         corrections: Corrections::default(),
+        unsupported_types: Vec::new(),
         support: SupportClass::Full,
         support_reason: String::new(),
     }
@@ -252,6 +256,7 @@ fn nodes_are_sorted_by_name_with_their_addresses_roles_and_reports() {
     assert_eq!((desk.role, attic.role), (api::MemberRole::Admin, api::MemberRole::Worker));
     assert_eq!(desk.addresses, ["10.0.0.1:4000"], "where it listens");
     assert_eq!(attic.addresses, ["10.0.0.2:4000", "10.0.0.3:4000"]);
+    assert_eq!((desk.gone_since_unix_s, attic.gone_since_unix_s), (None, None), "nobody saw it go");
     // A member of which nothing was heard yet counts as lost.
     assert_eq!((desk.status, attic.status), (api::NodeStatus::Alive, api::NodeStatus::Lost));
     assert_eq!((desk.version.as_str(), desk.process_bytes), ("1.2.3", Some(77)));

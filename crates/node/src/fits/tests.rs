@@ -8,7 +8,7 @@ use exo_cluster::wire::{ControlAsk, ControlReply, PlannerInputs};
 use exo_machine::{Answer, Question};
 use exo_planner::{DeviceRates, Figure, PlanDevice};
 use exo_types::{
-    Corrections, DeviceFacts, DeviceId, DeviceKind, DiskRoom, KvDType, ModelId, NodeId, SupportClass,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, KvDType, ModelId, NodeId, SupportClass,
 };
 
 use exo_hub::{Cancel, Client, HubError, PullOptions, Reference, Settings};
@@ -44,6 +44,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
             rates_by_type: Vec::new(),
             layer_rates: None,
             corrections: Corrections::default(),
+            unsupported_types: Vec::new(),
             support: SupportClass::Full,
             support_reason: String::new(),
         };
@@ -138,6 +139,25 @@ fn rates_by_type_count() {
 }
 
 /// A hub with one repository.
+#[test]
+fn types_that_no_device_has_kernels_for_are_not_recommended() {
+    let known = find_known("qwen3-8b").unwrap();
+    let without = |types: &[DType]| {
+        let mut card = cluster("card=64@800", 4096);
+        card.devices[0].device.unsupported_types = types.to_vec();
+        fit_known(&card, known)
+    };
+    assert_eq!(without(&[]).best.unwrap().quantisation, "Q8_0");
+    let best = without(&[DType::Q8_0]).best.unwrap().quantisation;
+    assert!(best.starts_with("Q6_K") || best.starts_with("Q5"), "{best}");
+    let none = without(&DType::ALL);
+    assert!(
+        none.best.is_none() && none.summary.contains("no device can run the types of weights"),
+        "{}",
+        none.summary
+    );
+}
+
 fn hub_with(files: &[(&str, Vec<u8>)]) -> MockHub {
     let hub = MockHub::start().unwrap();
     hub.put("org/repo", Repository::new(files));

@@ -14,6 +14,8 @@
 //! attention_tflops = 15      # of a prompt's attention
 //! gactivations_s = 20        # what the rest of a layer passes: a row has weights / hidden width of them
 //! layer_us = 20              # the same for one row
+//! unsupported_types = ["Q2_K", "Q3_K"] # weights that it cannot run; left out: none
+//! memory_domain = { name = "desktop", free_gib = 20 } # the same for devices that share memory; left out: none
 //! source = "measured"        # or "measured_long_ago"; left out: "stated", as on a data sheet
 //!
 //! [[link]]
@@ -32,7 +34,7 @@ use anyhow::{bail, ensure};
 use exo_api::{ClusterView, CorrectionView, CorrectionsView, DeviceView, LayerRatesView, TypeRatesView};
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
-use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, NodeId, SupportClass};
+use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, NodeId, SupportClass};
 use serde::{Deserialize, Serialize};
 
 /// Older than what is not stale.
@@ -97,10 +99,22 @@ struct Device {
     layer_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     step_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unsupported_types: Vec<DType>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    memory_domain: Option<Domain>,
     #[serde(default = "full")]
     thermal_percent: u32,
     #[serde(default)]
     source: Source,
+}
+
+/// Memory that devices share, by a name that they have in common.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Domain {
+    name: String,
+    free_gib: f64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -185,6 +199,10 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
     let memory = above_zero("memory_gib", &name, Some(device.memory_gib), GIB)?.unwrap_or_default() as u64;
     ensure!(memory > 0, "memory_gib of {name} is {}: that is less than a byte", device.memory_gib);
     ensure!((1..=100).contains(&device.thermal_percent), "thermal_percent of {name} is not from 1 to 100");
+    let shared = |domain: &Domain| -> anyhow::Result<MemoryDomain> {
+        let free = above_zero("free_gib of the memory domain", &name, Some(domain.free_gib), GIB)?;
+        Ok(MemoryDomain::of(domain.name.as_bytes(), free.unwrap_or_default() as u64))
+    };
     let typed = |what, rates: &BTreeMap<DType, f64>, unit| -> anyhow::Result<BTreeMap<DType, Figure>> {
         let mut figures = BTreeMap::new();
         for (&dtype, &rate) in rates {
@@ -212,13 +230,14 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         backend: "described".to_owned(),
         memory_total_bytes: memory,
         memory_free_bytes: memory,
-        memory_domain: None,
+        memory_domain: device.memory_domain.as_ref().map(shared).transpose()?,
         compute_units: 0,
         read_bytes_per_s: rates.read_bytes_per_s.map(|f| f.value),
         flops_per_s: rates.flops_per_s.map(|f| f.value),
         rates_by_type: Vec::new(),
         layer_rates: None,
         corrections: Corrections::default(),
+        unsupported_types: device.unsupported_types.clone(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };
@@ -321,6 +340,11 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
         gactivations_s: of_prefill(&|rates| rates.activations_per_s, 1e9),
         layer_us: device.layer_rates.map(|rates| rates.layer_s * 1e6),
         step_us: None,
+        unsupported_types: device.unsupported_types.clone(),
+        memory_domain: device
+            .memory_domain
+            .as_ref()
+            .map(|domain| Domain { name: domain.id.clone(), free_gib: domain.free_bytes as f64 / GIB }),
         thermal_percent: 100,
         source: match device.rates_by_type.iter().any(|rates| rates.is_stale) {
             true => Source::MeasuredLongAgo,

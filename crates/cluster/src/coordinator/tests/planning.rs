@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Mutex;
 
 use exo_planner::Objective;
-use exo_types::ModelId;
+use exo_types::{DType, ModelId, TypeBytes, WeightTypes};
 use tracing::field::{Field, Visit};
 
 use super::*;
@@ -121,6 +121,53 @@ fn a_model_that_does_not_fit_is_refused_with_the_missing_bytes() {
     bench.place(1);
     let (refusal, message) = refusal(&bench);
     assert!(refusal == ControlRefusal::DoesNotFit && message.contains("are missing"), "{message}");
+}
+
+/// A report of a device that has no kernels for the weights of [`typed`].
+fn without_kernels(n: u8) -> NodeReport {
+    let mut report = report(n, PLENTY);
+    report.facts.devices[0].unsupported_types = vec![DType::Q2_K];
+    report
+}
+
+/// The model, all of a type that not every device runs.
+fn typed() -> InstanceRequest {
+    let of = |bytes| TypeBytes(vec![(DType::Q2_K, bytes)]);
+    let shape = request().shape;
+    let layers = shape.layers.iter().map(|layer| of(layer.weight_bytes)).collect();
+    let types = WeightTypes { layers, head: of(shape.head_bytes) };
+    InstanceRequest { weight_types: Some(Box::new(types)), ..request() }
+}
+
+#[test]
+fn a_model_that_no_device_supports_is_refused_and_nothing_is_loaded() {
+    let mut bench = Bench::new(2);
+    (1..=2).for_each(|n| bench.report(n, without_kernels(n)));
+    let reply = ReplyTo { node: node(1), request: 1 };
+    bench.feed(CoordinatorInput::Place { reply, request: typed() });
+    let (refusal, message) = refusal(&bench);
+    assert_eq!(refusal, ControlRefusal::Invalid);
+    assert!(message.contains("no device can run the types of weights that the model has"), "{message}");
+    assert!(message.contains("n1 cpu: it cannot run Q2_K weights, which layers 0 to 3"), "{message}");
+    assert!(bench.log.is_empty(), "no shard was ever wanted: {:?}", bench.log);
+    // One that runs them is enough, and the other is left out.
+    bench.report(2, report(2, PLENTY));
+    bench.feed(CoordinatorInput::Place { reply, request: typed() });
+    assert!(bench.placement().shards().all(|(_, shard)| shard.node == node(2)), "{:?}", bench.placement());
+}
+
+#[test]
+fn a_lost_stage_goes_to_no_device_without_kernels_for_it() {
+    let mut bench = Bench::new(3);
+    let reply = ReplyTo { node: node(1), request: 1 };
+    let objective = PlaceObjective::Spread { stages_min: 2 };
+    bench.report(3, without_kernels(3));
+    bench.feed(CoordinatorInput::Place { reply, request: InstanceRequest { objective, ..typed() } });
+    bench.all_report(&StageStatus::Loaded);
+    bench.report(3, without_kernels(3));
+    bench.feed(CoordinatorInput::NodeLost(node(2)));
+    assert_eq!(bench.placement().id.number, 2);
+    assert!(bench.placement().shards().all(|(_, shard)| shard.node == node(1)), "{:?}", bench.placement());
 }
 
 #[test]

@@ -129,6 +129,7 @@ impl Check for DeviceFacts {
         rate(self.read_bytes_per_s)?;
         rate(self.flops_per_s)?;
         rates_by_type(&self.rates_by_type)?;
+        at_most("types of weights that a device cannot run", self.unsupported_types.len(), TYPES_MAX)?;
         let is_plausible = self.layer_rates.as_ref().is_none_or(LayerRates::is_plausible);
         ensure(is_plausible, "what a layer takes is not positive numbers up to 10^18 and a second")?;
         let Corrections { decode, prefill } = self.corrections;
