@@ -66,7 +66,7 @@ pub struct LogsView {
     pub silent: Vec<SilentNodeView>,
 }
 
-/// A node whose lines are missing.
+/// A node that did not answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SilentNodeView {
     /// Node id.

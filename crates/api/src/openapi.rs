@@ -14,8 +14,8 @@ use utoipa::openapi::{
 use crate::endpoints::{Access, ENDPOINTS, Endpoint, Method, SuccessBody};
 use crate::table::{self, Table, Treatment};
 use crate::{
-    alerts, anthropic, downloads, fits, live, logs, ollama, openai, plan, responses, session, telemetry,
-    updates, view,
+    alerts, anthropic, doctor, downloads, fits, live, logs, ollama, openai, plan, responses, session,
+    telemetry, updates, view,
 };
 
 #[derive(OpenApi)]
@@ -83,6 +83,7 @@ use crate::{
     alerts::SilenceRequest,
     logs::LogsView,
     logs::LogLevelRequest,
+    doctor::DoctorView,
     fits::FitsQuery,
     fits::FitsView,
     downloads::PullRequest,

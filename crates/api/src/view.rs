@@ -187,8 +187,8 @@ pub struct NodeView {
     pub role: MemberRole,
     /// Whether it is there.
     pub status: NodeStatus,
-    /// Since when it is gone, in seconds since 1970, as the node that answers has seen it; absent while it is there,
-    /// and where it was gone before that node was started.
+    /// Since when it is gone, in seconds since 1970, as the node that answers has seen it; absent while it is
+    /// there, and where it was gone before that node was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since_unix_s: Option<u64>,
     /// Program version; empty when not known yet.

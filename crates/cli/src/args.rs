@@ -430,7 +430,8 @@ pub enum Command {
     Perplexity(Perplexity),
     /// Check what works on this machine and what does not, with the next step
     #[command(
-        after_help = "Examples:\n  exo doctor\n  exo doctor --report                  a file to send to somebody who helps\n  \
+        after_help = "Examples:\n  exo doctor\n  exo doctor --cluster                 every machine of the cluster\n  \
+                      exo doctor --report                  a file to send to somebody who helps\n  \
                       exo doctor --report trouble.tar.gz\n\n\
                       A report has these checks, the settings, and of a running node what it sees of the cluster, its \
                       measurements, alerts, and the last log lines of all nodes. Keys, names and addresses are replaced."
@@ -472,6 +473,9 @@ pub struct Doctor {
     /// Write all that helps to find a fault into one file, without keys, names and addresses
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with = "json")]
     pub report: Option<Option<PathBuf>>,
+    /// Have every machine of the cluster looked over by its own node, through the node that runs here
+    #[arg(long, conflicts_with = "report")]
+    pub cluster: bool,
     #[command(flatten)]
     pub json: Json,
 }

@@ -229,6 +229,7 @@ pub struct Value {
 }
 
 /// All settings, resolved.
+#[derive(Clone)]
 pub struct Config {
     values: BTreeMap<&'static str, Value>,
     api_keys: Vec<NamedKey>,

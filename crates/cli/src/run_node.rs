@@ -12,7 +12,7 @@ use exo_accelerators::{SurveyAsk, Surveyor, System};
 use exo_backend_cpu::{Isa, Packing};
 use exo_local_channel::LocalListener;
 use exo_node::{
-    DataDir, DeviceChoice, Node, NodeConfig, Speculation, SystemHost, WorkerProgram, asking_drivers,
+    DataDir, DeviceChoice, Doctor, Node, NodeConfig, Speculation, SystemHost, WorkerProgram, asking_drivers,
     choose_devices,
 };
 use exo_server::ServerOptions;
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::client::Client;
+use crate::commands::doctor;
 use crate::config::{Config, Value, join_token};
 use crate::errors::CommandError;
 use crate::stop::StopSignal;
@@ -90,6 +91,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys::for_listener(config, address)?;
     node_config.is_private = stay == Stay::ForTheWhile;
+    node_config.doctor = doctor::of(config);
     choose_devices(&mut node_config, ui::message).await?;
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
     let mut starting = JoinSet::new();
@@ -211,6 +213,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         speculation: speculation(config)?,
         draft: Some(config.text("draft").trim().to_owned()).filter(|d| !d.is_empty()),
         log: config.log.clone(),
+        doctor: Doctor::default(),
     })
 }
 

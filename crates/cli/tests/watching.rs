@@ -86,6 +86,7 @@ fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
     let quiet = nodes[0].exo(&["alerts"]);
     // This machine may have troubles of its own.
     assert!(quiet.status.success() && !stdout(&quiet).contains("is not there"), "{}", stdout(&quiet));
+    let killed_unix_s = unix_s();
     nodes[2].kill();
     for node in &nodes[..2] {
         let alert = wait_for("the alert", ALERT_MAX, || {
@@ -98,6 +99,10 @@ fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
         );
         let view = node.get("/exo/v1/cluster");
         assert!(view["alerts"].as_array().unwrap().iter().any(|a| a["id"] == alert["id"]), "{view:#}");
+        let [one, three] = ["one", "three"].map(|name| gone_since(&view, name));
+        assert!(one.is_none(), "{view:#}");
+        let late = three.unwrap_or_else(|| panic!("{view:#}")).saturating_sub(killed_unix_s);
+        assert!(late <= ALERT_MAX.as_secs(), "gone for {late} s less than it is");
     }
     let shown = stdout(&nodes[0].exo(&["alerts"]));
     assert!(shown.contains("critical three is not there (since") && shown.contains("exo remove"), "{shown}");
@@ -123,6 +128,45 @@ fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
             .as_u64()
     });
     assert!(until.abs_diff(silenced_until) <= 2, "{until} for {silenced_until}");
+}
+
+/// Since when a node of the cluster is gone.
+fn gone_since(view: &Value, name: &str) -> Option<u64> {
+    let nodes = view["nodes"].as_array().unwrap();
+    nodes.iter().find(|node| node["name"] == name).unwrap()["gone_since_unix_s"].as_u64()
+}
+
+fn unix_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+#[test]
+fn the_doctor_looks_over_every_machine_of_the_cluster_and_says_which_did_not_answer() {
+    let mut nodes = cluster("doctor", &["here", "there"]);
+    let looked = nodes[0].exo(&["doctor", "--cluster", "--json"]);
+    assert!(looked.status.success(), "{}", support::stderr(&looked));
+    let view: Value = serde_json::from_str(&stdout(&looked)).unwrap();
+    let all = view["nodes"].as_array().unwrap();
+    let names: Vec<&str> = all.iter().map(|node| node["name"].as_str().unwrap()).collect();
+    assert_eq!((names, &view["silent"]), (vec!["here", "there"], &json!([])), "{view:#}");
+    for (node, looked) in nodes.iter().zip(all) {
+        let checks = looked["checks"].as_array().unwrap();
+        let found = |name: &str| checks.iter().find(|check| check["check"] == name).unwrap();
+        for name in ["data folder", "processor", "memory", "node", "cluster", "coordinator"] {
+            assert_eq!(found(name)["verdict"], "ok", "{looked:#}");
+        }
+        // Each has looked at its own machine.
+        let folder = node.data_dir.to_str().unwrap();
+        assert!(found("data folder")["found"].as_str().unwrap().contains(folder), "{looked:#}");
+    }
+
+    nodes[1].kill();
+    wait_for("the loss of the other", SOON, || gone_since(&nodes[0].get("/exo/v1/cluster"), "there"));
+    let looked = nodes[0].exo(&["doctor", "--cluster"]);
+    let (text, said) = (support::flat(&stdout(&looked)), support::flat(&support::stderr(&looked)));
+    assert_eq!(looked.status.code(), Some(1), "{text} {said}");
+    assert!(text.contains("here") && text.contains("data folder"), "{text}");
+    assert!(said.contains("there was not looked over: it is not there"), "{said}");
 }
 
 /// The lines of `exo logs` as they were told.

@@ -188,8 +188,9 @@ pub struct NodeMachine {
     /// Who may connect, without this node.
     pub(crate) members: BTreeSet<NodeId>,
     pub(crate) statuses: BTreeMap<NodeId, exo_api::NodeStatus>,
-    /// Of whom it was said that they are gone, and not since that they are here.
-    pub(crate) said_lost: BTreeSet<NodeId>,
+    /// Of whom it was said that they are gone, and not since that they are here: when that was, in seconds
+    /// since 1970.
+    pub(crate) gone_since: BTreeMap<NodeId, u64>,
     /// Another cluster's log is on its way to disk, in place of this one's.
     pub(crate) moving_in: Option<MoveIn>,
     /// The addresses that were last written.
@@ -288,7 +289,7 @@ impl NodeMachine {
             leads_soon: None,
             members: BTreeSet::new(),
             statuses: BTreeMap::from([(me, exo_api::NodeStatus::Alive)]),
-            said_lost: BTreeSet::new(),
+            gone_since: BTreeMap::new(),
             moving_in: None,
             kept_addresses: Vec::new(),
             advertised: None,
@@ -392,6 +393,7 @@ impl NodeMachine {
             head: self.log.durable(),
             leader: self.leader,
             statuses: &self.statuses,
+            gone_since: &self.gone_since,
             reports: &self.reports,
             instances: &self.instances,
             own_load: &own_load,

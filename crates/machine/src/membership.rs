@@ -118,7 +118,7 @@ impl NodeMachine {
 
     fn node_up(&mut self, node: NodeId) {
         let before = self.statuses.insert(node, NodeStatus::Alive);
-        if node != self.me && (before.is_none() | self.said_lost.remove(&node)) {
+        if node != self.me && (self.gone_since.remove(&node).is_some() || before.is_none()) {
             let name = self.name_of(node);
             self.notice(Notice::Up { name });
         }
@@ -137,7 +137,7 @@ impl NodeMachine {
 
     fn node_lost(&mut self, node: NodeId, reason: LossReason) {
         self.set_status(node, if reason == LossReason::Left { NodeStatus::Left } else { NodeStatus::Lost });
-        self.said_lost.insert(node);
+        self.gone_since.entry(node).or_insert(self.now.unix_s);
         let name = self.name_of(node);
         self.notice(Notice::Lost { name, reason: reason.to_string() });
         self.reports.remove(&node);
@@ -196,7 +196,7 @@ impl NodeMachine {
         let members = self.members_known();
         let connected = self.to_connect();
         self.statuses.retain(|node, _| members.contains(node));
-        self.said_lost.retain(|node| members.contains(node));
+        self.gone_since.retain(|node, _| members.contains(node));
         self.reports.retain(|node, _| members.contains(node));
         self.reported.retain(|node, _| members.contains(node));
         self.names.set_members(self.trust.log().view().members());

@@ -42,6 +42,8 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) leader: Option<(Epoch, NodeId)>,
     /// Which members are there.
     pub(crate) statuses: &'a BTreeMap<NodeId, api::NodeStatus>,
+    /// Since when a node is gone, in seconds since 1970.
+    pub(crate) gone_since: &'a BTreeMap<NodeId, u64>,
     /// The last report of each member, this node included.
     pub(crate) reports: &'a BTreeMap<NodeId, NodeReport>,
     /// The instances, as the coordinator last described them.
@@ -153,6 +155,7 @@ impl ViewInputs<'_> {
             is_self,
             role: if role == Some(Role::Admin) { api::MemberRole::Admin } else { api::MemberRole::Worker },
             status: self.statuses.get(&node).copied().unwrap_or(api::NodeStatus::Lost),
+            gone_since_unix_s: self.gone_since.get(&node).copied(),
             version: facts.map(|f| f.version.clone()).unwrap_or_default(),
             platform: facts.map(|f| f.platform.clone()).unwrap_or_default(),
             devices: report.map(device_views).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Model files and log lines between members: the questions, and asking them. `bulk_answers` answers.
+//! Model files, log lines and checks between members: the questions, and asking them. `bulk_answers` answers.
 //!
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
-use exo_api::NodeView;
+use exo_api::{CheckView, NodeView};
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{DialError, Endpoint, FrameLimits, FrameReader, FrameWriter};
 use exo_types::{DeviceId, ModelId, NodeId, Transport};
@@ -17,6 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 use crate::details::SharedDetails;
+use crate::doctor;
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
@@ -77,6 +78,8 @@ pub(crate) enum Ask {
     RetryDevice(DeviceId),
     /// What lists show of a model that it has: [`SharedDetails`].
     Details(ModelId),
+    /// To look over its machine: checks, as JSON.
+    Checks,
 }
 
 /// Chunks that one answer goes over: 64 MiB of the usual size, a moment.
@@ -84,6 +87,8 @@ pub const DIGEST_CHUNKS_MAX: u32 = 64;
 
 /// What an answer says of a model.
 const DETAILS_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 10 };
+/// What an answer says of a machine.
+const CHECKS_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 256 << 10 };
 
 /// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are
 /// devices.
@@ -397,6 +402,15 @@ impl Fetcher {
         self.reader.set_limits(DETAILS_LIMITS);
         let bytes = self.answer().await?;
         SharedDetails::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
+    }
+
+    /// What the member finds on its machine.
+    pub async fn checks(&mut self) -> Result<Vec<CheckView>, FetchError> {
+        let holder = self.holder;
+        self.ask(&Ask::Checks).await?;
+        self.reader.set_limits(CHECKS_LIMITS);
+        let bytes = self.answer().await?;
+        doctor::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
     }
 
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {

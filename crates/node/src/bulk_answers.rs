@@ -1,4 +1,5 @@
-//! Answers to what members ask over a bulk channel: from the store and the log, or passed on to the loop.
+//! Answers to what members ask over a bulk channel: from the store, the log and the machine, or passed on
+//! to the loop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crate::bulk::{
     ASK_LIMITS, Ask, BURST_FRAME_BYTES, BURST_FRAMES, COMING_MAX, DIGEST_CHUNKS_MAX, KIND_BYTES,
     KIND_REFUSED, LIMITS,
 };
+use crate::doctor::{Doctor, DoctorError};
 use crate::events::{DeviceEvent, Event, EventSender};
 use crate::hub_bytes::HubBytesError;
 use crate::library::Library;
@@ -21,7 +23,13 @@ use crate::log_capture::LogCapture;
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// Answers one member's questions until it hangs up.
-pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, events: EventSender) {
+pub async fn serve(
+    channel: Channel,
+    library: Arc<Library>,
+    log: LogCapture,
+    doctor: Doctor,
+    events: EventSender,
+) {
     let peer = channel.peer;
     let (mut writer, mut reader) = channel.split(LIMITS);
     reader.set_limits(ASK_LIMITS);
@@ -47,23 +55,18 @@ pub async fn serve(channel: Channel, library: Arc<Library>, log: LogCapture, eve
             }
             continue;
         }
-        if let Ask::Details(model) = ask {
-            let told = library.tell_of(model).await.map_err(Refusal::from);
-            let sent = match told.and_then(|told| Ok(serde_json::to_vec(&told)?)) {
-                Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,
-                Err(refusal) => writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await,
-            };
-            if sent.is_err() {
-                return;
+        let answer = match ask {
+            Ask::Details(model) => library.tell_of(model).await.map_err(Refusal::from).and_then(json),
+            Ask::Checks => doctor.look().await.map_err(Refusal::from).and_then(json),
+            ask => {
+                let (library, log) = (library.clone(), log.clone());
+                let looked_up = tokio::task::spawn_blocking(move || look_up(&library, &log, &ask));
+                looked_up.await.unwrap_or(Err(Refusal::Internal))
             }
-            continue;
-        }
-        let (library, log) = (library.clone(), log.clone());
-        let answer = tokio::task::spawn_blocking(move || look_up(&library, &log, &ask)).await;
+        };
         let sent = match answer {
-            Ok(Ok(bytes)) => writer.send(KIND_BYTES, &[&bytes]).await,
-            Ok(Err(refusal)) => writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await,
-            Err(_) => writer.send(KIND_REFUSED, &[b"internal error"]).await,
+            Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,
+            Err(refusal) => writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await,
         };
         if sent.is_err() {
             return;
@@ -92,13 +95,21 @@ enum Refusal {
     Postcard(#[from] postcard::Error),
     #[error("the answer cannot be written: {0}")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Doctor(#[from] DoctorError),
+    #[error("internal error")]
+    Internal,
+}
+
+fn json(told: impl serde::Serialize) -> Result<Vec<u8>, Refusal> {
+    Ok(serde_json::to_vec(&told)?)
 }
 
 fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, Refusal> {
     let store = library.store();
     match ask {
         Ask::Manifest(model) => Ok(store.manifest(*model)?.to_bytes()),
-        Ask::Burst | Ask::RetryDevice(_) | Ask::Details(_) => Ok(Vec::new()),
+        Ask::Burst | Ask::RetryDevice(_) | Ask::Details(_) | Ask::Checks => Ok(Vec::new()),
         Ask::Logs(ask) => Ok(postcard::to_allocvec(&log.answer(ask))?),
         Ask::Chunk { model, chunk } => Ok(store.read_chunk(*model, *chunk)?),
         Ask::Held(model) => {

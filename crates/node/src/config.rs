@@ -11,7 +11,7 @@ use exo_store::DiskLimits;
 use exo_types::{ComputeShare, KvDType};
 
 use crate::cache::CacheRequest;
-use crate::{LogCapture, Speculation, WorkerProgram};
+use crate::{Doctor, LogCapture, Speculation, WorkerProgram};
 
 /// Settings of one node.
 #[derive(Clone, Debug)]
@@ -81,6 +81,8 @@ pub struct NodeConfig {
     pub draft: Option<String>,
     /// Where the last log lines are kept. Whoever starts the node adds its layer to the subscriber.
     pub log: LogCapture,
+    /// How the machine is looked over, when the owner or another member asks for it.
+    pub doctor: Doctor,
 }
 
 impl NodeConfig {

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use exo_api::fits::{FitsQuery, FitsView};
 use exo_api::{
-    AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, Drain, EmbedRequest,
-    Embeddings, Facade, GenerateError, GenerateRequest, GenerateStream, HealthStatus, HealthView,
-    InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView,
-    MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest,
-    ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer,
-    TokensRequest,
+    AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, DoctorView, Drain,
+    EmbedRequest, Embeddings, Facade, GenerateError, GenerateRequest, GenerateStream, HealthStatus,
+    HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery,
+    LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView,
+    ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView,
+    TokensAnswer, TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
@@ -32,6 +32,7 @@ use tokio::sync::{Semaphore, watch};
 pub use self::prompts::{PREPARING_MAX, prompt_bytes_max};
 use crate::checks::Checks;
 use crate::config::NodeConfig;
+use crate::doctor;
 use crate::downloads::NodeDownloads;
 use crate::draft::Draft;
 use crate::events::EventSender;
@@ -173,6 +174,13 @@ impl Facade for NodeFacade {
         Box::pin(async move {
             let view = self.view.borrow().clone();
             log_capture::lines_of_all(&self.config.log, &self.endpoint, &view, query).await
+        })
+    }
+
+    fn doctor(&self) -> BoxFuture<'_, Result<DoctorView, AdminError>> {
+        Box::pin(async move {
+            let view = self.view.borrow().clone();
+            Ok(doctor::checks_of_all(&self.config.doctor, &self.endpoint, &view).await)
         })
     }
 

@@ -34,6 +34,7 @@ mod constrain;
 pub mod described;
 mod details;
 mod device;
+mod doctor;
 mod downloads;
 mod draft;
 mod draft_mismatch;
@@ -82,6 +83,7 @@ mod worker;
 pub use cache::{CacheError, cache_pages, check_context};
 pub use config::{DeviceChoice, NodeConfig};
 pub use device::{asking_drivers, choose_devices, open as open_device, processor_options};
+pub use doctor::Doctor;
 pub use downloads::{
     check_opens, comes_in_layers, found_model_view, found_repo_view, repo_view, waiting_downloads,
 };

@@ -182,6 +182,7 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/alerts/silence", post(telemetry::silence))
         .route("/exo/v1/logs", get(telemetry::logs))
         .route("/exo/v1/logs/level", post(telemetry::raise_log_level))
+        .route("/exo/v1/doctor", get(telemetry::doctor))
         .route("/exo/v1/requests/recent", get(admin::recent_requests))
         .route("/exo/v1/requests/{request}", delete(admin::cancel_request))
         .route("/exo/v1/members/{node}/devices/{device}/retry", post(admin::retry_device))

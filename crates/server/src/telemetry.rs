@@ -45,6 +45,11 @@ pub async fn logs(State(app): State<Arc<App>>, query: Result<Query<LogQuery>, Qu
     Ok(json(&app.admin(app.facade.logs(taken(query)?)).await?))
 }
 
+/// `GET /exo/v1/doctor`
+pub async fn doctor(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.doctor()).await?))
+}
+
 /// `POST /exo/v1/logs/level`
 pub async fn raise_log_level(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();

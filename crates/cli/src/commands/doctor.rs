@@ -1,5 +1,6 @@
 //! `exo doctor`: what works on this machine and what does not, with the next step. Changes nothing.
-//! With `--report` it goes into a file for somebody who helps.
+//! With `--report` it goes into a file for somebody who helps. A running node looks in the same way, for its
+//! page and for `exo doctor --cluster` on any member.
 
 mod graphics;
 mod machine;
@@ -9,67 +10,28 @@ mod redact;
 mod report;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use serde::Serialize;
+use exo_api::{CheckVerdict, CheckView as Check, DoctorView};
+use exo_node::Doctor;
 
-use crate::args::Doctor;
+use super::running;
+use crate::args;
 use crate::client::Client;
 use crate::config::Config;
 use crate::ui;
 
-/// How a check went.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Verdict {
-    /// Works.
-    Ok,
-    /// Worth knowing; nothing is wrong.
-    Note,
-    /// Something is worse than it could be; exo runs.
-    Warning,
-    /// exo cannot run like this.
-    Broken,
+/// How a node that is started with these settings looks over its machine: as the command does.
+pub fn of(config: &Config) -> Doctor {
+    let config = Arc::new(config.clone());
+    Doctor::new(move || {
+        let config = config.clone();
+        Box::pin(async move { checks(&config).await })
+    })
 }
 
-/// One thing that was looked at.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-struct Check {
-    check: &'static str,
-    verdict: Verdict,
-    found: String,
-    /// What to do about it; empty when there is nothing to do.
-    next: String,
-}
-
-impl Check {
-    fn new(check: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
-        Self { check, verdict, found: found.into(), next: String::new() }
-    }
-
-    fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Ok, found)
-    }
-
-    fn note(check: &'static str, found: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Note, found)
-    }
-
-    fn warning(check: &'static str, found: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Warning, found)
-    }
-
-    fn broken(check: &'static str, found: impl Into<String>) -> Self {
-        Self::new(check, Verdict::Broken, found)
-    }
-
-    fn next(mut self, next: impl Into<String>) -> Self {
-        self.next = next.into();
-        self
-    }
-}
-
-/// Looks at everything. Fails when something is broken, so that a script notices.
-pub async fn run(config: &Config, args: &Doctor) -> anyhow::Result<ExitCode> {
+/// Looks at everything on this machine.
+async fn checks(config: &Config) -> Vec<Check> {
     let running = Client::running(&config.data_dir()).await;
     let mut checks = vec![machine::data_folder(config, running.is_some())];
     checks.extend(machine::disk(config));
@@ -82,13 +44,19 @@ pub async fn run(config: &Config, args: &Doctor) -> anyhow::Result<ExitCode> {
     checks.extend(network::api_keys(config));
     checks.extend(network::multicast(config).await);
     checks.extend(network::peers(config).await);
-    match &running {
-        Some(client) => checks.extend(node::cluster(client).await?),
-        None => {
-            checks.push(Check::note("demo model", "carried by this program, unpacked when a node starts"))
-        }
+    checks.extend(node::cluster(running.as_ref()).await);
+    checks
+}
+
+/// Looks at everything, or has every member look. Fails when something is broken or a member does not answer,
+/// so that a script notices.
+pub async fn run(config: &Config, args: &args::Doctor) -> anyhow::Result<ExitCode> {
+    if args.cluster {
+        return cluster(config, args.json.json).await;
     }
+    let checks = checks(config).await;
     if let Some(path) = &args.report {
+        let running = Client::running(&config.data_dir()).await;
         report::write(config, running.as_ref(), &checks, path.as_deref()).await?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -97,17 +65,41 @@ pub async fn run(config: &Config, args: &Doctor) -> anyhow::Result<ExitCode> {
     } else {
         show(&checks);
     }
-    let broken = checks.iter().any(|c| c.verdict == Verdict::Broken);
-    Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(exit_code(is_broken(&checks)))
+}
+
+/// What every member finds on its machine, asked through the node that runs here.
+async fn cluster(config: &Config, is_json: bool) -> anyhow::Result<ExitCode> {
+    let view: DoctorView = running(config).await?.get("/exo/v1/doctor").await?;
+    if is_json {
+        ui::json(&view)?;
+    } else {
+        for (at, node) in view.nodes.iter().enumerate() {
+            ui::line(format!("{}{}", if at == 0 { "" } else { "\n" }, node.name));
+            show(&node.checks);
+        }
+    }
+    for silent in &view.silent {
+        ui::warning(&format!("{} was not looked over: {}", silent.name, silent.reason));
+    }
+    Ok(exit_code(!view.silent.is_empty() || view.nodes.iter().any(|node| is_broken(&node.checks))))
+}
+
+fn is_broken(checks: &[Check]) -> bool {
+    checks.iter().any(|check| check.verdict == CheckVerdict::Broken)
+}
+
+fn exit_code(has_failed: bool) -> ExitCode {
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn show(checks: &[Check]) {
     for check in checks {
         let mark = match check.verdict {
-            Verdict::Ok => "ok     ",
-            Verdict::Note => "note   ",
-            Verdict::Warning => "warning",
-            Verdict::Broken => "BROKEN ",
+            CheckVerdict::Ok => "ok     ",
+            CheckVerdict::Note => "note   ",
+            CheckVerdict::Warning => "warning",
+            CheckVerdict::Broken => "BROKEN ",
         };
         ui::titled(&format!("{mark}  {:<16} ", check.check), &check.found);
         if !check.next.is_empty() {

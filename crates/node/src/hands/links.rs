@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::bulk::{Fetcher, PURPOSE_BULK};
+use crate::doctor::Doctor;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
 use crate::log_capture::LogCapture;
@@ -50,6 +51,7 @@ pub struct LinkHands {
     events: EventSender,
     meters: Arc<Meters>,
     log: LogCapture,
+    doctor: Doctor,
     last: LinkId,
     links: BTreeMap<LinkId, Link>,
     /// How many more channels with questions members may open.
@@ -66,12 +68,19 @@ struct Link {
 
 impl LinkHands {
     /// None yet.
-    pub fn new(endpoint: Endpoint, events: EventSender, meters: Arc<Meters>, log: LogCapture) -> Self {
+    pub fn new(
+        endpoint: Endpoint,
+        events: EventSender,
+        meters: Arc<Meters>,
+        log: LogCapture,
+        doctor: Doctor,
+    ) -> Self {
         Self {
             endpoint,
             events,
             meters,
             log,
+            doctor,
             last: LinkId(0),
             links: BTreeMap::new(),
             asking: BTreeMap::new(),
@@ -149,7 +158,8 @@ impl LinkHands {
             tracing::warn!(peer = %channel.peer, max = ASKING_MAX, "a member asks over too many channels; the newest is closed");
             return;
         };
-        let served = crate::bulk_answers::serve(channel, library, self.log.clone(), self.events.clone());
+        let (log, doctor) = (self.log.clone(), self.doctor.clone());
+        let served = crate::bulk_answers::serve(channel, library, log, doctor, self.events.clone());
         tokio::spawn(async move {
             served.await;
             drop(permit);

@@ -52,6 +52,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         speculation: exo_node::Speculation::Lookup,
         draft: None,
         log: Default::default(),
+        doctor: Default::default(),
     }
 }
 

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Downloads,
-    Drain, EmbedRequest, Embeddings, Facade, FinishReason, FoundModelView, FoundRepoView, GenerateError,
-    GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubLoginRequest,
+    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, DoctorView,
+    Downloads, Drain, EmbedRequest, Embeddings, Facade, FinishReason, FoundModelView, FoundRepoView,
+    GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubLoginRequest,
     HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
     JoinWindowView, JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole,
     MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
@@ -322,6 +322,11 @@ impl Facade for Fake {
     fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>> {
         self.note(format!("logs {query:?}"));
         Box::pin(async { Ok(LogsView::default()) })
+    }
+
+    fn doctor(&self) -> BoxFuture<'_, Result<DoctorView, AdminError>> {
+        self.note("doctor".to_owned());
+        Box::pin(async { Ok(DoctorView::default()) })
     }
 
     fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>> {

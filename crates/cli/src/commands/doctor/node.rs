@@ -24,7 +24,20 @@ pub(super) fn running(config: &Config, client: Option<&Client>) -> Check {
 }
 
 /// What the running node sees.
-pub(super) async fn cluster(client: &Client) -> anyhow::Result<Vec<Check>> {
+pub(super) async fn cluster(client: Option<&Client>) -> Vec<Check> {
+    let Some(client) = client else {
+        return vec![Check::note("demo model", "carried by this program, unpacked when a node starts")];
+    };
+    match seen(client).await {
+        Ok(checks) => checks,
+        Err(error) => vec![
+            Check::broken("cluster", format!("the node does not say what it sees: {error:#}"))
+                .next("restart it; `exo logs` may say more"),
+        ],
+    }
+}
+
+async fn seen(client: &Client) -> anyhow::Result<Vec<Check>> {
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
     let models: Vec<ModelView> = client.get("/exo/v1/models").await?;
     let mut checks = vec![members(&view), coordinator(&view), join_window(&view), demo_model(&models)];

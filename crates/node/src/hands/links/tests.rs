@@ -60,7 +60,13 @@ async fn side(key: NodeKey, members: MemberSet) -> Side {
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
     let endpoint = Endpoint::bind(Options::new(listen, key, members)).await.unwrap();
     let (events, inbox) = crate::events::channel();
-    let hands = LinkHands::new(endpoint.clone(), events.clone(), Arc::default(), Default::default());
+    let hands = LinkHands::new(
+        endpoint.clone(),
+        events.clone(),
+        Arc::default(),
+        Default::default(),
+        Default::default(),
+    );
     let accepting = endpoint.clone();
     tokio::spawn(async move {
         while let Some(Incoming::Channel(channel)) = accepting.accept().await {

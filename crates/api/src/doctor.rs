@@ -1,0 +1,90 @@
+//! What `/exo/v1/doctor` shows: what works on each machine of the cluster, what does not, and the next step.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::logs::SilentNodeView;
+
+/// Checks of one machine, at most.
+pub const CHECKS_MAX: usize = 200;
+
+/// How a check went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckVerdict {
+    /// Works.
+    Ok,
+    /// Worth knowing; nothing is wrong.
+    Note,
+    /// Something is worse than it could be; exo runs.
+    Warning,
+    /// exo cannot run like this.
+    Broken,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CheckView {
+    /// What: `memory`. Several checks may be of one kind.
+    pub check: String,
+    /// How it went.
+    pub verdict: CheckVerdict,
+    /// What was found.
+    pub found: String,
+    /// What to do about it; empty when there is nothing to do.
+    pub next: String,
+}
+
+impl CheckView {
+    /// Without a next step.
+    pub fn new(check: &str, verdict: CheckVerdict, found: impl Into<String>) -> Self {
+        Self { check: check.to_owned(), verdict, found: found.into(), next: String::new() }
+    }
+
+    /// It works.
+    pub fn ok(check: &str, found: impl Into<String>) -> Self {
+        Self::new(check, CheckVerdict::Ok, found)
+    }
+
+    /// It is worth knowing.
+    pub fn note(check: &str, found: impl Into<String>) -> Self {
+        Self::new(check, CheckVerdict::Note, found)
+    }
+
+    /// It is worse than it could be.
+    pub fn warning(check: &str, found: impl Into<String>) -> Self {
+        Self::new(check, CheckVerdict::Warning, found)
+    }
+
+    /// exo cannot run like this.
+    pub fn broken(check: &str, found: impl Into<String>) -> Self {
+        Self::new(check, CheckVerdict::Broken, found)
+    }
+
+    /// With what to do about it.
+    #[must_use]
+    pub fn next(mut self, next: impl Into<String>) -> Self {
+        self.next = next.into();
+        self
+    }
+}
+
+/// The checks of every member.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DoctorView {
+    /// Those that answered, in the order of their names.
+    pub nodes: Vec<NodeChecksView>,
+    /// Those that did not.
+    pub silent: Vec<SilentNodeView>,
+}
+
+/// The checks of one machine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NodeChecksView {
+    /// Node id.
+    pub node: String,
+    /// Its name.
+    pub name: String,
+    /// What its node has looked at.
+    pub checks: Vec<CheckView>,
+}
