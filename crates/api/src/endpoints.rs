@@ -153,13 +153,15 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ),
     get("/v1/models", "list_models", Api, One("ModelList"), "Models that can be asked for"),
     get("/v1/models/{model}", "get_model", Api, One("ModelObject"), "One model"),
-    get(
+    query(
         "/v1/requests/{request}",
         "resume_request",
         Api,
+        &["stream"],
         Stream("ChatChunk"),
         "The rest of a streamed answer that was asked for with `exo-keep` (`true`, or `ID.SECRET` that the client has drawn, 32 \
-         hexadecimal digits each), or whose node is lost, in its own dialect; takes `exo-resume` and `Last-Event-ID`",
+         hexadecimal digits each), or whose node is lost, in its own dialect; takes `exo-resume` and `Last-Event-ID`. With \
+         `stream=false` the whole of one whose node is lost",
     ),
     Endpoint {
         method: Method::Delete,
@@ -195,12 +197,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
         OneOrStream("Response", "ResponseEvent"),
         "The next response of a conversation; places the model if it is not placed",
     ),
-    get(
+    query(
         "/v1/responses/{response}",
         "get_response",
         Api,
-        One("Response"),
-        "A response that this node keeps for who asked",
+        &["stream", "starting_after"],
+        OneOrStream("Response", "ResponseEvent"),
+        "A response that this node keeps for who asked. With `exo-resume` one whose node is lost, or with `stream=true` as well \
+         its events behind `starting_after`",
     ),
     Endpoint {
         method: Method::Delete,
