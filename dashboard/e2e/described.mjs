@@ -10,7 +10,7 @@ import { fixtures } from "../stub/fixtures.mjs";
 import { control, go, kept, login, open, origin, run, until } from "./stubbed.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const ROUTES = ["cluster", "devices", "instances", "models", "models/llama-3.1-70b-q4", "chat", "requests", "alerts", "logs", "metrics", "integrations", "licences"];
+const ROUTES = ["cluster", "devices", "instances", "models", "models/llama-3.1-70b-q4", "chat", "requests", "alerts", "logs", "doctor", "metrics", "integrations", "licences"];
 const LOOKS = {
   light: { colorScheme: "light", viewport: { width: 1280, height: 900 } },
   dark: { colorScheme: "dark", viewport: { width: 1280, height: 900 } },

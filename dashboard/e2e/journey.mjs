@@ -99,10 +99,14 @@ async function lost(person) {
   const { page } = person;
   process.kill(Number(pid), "SIGKILL");
   await person.go("i", "Instances");
-  await page.getByText(/was on three, missing \d+/).first().waitFor();
+  await page.getByText(/was on three\/\w+, missing \d+/).first().waitFor();
   await page.getByText(/waiting for/).first().waitFor();
   await person.go("a", "Alerts");
   await page.getByText(/three is not there/).first().waitFor();
+  // The machines that are there are looked over, and the one that is not is named.
+  await person.go("h", "Doctor");
+  await page.getByText("three was not looked over: it is not there").waitFor();
+  assert.equal(await page.getByRole("rowheader", { name: "data folder" }).count(), 2);
   writeFileSync(ready, "");
   await person.go("i", "Instances");
   await page.getByText(/ready for/).waitFor();

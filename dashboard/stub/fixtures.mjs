@@ -179,8 +179,8 @@ export const fixtures = {
   }),
 
   /** A machine is gone and nothing can take its layers. */
-  lost: () => cluster([desk(), tower({ status: "lost" }), laptop({ status: "suspected" })], links().slice(0, 6), [
-    qwen({ state: { kind: "waiting", reason: "layers 40..58 need 3.4 GiB more than desk and laptop have free" }, state_since_unix_s: now_s() - 73, measured_tokens_per_s: null, load: null }),
+  lost: () => cluster([desk(), tower({ status: "lost", gone_since_unix_s: now_s() - 725 }), laptop({ status: "suspected" })], links().slice(0, 6), [
+    qwen({ state: { kind: "waiting", reason: "layers 40..58 need 3.4 GiB more than desk and laptop have free" }, state_since_unix_s: now_s() - 2, measured_tokens_per_s: null, load: null }),
   ], {
     warnings: [{ at_unix_s: now_s() - 75, text: "tower does not answer any more" }],
     alerts: [alert("node_lost", "critical", "tower", "tower has not answered for 73 s; layers 40..58 of qwen3-32b-q4 are missing.", "Start exo on tower, or place the model with fewer tokens of context.")],

@@ -66,6 +66,7 @@ function api(state, request, path, body, response) {
   const { searchParams } = new URL(request.url, "http://stub");
   if (path === "/exo/v1/telemetry") return reply(response, 200, telemetry.telemetry(state.view));
   if (path === "/exo/v1/logs") return reply(response, 200, telemetry.logs(searchParams, state.view.nodes));
+  if (path === "/exo/v1/doctor") return reply(response, 200, telemetry.checks(state.view.nodes));
   if (path === "/exo/v1/fits") return reply(response, 200, telemetry.fits(body));
   if (path === "/exo/v1/hub/search") return reply(response, 200, telemetry.repos());
   if (path === "/exo/v1/found") return reply(response, 200, telemetry.found());
@@ -96,6 +97,7 @@ const DONE = [
   ["DELETE", /^\/exo\/v1\/(members|models)\/.+$/],
   ["POST", /^\/exo\/v1\/(alerts\/silence|logs\/level|models|model_checks|kept_models|instances\/[^/]+\/replan)$/],
   ["DELETE", /^\/exo\/v1\/sessions$/],
+  ["POST", /^\/exo\/v1\/shutdown$/],
 ];
 
 const tellPulls = (state, response) => response.write(`event: pulls\ndata: ${JSON.stringify(state.pulls)}\n\n`);

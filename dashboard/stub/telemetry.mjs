@@ -18,6 +18,13 @@ export function logs(query, nodes) {
   return { lines: wanted.sort((a, b) => a.at_unix_ms - b.at_unix_ms), next: "1", silent: [{ node: "x", name: "attic", reason: "it did not answer within 2 s" }] };
 }
 
+/** What each node finds on its machine; one is silent, and one says what a stranger would. */
+export function checks(nodes) {
+  const check = (check, verdict, found, next = "") => ({ check, verdict, found, next });
+  const found = (node) => [check("disk", "ok", "212 GiB free for models fetched from other nodes"), check("graphics", "warning", `${node.name}: <script>window.__pwned=1</script>`, "install the driver"), check("memory", "broken", "the system does not say how much memory there is", "say how much models may take with --memory-mib")];
+  return { nodes: nodes.slice(0, 3).map((node) => ({ node: node.id, name: node.name, checks: found(node) })), silent: [{ node: "x", name: "attic", reason: "it did not answer within 35 s" }] };
+}
+
 export const pulls = () => [pull("p1", "fetching", {}), pull("p2", "failed", { error: "the hub answered 429", hint: "it goes on by itself in 40 s" })];
 
 function pull(id, state, fields) {
@@ -58,6 +65,9 @@ export const telemetry = (view) => ({
     age_s: node.status === "alive" ? 1.2 : node.status === "lost" ? null : 140,
     disk_free_bytes: node.name === "attic" ? null : 212e9,
     disk_room_bytes: node.name === "attic" ? null : 40e9,
+    // Counts that grow, as of a model that answers.
+    stages: view.instances.flatMap((instance) => instance.stages.flatMap((stage, at) => (stage.node === node.id ? [{ instance: instance.id, model: instance.model, stage: at, device: stage.device, layers: stage.layers, busy_s: (Date.now() / 1000) * (stage.time_share ?? 0), weight_bytes: stage.weight_bytes }] : []))),
+    instances: view.instances.filter((instance) => instance.load && instance.stages[0].node === node.id).map((instance) => ({ instance: instance.id, model: instance.model, load: instance.load, steps: Math.floor(Date.now() / 32) })),
     devices: node.devices.map((device, n) => {
       const used = Math.max(0, device.memory_total_bytes - device.memory_free_bytes);
       const memory = { total_bytes: device.memory_total_bytes, free_bytes: device.memory_free_bytes, weights_bytes: used * 0.7, kv_bytes: used * 0.15, workspace_bytes: used * 0.05, others_bytes: used * 0.1 };

@@ -84,7 +84,7 @@ export type ApplyTemplateRequest = {
   parallel_tool_calls?: unknown;
   /** the same */
   reasoning_effort?: unknown;
-  /** the same; with `none` the template is told of no tools */
+  /** the same; with `none`, too, the template is told of the tools */
   tool_choice?: unknown;
   /** with `messages`, as in `/v1/chat/completions` */
   tools?: unknown;
@@ -337,6 +337,21 @@ export type ChatRequest = (CommonFields) & ({
 /** How far a check is. */
 export type CheckState = "running" | "matches" | "differs" | "incomplete" | "failed";
 
+/** How a check went. */
+export type CheckVerdict = "ok" | "note" | "warning" | "broken";
+
+/** One thing that was looked at. */
+export type CheckView = {
+  /** What: `memory`. Several checks may be of one kind. */
+  check: string;
+  /** What was found. */
+  found: string;
+  /** What to do about it; empty when there is nothing to do. */
+  next: string;
+  /** How it went. */
+  verdict: CheckVerdict;
+};
+
 /** The cluster as one node sees it. */
 export type ClusterView = {
   /** What is wrong in the cluster, and what was within the last day. */
@@ -577,6 +592,7 @@ export type DeviceView = {
   /** What kind it is. */
   kind: string;
   layer_rates?: LayerRatesView | null;
+  memory_domain?: MemoryDomainView | null;
   /** Of that, free. */
   memory_free_bytes: number;
   /** Memory it may hold models in. */
@@ -597,6 +613,16 @@ export type DeviceView = {
   support: string;
   /** Why not fully, or what would make it better; empty when there is nothing to say. */
   support_reason: string;
+  /** Types of weights that it cannot run: no layer of a model with any of them goes there. */
+  unsupported_types?: Array<string>;
+};
+
+/** The checks of every member. */
+export type DoctorView = {
+  /** Those that answered, in the order of their names. */
+  nodes: Array<NodeChecksView>;
+  /** Those that did not. */
+  silent: Array<SilentNodeView>;
 };
 
 /** How long a node is to have no stages. */
@@ -1336,6 +1362,14 @@ export type MemberView = {
   role: MemberRole;
 };
 
+/** See [`MemoryDomain`]. */
+export type MemoryDomainView = {
+  /** Free bytes of it, whatever a device of it is limited to. */
+  free_bytes: number;
+  /** The same for all devices of the cluster that share it. */
+  id: string;
+};
+
 /** What a device's memory holds. */
 export type MemoryView = {
   /** Of that, free. */
@@ -1669,6 +1703,16 @@ export type MovingView = {
   reason: string;
 };
 
+/** The checks of one machine. */
+export type NodeChecksView = {
+  /** What its node has looked at. */
+  checks: Array<CheckView>;
+  /** Its name. */
+  name: string;
+  /** Node id. */
+  node: string;
+};
+
 /** Whether a node is there. */
 export type NodeStatus = "alive" | "suspected" | "suspended" | "lost" | "left";
 
@@ -1730,6 +1774,8 @@ export type NodeView = {
   card_events?: Array<CardEventView>;
   /** Its devices. */
   devices: Array<DeviceView>;
+  /** Since when it is gone, in seconds since 1970, as the node that answers has seen it; absent while it is there, and where it was gone before that node was started. */
+  gone_since_unix_s?: number | null;
   /** It is an admin whose key signed two changes of the members of which neither follows the other: the key is in two places, or it lies. */
   has_forked?: boolean;
   /** Node id. */
@@ -1767,6 +1813,8 @@ export type OllamaAnswer = {
   /** Nanoseconds of generating those behind the first. */
   eval_duration?: number | null;
   exo?: ExoSummary | null;
+  /** Extension, of a line behind which another node can go on: to be sent as `Last-Event-ID`. */
+  exo_id?: number | null;
   /** Nanoseconds until the prompt was begun: of loading and waiting. */
   load_duration?: number | null;
   /** Probabilities, where asked for. */
@@ -2812,7 +2860,7 @@ export type SilenceRequest = {
   for_s: number;
 };
 
-/** A node whose lines are missing. */
+/** A node that did not answer. */
 export type SilentNodeView = {
   /** Its name. */
   name: string;
@@ -3026,7 +3074,7 @@ export type TokenizeRequest = {
   reasoning_effort?: unknown;
   /** with `prompt` or `messages`: each token's text; of at most 65,536 tokens */
   return_token_strs?: unknown;
-  /** the same; with `none` the template is told of no tools */
+  /** the same; with `none`, too, the template is told of the tools */
   tool_choice?: unknown;
   /** with `messages`, as in `/v1/chat/completions` */
   tools?: unknown;

@@ -27,6 +27,7 @@ export const ENTRIES: Entry[] = [
   { page: "requests", key: "r", load: () => import("../views/requests/Requests.svelte"), allowed: owner },
   { page: "alerts", key: "a", load: () => import("../views/alerts/Alerts.svelte"), allowed: viewer },
   { page: "logs", key: "l", load: () => import("../views/logs/Logs.svelte"), allowed: owner },
+  { page: "doctor", key: "h", load: () => import("../views/doctor/Doctor.svelte"), allowed: owner },
   { page: "metrics", key: "x", load: () => import("../views/metrics/Metrics.svelte"), allowed: owner },
   { page: "integrations", key: "o", load: () => import("../views/integrations/Integrations.svelte"), allowed: anybody },
   { page: "licences", key: "v", load: () => import("../views/licences/Licences.svelte"), allowed: anybody, hidden: true },

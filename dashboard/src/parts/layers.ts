@@ -1,6 +1,6 @@
 // What a map of layers shows, from an instance's stages. Pure.
 
-import type { InstanceView, NodeView, StageView } from "../api/types";
+import type { AlertView, InstanceView, NodeView, StageView } from "../api/types";
 import { percent, printable } from "../lib/format";
 import { isGone } from "../lib/tones";
 
@@ -26,20 +26,29 @@ export function stageState(stage: StageView, node: NodeView | undefined): StageS
   return node.status === "suspected" || node.status === "suspended" ? "late" : "held";
 }
 
+const DEVICE_RULES = ["device_lost", "device_quarantined"];
+
+/** Since when a stage is missing, in seconds since 1970: its node, or its device by the alert for that. Nothing where nobody here saw it go. */
+export function missingSince(stage: StageView, node: NodeView | undefined, alerts: readonly AlertView[]): number | null {
+  if (!node || isGone(node.status)) return node?.gone_since_unix_s ?? null;
+  const of = (alert: AlertView) => DEVICE_RULES.includes(alert.rule) && !alert.resolved_unix_s && alert.node === stage.node && alert.device === stage.device;
+  return alerts.find(of)?.since_unix_s ?? null;
+}
+
 /** How much of a stage is in place, 0 to 1; while it comes, by what the node says of that. */
 export function heldOf(stage: StageView): number {
   if (stage.progress && stage.progress.total_bytes > 0) return Math.min(1, stage.progress.done_bytes / stage.progress.total_bytes);
   return stage.weight_bytes > 0 ? Math.min(1, stage.weight_bytes_held / stage.weight_bytes) : 1;
 }
 
-export function partsOf(instance: InstanceView, nodes: readonly NodeView[], words: { missing: string; late: string }): Part[] {
+export function partsOf(instance: InstanceView, nodes: readonly NodeView[], words: { missing: (stage: StageView) => string; late: string }): Part[] {
   const colors = new Map<string, number>();
   return instance.stages.map((stage, at) => {
     const place = `${stage.node}/${stage.device}`;
     if (!colors.has(place)) colors.set(place, colors.size);
     const state = stageState(stage, nodes.find((node) => node.id === stage.node));
     const held = heldOf(stage);
-    const note = { held: "", late: words.late, loading: percent(held), missing: words.missing }[state];
+    const note = { held: "", late: words.late, loading: percent(held), missing: words.missing(stage) }[state];
     return { key: `${at} ${place}`, ...stage.layers, title: `${printable(stage.node_name, 40)}/${printable(stage.device, 20)}`, note, state, held, color: colors.get(place)! };
   });
 }

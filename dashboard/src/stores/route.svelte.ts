@@ -1,6 +1,6 @@
 // Which page is open: `#/chat/ID` and nothing else of the address. Pages read their own rest of the path.
 
-export const PAGES = ["cluster", "devices", "instances", "models", "chat", "requests", "alerts", "logs", "metrics", "integrations", "licences"] as const;
+export const PAGES = ["cluster", "devices", "instances", "models", "chat", "requests", "alerts", "logs", "doctor", "metrics", "integrations", "licences"] as const;
 export type Page = (typeof PAGES)[number];
 
 export type Route = { page: Page; rest: string[] };

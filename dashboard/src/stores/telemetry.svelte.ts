@@ -4,9 +4,12 @@ import { ask } from "../api/client";
 import type { DeviceTelemetryView, TelemetryView } from "../api/types";
 
 const EVERY_MS = 5000;
+const LOOKS_MS = 30_000;
 
 class TelemetryStore {
   view = $state.raw<TelemetryView | null>(null);
+  /** The looks of the last half minute, the oldest first: what is counted is told as a rate. */
+  looks = $state.raw<readonly { at_ms: number; view: TelemetryView }[]>([]);
   private busy = false;
 
   device(node: string, device: string): DeviceTelemetryView | undefined {
@@ -18,8 +21,12 @@ class TelemetryStore {
     const load = async () => {
       if (this.busy || document.hidden) return;
       this.busy = true;
-      this.view = await ask<TelemetryView>("/exo/v1/telemetry", { deadline_ms: 8000 }).catch(() => this.view);
+      const view = await ask<TelemetryView>("/exo/v1/telemetry", { deadline_ms: 8000 }).catch(() => null);
       this.busy = false;
+      if (!view) return;
+      this.view = view;
+      const now_ms = Date.now();
+      this.looks = [...this.looks.filter((look) => now_ms - look.at_ms < LOOKS_MS), { at_ms: now_ms, view }];
     };
     void load();
     const timer = setInterval(() => void load(), EVERY_MS);

@@ -2,14 +2,16 @@
 
 import { flushSync, mount, unmount, type Component } from "svelte";
 import { afterEach, expect, test, vi } from "vitest";
-import { alert, fixtures } from "../../stub/fixtures.mjs";
+import { alert, fixtures, plan } from "../../stub/fixtures.mjs";
 import { alerts } from "../stores/alerts.svelte";
 import { ClusterStore, cluster } from "../stores/cluster.svelte";
 import { merged } from "../stores/logs.svelte";
+import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
 import Alerts from "../views/alerts/Alerts.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
+import Doctor from "../views/doctor/Doctor.svelte";
 import Devices from "../views/devices/Devices.svelte";
 import Instances from "../views/instances/Instances.svelte";
 import Integrations from "../views/integrations/Integrations.svelte";
@@ -21,6 +23,8 @@ const VIEWS: Record<string, Component> = { Cluster, Devices, Instances };
 
 /** What the node answers, by path; everything else is an empty list. */
 const ANSWERS: Record<string, (query: URLSearchParams) => unknown> = {
+  "/exo/v1/doctor": () => telemetry.checks(fixtures.home().nodes),
+  "/exo/v1/plan": () => plan({ model: "qwen3-32b-q4" }),
   "/exo/v1/logs": (query) => telemetry.logs(query, fixtures.home().nodes),
   "/exo/v1/requests/recent": () => telemetry.recent(),
   "/exo/v1/telemetry": () => telemetry.telemetry({ ...fixtures.home(), ...(cluster.view ?? {}) }),
@@ -69,7 +73,9 @@ test("a lost node says what is missing, since when and whose it was", () => {
   const text = draw(Instances, "lost").textContent!;
   expect(text).toContain("waiting");
   expect(text).toContain("layers 40..58 need 3.4 GiB more");
-  expect(text).toMatch(/was on tower, missing \d+ s/);
+  // The instance waits for 2 s, and its layers are missing for longer.
+  expect(text).toMatch(/was on tower\/gpu0, missing 12 min/);
+  expect(text).toMatch(/missing for 12 min/);
 });
 
 test("one machine alone is told how to add another", () => {
@@ -102,6 +108,43 @@ test("log lines of all nodes are shown as text, with who did not answer", async 
   await vi.waitFor(() => expect(shown.textContent).toContain("attic did not answer"));
   expect(shown.textContent).toContain("<script>window.__pwned=1</script> �");
   expect(shown.querySelector("script")).toBeNull();
+});
+
+test("the checks of every node are shown, the worst first, as text, with who did not answer", async () => {
+  const shown = draw(Doctor, "home");
+  await vi.waitFor(() => expect(shown.textContent).toContain("attic was not looked over: it did not answer within 35 s"));
+  expect([...shown.querySelectorAll("h2")].map((title) => title.textContent)).toHaveLength(3);
+  const rows = [...shown.querySelector("tbody")!.rows].map((row) => row.textContent);
+  expect(rows[0]).toContain("say how much models may take");
+  expect(rows[1]).toContain("<script>window.__pwned=1</script>");
+  expect(rows[2]).toContain("works");
+  expect(shown.textContent).toContain("1 broken, 1 warning");
+  expect(shown.querySelector("script")).toBeNull();
+});
+
+test("an instance says on demand why each device has layers of it or none", async () => {
+  const shown = draw(Instances, "lost");
+  expect(shown.textContent).not.toContain("left out: its link costs");
+  const details = [...shown.querySelectorAll("details")].find((one) => one.textContent!.includes("Why these devices"))!;
+  details.open = true;
+  await vi.waitFor(() => expect(details.textContent).toContain("left out: its link costs 3.8 ms for each token"));
+  const yes = [...details.querySelectorAll("tbody tr")].map((row) => row.children[1]!.textContent);
+  expect(yes).toEqual(["yes", "yes", "yes"]);
+});
+
+test("shutting the node down asks once and names what stops", async () => {
+  const shown = draw(Cluster, "home");
+  const button = () => [...shown.querySelectorAll("button")].filter((one) => one.textContent === "Shut down…");
+  await vi.waitFor(() => expect(button()).toHaveLength(1));
+  const asked: string[] = [];
+  const answer = globalThis.fetch;
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => (asked.push(`${init?.method} ${path}`), answer(path, init)));
+  button()[0]!.click();
+  await vi.waitFor(() => expect(notices.question?.lines.join(" ")).toContain("qwen3-32b-q4"));
+  expect(asked).not.toContain("POST /exo/v1/shutdown");
+  notices.question!.answer(true);
+  await vi.waitFor(() => expect(asked).toContain("POST /exo/v1/shutdown"));
+  vi.stubGlobal("fetch", answer);
 });
 
 test("a log line that comes twice is shown once, and a node that is started again has new ones", () => {

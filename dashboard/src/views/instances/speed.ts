@@ -1,7 +1,7 @@
 // Predicted against measured, and what the difference says. Pure.
 
-import type { InstanceView } from "../../api/types";
-import { isNumber, percent, printable } from "../../lib/format";
+import type { InstanceView, MeasuredTimeView } from "../../api/types";
+import { integer, isNumber, millis, percent, printable } from "../../lib/format";
 import { t } from "../../text";
 
 /** One sentence; empty when there is nothing to compare. */
@@ -17,9 +17,35 @@ export function verdict(instance: InstanceView): string {
   return t.instances.slower(percent(1 - measured / expected), slowest(instance));
 }
 
+/** What the last answer took that ran alone, beside what was predicted of the same, and the part that explains the difference. */
+export function alone(instance: InstanceView): string[] {
+  const last = instance.measured_alone;
+  if (!last) return [];
+  const { first_token, token } = last;
+  const lines = [t.instances.first(millis(first_token.measured_ms), integer(last.prompt_tokens), millis(first_token.predicted_ms), difference(first_token)) + explained(instance, first_token)];
+  if (token) lines.push(t.instances.each(millis(token.measured_ms), millis(token.predicted_ms), difference(token)) + explained(instance, token));
+  return lines;
+}
+
+/** `+12 %`; empty where nothing was predicted. */
+function difference({ measured_ms, predicted_ms }: MeasuredTimeView): string {
+  if (!(predicted_ms > 0)) return "";
+  const part = measured_ms / predicted_ms - 1;
+  return `${part >= 0 ? "+" : ""}${percent(part)}`;
+}
+
+function explained(instance: InstanceView, { off }: MeasuredTimeView): string {
+  if (!off) return "";
+  const stage = isNumber(off.stage) ? instance.stages[off.stage] : undefined;
+  const what = stage ? placeOf(stage) : t.instances.off_between;
+  return t.instances.off(what, millis(off.measured_ms), millis(off.predicted_ms));
+}
+
+const placeOf = (stage: { node_name: string; device: string }) => `${printable(stage.node_name, 40)}/${printable(stage.device, 20)}`;
+
 /** The stage that takes the largest part of a token's time; empty while it is not measured. */
 export function slowest(instance: InstanceView): string {
   const measured = instance.stages.filter((stage) => isNumber(stage.time_share));
   const worst = measured.sort((a, b) => (b.time_share ?? 0) - (a.time_share ?? 0))[0];
-  return worst && instance.stages.length > 1 ? `${printable(worst.node_name, 40)}/${printable(worst.device, 20)}` : "";
+  return worst && instance.stages.length > 1 ? placeOf(worst) : "";
 }
