@@ -297,6 +297,8 @@ pub enum GenerateEvent {
         stop: Option<String>,
         /// Tokens generated for it, including those of a stop string.
         completion_tokens: u32,
+        /// The kernel families that computed so far.
+        kernels: Vec<String>,
     },
     /// All choices are complete.
     Done(Summary),

@@ -320,7 +320,8 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                 // The token that a prompt's scores came with says nothing of an answer that was not asked
                 // for.
                 let is_empty = running.request.max_tokens == Some(0);
-                finish(sink, choice, if is_empty { EndReason::MaxTokens } else { reason })?;
+                let end = if is_empty { EndReason::MaxTokens } else { reason };
+                finish(sink, choice, end, &progress.kernels)?;
             }
             SequenceEvent::Refused(error) => return Err(error),
             SequenceEvent::Failed { kind: FailureKind::QueueFull, busy: Some(busy), .. } => {
@@ -417,7 +418,7 @@ fn scored_echo(running: &Running, choice: &Choice, first: &SampledToken) -> Resu
     }
 }
 
-fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), GenerateError> {
+fn finish(sink: &Sink, choice: &mut Choice, end: EndReason, kernels: &[String]) -> Result<(), GenerateError> {
     if choice.is_finished() {
         return Ok(());
     }
@@ -432,7 +433,8 @@ fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), Genera
     };
     let (index, stop, completion_tokens) =
         (choice.index(), choice.found_stop().map(str::to_owned), choice.tokens());
-    sink.send(GenerateEvent::Finished { index, reason, stop, completion_tokens })
+    let kernels = kernels.to_vec();
+    sink.send(GenerateEvent::Finished { index, reason, stop, completion_tokens, kernels })
 }
 
 fn failure(running: &Running, kind: FailureKind, message: String, progress: &Progress) -> GenerateError {

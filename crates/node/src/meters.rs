@@ -274,6 +274,7 @@ mod tests {
             reason: FinishReason::Length,
             stop: None,
             completion_tokens: 5,
+            kernels: Vec::new(),
         };
         run(watch(&meters, "m"), vec![Ok(finished), Ok(GenerateEvent::Done(summary()))]).await;
         let deadline = GenerateError::Deadline { waited_ms: 1, reason: String::new() };

@@ -50,7 +50,7 @@ impl ChatChunks {
 
     fn usage_chunk(&self, summary: &Summary) -> ChatChunk {
         ChatChunk {
-            system_fingerprint: fingerprint(summary),
+            system_fingerprint: fingerprint(&summary.kernels),
             usage: Some(usage(summary)),
             exo: Some(self.head.exo(summary)),
             ..self.chunk(Vec::new())
@@ -76,10 +76,11 @@ impl Chunks for ChatChunks {
             }
             GenerateEvent::Delta(delta) if delta.is_empty() => {}
             GenerateEvent::Delta(delta) => push_data(out, &self.chunk(vec![self.delta(delta)])),
-            GenerateEvent::Finished { index, reason, .. } => {
+            GenerateEvent::Finished { index, reason, kernels, .. } => {
                 let (delta, finish_reason) = (ChatDelta::default(), Some(reason));
                 let choice = ChatChunkChoice { index, delta, logprobs: None, finish_reason };
-                push_data(out, &self.chunk(vec![choice]));
+                let system_fingerprint = fingerprint(&kernels);
+                push_data(out, &ChatChunk { system_fingerprint, ..self.chunk(vec![choice]) });
             }
             GenerateEvent::Done(summary) => {
                 if self.include_usage {
@@ -175,7 +176,7 @@ impl Whole for ChatWhole {
             object: "chat.completion".to_owned(),
             created: self.head.created,
             model: self.head.model.clone(),
-            system_fingerprint: fingerprint(summary),
+            system_fingerprint: fingerprint(&summary.kernels),
             choices: (0..).zip(self.choices).map(choice).collect::<Option<_>>()?,
             usage: usage(summary),
             exo: self.head.exo(summary),

@@ -28,8 +28,12 @@ impl Chunks for CompletionChunks {
             push_done(out);
             return;
         }
+        let system_fingerprint = match &event {
+            GenerateEvent::Finished { kernels, .. } => fingerprint(kernels),
+            _ => None,
+        };
         if let Some(choice) = self.parts.choice(event) {
-            push_data(out, &self.parts.answer(vec![choice]));
+            push_data(out, &Completion { system_fingerprint, ..self.parts.answer(vec![choice]) });
         }
     }
 }
@@ -99,7 +103,7 @@ impl CompletionState {
 
     fn end(&self, choices: Vec<CompletionChoice>, summary: &Summary) -> Completion {
         Completion {
-            system_fingerprint: fingerprint(summary),
+            system_fingerprint: fingerprint(&summary.kernels),
             usage: Some(usage(summary)),
             exo: Some(self.head.exo(summary)),
             ..self.answer(choices)

@@ -27,8 +27,8 @@ impl Head {
 }
 
 /// The kernel families as OpenAI's `system_fingerprint`.
-pub fn fingerprint(summary: &Summary) -> Option<String> {
-    (!summary.kernels.is_empty()).then(|| summary.kernels.join("+"))
+pub fn fingerprint(kernels: &[String]) -> Option<String> {
+    (!kernels.is_empty()).then(|| kernels.join("+"))
 }
 
 /// The usage in OpenAI's shape.

@@ -515,6 +515,7 @@ mod tests {
             reason: FinishReason::Stop,
             stop: None,
             completion_tokens: 4,
+            kernels: Vec::new(),
         };
         let started = GenerateEvent::Started { prompt_tokens: 3 };
         let (nothing, three) =

@@ -128,6 +128,10 @@ pub fn leave(config: &Config, is_sure: bool) -> anyhow::Result<()> {
     }
     data.leave()?;
     ui::line("this node has left its cluster and begins anew at its next start; its models are kept");
+    ui::line(
+        "as a new one it joins a cluster nearby whose door is open, the one it left as well: start it with `exo --trust closed` to \
+         choose by `exo join CODE`",
+    );
     ui::line("if the cluster goes on without it: `exo remove` there takes it off the list of members");
     Ok(())
 }

@@ -56,7 +56,7 @@ pub fn whole(view: &ClusterView) {
     others_line(view).iter().for_each(ui::paragraph);
 }
 
-/// Who is near and belongs to another cluster, and how to make it one: who is alone joins.
+/// Who is near and belongs to another cluster, and how to make them one.
 pub fn others_line(view: &ClusterView) -> Option<String> {
     let name = |other: &OtherClusterView| format!("{} at {}", other.name, other.address);
     let names: Vec<String> = view.other_clusters.iter().map(name).collect();
@@ -65,10 +65,15 @@ pub fn others_line(view: &ClusterView) -> Option<String> {
         [one] => (one.clone(), "has a cluster of its own"),
         more => (more.join(", "), "are in other clusters"),
     };
-    let (inviting, joining) = if view.nodes.len() > 1 { ("here", "there") } else { ("there", "here") };
-    Some(format!(
-        "{who} {have}, and neither joins the other by itself: `exo invite` {inviting} and `exo join CODE` {joining} makes them one"
-    ))
+    // Only a node without members takes a code.
+    let how = match view.nodes.len() > 1 {
+        false => "`exo invite` there and `exo join CODE` here makes them one",
+        true => {
+            "`exo invite` here and `exo join CODE` on each machine there makes them one; a machine that is in a cluster leaves it first \
+             (`exo stop`, `exo leave`, and `exo --trust closed`)"
+        }
+    };
+    Some(format!("{who} {have}, and neither joins the other by itself: {how}"))
 }
 
 /// What a node hears that its cluster has put out.

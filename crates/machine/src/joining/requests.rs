@@ -15,6 +15,8 @@ const TOLD_MAX: usize = 8;
 const TOLD_LASTS: Duration = Duration::from_secs(600);
 /// Who asks is shown for so long behind its last time. It asks again after 15 s while it runs.
 const SHOWN_FOR: Duration = Duration::from_secs(60);
+/// Who was let in may come for so long behind its last time.
+const ADMITTED_LASTS: Duration = Duration::from_secs(3600);
 /// How long a stranger is not shown that a person has refused.
 const REFUSED_LASTS: Duration = Duration::from_secs(3600);
 /// Refused ones that are remembered: a person refuses each, so there are few.
@@ -45,9 +47,14 @@ pub struct Request {
 }
 
 impl Request {
+    /// Whether a person has let it in.
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted
+    }
+
     /// Who wants to come in asks again before.
     fn until(&self) -> Time {
-        self.last_asked + SHOWN_FOR
+        self.last_asked + if self.is_admitted { ADMITTED_LASTS } else { SHOWN_FOR }
     }
 }
 
@@ -195,17 +202,14 @@ impl Requests {
     /// there was one.
     pub(super) fn forget(&mut self, now: Time, is_member: impl Fn(NodeId) -> bool) -> bool {
         let before = self.all.len();
-        // Whom a person let in hears of it whenever it asks.
-        let is_shown = |request: &Request| request.is_admitted || now < request.until();
-        self.all.retain(|node, request| !is_member(*node) && is_shown(request));
+        self.all.retain(|node, request| !is_member(*node) && now < request.until());
         self.all.len() < before
     }
 
     /// When something is to be said or forgotten.
     pub(super) fn deadline(&self) -> Option<Time> {
         let said = (self.untold > 0).then_some(self.summary_at);
-        let shown = self.all.values().filter(|request| !request.is_admitted).map(Request::until);
-        shown.chain(said).min()
+        self.all.values().map(Request::until).chain(said).min()
     }
 }
 
@@ -238,7 +242,8 @@ mod tests {
         assert!(requests.admit(third).is_some());
         assert!(requests.forget(at(122), |_| false));
         assert!(requests.all().keys().eq([&third]), "it may be asleep");
-        assert_eq!(requests.deadline(), None);
+        assert_eq!(requests.deadline(), Some(at(3662)));
+        assert!(requests.forget(at(3662), |_| false) && requests.all().is_empty(), "it never came");
     }
 
     #[test]

@@ -154,7 +154,8 @@ fn good(request: &GenerateRequest) -> Vec<Item> {
         items.extend([delta(index, "The", probabilities), delta(index, " answer.", probabilities)]);
         items.push(delta(index, "", false));
         let reason = if request.max_tokens == Some(2) { FinishReason::Length } else { FinishReason::Stop };
-        items.push(Ok(GenerateEvent::Finished { index, reason, stop: None, completion_tokens: 2 }));
+        let kernels = vec!["cpu/avx2".to_owned()];
+        items.push(Ok(GenerateEvent::Finished { index, reason, stop: None, completion_tokens: 2, kernels }));
     }
     items.push(done(2 * u32::from(request.answers())));
     items
@@ -176,7 +177,13 @@ fn calling() -> Vec<Item> {
         call(Some(("call_1", "weather")), ""),
         call(None, r#"{"city": "#),
         call(None, r#""Rome"}"#),
-        Ok(GenerateEvent::Finished { index: 0, reason, stop: None, completion_tokens: 8 }),
+        Ok(GenerateEvent::Finished {
+            index: 0,
+            reason,
+            stop: None,
+            completion_tokens: 8,
+            kernels: Vec::new(),
+        }),
         done(8),
     ]
 }
@@ -189,7 +196,7 @@ fn failed() -> GenerateError {
 fn written(request: &GenerateRequest) -> Option<Vec<Item>> {
     let end = |stop: Option<&str>, completion_tokens| {
         let (reason, stop) = (FinishReason::Stop, stop.map(str::to_owned));
-        Ok(GenerateEvent::Finished { index: 0, reason, stop, completion_tokens })
+        Ok(GenerateEvent::Finished { index: 0, reason, stop, completion_tokens, kernels: Vec::new() })
     };
     Some(match request.model.as_str() {
         "good" | "org/good" => good(request),

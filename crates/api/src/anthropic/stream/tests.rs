@@ -65,7 +65,8 @@ fn events(
 }
 
 fn finished(reason: FinishReason, stop: Option<&str>) -> GenerateEvent {
-    GenerateEvent::Finished { index: 0, reason, stop: stop.map(str::to_owned), completion_tokens: 7 }
+    let stop = stop.map(str::to_owned);
+    GenerateEvent::Finished { index: 0, reason, stop, completion_tokens: 7, kernels: Vec::new() }
 }
 
 fn lines(events: &[MessageEvent]) -> String {

@@ -63,7 +63,13 @@ fn run_from(mut stream: ResponseStream, step: usize, reason: FinishReason) -> (V
     for delta in deltas(step) {
         all.extend(stream.push(GenerateEvent::Delta(delta)));
     }
-    all.extend(stream.push(GenerateEvent::Finished { index: 0, reason, stop: None, completion_tokens: 7 }));
+    all.extend(stream.push(GenerateEvent::Finished {
+        index: 0,
+        reason,
+        stop: None,
+        completion_tokens: 7,
+        kernels: Vec::new(),
+    }));
     all.extend(stream.push(GenerateEvent::Done(summary())));
     assert!(stream.is_done());
     (all, stream.response)
@@ -177,7 +183,13 @@ fn probabilities_come_with_text_and_not_with_every_end() {
         all.extend(stream.push(event));
     }
     let reason = FinishReason::Stop;
-    all.extend(stream.push(GenerateEvent::Finished { index: 0, reason, stop: None, completion_tokens: 7 }));
+    all.extend(stream.push(GenerateEvent::Finished {
+        index: 0,
+        reason,
+        stop: None,
+        completion_tokens: 7,
+        kernels: Vec::new(),
+    }));
     let scored = |value: Value| {
         let part = [&value, &value["part"], &value["item"]["content"][0]]
             .map(|at| at["logprobs"].as_array().map(Vec::len));
