@@ -190,6 +190,70 @@ fn a_chunk_that_is_not_what_the_hub_promised_is_found_by_the_check() {
     assert!(refused.status != 200 && refused.body.contains("not what its hub promised"), "{}", refused.body);
 }
 
+/// The model as a pull of all of it leaves it on a node's disk.
+fn pulled(node: &Node) -> Vec<u8> {
+    let files = node.data_dir.join("hub/org/demo-GGUF/0123456789abcdef0123456789abcdef01234567/Q8_0");
+    std::fs::read(files.join("tiny-Q8_0.gguf")).unwrap()
+}
+
+#[test]
+fn a_whole_model_comes_from_a_member_that_has_it_whole() {
+    let hub = hub();
+    let nodes = cluster("whole", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    let size = demo_model().len() as u64;
+    for (node, sent_max) in nodes.iter().zip([size, size + size / 50, size + size / 50]) {
+        let text = command(node, &["pull", "hf.co/org/demo-GGUF"], &hub, None);
+        assert!(text.contains("tiny-Q8_0 is ready, verified"), "{text}");
+        let sent = hub.sent_bytes();
+        assert!(size <= sent && sent <= sent_max, "{sent} bytes left the hub for a model of {size}");
+        assert_eq!(pulled(node), demo_model());
+    }
+    nodes.iter().for_each(answers_as_the_whole_model);
+}
+
+#[test]
+fn a_whole_model_is_put_together_of_layers_that_members_have_and_is_what_the_hub_promised() {
+    let hub = hub();
+    let nodes = cluster("gathered", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "2", "--exclude", "cid"], &hub, None);
+    let (size, sent) = (demo_model().len() as u64, hub.sent_bytes());
+    command(&nodes[2], &["pull", "hf.co/org/demo-GGUF"], &hub, None);
+    assert_eq!(pulled(&nodes[2]), demo_model());
+    let again = hub.sent_bytes() - sent;
+    assert!(again <= size / 50, "{again} bytes left the hub for a model of {size} that two members have");
+}
+
+#[test]
+fn what_a_member_has_wrong_comes_from_the_hub_and_the_log_names_the_member() {
+    let hub = hub();
+    let nodes = cluster("rotten", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "2", "--exclude", "cid"], &hub, None);
+    let unloaded = nodes[0].exo(&["unload", "tiny-Q8_0"]);
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    // In the middle of the layers: nothing but the whole file's digest says that it is wrong.
+    for node in &nodes[..2] {
+        let path = file_below(&node.data_dir.join("models"), "tiny-Q8_0.gguf").unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        exo_stdx::write_all_at(&file, &[0xa5; 4096], demo_model().len() as u64 / 2).unwrap();
+    }
+    let (size, sent) = (demo_model().len() as u64, hub.sent_bytes());
+    command(&nodes[2], &["pull", "hf.co/org/demo-GGUF"], &hub, None);
+    assert_eq!(pulled(&nodes[2]), demo_model());
+    assert!(hub.sent_bytes() - sent >= size, "all of it comes from the hub");
+    let log = nodes[2].log();
+    let said = log.lines().find(|line| line.contains("not what the hub promised"));
+    assert!(said.is_some_and(|line| line.contains("ann") && line.contains("bob")), "{log}");
+}
+
+/// A file of that name.
+fn file_below(folder: &Path, name: &str) -> Option<std::path::PathBuf> {
+    let mut entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.find_map(|entry| match entry.path() {
+        path if path.is_dir() => file_below(&path, name),
+        path => (entry.file_name() == name).then_some(path),
+    })
+}
+
 #[test]
 fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() {
     let hub = MockHub::start().unwrap();

@@ -16,9 +16,13 @@ use crate::disk::read_bounded;
 
 /// Small enough that eight lost ones are nothing, large enough that synchronising each costs little.
 pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
+/// What is hashed by itself within a chunk: a model's identity is made of the same hashes, so the file need
+/// not be read again for it.
+pub(crate) const BLOCK_BYTES: usize = 1 << 20;
 const RECORD_BYTES: usize = 40;
 const HEAD_BYTES_MAX: usize = 4096;
-const VERSION: u32 = 1;
+/// Since 2 the hash of a chunk is that of its blocks' hashes.
+const VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize, PartialEq)]
 struct Head {
@@ -50,6 +54,16 @@ pub(crate) fn chunk_count(size: u64) -> u32 {
 pub(crate) fn chunk_range(index: u32, size: u64) -> (u64, u64) {
     let start = u64::from(index) * CHUNK_BYTES;
     (start, (start + CHUNK_BYTES).min(size))
+}
+
+/// BLAKE3 of each block of a chunk.
+pub(crate) fn block_hashes(chunk: &[u8]) -> Vec<[u8; 32]> {
+    chunk.chunks(BLOCK_BYTES).map(|block| *blake3::hash(block).as_bytes()).collect()
+}
+
+/// What the map has of a chunk.
+pub(crate) fn chunk_hash(blocks: &[[u8; 32]]) -> [u8; 32] {
+    *blake3::hash(blocks.as_flattened()).as_bytes()
 }
 
 /// What a map says of this file; `None` if it is about another one, or not a map.

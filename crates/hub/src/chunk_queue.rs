@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::HubError;
 
-/// Chunks that wait to be synchronised, before fetchers wait for the disk: what a power cut costs beside
-/// those in flight.
-const UNSYNCED_MAX: usize = 8;
+/// Chunks that wait to be synchronised: what a power cut costs beside those in flight.
+const UNSYNCED_MAX: usize = 16;
 /// What is taken of another's claim: of less, most is on its way already and would come twice.
 const TAKEN_BYTES_MIN: u64 = 1 << 20;
 /// Bytes that one request asks for: few requests, and still enough left to share.
@@ -139,7 +138,8 @@ impl ChunkQueue {
         state.claims[fetcher] =
             state.claims[fetcher].map(|(_, end)| (index + 1, end)).filter(|(next, end)| next < end);
         self.changed.notify_all();
-        while state.unsynced.len() > UNSYNCED_MAX && !state.is_over {
+        // Each of the others may write one more before it waits.
+        while state.unsynced.len() + state.fetchers > UNSYNCED_MAX && !state.is_over {
             state = self.wait_with(state, Duration::from_millis(200));
         }
     }

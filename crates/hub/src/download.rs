@@ -5,16 +5,20 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
-use crate::chunk_map::{CHUNK_BYTES, ChunkMap, chunk_count, chunk_range};
+use crate::chunk_map::{
+    BLOCK_BYTES, CHUNK_BYTES, ChunkMap, block_hashes, chunk_count, chunk_hash, chunk_range,
+};
 use crate::chunk_queue::ChunkQueue;
 use crate::disk::{beside, create_folder};
 use crate::fetch_plan::PlannedFile;
+use crate::file_hashes::FileHashes;
+use crate::nearby::{Nearby, WantedFile};
 use crate::ranges::{Fetch, Limit};
 use crate::{Cancel, Client, HubError, address, retry};
 
@@ -27,10 +31,14 @@ const MEASURE: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_secs(15);
 /// Growing by one must bring so much.
 const GAIN: f64 = 1.05;
+/// Chunks from nearby that wait to be synchronised.
+const TAKEN_UNSYNCED_MAX: u32 = 8;
 
 /// One file that is to come to disk.
 pub(crate) struct FileDownload<'a> {
     pub(crate) client: &'a Client,
+    /// Who is asked before the hub.
+    pub(crate) nearby: &'a dyn Nearby,
     pub(crate) repo: &'a str,
     pub(crate) commit: Option<&'a str>,
     pub(crate) file: &'a PlannedFile,
@@ -67,101 +75,267 @@ pub(crate) fn held_bytes(file: &PlannedFile, repo: &str, commit: Option<&str>, p
     chunks.keys().map(|index| chunk_range(*index, file.size)).map(|(start, end)| end - start).sum()
 }
 
-/// Brings the file, from where an earlier attempt ended. `report` hears the verified bytes on disk and the
-/// ranges under way.
-pub(crate) fn download(job: &FileDownload<'_>, report: &mut dyn FnMut(u64, usize)) -> Result<(), HubError> {
+/// Brings the file, from where an earlier attempt ended; the hashes of its blocks, unless it was here already.
+/// `report` hears the verified bytes on disk and the ranges under way.
+pub(crate) fn download(
+    job: &FileDownload<'_>,
+    report: &mut dyn FnMut(u64, usize),
+) -> Result<Option<FileHashes>, HubError> {
     if fs::metadata(&job.path).is_ok_and(|m| m.len() == job.file.size) {
         report(job.file.size, 0);
-        return Ok(());
+        return Ok(None);
     }
     if let Some(folder) = job.path.parent() {
         create_folder(folder)?;
     }
-    let part = part_path(&job.path);
-    let is_there = fs::metadata(&part).is_ok_and(|m| m.len() == job.file.size);
-    if !is_there {
-        // A map without its file promises nothing.
+    let mut nearby = Some(job.nearby);
+    loop {
+        let (part, mut held) = PartFile::open(job)?;
+        let given = nearby.map_or(Ok(0), |nearby| part.take_from(nearby, &mut held, report))?;
+        let digests = part.transfer(&held, report)?;
+        match (part.finish(&digests), nearby.take()) {
+            (Err(error @ HubError::Digest { .. }), Some(nearby)) if given > 0 => {
+                let (file, givers) = (&job.file.name, nearby.givers());
+                tracing::warn!(%error, file, givers, "what came from members was not what the hub promised: all of it is fetched again from the hub");
+            }
+            (finished, _) => {
+                let hashes = finished?;
+                report(job.file.size, 0);
+                return Ok(Some(hashes));
+            }
+        }
+    }
+}
+
+/// A file that is not whole, with the map of what it has.
+struct PartFile<'a> {
+    job: &'a FileDownload<'a>,
+    path: PathBuf,
+    out: File,
+    map: Mutex<ChunkMap>,
+    /// BLAKE3 of each block that came or was read.
+    blocks: Mutex<Vec<[u8; 32]>>,
+}
+
+impl<'a> PartFile<'a> {
+    /// As an earlier attempt left it, with the chunks that its map promises; or empty.
+    fn open(job: &'a FileDownload<'a>) -> Result<(Self, BTreeMap<u32, [u8; 32]>), HubError> {
+        let path = part_path(&job.path);
+        if fs::metadata(&path).map_or(true, |m| m.len() != job.file.size) {
+            // A map without its file promises nothing.
+            let _ = fs::remove_file(map_path(&job.path));
+        }
+        let out = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
+        let out = out.and_then(|f| f.set_len(job.file.size).map(|()| f));
+        let out = out.map_err(HubError::disk("write", &path))?;
+        let identity = identity(job.file, job.repo, job.commit);
+        let (map, held) = ChunkMap::open(&map_path(&job.path), &identity, job.file.size)?;
+        let blocks = vec![[0; 32]; job.file.size.div_ceil(BLOCK_BYTES as u64) as usize];
+        Ok((Self { job, path, out, map: Mutex::new(map), blocks: Mutex::new(blocks) }, held.chunks))
+    }
+
+    /// Keeps a chunk that came; what the map has of it.
+    ///
+    /// First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks
+    /// counts.
+    fn store(&self, index: u32, start: u64, bytes: &[u8]) -> Result<[u8; 32], HubError> {
+        exo_stdx::write_all_at(&self.out, bytes, start).map_err(HubError::disk("write", &self.job.path))?;
+        let blocks = block_hashes(bytes);
+        let hash = chunk_hash(&blocks);
+        lock(&self.map).add(index, &hash)?;
+        self.note_blocks(start, &blocks);
+        Ok(hash)
+    }
+
+    fn note_blocks(&self, start: u64, hashes: &[[u8; 32]]) {
+        let first = (start / BLOCK_BYTES as u64) as usize;
+        lock(&self.blocks)[first..first + hashes.len()].copy_from_slice(hashes);
+    }
+
+    /// Makes what was stored last.
+    fn synchronise(&self) -> Result<(), HubError> {
+        let failed = || HubError::disk("write", &self.job.path);
+        self.out.sync_data().map_err(failed())?;
+        let map = lock(&self.map).handle()?;
+        map.sync_data().map_err(failed())
+    }
+
+    /// Takes what somebody near has of the missing chunks; how many bytes that were.
+    fn take_from(
+        &self,
+        nearby: &dyn Nearby,
+        held: &mut BTreeMap<u32, [u8; 32]>,
+        report: &mut dyn FnMut(u64, usize),
+    ) -> Result<u64, HubError> {
+        let size = self.job.file.size;
+        // Of a file that nothing says the digest of, members' bytes could be any.
+        let Some(sha256) = self.job.file.digest() else { return Ok(0) };
+        let range = |index: u32| chunk_range(index, size);
+        let missing = (0..chunk_count(size)).filter(|index| !held.contains_key(index));
+        let wanted: Vec<(u64, u64)> = missing.map(range).collect();
+        if wanted.is_empty() {
+            return Ok(0);
+        }
+        let before: u64 = held.keys().map(|index| range(*index)).map(|(start, end)| end - start).sum();
+        let (mut given, mut unsynced) = (0, 0);
+        let mut take = |(start, end): (u64, u64), bytes: &[u8]| {
+            let index = (start / CHUNK_BYTES) as u32;
+            held.insert(index, self.store(index, start, bytes)?);
+            given += end - start;
+            unsynced += 1;
+            if unsynced == TAKEN_UNSYNCED_MAX {
+                self.synchronise()?;
+                unsynced = 0;
+                report(before + given, 0);
+            }
+            Ok(())
+        };
+        let file = WantedFile { sha256, size, ranges: &wanted };
+        nearby.give(&file, self.job.cancel, &mut take)?;
+        if given > 0 {
+            self.synchronise()?;
+            report(before + given, 0);
+        }
+        Ok(given)
+    }
+
+    /// Runs all threads until every chunk is here and read; the digests of it all.
+    fn transfer(
+        &self,
+        held: &BTreeMap<u32, [u8; 32]>,
+        report: &mut dyn FnMut(u64, usize),
+    ) -> Result<Digests, HubError> {
+        let job = self.job;
+        let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
+        let work = ChunkQueue::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
+        work.set_fetchers(RANGES_START);
+        let store = |index: u32, start: u64, bytes: &[u8]| self.store(index, start, bytes).map(drop);
+        let fetch = Fetch {
+            client: job.client,
+            file: job.file,
+            repo: job.repo,
+            commit: job.commit,
+            store: &store,
+            work: &work,
+            limit: job.limit,
+            cancel: job.cancel,
+            etag: Mutex::default(),
+            wrong: AtomicU32::new(0),
+            tries_max: retry::TRIES_MAX,
+            wait_max: retry::RETRY_AFTER_MAX,
+        };
+        std::thread::scope(|scope| {
+            for fetcher in 0..fetchers_max {
+                let fetch = &fetch;
+                scope.spawn(move || fetch.run(fetcher));
+            }
+            scope.spawn(|| self.synchronise_written(&work));
+            let reader = scope.spawn(|| {
+                // Whatever ends the reading ends the rest.
+                self.read_in_order(&work, held).inspect_err(|_| work.end(None))
+            });
+            control(&work, job.cancel, &|| reader.is_finished(), report);
+            let digest = reader.join();
+            work.end(None);
+            match (work.take_failure(), digest) {
+                (Some(failure), _) => Err(failure),
+                (None, Ok(Ok(Some(digest)))) => Ok(digest),
+                (None, Ok(Err(error))) => Err(error),
+                (None, Ok(Ok(None)) | Err(_)) => Err(HubError::Cancelled),
+            }
+        })
+    }
+
+    /// Synchronises what was written, again and again while fetchers go on, and counts it then.
+    fn synchronise_written(&self, work: &ChunkQueue) {
+        while !work.is_over() {
+            let written = work.unsynced();
+            if written.is_empty() {
+                continue;
+            }
+            match self.synchronise() {
+                Ok(()) => work.hold(&written),
+                // Some systems report a full disk only here.
+                Err(error) => work.end(Some(error)),
+            }
+        }
+    }
+
+    /// Reads the file as it grows, in order: its digests, and whether chunks of an earlier attempt are still
+    /// what they were. `None` if the work ended before.
+    fn read_in_order(
+        &self,
+        work: &ChunkQueue,
+        held: &BTreeMap<u32, [u8; 32]>,
+    ) -> Result<Option<Digests>, HubError> {
+        let file = self.job.file;
+        // A block at a time: what was just read is hashed from the processor's own memory.
+        let (mut digests, mut block) = (Summing::of(file), vec![0; BLOCK_BYTES]);
+        for index in 0..chunk_count(file.size) {
+            let mut expected = held.get(&index);
+            loop {
+                if !work.wait_for(index) {
+                    return Ok(None);
+                }
+                let (before, mut hashes) = (expected.map(|_| digests.clone()), Vec::new());
+                let (start, end) = chunk_range(index, file.size);
+                for at in (start..end).step_by(BLOCK_BYTES) {
+                    let block = &mut block[..(end - at).min(BLOCK_BYTES as u64) as usize];
+                    let read = exo_stdx::read_exact_at(&self.out, block, at);
+                    read.map_err(HubError::disk("read", &self.job.path))?;
+                    digests.update(block);
+                    if before.is_some() {
+                        hashes.push(*blake3::hash(block).as_bytes());
+                    }
+                }
+                let (Some(expected), Some(before)) = (expected.take(), before) else { break };
+                if chunk_hash(&hashes) == *expected {
+                    self.note_blocks(start, &hashes);
+                    break;
+                }
+                tracing::warn!(file = %file.name, chunk = index, "a chunk on disk is not what it was; it is fetched again");
+                digests = before;
+                lock(&self.map).remove(index)?;
+                work.lose(index);
+            }
+        }
+        Ok(Some(digests.done()))
+    }
+
+    /// Gives the file its name if it is the one that was promised; deletes it if it is not.
+    fn finish(self, found: &Digests) -> Result<FileHashes, HubError> {
+        let Self { job, path: part, out, blocks, .. } = self;
+        let of_git = found.git_id.as_ref().map(|git_id| ("git id", job.file.git_id.as_ref(), git_id));
+        let digests = [Some(("SHA-256", job.file.sha256.as_ref(), &found.sha256)), of_git];
+        let mut wrong = digests
+            .into_iter()
+            .flatten()
+            .filter(|(_, expected, found)| expected.is_some_and(|e| e != *found));
+        if let Some((kind, Some(expected), found)) = wrong.next() {
+            let _ = fs::remove_file(map_path(&job.path));
+            let _ = fs::remove_file(part);
+            return Err(HubError::Digest {
+                file: job.file.name.clone(),
+                bytes: job.file.size,
+                host: address::host(&job.file.uri),
+                kind,
+                expected: expected.clone(),
+                found: found.clone(),
+            });
+        }
+        let named = out
+            .sync_all()
+            .and_then(|()| fs::rename(&part, &job.path))
+            .and_then(|()| exo_stdx::sync_folder_of(&job.path));
+        named.map_err(HubError::disk("name", &job.path))?;
         let _ = fs::remove_file(map_path(&job.path));
+        let blocks = blocks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        FileHashes::of(&job.path, blocks).map_err(HubError::disk("read", &job.path))
     }
-    let out = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&part);
-    let out =
-        out.and_then(|f| f.set_len(job.file.size).map(|()| f)).map_err(HubError::disk("write", &part))?;
-    let (map, held) =
-        ChunkMap::open(&map_path(&job.path), &identity(job.file, job.repo, job.commit), job.file.size)?;
-    let digest = transfer(job, &out, map, &held.chunks, report)?;
-    finish(job, &out, &part, &digest)?;
-    report(job.file.size, 0);
-    Ok(())
 }
 
-/// Runs all threads until every chunk is here and read; the SHA-256 of it all.
-fn transfer(
-    job: &FileDownload<'_>,
-    out: &File,
-    map: ChunkMap,
-    held: &BTreeMap<u32, [u8; 32]>,
-    report: &mut dyn FnMut(u64, usize),
-) -> Result<Digests, HubError> {
-    let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
-    let map = Mutex::new(map);
-    let work = ChunkQueue::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
-    work.set_fetchers(RANGES_START);
-    // First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks
-    // counts.
-    let store = |index: u32, start: u64, bytes: &[u8]| {
-        exo_stdx::write_all_at(out, bytes, start).map_err(HubError::disk("write", &job.path))?;
-        let hash = blake3::hash(bytes);
-        map.lock().unwrap_or_else(PoisonError::into_inner).add(index, hash.as_bytes())
-    };
-    let fetch = Fetch {
-        client: job.client,
-        file: job.file,
-        repo: job.repo,
-        commit: job.commit,
-        store: &store,
-        work: &work,
-        limit: job.limit,
-        cancel: job.cancel,
-        etag: Mutex::default(),
-        wrong: AtomicU32::new(0),
-        tries_max: retry::TRIES_MAX,
-        wait_max: retry::RETRY_AFTER_MAX,
-    };
-    std::thread::scope(|scope| {
-        for fetcher in 0..fetchers_max {
-            let fetch = &fetch;
-            scope.spawn(move || fetch.run(fetcher));
-        }
-        scope.spawn(|| sync(job, out, &map, &work));
-        let reader = scope.spawn(|| read_in_order(job, out, &map, &work, held));
-        control(&work, job.cancel, &|| reader.is_finished(), report);
-        let digest = reader.join();
-        work.end(None);
-        match (work.take_failure(), digest) {
-            (Some(failure), _) => Err(failure),
-            (None, Ok(Ok(Some(digest)))) => Ok(digest),
-            (None, Ok(Err(error))) => Err(error),
-            (None, Ok(Ok(None)) | Err(_)) => Err(HubError::Cancelled),
-        }
-    })
-}
-
-/// Synchronises what was written, again and again while fetchers go on, and counts it then.
-fn sync(job: &FileDownload<'_>, out: &File, map: &Mutex<ChunkMap>, work: &ChunkQueue) {
-    let failed = || HubError::disk("write", &job.path);
-    while !work.is_over() {
-        let written = work.unsynced();
-        if written.is_empty() {
-            continue;
-        }
-        let synced = out.sync_data().map_err(failed());
-        let map = || map.lock().unwrap_or_else(PoisonError::into_inner).handle();
-        match synced.and_then(|()| map()?.sync_data().map_err(failed())) {
-            Ok(()) => work.hold(&written),
-            // Some systems report a full disk only here.
-            Err(error) => work.end(Some(error)),
-        }
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reports, adapts, and ends the work on a wish to end.
@@ -171,7 +345,7 @@ pub(crate) fn control(
     is_read: &dyn Fn() -> bool,
     report: &mut dyn FnMut(u64, usize),
 ) {
-    let mut adapt = Adapt::new(work);
+    let mut adapt = Adapt::new(work, Instant::now());
     let mut reported = Instant::now();
     report(work.held_bytes(), work.fetchers());
     while !is_read() {
@@ -179,7 +353,7 @@ pub(crate) fn control(
             work.end(Some(HubError::Cancelled));
         }
         work.wait(Duration::from_millis(20));
-        adapt.step(work);
+        adapt.step(work, Instant::now());
         if reported.elapsed() >= REPORT {
             report(work.held_bytes(), work.fetchers());
             reported = Instant::now();
@@ -198,25 +372,24 @@ struct Adapt {
 }
 
 impl Adapt {
-    fn new(work: &ChunkQueue) -> Self {
-        let now = Instant::now();
+    fn new(work: &ChunkQueue, now: Instant) -> Self {
         Self { since: now, bytes: work.received_bytes(), rate: 0.0, has_grown: false, settled_until: now }
     }
 
-    fn step(&mut self, work: &ChunkQueue) {
-        let elapsed = self.since.elapsed();
+    fn step(&mut self, work: &ChunkQueue, now: Instant) {
+        let elapsed = now.duration_since(self.since);
         if elapsed < MEASURE {
             return;
         }
         let bytes = work.received_bytes();
         let rate = (bytes - self.bytes) as f64 / elapsed.as_secs_f64();
-        (self.since, self.bytes) = (Instant::now(), bytes);
+        (self.since, self.bytes) = (now, bytes);
         let fetchers = work.fetchers();
         if self.has_grown && rate < self.rate * GAIN {
             work.set_fetchers(fetchers - 1);
             self.has_grown = false;
-            self.settled_until = Instant::now() + SETTLE;
-        } else if Instant::now() >= self.settled_until {
+            self.settled_until = now + SETTLE;
+        } else if now >= self.settled_until {
             work.set_fetchers(fetchers + 1);
             self.has_grown = work.fetchers() > fetchers;
         }
@@ -235,6 +408,7 @@ struct Digests {
 }
 
 /// Makes [`Digests`] in one reading.
+#[derive(Clone)]
 struct Summing {
     sha256: Sha256,
     git: Option<Sha1>,
@@ -259,67 +433,48 @@ impl Summing {
     }
 }
 
-/// Reads the file as it grows, in order: its digests, and whether chunks of an earlier attempt are still what
-/// they were. `None` if the work ended before.
-fn read_in_order(
-    job: &FileDownload<'_>,
-    out: &File,
-    map: &Mutex<ChunkMap>,
-    work: &ChunkQueue,
-    held: &BTreeMap<u32, [u8; 32]>,
-) -> Result<Option<Digests>, HubError> {
-    let (mut digests, mut bytes) = (Summing::of(job.file), Vec::new());
-    for index in 0..chunk_count(job.file.size) {
-        let mut expected = held.get(&index);
-        loop {
-            if !work.wait_for(index) {
-                return Ok(None);
-            }
-            let (start, end) = chunk_range(index, job.file.size);
-            bytes.resize((end - start) as usize, 0);
-            let read =
-                exo_stdx::read_exact_at(out, &mut bytes, start).map_err(HubError::disk("read", &job.path));
-            read.inspect_err(|_| work.end(None))?;
-            match expected.take() {
-                Some(expected) if blake3::hash(&bytes).as_bytes() != expected => {
-                    tracing::warn!(file = %job.file.name, chunk = index, "a chunk on disk is not what it was; it is fetched again");
-                    map.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .remove(index)
-                        .inspect_err(|_| work.end(None))?;
-                    work.lose(index);
-                }
-                _ => break,
-            }
-        }
-        digests.update(&bytes);
-    }
-    Ok(Some(digests.done()))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Gives the file its name if it is the one that was promised; deletes it if it is not.
-fn finish(job: &FileDownload<'_>, out: &File, part: &Path, found: &Digests) -> Result<(), HubError> {
-    let of_git = found.git_id.as_ref().map(|git_id| ("git id", job.file.git_id.as_ref(), git_id));
-    let digests = [Some(("SHA-256", job.file.sha256.as_ref(), &found.sha256)), of_git];
-    let mut wrong =
-        digests.into_iter().flatten().filter(|(_, expected, found)| expected.is_some_and(|e| e != *found));
-    if let Some((kind, Some(expected), found)) = wrong.next() {
-        let _ = fs::remove_file(map_path(&job.path));
-        let _ = fs::remove_file(part);
-        return Err(HubError::Digest {
-            file: job.file.name.clone(),
-            bytes: job.file.size,
-            host: address::host(&job.file.uri),
-            kind,
-            expected: expected.clone(),
-            found: found.clone(),
-        });
+    /// How many ranges there are after each second of a line that gives so much to so many.
+    fn ranges_over(seconds: u64, bytes_per_s: impl Fn(usize) -> u64) -> Vec<usize> {
+        let work = ChunkQueue::new(CHUNK_BYTES * 64, CHUNK_BYTES, std::iter::empty(), 8);
+        work.set_fetchers(RANGES_START);
+        let start = Instant::now();
+        let mut adapt = Adapt::new(&work, start);
+        let after = |second| {
+            work.receive(0, bytes_per_s(work.fetchers()));
+            adapt.step(&work, start + Duration::from_secs(second));
+            work.fetchers()
+        };
+        (1..=seconds).map(after).collect()
     }
-    let named = out
-        .sync_all()
-        .and_then(|()| fs::rename(part, &job.path))
-        .and_then(|()| exo_stdx::sync_folder_of(&job.path));
-    named.map_err(HubError::disk("name", &job.path))?;
-    let _ = fs::remove_file(map_path(&job.path));
-    Ok(())
+
+    #[test]
+    fn ranges_become_more_as_long_as_one_more_brings_something() {
+        assert_eq!(
+            ranges_over(7, |ranges| 1000 * ranges as u64),
+            [5, 6, 7, 8, 8, 8, 8],
+            "each has its own pace"
+        );
+    }
+
+    #[test]
+    fn a_range_that_brings_nothing_goes_again_and_is_tried_once_more_after_a_while() {
+        let mut expected = vec![5, 6, 7];
+        expected.extend([6; 15]);
+        expected.extend([7, 6, 6]);
+        assert_eq!(
+            ranges_over(21, |ranges| 1000 * ranges.min(6) as u64),
+            expected,
+            "the line has room for six"
+        );
+        let expected = [[5].as_slice(), &[4; 15], &[5, 4]].concat();
+        assert_eq!(
+            ranges_over(18, |ranges| 9000 - 1000 * ranges as u64),
+            expected,
+            "each is in the others' way"
+        );
+    }
 }

@@ -74,7 +74,7 @@ fn by_reference(folder: &Path, reference: &str) -> Option<Fetched> {
 
 fn latest(mut found: Vec<(Origin, PathBuf)>) -> Option<Fetched> {
     found.sort_by_key(|(_, path)| fs::metadata(path).and_then(|m| m.modified()).ok());
-    found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
+    found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true, hashes: Vec::new() })
 }
 
 /// Whether a model is of the type, or of the file, that a reference names.

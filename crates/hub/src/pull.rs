@@ -9,6 +9,8 @@ use ureq::http::Uri;
 use crate::client::Failure;
 use crate::download::{self, FileDownload};
 use crate::fetch_plan::PlannedFile;
+use crate::file_hashes::FileHashes;
+use crate::nearby::Nearby;
 use crate::ranges::Limit;
 use crate::{
     Cancel, ChosenVariant, Client, FetchPlan, HubError, HubReference, Licence, Memory, Origin, Reference,
@@ -53,6 +55,8 @@ pub struct Fetched {
     pub origin: Origin,
     /// Whether nothing had to be fetched.
     pub was_here: bool,
+    /// Of the files that came.
+    pub(crate) hashes: Vec<FileHashes>,
 }
 
 /// What a reference means now: which files of which commit. Asks the hub, and fetches no weights. Offline,
@@ -260,10 +264,23 @@ impl FetchPlan {
     }
 }
 
-/// Brings all files of a plan to disk, from where an earlier attempt ended, and records where they came from.
-/// Whether there is room for [`FetchPlan::missing_bytes`] is for the caller to see to.
+/// [`fetch_near`] for who has nobody near.
 pub fn fetch(
     client: &Client,
+    plan: &FetchPlan,
+    options: &PullOptions,
+    cancel: &Cancel,
+    report: &mut dyn FnMut(&Progress),
+) -> Result<Fetched, HubError> {
+    fetch_near(client, &(), plan, options, cancel, report)
+}
+
+/// Brings all files of a plan to disk, from where an earlier attempt ended, and records where they came from:
+/// of each what others near have, and the rest from the hub. Whether there is room for
+/// [`FetchPlan::missing_bytes`] is for the caller to see to.
+pub fn fetch_near(
+    client: &Client,
+    nearby: &dyn Nearby,
     plan: &FetchPlan,
     options: &PullOptions,
     cancel: &Cancel,
@@ -275,15 +292,16 @@ pub fn fetch(
     let _lock = lock(&folder)?;
     let path = plan.path(&options.root);
     if plan.is_here(&options.root) {
-        return Ok(Fetched { path, origin, was_here: true });
+        return Ok(Fetched { path, origin, was_here: true, hashes: Vec::new() });
     }
     let (total_bytes, mut base) = (plan.bytes(), 0);
     let limit = Limit::new(options.rate_max);
-    let mut most = 0;
+    let (mut most, mut hashes) = (0, Vec::new());
     for (index, file) in plan.files.iter().enumerate() {
         let later: u64 = plan.files[index + 1..].iter().map(|file| plan.held_bytes(file, &folder)).sum();
         let job = FileDownload {
             client,
+            nearby,
             repo: &plan.repo,
             commit: plan.commit.as_deref(),
             file,
@@ -292,14 +310,15 @@ pub fn fetch(
             limit: &limit,
             cancel,
         };
-        download::download(&job, &mut |done, ranges| {
+        let came = download::download(&job, &mut |done, ranges| {
             most = most.max(base + done + later);
             report(&Progress { file: file.name.clone(), done_bytes: most, total_bytes, ranges });
         })?;
+        hashes.extend(came);
         base += file.size;
     }
     origin.write(&plan.origin_path(&options.root))?;
-    Ok(Fetched { path, origin, was_here: false })
+    Ok(Fetched { path, origin, was_here: false, hashes })
 }
 
 /// Held while one process fetches a model; the system lets go of it when the process ends, however it does.

@@ -17,7 +17,8 @@ use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
-const READ_BYTES: usize = 64 << 10;
+/// What is read at once, between two looks at wishes and limits.
+const READ_BYTES: usize = 256 << 10;
 
 /// Takes a chunk that came: its index, where it starts, its bytes.
 pub type StoreChunk<'a> = dyn Fn(u32, u64, &[u8]) -> Result<(), HubError> + Sync + 'a;
@@ -59,10 +60,38 @@ impl From<HubError> for RangeError {
     }
 }
 
+/// What has come of a chunk. Its memory is used for the next one again, without being cleared.
+#[derive(Default)]
+struct PartialChunk {
+    memory: Vec<u8>,
+    len: usize,
+}
+
+impl PartialChunk {
+    fn bytes(&self) -> &[u8] {
+        &self.memory[..self.len]
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Reads on, to `len` bytes at most; how many came.
+    fn read(&mut self, body: &mut impl Read, len: usize) -> std::io::Result<usize> {
+        if self.memory.len() < len {
+            self.memory.resize(len, 0);
+        }
+        let end = len.min(self.len + READ_BYTES);
+        let came = body.read(&mut self.memory[self.len..end])?;
+        self.len += came;
+        Ok(came)
+    }
+}
+
 impl Fetch<'_> {
     /// One fetcher: claims chunks and brings them until there are none, or somebody ends the work.
     pub(crate) fn run(&self, fetcher: usize) {
-        let (mut partial, mut tries) = (Vec::new(), 0);
+        let (mut partial, mut tries) = (PartialChunk::default(), 0);
         // Until everything was read: the reader may find that a chunk of an earlier attempt has to come
         // again.
         while !self.work.is_over() {
@@ -74,9 +103,9 @@ impl Fetch<'_> {
                 self.work.wait(Duration::from_millis(50));
                 continue;
             }
-            let before = partial.len();
+            let before = partial.len;
             let result = self.fetch_claim(fetcher, &mut partial, &mut tries);
-            if partial.len() > before {
+            if partial.len > before {
                 tries = 0; // what came of the chunk stays, and the next request begins behind it
             }
             let Err(trouble) = result else { continue };
@@ -127,9 +156,14 @@ impl Fetch<'_> {
         if self.cancel.wait(retry::backoff(*tries - 1)) { Err(HubError::Cancelled) } else { Ok(()) }
     }
 
-    fn fetch_claim(&self, fetcher: usize, partial: &mut Vec<u8>, tries: &mut u32) -> Result<(), RangeError> {
+    fn fetch_claim(
+        &self,
+        fetcher: usize,
+        partial: &mut PartialChunk,
+        tries: &mut u32,
+    ) -> Result<(), RangeError> {
         let Some((next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
-        let start = self.work.range(next).0 + partial.len() as u64;
+        let start = self.work.range(next).0 + partial.len as u64;
         let stop = self.work.range(end - 1).1;
         let answer = self.open(start, stop)?;
         let mut body = answer.body.into_reader();
@@ -137,7 +171,7 @@ impl Fetch<'_> {
             let (from, to) = self.work.range(next);
             self.read_chunk(fetcher, &mut body, partial, (to - from) as usize)?;
             self.work.clear_in_flight(fetcher);
-            (self.store)(next, from, partial)?;
+            (self.store)(next, from, partial.bytes())?;
             self.work.write(fetcher, next);
             partial.clear();
             *tries = 0;
@@ -153,30 +187,27 @@ impl Fetch<'_> {
         &self,
         fetcher: usize,
         body: &mut impl Read,
-        partial: &mut Vec<u8>,
+        partial: &mut PartialChunk,
         len: usize,
     ) -> Result<(), RangeError> {
         let broken = |text: String| {
             RangeError::Passing(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text)))
         };
         let mut pace = Pace::begin(self.client.settings().stall);
-        while partial.len() < len {
-            let at = partial.len();
-            partial.resize(len.min(at + READ_BYTES), 0);
-            let read = body.read(&mut partial[at..]);
-            partial.truncate(at + *read.as_ref().unwrap_or(&0));
-            match read {
+        while partial.len < len {
+            let came = match partial.read(body, len) {
                 Ok(0) => {
-                    return Err(broken(format!("the answer ended {} bytes before the chunk did", len - at)));
+                    let left = len - partial.len;
+                    return Err(broken(format!("the answer ended {left} bytes before the chunk did")));
                 }
-                Ok(n) => self.work.receive(fetcher, n as u64),
+                Ok(came) => came as u64,
                 Err(error) => return Err(broken(error.to_string())),
-            }
-            if self.work.is_over() || self.limit.take((partial.len() - at) as u64, self.cancel) {
+            };
+            self.work.receive(fetcher, came);
+            if self.work.is_over() || self.limit.take(came, self.cancel) {
                 return Err(HubError::Cancelled.into());
             }
-            if let Some(rate) = pace.slow_after((partial.len() - at) as u64).filter(|_| !self.limit.is_set())
-            {
+            if let Some(rate) = pace.slow_after(came).filter(|_| !self.limit.is_set()) {
                 return Err(broken(format!("the answer came with {rate} bytes a second")));
             }
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_hub::{
-    Cancel, Client, FetchPlan, Fetched, HubError, KeptDownloads, PlannedFile, Progress, PullOptions,
-    Reference, Settings, Token, fetch, resolve,
+    Cancel, Client, FetchPlan, Fetched, HubError, KeptDownloads, Nearby, PlannedFile, Progress, PullOptions,
+    Reference, Settings, TakeRange, Token, WantedFile, fetch, fetch_near, resolve,
 };
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 
@@ -110,6 +110,76 @@ fn a_model_comes_whole_with_its_licence_and_where_it_is_from_and_is_not_fetched_
     assert!(bench.pull("hf.co/org/repo").unwrap().was_here);
     assert_eq!(bench.hub.sent_bytes(), sent);
     assert!(!files_below(bench.folder.path()).iter().any(|f| f.contains(".part")));
+}
+
+#[test]
+fn what_a_fetch_has_hashed_is_what_the_file_has_as_long_as_nobody_changes_it() {
+    let bench = one_file(12 * CHUNK + 17);
+    bench.hub.set_faults(Faults { bytes_per_s: Some(20 << 20), ..Faults::default() });
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let cancel = Cancel::default();
+    let ended = fetch(&client, &plan, &bench.options(), &cancel, &mut |p| {
+        if p.done_bytes >= CHUNK as u64 {
+            cancel.cancel();
+        }
+    });
+    assert!(matches!(ended, Err(HubError::Cancelled)), "{ended:?}");
+    // Some of it came before, and is hashed as it is read again.
+    let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
+    let expected: Vec<[u8; 32]> =
+        bytes(12 * CHUNK + 17).chunks(1 << 20).map(|block| *blake3::hash(block).as_bytes()).collect();
+    assert_eq!(fetched.hashes_of(&fetched.path, 1 << 20), Some(expected));
+    assert_eq!(fetched.hashes_of(&fetched.path, 64 << 10), None, "blocks of another size");
+    std::fs::write(&fetched.path, bytes(12 * CHUNK + 17)).unwrap();
+    assert_eq!(fetched.hashes_of(&fetched.path, 1 << 20), None, "somebody has written to it");
+}
+
+/// Has some bytes of a file, right or wrong.
+struct Neighbour {
+    has: Vec<u8>,
+    until: u64,
+}
+
+impl Nearby for Neighbour {
+    fn give(&self, file: &WantedFile<'_>, _: &Cancel, take: &mut TakeRange<'_>) -> Result<(), HubError> {
+        let there = file.ranges.iter().filter(|(_, end)| *end <= self.until);
+        there
+            .copied()
+            .try_for_each(|(start, end)| take((start, end), &self.has[start as usize..end as usize]))
+    }
+
+    fn givers(&self) -> String {
+        "neighbour".to_owned()
+    }
+}
+
+#[test]
+fn what_a_neighbour_has_is_not_asked_of_the_hub_and_what_it_has_wrong_is() {
+    let (size, until) = (5 * CHUNK + 17, 3 * CHUNK as u64);
+    for (wrong_at, from_hub) in [(None, size - 3 * CHUNK), (Some(CHUNK + 5), size - 3 * CHUNK + size)] {
+        let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+        let client = Client::new(bench.settings());
+        let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+        let mut has = bytes(size);
+        wrong_at.map(|at: usize| has[at] ^= 1);
+        let (neighbour, mut seen) = (Neighbour { has, until }, Vec::new());
+        let report = &mut |p: &Progress| seen.push(p.done_bytes);
+        let fetched =
+            fetch_near(&client, &neighbour, &plan, &bench.options(), &Cancel::default(), report).unwrap();
+        assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+        assert_eq!(bench.hub.sent_bytes(), from_hub as u64);
+        assert!(seen.is_sorted(), "{seen:?}");
+        assert!(fetched.hashes_of(&fetched.path, 1 << 20).is_some());
+    }
+}
+
+#[test]
+fn bytes_behind_the_end_of_an_answer_are_no_bytes_of_the_file() {
+    let bench = one_file(9 * CHUNK + 5);
+    bench.hub.set_faults(Faults { surplus: 100, ..Faults::default() });
+    let fetched = bench.pull("hf.co/org/repo").unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(9 * CHUNK + 5));
 }
 
 #[test]

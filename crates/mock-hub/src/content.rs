@@ -84,6 +84,7 @@ pub(crate) fn answer(
     let sent =
         if is_nth(faults.break_every) || is_nth(faults.stall_every) { bytes.len() / 2 } else { bytes.len() };
     answer::write_slowly(out, &bytes[..sent], faults.bytes_per_s, &state.sent_bytes, &state.stop)?;
+    out.write_all(&vec![b'x'; faults.surplus])?;
     if is_nth(faults.stall_every) {
         answer::wait_until(Instant::now() + STALL);
     }

@@ -17,6 +17,8 @@ pub struct Faults {
     pub range_length: Option<usize>,
     /// A range is said to be of a file that has so many bytes more.
     pub larger_total: u64,
+    /// Behind the bytes of a file come so many more, beyond the length that was said.
+    pub surplus: usize,
     /// A page of HTML comes instead of a file.
     pub html_for_file: bool,
     /// Every n-th answer with bytes of a file breaks off half way.

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use exo_store::ModelRecord;
+use exo_hub::Fetched;
+use exo_store::{ModelRecord, Store, StoreError};
 use exo_types::ModelId;
 
 use crate::library::Library;
@@ -27,19 +28,34 @@ pub async fn takes_name(library: &Library, id: ModelId) -> Result<ModelRecord, L
 
 /// Hashes a file or folder, and opens it, so that a model that cannot run is refused here and not at its
 /// first request.
-pub async fn add_without_name(
+async fn add_without_name(
     library: &Arc<Library>,
     path: PathBuf,
     name: Option<String>,
 ) -> Result<ModelRecord, LibraryError> {
-    let adding = library.clone();
+    let add = move |store: &Store| match &name {
+        Some(name) => store.add_path_as(&path, name, &mut |_, _| {}),
+        None => store.add_path(&path, &mut |_, _| {}),
+    };
+    add_and_open(library, add).await
+}
+
+/// The same for what was just fetched, without a name yet: what the fetch has hashed is not read again.
+pub async fn add_fetched(library: &Arc<Library>, fetched: Fetched) -> Result<ModelRecord, LibraryError> {
+    let add = move |store: &Store| {
+        store.add_fetched(&fetched.path, &|path, bytes| fetched.hashes_of(path, bytes), &mut |_, _| {})
+    };
+    add_and_open(library, add).await
+}
+
+async fn add_and_open(
+    library: &Arc<Library>,
+    add: impl FnOnce(&Store) -> Result<ModelRecord, StoreError> + Send + 'static,
+) -> Result<ModelRecord, LibraryError> {
+    let store = library.store().clone();
     let added = tokio::task::spawn_blocking(move || {
-        let listed = adding.store().list()?;
-        let added = match &name {
-            Some(name) => adding.store().add_path_as(&path, name, &mut |_, _| {}),
-            None => adding.store().add_path(&path, &mut |_, _| {}),
-        };
-        let record = added?;
+        let listed = store.list()?;
+        let record = add(&store)?;
         let is_new = listed.iter().all(|known| known.id != record.id);
         Ok::<_, LibraryError>((record, is_new))
     });

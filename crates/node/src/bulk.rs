@@ -80,6 +80,17 @@ pub(crate) enum Ask {
     Details(ModelId),
     /// To look over its machine: checks, as JSON.
     Checks,
+    /// Which of its models has the file with this SHA-256: [`FileCopy`], if any.
+    CopyOf([u8; 32]),
+}
+
+/// Where a member has a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileCopy {
+    /// Of which model.
+    pub model: ModelId,
+    /// Which of its files.
+    pub file: u32,
 }
 
 /// Chunks that one answer goes over: 64 MiB of the usual size, a moment.
@@ -233,6 +244,22 @@ async fn first_to_answer<T, E, F: Future<Output = Result<T, E>>>(
     }
 }
 
+/// Chunks that are asked of one holder, a few ahead of the one that comes next.
+struct AskedChunks<'a> {
+    model: ModelId,
+    from: From,
+    next: std::slice::Iter<'a, ChunkRef>,
+    under_way: VecDeque<ChunkRef>,
+    /// From then on the path is measured: before the first the holder may have looked for the file.
+    first_came: Option<Instant>,
+}
+
+impl<'a> AskedChunks<'a> {
+    fn new(model: ModelId, chunks: &'a [ChunkRef], from: From) -> Self {
+        Self { model, from, next: chunks.iter(), under_way: VecDeque::new(), first_came: None }
+    }
+}
+
 /// A connection to one holder.
 pub struct Fetcher {
     holder: NodeId,
@@ -336,34 +363,74 @@ impl Fetcher {
         from: From,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
-        let model = partial.id();
-        let mut asked = VecDeque::new();
-        let mut next = chunks.iter();
-        // From the first chunk on: before it the holder may have looked for the file.
-        let mut first = None;
-        loop {
-            while asked.len() < IN_FLIGHT_MAX {
-                let Some(&chunk) = next.next() else { break };
-                let ask = match from {
-                    From::Disk => Ask::Chunk { model, chunk },
-                    From::Hub => Ask::Relay { model, chunk },
-                };
-                self.ask(&ask).await?;
-                asked.push_back(chunk);
-            }
-            let Some(chunk) = asked.pop_front() else { return Ok(()) };
-            let bytes = self.answer().await?;
+        let mut asked = AskedChunks::new(partial.id(), chunks, from);
+        while let Some((chunk, bytes)) = self.next_chunk(&mut asked).await? {
             let len = bytes.len() as u64;
-            match first {
-                None => first = Some(Instant::now()),
-                Some(first) => {
-                    self.received_bytes = self.received_bytes.saturating_add(len);
-                    self.received_in = first.elapsed();
-                }
-            }
             keep(self.holder, partial.clone(), chunk, bytes).await?;
             progress(FetchProgress::Stored(len));
         }
+        Ok(())
+    }
+
+    /// The next of some chunks, unchecked. Asks for those behind it meanwhile.
+    async fn next_chunk(
+        &mut self,
+        asked: &mut AskedChunks<'_>,
+    ) -> Result<Option<(ChunkRef, bytes::Bytes)>, FetchError> {
+        let model = asked.model;
+        while asked.under_way.len() < IN_FLIGHT_MAX {
+            let Some(&chunk) = asked.next.next() else { break };
+            let ask = match asked.from {
+                From::Disk => Ask::Chunk { model, chunk },
+                From::Hub => Ask::Relay { model, chunk },
+            };
+            self.ask(&ask).await?;
+            asked.under_way.push_back(chunk);
+        }
+        let Some(chunk) = asked.under_way.pop_front() else { return Ok(None) };
+        let bytes = self.answer().await?;
+        match asked.first_came {
+            None => asked.first_came = Some(Instant::now()),
+            Some(first) => {
+                self.received_bytes = self.received_bytes.saturating_add(bytes.len() as u64);
+                self.received_in = first.elapsed();
+            }
+        }
+        Ok(Some((chunk, bytes)))
+    }
+
+    /// Where the member has the file with this SHA-256, if it has.
+    pub async fn copy_of(&mut self, sha256: [u8; 32]) -> Result<Option<FileCopy>, FetchError> {
+        self.ask(&Ask::CopyOf(sha256)).await?;
+        let bytes = self.answer().await?;
+        let wrong = |_| FetchError::Wrong { holder: self.holder, reason: "no place of a file".to_owned() };
+        postcard::from_bytes(&bytes).map_err(wrong)
+    }
+
+    /// Fills `bytes`, which lies at `start` of a file, with chunks of it, each verified against the manifest as
+    /// far as that knows it.
+    pub async fn read(
+        &mut self,
+        (model, manifest): (ModelId, &Manifest),
+        chunks: &[ChunkRef],
+        (start, bytes): (u64, &mut [u8]),
+    ) -> Result<(), FetchError> {
+        let holder = self.holder;
+        let mut asked = AskedChunks::new(model, chunks, From::Disk);
+        while let Some((chunk, came)) = self.next_chunk(&mut asked).await? {
+            let wrong = |reason: String| FetchError::Wrong { holder, reason };
+            let at = manifest.chunk_start(chunk).checked_sub(start).map(|at| at as usize);
+            let into = at.and_then(|at| bytes.get_mut(at..at.checked_add(came.len())?));
+            let into = into.filter(|_| manifest.chunk_len(chunk) == Some(came.len() as u64));
+            let Some(into) = into else {
+                return Err(wrong(format!("{chunk} has {} bytes", came.len())));
+            };
+            if manifest.chunk_hash(chunk).is_some_and(|hash| blake3::hash(&came) != *hash) {
+                return Err(wrong(format!("{chunk} has another hash")));
+            }
+            into.copy_from_slice(&came);
+        }
+        Ok(())
     }
 
     /// Asks for a burst of 1 MiB, and measures all but its beginning: bytes, and how long they took.

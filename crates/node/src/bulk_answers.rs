@@ -14,6 +14,7 @@ use crate::bulk::{
 };
 use crate::doctor::{Doctor, DoctorError};
 use crate::events::{DeviceEvent, Event, EventSender};
+use crate::file_copies;
 use crate::hub_bytes::HubBytesError;
 use crate::library::Library;
 use crate::library_error::LibraryError;
@@ -125,6 +126,7 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, Re
             }
             Ok(postcard::to_allocvec(&partial.digest(*first, *count, *state)?)?)
         }
+        Ask::CopyOf(sha256) => Ok(postcard::to_allocvec(&file_copies::find(store, sha256)?)?),
         Ask::Relay { model, chunk } => match store.read_chunk(*model, *chunk) {
             Ok(bytes) => Ok(bytes),
             Err(_) => {

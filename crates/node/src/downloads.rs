@@ -5,6 +5,7 @@
 //! out, so that two wishes in a row cannot meet half way. Downloads that are not over are kept in a file and
 //! go on when the node starts again, but for the node of a command's while.
 
+mod members;
 mod pull;
 mod rate;
 mod register;

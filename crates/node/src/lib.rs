@@ -44,6 +44,7 @@ mod engine_thread;
 mod events;
 mod exchange_error;
 mod facade;
+mod file_copies;
 mod files;
 pub mod fits;
 mod generate;

@@ -160,6 +160,27 @@ async fn a_stream_ends_with_its_session_and_with_the_server() {
 }
 
 #[tokio::test]
+async fn downloads_are_told_to_the_owner_and_to_nobody_who_may_only_look() {
+    let keys = vec![ApiKey::from_key("sesame")];
+    let options = ServerOptions { api_keys: keys.into(), keys_see_cluster: true, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut owner = Reader::open(&server, SECRET, None).await;
+    let told = loop {
+        let event = owner.next().await.expect("an event");
+        if event.name == "pulls" {
+            break event.data;
+        }
+    };
+    assert_eq!(told, server.admin("GET /exo/v1/pulls", "").await.json());
+    assert_eq!((&told[0]["id"], &told[0]["state"]), (&"7".into(), &"fetching".into()));
+    let mut viewer = Reader::open(&server, "sesame", None).await;
+    let first = viewer.next().await.map(|event| event.name);
+    server.fake.view.send_modify(|view| view.instances.clear());
+    let second = viewer.next().await.map(|event| event.name);
+    assert_eq!([first, second].map(Option::unwrap), ["snapshot", "delta"]);
+}
+
+#[tokio::test]
 async fn whoever_may_only_look_hears_nothing_of_who_asks_to_join() {
     let keys = vec![ApiKey::from_key("sesame")];
     let options = ServerOptions { api_keys: keys.into(), keys_see_cluster: true, ..quick() };

@@ -41,7 +41,7 @@ pub use chunk::ChunkRef;
 pub use commits::plain_name;
 pub use errors::{ChunkError, FindError, ManifestError, StoreError, StoreWarning};
 pub use held::HeldMap;
-pub use manifest::{FileEntry, HubFile, HubSource, Manifest, ModelKind};
+pub use manifest::{FileEntry, HubFile, HubSource, KnownHashes, Manifest, ModelKind};
 pub use partial::{Digested, PartialModel};
 pub use record::{ModelRecord, RecordProblem, Replaced, Source};
 pub use sha256::Sha256State;

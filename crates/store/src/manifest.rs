@@ -3,6 +3,7 @@
 mod hub_source;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use exo_formats::Model;
 use exo_types::ModelId;
@@ -32,6 +33,9 @@ const HUB_CHUNKS_MAX: u64 = 1 << 24;
 /// Keeps a model id apart from every other use of BLAKE3.
 const ROOT_CONTEXT: &str = "exo model manifest root 1";
 const HUB_CONTEXT: &str = "exo model of a hub 1";
+
+/// BLAKE3 of each so many bytes of a file, where somebody has read it and it has not changed since.
+pub type KnownHashes<'a> = &'a dyn Fn(&Path, u32) -> Option<Vec<[u8; 32]>>;
 
 /// How a model is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -79,8 +83,17 @@ pub struct FileEntry {
 impl Manifest {
     /// Reads and hashes every file of an opened model. `progress` is told (bytes done, bytes in all).
     pub fn of(model: &Model, progress: &mut dyn FnMut(u64, u64)) -> Result<Self, StoreError> {
+        Self::of_known(model, &|_, _| None, progress)
+    }
+
+    /// [`Manifest::of`], but for files whose hashes are known.
+    pub fn of_known(
+        model: &Model,
+        known: KnownHashes<'_>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, StoreError> {
         let total: u64 = model.files.iter().map(|f| f.len).sum();
-        Self::with_chunks(model, Self::usual_chunk_bytes(total), total, progress)
+        Self::with_chunks(model, Self::usual_chunk_bytes(total), (total, known), progress)
     }
 
     /// Size of the chunks of a model of so many bytes.
@@ -115,17 +128,25 @@ impl Manifest {
     pub(crate) fn with_chunks(
         model: &Model,
         chunk_bytes: u32,
-        total: u64,
+        (total, known): (u64, KnownHashes<'_>),
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, StoreError> {
         let mut done = 0;
         progress(done, total);
         let mut files = Vec::with_capacity(model.files.len());
         for file in &model.files {
-            let chunks = hash_chunks(&file.path, file.len, chunk_bytes, &mut |bytes| {
+            let mut hashed = |bytes| {
                 done += bytes;
                 progress(done, total);
-            })?;
+            };
+            let count = file.len.div_ceil(chunk_bytes.into());
+            let chunks = match known(&file.path, chunk_bytes).filter(|chunks| chunks.len() as u64 == count) {
+                Some(chunks) => {
+                    hashed(file.len);
+                    chunks
+                }
+                None => hash_chunks(&file.path, file.len, chunk_bytes, &mut hashed)?,
+            };
             let shared = file.shared.iter().map(|r| (r.start, r.end)).collect();
             let (name, size, head_bytes) = (file.name.clone(), file.len, file.head_bytes);
             files.push(FileEntry { name, size, head_bytes, shared, chunks });
@@ -191,7 +212,7 @@ impl Manifest {
     }
 
     /// Where in its file a chunk starts.
-    pub(crate) fn chunk_start(&self, chunk: ChunkRef) -> u64 {
+    pub fn chunk_start(&self, chunk: ChunkRef) -> u64 {
         u64::from(chunk.index) * u64::from(self.chunk_bytes)
     }
 

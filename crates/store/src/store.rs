@@ -12,8 +12,8 @@ use crate::disk::{create_folder, deleted, failed, write_atomic};
 use crate::local::{absolute, fingerprints, insert_local, read_local, root_of, usable_local};
 use crate::registry::{self, Entry, Layout, Local};
 use crate::{
-    ChunkError, ChunkRef, FindError, Manifest, ModelRecord, PartialModel, Replaced, Source, StoreError,
-    StoreWarning, commits, names, partial,
+    ChunkError, ChunkRef, FindError, KnownHashes, Manifest, ModelRecord, PartialModel, Replaced, Source,
+    StoreError, StoreWarning, commits, names, partial,
 };
 
 /// Shorter prefixes of an id are too easily somebody's name.
@@ -74,7 +74,17 @@ impl Store {
         path: &Path,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ModelRecord, StoreError> {
-        self.add(path, None, false, progress)
+        self.add(path, (None, &|_, _| None), false, progress)
+    }
+
+    /// [`Store::add_path`] of what was just fetched: files whose hashes are known are not read again.
+    pub fn add_fetched(
+        &self,
+        path: &Path,
+        known: KnownHashes<'_>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<ModelRecord, StoreError> {
+        self.add(path, (None, known), false, progress)
     }
 
     /// [`Store::add_path`] under a name of the caller's choice, for files whose own names say nothing.
@@ -84,7 +94,7 @@ impl Store {
         name: &str,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ModelRecord, StoreError> {
-        self.add(path, Some(name), false, progress)
+        self.add(path, (Some(name), &|_, _| None), false, progress)
     }
 
     /// Adds a GGUF file the binary carries: writes it under the data folder if it is not there yet.
@@ -97,7 +107,7 @@ impl Store {
         if !fs::read(&path).is_ok_and(|there| there == bytes) {
             write_atomic(&path, bytes)?;
         }
-        self.add(&path, None, true, &mut |_, _| {})
+        self.add(&path, (None, &|_, _| None), true, &mut |_, _| {})
     }
 
     /// Every model known, by name.
@@ -440,7 +450,7 @@ impl Store {
     fn add(
         &self,
         path: &Path,
-        name: Option<&str>,
+        (name, known): (Option<&str>, KnownHashes<'_>),
         is_builtin: bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ModelRecord, StoreError> {
@@ -451,8 +461,8 @@ impl Store {
         }
         let local = Local { path: root_of(&model, &path), is_builtin, files: fingerprints(&model)? };
         let is_named = |e: &Entry| commits::plain_name(&e.name) == model.name || e.name == model.name;
-        let known = self.entries()?.into_iter().find(|e| e.local.as_ref() == Some(&local) && is_named(e));
-        if let Some(mut entry) = known.filter(|e| self.manifest(e.id).is_ok()) {
+        let listed = self.entries()?.into_iter().find(|e| e.local.as_ref() == Some(&local) && is_named(e));
+        if let Some(mut entry) = listed.filter(|e| self.manifest(e.id).is_ok()) {
             progress(entry.bytes, entry.bytes);
             if std::mem::take(&mut entry.replaced) {
                 // Somebody asks for it again.
@@ -460,7 +470,7 @@ impl Store {
             }
             return Ok(self.record_of(&entry));
         }
-        let manifest = Manifest::of(&model, progress)?;
+        let manifest = Manifest::of_known(&model, known, progress)?;
         if fingerprints(&model)? != local.files || model.check().is_err() {
             return Err(StoreError::ChangedMeanwhile { path });
         }

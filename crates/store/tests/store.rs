@@ -63,6 +63,29 @@ fn a_model_is_hashed_once_and_survives_a_restart() {
 }
 
 #[test]
+fn a_file_whose_hashes_are_known_is_not_read_for_them() {
+    let (home, other) = (Home::new(), Home::new());
+    let path = home.model("a.gguf", DType::F16);
+    let bytes = fs::read(&path).unwrap();
+    let hashes = |of: &Path, chunk_bytes: u32| {
+        assert_eq!(fs::canonicalize(of).unwrap(), fs::canonicalize(&path).unwrap());
+        bytes.chunks(chunk_bytes as usize).map(|chunk| *blake3::hash(chunk).as_bytes()).collect::<Vec<_>>()
+    };
+    let (store, mut calls) = (home.store(), Vec::new());
+    let known = |of: &Path, chunk_bytes| Some(hashes(of, chunk_bytes));
+    let record = store.add_fetched(&path, &known, &mut |done, total| calls.push((done, total))).unwrap();
+    assert_eq!(calls, [(0, record.bytes), (record.bytes, record.bytes)]);
+    assert_eq!(record.id, add(&other.store(), &path).id);
+    // Whatever is said of it is believed; but for too few hashes.
+    let claims = |store: &Store, hashes: Vec<[u8; 32]>| {
+        store.add_fetched(&path, &|_, _| Some(hashes.clone()), &mut |_, _| {}).unwrap().id
+    };
+    let count = hashes(&path, 64 << 10).len();
+    assert_ne!(claims(&Home::new().store(), vec![[7; 32]; count]), record.id);
+    assert_eq!(claims(&Home::new().store(), vec![[7; 32]; count - 1]), record.id);
+}
+
+#[test]
 fn the_same_bytes_are_the_same_model_wherever_they_are() {
     let home = Home::new();
     let store = home.store();

@@ -18,6 +18,7 @@ use exo_node::{DataDir, HeadReader, found_repo_view, repo_view};
 use exo_store::{CachedModel, DiskBudget, ModelRecord, Store};
 use serde_json::json;
 
+use super::asking::asking;
 use super::interrupt::{FETCHING_MAX, INTERRUPTED, or_interrupt};
 use super::pulls::{self, Followed};
 use crate::args::{Pull, Search, Show};
@@ -65,7 +66,7 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         ui::note(ENDED);
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    let name = make_known(config, &fetched.path, None).await?;
+    let name = make_known(config, Found::Fetched(fetched.clone())).await?;
     if args.json.json {
         ui::json(
             &json!({"name": name, "path": fetched.path, "was_here": fetched.was_here, "origin": fetched.origin}),
@@ -89,7 +90,7 @@ async fn elsewhere(args: &Pull) -> anyhow::Result<Option<CachedModel>> {
 async fn in_place(config: &Config, args: &Pull, found: &CachedModel) -> anyhow::Result<ExitCode> {
     let name = match Client::running(&config.data_dir()).await {
         Some(client) => super::models::add_as(&client, &found.path, Some(&found.name)).await?.name,
-        None => make_known(config, &found.path, Some(found.name.clone())).await?,
+        None => make_known(config, Found::Elsewhere(found.clone())).await?,
     };
     if args.json.json {
         ui::json(&json!({"name": name, "path": found.path, "was_here": true, "origin": null}))?;
@@ -211,9 +212,17 @@ async fn known_in_layers(config: &Config, reference: &Reference) -> anyhow::Resu
     work.await.context("reading the list of models broke off")?
 }
 
+/// What is on this disk and to be known.
+enum Found {
+    /// By another program.
+    Elsewhere(CachedModel),
+    /// By this command.
+    Fetched(Fetched),
+}
+
 /// The list of the data folder is written: no node runs.
-async fn make_known(config: &Config, path: &Path, name: Option<String>) -> anyhow::Result<String> {
-    let (data_dir, path) = (config.data_dir(), path.to_owned());
+async fn make_known(config: &Config, found: Found) -> anyhow::Result<String> {
+    let data_dir = config.data_dir();
     let added = tokio::task::spawn_blocking(move || -> anyhow::Result<String> {
         let (store, warnings) = Store::open(&data_dir).context("cannot open the list of models")?;
         warnings.iter().for_each(|w| ui::warning(&w.to_string()));
@@ -222,9 +231,12 @@ async fn make_known(config: &Config, path: &Path, name: Option<String>) -> anyho
             bar.set_length(total);
             bar.set_position(done);
         };
-        let record = match &name {
-            Some(name) => store.add_path_as(&path, name, &mut shown),
-            None => store.add_path(&path, &mut shown),
+        let record = match &found {
+            Found::Elsewhere(model) => store.add_path_as(&model.path, &model.name, &mut shown),
+            Found::Fetched(fetched) => {
+                let known = |path: &Path, bytes| fetched.hashes_of(path, bytes);
+                store.add_fetched(&fetched.path, &known, &mut shown)
+            }
         };
         bar.finish_and_clear();
         Ok(store.takes_name(record?.id)?.name)
@@ -352,10 +364,8 @@ pub async fn show(config: &Config, args: Show) -> anyhow::Result<()> {
         );
     };
     let settings = settings(config)?;
-    let work = tokio::task::spawn_blocking(move || {
-        Ok::<_, anyhow::Error>(exo_hub::Client::new(settings).snapshot(&hub, &Cancel::default())?)
-    });
-    let repo = repo_view(&work.await.context("asking the hub broke off")??);
+    let work = asking(move |cancel| Ok(exo_hub::Client::new(settings).snapshot(&hub, cancel)?));
+    let repo = repo_view(&work.await?);
     if args.json.json {
         return ui::json(&repo);
     }
@@ -393,10 +403,8 @@ fn verdict(variant: &VariantView, memory: Option<&Memory>) -> String {
 pub async fn search(config: &Config, args: Search) -> anyhow::Result<()> {
     let (settings, text) = (settings(config)?, args.text.join(" "));
     let wanted = text.clone();
-    let work = tokio::task::spawn_blocking(move || {
-        Ok::<_, anyhow::Error>(exo_hub::Client::new(settings).search(&wanted, &Cancel::default())?)
-    });
-    let found = work.await.context("asking the hub broke off")??;
+    let work = asking(move |cancel| Ok(exo_hub::Client::new(settings).search(&wanted, cancel)?));
+    let found = work.await?;
     let found: Vec<_> = found.iter().map(found_repo_view).collect();
     if args.json.json {
         return ui::json(&found);

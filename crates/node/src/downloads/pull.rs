@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::DownloadsInner;
+use super::members::Members;
 use super::rate::Rate;
 use super::register::{check_opens, register};
 use super::saved::SavedPull;
@@ -406,7 +407,8 @@ impl Pull {
         cancel: &Cancel,
     ) -> Result<Fetched, HubError> {
         let (here, mut before) = (self.lock().view.verified_bytes, None);
-        exo_hub::fetch(client, plan, options, cancel, &mut |progress: &Progress| {
+        let members = Members::new(shared);
+        exo_hub::fetch_near(client, &members, plan, options, cancel, &mut |progress: &Progress| {
             claim.arrived(progress.done_bytes - *before.get_or_insert(progress.done_bytes));
             before = Some(progress.done_bytes);
             let mut state = self.lock();
@@ -726,7 +728,7 @@ impl DownloadsInner {
             (view.state, view.error, view.hint) = (PullState::Adding, None, None);
             view.verified_bytes = view.total_bytes.unwrap_or(view.verified_bytes);
         });
-        let added = crate::adding::add_without_name(&self.library, fetched.path.clone(), None).await;
+        let added = crate::adding::add_fetched(&self.library, fetched.clone()).await;
         let record = added.map_err(|error| LibraryError::Unusable {
             error: Box::new(error),
             path: fetched.path.display().to_string(),

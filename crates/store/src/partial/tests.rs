@@ -22,7 +22,7 @@ impl Scene {
         });
         fs::write(&path, file).unwrap();
         let whole = exo_formats::open(&path).unwrap();
-        let manifest = Manifest::with_chunks(&whole, 4096, 0, &mut |_, _| {}).unwrap();
+        let manifest = Manifest::with_chunks(&whole, 4096, (0, &|_, _| None), &mut |_, _| {}).unwrap();
         Self { folder, whole, manifest: Arc::new(manifest) }
     }
 

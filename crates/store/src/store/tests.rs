@@ -17,7 +17,7 @@ impl Scene {
         let path = folder.path().join("sample.gguf");
         fs::write(&path, common::sample(DType::F32, true, |_| {})).unwrap();
         let whole = exo_formats::open(&path).unwrap();
-        let manifest = Manifest::with_chunks(&whole, 4096, 0, &mut |_, _| {}).unwrap();
+        let manifest = Manifest::with_chunks(&whole, 4096, (0, &|_, _| None), &mut |_, _| {}).unwrap();
         let (store, warnings) = Store::open(&folder.path().join("data")).unwrap();
         assert_eq!(warnings, []);
         Self { folder, store, manifest, bytes: fs::read(&path).unwrap() }

@@ -1,0 +1,39 @@
+//! Who else may have a file than its hub.
+
+use crate::{Cancel, HubError};
+
+/// A file of which bytes are missing.
+#[derive(Clone, Copy, Debug)]
+pub struct WantedFile<'a> {
+    /// What the hub says that it is. All of the file is compared with it before it counts.
+    pub sha256: [u8; 32],
+    /// Its length.
+    pub size: u64,
+    /// Start and end of what is missing, in the order of the file: each is given whole or not at all.
+    pub ranges: &'a [(u64, u64)],
+}
+
+/// Keeps one of the ranges that were wanted.
+pub type TakeRange<'a> = dyn FnMut((u64, u64), &[u8]) -> Result<(), HubError> + 'a;
+
+/// Others that may have a file, asked before its hub: members of a cluster. What they give is believed no
+/// more than what a hub sends.
+pub trait Nearby: Sync {
+    /// Gives what is to be had of a file to `take`; the rest comes from the hub. Fails only as `take` does,
+    /// or on a wish to end. Blocks.
+    fn give(&self, file: &WantedFile<'_>, cancel: &Cancel, take: &mut TakeRange<'_>) -> Result<(), HubError>;
+
+    /// Who has given something, for people.
+    fn givers(&self) -> String;
+}
+
+/// Nobody is near.
+impl Nearby for () {
+    fn give(&self, _: &WantedFile<'_>, _: &Cancel, _: &mut TakeRange<'_>) -> Result<(), HubError> {
+        Ok(())
+    }
+
+    fn givers(&self) -> String {
+        String::new()
+    }
+}
