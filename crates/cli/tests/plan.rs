@@ -36,9 +36,14 @@ mbit_s = 1000
 
 /// `exo plan` of a 70B model on the cluster above, with these flags.
 fn lab(flags: &[&str]) -> std::process::Output {
+    described(LAB, flags)
+}
+
+/// The same on this cluster.
+fn described(cluster: &str, flags: &[&str]) -> std::process::Output {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("lab.toml");
-    std::fs::write(&file, LAB).unwrap();
+    std::fs::write(&file, cluster).unwrap();
     let cluster = ["plan", "--shape", "llama-70b", "--cluster", file.to_str().unwrap(), "--slots", "1"];
     run(&[&cluster, flags].concat())
 }
@@ -70,6 +75,56 @@ fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     let text = flat(&stdout(&lab(&[])));
     assert!(text.contains("phone cpu") && text.contains("no layer: adding it costs"), "{text}");
     assert!(text.contains("no plan is faster"), "{text}");
+}
+
+/// Planned times are whole nanoseconds, so that every machine says the same. `plan/lab.json` was written by
+/// this command on x86-64 Linux; a change of formulas writes it anew, with `EXO_WRITE_GOLDEN=1`.
+#[test]
+fn the_plan_of_a_described_cluster_is_the_committed_one_byte_by_byte() {
+    let output = lab(&["--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/lab.json");
+    if std::env::var_os("EXO_WRITE_GOLDEN").is_some() {
+        std::fs::write(&golden, &output.stdout).unwrap();
+    }
+    assert_eq!(stdout(&output), std::fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn a_described_device_without_kernels_for_a_type_gets_no_layer() {
+    let without = |devices: &[&str]| {
+        let lacks = |text: String, name: &&str| {
+            let device = format!("node = \"{name}\"\n");
+            text.replace(&device, &format!("{device}unsupported_types = [\"Q4_K\"]\n"))
+        };
+        // A link names the node, too, but no line of it begins so.
+        devices.iter().fold(LAB.to_owned(), lacks)
+    };
+    let plan = planned(&described(&without(&["desktop"]), &["--json"]));
+    assert_eq!(stages(&plan), ["mac 0..80"]);
+    let reason = plan["devices"][0]["reason"].as_str().unwrap();
+    assert_eq!(reason, "it cannot run Q4_K weights, which layers 0 to 79 need");
+    let pinned = stderr(&described(&without(&["desktop"]), &["--pin", "desktop"]));
+    assert!(pinned.contains("the pin of desktop gpu0 cannot be met: it cannot run Q4_K weights"), "{pinned}");
+    let none = stderr(&described(&without(&["desktop", "mac", "phone"]), &[]));
+    assert!(none.contains("no device can run the types of weights that the model has"), "{none}");
+    assert!(none.contains("phone cpu: it cannot run Q4_K weights, which layers 0 to 79 need"), "{none}");
+    let other = described(&without(&["desktop", "mac", "phone"]), &["--type", "q8_0", "--context", "512"]);
+    assert!(other.status.success(), "they run another type: {}", stderr(&other));
+}
+
+#[test]
+fn memory_that_described_devices_share_is_filled_once() {
+    let pc = |name: &str, domain: &str| {
+        format!("[[device]]\nnode = \"{name}\"\nmemory_gib = 30\nread_gb_s = 20\n{domain}\n")
+    };
+    let domain = "memory_domain = { name = \"pc\", free_gib = 30 }";
+    let apart = planned(&described(&[pc("a", ""), pc("b", "")].concat(), &["--json"]));
+    assert_eq!(apart["stages"].as_array().unwrap().len(), 2, "{apart}");
+    let shared = stderr(&described(&[pc("a", domain), pc("b", domain)].concat(), &[]));
+    assert!(shared.contains("usable of 30.0 GiB free") && shared.contains("are missing"), "{shared}");
+    let half = stderr(&described(&pc("a", "memory_domain = { name = \"pc\", free_gib = 0 }"), &[]));
+    assert!(half.contains("free_gib of the memory domain of a cpu is 0: it must be above 0"), "{half}");
 }
 
 #[test]
@@ -166,8 +221,103 @@ fn a_running_node_plans_without_loading_and_shows_predicted_beside_measured() {
     let file = file.path().join("here.toml");
     let saved = node.exo(&["plan", "--save-cluster", file.to_str().unwrap()]);
     assert!(saved.status.success(), "{}", stderr(&saved));
-    let again = node.exo(&["plan", "demo", "--cluster", file.to_str().unwrap(), "--json"]);
-    assert!(again.status.success(), "{}", stderr(&again));
+    let again = planned(&node.exo(&["plan", "demo", "--cluster", file.to_str().unwrap(), "--json"]));
+    assert_eq!(again["stages"], plan["stages"]);
+    for of in ["prompt_tokens", "streams"] {
+        assert_eq!(again["predicted"][of], plan["predicted"][of], "{of}");
+    }
+    // Rates go through decimal units: the last digits may differ, and nothing else.
+    for (of, part) in ["ttft_ms", "tokens_per_s", "hop_ms", "total_tokens_per_s"]
+        .into_iter()
+        .flat_map(|of| ["low", "expected", "high"].map(|part| (of, part)))
+    {
+        let [live, saved] = [&plan, &again].map(|plan| plan["predicted"][of][part].as_f64().unwrap());
+        assert!((live - saved).abs() <= 1e-6 * live.abs(), "{of} {part}: {live} live, {saved} saved");
+    }
+}
+
+#[test]
+fn a_saved_cluster_of_two_nodes_of_one_machine_has_its_memory_once_and_the_plan_of_the_live_one() {
+    let flags = ["--memory-mib=130".to_owned()].to_vec();
+    let start = |name| Node::start(Start { name, group: "saved", flags: flags.clone(), ..Start::default() });
+    let nodes = [start("one"), start("two")];
+    support::wait_for("both directions of the link", Duration::from_secs(30), || {
+        let links = nodes[0].get("/exo/v1/cluster")["links"].as_array().unwrap().clone();
+        let is_measured = |l: &Value| l["bytes_per_s"].is_number() && l["rtt_samples"].as_u64() > Some(1);
+        (links.len() == 2 && links.iter().all(is_measured)).then_some(())
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("here.toml");
+    let file = file.to_str().unwrap();
+    // 154 MiB, most of it cache: neither holds it alone.
+    let wide = ["plan", "demo", "--cache-tokens", "20000", "--json"];
+    let live = planned(&nodes[0].exo(&wide));
+    assert!(nodes[0].exo(&["plan", "--save-cluster", file]).status.success());
+    let text = std::fs::read_to_string(file).unwrap();
+    let domains: Vec<&str> = text.lines().filter(|line| line.starts_with("name = ")).collect();
+    assert!(domains.len() == 2 && domains[0] == domains[1], "one memory: {text}");
+    let saved = planned(&nodes[0].exo(&[&wide[..], &["--cluster", file]].concat()));
+    assert_eq!(live["stages"].as_array().unwrap().len(), 2, "{live}");
+    assert_eq!(saved["stages"], live["stages"]);
+    // The round trip is measured every second: between the two plans it may have changed.
+    let [live, saved] =
+        [&live, &saved].map(|plan| plan["predicted"]["tokens_per_s"]["expected"].as_f64().unwrap());
+    assert!((live / saved - 1.0).abs() < 0.25, "{live} tokens/s live, {saved} saved");
+    // With less of that memory than both may take, a plan counts it once.
+    let little = text.lines().map(|line| match line.starts_with("free_gib = ") {
+        true => "free_gib = 0.13",
+        false => line,
+    });
+    std::fs::write(file, little.collect::<Vec<_>>().join("\n")).unwrap();
+    let refused = nodes[0].exo(&[&wide[..], &["--cluster", file]].concat());
+    assert!(stderr(&refused).contains("are missing"), "{}", stderr(&refused));
+}
+
+/// Bytes of one line of a file below `/proc` that counts them, in its unit.
+#[cfg(target_os = "linux")]
+fn counted(node: &Node, file: &str, of: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/{file}", node.pid())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(of)).unwrap();
+    line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// From the start of the command to its end, the node asked in between.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_plan_of_a_model_of_a_gigabyte_takes_less_than_half_a_second_and_reads_no_weight() {
+    let node = Node::alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.gguf");
+    let large = Zeros {
+        context: 2048,
+        layers: 8,
+        hidden: 2048,
+        ffn: 8192,
+        heads: 16,
+        template: None,
+        more_tokens: &[],
+    };
+    zeros(&path, &large);
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    assert!(bytes > 1_000_000_000, "{bytes}");
+    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "large"}));
+    assert_eq!(added.status, 200, "{}", added.body);
+    let read = || counted(&node, "io", "rchar") + counted(&node, "io", "read_bytes");
+    // What is mapped is read without a call, and then stays in this count.
+    let mapped = || counted(&node, "status", "RssFile") << 10;
+    let before = (read(), mapped());
+    let plan = || {
+        let began = std::time::Instant::now();
+        let output = node.exo(&["plan", "large", "--json"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        began.elapsed()
+    };
+    // Others may have the machine for a while; a plan that reads 1 GB never takes so little.
+    let times: Vec<Duration> = (0..5).map(|_| plan()).collect();
+    let (read, mapped) = (read() - before.0, mapped().saturating_sub(before.1));
+    println!("{times:?}, {read} bytes read, {mapped} mapped");
+    assert!(times.iter().min().unwrap() < &Duration::from_millis(500), "{times:?}");
+    assert!(read < bytes / 20 && mapped < bytes / 20, "{read} bytes read, {mapped} mapped, of {bytes}");
 }
 
 #[test]
