@@ -81,7 +81,8 @@ impl NodeMachine {
 
     // ---- fetching ----
 
-    /// Who is asked for a model and where they are; this node itself needs no fetching.
+    /// Who is asked for a model and where they are, the nearest first: by the round trip to them, those without
+    /// one last. This node itself needs no fetching.
     pub(crate) fn holders_of(&self, model: ModelId, named: &[NodeId]) -> Vec<Holder> {
         let has = |report: &NodeReport| report.models.iter().any(|m| m.model == model && m.is_served());
         let reporting = self.reports.iter().filter(|(_, r)| has(r)).map(|(n, _)| *n);
@@ -89,6 +90,10 @@ impl NodeMachine {
             named.iter().copied().chain(reporting).filter(|n| *n != self.me).collect();
         nodes.sort_unstable();
         nodes.dedup();
+        let round_trip = |node: &NodeId| {
+            self.links.round_trips(self.now.time, *node).map_or(Duration::MAX, |trips| trips.median)
+        };
+        nodes.sort_by_cached_key(round_trip);
         let holder = |node| Holder { node, addresses: self.links.addresses(node).to_vec() };
         nodes.into_iter().map(holder).filter(|h| !h.addresses.is_empty()).collect()
     }
