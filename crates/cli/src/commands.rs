@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod alerts;
+mod asking;
 pub mod bench;
 pub mod compute;
 pub mod demo;

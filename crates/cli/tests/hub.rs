@@ -483,6 +483,11 @@ fn a_hub_that_does_not_answer_is_asked_again_in_sight() {
     });
     let listed = stdout(&node.exo(&["pulls"]));
     assert!(listed.contains("try"), "{listed}");
+    let mut show = exo(&["show", "hf.co/org/any"]);
+    let shown =
+        finish(show.env("HF_ENDPOINT", "http://127.0.0.1:9").arg("--data-dir").arg(&node.data_dir), LONG);
+    let text = stderr(&shown);
+    assert!(!shown.status.success() && text.contains("note: asking the hub: no answer yet, try "), "{text}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub enum HubError {
         why: &'static str,
     },
     /// No answer.
-    #[error("no answer from {host} while trying to {attempt}, tried {tries} times")]
+    #[error("no answer from {host} while trying to {attempt}, tried {}", times(*.tries))]
     Unreachable {
         /// The host.
         host: String,
@@ -265,6 +265,10 @@ impl HubError {
     }
 }
 
+fn times(tries: u32) -> String {
+    if tries == 1 { "once".to_owned() } else { format!("{tries} times") }
+}
+
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -296,6 +300,14 @@ mod tests {
         assert!(!unreachable(ureq::Error::InvalidProxyUrl).is_line_away());
         assert!(unreachable(ureq::Error::Timeout(ureq::Timeout::Connect)).is_line_away());
         assert!(unreachable(ureq::Error::Io(io::ErrorKind::NetworkUnreachable.into())).is_line_away());
+        let once = HubError::Unreachable {
+            host: "h".to_owned(),
+            attempt: "fetch".to_owned(),
+            tries: 1,
+            source: Box::new(ureq::Error::HostNotFound),
+        };
+        assert_eq!(once.to_string(), "no answer from h while trying to fetch, tried once");
+        assert!(unreachable(ureq::Error::HostNotFound).to_string().ends_with(", tried 9 times"));
         // A host that breaks off each body, says nothing, or leads to a private address is there.
         assert!(!unreachable(ureq::Error::Io(io::ErrorKind::UnexpectedEof.into())).is_line_away());
         assert!(!unreachable(ureq::Error::Io(io::ErrorKind::ConnectionReset.into())).is_line_away());

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use anyhow::Context;
 use exo_api::HubToken;
 use exo_api::fits::{FitPlanView, FitVerdict, FitView, FitsQuery, FitsView};
-use exo_hub::Cancel;
 use exo_node::fits::{self, FitsCluster};
 use exo_types::{KvDType, shell_word};
 
+use super::asking::asking;
 use super::interrupt::INTERRUPTED;
 use super::plan::cluster_file;
 use crate::args::Fits;
@@ -43,7 +43,7 @@ pub async fn run(config: &Config, args: Fits) -> anyhow::Result<ExitCode> {
 
 async fn asked(config: &Config, client: &Client, args: &Fits) -> anyhow::Result<()> {
     let spinner = ui::spinner();
-    spinner.set_message("planning");
+    spinner.set_message(if args.reference.is_some() { "asking the hub, and planning" } else { "planning" });
     let all = match (&args.reference, args.context) {
         (None, None) => client.get("/exo/v1/fits").await,
         (reference, context_tokens) => {
@@ -75,10 +75,9 @@ async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<
         FitsCluster { devices, links, disks, known, fetches, context_tokens, slots, cache_tokens, kv };
     let Some(reference) = args.reference.clone() else { return show(&fits::fit_catalogue(&cluster), args) };
     let (settings, data_dir) = (super::pull::settings(config)?, config.data_dir());
-    let work = tokio::task::spawn_blocking(move || {
-        fits::fit_one(&cluster, &reference, Ok(settings), &data_dir, &Cancel::default())
-    });
-    show(&work.await.context("asking the hub broke off")??, args)
+    let work =
+        asking(move |cancel| Ok(fits::fit_one(&cluster, &reference, Ok(settings), &data_dir, cancel)?));
+    show(&work.await?, args)
 }
 
 fn show(all: &FitsView, args: &Fits) -> anyhow::Result<()> {
