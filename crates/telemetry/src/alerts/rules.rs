@@ -49,7 +49,7 @@ pub const RULES: &[Rule] = &[
         // A link that breaks and comes back at once is no loss. Who is back is there: `node_flapping` says
         // who comes and goes.
         (2, 0),
-        "start exo there again, or remove the node for good with `exo remove`",
+        "if all others are lost at once, look at this machine's own network (cable, Wi-Fi); else start exo there again; if it is lost for good, `exo remove` it or, where it was the only admin, `exo leave` on each machine lets them form a cluster anew",
     ),
     rule("node_flapping", Warning, (0, 60), "look at the machine's network and power: it comes and goes"),
     rule(
@@ -162,7 +162,7 @@ pub const RULES: &[Rule] = &[
         "download_failed",
         Warning,
         (0, 5),
-        "`exo pulls` says what would help; \"try again\" on the page goes on where it stopped",
+        "`exo pulls` says what would help; `exo pulls resume ID` or \"try again\" on the page goes on where it stopped",
     ),
     rule(
         "quota_full",

@@ -291,6 +291,15 @@ fn a_node_that_said_that_it_ends_is_no_alert() {
 }
 
 #[test]
+fn the_advice_on_a_lost_node_goes_for_the_network_of_this_one_and_for_the_last_admin_too() {
+    let lost = Rule::of("node_lost").unwrap().what_to_do;
+    for each in ["own network", "start exo there again", "`exo remove`", "only admin", "`exo leave`"] {
+        assert!(lost.contains(each), "{lost}");
+    }
+    assert!(Rule::of("download_failed").unwrap().what_to_do.contains("`exo pulls resume ID`"));
+}
+
+#[test]
 fn an_alert_that_is_over_is_shown_for_a_day() {
     let mut bench = Bench::new();
     bench.pass(1);
