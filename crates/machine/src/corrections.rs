@@ -26,8 +26,10 @@ const PROMPT_TOKENS_MIN: usize = 64;
 const SAMPLES_MIN: usize = 3;
 /// Samples that count: a third of them may be any nonsense.
 const SAMPLES_MAX: usize = 9;
-/// A factor that is further from 100 % is an event.
-const EVENT_PERCENT: u16 = 25;
+/// A factor that comes to be further from 100 % is an event.
+const EVENT_BEGINS_PERCENT: u16 = 25;
+/// One that comes to be so near again is, too. Between the two it is as it was: one that wavers tells nothing.
+const EVENT_ENDS_PERCENT: u16 = 10;
 
 /// What is known of all devices of this node.
 #[derive(Debug, Default)]
@@ -84,9 +86,33 @@ impl Basis {
     }
 }
 
-/// The last samples, in per cent.
+/// How fast a device computes beside what was measured, as it is told.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Pace {
+    #[default]
+    AsMeasured,
+    Slower,
+    Faster,
+}
+
+impl Pace {
+    fn text(self) -> &'static str {
+        match self {
+            Self::AsMeasured => "about as fast as it was measured again",
+            Self::Slower => "slower than it was measured",
+            Self::Faster => "faster than it was measured",
+        }
+    }
+}
+
+/// What is learned of one phase.
 #[derive(Debug, Default)]
-struct Factor(VecDeque<u16>);
+struct Factor {
+    /// The last samples, in per cent.
+    samples: VecDeque<u16>,
+    /// What was told last.
+    told: Pace,
+}
 
 impl Factor {
     /// Takes in what a step took beside what was expected. Nothing is learned where rates decide less than
@@ -99,14 +125,26 @@ impl Factor {
         let rest_ns = took_ns.saturating_sub(fixed_ns).max(1);
         let percent = u128::from(rated_ns) * 100 / u128::from(rest_ns);
         let (low, high) = (u128::from(*Correction::PERCENT.start()), u128::from(*Correction::PERCENT.end()));
-        self.0.push_back(percent.clamp(low, high) as u16); // at most 200
-        if self.0.len() > SAMPLES_MAX {
-            self.0.pop_front();
+        self.samples.push_back(percent.clamp(low, high) as u16); // at most 200
+        if self.samples.len() > SAMPLES_MAX {
+            self.samples.pop_front();
         }
     }
 
+    /// What is to be told now, if it is other than what was told last.
+    fn news(&mut self) -> Option<Pace> {
+        let percent = self.correction()?.percent;
+        let pace = match percent.abs_diff(100) {
+            off if off <= EVENT_ENDS_PERCENT => Pace::AsMeasured,
+            off if off <= EVENT_BEGINS_PERCENT => self.told,
+            _ if percent < 100 => Pace::Slower,
+            _ => Pace::Faster,
+        };
+        (std::mem::replace(&mut self.told, pace) != pace).then_some(pace)
+    }
+
     fn correction(&self) -> Option<Correction> {
-        let mut sorted: Vec<u16> = self.0.iter().copied().collect();
+        let mut sorted: Vec<u16> = self.samples.iter().copied().collect();
         sorted.sort_unstable();
         let percent = *sorted.get(sorted.len() / 2).filter(|_| sorted.len() >= SAMPLES_MIN)?;
         Some(Correction { percent, samples: sorted.len() as u16 }) // at most `SAMPLES_MAX`
@@ -186,7 +224,6 @@ impl Lessons {
         expected: ExpectedStep,
         took: Duration,
     ) {
-        let before = self.of(facts);
         let new =
             || Learned { basis: Basis::of(facts), decode: Factor::default(), prefill: Factor::default() };
         let learned = self.devices.entry(facts.id.clone()).or_insert_with(new);
@@ -198,13 +235,9 @@ impl Lessons {
             Phase::Prefill => &mut learned.prefill,
         };
         factor.learn(expected, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-        let after = self.of(facts);
-        let is_far = |correction: Option<Correction>| {
-            correction.is_some_and(|learned| learned.percent.abs_diff(100) > EVENT_PERCENT)
-        };
-        if (is_far(after.decode), is_far(after.prefill)) != (is_far(before.decode), is_far(before.prefill)) {
-            let text = after.text().unwrap_or_default();
-            tracing::info!(target: "events::device", device = %facts.id, text, "not as fast as it was measured");
+        if let Some(pace) = factor.news() {
+            let text = self.of(facts).text().unwrap_or_default();
+            tracing::info!(target: "events::device", device = %facts.id, ?phase, text, "{}", pace.text());
         }
     }
 }

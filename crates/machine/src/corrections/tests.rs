@@ -59,6 +59,29 @@ fn outliers_change_nothing_and_what_has_changed_is_learned_anew() {
 }
 
 #[test]
+fn what_is_told_is_which_way_it_went_once_and_a_factor_that_wavers_tells_nothing_more() {
+    let mut factor = Factor::default();
+    // So often that it is the median.
+    let mut news = |took_us: u64| -> Vec<Pace> {
+        let each = (0..SAMPLES_MAX).filter_map(|_| {
+            factor.learn(EXPECTED, took_us * 1000);
+            factor.news()
+        });
+        each.collect()
+    };
+    assert_eq!(news(1100), [], "as measured from the beginning");
+    assert_eq!(news(1450), [Pace::Slower], "74 %");
+    for _ in 0..5 {
+        assert_eq!((news(1400), news(1450)), (vec![], vec![]), "76 and 74 %");
+    }
+    assert_eq!(news(1150), [Pace::AsMeasured], "95 %");
+    assert_eq!(news(1400), [], "76 %: not far enough to begin");
+    assert_eq!(news(600), [Pace::Faster], "200 %");
+    assert_eq!(news(910), [], "123 %");
+    assert_eq!(news(2100), [Pace::Slower], "50 %");
+}
+
+#[test]
 fn where_rates_do_not_decide_nothing_is_learned() {
     let mut factor = Factor::default();
     (0..9).for_each(|_| factor.learn(ExpectedStep { rated_ns: 99_999, fixed_ns: 100_000 }, 900_000));
