@@ -290,6 +290,17 @@ pub fn speed_text(instance: &InstanceView) -> Option<String> {
     Some(format!("predicted for one stream {one}{before}, {first} · {beside}"))
 }
 
+/// Of times that are shorter the difference in per cent says nothing: what no plan counts is most of them.
+const PERCENT_FROM_MS: f64 = 10.0;
+
+/// A time beside what was predicted of it, with the difference where it says something.
+fn time_text(measured_ms: f64, predicted_ms: f64) -> String {
+    let (measured, predicted) = (ui::figure(measured_ms), ui::figure(predicted_ms));
+    let is_long = measured_ms >= PERCENT_FROM_MS && predicted_ms >= PERCENT_FROM_MS;
+    let percent = is_long.then(|| format!(" ({:+.0} %)", 100.0 * (measured_ms / predicted_ms - 1.0)));
+    format!("{measured} ms, predicted {predicted}{}", percent.unwrap_or_default())
+}
+
 /// What the last answer took that ran alone, beside what was predicted of the same, and the part that is off.
 fn alone_text(instance: &InstanceView) -> Option<String> {
     let MeasuredAnswerView { prompt_tokens, first_token, answer_tokens, token } = instance.measured_alone?;
@@ -302,11 +313,8 @@ fn alone_text(instance: &InstanceView) -> Option<String> {
         format!(": {what} took {measured} ms of it, predicted {predicted}")
     };
     let time = |time: MeasuredTimeView| {
-        let percent = (time.predicted_ms > 0.0).then(|| 100.0 * (time.measured_ms / time.predicted_ms - 1.0));
-        let percent = percent.map_or_else(String::new, |percent| format!(" ({percent:+.0} %)"));
-        let (measured, predicted) = (ui::figure(time.measured_ms), ui::figure(time.predicted_ms));
         let off = time.off.map_or_else(String::new, off);
-        format!("{measured} ms, predicted {predicted}{percent}{off}")
+        format!("{}{off}", time_text(time.measured_ms, time.predicted_ms))
     };
     let first = format!("first token of a prompt of {prompt_tokens} after {}", time(first_token));
     let token =
@@ -488,6 +496,14 @@ fn or_dash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_difference_of_milliseconds_is_no_per_cent() {
+        assert_eq!(time_text(11.3, 1.08), "11.3 ms, predicted 1.08");
+        assert_eq!(time_text(1.08, 11.3), "1.08 ms, predicted 11.3");
+        assert_eq!(time_text(150.0, 100.0), "150 ms, predicted 100 (+50 %)");
+        assert_eq!(time_text(10.0, 0.0), "10.0 ms, predicted 0.00");
+    }
 
     #[test]
     fn a_stage_that_is_fetched_or_packed_shows_how_far_it_is() {
