@@ -99,7 +99,7 @@ const COMMON_FIELDS: &[Field] = &[
     field(
         "max_tokens",
         Honoured,
-        "an upper bound; the context bounds it anyway; 0 only in completions with `echo`",
+        "an upper bound; the context bounds it anyway; 0 only in completions with `echo`, -1 (no bound) only in chat",
     ),
     field("temperature", Honoured, "0 to 2, default 1; 0 is greedy"),
     field("top_p", Honoured, "0 to 1"),

@@ -23,8 +23,9 @@ pub struct ChatRequest {
     /// Upper bound of generated tokens per choice, at least 1. Default: what the context leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_completion_tokens: Option<u32>,
-    /// The older name of `max_completion_tokens`.
+    /// The older name of `max_completion_tokens`; -1 is no bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
     pub max_tokens: Option<u32>,
     /// Report the probability of each token. Default false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -245,7 +246,8 @@ fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
             return Err(BadParam::unsupported(name, format!("messages of role `{role}` are not supported")));
         }
         other => {
-            let message = format!("`{other:.40}` is no role: system, developer, user and assistant are");
+            let message =
+                format!("`{other:.40}` is no role: system, developer, user, assistant and tool are");
             return Err(BadParam::invalid(fields.name("role"), message));
         }
     };
