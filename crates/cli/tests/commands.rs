@@ -84,6 +84,13 @@ fn a_model_that_is_none_is_answered_with_those_that_there_are() {
 }
 
 #[test]
+fn a_check_of_a_model_that_is_of_no_hub_says_that_there_is_nothing_to_compare() {
+    let checked = Node::alone().exo(&["models", "check", "demo"]);
+    let text = stderr(&checked);
+    assert!(text.contains("it is not from a hub: there is nothing to compare it with"), "{text}");
+}
+
+#[test]
 fn config_shows_where_each_value_comes_from() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("exo.toml");

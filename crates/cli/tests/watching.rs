@@ -213,6 +213,10 @@ fn what_is_logged_holds_no_prompt_and_no_answer() {
     assert!(warned.iter().all(|line| line["name"] == "there" && line["level"] != "trace"), "{warned:?}");
     let nobody = nodes[0].exo(&["logs", "--node", "nobody"]);
     assert!(support::stderr(&nobody).contains("no node `nobody`"), "{}", support::stderr(&nobody));
+    let none = nodes[0].exo(&["logs", "--request", "nope", "--target", "nobody's"]);
+    let said = support::stderr(&none);
+    assert!(none.status.success() && none.stdout.is_empty(), "{said}");
+    assert!(said.contains("no lines of request `nope` of target `nobody's`"), "{said}");
 }
 
 #[test]

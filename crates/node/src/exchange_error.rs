@@ -64,7 +64,7 @@ pub(crate) enum NoCode {
 /// What was typed is neither code nor token.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a code has {digits} digits, such as 123-456-789; a token is what `exo invite --uses N` shows")]
-pub(crate) struct NotACode {
+pub struct NotACode {
     pub(crate) digits: usize,
 }
 

@@ -98,6 +98,7 @@ pub use host::{Host, SystemHost};
 pub use log_capture::LogCapture;
 pub use logs::LogsError;
 pub use node::Node;
+pub use pairing::check_code;
 pub use smaller::smaller;
 pub use start::{StartError, start};
 pub use worker::{AskError, WorkerProgram, serve as serve_worker};

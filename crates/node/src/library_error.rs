@@ -38,7 +38,7 @@ pub enum LibraryError {
          machine that has of it, and fetch it again"
     )]
     Differs { id: ModelId },
-    #[error("each chunk of it is checked as it comes, by the model's identity")]
+    #[error("it is not from a hub: there is nothing to compare it with")]
     NotOfHub,
     #[error("a member gave a state of another part of the file")]
     OtherState,

@@ -44,6 +44,9 @@ async fn show(client: &Client, args: &Logs, after: Option<&str>) -> anyhow::Resu
         for silent in &logs.silent {
             ui::note(&format!("no lines of {}: {}", silent.name, silent.reason));
         }
+        if logs.lines.is_empty() {
+            ui::note(&format!("no lines{}", wanted(args)));
+        }
     }
     if args.json.json {
         logs.lines.iter().try_for_each(|line| serde_json::to_string(line).map(ui::line))?;
@@ -66,6 +69,17 @@ fn path(args: &Logs, after: Option<&str>) -> anyhow::Result<String> {
     let part = |(name, value): (&str, Option<String>)| Some(format!("{name}={}", query_value(&value?)));
     let parts: Vec<String> = asked.into_iter().filter_map(part).collect();
     Ok(format!("/exo/v1/logs?{}", parts.join("&")))
+}
+
+/// Of what lines were asked for; empty where of all.
+fn wanted(args: &Logs) -> String {
+    let asked = [
+        ("of node", &args.node),
+        ("of request", &args.request),
+        ("of target", &args.target),
+        ("from level", &args.level),
+    ];
+    asked.into_iter().filter_map(|(what, value)| Some(format!(" {what} `{}`", value.as_ref()?))).collect()
 }
 
 /// A line as people see it.
@@ -109,6 +123,7 @@ mod tests {
         let expected =
             "/exo/v1/logs?node=my%20desk%26x&level=warn&request=ab&after=id%3A7%2Cother%3A9&limit=50";
         assert_eq!(path, expected);
+        assert_eq!(wanted(&args), " of node `my desk&x` of request `ab` from level `warn`");
         assert!(super::path(&Logs { level: Some("loud".to_owned()), ..args }, None).is_err());
     }
 

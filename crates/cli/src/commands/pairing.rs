@@ -70,6 +70,7 @@ fn link(invite: &InviteView) -> String {
 pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
     let client = running(config).await?;
     let request = request(code, &config.list("peers")).await?;
+    exo_node::check_code(&request.code)?;
     if let Some(name) = member_already(&client, &request).await? {
         ui::line(format!("this node is a member of the cluster of {name} already"));
         return Ok(());
