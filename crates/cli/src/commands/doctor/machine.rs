@@ -1,5 +1,6 @@
 //! The machine: where files go, what computes.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use exo_backend_cpu::Isa;
@@ -13,6 +14,9 @@ use crate::ui;
 /// Less than this left on the disk and a fetched model will not fit.
 const DISK_FREE_LOW_BYTES: u64 = 2 << 30;
 
+/// A first start writes this much: the built-in model, keys and the journal.
+const START_BYTES: usize = 8 << 20;
+
 /// Whether the data folder can be written.
 pub(super) fn data_folder(config: &Config, in_use_by_us: bool) -> Check {
     const NAME: &str = "data folder";
@@ -25,9 +29,14 @@ pub(super) fn data_folder(config: &Config, in_use_by_us: bool) -> Check {
         return Check::broken(NAME, format!("{} is not a folder", existing.display()))
             .next("give --data-dir another place");
     }
-    match tempfile::Builder::new().prefix(".exo-doctor-").tempfile_in(&existing) {
-        Ok(_) if existing == path => Check::ok(NAME, format!("{} can be written", path.display())),
-        Ok(_) => Check::ok(NAME, format!("{} will be made when a node starts", path.display())),
+    let written = tempfile::Builder::new().prefix(".exo-doctor-").tempfile_in(&existing);
+    match written.and_then(|mut file| file.write_all(&vec![0; START_BYTES])) {
+        Ok(()) if existing == path => Check::ok(NAME, format!("{} can be written", path.display())),
+        Ok(()) => Check::ok(NAME, format!("{} will be made when a node starts", path.display())),
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Check::broken(NAME, format!("{} has no room left for a start: {error}", existing.display()))
+                .next("free 8 MiB there, or give --data-dir another place")
+        }
         Err(error) => Check::broken(NAME, format!("{} cannot be written: {error}", existing.display()))
             .next("check who owns it, or give --data-dir a folder of your own"),
     }
