@@ -73,7 +73,7 @@ pub fn for_tests() -> anyhow::Result<()> {
         Package {
             program: "/usr/share/vulkan/icd.d",
             package: "mesa-vulkan-drivers",
-            why: "plays a graphics card where there is none",
+            why: "a software adapter where there is no graphics card",
         },
     ])?;
     browser()?;

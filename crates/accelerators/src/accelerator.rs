@@ -23,7 +23,7 @@ pub struct Accelerator {
     pub identity: Identity,
     /// Driver, with its version.
     pub driver: String,
-    /// A program that plays a card: it computes on the processor, with more work.
+    /// A software adapter: it computes on the processor, with more work.
     pub is_software: bool,
     /// Shares the machine's memory.
     pub is_integrated: bool,

@@ -51,7 +51,7 @@ fn ask_one(surveyor: &dyn Surveyor, ask: &SurveyAsk) -> BackendSurvey {
 fn quarantined(ask: &SurveyAsk) -> Option<ProbeFailure> {
     let registry = Registry::look(Path::new(ask.data_dir.as_ref()?));
     let now = exo_stdx::unix_s();
-    let quarantine = registry.kept_off_driver(ask.backend.name(), now)?.clone();
+    let quarantine = registry.driver_quarantine(ask.backend.name(), now)?.clone();
     let reason = format!("the {} driver is {}", ask.backend, quarantine.text(now));
     Some(ProbeFailure::new(ProbeFailureKind::Quarantined(quarantine), reason))
 }

@@ -152,7 +152,7 @@ impl<'a> RequestedDevice<'a> {
         let (device, mut facts) = self.open()?;
         exo_device::verify(&*device)?;
         self.phases.end("verified");
-        // A program that plays a card is there for tests, and slow; measuring it would take longer than using
+        // A software adapter is there for tests, and slow; measuring it would take longer than using
         // it.
         if !self.accelerator.is_software {
             self.measure(&*device, &mut facts)?;

@@ -105,7 +105,7 @@ impl BackendSurvey {
         self.found.as_deref().unwrap_or_default()
     }
 
-    /// Whether it showed none but programs that play a card.
+    /// Whether it showed none but software adapters.
     pub fn shows_no_card(&self) -> bool {
         self.shown().iter().all(|found| found.is_software)
     }

@@ -19,8 +19,8 @@ use crate::remember::remember_drivers;
 use crate::survey::{SurveyAsk, SurveyedAccelerator};
 use crate::{System, fresh};
 
-/// Of a program that plays a card: it computes on the processor, with more work.
-pub(crate) const SOFTWARE: &str = "it plays a card in software";
+/// Of a software adapter: it computes on the processor, with more work.
+pub(crate) const SOFTWARE: &str = "it is a software adapter";
 
 /// Asks the drivers, tries what is new, and puts in order what they show. With `wanted`, only what has that
 /// name or place counts. Blocks, for as long as drivers take within their bounds.

@@ -335,7 +335,7 @@ mod tests {
             (&["vulkan:0 UHD@02 15 150"], " | vulkan:0"),
             // It reads a little slower and multiplies much faster.
             (&["vulkan:0 Iris@02 18 900"], "vulkan:0 | "),
-            (&["vulkan:0 llvmpipe !plays a card in software"], " | vulkan:0"),
+            (&["vulkan:0 llvmpipe !is a software adapter"], " | vulkan:0"),
             (&["cuda:0 RTX@01 900 40000 !in quarantine", "vulkan:0 RTX@01 800 30000"], "vulkan:0 | cuda:0"),
             (
                 &["cuda:0 RTX@01 !it computed a wrong sum", "vulkan:0 RTX@01 !it crashed"],
@@ -393,13 +393,13 @@ mod tests {
         assert_eq!(of("vulkan:0"), "vulkan:0 | ");
         // Named, it need not be faster than the processor.
         assert_eq!(of("UHD"), "vulkan:1 | ");
-        let lines = [lines[0], "vulkan:0 llvmpipe !plays a card in software"];
+        let lines = [lines[0], "vulkan:0 llvmpipe !is a software adapter"];
         let all = lines.map(seen);
         for wanted in ["Voodoo", "0", "llvmpipe"] {
             let error = rank(System::Linux, &all, None, wanted).unwrap_err().to_string();
             let told = format!(
                 "no graphics processor to choose is called `{wanted}` or stands there (there is: RTX (cuda:0); llvmpipe \
-                 (vulkan:0), left out: plays a card in software)"
+                 (vulkan:0), left out: is a software adapter)"
             );
             assert!(error.starts_with(&told), "{error}");
         }

@@ -299,7 +299,7 @@ mod tests {
     fn ranking() -> Ranking {
         Ranking {
             candidates: vec![candidate("A", 0, 0.05), candidate("A again", 0, 0.09), candidate("B", 1, 0.3)],
-            left_out: vec![LeftOut { label: "C".to_owned(), reason: "plays a card".to_owned() }],
+            left_out: vec![LeftOut { label: "C".to_owned(), reason: "a software adapter".to_owned() }],
             quarantined: Vec::new(),
             processor_s: Some(11.9),
             is_named: false,
@@ -322,8 +322,7 @@ mod tests {
         assert_eq!(
             told,
             "chosen as the fastest: 50 ms for what takes the processor 11.9 s (a prompt of 512 and an answer of 128 \
-             tokens with a billion weights); not used: B: slower, 300 ms for the same; C: plays a \
-             card"
+             tokens with a billion weights); not used: B: slower, 300 ms for the same; C: a software adapter"
         );
     }
 
@@ -376,7 +375,11 @@ mod tests {
         };
         let tried = ranking().try_each(CardSelection::EachCard, open(&[])).unwrap();
         assert_eq!((tried.opened, tried.warnings), (vec!["A".to_owned(), "B".to_owned()], Vec::new()));
-        assert!(tried.told.contains("; with it B (300 ms); not used: C: plays a card"), "{}", tried.told);
+        assert!(
+            tried.told.contains("; with it B (300 ms); not used: C: a software adapter"),
+            "{}",
+            tried.told
+        );
         let tried = ranking().try_each(CardSelection::EachCard, open(&["A", "B"])).unwrap();
         assert_eq!((tried.opened, tried.warnings.len()), (vec!["A again".to_owned()], 2));
         assert!(tried.told.contains("B: it could not be opened: the driver is gone"), "{}", tried.told);

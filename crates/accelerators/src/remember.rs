@@ -38,7 +38,7 @@ pub fn remember_drivers(data_dir: &Path, outcomes: &[BackendSurvey], tell: Tell<
                 (Some(ProbeFailureKind::Quarantined(_) | ProbeFailureKind::Stopped), _) => {}
                 (Some(ProbeFailureKind::Hung), Err(silence)) => {
                     let reason = silence.cause.as_deref().unwrap_or(&silence.reason);
-                    registry.keep_off_driver(name, Quarantine::new(reason, exo_stdx::unix_s()));
+                    registry.set_driver_quarantine(name, Quarantine::new(reason, exo_stdx::unix_s()));
                 }
                 _ => registry.driver_answered(name),
             }

@@ -288,7 +288,7 @@ fn decision(row: &Row, ranking: &Ranking, chosen: &[&Candidate]) -> String {
         }
         None => {
             let out = ranking.left_out.iter().find(|out| row.has_label(&out.label));
-            // That it plays a card, the row says.
+            // That it is a software adapter, the row says.
             let out = out.filter(|out| out.reason != SOFTWARE);
             let why = out.map_or_else(String::new, |out| format!(": {}", out.reason));
             format!("no node takes it by itself{why}{how}")

@@ -113,7 +113,7 @@ pub struct SurveyedAccelerator {
     pub index: usize,
     /// With what the bus knows of it.
     pub identity: Identity,
-    /// A program that plays a card.
+    /// A software adapter.
     pub is_software: bool,
     /// Shares the machine's memory: what its driver counts as its own is a part of that.
     pub is_integrated: bool,
@@ -332,7 +332,7 @@ impl Examiner<'_> {
         let told = CardSensors::new(found.identity.vendor, found.identity.pci_address.as_deref()).card();
         told.inspect(|card| found.learn(card));
         found.told.abilities = Some(Abilities::of(&*device));
-        // A program that plays a card is slow: its numbers are not worth the wait.
+        // A software adapter is slow: its numbers are not worth the wait.
         if found.is_software {
             return;
         }

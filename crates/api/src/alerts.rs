@@ -53,7 +53,7 @@ pub struct AlertView {
     pub device: Option<String>,
     /// The instance that is affected.
     pub instance: Option<String>,
-    /// What is affected, for people.
+    /// What is affected, to be displayed.
     pub subject: String,
     /// What is wrong, with the numbers.
     pub text: String,

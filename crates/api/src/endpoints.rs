@@ -74,7 +74,7 @@ pub struct Endpoint {
     pub path: &'static str,
     /// Its name in generated clients.
     pub operation: &'static str,
-    /// What it does, for people.
+    /// What it does, to be displayed.
     pub summary: &'static str,
     /// Who may.
     pub access: Access,

@@ -73,7 +73,7 @@ pub enum AdminError {
     /// It was tried and failed.
     #[error("{message}")]
     Failed {
-        /// What happened, for people.
+        /// What happened, to be displayed.
         message: String,
     },
 }

@@ -629,7 +629,7 @@ pub enum GenerateError {
     /// A part of the request does not go with this model.
     #[error("{message}")]
     Invalid {
-        /// Which.
+        /// The part.
         part: RequestPart,
         /// What is wrong and what is allowed.
         message: String,
@@ -666,7 +666,7 @@ pub enum GenerateError {
     Failed {
         /// The stable kind.
         kind: FailureKind,
-        /// What happened, for people.
+        /// What happened, to be displayed.
         message: String,
     },
     /// Nothing came within the time allowed.

@@ -132,7 +132,7 @@ pub struct WarningView {
     pub text: String,
 }
 
-/// The reign of a coordinator.
+/// The epoch of a coordinator.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EpochView {
     /// Grows with each election.

@@ -57,7 +57,7 @@ pub enum Packing {
     #[default]
     AtOnce,
     /// Behind: they are used from the file until they are in memory. The numbers are the same.
-    /// [`exo_backend::Weight::waiting_bytes`] tells how far they are.
+    /// [`exo_backend::Weight::unpacked_bytes`] tells how far they are.
     Behind {
         /// Of each thread that packs, after every megabyte. Longer than zero, it is as if memory were slow:
         /// for tests.
@@ -211,8 +211,8 @@ impl CpuDevice {
         let room = self.check_system(what, held).map_err(WeightError::from);
         let placed = room.and_then(|()| match is_behind {
             true => {
-                let (memory, ticket) = (heap.slice(what, held as usize)?, places.settling.take(what, held)?);
-                let place = Arc::new(WeightRows::settling(memory, is_packed, tensor.clone(), ticket));
+                let (memory, ticket) = (heap.slice(what, held as usize)?, places.repacking.take(what, held)?);
+                let place = Arc::new(WeightRows::repacked_later(memory, is_packed, tensor.clone(), ticket));
                 self.inner.repacker.add(&place);
                 Ok(place)
             }
@@ -255,7 +255,7 @@ impl Device for CpuDevice {
         Residence {
             copied_bytes,
             mapped_bytes: places.mapped.allocated_bytes(),
-            settling_bytes: places.settling.allocated_bytes(),
+            repacking_bytes: places.repacking.allocated_bytes(),
             // The last page of a mapping may reach beyond its weights.
             huge_page_bytes: self.inner.heap.huge_slice_bytes().map(|huge| huge.min(copied_bytes)),
             mapped_because: places.mapped_because.lock().unwrap_or_else(PoisonError::into_inner).clone(),

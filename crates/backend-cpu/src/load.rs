@@ -25,7 +25,7 @@ pub(crate) struct Places {
     pub(crate) mapped: Arc<Ledger>,
     /// Read from the file for now. What of their memory is not filled yet,
     /// [`Repacker::promised_bytes`](crate::repack::Repacker::promised_bytes) tells.
-    pub(crate) settling: Arc<Ledger>,
+    pub(crate) repacking: Arc<Ledger>,
     /// Why the last weight that was to be copied was not.
     pub(crate) mapped_because: Mutex<Option<String>>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new() -> Self {
         let books = || Ledger::new(u64::MAX);
-        Self { copied: books(), mapped: books(), settling: books(), mapped_because: Mutex::default() }
+        Self { copied: books(), mapped: books(), repacking: books(), mapped_because: Mutex::default() }
     }
 
     pub(crate) fn note(&self, reason: &dyn Display) {
@@ -285,29 +285,30 @@ mod tests {
         let packing = Packing::Behind { rest: std::time::Duration::from_secs(3600) };
         let device = CpuDevice::open_in(root.path(), CpuOptions { packing, ..options(false) }).unwrap();
         let (_, tensor) = matrix(20_000, false);
-        let settling = device.weight(&tensor).unwrap();
+        let repacking = device.weight(&tensor).unwrap();
         // One part is moved. It is missing from what the system has, and is not counted once more.
         let began = std::time::Instant::now();
-        while settling.waiting_bytes() == 40_000_000 {
+        while repacking.unpacked_bytes() == 40_000_000 {
             assert!(began.elapsed() < std::time::Duration::from_secs(60), "nothing is moved");
             std::thread::park_timeout(std::time::Duration::from_millis(1));
         }
-        let waiting = settling.waiting_bytes();
+        let waiting = repacking.unpacked_bytes();
         assert!((38_000_000..39_100_000).contains(&waiting), "{waiting}");
         let free = 61_440_000 - waiting;
         assert_eq!(device.memory().free_bytes, free);
         let mapped = device.weight(&tensor).unwrap();
-        let Residence { copied_bytes, mapped_bytes, settling_bytes, mapped_because, .. } = device.residence();
-        assert_eq!((copied_bytes, mapped_bytes, settling_bytes), (0, 40_000_000, 40_000_000));
+        let Residence { copied_bytes, mapped_bytes, repacking_bytes, mapped_because, .. } =
+            device.residence();
+        assert_eq!((copied_bytes, mapped_bytes, repacking_bytes), (0, 40_000_000, 40_000_000));
         let because = mapped_because.unwrap();
         let free = format!("{free} are free");
         assert!(because.contains("40000000 bytes") && because.contains(&free), "{because}");
-        assert_eq!((settling.waiting_bytes(), mapped.waiting_bytes()), (waiting, 0));
-        assert_rows(&settling, &tensor);
+        assert_eq!((repacking.unpacked_bytes(), mapped.unpacked_bytes()), (waiting, 0));
+        assert_rows(&repacking, &tensor);
         assert_rows(&mapped, &tensor);
         let buffer = || device.buffer(exo_backend::Element::F32, 10_000_000);
         assert!(buffer().is_err(), "the system has 60 MB, of which 39 are promised");
-        drop(settling);
+        drop(repacking);
         assert_eq!(device.memory().free_bytes, 61_440_000);
         let _taken = buffer().unwrap();
         // Whole pages of it, none of which was touched: the system still counts them as free.

@@ -47,7 +47,7 @@ struct State {
     promised: Vec<Weak<WeightRows>>,
     threads: usize,
     /// Which cores are taken, in the order of the list.
-    seats: [bool; THREADS_MAX],
+    cores_taken: [bool; THREADS_MAX],
     is_over: bool,
 }
 
@@ -62,7 +62,7 @@ impl Repacker {
     /// Moves `place` when those before it are moved. Where the system gives no thread, it is in memory when
     /// this returns.
     pub(crate) fn add(&self, place: &Arc<WeightRows>) {
-        let seat = {
+        let core = {
             let mut state = self.queue.lock();
             state.waiting.push_back(Arc::downgrade(place));
             state.promised.retain(|place| place.strong_count() > 0);
@@ -71,18 +71,18 @@ impl Repacker {
                 return;
             }
             state.threads += 1;
-            let free = state.seats.iter().position(|is_taken| !is_taken).unwrap_or(0);
-            state.seats[free] = true;
+            let free = state.cores_taken.iter().position(|is_taken| !is_taken).unwrap_or(0);
+            state.cores_taken[free] = true;
             free
         };
         let (queue, cores) = (Arc::clone(&self.queue), self.cores.clone());
-        let thread = std::thread::Builder::new().name(format!("exo-repack-{seat}")).spawn(move || {
+        let thread = std::thread::Builder::new().name(format!("exo-repack-{core}")).spawn(move || {
             // Refused where the cores were taken away meanwhile: then the thread runs where the system lets
             // it.
-            let _refused = cores.map(|cores| cores.pin(seat));
-            queue.work(seat);
+            let _refused = cores.map(|cores| cores.pin(core));
+            queue.work(core);
         });
-        let Ok(thread) = thread else { return self.queue.work(seat) };
+        let Ok(thread) = thread else { return self.queue.work(core) };
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
@@ -92,7 +92,7 @@ impl Repacker {
     pub(crate) fn promised_bytes(&self) -> u64 {
         let (mut state, mut sum) = (self.queue.lock(), 0);
         state.promised.retain(|place| {
-            let waiting = place.upgrade().map_or(0, |place| place.waiting_bytes());
+            let waiting = place.upgrade().map_or(0, |place| place.unpacked_bytes());
             sum += waiting;
             waiting > 0
         });
@@ -113,8 +113,8 @@ impl Drop for Repacker {
 
 impl Queue {
     /// Moves weights until there are none.
-    fn work(&self, seat: usize) {
-        while let Some(place) = self.next(seat) {
+    fn work(&self, core: usize) {
+        while let Some(place) = self.next(core) {
             while let Some(place) = place.upgrade() {
                 let moved = catch_unwind(AssertUnwindSafe(|| place.move_part(&self.places)));
                 if moved.is_err() {
@@ -129,13 +129,13 @@ impl Queue {
         }
     }
 
-    /// The next weight. `None` ends the thread, which is not counted any more and leaves its seat.
-    fn next(&self, seat: usize) -> Option<Weak<WeightRows>> {
+    /// The next weight. `None` ends the thread, which is not counted any more and leaves its core.
+    fn next(&self, core: usize) -> Option<Weak<WeightRows>> {
         let mut state = self.lock();
         let next = if state.is_over { None } else { state.waiting.pop_front() };
         if next.is_none() {
             state.threads -= 1;
-            state.seats[seat] = false;
+            state.cores_taken[core] = false;
         }
         next
     }

@@ -192,8 +192,8 @@ impl DeviceOwned for CpuWeight {
         self.owner
     }
 
-    fn waiting_bytes(&self) -> u64 {
-        self.place.waiting_bytes()
+    fn unpacked_bytes(&self) -> u64 {
+        self.place.unpacked_bytes()
     }
 }
 

@@ -55,7 +55,7 @@ impl WeightRows {
     }
 
     /// All rows in the file, and `memory` for them.
-    pub(crate) fn settling(memory: Slice, is_packed: bool, tensor: TensorView, ticket: Ticket) -> Self {
+    pub(crate) fn repacked_later(memory: Slice, is_packed: bool, tensor: TensorView, ticket: Ticket) -> Self {
         Self::new(Some(Filling::new(memory)), is_packed, Some(tensor), ticket)
     }
 
@@ -77,14 +77,14 @@ impl WeightRows {
     }
 
     /// Bytes of memory that are still to be filled.
-    pub(crate) fn waiting_bytes(&self) -> u64 {
+    pub(crate) fn unpacked_bytes(&self) -> u64 {
         match &self.memory {
             Some(memory) if !self.is_over() => (memory.len() - memory.filled().len()) as u64,
             _ => 0,
         }
     }
 
-    /// Moves the next part of a weight that is settling.
+    /// Moves the next part of a weight that is repacking.
     pub(crate) fn move_part(&self, places: &Places) -> Moved {
         let mut ticket = self.lock_ticket();
         let (false, Some(memory), Some(tensor)) = (self.is_over(), &self.memory, self.file()) else {

@@ -217,18 +217,18 @@ fn a_weight_gives_the_same_bits_whatever_part_of_it_is_packed() {
         for part in 1..=3 {
             file.wait_asked(part);
             // This many parts are in memory, and nothing moves until the last is given back.
-            assert!(weight.waiting_bytes() < waiting, "{dtype}: part {part} did not come");
-            waiting = weight.waiting_bytes();
+            assert!(weight.unpacked_bytes() < waiting, "{dtype}: part {part} did not come");
+            waiting = weight.unpacked_bytes();
             assert!(rig.run().unwrap() == want, "{dtype}: other bits with {part} parts in memory");
             let held = rig.device.residence();
-            assert_eq!((held.copied_bytes, held.mapped_bytes, held.settling_bytes), (0, 0, whole));
+            assert_eq!((held.copied_bytes, held.mapped_bytes, held.repacking_bytes), (0, 0, whole));
             file.set(|s| s.allowed = Some(part));
         }
         assert_eq!(waiting, 0, "{dtype}");
         file.set(|s| s.allowed = None);
         wait_until("the file is let go", || Arc::strong_count(&file) == 1);
         let held = rig.device.residence();
-        assert_eq!((held.copied_bytes, held.mapped_bytes, held.settling_bytes), (whole, 0, 0));
+        assert_eq!((held.copied_bytes, held.mapped_bytes, held.repacking_bytes), (whole, 0, 0));
         assert!(rig.run().unwrap() == want, "{dtype}: other bits from memory");
         // It is not asked any more.
         file.set(|s| s.lost = true);
@@ -248,7 +248,7 @@ fn steps_that_run_all_the_while_give_the_same_bits() {
     wait_until("all are packed", || {
         runs += rigs.len();
         assert!(rigs.iter_mut().all(|rig| rig.run().unwrap() == want), "other bits within {runs} runs");
-        weights.iter().all(|weight| weight.waiting_bytes() == 0)
+        weights.iter().all(|weight| weight.unpacked_bytes() == 0)
     });
     assert!(rigs.iter_mut().all(|rig| rig.run().unwrap() == want));
 }
@@ -271,7 +271,7 @@ fn a_weight_that_is_dropped_is_packed_no_further() {
     dropping.into_iter().for_each(|dropping| dropping.join().unwrap());
     assert_eq!(device.memory().live_allocations, 0);
     let held = device.residence();
-    assert_eq!((held.copied_bytes, held.mapped_bytes, held.settling_bytes), (0, 0, 0));
+    assert_eq!((held.copied_bytes, held.mapped_bytes, held.repacking_bytes), (0, 0, 0));
     wait_until("the files are let go", || files.iter().all(|file| Arc::strong_count(file) == 1));
     let asked: Vec<_> = files.iter().map(|file| file.state.lock().unwrap().asked).collect();
     assert_eq!(asked, [1, 1, 0, 0], "parts were moved for nobody");
@@ -301,11 +301,11 @@ fn a_file_that_is_lost_on_the_way_fails_the_runs_and_hangs_nobody() {
     rig.run().unwrap();
     file.set(|s| (s.lost, s.allowed) = (true, None));
     assert!(matches!(rig.run(), Err(RunError::SourceLost(_))));
-    wait_until("it was given up", || rig.device.residence().settling_bytes == 0);
+    wait_until("it was given up", || rig.device.residence().repacking_bytes == 0);
     let held = rig.device.residence();
     let because = held.mapped_because.unwrap();
     assert!(held.mapped_bytes > 0 && because.contains("a.gguf became shorter"), "{because}");
-    assert_eq!(weight.waiting_bytes(), 0);
+    assert_eq!(weight.unpacked_bytes(), 0);
     // Whatever came to memory is not believed, however often it is asked.
     assert!((0..3).all(|_| matches!(rig.run(), Err(RunError::SourceLost(_)))));
 }
@@ -318,13 +318,13 @@ fn what_panics_on_the_way_leaves_the_weight_in_its_file() {
     file.wait_asked(1);
     let want = rig.run().unwrap();
     file.set(|s| (s.panics, s.allowed) = (true, None));
-    wait_until("it was given up", || weight.waiting_bytes() == 0);
+    wait_until("it was given up", || weight.unpacked_bytes() == 0);
     assert!(rig.run().unwrap() == want);
-    wait_until("the books say so", || rig.device.residence().settling_bytes == 0);
+    wait_until("the books say so", || rig.device.residence().repacking_bytes == 0);
     let held = rig.device.residence();
     assert!(held.mapped_bytes > 0 && held.mapped_because.unwrap().contains("panicked"));
     // The thread goes on with what comes next.
     file.set(|s| s.panics = false);
     let next = rig.device.weight(&tensor(DType::Q8_0, &file)).unwrap();
-    wait_until("the next one is packed", || next.waiting_bytes() == 0);
+    wait_until("the next one is packed", || next.unpacked_bytes() == 0);
 }

@@ -18,7 +18,7 @@ const SPARE_MAX: usize = 4;
 /// What a stream and its downloads share.
 #[derive(Default, Debug)]
 pub(crate) struct ReadbackQueue {
-    /// Programs that ran since complaints were last sent for.
+    /// Programs that ran since faults were last sent for.
     unseen: Mutex<Vec<Arc<Inner>>>,
     /// Readings queued so far.
     readings: AtomicU64,
@@ -36,7 +36,7 @@ struct PendingReadback {
     number: u64,
     memory: Pinned,
     end: Marker,
-    /// Bytes asked for; what kernels complained of lies behind them.
+    /// Bytes asked for; the faults that kernels reported lies behind them.
     wanted: usize,
     /// Whose kernels.
     programs: Vec<Arc<Inner>>,
@@ -44,7 +44,7 @@ struct PendingReadback {
 
 impl PendingReadback {
     /// What came with the bytes, once the end is reached.
-    fn complaints(&self) -> Vec<u32> {
+    fn fault_words(&self) -> Vec<u32> {
         let mut bytes = vec![0; FAULT_BYTES as usize * self.programs.len()];
         self.memory.read(&mut bytes, self.wanted);
         bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
@@ -65,7 +65,7 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ReadbackQueue {
-    /// Remembers to look what the kernels of `program` complained of.
+    /// Remembers to look for faults that the kernels of `program` reported.
     pub(crate) fn look_at(&self, program: &Arc<Inner>) {
         let mut unseen = locked(&self.unseen);
         if !unseen.iter().any(|known| Arc::ptr_eq(known, program)) {
@@ -84,15 +84,15 @@ impl ReadbackQueue {
         device.context.pinned(bytes.next_power_of_two())
     }
 
-    /// Takes back what has landed since, and notes what nobody was told.
+    /// Takes back what has completed since, and notes what nobody was told.
     fn collect(&self) {
         let mut late = locked(&self.late);
         let all = std::mem::take(&mut *late);
-        let (landed, others): (Vec<_>, _) =
+        let (completed, others): (Vec<_>, _) =
             all.into_iter().partition(|pending| pending.end.is_done().unwrap_or(false));
         *late = others;
-        for pending in landed {
-            locked(&self.unreported).note(pending.number, &pending.complaints());
+        for pending in completed {
+            locked(&self.unreported).note(pending.number, &pending.fault_words());
             self.give_back(pending.memory);
         }
     }
@@ -105,7 +105,7 @@ impl ReadbackQueue {
     }
 }
 
-/// Bytes on their way, and what kernels complained of until then.
+/// Bytes on their way, and the faults that kernels reported until then.
 #[derive(Debug)]
 pub(crate) struct Readback {
     device: Arc<DeviceInner>,
@@ -117,7 +117,7 @@ pub(crate) struct Readback {
 }
 
 impl Readback {
-    /// Queues copies of `parts` (memory, byte, bytes) and of what kernels complained of since the reading
+    /// Queues copies of `parts` (memory, byte, bytes) and of faults that kernels reported since the reading
     /// before. Behind its copy their place is cleared: what runs from now on complains to the reading that is
     /// queued next.
     pub(crate) fn queue(
@@ -162,7 +162,7 @@ impl Readback {
         })
     }
 
-    /// Waits and gives the bytes. A complaint of a kernel is the error.
+    /// Waits and gives the bytes. A fault that a kernel reported is the error.
     pub(crate) fn wait(mut self, deadline: Duration) -> Result<Vec<u8>, RunError> {
         let lost = |device: &DeviceInner, error: CallError| device.context.lost_run(&error);
         let Some(pending) = self.pending.take() else { return Ok(Vec::new()) };
@@ -174,7 +174,7 @@ impl Readback {
         }
         let mut bytes = vec![0; pending.wanted];
         pending.memory.read(&mut bytes, 0);
-        let (number, own) = (pending.number, device_fault(&pending.complaints()));
+        let (number, own) = (pending.number, device_fault(&pending.fault_words()));
         self.readbacks.give_back(pending.memory);
         self.readbacks.collect();
         locked(&self.readbacks.unreported).before(number).and(own).map(|()| bytes)
@@ -182,7 +182,7 @@ impl Readback {
 }
 
 impl Drop for Readback {
-    /// What is on its way arrives, and what kernels complained of is told with the next reading.
+    /// What is on its way arrives, and the faults that kernels reported is told with the next reading.
     fn drop(&mut self) {
         locked(&self.readbacks.late).extend(self.pending.take());
     }

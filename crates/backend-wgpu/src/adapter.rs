@@ -58,7 +58,7 @@ pub struct Adapter {
     /// `0000:01:00.0`, or what the system has instead; `None` where the interface does not tell, or tells the
     /// same of several.
     pub pci_address: Option<String>,
-    /// A program that plays a graphics card, such as lavapipe.
+    /// A software adapter, such as lavapipe.
     pub is_software: bool,
     /// Shares the machine's memory.
     pub is_integrated: bool,

@@ -19,7 +19,7 @@ const WORD_MAX: Duration = Duration::from_millis(100);
 /// What a stream and its downloads share.
 #[derive(Default, Debug)]
 pub(crate) struct ReadbackQueue {
-    /// Programs that ran since complaints were last sent for.
+    /// Programs that ran since faults were last sent for.
     unseen: Mutex<Vec<Arc<Inner>>>,
     /// Readings queued so far.
     readings: AtomicU64,
@@ -35,7 +35,7 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ReadbackQueue {
-    /// Remembers to look what the kernels of `program` complained of.
+    /// Remembers to look for faults that the kernels of `program` reported.
     pub(crate) fn look_at(&self, program: &Arc<Inner>) {
         let mut unseen = locked(&self.unseen);
         if !unseen.iter().any(|known| Arc::ptr_eq(known, program)) {
@@ -55,7 +55,7 @@ impl ReadbackQueue {
         Ok(device.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
     }
 
-    /// Takes back what has landed since, and notes what nobody was told. The device is done with readings
+    /// Takes back what has completed since, and notes what nobody was told. The device is done with readings
     /// before `done`.
     fn collect(&self, done: u64) {
         let mut late = locked(&self.late);
@@ -89,7 +89,7 @@ struct PendingReadback {
     /// Of the stream's readings.
     number: u64,
     staging: wgpu::Buffer,
-    /// Bytes asked for; what kernels complained of lies behind them.
+    /// Bytes asked for; the faults that kernels reported lies behind them.
     wanted: usize,
     total: usize,
     /// Bytes mapped, whole words of eight.
@@ -105,7 +105,7 @@ enum Missing {
 }
 
 impl PendingReadback {
-    /// What was asked for and the complaints, if the driver says within `patience` that they are there. Once.
+    /// What was asked for and the faults, if the driver says within `patience` that they are there. Once.
     fn bytes(&self, patience: Duration) -> Result<Vec<u8>, Missing> {
         let lost = |reason: &dyn std::error::Error| Missing::ForEver(reason.to_string());
         let told = self.told.recv_timeout(patience).map_err(|error| match error {
@@ -121,7 +121,7 @@ impl PendingReadback {
     }
 }
 
-/// Bytes on their way, and what kernels complained of until then.
+/// Bytes on their way, and the faults that kernels reported until then.
 pub(crate) struct Readback {
     device: Arc<DeviceInner>,
     readbacks: Arc<ReadbackQueue>,
@@ -132,7 +132,7 @@ pub(crate) struct Readback {
 }
 
 impl Readback {
-    /// Queues copies of `parts` (buffer, byte, bytes) and of what kernels complained of since the reading
+    /// Queues copies of `parts` (buffer, byte, bytes) and of faults that kernels reported since the reading
     /// before. Behind its copy their place is cleared: what runs from now on complains to the reading that is
     /// queued next.
     pub(crate) fn queue(
@@ -172,7 +172,7 @@ impl Readback {
         Ok(Self { device, readbacks, pending: Some(pending), wanted })
     }
 
-    /// Waits and gives the bytes. A complaint of a kernel is the error.
+    /// Waits and gives the bytes. A fault that a kernel reported is the error.
     pub(crate) fn wait(mut self, deadline: Duration) -> Result<Vec<u8>, RunError> {
         let Some(pending) = self.pending.take() else { return Ok(Vec::new()) };
         let mut bytes = match arrived(&self.device, &pending, deadline) {
@@ -190,7 +190,7 @@ impl Readback {
 }
 
 impl Drop for Readback {
-    /// What is on its way arrives, and what kernels complained of is told with the next reading.
+    /// What is on its way arrives, and the faults that kernels reported is told with the next reading.
     fn drop(&mut self) {
         locked(&self.readbacks.late).extend(self.pending.take());
     }

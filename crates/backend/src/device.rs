@@ -37,7 +37,7 @@ pub struct Residence {
     /// Weights used straight from a mapped file, for ever.
     pub mapped_bytes: u64,
     /// Weights that are copied while they are used from there.
-    pub settling_bytes: u64,
+    pub repacking_bytes: u64,
     /// Of the copied weights, those in pages of 2 MiB or more; `None` where the system does not tell.
     pub huge_page_bytes: Option<u64>,
     /// Why the last weight that should have been copied stayed in its file.

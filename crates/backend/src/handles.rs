@@ -71,8 +71,8 @@ pub struct Weight {
 
 impl Weight {
     /// Bytes that are still to come from its file to the device's memory while it is used already.
-    pub fn waiting_bytes(&self) -> u64 {
-        self.storage.waiting_bytes()
+    pub fn unpacked_bytes(&self) -> u64 {
+        self.storage.unpacked_bytes()
     }
 }
 

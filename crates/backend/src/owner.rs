@@ -37,7 +37,7 @@ pub trait DeviceOwned: Any + Send + Sync {
 
     /// Of a weight that is used from its file for now: bytes of the device's memory that are still to be
     /// filled from there.
-    fn waiting_bytes(&self) -> u64 {
+    fn unpacked_bytes(&self) -> u64 {
         0
     }
 }

@@ -38,7 +38,7 @@ pub enum CommandError {
     /// A setting has a value that it cannot have.
     #[error("setting `{name}` is `{value}` (from {from}): {reason}")]
     BadSetting {
-        /// Which.
+        /// The name.
         name: String,
         /// What it is.
         value: String,
@@ -60,7 +60,7 @@ pub enum CommandError {
     /// `--backend` names one that shows nothing.
     #[error("{backend} shows no graphics processor: {why}")]
     NothingShown {
-        /// Which.
+        /// The backend.
         backend: String,
         /// Why.
         why: String,

@@ -1,4 +1,4 @@
-//! What a node computes on where nobody says so: software that plays a card, broken drivers, NVIDIA cards
+//! What a node computes on where nobody says so: software adapters, broken drivers, NVIDIA cards
 //! that are emulated and pass the trial, fail it, are busy, are slow. Every driver that a test does not mean
 //! is hidden from it.
 
@@ -166,7 +166,7 @@ fn a_program_that_plays_a_card_is_not_chosen_and_that_is_said_everywhere() {
     assert_eq!(id, "cpu");
     assert!(
         why.contains("chosen because nothing faster can be used; not used: llvmpipe")
-            && why.contains("(vulkan:0): it plays a card in software"),
+            && why.contains("(vulkan:0): it is a software adapter"),
         "{why}"
     );
     assert!(node.log().contains(&why), "said at the start: {}", node.log());
@@ -709,7 +709,7 @@ fn the_doctor_knows_the_cards_that_nodes_compute_on_and_the_drivers_that_are_bro
     let (_, told) = diagnosis(data, &drivers(&icd, false), "vulkan");
     assert!(told[0].0 == "ok" && told[0].1.contains("llvmpipe"), "{told:?}");
     let (_, told) = diagnosis(data, &drivers(&icd, false), "auto");
-    assert!(told[0].0 == "note" && told[0].1.contains("the processor playing a graphics card"), "{told:?}");
+    assert!(told[0].0 == "note" && told[0].1.contains("a software adapter"), "{told:?}");
     let nowhere = drivers(Path::new("/nonexistent.json"), false);
     let (code, told) = diagnosis(data, &nowhere, "auto");
     let broken = told.iter().find(|(_, found)| found.contains("VK_DRIVER_FILES names /nonexistent.json"));

@@ -109,7 +109,7 @@ fn a_kernel_that_never_ends_is_cut_off_with_its_process_and_the_card_used_again(
     let flags = ["--no-discovery", "--step-max-s", "8"];
     let mut node = Node::start(start("solo", "hangs", &flags, &[("EXO_EMULATED_HANGS", &hangs)]));
     node.place("demo", 1);
-    // A processor that plays a card takes a quarter of a second for a token.
+    // A software adapter takes a quarter of a second for a token.
     let expected = long_answer(&node, 30);
     let (pid, stream) = (worker(&node), stream_until(&node, 30, 3));
     File::create(&hangs).unwrap();

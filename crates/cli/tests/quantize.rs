@@ -84,7 +84,7 @@ fn what_cannot_be_is_refused_with_a_hint() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     std::fs::copy(demo_gguf(), folder.join("there.gguf")).unwrap();
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/fixtures/llama-f32");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/fixtures/llama-f32");
     let (golden, before) = (golden.to_str().unwrap(), names(folder));
     for (args, parts) in [
         (&["demo", "q4_0"][..], ["rounding it again to Q4_0 loses twice", "--requantize"]),

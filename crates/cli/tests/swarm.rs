@@ -320,7 +320,7 @@ fn where_the_hub_gives_no_digest_one_machine_fetches_all_of_it() {
 
 #[test]
 fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/fixtures/llama-bf16-tied");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/fixtures/llama-bf16-tied");
     let files = ["config.json", "tokenizer.json", "model.safetensors"];
     let mut files = files.map(|name| (name, std::fs::read(fixture.join(name)).unwrap())).to_vec();
     let steps = json!([{"path": "", "type": "sentence_transformers.models.Transformer"},

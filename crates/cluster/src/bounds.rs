@@ -29,7 +29,7 @@ impl Bound {
     }
 }
 
-/// A time, for people.
+/// A time, to be displayed.
 pub fn time(time: Duration) -> String {
     match time.as_millis() {
         ms if ms % 60_000 == 0 => format!("{} min", ms / 60_000),

@@ -259,7 +259,7 @@ impl Coordinator {
         self.lost.contains(&node) || !self.members.contains_key(&node) || unseen
     }
 
-    /// The node's name for people.
+    /// The node's display name.
     fn name_of(&self, node: NodeId) -> String {
         self.members.get(&node).map_or_else(|| node.to_string(), |name| format!("{name} ({node})"))
     }

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId, Term, Time};
 
-use self::interrupt::{Interruption, LostSeat, lost_run};
+use self::interrupt::{Interruption, LostRun, lost_run};
 pub use self::types::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{Busy, DataMessage, EndReason, SequenceTimes, Submission};
@@ -82,7 +82,7 @@ struct SubmittedRun {
     placement: Placement,
     /// The highest term of its pipeline that was heard of: messages of a lower one are of the past.
     term: Option<Term>,
-    stand: Stand,
+    state: RunState,
     /// Since when it is computed.
     running_since: Option<Time>,
     /// The last sign of progress.
@@ -96,7 +96,7 @@ struct SubmittedRun {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stand {
+enum RunState {
     Submitted,
     Queued,
     Running,
@@ -207,17 +207,17 @@ impl Driver {
 
     /// How far it is.
     pub fn phase(&self) -> DriverPhase {
-        let is_running = self.run.as_ref().is_some_and(|run| run.stand == Stand::Running);
+        let is_running = self.run.as_ref().is_some_and(|run| run.state == RunState::Running);
         if let Some(interruption) = self.interruption.as_ref().filter(|_| !self.over && !is_running) {
             return DriverPhase::Interrupted { since: interruption.since };
         }
         match &self.run {
             _ if self.over => DriverPhase::Over,
             None => self.link_missing().map_or(DriverPhase::WaitingForInstance, DriverPhase::WaitingForLink),
-            Some(run) => match run.stand {
-                Stand::Submitted => DriverPhase::Submitted(run.placement.instance),
-                Stand::Queued => DriverPhase::Queued(run.placement.instance),
-                Stand::Running => DriverPhase::Running(run.placement.instance),
+            Some(run) => match run.state {
+                RunState::Submitted => DriverPhase::Submitted(run.placement.instance),
+                RunState::Queued => DriverPhase::Queued(run.placement.instance),
+                RunState::Running => DriverPhase::Running(run.placement.instance),
             },
         }
     }
@@ -247,7 +247,7 @@ impl Driver {
                 return;
             }
         }
-        let unanswered = |run: &SubmittedRun| run.stand == Stand::Submitted;
+        let unanswered = |run: &SubmittedRun| run.state == RunState::Submitted;
         if now >= self.submit_at && self.run.as_ref().is_none_or(unanswered) {
             self.submit(now, out);
         }
@@ -260,7 +260,7 @@ impl Driver {
         if age > config.overall_deadline {
             return late(format!("the request took more than {} s", config.overall_deadline.as_secs()));
         }
-        let Some(run) = self.run.as_ref().filter(|run| run.stand == Stand::Running) else {
+        let Some(run) = self.run.as_ref().filter(|run| run.state == RunState::Running) else {
             return match &self.interruption {
                 Some(interruption) if self.has_run => {
                     self.gone_too_long(now, interruption).or_else(|| self.paused_too_long(now, interruption))
@@ -285,7 +285,7 @@ impl Driver {
 
     /// For how long it runs without a sign of progress, if that is too long.
     fn silent(&self, now: Time) -> Option<String> {
-        let run = self.run.as_ref().filter(|run| run.stand == Stand::Running && run.ended.is_none())?;
+        let run = self.run.as_ref().filter(|run| run.state == RunState::Running && run.ended.is_none())?;
         let (waited, config) = (now.since(run.moved_at), &self.config);
         let prompt = self.start.spec.history.len() as u32;
         let prefill =
@@ -294,14 +294,14 @@ impl Driver {
         is_late.then(|| format!("no token for {} s", waited.as_secs()))
     }
 
-    /// What the request waits for, for people.
+    /// What the request waits for, to be displayed.
     fn standing(&self) -> String {
         if let (None, Some(node)) = (&self.run, self.link_missing()) {
             return format!("the data link to node {node} is not open");
         }
         match (&self.run, self.candidates.first()) {
             (Some(run), _) => {
-                format!("{:?} at instance {}", run.stand, run.placement.instance).to_lowercase()
+                format!("{:?} at instance {}", run.state, run.placement.instance).to_lowercase()
             }
             (None, Some(view)) => format!("instance {} is {}", view.instance(), view.state),
             (None, None) => "the model is not placed".to_owned(),
@@ -321,10 +321,10 @@ impl Driver {
         }
         match &self.run {
             Some(run) => match lost_run(&run.placement, &self.candidates) {
-                Some(LostSeat::GivenUp(reason)) => {
+                Some(LostRun::GivenUp(reason)) => {
                     self.fail(FailureKind::InstanceGone, self.with_interruption(reason), out);
                 }
-                Some(LostSeat::Elsewhere(reason)) => {
+                Some(LostRun::Elsewhere(reason)) => {
                     self.leave(out);
                     self.interrupt(now, FailureKind::StageLost, reason, out);
                 }
@@ -385,12 +385,12 @@ impl Driver {
             to: placement.stages[0].leader().node,
             message: DataMessage::Submit(submission),
         });
-        let (stand, term) = (Stand::Submitted, None);
+        let (state, term) = (RunState::Submitted, None);
         let (received, ended, times) = (0, None, SequenceTimes::default());
         self.run = Some(SubmittedRun {
             placement,
             term,
-            stand,
+            state,
             running_since: None,
             moved_at: now,
             received,

@@ -5,6 +5,11 @@ use std::fmt;
 use exo_types::{InstanceId, ModelId, Placement, SHARDS_MAX, list};
 use serde::{Deserialize, Serialize};
 
+/// Names one shard in the memory of this node, from its first byte to its last: the worker counts them, and a
+/// shard that is loaded once more has another number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct EngineId(pub u64);
+
 /// How far a stage's worker is with it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -36,7 +41,7 @@ pub enum StageStatus {
     Serving,
     /// The last attempt failed; the worker retries unless told otherwise.
     Failed {
-        /// What happened, for people.
+        /// What happened, to be displayed.
         reason: String,
         /// Loads in a row that the device refused so far. Fetching, waiting for memory or for a device, and a
         /// device that is lost do not count: those end by themselves, or are bounded elsewhere.
@@ -125,18 +130,18 @@ pub enum InstanceState {
     Ready,
     /// A stage is lost; a new placement is being decided.
     Degraded {
-        /// Which, for people.
+        /// Which, to be displayed.
         reason: String,
     },
     /// A stage is lost, and nothing that is there can take its layers. It stays placed, and goes on when
     /// something can.
     Waiting {
-        /// What is missing, for people.
+        /// What is missing, to be displayed.
         reason: String,
     },
     /// Given up, or unloaded; the removal is on its way to the log.
     Failed {
-        /// Why, for people.
+        /// Why, to be displayed.
         reason: String,
     },
 }
@@ -159,7 +164,7 @@ impl std::fmt::Display for InstanceState {
 /// An instance as every member sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct InstanceView {
-    /// Name of the model, for people and for the API.
+    /// Name of the model, to be displayed and for the API.
     pub model_name: String,
     /// Where it is; its id, instance and model.
     pub placement: Placement,
@@ -180,7 +185,7 @@ pub struct InstanceView {
 pub enum Moving {
     /// They serve until their layers are loaded there.
     Loading {
-        /// Why, for people.
+        /// Why, to be displayed.
         reason: String,
         /// Bytes loaded there.
         done_bytes: u64,
@@ -189,7 +194,7 @@ pub enum Moving {
     },
     /// They stay: nothing else takes them.
     Stays {
-        /// Why, for people.
+        /// Why, to be displayed.
         reason: String,
     },
 }

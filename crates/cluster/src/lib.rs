@@ -23,7 +23,6 @@
 pub mod bounds;
 mod coordinator;
 mod driver;
-mod events;
 mod instances;
 mod replication;
 mod scheduler;
@@ -40,8 +39,7 @@ pub use coordinator::{
     LEAVING_FOR, PlanId, ReplyTo, disk_rooms, dry_run, link_facts,
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
-pub use events::{Event, EventError, InstanceRequest, PlaceObjective};
-pub use instances::{InstanceState, InstanceView, Moving, StageStatus, StageView};
+pub use instances::{EngineId, InstanceState, InstanceView, Moving, StageStatus, StageView};
 pub use replication::{FollowerStep, LeaderStep, follow, lead};
 #[cfg(feature = "planted")]
 pub use scheduler::planted::SchedulerBug;
@@ -54,4 +52,5 @@ pub use stage::{
 };
 pub use state::{ApplyError, State, StateInstance};
 pub use undeliverable::{MessageKind, Undeliverable};
-pub use worker::{Action, ActualShard, EngineId, Phase, Worker, WorkerConfig, WorkerInput, plan};
+pub use wire::events::{Event, EventError, InstanceRequest, PlaceObjective};
+pub use worker::{Action, ActualShard, Phase, Worker, WorkerConfig, WorkerInput, plan};

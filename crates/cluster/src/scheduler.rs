@@ -27,13 +27,13 @@ mod ended;
 mod forced;
 mod kept_pages;
 mod lookup;
-mod making_way;
 pub(crate) mod opening;
 mod outcome;
 mod pace;
 mod pages;
 #[cfg(feature = "planted")]
 pub(crate) mod planted;
+mod preemption;
 mod queue;
 mod queue_rate;
 mod row_cost;

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_types::{Epoch, InstanceId, NodeId, Placement, PlacementId};
 use serde::{Deserialize, Serialize};
 
+use crate::wire::events;
 use crate::wire::{Check, CheckError, limits};
-use crate::{EventError, InstanceRequest, events};
+use crate::{EventError, InstanceRequest};
 
 mod apply;
 mod errors;

@@ -10,6 +10,7 @@ mod check;
 mod codec;
 mod control;
 mod data;
+pub(crate) mod events;
 pub mod limits;
 mod measurements;
 #[cfg(test)]

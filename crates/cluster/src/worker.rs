@@ -20,9 +20,9 @@ use std::collections::BTreeMap;
 use exo_types::{DeviceId, Epoch, ShardPosition, Time};
 
 pub use self::plan::plan;
-pub use self::types::{Action, ActualShard, EngineId, Phase, WorkerConfig, WorkerInput};
-use crate::StageStatus;
+pub use self::types::{Action, ActualShard, Phase, WorkerConfig, WorkerInput};
 use crate::wire::{DesiredShard, DesiredState, Refusal, StageReport};
+use crate::{EngineId, StageStatus};
 
 /// Brings this node's shards to what the coordinator wants.
 #[derive(Clone, Debug)]
@@ -278,7 +278,7 @@ fn report(entry: &ActualShard) -> StageReport {
     };
     let held_bytes = if entry.phase.holds_memory() { entry.memory_bytes } else { 0 };
     let (engine, serves, spec) = (entry.engine, entry.serves, entry.spec.clone());
-    let (weight_bytes, waiting_bytes, busy_us) = (0, 0, 0);
+    let (weight_bytes, unpacked_bytes, busy_us) = (0, 0, 0);
     let sequences = 0;
-    StageReport { engine, serves, spec, status, held_bytes, weight_bytes, waiting_bytes, busy_us, sequences }
+    StageReport { engine, serves, spec, status, held_bytes, weight_bytes, unpacked_bytes, busy_us, sequences }
 }

@@ -108,7 +108,7 @@ pub fn graphics_support(
 ) -> (SupportClass, &'static str) {
     let is_known = architecture.is_some_and(|it| RUN_BY_US.contains(&(backend, it)));
     match (is_software, is_known) {
-        (true, _) => (SupportClass::Partial, "the processor playing a graphics card"),
+        (true, _) => (SupportClass::Partial, "a software adapter"),
         (false, true) => {
             (SupportClass::Full, "passed its check here, and every check on such a card of ours")
         }

@@ -329,7 +329,7 @@ impl Registry {
     }
 
     /// From now on nodes do not use a card with a backend and driver.
-    pub fn keep_off(&mut self, card: &Identity, backend: &str, driver: &str, quarantine: Quarantine) {
+    pub fn set_quarantine(&mut self, card: &Identity, backend: &str, driver: &str, quarantine: Quarantine) {
         let known = BackendRecord {
             driver: driver.to_owned(),
             trouble: Some(quarantine.reason.clone()),

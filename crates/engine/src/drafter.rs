@@ -42,7 +42,7 @@ pub struct Drafter {
 
 /// How long a step may take, and who may stop it.
 #[derive(Clone, Copy, Debug)]
-pub struct DraftLeave<'a> {
+pub struct DraftLimits<'a> {
     /// Who may stop it.
     pub cancel: &'a CancelToken,
     /// Of each of its steps.
@@ -102,7 +102,7 @@ impl Drafter {
     pub fn propose(
         &mut self,
         requests: Vec<DraftRequest>,
-        leave: DraftLeave<'_>,
+        limits: DraftLimits<'_>,
     ) -> Result<Vec<Option<Vec<u32>>>, StepError> {
         let mut guesses = vec![None; requests.len()];
         let mut runs = Vec::new();
@@ -121,13 +121,13 @@ impl Drafter {
             }
             let context = self.engine.options().context_tokens;
             let count = count.min(context - spec.history.len() as u32) as usize;
-            self.catch_up(&spec, count > 0, leave)?;
+            self.catch_up(&spec, count > 0, limits)?;
             // A guess that breaks the grammar is wrong, and found to be.
             let sampling = SamplingParams { logprobs: None, constraint: None, ..spec.sampling.clone() };
             let sampler = Sampler::new(sampling, &spec.history, spec.prompt_tokens);
             runs.push(DraftingSequence { index, spec, count, sampler, drafts: Vec::new() });
         }
-        while self.go_on(&mut runs, leave)? {}
+        while self.go_on(&mut runs, limits)? {}
         for run in runs {
             guesses[run.index] = Some(run.drafts);
         }
@@ -173,7 +173,7 @@ impl Drafter {
         &mut self,
         spec: &SequenceSpec,
         guesses: bool,
-        leave: DraftLeave<'_>,
+        limits: DraftLimits<'_>,
     ) -> Result<(), StepError> {
         let Some(cached) = self.cached.get_mut(&spec.sequence) else { return Ok(()) };
         let (text, chunk) = (&spec.history, self.engine.options().chunk_tokens_max as usize);
@@ -183,14 +183,14 @@ impl Drafter {
         while text.len() - cached.len() > left_max {
             let end = (text.len() - 1).min(cached.len() + chunk);
             let part = part(&self.engine, spec, cached.len(), &text[cached.len()..end]);
-            self.engine.step(&frame(vec![part]), StepInput::Tokens, leave.cancel, leave.deadline)?;
+            self.engine.step(&frame(vec![part]), StepInput::Tokens, limits.cancel, limits.deadline)?;
             cached.extend_from_slice(&text[cached.len()..end]);
         }
         Ok(())
     }
 
     /// One more guess for each run that wants one, in one step. Says whether there was any.
-    fn go_on(&mut self, runs: &mut [DraftingSequence], leave: DraftLeave<'_>) -> Result<bool, StepError> {
+    fn go_on(&mut self, runs: &mut [DraftingSequence], limits: DraftLimits<'_>) -> Result<bool, StepError> {
         let mut wanting: Vec<&mut DraftingSequence> =
             runs.iter_mut().filter(|r| r.drafts.len() < r.count).collect();
         if wanting.is_empty() {
@@ -205,7 +205,7 @@ impl Drafter {
             .map(|(run, news)| part(&self.engine, &run.spec, run.len() - news.len(), news));
         let frame = frame(parts.collect());
         let wanted = wanted_of(&wanting, &news);
-        let (limits, mut failed) = ((leave.cancel, leave.deadline), None);
+        let (limits, mut failed) = ((limits.cancel, limits.deadline), None);
         self.engine.step_rows(&frame, StepInput::Tokens, &wanted, limits, |index, row| {
             let run = &mut wanting[index];
             let position = run.len() as u64;

@@ -75,8 +75,8 @@ impl Engine {
 
     /// Bytes of weights that are used from their file for now and still on their way to the device's memory.
     /// It steps as it will when there are none, but slower.
-    pub fn waiting_bytes(&mut self) -> u64 {
-        self.weights.waiting_bytes()
+    pub fn unpacked_bytes(&mut self) -> u64 {
+        self.weights.unpacked_bytes()
     }
 
     /// Gives a sequence a slot. It takes pages as it grows.

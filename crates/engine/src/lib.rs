@@ -33,7 +33,7 @@ mod step;
 mod verify;
 mod weights;
 
-pub use drafter::{DraftLeave, DraftRequest, Drafter};
+pub use drafter::{DraftLimits, DraftRequest, Drafter};
 pub use engine::Engine;
 pub use errors::{LoadError, SequenceError, StepError};
 pub use exo_models::tensor_shape;

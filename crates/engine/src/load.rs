@@ -82,10 +82,10 @@ impl Engine {
 
 /// Says what was loaded and where the device's weights lie now, those of other shards included.
 fn report_loaded(device: &dyn Device, shard: &Shard, bytes: u64) {
-    let Residence { copied_bytes, mapped_bytes, settling_bytes, huge_page_bytes, mapped_because } =
+    let Residence { copied_bytes, mapped_bytes, repacking_bytes, huge_page_bytes, mapped_because } =
         device.residence();
     tracing::info!(
-        target: "events::shard", layers = %shard.layers, bytes, copied_bytes, mapped_bytes, settling_bytes,
+        target: "events::shard", layers = %shard.layers, bytes, copied_bytes, mapped_bytes, repacking_bytes,
         huge_page_bytes, "loaded"
     );
     if let Some(reason) = mapped_because {

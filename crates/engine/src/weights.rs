@@ -60,7 +60,7 @@ impl ShardWeights {
         }
         let rope = device.weight(&rope_frequencies(config))?;
         let bytes = loaded.values().chain([&rope]).map(|w| w.footprint_bytes).sum();
-        let waiting = loaded.values().filter(|w| w.waiting_bytes() > 0).cloned().collect();
+        let waiting = loaded.values().filter(|w| w.unpacked_bytes() > 0).cloned().collect();
         let layers = shard.layers.iter().map(|layer| {
             LayerWeights::collect(block, |t| loaded.get(&TensorName::Layer(layer, t)).cloned())
                 .map(Arc::new)
@@ -79,9 +79,9 @@ impl ShardWeights {
     }
 
     /// Bytes that are still on their way to the device's memory.
-    pub(crate) fn waiting_bytes(&mut self) -> u64 {
-        self.waiting.retain(|weight| weight.waiting_bytes() > 0);
-        self.waiting.iter().map(Weight::waiting_bytes).sum()
+    pub(crate) fn unpacked_bytes(&mut self) -> u64 {
+        self.waiting.retain(|weight| weight.unpacked_bytes() > 0);
+        self.waiting.iter().map(Weight::unpacked_bytes).sum()
     }
 }
 

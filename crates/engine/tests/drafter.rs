@@ -5,7 +5,7 @@
 
 use crate::common::{DEADLINE, device, id, options, part, solo, spec};
 use exo_backend::{CancelToken, KvDType};
-use exo_engine::{DraftLeave, DraftRequest, Drafter};
+use exo_engine::{DraftLimits, DraftRequest, Drafter};
 use exo_golden::Fixture;
 use exo_types::{SamplingParams, SequenceSpec};
 
@@ -28,7 +28,7 @@ fn propose(drafter: &mut Drafter, requests: Vec<DraftRequest>) -> Vec<Vec<u32>> 
 
 fn try_propose(drafter: &mut Drafter, requests: Vec<DraftRequest>) -> Vec<Option<Vec<u32>>> {
     let cancel = CancelToken::default();
-    drafter.propose(requests, DraftLeave { cancel: &cancel, deadline: DEADLINE }).unwrap()
+    drafter.propose(requests, DraftLimits { cancel: &cancel, deadline: DEADLINE }).unwrap()
 }
 
 const PROMPT: [u32; 6] = [3, 1, 4, 1, 5, 9];

@@ -71,7 +71,7 @@ fn steps_beside_the_packing_do_not_make_memory_hold_the_weights_twice() {
     let (began, mut runs, mut settled_at) = (Instant::now(), 0, 0);
     while settled_at == 0 {
         assert!(began.elapsed() < Duration::from_secs(120), "not packed after {runs} runs");
-        let is_settled = weights.iter().all(|weight| weight.waiting_bytes() == 0);
+        let is_settled = weights.iter().all(|weight| weight.unpacked_bytes() == 0);
         stream.run(&*program, RunShape { tokens: 1, selected: 0 }, &Alone, &CancelToken::default()).unwrap();
         runs += 1;
         settled_at = if is_settled { runs } else { 0 };

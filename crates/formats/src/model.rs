@@ -85,7 +85,7 @@ pub type Packed<'a> = dyn Fn(DType, u64, u64) -> u64 + 'a;
 
 /// An opened model. Holds its files mapped; tensor bytes are read when looked at.
 pub struct Model {
-    /// A name for people and for the API: the file's stem or the folder's name.
+    /// A name, to be displayed and for the API: the file's stem or the folder's name.
     pub name: String,
     /// How it is stored.
     pub kind: ModelKind,

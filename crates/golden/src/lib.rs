@@ -1,6 +1,6 @@
 //! Reference logits and the tiny models they belong to. For tests only; nothing shipped depends on it.
 //!
-//! The files lie in `golden/fixtures` and are written by `golden/make_fixtures.py`, which says what is in
+//! The files lie in `fixtures` and are written by `make_fixtures.py`, which says what is in
 //! them: one folder per [`Fixture`], holding the model as a Hugging Face folder, as GGUF or as both, and what
 //! transformers computed for it in f32. A file that is missing or does not parse is a panic: the repository
 //! is broken then.
@@ -112,7 +112,7 @@ pub fn certain_steps(gaps: &[f32], logit_std: f32) -> usize {
 }
 
 fn folder(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../golden/fixtures").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ pub struct RepoCommit<'a> {
 /// A model that is to be fetched.
 #[derive(Clone, Debug)]
 pub struct FetchPlan {
-    /// What was asked for, for people.
+    /// What was asked for, to be displayed.
     pub reference: String,
     /// `org/repo`, or the host of an address.
     pub repo: String,

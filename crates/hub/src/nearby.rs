@@ -23,7 +23,7 @@ pub trait Nearby: Sync {
     /// or on a wish to end. Blocks.
     fn give(&self, file: &WantedFile<'_>, cancel: &Cancel, take: &mut TakeRange<'_>) -> Result<(), HubError>;
 
-    /// Who has given something, for people.
+    /// Who has given something, to be displayed.
     fn givers(&self) -> String;
 }
 

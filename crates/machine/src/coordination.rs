@@ -445,7 +445,7 @@ impl NodeMachine {
         let mut facts = self.samples.facts.clone();
         let cluster = self.trust.log().cluster();
         for device in &mut facts.devices {
-            device.corrections = self.lessons.of(device);
+            device.corrections = self.step_corrections.of(device);
             device.memory_domain = device.memory_domain.map(|domain| domain.within(&cluster.0));
         }
         NodeReport {

@@ -33,10 +33,10 @@ const EVENT_ENDS_PERCENT: u16 = 10;
 
 /// What is known of all devices of this node.
 #[derive(Debug, Default)]
-pub(crate) struct Lessons {
+pub(crate) struct StepCorrections {
     in_flight: Vec<InFlight>,
     decodes: BTreeMap<EngineId, Decodes>,
-    devices: BTreeMap<DeviceId, Learned>,
+    devices: BTreeMap<DeviceId, DeviceCorrections>,
 }
 
 /// A step that an engine has been given.
@@ -66,7 +66,7 @@ struct Decodes {
 
 /// What is known of one device.
 #[derive(Debug)]
-struct Learned {
+struct DeviceCorrections {
     basis: Basis,
     decode: Factor,
     prefill: Factor,
@@ -151,7 +151,7 @@ impl Factor {
     }
 }
 
-impl Lessons {
+impl StepCorrections {
     /// An engine is given a step.
     pub(crate) fn begun(&mut self, engine: EngineId, position: ShardPosition, frame: &StepFrame) {
         let step = (position, frame.term, frame.step);
@@ -210,7 +210,7 @@ impl Lessons {
     /// What was learned with these rates of a device.
     pub(crate) fn of(&self, facts: &DeviceFacts) -> Corrections {
         match self.devices.get(&facts.id).filter(|learned| learned.basis == Basis::of(facts)) {
-            Some(Learned { decode, prefill, .. }) => {
+            Some(DeviceCorrections { decode, prefill, .. }) => {
                 Corrections { decode: decode.correction(), prefill: prefill.correction() }
             }
             None => Corrections::default(),
@@ -224,8 +224,11 @@ impl Lessons {
         expected: ExpectedStep,
         took: Duration,
     ) {
-        let new =
-            || Learned { basis: Basis::of(facts), decode: Factor::default(), prefill: Factor::default() };
+        let new = || DeviceCorrections {
+            basis: Basis::of(facts),
+            decode: Factor::default(),
+            prefill: Factor::default(),
+        };
         let learned = self.devices.entry(facts.id.clone()).or_insert_with(new);
         if learned.basis != Basis::of(facts) {
             *learned = new();

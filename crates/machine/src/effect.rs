@@ -56,14 +56,14 @@ pub enum Effect {
     },
     /// Queue a frame on a link, in order. A link that takes no more answers `LinkDown`.
     Send {
-        /// Which.
+        /// The link.
         link: LinkId,
-        /// What.
+        /// The message.
         message: Outgoing,
     },
     /// Close a link. No `LinkDown` follows.
     CloseLink {
-        /// Which.
+        /// The link.
         link: LinkId,
         /// Why, for the log.
         reason: LinkEnd,
@@ -72,14 +72,14 @@ pub enum Effect {
     Persist {
         /// Its number.
         id: PersistId,
-        /// What.
+        /// The write.
         write: Write,
     },
     /// Ask the planner. Answer `Planned`.
     Plan {
         /// Its number.
         id: PlanId,
-        /// What.
+        /// The request.
         request: Arc<PlanRequest>,
     },
     /// Have a manifest or the bytes of a shard on disk. Answer `Fetched`.
@@ -99,13 +99,13 @@ pub enum Effect {
     Load {
         /// Its number.
         engine: EngineId,
-        /// What.
+        /// The spec.
         spec: Box<ShardSpec>,
     },
     /// Drop its sequences and its kept pages but some, after the jobs before. Answer `Rewired` with the same
     /// position and term.
     Rewire {
-        /// Which.
+        /// The engine.
         engine: EngineId,
         /// What it serves from now on.
         position: ShardPosition,
@@ -120,7 +120,7 @@ pub enum Effect {
         engine: EngineId,
         /// What for; comes back with the answer.
         position: ShardPosition,
-        /// What.
+        /// The job.
         job: StepJob,
     },
     /// End it at the next layer and free everything. Answer `Unloaded`.
@@ -129,7 +129,7 @@ pub enum Effect {
     Sign {
         /// Its number.
         id: SignId,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
     },
     /// Something for the small model. Without one, nothing comes back.
@@ -148,7 +148,7 @@ pub enum Effect {
     /// A request of this node had a model placed: compare it with what its hub promised, if it is of one,
     /// once that instance is ready. No answer.
     Check {
-        /// Which.
+        /// The model.
         model: ModelId,
         /// As what it was placed.
         instance: InstanceId,
@@ -157,14 +157,14 @@ pub enum Effect {
     Reply {
         /// Whose.
         reply: ReplyId,
-        /// What.
+        /// The answer.
         answer: Answer,
     },
     /// Tell a client.
     Emit {
         /// Whose request.
         stream: StreamId,
-        /// What.
+        /// The event.
         event: SequenceEvent,
     },
     /// Tell the person who watches the node.
@@ -282,7 +282,7 @@ pub enum JoinEffect {
     Answer {
         /// Which exchange.
         exchange: ExchangeId,
-        /// What.
+        /// The answer.
         answer: JoinAnswer,
     },
     /// Ask `with` where it proves its key first, once. Answer `JoinEvent::Answered`.
@@ -298,7 +298,7 @@ pub enum JoinEffect {
         proof_within: Duration,
         /// Prove that this node knows it, and have it proven, before the question counts.
         code: Option<Code>,
-        /// What.
+        /// The ask.
         ask: JoinAsk,
     },
     /// Find out who is at an address that a person named. Answer `JoinEvent::Probed`.
@@ -365,7 +365,7 @@ pub enum Unresolved {
     },
     /// One is placed, and no member that is there has its files.
     Away {
-        /// What it waits for, for people.
+        /// What it waits for, to be displayed.
         reason: String,
     },
     /// This node was removed from its cluster.
@@ -441,7 +441,7 @@ pub enum SequenceEvent {
     Token {
         /// Which choice.
         index: u16,
-        /// What.
+        /// The token.
         token: SampledToken,
     },
     /// A choice ended.

@@ -95,7 +95,7 @@ pub enum Input {
     },
     /// Our attempt ended without a connection.
     DialFailed {
-        /// Which.
+        /// The dial.
         dial: DialId,
         /// What happened at the last address.
         reason: String,
@@ -108,14 +108,14 @@ pub enum Input {
     },
     /// The peer keeps this link: its [`crate::Outgoing::Accept`] has arrived.
     LinkAccepted {
-        /// Which.
+        /// The link.
         link: LinkId,
         /// Which run of the peer's process says so.
         incarnation: u64,
     },
     /// A link is gone. Comes once for each `LinkUp` that was not closed from here.
     LinkDown {
-        /// Which.
+        /// The link.
         link: LinkId,
         /// How.
         reason: LinkEnd,
@@ -138,14 +138,14 @@ pub enum Input {
     Control {
         /// On which link.
         link: LinkId,
-        /// What.
+        /// The message.
         message: Box<ControlMessage>,
     },
     /// A message on a data link, decoded and within bounds.
     Data {
         /// On which link.
         link: LinkId,
-        /// What.
+        /// The message.
         message: Box<DataMessage>,
     },
 
@@ -160,21 +160,21 @@ pub enum Input {
     Planned {
         /// Which question.
         id: PlanId,
-        /// What.
+        /// The result.
         result: Result<Plan, PlanError>,
     },
     /// A fetch moved on or ended.
     Fetched {
-        /// Which.
+        /// The fetch.
         fetch: FetchId,
         /// How.
         event: FetchEvent,
     },
     /// An engine says something.
     Engine {
-        /// Which.
+        /// The engine.
         engine: EngineId,
-        /// What.
+        /// The event.
         event: EngineEvent,
     },
     /// An engine is done with a step, well or not.
@@ -214,7 +214,7 @@ pub enum Input {
     Start {
         /// Where to.
         stream: StreamId,
-        /// What.
+        /// The request.
         request: Box<StartRequest>,
     },
     /// A client left (`None`), or a stop string ended one choice.
@@ -228,7 +228,7 @@ pub enum Input {
     Ask {
         /// Where the answer goes.
         reply: ReplyId,
-        /// What.
+        /// The question.
         question: Question,
     },
     /// End: say goodbye, free everything.
@@ -511,12 +511,12 @@ pub enum Question {
     Join(JoinByCode),
     /// Let in a node that asks to join.
     Invite {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// Refuse a node that asks to join.
     Refuse {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// Open this node's door for so long, or shut it.

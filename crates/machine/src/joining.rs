@@ -42,7 +42,7 @@ use crate::{DiscoveredNode, Effect, JoinEffect, JoinEvent, MachineConfig, Notice
 use admitting::Admission;
 use asking::{ATTEMPT_SLACK, Attempt, Grant};
 use by_code::ByCode;
-use catching_up::TrustFrom;
+use catching_up::TrustPoll;
 use dials::Dials;
 use opened::Opened;
 pub use requests::Request;
@@ -152,20 +152,20 @@ pub enum JoiningOutput {
     Act {
         /// Comes back with the answer.
         admission: u64,
-        /// What.
+        /// The act.
         act: Act,
     },
     /// A member may be at these addresses as well: remember them behind those known and dial without waiting
     /// longer.
     Learn {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// Where.
         addresses: Vec<SocketAddr>,
     },
     /// A member was reached there: try this address first.
     Prefer {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// Where.
         address: SocketAddr,
@@ -229,7 +229,7 @@ pub struct Joining {
     /// A join that a person asked for.
     by_code: Option<ByCode>,
     /// Nodes that may know more of the log of trust and are not reached as members; when each is asked.
-    trust_from: BTreeMap<NodeId, TrustFrom>,
+    trust_polls: BTreeMap<NodeId, TrustPoll>,
     /// Words shown at admissions.
     words: BTreeMap<NodeId, String>,
     deadline: Time,
@@ -324,7 +324,7 @@ impl Joining {
             admissions: BTreeMap::new(),
             admission_last: 0,
             by_code: None,
-            trust_from: BTreeMap::new(),
+            trust_polls: BTreeMap::new(),
             words: BTreeMap::new(),
             deadline: Time::ZERO,
         }
@@ -389,7 +389,7 @@ impl Joining {
         self.deadline
     }
 
-    /// Strangers that asked while the window was shut, for people.
+    /// Strangers that asked while the window was shut, to be displayed.
     pub fn requests(&self) -> &BTreeMap<NodeId, Request> {
         self.requests.all()
     }

@@ -97,7 +97,7 @@ pub enum LinksOutput {
     Undeliverable {
         /// For whom it was.
         to: NodeId,
-        /// What.
+        /// The message.
         message: Box<DataMessage>,
         /// How long it waited for its link; zero if there was no room to wait.
         waited: Duration,

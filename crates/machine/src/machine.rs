@@ -18,7 +18,7 @@ use crate::awake::Awake;
 use crate::backups::Backups;
 use crate::bandwidth::Bandwidths;
 use crate::coordination::{Asks, EarlyCommands, REPORT_EVERY};
-use crate::corrections::Lessons;
+use crate::corrections::StepCorrections;
 use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
 use crate::log::{Log, LogLimits};
@@ -220,7 +220,7 @@ pub struct NodeMachine {
     pub(crate) fetch_last: FetchId,
     pub(crate) stages: BTreeMap<ShardPosition, Stage>,
     pub(crate) held_steps: HeldSteps,
-    pub(crate) lessons: Lessons,
+    pub(crate) step_corrections: StepCorrections,
     pub(crate) schedulers: Schedulers,
     pub(crate) has_draft: bool,
     /// Pipelines that broke, until the coordinator has placed their instances anew.
@@ -310,7 +310,7 @@ impl NodeMachine {
             fetch_last: FetchId(0),
             stages: BTreeMap::new(),
             held_steps: HeldSteps::default(),
-            lessons: Lessons::default(),
+            step_corrections: StepCorrections::default(),
             schedulers: BTreeMap::new(),
             has_draft: config.speculation == Speculation::Model,
             instance_failures: Vec::new(),

@@ -22,7 +22,7 @@ pub enum Notice {
     },
     /// This node let another in.
     Admitted {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// Its name.
         name: String,
@@ -31,7 +31,7 @@ pub enum Notice {
     },
     /// A stranger asks and the window is shut.
     Asks {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// Its name. Not to be trusted.
         name: String,

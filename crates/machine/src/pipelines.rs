@@ -50,7 +50,7 @@ impl NodeMachine {
         for output in stage.machine.handle(self.awake.now(), input) {
             match output {
                 StageOutput::Compute { commands, frame, rows } => {
-                    self.lessons.begun(engine, position, &frame);
+                    self.step_corrections.begun(engine, position, &frame);
                     let job = StepJob { commands, frame, rows };
                     self.out.push(Effect::Compute { engine, position, job });
                 }

@@ -337,7 +337,7 @@ impl ViewInputs<'_> {
             head: shard.head,
             weight_bytes: request.map_or(0, |r| r.shape.shard_weight_bytes(shard)),
             weight_bytes_held: report.map_or(0, |r| r.weight_bytes),
-            weight_bytes_waiting: report.map_or(0, |r| r.waiting_bytes),
+            weight_bytes_waiting: report.map_or(0, |r| r.unpacked_bytes),
             kv_bytes: request.map_or(0, |r| r.shape.shard_kv_bytes_per_token(shard) * tokens),
             time_share,
             predicted: None,

@@ -277,7 +277,7 @@ impl NodeMachine {
         });
         self.notice(Notice::Warning(format!("{whose} lost its device: {reason}")));
         if let Some(entry) = self.engines.get(&engine) {
-            self.lessons.forget_device(&entry.spec.device);
+            self.step_corrections.forget_device(&entry.spec.device);
         }
         // First, and told at once: that its scheduler has ended as well says less.
         self.feed_worker(WorkerInput::Failed { engine, reason: reason.to_owned() });
@@ -287,7 +287,7 @@ impl NodeMachine {
 
     fn forget_engine(&mut self, engine: EngineId) {
         self.unwire(engine);
-        self.lessons.forget_engine(engine);
+        self.step_corrections.forget_engine(engine);
         self.engines.remove(&engine);
     }
 
@@ -358,7 +358,7 @@ impl NodeMachine {
         for report in &mut reports {
             if let Some(entry) = self.engines.get(&report.engine) {
                 report.weight_bytes = entry.loaded.as_ref().map_or(0, |facts| facts.weight_bytes);
-                report.waiting_bytes = entry.unpacked_bytes;
+                report.unpacked_bytes = entry.unpacked_bytes;
                 report.busy_us = u64::try_from(entry.busy.as_micros()).unwrap_or(u64::MAX);
             }
             let serves = report.serves.is_some_and(|p| p.stage == 0 && p.rank == 0 && self.is_serving(p));
@@ -411,7 +411,9 @@ impl NodeMachine {
         };
         let counts =
             !matches!(result, ComputeResult::Failed { .. }) && self.engines.values().all(is_in_memory);
-        let Some((phase, tokens, took)) = self.lessons.sampled(engine, step, took, counts) else { return };
+        let Some((phase, tokens, took)) = self.step_corrections.sampled(engine, step, took, counts) else {
+            return;
+        };
         let Some(spec) = self.engines.get(&engine).map(|engine| &engine.spec) else { return };
         let facts = self.samples.facts.devices.iter().find(|facts| facts.id == spec.device);
         let wanted = self.worker.desired().iter().find(|desired| desired.position() == step.0);
@@ -420,7 +422,7 @@ impl NodeMachine {
         let Some((facts, placed)) = facts.zip(placed) else { return };
         let model = (&placed.request.shape, placed.request.weight_types.as_deref(), spec.layers);
         if let Some(expected) = expected(self.me, facts, model, (phase, tokens)) {
-            self.lessons.learn(&facts.clone(), phase, expected, took);
+            self.step_corrections.learn(&facts.clone(), phase, expected, took);
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct Config {
     /// How long the second-best candidate waits for the best to claim, the third-best for the second-best, …
     pub stagger: Duration,
     /// Least time between two announcements by one coordinator.
-    pub reign_min: Duration,
+    pub epoch_age_min: Duration,
     /// How long a suspended node may be late.
     pub grace: Duration,
 }
@@ -48,7 +48,7 @@ impl Default for Config {
             declare_after_reset: ms(1500),
             patience: ms(3000),
             stagger: ms(600),
-            reign_min: ms(1000),
+            epoch_age_min: ms(1000),
             grace: ms(5000),
         }
     }

@@ -27,7 +27,7 @@ pub enum Input {
     Message {
         /// Who.
         from: NodeId,
-        /// What.
+        /// The message.
         message: Message,
     },
     /// This node's standing in elections changed.
@@ -79,7 +79,7 @@ pub enum Output {
     Send {
         /// To whom.
         to: NodeId,
-        /// What.
+        /// The message.
         message: Message,
     },
     /// Write this epoch to disk and flush it, then answer [`Input::Persisted`]. Nothing else waits meanwhile,
@@ -92,33 +92,33 @@ pub enum Output {
     NodeSuspected(NodeId),
     /// The node is away on purpose until then and keeps what it holds.
     NodeSuspended {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// When it means to be back.
         until: Time,
     },
     /// The node is gone with everything it held. If it returns, a `NodeUp` follows.
     NodeLost {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// Why.
         reason: LossReason,
     },
     /// Follow this coordinator and refuse commands of lower epochs. Also said to the coordinator itself.
     CoordinatorChanged {
-        /// The reign.
+        /// The epoch.
         epoch: Epoch,
         /// Its coordinator: `epoch.key`.
         coordinator: NodeId,
     },
     /// Nobody leads, as far as this node can see. Commands of this epoch may still be in flight.
     CoordinatorLost {
-        /// The reign that ended.
+        /// The epoch that ended.
         epoch: Epoch,
     },
     /// This node leads from now on, under this epoch. Said again with a higher epoch when halves merge.
     Lead {
-        /// The reign.
+        /// The epoch.
         epoch: Epoch,
     },
     /// This node leads no more.

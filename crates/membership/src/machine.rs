@@ -311,7 +311,7 @@ impl Membership {
         }
     }
 
-    /// Another process speaks with the peer's key: all the old one held is gone, its reign too.
+    /// Another process speaks with the peer's key: all the old one held is gone, its epoch too.
     fn restarted(&mut self, node: NodeId) {
         if matches!(self.shown.get(&node), Some(s) if !matches!(s, NodeStatus::Lost(_) | NodeStatus::Unseen))
         {

@@ -62,7 +62,7 @@ impl Membership {
         match epoch {
             Some(epoch) if leading && Some(epoch) > self.epoch => self.adopt(epoch),
             _ if !leading && epoch >= self.epoch => self.lose_coordinator(),
-            _ => {} // the lease is renewed, or the message is older than the reign
+            _ => {} // the lease is renewed, or the message is older than the epoch
         }
     }
 
@@ -81,7 +81,7 @@ impl Membership {
         }
     }
 
-    /// Whether a later reign goes on out of this node's sight while nobody follows this one any more. (With
+    /// Whether a later epoch goes on out of this node's sight while nobody follows this one any more. (With
     /// followers it goes on until the two leaders can hear each other.)
     fn is_left_over(&self, from: NodeId, said: LastHeartbeat) -> bool {
         let config = &self.config;
@@ -106,7 +106,7 @@ impl Membership {
     /// flight.
     pub(crate) fn raise_epoch(&mut self, theirs: Option<Epoch>) {
         if let ElectionState::Leading { since } = self.election
-            && self.now.since(since) >= self.config.reign_min
+            && self.now.since(since) >= self.config.epoch_age_min
         {
             self.claim(theirs.map_or(0, |e| e.counter));
         }

@@ -28,7 +28,7 @@ pub fn watch(
     ended: watch::Receiver<bool>,
 ) {
     tokio::spawn(async move {
-        let looking = move || Looker {
+        let looking = move || SystemWatcher {
             watch: CardWatch::new(&root),
             root,
             data_dir,
@@ -36,13 +36,13 @@ pub fn watch(
             host,
             meter: ProcessorMeter::default(),
         };
-        let Ok(looker) = tokio::task::spawn_blocking(looking).await else { return };
+        let Ok(watcher) = tokio::task::spawn_blocking(looking).await else { return };
         let tell = move |event| events.post(Event::Device(event));
-        watch_every(LOOK_EVERY, looker, tell, ended).await;
+        watch_every(LOOK_EVERY, watcher, tell, ended).await;
     });
 }
 
-struct Looker {
+struct SystemWatcher {
     root: PathBuf,
     data_dir: PathBuf,
     cards: Vec<String>,
@@ -51,7 +51,7 @@ struct Looker {
     meter: ProcessorMeter,
 }
 
-impl Looker {
+impl SystemWatcher {
     fn look(&mut self) -> Vec<DeviceEvent> {
         let sense = |address: &String| (address.clone(), exo_device::sensors(&self.root, address));
         let (utilisation, throttled) = self.meter.read(&self.root);
@@ -72,18 +72,18 @@ impl Looker {
 /// Compares with what was seen last, at once and then again and again.
 async fn watch_every(
     every: Duration,
-    mut looker: Looker,
+    mut watcher: SystemWatcher,
     tell: impl Fn(DeviceEvent),
     mut ended: watch::Receiver<bool>,
 ) {
     loop {
         // Files of drivers may take their time.
         let looked = tokio::task::spawn_blocking(move || {
-            let events = looker.look();
-            (looker, events)
+            let events = watcher.look();
+            (watcher, events)
         });
         let Ok((back, events)) = looked.await else { return };
-        looker = back;
+        watcher = back;
         events.into_iter().for_each(&tell);
         // An error means that the node is gone.
         if tokio::time::timeout(every, ended.wait_for(|ended| *ended)).await.is_ok() {
@@ -127,7 +127,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
         let (end, ended) = watch::channel(false);
-        let looker = Looker {
+        let watcher = SystemWatcher {
             root: root.path().to_owned(),
             data_dir: root.path().to_owned(),
             meter: ProcessorMeter::default(),
@@ -136,7 +136,7 @@ mod tests {
             watch: CardWatch::new(root.path()),
         };
         let tell = move |event| drop(told.send(event));
-        let task = tokio::spawn(watch_every(Duration::from_millis(20), looker, tell, ended));
+        let task = tokio::spawn(watch_every(Duration::from_millis(20), watcher, tell, ended));
         // Complete before it is seen: a folder is renamed to where cards are.
         let (new, bus) = (root.path().join("new/0000:05:00.0"), root.path().join("sys/bus/pci"));
         std::fs::create_dir_all(&new).unwrap();

@@ -28,7 +28,7 @@ pub enum CheckOutcome {
     },
     /// A file is not.
     Differs {
-        /// Which.
+        /// The file.
         file: String,
     },
     /// Nobody has the bytes from here.

@@ -17,7 +17,7 @@ use crate::open_device::{Failure, Opened};
 use crate::worker::{WorkerMemory, WorkerProgram};
 use crate::{DeviceChoice, NodeConfig};
 
-use card::{Card, KeptOff};
+use card::{Card, RecordedQuarantine};
 pub use card::{Check, CheckError, Loss};
 
 /// The devices of a node.
@@ -267,7 +267,7 @@ impl Compute {
     ///
     /// A worker is not limited to what is left just now: the limit would outlive the other workers. What is
     /// free is counted when shards are placed.
-    pub fn seat(&self, device: &DeviceId) -> Option<ShardTarget> {
+    pub fn shard_target(&self, device: &DeviceId) -> Option<ShardTarget> {
         if let Some(card) = self.card(device) {
             if *card.state.borrow() != DeviceState::Usable {
                 return None;
@@ -317,8 +317,8 @@ impl Compute {
     ) -> Option<Loss> {
         let card = self.card_mut(device)?;
         match found {
-            Ok(words) => {
-                let DeviceInfo { facts, identity, driver, .. } = *words;
+            Ok(info) => {
+                let DeviceInfo { facts, identity, driver, .. } = *info;
                 (card.identity, card.driver) = (identity, driver);
                 if card.quarantine.take().is_some() {
                     // Nothing of ours is on it: what it has free now, it has for us.
@@ -328,14 +328,14 @@ impl Compute {
                 card.set_state(DeviceState::Usable);
                 None
             }
-            Err(error) if card.quarantine.is_some() => Some(card.stay_off(&chain(&error))),
+            Err(error) if card.quarantine.is_some() => Some(card.extend_quarantine(&chain(&error))),
             Err(error) => Some(card.lost(now, &chain(&error))),
         }
     }
 
     /// The graphics processor stays listed with the reason; `processor` takes its place where no other is
     /// left.
-    pub fn keep_off(
+    pub fn set_quarantine(
         &mut self,
         device: &DeviceId,
         quarantine: Quarantine,
@@ -343,7 +343,7 @@ impl Compute {
         processor: Option<Opened>,
     ) {
         if let Some(card) = self.card_mut(device) {
-            card.quarantine = Some(KeptOff { quarantine, is_kept });
+            card.quarantine = Some(RecordedQuarantine { quarantine, is_kept });
             card.set_state(DeviceState::Quarantined);
         }
         if let Some(processor) = processor {
@@ -353,7 +353,7 @@ impl Compute {
     }
 
     /// Whether a graphics processor is in quarantine.
-    pub fn is_kept_off(&self, device: &DeviceId) -> bool {
+    pub fn is_quarantined(&self, device: &DeviceId) -> bool {
         self.card(device).is_some_and(|card| card.quarantine.is_some())
     }
 

@@ -8,7 +8,7 @@ use exo_types::{DType, KvDType, LayerShape, ModelShape, TypeBytes, WeightTypes};
 /// A tensor as a file would store it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DescribedTensor {
-    /// Which.
+    /// The name.
     pub name: TensorName,
     /// How elements are stored.
     pub dtype: DType,

@@ -1,7 +1,7 @@
 //! Models of a hub on their way to this node's disk: a list of downloads, each with a task of its own.
 //!
 //! At most two fetch at once: a second one helps where a hub is slower than the line, a third only where it
-//! is in the way. What a download is asked to do is a [`Wish`](pull::Wish); its task carries the last one
+//! is in the way. What a download is asked to do is a [`DownloadCommand`](pull::DownloadCommand); its task carries the last one
 //! out, so that two wishes in a row cannot meet half way. Downloads that are not over are kept in a file and
 //! go on when the node starts again, but for the node of a command's while.
 
@@ -37,7 +37,7 @@ use crate::host::Host;
 use crate::library::Library;
 use crate::library::eviction::list_again;
 use exo_accelerators::chain;
-use pull::{Pull, Wish, drive, settings_for};
+use pull::{DownloadCommand, Pull, drive, settings_for};
 use saved::SavedPull;
 
 /// Downloads that fetch at once.
@@ -160,7 +160,7 @@ impl NodeDownloads {
             commit: None,
         };
         let waits = saved.is_paused || saved.failed.is_some();
-        let wish = if waits { Wish::Pause } else { Wish::Run };
+        let wish = if waits { DownloadCommand::Pause } else { DownloadCommand::Run };
         let mut pulls = self.shared.lock();
         self.shared.begin(&mut pulls, reference, request, Some(saved), wish, self.stop.clone());
     }
@@ -199,7 +199,7 @@ impl NodeDownloads {
             .by_id
             .iter()
             .filter(|(_, pull)| pull.reference.whole() == whole && pull.is_same_update(&request))
-            .filter(|(_, pull)| *pull.wish.borrow() != Wish::End)
+            .filter(|(_, pull)| *pull.wish.borrow() != DownloadCommand::End)
             .map(|(id, pull)| (*id, pull.clone()))
             .collect();
         for (id, pull) in same {
@@ -209,7 +209,7 @@ impl NodeDownloads {
                 // Another token, or another rate, is for another attempt.
                 PullState::Failed if !pull.is_asked_by(&request) => pulls.take_out(id),
                 PullState::Failed | PullState::Paused => {
-                    pull.wish.send_replace(Wish::Run);
+                    pull.wish.send_replace(DownloadCommand::Run);
                     return Ok(pull.view());
                 }
                 _ => return Ok(pull.view()),
@@ -225,7 +225,8 @@ impl NodeDownloads {
             let message = format!("{under_way} downloads are in the list; wait for one, or take some out");
             return Err(AdminError::Conflict { message });
         }
-        let pull = self.shared.begin(&mut pulls, reference, request, None, Wish::Run, self.stop.clone());
+        let pull =
+            self.shared.begin(&mut pulls, reference, request, None, DownloadCommand::Run, self.stop.clone());
         Ok(pull.view())
     }
 
@@ -236,7 +237,7 @@ impl NodeDownloads {
     }
 
     /// Wishes something of a download that is not done.
-    fn wish(&self, id: &str, wish: Wish, what: &str) -> Result<PullView, AdminError> {
+    fn wish(&self, id: &str, wish: DownloadCommand, what: &str) -> Result<PullView, AdminError> {
         let pull = self.find(id)?;
         let view = pull.view();
         if view.state == PullState::Done {
@@ -365,7 +366,7 @@ impl DownloadsInner {
         reference: Reference,
         request: PullRequest,
         pinned: Option<SavedPull>,
-        wish: Wish,
+        wish: DownloadCommand,
         stop: watch::Receiver<bool>,
     ) -> Arc<Pull> {
         pulls.last_id += 1;
@@ -388,7 +389,7 @@ impl DownloadsInner {
             reference: reference.to_string(),
             state: match (failed.is_some(), wish) {
                 (true, _) => PullState::Failed,
-                (false, Wish::Pause) => PullState::Paused,
+                (false, DownloadCommand::Pause) => PullState::Paused,
                 (false, _) => PullState::Queued,
             },
             node: self.node_id.clone(),
@@ -428,7 +429,7 @@ impl DownloadsInner {
 impl Pulls {
     fn take_out(&mut self, id: u64) {
         if let Some(pull) = self.by_id.remove(&id) {
-            pull.wish.send_replace(Wish::End);
+            pull.wish.send_replace(DownloadCommand::End);
         }
     }
 
@@ -500,18 +501,18 @@ impl Downloads for NodeDownloads {
     }
 
     fn pause(&self, pull: &str) -> Result<PullView, AdminError> {
-        self.wish(pull, Wish::Pause, "pause")
+        self.wish(pull, DownloadCommand::Pause, "pause")
     }
 
     fn resume(&self, pull: &str) -> Result<PullView, AdminError> {
-        self.wish(pull, Wish::Run, "go on with")
+        self.wish(pull, DownloadCommand::Run, "go on with")
     }
 
     fn cancel(&self, id: String) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             let pull = self.find(&id)?;
             let mut ended = pull.ended.subscribe();
-            pull.wish.send_replace(Wish::End);
+            pull.wish.send_replace(DownloadCommand::End);
             let shared = self.shared.clone();
             // A task of its own: a client that does not wait for a silent hub has asked for the end all the
             // same.

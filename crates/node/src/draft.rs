@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_backend::{CancelToken, Device};
-use exo_engine::{DraftLeave, DraftRequest, Drafter, LoadError, StepError};
+use exo_engine::{DraftLimits, DraftRequest, Drafter, LoadError, StepError};
 use exo_formats::Model;
 use exo_machine::{DraftEvent, Input};
 use exo_store::{FindError, Store, StoreError};
@@ -285,9 +285,9 @@ impl DraftThread {
     fn answer(&mut self, asked: Vec<(InstanceId, DraftRequest)>) -> Result<(), StepError> {
         let about: Vec<_> = asked.iter().map(|(i, r)| (*i, r.spec.sequence, r.spec.history.len())).collect();
         let began = Instant::now();
-        let leave = DraftLeave { cancel: &self.cancel, deadline: STEP_MAX };
+        let limits = DraftLimits { cancel: &self.cancel, deadline: STEP_MAX };
         let requests = asked.into_iter().map(|(_, request)| request).collect();
-        let guesses = match self.drafter.propose(requests, leave) {
+        let guesses = match self.drafter.propose(requests, limits) {
             Ok(guesses) => guesses,
             Err(_) if self.cancel.is_cancelled() => return Ok(()),
             Err(error) => return Err(error),

@@ -26,7 +26,7 @@ pub const STEP_MAX: Duration = Duration::from_secs(120);
 /// How often an idle thread looks whether it is still wanted.
 const IDLE: Duration = Duration::from_millis(500);
 /// How often a thread tells how far the weights are on their way to memory.
-const SETTLING_EVERY: Duration = Duration::from_millis(100);
+const REPACK_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Weights of less than this are read fast from pages of any size.
 const LARGE_WEIGHTS_BYTES: u64 = 64 << 20;
 
@@ -39,7 +39,7 @@ pub enum EngineEvent {
     Ready { engine: EngineId, loaded: Loaded, slower_because: Option<String> },
     /// So many bytes of weights are on their way to memory and read from their file until they are there.
     /// Told before `Ready` and until there are none.
-    Settling { engine: EngineId, waiting_bytes: u64 },
+    Unpacked { engine: EngineId, unpacked_bytes: u64 },
     /// Not loaded; nothing is held.
     LoadFailed { engine: EngineId, reason: String },
     /// A step is done, well or not.
@@ -137,9 +137,9 @@ pub fn run(request: LoadRequest, inbox: &Receiver<Order>, cancel: &CancelToken, 
             Err(error) => return events(EngineEvent::LoadFailed { engine: id, reason: chain(&error) }),
         };
         let slower_because = engine.device().residence().mapped_because;
-        let settling = Settling::begin(id, &mut engine, slower_because.clone(), events);
+        let repacking = RepackProgress::begin(id, &mut engine, slower_because.clone(), events);
         events(EngineEvent::Ready { engine: id, loaded: loaded(&engine), slower_because });
-        serve(id, &mut engine, inbox, settling, Bounds { cancel, step_max }, events);
+        serve(id, &mut engine, inbox, repacking, Bounds { cancel, step_max }, events);
     }));
     if outcome.is_err() {
         events(EngineEvent::LoadFailed {
@@ -174,39 +174,39 @@ fn loaded(engine: &Engine) -> Loaded {
 }
 
 /// Tells how weights come to memory.
-struct Settling {
+struct RepackProgress {
     id: EngineId,
     began: Instant,
     told: Instant,
-    waiting_bytes: u64,
+    unpacked_bytes: u64,
     /// Why a weight stays in its file that was to be packed, as known at the load.
     slower_because: Option<String>,
 }
 
-impl Settling {
+impl RepackProgress {
     fn begin(id: EngineId, engine: &mut Engine, slower_because: Option<String>, events: &Events) -> Self {
-        let (now, waiting_bytes) = (Instant::now(), engine.waiting_bytes());
-        if waiting_bytes > 0 {
-            events(EngineEvent::Settling { engine: id, waiting_bytes });
+        let (now, unpacked_bytes) = (Instant::now(), engine.unpacked_bytes());
+        if unpacked_bytes > 0 {
+            events(EngineEvent::Unpacked { engine: id, unpacked_bytes });
         } else {
             warn_of_small_pages(&engine.device().residence());
         }
-        Self { id, began: now, told: now, waiting_bytes, slower_because }
+        Self { id, began: now, told: now, unpacked_bytes, slower_because }
     }
 
     /// How long to wait for work before the next look.
     fn patience(&self) -> Duration {
-        if self.waiting_bytes > 0 { SETTLING_EVERY } else { IDLE }
+        if self.unpacked_bytes > 0 { REPACK_LOOK_EVERY } else { IDLE }
     }
 
     /// Looks, if it is time to.
     fn look(&mut self, engine: &mut Engine, events: &Events) {
-        if self.waiting_bytes == 0 || self.told.elapsed() < SETTLING_EVERY {
+        if self.unpacked_bytes == 0 || self.told.elapsed() < REPACK_LOOK_EVERY {
             return;
         }
-        (self.told, self.waiting_bytes) = (Instant::now(), engine.waiting_bytes());
-        events(EngineEvent::Settling { engine: self.id, waiting_bytes: self.waiting_bytes });
-        if self.waiting_bytes == 0 {
+        (self.told, self.unpacked_bytes) = (Instant::now(), engine.unpacked_bytes());
+        events(EngineEvent::Unpacked { engine: self.id, unpacked_bytes: self.unpacked_bytes });
+        if self.unpacked_bytes == 0 {
             self.report_packed(engine);
         }
     }
@@ -261,13 +261,13 @@ fn serve(
     id: EngineId,
     engine: &mut Engine,
     inbox: &Receiver<Order>,
-    mut settling: Settling,
+    mut repacking: RepackProgress,
     bounds: Bounds<'_>,
     events: &Events,
 ) {
     loop {
-        settling.look(engine, events);
-        let StepJob { commands, frame, rows } = match inbox.recv_timeout(settling.patience()) {
+        repacking.look(engine, events);
+        let StepJob { commands, frame, rows } = match inbox.recv_timeout(repacking.patience()) {
             Ok(Order::Compute(job)) => job,
             Ok(Order::Rewire { keep }) => {
                 engine.reset(&keep);

@@ -259,7 +259,7 @@ impl HubBytes {
         self.lock().hub.is_to_be_asked(model, now)
     }
 
-    /// What was wrong the last time, for people.
+    /// What was wrong the last time, to be displayed.
     pub fn last_failure(&self, model: ModelId) -> Option<String> {
         self.lock().hub.failures.get(&model).map(|failure| failure.reason.clone())
     }

@@ -74,7 +74,7 @@ impl Default for LogCapture {
 
 /// One line of the answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct ToldLine {
+struct LogAnswerLine {
     number: u64,
     at_unix_ms: u64,
     level: u8,
@@ -85,9 +85,9 @@ struct ToldLine {
 
 /// The answer: the number of the last line there is, and lines.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ToldLines {
+pub struct LogAnswer {
     last: u64,
-    lines: Vec<ToldLine>,
+    lines: Vec<LogAnswerLine>,
 }
 
 impl LogCapture {
@@ -127,7 +127,7 @@ impl LogCapture {
     }
 
     /// The answer to another node.
-    pub fn answer(&self, ask: &LogAsk) -> ToldLines {
+    pub fn answer(&self, ask: &LogAsk) -> LogAnswer {
         let filter = LogFilter {
             level: ask.level.and_then(level_of_number),
             target: ask.target.clone(),
@@ -149,15 +149,15 @@ impl LogCapture {
         if after > 0 {
             // Who follows gets the rest with the next answer.
             let all = lines.len();
-            let lines: Vec<ToldLine> = lines.into_iter().take_while(fits).map(told).collect();
+            let lines: Vec<LogAnswerLine> = lines.into_iter().take_while(fits).map(told).collect();
             let is_all = lines.len() == all && all < filter.limit;
             let last = if is_all { last } else { lines.last().map_or(last, |line| line.number) };
-            return ToldLines { last, lines };
+            return LogAnswer { last, lines };
         }
         // The last ones count, as with every limit.
-        let mut lines: Vec<ToldLine> = lines.into_iter().rev().take_while(fits).map(told).collect();
+        let mut lines: Vec<LogAnswerLine> = lines.into_iter().rev().take_while(fits).map(told).collect();
         lines.reverse();
-        ToldLines { last, lines }
+        LogAnswer { last, lines }
     }
 
     fn ring(&self) -> MutexGuard<'_, LogRing> {
@@ -178,8 +178,8 @@ impl LogCapture {
     }
 }
 
-fn told(line: LogLine) -> ToldLine {
-    ToldLine {
+fn told(line: LogLine) -> LogAnswerLine {
+    LogAnswerLine {
         number: line.number,
         at_unix_ms: line.at_unix_ms,
         level: line.level as u8,
@@ -317,7 +317,7 @@ pub async fn lines_of_all(
 }
 
 fn gather(
-    answers: Vec<(&exo_api::NodeView, Result<ToldLines, MemberError>)>,
+    answers: Vec<(&exo_api::NodeView, Result<LogAnswer, MemberError>)>,
     limit: u32,
     mut cursor: Cursor,
 ) -> LogsView {
@@ -360,10 +360,10 @@ fn gather(
     out
 }
 
-async fn asked(endpoint: &Endpoint, node: &exo_api::NodeView, ask: LogAsk) -> Result<ToldLines, MemberError> {
+async fn asked(endpoint: &Endpoint, node: &exo_api::NodeView, ask: LogAsk) -> Result<LogAnswer, MemberError> {
     let answer = async {
         let mut fetcher = Fetcher::dial_member(endpoint, node).await?;
-        let told: ToldLines = postcard::from_bytes(&fetcher.logs(ask).await?)?;
+        let told: LogAnswer = postcard::from_bytes(&fetcher.logs(ask).await?)?;
         match told.lines.len() {
             lines if lines > LOG_LINES_MAX as usize => Err(MemberError::TooManyLines { lines }),
             _ => Ok(told),
@@ -463,7 +463,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let line = |number: u64, at_unix_ms: u64| ToldLine {
+        let line = |number: u64, at_unix_ms: u64| LogAnswerLine {
             number,
             at_unix_ms,
             level: LogLevel::Info as u8,
@@ -474,8 +474,8 @@ mod tests {
         let (a, b, c) = (node("a"), node("b"), node("c"));
         let answers = || {
             vec![
-                (&a, Ok(ToldLines { last: 9, lines: vec![line(8, 10), line(9, 30)] })),
-                (&b, Ok(ToldLines { last: 4, lines: vec![line(4, 20)] })),
+                (&a, Ok(LogAnswer { last: 9, lines: vec![line(8, 10), line(9, 30)] })),
+                (&b, Ok(LogAnswer { last: 4, lines: vec![line(4, 20)] })),
                 (&c, Err(MemberError::Gone)),
             ]
         };

@@ -183,7 +183,7 @@ impl Node {
         self.id
     }
 
-    /// Its name for people.
+    /// Its display name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -7,7 +7,7 @@ use crate::disk_bound::settings_text;
 /// One device's memory, for the message that says where the bytes are missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Node and device, for people.
+    /// Node and device, to be displayed.
     pub name: String,
     /// Free for models.
     pub free_bytes: u64,
@@ -95,7 +95,7 @@ pub enum PlanError {
     /// A pin contradicts another one, the model or the memory.
     #[error("the pin of {device} cannot be met: {why}")]
     Pin {
-        /// Node and device, for people.
+        /// Node and device, to be displayed.
         device: String,
         /// What is in the way.
         why: String,
@@ -122,7 +122,7 @@ fn missing(bytes: u64) -> String {
 pub enum Remedy {
     /// So many more free bytes on one device.
     Memory {
-        /// Node and device, for people.
+        /// Node and device, to be displayed.
         device: String,
         /// How many.
         bytes: u64,
@@ -136,7 +136,7 @@ pub enum Remedy {
     },
     /// So much more room for models on the disk of a node.
     Disk {
-        /// The node, for people.
+        /// The node, to be displayed.
         node: String,
         /// How many bytes.
         bytes: u64,
@@ -177,7 +177,7 @@ pub enum InvalidPlan {
     NotTiled {
         /// The first layer that no stage before holds.
         at: u32,
-        /// What the next stage holds, for people.
+        /// What the next stage holds, to be displayed.
         found: String,
         /// Layers of the model.
         layer_count: u32,
@@ -205,9 +205,9 @@ pub enum InvalidPlan {
     Unusable {
         /// Index of the stage.
         stage: usize,
-        /// Node and device, for people.
+        /// Node and device, to be displayed.
         device: String,
-        /// Why, for people.
+        /// Why, to be displayed.
         reason: String,
     },
     /// Two stages are on the same device.
@@ -215,7 +215,7 @@ pub enum InvalidPlan {
     DeviceTwice {
         /// Index of the later stage.
         stage: usize,
-        /// Node and device, for people.
+        /// Node and device, to be displayed.
         device: String,
     },
     /// The device has too little memory (by now).
@@ -223,7 +223,7 @@ pub enum InvalidPlan {
     NoMemory {
         /// Index of the stage.
         stage: usize,
-        /// Node and device, for people.
+        /// Node and device, to be displayed.
         device: String,
         /// Needed there.
         needed_bytes: u64,

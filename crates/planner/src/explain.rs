@@ -63,7 +63,7 @@ pub(crate) fn reasons(
         let stage = plan.layout.iter().position(|(d, _)| *d == index);
         let is_asked = usable.len() <= EXPLAINED_MAX && request.explain;
         let other =
-            if is_asked { plan.otherwise(request, sizes, usable, index) } else { Otherwise::NotAsked };
+            if is_asked { plan.otherwise(request, sizes, usable, index) } else { Alternative::NotAsked };
         let text = match (unusable(request, device), stage) {
             (Some(why), _) => why,
             (None, Some(stage)) => placed(request, device, stage, plan, &other),
@@ -71,8 +71,8 @@ pub(crate) fn reasons(
         };
         let text = text + &disk_text(device);
         let otherwise_ns = match &other {
-            Otherwise::Plan { objective_ns, .. } => Some(*objective_ns),
-            Otherwise::Impossible { .. } | Otherwise::NotAsked => None,
+            Alternative::Plan { objective_ns, .. } => Some(*objective_ns),
+            Alternative::Impossible { .. } | Alternative::NotAsked => None,
         };
         DeviceReason { node: device.node, device: device.device.id.clone(), text, otherwise_ns }
     };
@@ -89,7 +89,7 @@ pub(crate) struct Explained<'a> {
 }
 
 /// What comes out when one device is used that was not, or the other way round.
-enum Otherwise {
+enum Alternative {
     /// Nobody looked: there are too many devices, or it cannot be used.
     NotAsked,
     /// There is no such plan.
@@ -111,9 +111,9 @@ impl Explained<'_> {
         sizes: &Sizes<'_>,
         usable: &[usize],
         index: usize,
-    ) -> Otherwise {
+    ) -> Alternative {
         if !usable.contains(&index) {
-            return Otherwise::NotAsked;
+            return Alternative::NotAsked;
         }
         let device = &request.devices[index];
         let is_placed = self.layout.iter().any(|(d, _)| *d == index);
@@ -128,16 +128,16 @@ impl Explained<'_> {
             asked.pins.push(pin);
         }
         if others.is_empty() {
-            return Otherwise::Impossible { why: "there is no device".to_owned() };
+            return Alternative::Impossible { why: "there is no device".to_owned() };
         }
         match fetching::best(&asked, sizes, &others).map(|weighed| weighed.outcome) {
-            Some(found) => Otherwise::Plan {
+            Some(found) => Alternative::Plan {
                 objective_ns: found.objective_ns,
                 is_proven: found.lower_bound_ns >= found.objective_ns,
                 times: self.costs.times(&found.layout),
                 fetch: self.costs.fetch(&found.layout),
             },
-            None => Otherwise::Impossible { why: why_none(&asked, others.len()) },
+            None => Alternative::Impossible { why: why_none(&asked, others.len()) },
         }
     }
 
@@ -178,7 +178,7 @@ fn placed(
     device: &PlanDevice,
     stage: usize,
     plan: &Explained<'_>,
-    other: &Otherwise,
+    other: &Alternative,
 ) -> String {
     let (index, range) = plan.layout[stage];
     let (token_ns, stage_ns) =
@@ -196,11 +196,11 @@ fn placed(
         read.source.text()
     );
     match other {
-        Otherwise::Plan { objective_ns, is_proven, .. } => {
+        Alternative::Plan { objective_ns, is_proven, .. } => {
             format!("{part}; without it {}", plan.instead(request, *objective_ns, *is_proven))
         }
-        Otherwise::Impossible { why } => format!("{part}; without it {why}"),
-        Otherwise::NotAsked => part,
+        Alternative::Impossible { why } => format!("{part}; without it {why}"),
+        Alternative::NotAsked => part,
     }
 }
 
@@ -209,7 +209,7 @@ fn left_out(
     device: &PlanDevice,
     sizes: &Sizes<'_>,
     plan: &Explained<'_>,
-    other: &Otherwise,
+    other: &Alternative,
 ) -> String {
     let (free, held) = (device.device.memory_free_bytes, WeightForm::by(device.device.kind));
     let least = (0..sizes.layer_count()).map(|layer| sizes.bytes(held, layer, layer + 1)).min().unwrap_or(0);
@@ -217,7 +217,7 @@ fn left_out(
         return format!("no layer: the smallest needs {}, {} are free", size(least), size(free));
     }
     match other {
-        Otherwise::Plan { objective_ns, times, fetch, is_proven } => {
+        Alternative::Plan { objective_ns, times, fetch, is_proven } => {
             let ours = plan.costs.times(plan.layout);
             let change = change((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
             let instead = plan.instead(request, *objective_ns, *is_proven);
@@ -230,8 +230,8 @@ fn left_out(
             };
             format!("no layer: adding it {change}; {instead}{first}")
         }
-        Otherwise::Impossible { .. } => "no layer: no plan with it was found".to_owned(),
-        Otherwise::NotAsked => "no layer: the plan is made without it".to_owned(),
+        Alternative::Impossible { .. } => "no layer: no plan with it was found".to_owned(),
+        Alternative::NotAsked => "no layer: the plan is made without it".to_owned(),
     }
 }
 

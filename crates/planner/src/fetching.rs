@@ -22,12 +22,12 @@ const WORK_SHARE: u64 = 4;
 const TOLD_PERCENT: u64 = 10;
 
 /// The plan that is chosen, and the faster one that was not for what it fetches.
-pub(crate) struct Weighed {
+pub(crate) struct ChosenPlan {
     pub(crate) outcome: BestLayout,
     pub(crate) faster: Option<FasterPlan>,
 }
 
-impl Weighed {
+impl ChosenPlan {
     fn of(outcome: BestLayout) -> Self {
         Self { outcome, faster: None }
     }
@@ -35,18 +35,18 @@ impl Weighed {
 
 /// The best plan on the usable devices, as [`domains::best`], with what it fetches counted as the request
 /// wants it.
-pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<Weighed> {
+pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<ChosenPlan> {
     let counts = |fetch_answers: Option<u32>, work_max: u64| {
         domains::best(&PlanRequest { fetch_answers, work_max, ..request.clone() }, sizes, usable)
     };
     let Some(answers) = request.fetch_answers else {
-        return domains::best(request, sizes, usable).map(Weighed::of);
+        return domains::best(request, sizes, usable).map(ChosenPlan::of);
     };
     let fastest = counts(None, request.work_max)?;
     let costs = Costs::of(request, Case::Expected);
     let fetch = costs.fetch(&fastest.layout);
     if fetch.ns == 0 {
-        return Some(Weighed::of(fastest));
+        return Some(ChosenPlan::of(fastest));
     }
     let found = [answers, 1].map(|answers| counts(Some(answers), request.work_max / WORK_SHARE));
     let found: Vec<BestLayout> = found.into_iter().flatten().collect();
@@ -59,7 +59,7 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
         answer_ns.saturating_add(counted_ns(costs.fetch(&outcome.layout).ns, answers))
     };
     let best = found.into_iter().min_by_key(&total_ns).filter(|best| total_ns(best) < total_ns(&fastest));
-    let Some(best) = best else { return Some(Weighed::of(BestLayout { work, ..fastest })) };
+    let Some(best) = best else { return Some(ChosenPlan::of(BestLayout { work, ..fastest })) };
     // What counts a fetch may have found what the first search had no work left for.
     let faster = FasterPlan {
         objective_ns: fastest.objective_ns,
@@ -73,7 +73,7 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
     };
     let faster = Some(faster).filter(is_told);
     let lower_bound_ns = fastest.lower_bound_ns.min(best.objective_ns);
-    Some(Weighed { outcome: BestLayout { lower_bound_ns, work, ..best }, faster })
+    Some(ChosenPlan { outcome: BestLayout { lower_bound_ns, work, ..best }, faster })
 }
 
 /// What a fetch adds to each answer.

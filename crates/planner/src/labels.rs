@@ -34,7 +34,7 @@ pub(crate) struct Limits {
 
 /// The answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Least {
+pub(crate) struct LeastSum {
     /// Sum and layout, by position in the problem's tables; `None` if none was found within the limits.
     pub(crate) found: Option<(i64, Vec<(usize, LayerRange)>)>,
     /// No plan within the limits has a lower sum. [`i64::MAX`]: there is none at all.
@@ -73,7 +73,7 @@ struct Search<'a> {
 }
 
 /// Finds it with at most about `work_max` more work than `work`.
-pub(crate) fn least_sum(problem: &Problem, limits: Limits, work: &mut u64, work_max: u64) -> Least {
+pub(crate) fn least_sum(problem: &Problem, limits: Limits, work: &mut u64, work_max: u64) -> LeastSum {
     let slow_starts: Vec<Vec<u32>> = problem.tables.iter().map(|t| t.slow_starts(limits.slow_max)).collect();
     let starts: Vec<Vec<u32>> = problem
         .tables
@@ -241,8 +241,8 @@ impl Search<'_> {
         (from..self.labels.len()).collect()
     }
 
-    fn answer(self) -> Least {
-        let Some(best) = &self.best else { return Least { found: None, lower: self.dropped } };
+    fn answer(self) -> LeastSum {
+        let Some(best) = &self.best else { return LeastSum { found: None, lower: self.dropped } };
         let mut layout = Vec::new();
         let (mut end, mut stage) = (self.problem.layers, (best.parent, best.device, best.start));
         loop {
@@ -255,6 +255,6 @@ impl Search<'_> {
             end = start;
         }
         layout.reverse();
-        Least { lower: best.sum.min(self.dropped), found: Some((best.sum, layout)) }
+        LeastSum { lower: best.sum.min(self.dropped), found: Some((best.sum, layout)) }
     }
 }

@@ -82,7 +82,7 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
         return Err(PlanError::TooFewStages { wanted, possible, why });
     }
     match fetching::best(request, &sizes, &usable) {
-        Some(weighed) => Ok(assemble(request, &sizes, &usable, &weighed)),
+        Some(chosen) => Ok(assemble(request, &sizes, &usable, &chosen)),
         None => Err(no_plan(request, asked, &sizes, &usable)),
     }
 }
@@ -225,8 +225,13 @@ fn memory_of(request: &PlanRequest, sizes: &Sizes<'_>, layout: &[(usize, LayerRa
     layout.iter().map(|(device, range)| sizes.stage(held(*device), *range)).collect()
 }
 
-fn assemble(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], weighed: &fetching::Weighed) -> Plan {
-    let search::BestLayout { ref layout, objective_ns, lower_bound_ns, work } = weighed.outcome;
+fn assemble(
+    request: &PlanRequest,
+    sizes: &Sizes<'_>,
+    usable: &[usize],
+    chosen: &fetching::ChosenPlan,
+) -> Plan {
+    let search::BestLayout { ref layout, objective_ns, lower_bound_ns, work } = chosen.outcome;
     let stage = |(device, range): &(usize, LayerRange)| {
         let PlanDevice { node, device, .. } = &request.devices[*device];
         Stage::solo(*node, device.id.clone(), Shard::pipeline(*range, request.shape.layer_count()))
@@ -241,6 +246,6 @@ fn assemble(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], weighed:
         predicted: cost::predict(request, layout),
         proof: Proof { objective_ns, lower_bound_ns, work },
         memory,
-        faster: weighed.faster,
+        faster: chosen.faster,
     }
 }

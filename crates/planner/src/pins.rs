@@ -84,7 +84,7 @@ fn overlap(layers: PinLayers, range: LayerRange) -> bool {
     matches!(layers, PinLayers::Range(other) if other.start < range.end && range.start < other.end)
 }
 
-/// Node and device, for people.
+/// Node and device, to be displayed.
 pub(crate) fn name(request: &PlanRequest, pin: &Pin) -> String {
     let node = request.devices.iter().find(|d| d.node == pin.node);
     let node = node.map_or_else(|| pin.node.to_string(), |d| d.node_name.clone());

@@ -104,7 +104,7 @@ impl Default for Workload {
 pub struct PlanDevice {
     /// Its node.
     pub node: NodeId,
-    /// The node's name for people.
+    /// The node's display name.
     pub node_name: String,
     /// What the node reported. `memory_free_bytes` is what the planner may fill.
     pub device: DeviceFacts,
@@ -173,7 +173,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether another plan is better, for people.
+    /// Whether another plan is better, to be displayed.
     pub fn verdict(&self) -> String {
         let Some(FasterPlan { objective_ns, fetch_bytes, fetch_ns, is_fetch_estimated }) = self.faster else {
             return self.proof.to_string();

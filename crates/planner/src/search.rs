@@ -18,7 +18,7 @@ use exo_types::LayerRange;
 
 use crate::bound::Bound;
 use crate::cost::{Case, Costs};
-use crate::labels::{Least, Limits, least_sum};
+use crate::labels::{LeastSum, Limits, least_sum};
 use crate::memory::Sizes;
 use crate::problem::{self, Phase, Problem, TICKS, tables};
 use crate::{Objective, PlanRequest, fit, score};
@@ -212,7 +212,7 @@ impl Search<'_> {
         open: &Open,
         width_max: usize,
         work_max: u64,
-    ) -> (Least, i64) {
+    ) -> (LeastSum, i64) {
         let sum_below = self.cost_below().saturating_sub(open.least_slow(behind));
         let limits = Limits { slow_max: open.slow_max, sum_below, stages: stages.clone(), width_max };
         let least = least_sum(problem, limits, &mut self.work, work_max);

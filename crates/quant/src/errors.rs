@@ -49,7 +49,7 @@ pub enum QuantError {
     /// Something else of the model has no counterpart.
     #[error("{model} cannot be written to a GGUF file: {reason}")]
     NotConvertible {
-        /// Which.
+        /// The model.
         model: String,
         /// Why.
         reason: String,
@@ -59,13 +59,13 @@ pub enum QuantError {
     Tensor {
         /// Whose.
         model: String,
-        /// Which.
+        /// The source.
         source: TensorError,
     },
     /// An element that is no number.
     #[error("tensor {tensor} has {value} in row {row}: the model is damaged")]
     NotFinite {
-        /// Which.
+        /// The tensor.
         tensor: String,
         /// From 0.
         row: u64,
@@ -77,7 +77,7 @@ pub enum QuantError {
         "tensor {tensor} has {value} in row {row}, more than {dtype} can hold: choose another type, for example bf16"
     )]
     TooLarge {
-        /// Which.
+        /// The tensor.
         tensor: String,
         /// From 0.
         row: u64,
@@ -89,13 +89,13 @@ pub enum QuantError {
     /// There is a file of that name.
     #[error("{} is already there", path.display())]
     Exists {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
     /// The new file would replace what it is made from.
     #[error("{} is the source itself", path.display())]
     IsSource {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
     /// Too little space.

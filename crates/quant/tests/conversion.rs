@@ -91,7 +91,7 @@ fn the_file_does_not_depend_on_the_number_of_threads() {
 /// A copy of a golden folder with a tokenizer of two tokens: theirs is not looked at by the tests it is made
 /// for.
 fn folder_of(golden: &str, to: &Path) -> Result<Model, OpenError> {
-    for entry in std::fs::read_dir(repository("golden/fixtures").join(golden)).unwrap() {
+    for entry in std::fs::read_dir(repository("crates/golden/fixtures").join(golden)).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "json" || e == "safetensors") {
             std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
@@ -130,7 +130,7 @@ fn a_folder_becomes_the_gguf_file_that_llama_cpp_would_make_of_it() {
         let path = folder.path().join("new.gguf");
         run(model, target, &path, OPTIONS).unwrap();
         let (expected, made) =
-            (repository("golden/fixtures").join(golden).join("model.gguf"), tensors(&path));
+            (repository("crates/golden/fixtures").join(golden).join("model.gguf"), tensors(&path));
         for (name, (dtype, bytes)) in tensors(&expected) {
             let (made_dtype, made_bytes) = &made[&name];
             assert_eq!(*made_dtype, dtype, "{golden} {name}");
@@ -145,7 +145,10 @@ fn a_folder_becomes_the_gguf_file_that_llama_cpp_would_make_of_it() {
         }
         let (expected, opened) =
             (exo_formats::open(&expected).unwrap().config, exo_formats::open(&path).unwrap().config);
-        assert_eq!(made.len(), tensors(&repository("golden/fixtures").join(golden).join("model.gguf")).len());
+        assert_eq!(
+            made.len(),
+            tensors(&repository("crates/golden/fixtures").join(golden).join("model.gguf")).len()
+        );
         assert_eq!(opened.rope.style, expected.rope.style, "{golden}");
         assert_eq!(opened.sliding_window, expected.sliding_window, "{golden}");
         assert_eq!(
@@ -168,7 +171,7 @@ fn rows_that_fill_no_block_stay_wider() {
     run(model, Target::Q4_K_M, &path, OPTIONS).unwrap();
     assert!(tensors(&path).values().all(|(dtype, _)| matches!(dtype, DType::F16 | DType::F32)));
     // Rows of 32, 64 and 96 fill blocks of 32.
-    let model = exo_formats::open(&repository("golden/fixtures/qwen3-f16/model.gguf")).unwrap();
+    let model = exo_formats::open(&repository("crates/golden/fixtures/qwen3-f16/model.gguf")).unwrap();
     let path = folder.path().join("other.gguf");
     run(model, Target::Q4_K_M, &path, OPTIONS).unwrap();
     let made = tensors(&path);

@@ -16,7 +16,7 @@ use crate::dialect::Dialect;
 use crate::encode::{Chunks, Head, Whole};
 use crate::errors::ApiError;
 use crate::resume::{Origin, Ticket};
-use crate::source::{Heard, Source};
+use crate::source::{Source, SourceEvent};
 use crate::sse;
 
 /// A request as its handler begins with it.
@@ -90,20 +90,20 @@ pub async fn whole(
     let mut collected = Collected::new(&app.room);
     loop {
         match source.next(Instant::now() + app.options.silence_max).await {
-            Heard::Event(GenerateEvent::Done(summary)) => {
+            SourceEvent::Event(GenerateEvent::Done(summary)) => {
                 let answer = whole.finish(&summary);
                 return answer
                     .map(|a| json(&a))
                     .ok_or_else(|| ApiError::internal("the answer is done, but not all of its choices are"));
             }
-            Heard::Event(event) => {
+            SourceEvent::Event(event) => {
                 if let GenerateEvent::Delta(delta) = &event {
                     collected.add(delta.bytes()).map_err(|refusal| source.give_up(refusal))?;
                 }
                 whole.push(event);
             }
-            Heard::Failed(error) => return Err(error),
-            Heard::Quiet => {}
+            SourceEvent::Failed(error) => return Err(error),
+            SourceEvent::Quiet => {}
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct Source {
 }
 
 /// What a look at the source gave.
-pub enum Heard {
+pub enum SourceEvent {
     /// The next event.
     Event(GenerateEvent),
     /// The request failed; nothing follows.
@@ -83,7 +83,7 @@ impl Source {
     }
 
     /// The next event, waiting at most until `until`. After a failure or `Done` every look fails.
-    pub async fn next(&mut self, until: Instant) -> Heard {
+    pub async fn next(&mut self, until: Instant) -> SourceEvent {
         if self.ended {
             return self.end(GenerateError::Internal { message: "the answer has ended".to_owned() });
         }
@@ -103,7 +103,7 @@ impl Source {
         }
         let silent = self.heard + self.silence_max;
         let failure = match looked {
-            Err(_) if Instant::now() < silent => return Heard::Quiet,
+            Err(_) if Instant::now() < silent => return SourceEvent::Quiet,
             Err(_) => {
                 let waited_ms = u64::try_from(self.silence_max.as_millis()).unwrap_or(u64::MAX);
                 let reason = self.waiting_for.clone().unwrap_or_else(|| "the node is silent".to_owned());
@@ -119,7 +119,7 @@ impl Source {
         self.end(failure)
     }
 
-    fn take(&mut self, event: GenerateEvent) -> Heard {
+    fn take(&mut self, event: GenerateEvent) -> SourceEvent {
         self.tracked.take(&event);
         match &event {
             // Why one waits may be told by whoever wants; only the node's own watch over the request puts the
@@ -132,7 +132,7 @@ impl Source {
                 self.waiting_for = None;
             }
         }
-        Heard::Event(event)
+        SourceEvent::Event(event)
     }
 
     /// Ends the request because of what this crate found, which comes back.
@@ -144,11 +144,11 @@ impl Source {
         error
     }
 
-    fn end(&mut self, failure: GenerateError) -> Heard {
+    fn end(&mut self, failure: GenerateError) -> SourceEvent {
         self.fail(ApiError::of(self.dialect, failure))
     }
 
-    fn fail(&mut self, error: ApiError) -> Heard {
-        Heard::Failed(self.give_up(error))
+    fn fail(&mut self, error: ApiError) -> SourceEvent {
+        SourceEvent::Failed(self.give_up(error))
     }
 }

@@ -27,7 +27,7 @@ use crate::encode::{Chunks, EVENT_STREAM};
 use crate::errors::ApiError;
 use crate::outlive::OutlivingAnswer;
 use crate::resume::{Had, Positions, Ticket, mark};
-use crate::source::{Heard, Source};
+use crate::source::{Source, SourceEvent};
 
 /// How often the writer looks whether the client has read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -46,14 +46,14 @@ pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option
     loop {
         let look = if source.has_begun() { until } else { Instant::now() + ACCEPT_POLL };
         match source.next(look).await {
-            Heard::Quiet if !source.has_begun() && Instant::now() < latest => {
+            SourceEvent::Quiet if !source.has_begun() && Instant::now() < latest => {
                 until = Instant::now() + headers_after;
             }
-            Heard::Quiet if Instant::now() < until => {}
-            Heard::Event(GenerateEvent::Queued { .. } | GenerateEvent::Watched) => {}
-            Heard::Event(event) => return Ok(Some(event)),
-            Heard::Failed(error) => return Err(error),
-            Heard::Quiet => return Ok(None),
+            SourceEvent::Quiet if Instant::now() < until => {}
+            SourceEvent::Event(GenerateEvent::Queued { .. } | GenerateEvent::Watched) => {}
+            SourceEvent::Event(event) => return Ok(Some(event)),
+            SourceEvent::Failed(error) => return Err(error),
+            SourceEvent::Quiet => return Ok(None),
         }
     }
 }
@@ -257,8 +257,8 @@ impl<C: Chunks> Writer<C> {
         let mut written = Instant::now();
         while self.state == State::Running {
             let text = match self.source.next(written + self.keep_alive_every).await {
-                Heard::Quiet => self.sign_of_life(&mut written),
-                Heard::Event(event) => {
+                SourceEvent::Quiet => self.sign_of_life(&mut written),
+                SourceEvent::Event(event) => {
                     let is_end = matches!(event, GenerateEvent::Finished { .. } | GenerateEvent::Done(_));
                     let text = self.write(event);
                     if is_end {
@@ -271,7 +271,7 @@ impl<C: Chunks> Writer<C> {
                         false => text,
                     }
                 }
-                Heard::Failed(error) => {
+                SourceEvent::Failed(error) => {
                     self.fail(error);
                     return;
                 }

@@ -67,7 +67,7 @@ pub enum AskWhat {
     Place,
     /// `exo drain` of a node, or its undoing, until it is done.
     Drain {
-        /// Which.
+        /// The node.
         node: usize,
         /// For how long.
         drain: Drain,
@@ -81,7 +81,7 @@ pub enum AskWhat {
     },
     /// `exo remove` of a node, on an admin's node until it is done.
     RemoveNode {
-        /// Which.
+        /// The node.
         node: usize,
     },
 }

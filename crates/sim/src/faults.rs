@@ -150,7 +150,7 @@ pub enum FaultKind {
     },
     /// A member keeps entries of the log of trust to itself.
     Withhold {
-        /// Which.
+        /// The node.
         node: usize,
         /// How long.
         lasting: Duration,

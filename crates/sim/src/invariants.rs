@@ -117,14 +117,14 @@ impl Facts<'_> {
 pub enum Observation<'a> {
     /// A machine is about to be fed.
     Input {
-        /// Which.
+        /// The node.
         node: usize,
         /// With what.
         input: &'a Input,
     },
     /// What a machine wants, about to be carried out.
     Effects {
-        /// Which.
+        /// The node.
         node: usize,
         /// In order.
         effects: &'a [Effect],

@@ -9,7 +9,7 @@ use exo_types::ModelId;
 use crate::disk::deleted;
 use crate::registry::{self, Entry, Layout, Local};
 
-/// So much of a commit tells it from others, for people.
+/// So much of a commit tells it from others, to be displayed.
 const COMMIT_CHARS: usize = 7;
 
 /// Names a model that has come. Where another commit has the name that somebody of this machine asked for, it

@@ -52,7 +52,7 @@ pub enum ModelKind {
 pub struct Manifest {
     /// Version of this encoding.
     pub version: u16,
-    /// The model's name, for people. Not part of its identity.
+    /// The model's name, to be displayed. Not part of its identity.
     pub name: String,
     /// How it is stored.
     pub kind: ModelKind,

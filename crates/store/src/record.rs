@@ -22,7 +22,7 @@ pub enum Source {
 pub struct ModelRecord {
     /// Root hash of its manifest.
     pub id: ModelId,
-    /// Its name, for people and for the API. Two models may share one.
+    /// Its name, to be displayed and for the API. Two models may share one.
     pub name: String,
     /// The file or folder.
     pub path: PathBuf,

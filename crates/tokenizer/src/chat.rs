@@ -35,7 +35,7 @@ pub enum ChatError {
 
 /// Private characters in the place of others.
 #[derive(Default)]
-struct Disguise {
+struct PlaceholderChars {
     taken: BTreeSet<u32>,
     /// Private characters before this one are taken.
     next: u32,
@@ -43,7 +43,7 @@ struct Disguise {
     shown: BTreeMap<char, char>,
 }
 
-impl Disguise {
+impl PlaceholderChars {
     /// With private characters that none of the texts has.
     fn beside<'t>(texts: impl IntoIterator<Item = &'t str>) -> Self {
         let private = texts.into_iter().flat_map(str::chars).map(u32::from).filter(|c| PRIVATE.contains(c));
@@ -127,7 +127,7 @@ impl Tokenizer {
         self.check_length(text)?;
         let mut barred = vec![false; theirs.len()];
         for _ in 0..ROUNDS_MAX {
-            let mut disguise = Disguise::beside([text]);
+            let mut disguise = PlaceholderChars::beside([text]);
             let (hidden, at) = hide(text, theirs, &barred, &mut disguise);
             let specials = if theirs.is_empty() { Vec::new() } else { self.find_specials(&hidden)? };
             let mut is_done = true;
@@ -141,14 +141,19 @@ impl Tokenizer {
                 return self.encode_hidden(&hidden, &disguise.shown);
             }
         }
-        let mut disguise = Disguise::beside([text]);
+        let mut disguise = PlaceholderChars::beside([text]);
         let (hidden, _) = hide(text, theirs, &vec![true; theirs.len()], &mut disguise);
         self.encode_hidden(&hidden, &disguise.shown)
     }
 }
 
 /// `text` with the barred of `theirs` hidden, and where each of `theirs` is then.
-fn hide(text: &str, theirs: &[usize], barred: &[bool], disguise: &mut Disguise) -> (String, Vec<usize>) {
+fn hide(
+    text: &str,
+    theirs: &[usize],
+    barred: &[bool],
+    disguise: &mut PlaceholderChars,
+) -> (String, Vec<usize>) {
     let (mut out, mut at, mut done) = (String::with_capacity(text.len()), Vec::new(), 0);
     for (&start, &is_barred) in theirs.iter().zip(barred) {
         out.push_str(&text[done..start]);
@@ -180,7 +185,7 @@ impl Request<'_> {
         let vars = self.options.vars.values().chain(&self.options.tools);
         let said: Vec<String> = self.messages.iter().chain(vars).map(Value::to_string).collect();
         let texts = said.iter().map(String::as_str).chain(self.options.vars.keys().map(String::as_str));
-        let mut disguise = Disguise::beside(texts.chain([self.template.source()]));
+        let mut disguise = PlaceholderChars::beside(texts.chain([self.template.source()]));
         let messages = self.messages.iter().map(|m| disguised(m, which, &mut disguise));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
         let mut options = self.options.clone();
@@ -196,7 +201,11 @@ impl Request<'_> {
     }
 }
 
-fn disguised(value: &Value, which: &Which<'_>, disguise: &mut Disguise) -> Result<Value, EncodeError> {
+fn disguised(
+    value: &Value,
+    which: &Which<'_>,
+    disguise: &mut PlaceholderChars,
+) -> Result<Value, EncodeError> {
     Ok(match value {
         Value::String(text) => Value::String(disguised_text(text, which, disguise)?),
         Value::Array(items) => {
@@ -210,7 +219,7 @@ fn disguised(value: &Value, which: &Which<'_>, disguise: &mut Disguise) -> Resul
 fn disguised_map(
     map: &Map<String, Value>,
     which: &Which<'_>,
-    disguise: &mut Disguise,
+    disguise: &mut PlaceholderChars,
 ) -> Result<Map<String, Value>, EncodeError> {
     let pairs = map.iter();
     pairs
@@ -218,7 +227,11 @@ fn disguised_map(
         .collect()
 }
 
-fn disguised_text(text: &str, which: &Which<'_>, disguise: &mut Disguise) -> Result<String, EncodeError> {
+fn disguised_text(
+    text: &str,
+    which: &Which<'_>,
+    disguise: &mut PlaceholderChars,
+) -> Result<String, EncodeError> {
     let at = which(text)?;
     Ok(hide(text, &at, &vec![true; at.len()], disguise).0)
 }

@@ -13,9 +13,9 @@ use crate::channel::{Channel, Incoming};
 use crate::errors::DialError;
 use crate::frame::{FrameLimits, FrameReader, FrameWriter, RawSend};
 use crate::hello::{self, HELLO_BYTES_MAX, Hello, HelloError};
+use crate::join_slots::JoinSlots;
 use crate::live::Live;
 use crate::members::MemberSet;
-use crate::places::JoinPlaces;
 use crate::protocols::Protocols;
 use crate::renewal::{Renewal, Renewed};
 
@@ -31,7 +31,7 @@ pub(crate) struct EndpointState {
     pub(crate) handshake_max: Duration,
     pub(crate) queue: mpsc::Sender<Incoming>,
     /// Join exchanges that may run at once.
-    pub(crate) joins: Arc<JoinPlaces>,
+    pub(crate) joins: Arc<JoinSlots>,
     pub(crate) renewal: Renewal,
     pub(crate) renewed: Renewed,
     pub(crate) closed: watch::Sender<bool>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
-use crate::places::network_of;
+use crate::join_slots::network_of;
 
 /// At most so many handshakes at once. When full, one of the host that has most of them is dropped, its
 /// oldest, and the newest is not refused: an honest handshake takes milliseconds, so whoever is oldest is

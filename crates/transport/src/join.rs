@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 use crate::frame::{FrameLimits, HEADER_BYTES, Header};
-use crate::places::{JOIN_CONCURRENT_MAX, JoinPlace};
+use crate::join_slots::{JOIN_CONCURRENT_MAX, JoinSlot};
 
 /// Bytes a join exchange may carry in each direction, framing included.
 pub const JOIN_BYTES_MAX: usize = 4096;
@@ -54,7 +54,7 @@ pub struct JoinChannel {
     sent_bytes: usize,
     received_bytes: usize,
     /// Of the accepting side.
-    place: Option<JoinPlace>,
+    place: Option<JoinSlot>,
 }
 
 impl JoinChannel {
@@ -64,7 +64,7 @@ impl JoinChannel {
         initiator: bool,
         stream: impl RawDuplex + 'static,
         exporter: [u8; 32],
-        place: Option<JoinPlace>,
+        place: Option<JoinSlot>,
     ) -> Self {
         Self {
             peer,
@@ -144,7 +144,7 @@ impl fmt::Debug for JoinChannel {
 
 async fn in_time<T>(
     deadline: Instant,
-    place: Option<&mut JoinPlace>,
+    place: Option<&mut JoinSlot>,
     io: impl Future<Output = std::io::Result<T>>,
 ) -> Result<T, JoinError> {
     // `timeout_at` would let through whatever is ready at once, however late it is.

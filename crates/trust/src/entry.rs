@@ -58,28 +58,28 @@ pub enum Act {
     },
     /// A node becomes a member, and lends its devices.
     Admit {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// What it is called.
         name: String,
     },
     /// A member may sign entries from now on.
     Appoint {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// What it is called, should its admission turn out to be void.
         name: String,
     },
     /// A member may sign entries no more.
     Dismiss {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
     /// A node is a member no more, and never again.
     Remove {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// Why, for people.
+        /// Why, to be displayed.
         reason: String,
     },
     /// Until when strangers nearby join on sight, in seconds since 1970; 0 shuts the window for good.

@@ -244,7 +244,7 @@ impl Monitor {
 pub struct NodeFacts {
     /// The node.
     pub node: NodeId,
-    /// Name for people: the host name unless configured.
+    /// Display name: the host name unless configured.
     pub name: String,
     /// Program version.
     pub version: String,

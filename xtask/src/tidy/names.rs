@@ -10,7 +10,7 @@ use super::TESTS_ONLY;
 use super::tokens::{TestCode, Token, test_code, test_files, tokens};
 
 /// Of types, each with the field's name for it.
-const TYPES: [(&str, &str); 39] = [
+const TYPES: [(&str, &str); 52] = [
     ("Shop", "DeviceInner"),
     ("Desk", "ReadbackQueue"),
     ("Landing", "PendingReadback"),
@@ -50,6 +50,19 @@ const TYPES: [(&str, &str); 39] = [
     ("Reading", "what is read, or what reads"),
     ("Of", "a noun that says what is told apart"),
     ("Via", "Transport"),
+    ("LoadWords", "LoadInfo"),
+    ("CardWords", "CardInfo"),
+    ("Settling", "RepackProgress"),
+    ("KeptOff", "quarantined"),
+    ("LostSeat", "LostRun"),
+    ("Stand", "state"),
+    ("JoinPlace", "JoinSlot"),
+    ("DraftLeave", "DraftLimits"),
+    ("Wish", "command"),
+    ("Brought", "a result"),
+    ("Heard", "an event"),
+    ("Looker", "a watcher"),
+    ("Lessons", "corrections"),
 ];
 /// Of files.
 const FILES: [(&str, &str); 5] = [

@@ -42,14 +42,14 @@ const WAKES: usize = 2;
 
 /// Two cache lines: processors fetch them in pairs.
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 pub(super) struct Dispatch {
-    post: Apart<Post>,
+    post: CachePadded<Post>,
     /// Pieces done by workers since the pool was made.
-    done: Apart<AtomicU64>,
+    done: CachePadded<AtomicU64>,
     /// One per thread; the caller's is the first.
-    slots: Box<[Apart<ThreadSlot>]>,
+    slots: Box<[CachePadded<ThreadSlot>]>,
     /// The first of a job.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -89,13 +89,13 @@ impl Dispatch {
     pub(super) fn new(threads: usize) -> Self {
         let slot = || {
             let (claimed, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
-            Apart(ThreadSlot { claimed, asleep, thread: OnceLock::new() })
+            CachePadded(ThreadSlot { claimed, asleep, thread: OnceLock::new() })
         };
         let none = || AtomicPtr::new(std::ptr::null_mut());
         let job = || Description { pieces: AtomicUsize::new(0), work: none(), call: none() };
         Self {
-            post: Apart(Post { state: AtomicU64::new(0), jobs: [job(), job()] }),
-            done: Apart(AtomicU64::new(0)),
+            post: CachePadded(Post { state: AtomicU64::new(0), jobs: [job(), job()] }),
+            done: CachePadded(AtomicU64::new(0)),
             slots: (0..threads).map(|_| slot()).collect(),
             panic: Mutex::new(None),
         }
@@ -262,7 +262,7 @@ impl Dispatch {
 
     /// Wakes up to `count` sleepers.
     fn wake(&self, count: usize) {
-        let asleep = |slot: &&Apart<ThreadSlot>| {
+        let asleep = |slot: &&CachePadded<ThreadSlot>| {
             let flag = &slot.0.asleep;
             flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::AcqRel)
         };

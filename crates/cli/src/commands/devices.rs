@@ -72,7 +72,7 @@ fn look(
         outcomes.extend(ask_backends(surveyor, &backends, &ask));
     }
     outcomes.sort_by_key(|outcome| System::own().order().iter().position(|one| *one == outcome.backend));
-    // Without a turn there is no card: what plays one is no reason to make a data folder.
+    // Without a turn there is no card: a software adapter is no reason to make a data folder.
     if turn.is_some() {
         let found: Vec<&SurveyedAccelerator> = outcomes.iter().flat_map(BackendSurvey::shown).collect();
         exo_accelerators::remember(data_dir, &found, &ui::message);

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::ui;
 
 const RANGES: u8 = 8;
-/// Of a commit, for people.
+/// Of a commit, to be displayed.
 const COMMIT_CHARS: usize = 8;
 
 /// Shows what is newer, asks, and has the node fetch it.

@@ -8,7 +8,7 @@ use super::moving::{Move, Stuck};
 use super::planning::PlanAsk;
 use super::repair::{RepairScope, replaced};
 use super::replan::Review;
-use super::unblamed::{TROUBLES_MAX, Unblamed};
+use super::unblamed::{TROUBLES_MAX, UnattributedFailures};
 use super::{Coordinator, CoordinatorOutput, Leading};
 use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{InstanceFailure, clip};
@@ -44,7 +44,7 @@ pub(super) struct Watch {
     /// How long its stages had computed, by their last reports.
     pub(super) busy_us: u64,
     /// A failure of its stages that blamed none of them.
-    pub(super) unblamed: Unblamed,
+    pub(super) unblamed: UnattributedFailures,
 }
 
 /// A device that failed a stage, and until when no lost stage goes there.
@@ -100,7 +100,7 @@ impl Watch {
             came_at: now,
             used_at: now,
             busy_us: 0,
-            unblamed: Unblamed::default(),
+            unblamed: UnattributedFailures::default(),
         }
     }
 }

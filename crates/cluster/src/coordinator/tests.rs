@@ -188,7 +188,7 @@ fn stage_report(shard: &crate::wire::DesiredShard, status: &StageStatus) -> Stag
         status: status.clone(),
         held_bytes: shard.memory_bytes,
         weight_bytes: 0,
-        waiting_bytes: 0,
+        unpacked_bytes: 0,
         busy_us: 0,
         sequences: 0,
     }

@@ -108,16 +108,16 @@ pub enum CoordinatorInput {
     Place {
         /// Who asks.
         reply: ReplyTo,
-        /// What.
+        /// The request.
         request: InstanceRequest,
     },
     /// Remove an instance.
     Remove {
         /// Who asks.
         reply: ReplyTo,
-        /// Which.
+        /// The instance.
         instance: InstanceId,
-        /// Why, for people.
+        /// Why, to be displayed.
         reason: String,
     },
     /// Move a node's stages elsewhere, or let it have some again.
@@ -133,7 +133,7 @@ pub enum CoordinatorInput {
     Replan {
         /// Who asks.
         reply: ReplyTo,
-        /// Which.
+        /// The instance.
         instance: InstanceId,
         /// Whether it is to be moved there if that is worth it.
         carry_out: bool,
@@ -153,7 +153,7 @@ pub enum CoordinatorInput {
     Appended(AppendId),
     /// The events could not be written, and none of later appends will be.
     AppendFailed {
-        /// Which.
+        /// The append.
         append: AppendId,
         /// What the journal said.
         reason: String,
@@ -194,14 +194,14 @@ pub enum CoordinatorOutput {
     SendDesired {
         /// To whom.
         to: NodeId,
-        /// What.
+        /// The desired.
         desired: DesiredState,
     },
     /// Answer a request.
     Reply {
         /// To whom.
         to: ReplyTo,
-        /// What.
+        /// The reply.
         reply: ControlReply,
     },
     /// One instance changed its state: to show, to log.

@@ -16,12 +16,12 @@ pub(crate) const WITHIN: Duration = Duration::from_secs(600);
 
 /// When the stages of an instance had trouble that blamed none of them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unblamed {
+pub(super) struct UnattributedFailures {
     stages: Vec<Stage>,
     at: Vec<Time>,
 }
 
-impl Unblamed {
+impl UnattributedFailures {
     /// Notes one more. Whether these stages have had enough.
     fn note(&mut self, now: Time, stages: &[Stage]) -> bool {
         if self.stages != stages {

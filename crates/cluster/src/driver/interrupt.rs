@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, InstanceId, Placement, PlacementId, Time};
 
-use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Stand, SubmittedRun};
+use super::{Driver, DriverOutput, RunState, SUBMIT_AGAIN_AFTER, SubmittedRun};
 use crate::wire::EndReason;
 use crate::{InstanceState, InstanceView};
 
@@ -23,7 +23,7 @@ pub(crate) const GONE_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Interruption {
     /// The first since the last token.
     pub(super) since: Time,
-    /// The last, for people.
+    /// The last, to be displayed.
     pub(super) reason: String,
     /// Where it was submitted.
     placement: PlacementId,
@@ -36,7 +36,7 @@ pub(super) struct Interruption {
 
 /// Why a submission ends.
 #[derive(Debug)]
-pub(super) enum LostSeat {
+pub(super) enum LostRun {
     /// Its instance was unloaded or given up: somebody decided that there is no answer.
     GivenUp(String),
     /// It goes on in another placement.
@@ -52,8 +52,8 @@ impl Driver {
         reason: String,
         out: &mut Vec<DriverOutput>,
     ) {
-        let Some(SubmittedRun { stand, placement, running_since, .. }) = self.run.take() else { return };
-        if stand == Stand::Submitted && self.interruption.is_none() {
+        let Some(SubmittedRun { state, placement, running_since, .. }) = self.run.take() else { return };
+        if state == RunState::Submitted && self.interruption.is_none() {
             self.submit_at = now + SUBMIT_AGAIN_AFTER;
             return;
         }
@@ -177,19 +177,19 @@ impl Driver {
 
 /// Why a placement serves no more, if the news say so. A new coordinator may not know yet how far stages are:
 /// only "degraded", "waiting", "failed", another placement or absence count.
-pub(super) fn lost_run(placement: &Placement, news: &[InstanceView]) -> Option<LostSeat> {
+pub(super) fn lost_run(placement: &Placement, news: &[InstanceView]) -> Option<LostRun> {
     let instance = placement.instance;
     let Some(view) = news.iter().find(|v| v.instance() == instance) else {
-        return Some(LostSeat::Elsewhere(format!("instance {instance} was removed")));
+        return Some(LostRun::Elsewhere(format!("instance {instance} was removed")));
     };
     match &view.state {
-        InstanceState::Failed { reason } => Some(LostSeat::GivenUp(reason.clone())),
+        InstanceState::Failed { reason } => Some(LostRun::GivenUp(reason.clone())),
         InstanceState::Degraded { reason } | InstanceState::Waiting { reason } => {
-            Some(LostSeat::Elsewhere(reason.clone()))
+            Some(LostRun::Elsewhere(reason.clone()))
         }
         InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring | InstanceState::Ready => {
             let is_another = view.placement.id != placement.id;
-            is_another.then(|| LostSeat::Elsewhere(format!("instance {instance} was placed anew")))
+            is_another.then(|| LostRun::Elsewhere(format!("instance {instance} was placed anew")))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, Term, Time};
 
-use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Stand};
+use super::{Driver, DriverOutput, RunState, SUBMIT_AGAIN_AFTER};
 use crate::wire::{DataMessage, TokenResult};
 
 impl Driver {
@@ -16,12 +16,12 @@ impl Driver {
         match message {
             DataMessage::Accepted { placement, term, sequence, attempt, .. } => {
                 if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
-                    self.stands(now, Stand::Queued);
+                    self.set_state(now, RunState::Queued);
                 }
             }
             DataMessage::Started { placement, term, sequence, attempt, cached_tokens } => {
                 if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
-                    self.stands(now, Stand::Running);
+                    self.set_state(now, RunState::Running);
                     if self.generated() == 0 && self.interruption.is_none() {
                         self.cached_tokens = cached_tokens.min(self.start.spec.prompt_tokens);
                     }
@@ -38,7 +38,7 @@ impl Driver {
                     if let Some(run) = &mut self.run {
                         run.ended = Some((reason, generated, now));
                         run.times = times;
-                        run.stand = Stand::Running;
+                        run.state = RunState::Running;
                         self.has_run = true;
                     }
                     self.end_if_complete(out);
@@ -104,12 +104,12 @@ impl Driver {
     }
 
     /// Where the sequence stands. It never goes back: messages may be repeated.
-    fn stands(&mut self, now: Time, stand: Stand) {
+    fn set_state(&mut self, now: Time, state: RunState) {
         if let Some(run) = &mut self.run {
-            if run.stand != Stand::Running {
-                run.stand = stand;
+            if run.state != RunState::Running {
+                run.state = state;
             }
-            if stand == Stand::Running {
+            if state == RunState::Running {
                 run.running_since.get_or_insert(now);
                 self.has_run = true;
             }
@@ -191,7 +191,7 @@ impl Driver {
         self.drafts.rejected += result.drafts - accepted;
         run.received += result.tokens.len() as u32;
         run.moved_at = now;
-        run.stand = Stand::Running;
+        run.state = RunState::Running;
         run.running_since.get_or_insert(now);
         self.has_run = true;
         self.interruption = None;

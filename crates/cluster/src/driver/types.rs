@@ -82,7 +82,7 @@ pub enum DriverInput {
     /// No instance can serve the model: the coordinator refused to place it. Counts only while waiting for
     /// one.
     PlaceRefused {
-        /// Why, for people.
+        /// Why, to be displayed.
         message: String,
     },
     /// A message about this sequence; others are ignored, and so are tokens, which come as
@@ -90,7 +90,7 @@ pub enum DriverInput {
     Message {
         /// Who sent it.
         from: NodeId,
-        /// What.
+        /// The message.
         message: DataMessage,
     },
     /// A result of one step for this sequence, moved out of what the last stage sent.
@@ -122,7 +122,7 @@ pub enum DriverOutput {
     Send {
         /// The first stage's node.
         to: NodeId,
-        /// What.
+        /// The message.
         message: DataMessage,
     },
     /// Show a token to the client. Positions come in order, each once.

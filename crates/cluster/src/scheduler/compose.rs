@@ -7,8 +7,8 @@ use exo_types::{SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
 
 use super::drafting::Drafting;
 use super::lookup::Lookup;
-use super::making_way::Shares;
 use super::pages::Pages;
+use super::preemption::Shares;
 use super::queue::Waiting;
 use super::sequence::{Guesser, REPORT_BUDGET, Running};
 use super::{Flight, Scheduler, SchedulerOutput, Speculation, StepSize};
@@ -84,7 +84,7 @@ impl Scheduler {
                 return self.queue.take(next);
             }
         }
-        let (next, paused) = self.who_makes_way(&shares)?;
+        let (next, paused) = self.preemption(&shares)?;
         let next = self.queue.take(next)?;
         self.pause(paused);
         Some(next)

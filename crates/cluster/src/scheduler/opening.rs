@@ -66,7 +66,7 @@ impl Opening {
         self.again_at = self.again_at.min(now + AGAIN_AFTER);
     }
 
-    /// What it waits for, for people.
+    /// What it waits for, to be displayed.
     pub(super) fn waits_for(&self) -> &str {
         self.missing.as_deref().unwrap_or("step 0 is on its way")
     }

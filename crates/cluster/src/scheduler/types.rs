@@ -145,7 +145,7 @@ pub enum SchedulerInput {
         step: u64,
         /// Whether the stage is being loaded.
         is_loading: bool,
-        /// What was missing, for people.
+        /// What was missing, to be displayed.
         missing: String,
     },
     /// Tokens did not reach their driver.
@@ -158,7 +158,7 @@ pub enum SchedulerInput {
         term: Term,
         /// Whose tokens, and of which submission.
         sequences: Vec<(SequenceId, Attempt)>,
-        /// Why, for people.
+        /// Why, to be displayed.
         message: String,
     },
     /// The small model's answer to [`SchedulerOutput::Draft`].
@@ -184,7 +184,7 @@ pub enum SchedulerInput {
     NodeLost(NodeId),
     /// The instance is removed or placed anew: everything ends.
     Stop {
-        /// Why, for people.
+        /// Why, to be displayed.
         reason: String,
     },
 }

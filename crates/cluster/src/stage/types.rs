@@ -47,7 +47,7 @@ pub enum ComputeResult {
 /// A sequence that was computed and cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FailedSequence {
-    /// Which.
+    /// The sequence.
     pub sequence: SequenceId,
     /// Why.
     pub kind: FailureKind,
@@ -81,7 +81,7 @@ pub enum StageInput {
     ComputeDone {
         /// In which term it was put out.
         term: Term,
-        /// Which.
+        /// The step.
         step: u64,
         /// With what.
         result: ComputeResult,

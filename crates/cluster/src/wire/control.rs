@@ -36,7 +36,7 @@ pub enum ControlMessage {
     Request {
         /// Chosen by the asker, unique among its open requests.
         request: u64,
-        /// What.
+        /// The ask.
         ask: ControlAsk,
     },
     /// Coordinator to the asker.
@@ -101,7 +101,7 @@ pub struct NodeReport {
 /// How one device does at this moment.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceReport {
-    /// Which.
+    /// The device.
     pub device: DeviceId,
     /// Whether it takes work.
     pub state: DeviceState,
@@ -116,7 +116,7 @@ pub struct DeviceReport {
 pub struct CardEvent {
     /// When, in seconds since 1970 by the node's clock.
     pub at_unix_s: u64,
-    /// What, for people.
+    /// What, to be displayed.
     pub text: String,
 }
 
@@ -125,7 +125,7 @@ pub struct CardEvent {
 pub struct HeldModel {
     /// The model.
     pub model: ModelId,
-    /// Name for people.
+    /// Display name.
     pub name: String,
     /// Bytes of all its files, held or not.
     pub bytes: u64,
@@ -167,7 +167,7 @@ pub struct StageReport {
     pub weight_bytes: u64,
     /// Of those, bytes that are read from the file until they are in memory. To show; 0 until `node` fills it
     /// in.
-    pub waiting_bytes: u64,
+    pub unpacked_bytes: u64,
     /// Microseconds it has computed so far. To show; 0 until `node` fills it in.
     pub busy_us: u64,
     /// Requests that run or wait there; only of a first stage, whose node has the scheduler. 0 until `node`
@@ -234,7 +234,7 @@ pub struct InstanceFailure {
     pub placement: PlacementId,
     /// The stage whose device failed, where it was one.
     pub stage: Option<u32>,
-    /// What happened, for people.
+    /// What happened, to be displayed.
     pub reason: String,
 }
 
@@ -259,7 +259,7 @@ pub struct DesiredShard {
     pub stage: u32,
     /// Which of the stage's shards this is.
     pub rank: u32,
-    /// Name of the model, for people.
+    /// Name of the model, to be displayed.
     pub model_name: String,
     /// Members that hold the model's file, to fetch from.
     #[serde(deserialize_with = "list::<_, _, MEMBERS_MAX>")]
@@ -355,7 +355,7 @@ pub enum ControlReply {
     Refused {
         /// Which class of reason.
         refusal: ControlRefusal,
-        /// With numbers, for people.
+        /// With numbers, to be displayed.
         message: String,
     },
 }

@@ -61,7 +61,7 @@ pub enum DataMessage {
         attempt: Attempt,
         /// Why.
         kind: FailureKind,
-        /// With numbers, for people.
+        /// With numbers, to be displayed.
         message: String,
         /// With [`FailureKind::QueueFull`]: how full, and when to come back.
         busy: Option<Busy>,
@@ -133,7 +133,7 @@ pub enum DataMessage {
         step: u64,
         /// Whether the stage is being fetched or loaded, which its coordinator watches.
         is_loading: bool,
-        /// What was not there and how long the step waited, for people.
+        /// What was not there and how long the step waited, to be displayed.
         missing: String,
     },
     /// Last stage to the scheduler, the way `NotWired` takes: tokens did not reach their driver. Its
@@ -148,7 +148,7 @@ pub enum DataMessage {
         /// The sequences, and which submission of each.
         #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
         sequences: Vec<(SequenceId, Attempt)>,
-        /// Which link was not open and how long they waited, for people.
+        /// Which link was not open and how long they waited, to be displayed.
         message: String,
     },
 }

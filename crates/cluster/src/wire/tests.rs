@@ -114,7 +114,7 @@ fn full_report() -> NodeReport {
         status: StageStatus::Serving,
         held_bytes: 1,
         weight_bytes: 1,
-        waiting_bytes: 0,
+        unpacked_bytes: 0,
         busy_us: 1,
         sequences: 1,
     }];

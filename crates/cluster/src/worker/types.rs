@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use exo_types::{ModelId, NodeId, Shard, ShardPosition, ShardSpec, Time};
-use serde::{Deserialize, Serialize};
-
+use crate::EngineId;
 use crate::wire::DesiredState;
+use exo_types::{ModelId, NodeId, Shard, ShardPosition, ShardSpec, Time};
 
 /// Deadlines and backoff of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,11 +26,6 @@ impl Default for WorkerConfig {
         }
     }
 }
-
-/// Names one shard in the memory of this node, from its first byte to its last: the worker counts them, and a
-/// shard that is loaded once more has another number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct EngineId(pub u64);
 
 /// How far a shard is on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,17 +112,17 @@ pub enum Action {
     LoadShard {
         /// Under which name.
         engine: EngineId,
-        /// What.
+        /// The spec.
         spec: ShardSpec,
     },
     /// Free it. Answer `Unloaded`.
     UnloadShard {
-        /// Which.
+        /// The engine.
         engine: EngineId,
     },
     /// Stop a fetch or load in progress. Answer `Unloaded` once nothing of it runs or holds memory.
     Cancel {
-        /// Which.
+        /// The engine.
         engine: EngineId,
     },
 }
@@ -146,7 +140,7 @@ pub enum WorkerInput {
     ManifestHeld(EngineId),
     /// A fetch or load moved on.
     Progress {
-        /// Which.
+        /// The engine.
         engine: EngineId,
         /// Bytes done.
         done_bytes: u64,
@@ -161,16 +155,16 @@ pub enum WorkerInput {
     Ready(EngineId),
     /// The action failed; nothing of it runs or holds memory.
     Failed {
-        /// Which.
+        /// The engine.
         engine: EngineId,
-        /// What happened, for people.
+        /// What happened, to be displayed.
         reason: String,
     },
     /// The device would not take the shard, and will hardly do so the next time; nothing of it holds memory.
     Refused {
-        /// Which.
+        /// The engine.
         engine: EngineId,
-        /// What happened, for people.
+        /// What happened, to be displayed.
         reason: String,
     },
     /// It is gone: asked for, or because its device was lost.

@@ -43,7 +43,7 @@ const PIECES_MAX: Duration = Duration::from_millis(60);
 /// Of what is met cold: the rest of its window belongs to the passes.
 const COLD_ROUNDS: usize = 5;
 /// Of the layers of one row: one takes 30 µs on a processor and some ten launches on a card. What takes so
-/// much longer is a program that plays a card, and would need half a minute for the rest.
+/// much longer is a software adapter, and would need half a minute for the rest.
 const ONE_MAX: Duration = Duration::from_millis(5);
 
 /// Layers of one row, layers of a chunk without their products, and matrices for a chunk.

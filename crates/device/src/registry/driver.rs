@@ -29,13 +29,13 @@ impl Driver {
 
 impl Registry {
     /// Why the driver behind `backend` is not asked at this time, if it is not.
-    pub fn kept_off_driver(&self, backend: &str, now_unix_s: u64) -> Option<&Quarantine> {
+    pub fn driver_quarantine(&self, backend: &str, now_unix_s: u64) -> Option<&Quarantine> {
         let driver = self.drivers.get(backend)?;
         Some(&driver.quarantine).filter(|quarantine| quarantine.is_in_force(now_unix_s))
     }
 
     /// From now on the driver behind `backend` is not asked.
-    pub fn keep_off_driver(&mut self, backend: &str, quarantine: Quarantine) {
+    pub fn set_driver_quarantine(&mut self, backend: &str, quarantine: Quarantine) {
         if self.drivers.len() < DRIVERS_MAX || self.drivers.contains_key(backend) {
             self.drivers.insert(backend.to_owned(), Driver { quarantine });
         }

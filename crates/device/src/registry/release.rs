@@ -2,7 +2,7 @@
 
 use super::{Registry, Trial};
 
-/// Something that bound nodes and does no more, with what it was about, for people.
+/// Something that bound nodes and does no more, with what it was about, to be displayed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Released {
     /// The quarantine of a card with a backend.

@@ -132,7 +132,7 @@ fn what_was_measured_with_another_meaning_is_measured_again_and_the_rest_stays()
     changed(folder.path(), |registry| {
         registry.note(&here, "cuda", measured("1"), 7);
         registry.note_types(&here, "cuda", "1", &types, 7);
-        registry.keep_off(&here, "cuda", "1", Quarantine::new("it crashed", 100_000));
+        registry.set_quarantine(&here, "cuda", "1", Quarantine::new("it crashed", 100_000));
     });
     // As exo wrote it before measurements had a version.
     let path = folder.path().join("gpu_registry.json");
@@ -208,7 +208,7 @@ fn a_quarantine_lasts_until_it_is_over_the_driver_is_another_or_it_is_released()
     let here = card(Some("0000:01:00.0"), None);
     let mut registry = changed(folder.path(), |registry| {
         registry.note(&here, "cuda", measured("1"), 7);
-        registry.keep_off(&here, "cuda", "1", Quarantine::new("it crashed", 100_000));
+        registry.set_quarantine(&here, "cuda", "1", Quarantine::new("it crashed", 100_000));
     });
     let reason = |registry: &Registry, backend: &str, driver: &str, now: u64| {
         registry.quarantine(&here, backend, driver, now).map(|quarantine| quarantine.reason.clone())
@@ -230,9 +230,9 @@ fn a_quarantine_lasts_until_it_is_over_the_driver_is_another_or_it_is_released()
     assert!(reason(&registry, "cuda", "1", 100_001).is_some());
     assert_eq!(registry.release_all(100_001), [Released::Quarantine("Card (cuda)".to_owned())]);
     assert!(reason(&registry, "cuda", "1", 100_001).is_none() && registry.release_all(100_001).is_empty());
-    registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 100_002));
+    registry.set_quarantine(&here, "cuda", "1", Quarantine::new("again", 100_002));
     assert!(registry.release(&here, "cuda") && !registry.release(&here, "cuda"));
-    registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 100_002));
+    registry.set_quarantine(&here, "cuda", "1", Quarantine::new("again", 100_002));
     registry.verified(&here, "cuda", "2", 100_003);
     assert!(
         reason(&registry, "cuda", "2", 100_003).is_none()
@@ -273,13 +273,13 @@ fn a_driver_that_did_not_answer_is_kept_until_hours_have_passed_or_it_is_release
     let here = card(Some("0000:01:00.0"), None);
     let mut registry = changed(folder.path(), |registry| {
         registry.note(&here, "cuda", measured("1"), 7);
-        registry.keep_off_driver("cuda", Quarantine::new("it did not answer", 1000));
+        registry.set_driver_quarantine("cuda", Quarantine::new("it did not answer", 1000));
     });
-    let is_kept_off = |backend: &str, now: u64| registry.kept_off_driver(backend, now).is_some();
+    let is_quarantined = |backend: &str, now: u64| registry.driver_quarantine(backend, now).is_some();
     let late = 1000 + QUARANTINE_S;
-    assert!(is_kept_off("cuda", 1000) && is_kept_off("cuda", late - 1));
-    assert!(!is_kept_off("cuda", late), "it may have been a passing thing");
-    assert!(!is_kept_off("vulkan", 1000), "another backend");
+    assert!(is_quarantined("cuda", 1000) && is_quarantined("cuda", late - 1));
+    assert!(!is_quarantined("cuda", late), "it may have been a passing thing");
+    assert!(!is_quarantined("vulkan", 1000), "another backend");
     assert!(registry.calibration(&here, "cuda", "1").is_some(), "what is known of cards stays");
     assert_eq!(registry.clone().release_all(1001), [Released::Driver("cuda".to_owned())]);
     assert!(registry.clone().release_all(late).is_empty());

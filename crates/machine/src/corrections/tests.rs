@@ -90,25 +90,29 @@ fn where_rates_do_not_decide_nothing_is_learned() {
 
 #[test]
 fn what_was_learned_with_other_rates_or_before_a_loss_is_forgotten() {
-    let (mut lessons, slow) = (Lessons::default(), Duration::from_micros(2100));
-    let learn = |lessons: &mut Lessons, facts: &DeviceFacts| {
-        (0..3).for_each(|_| lessons.learn(facts, Phase::Decode, EXPECTED, slow));
+    let (mut step_corrections, slow) = (StepCorrections::default(), Duration::from_micros(2100));
+    let learn = |step_corrections: &mut StepCorrections, facts: &DeviceFacts| {
+        (0..3).for_each(|_| step_corrections.learn(facts, Phase::Decode, EXPECTED, slow));
     };
-    let decode =
-        |lessons: &Lessons, facts: &DeviceFacts| lessons.of(facts).decode.map(|learned| learned.percent);
-    learn(&mut lessons, &facts(1e10));
-    assert_eq!(decode(&lessons, &facts(1e10)), Some(50));
-    assert_eq!(lessons.of(&facts(1e10)).prefill, None, "of the other phase nothing is known");
-    assert_eq!(decode(&lessons, &facts(2e10)), None, "measured anew");
+    let decode = |step_corrections: &StepCorrections, facts: &DeviceFacts| {
+        step_corrections.of(facts).decode.map(|learned| learned.percent)
+    };
+    learn(&mut step_corrections, &facts(1e10));
+    assert_eq!(decode(&step_corrections, &facts(1e10)), Some(50));
+    assert_eq!(step_corrections.of(&facts(1e10)).prefill, None, "of the other phase nothing is known");
+    assert_eq!(decode(&step_corrections, &facts(2e10)), None, "measured anew");
     let other = DeviceFacts { backend: "cpu/scalar".to_owned(), ..facts(1e10) };
-    assert_eq!(decode(&lessons, &other), None, "another build");
+    assert_eq!(decode(&step_corrections, &other), None, "another build");
     // One sample with the new rates does not stand on the old ones.
-    lessons.learn(&facts(2e10), Phase::Decode, EXPECTED, slow);
-    assert_eq!((decode(&lessons, &facts(2e10)), decode(&lessons, &facts(1e10))), (None, None));
-    learn(&mut lessons, &facts(2e10));
-    assert_eq!(decode(&lessons, &facts(2e10)), Some(50));
-    lessons.forget_device(&DeviceId::cpu());
-    assert_eq!(decode(&lessons, &facts(2e10)), None, "lost");
+    step_corrections.learn(&facts(2e10), Phase::Decode, EXPECTED, slow);
+    assert_eq!(
+        (decode(&step_corrections, &facts(2e10)), decode(&step_corrections, &facts(1e10))),
+        (None, None)
+    );
+    learn(&mut step_corrections, &facts(2e10));
+    assert_eq!(decode(&step_corrections, &facts(2e10)), Some(50));
+    step_corrections.forget_device(&DeviceId::cpu());
+    assert_eq!(decode(&step_corrections, &facts(2e10)), None, "lost");
 }
 
 fn position() -> ShardPosition {
@@ -137,11 +141,13 @@ fn frame(step: u64, parts: &[(u32, usize)]) -> StepFrame {
 
 #[test]
 fn only_steps_of_one_stream_that_were_alone_count() {
-    let mut lessons = Lessons::default();
-    let end = |lessons: &mut Lessons, engine, step| lessons.ended(engine, (position(), Term::FIRST, step));
+    let mut step_corrections = StepCorrections::default();
+    let end = |step_corrections: &mut StepCorrections, engine, step| {
+        step_corrections.ended(engine, (position(), Term::FIRST, step))
+    };
     let mut alone = |parts: &[(u32, usize)]| {
-        lessons.begun(EngineId(1), position(), &frame(1, parts));
-        end(&mut lessons, EngineId(1), 1)
+        step_corrections.begun(EngineId(1), position(), &frame(1, parts));
+        end(&mut step_corrections, EngineId(1), 1)
     };
     assert_eq!(alone(&[(700, 1)]), Some(StepSize::Token { depth: 700 }));
     assert_eq!(alone(&[(0, 100)]), Some(StepSize::Prompt { tokens: 100 }));
@@ -149,20 +155,23 @@ fn only_steps_of_one_stream_that_were_alone_count() {
         assert_eq!(alone(other), None, "{other:?}");
     }
     // Two at once, whichever began first.
-    lessons.begun(EngineId(1), position(), &frame(1, &[(7, 1)]));
-    lessons.begun(EngineId(2), position(), &frame(2, &[(7, 1)]));
-    assert_eq!((end(&mut lessons, EngineId(1), 1), end(&mut lessons, EngineId(2), 2)), (None, None));
+    step_corrections.begun(EngineId(1), position(), &frame(1, &[(7, 1)]));
+    step_corrections.begun(EngineId(2), position(), &frame(2, &[(7, 1)]));
+    assert_eq!(
+        (end(&mut step_corrections, EngineId(1), 1), end(&mut step_corrections, EngineId(2), 2)),
+        (None, None)
+    );
     // The next part of a prompt waits for the one before.
-    lessons.begun(EngineId(1), position(), &frame(5, &[(0, 100)]));
-    lessons.begun(EngineId(1), position(), &frame(6, &[(100, 100)]));
-    assert_eq!(end(&mut lessons, EngineId(1), 5), Some(StepSize::Prompt { tokens: 100 }));
-    assert_eq!(end(&mut lessons, EngineId(1), 6), None);
+    step_corrections.begun(EngineId(1), position(), &frame(5, &[(0, 100)]));
+    step_corrections.begun(EngineId(1), position(), &frame(6, &[(100, 100)]));
+    assert_eq!(end(&mut step_corrections, EngineId(1), 5), Some(StepSize::Prompt { tokens: 100 }));
+    assert_eq!(end(&mut step_corrections, EngineId(1), 6), None);
     // What ends with its engine is no neighbour of the next.
-    lessons.begun(EngineId(1), position(), &frame(3, &[(7, 1)]));
-    lessons.forget_engine(EngineId(1));
-    lessons.begun(EngineId(2), position(), &frame(4, &[(7, 1)]));
-    assert_eq!(end(&mut lessons, EngineId(2), 4), Some(StepSize::Token { depth: 7 }));
-    assert!(lessons.in_flight.is_empty());
+    step_corrections.begun(EngineId(1), position(), &frame(3, &[(7, 1)]));
+    step_corrections.forget_engine(EngineId(1));
+    step_corrections.begun(EngineId(2), position(), &frame(4, &[(7, 1)]));
+    assert_eq!(end(&mut step_corrections, EngineId(2), 4), Some(StepSize::Token { depth: 7 }));
+    assert!(step_corrections.in_flight.is_empty());
 }
 
 #[test]
@@ -208,8 +217,10 @@ fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
     let step =
         expected(NodeId([1; 32]), &typed, (&shape, Some(&types), layers), (Phase::Decode, 1000)).unwrap();
     assert_eq!(step, ExpectedStep { rated_ns: 4_266_666, fixed_ns: 90_000 });
-    let mut lessons = Lessons::default();
-    (0..9).for_each(|_| lessons.learn(&facts(1e10), Phase::Decode, EXPECTED, Duration::from_micros(2100)));
-    assert!(lessons.of(&facts(1e10)).decode.is_some());
-    assert_eq!(lessons.of(&typed), Corrections::default(), "the factor was one of other rates");
+    let mut step_corrections = StepCorrections::default();
+    (0..9).for_each(|_| {
+        step_corrections.learn(&facts(1e10), Phase::Decode, EXPECTED, Duration::from_micros(2100))
+    });
+    assert!(step_corrections.of(&facts(1e10)).decode.is_some());
+    assert_eq!(step_corrections.of(&typed), Corrections::default(), "the factor was one of other rates");
 }

@@ -28,7 +28,7 @@ const ANSWER_BYTES_MAX: usize = 3 << 10;
 
 /// When a node is asked; while it is, until when.
 #[derive(Debug)]
-pub(super) struct TrustFrom {
+pub(super) struct TrustPoll {
     at: Time,
     is_asked: bool,
 }
@@ -67,16 +67,16 @@ impl Joining {
     pub(super) fn catch_up(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         let wanted = self.out_of_reach(ctx);
-        for asked in self.trust_from.values_mut().filter(|asked| asked.is_asked && asked.at <= now) {
+        for asked in self.trust_polls.values_mut().filter(|asked| asked.is_asked && asked.at <= now) {
             (asked.is_asked, asked.at) = (false, now + AGAIN); // no answer came
         }
-        self.trust_from.retain(|node, asked| asked.is_asked || wanted.contains(node));
+        self.trust_polls.retain(|node, asked| asked.is_asked || wanted.contains(node));
         for node in wanted {
-            self.trust_from.entry(node).or_insert(TrustFrom { at: now + FIRST, is_asked: false });
+            self.trust_polls.entry(node).or_insert(TrustPoll { at: now + FIRST, is_asked: false });
         }
         // Whoever was not asked for longest comes first, members before strangers: silent ones keep nobody
         // out.
-        let due = self.trust_from.iter().filter(|(_, asked)| !asked.is_asked && asked.at <= now);
+        let due = self.trust_polls.iter().filter(|(_, asked)| !asked.is_asked && asked.at <= now);
         let mut due: Vec<_> =
             due.map(|(node, asked)| (self.strangers.contains_key(node), asked.at, *node)).collect();
         due.sort();
@@ -86,7 +86,7 @@ impl Joining {
                 None => (ctx.addresses)(node),
             };
             let has_room = self.trust_asks() < ASKS_MAX;
-            let Some(asked) = self.trust_from.get_mut(&node) else { continue };
+            let Some(asked) = self.trust_polls.get_mut(&node) else { continue };
             if addresses.is_empty() {
                 asked.at = now + AGAIN;
             } else if is_stranger && has_room && !self.dials.take(now) {
@@ -99,18 +99,18 @@ impl Joining {
     }
 
     fn trust_asks(&self) -> usize {
-        self.trust_from.values().filter(|asked| asked.is_asked).count()
+        self.trust_polls.values().filter(|asked| asked.is_asked).count()
     }
 
     /// When time alone brings a question on, or ends one.
     pub(super) fn catch_up_deadline(&self) -> Option<Time> {
         let has_room = self.trust_asks() < ASKS_MAX;
-        self.trust_from.values().filter(|asked| asked.is_asked || has_room).map(|asked| asked.at).min()
+        self.trust_polls.values().filter(|asked| asked.is_asked || has_room).map(|asked| asked.at).min()
     }
 
     /// What a node sent was new: there may be more.
     pub fn trust_taken(&mut self, ctx: &Context<'_>, from: NodeId) {
-        if let Some(asked) = self.trust_from.get_mut(&from) {
+        if let Some(asked) = self.trust_polls.get_mut(&from) {
             asked.at = ctx.now.time + MORE;
         }
     }
@@ -127,7 +127,9 @@ impl Joining {
         if is_attempt && !matches!(answer, Ok(JoinAnswer::Trust(_))) {
             return false;
         }
-        let Some(asked) = self.trust_from.get_mut(&with).filter(|asked| asked.is_asked) else { return false };
+        let Some(asked) = self.trust_polls.get_mut(&with).filter(|asked| asked.is_asked) else {
+            return false;
+        };
         (asked.is_asked, asked.at) = (false, ctx.now.time + AGAIN);
         match answer {
             Ok(JoinAnswer::Trust(entries)) if !entries.is_empty() => {

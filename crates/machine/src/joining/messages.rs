@@ -45,7 +45,7 @@ pub enum JoinAnswer {
     Later,
     /// Ask this node instead.
     Elsewhere {
-        /// Which.
+        /// The node.
         node: NodeId,
         /// Where.
         addresses: Vec<SocketAddr>,

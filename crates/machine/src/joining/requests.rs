@@ -1,4 +1,4 @@
-//! Strangers that asked while the window was shut, for people. Keys cost nothing, so who makes many must
+//! Strangers that asked while the window was shut, to be displayed. Keys cost nothing, so who makes many must
 //! neither fill a person's terminal nor push off the list whom that person has seen on it.
 
 use std::collections::BTreeMap;

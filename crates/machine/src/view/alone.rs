@@ -21,7 +21,7 @@ pub(super) fn of(
     let (predicted, _) = exo_planner::predict(&request, &placement.stages)?;
     let stages = exo_planner::stage_times(&request, &placement.stages)?;
     let part = |of: &dyn Fn(&StageTimes) -> u64| -> Vec<f64> { stages.iter().map(|s| ms(of(s))).collect() };
-    let first_token = Beside {
+    let first_token = TimeComparison {
         measured_ms: times.first_token_us as f64 / 1e3,
         predicted_ms: ms(predicted.ttft_ns.expected),
         stages_measured_ms: stages_ms(&times.prompt, 1.0),
@@ -31,7 +31,7 @@ pub(super) fn of(
     let token = || {
         let stages_measured_ms = stages_ms(&times.answer, tokens);
         let between_ms = times.answer.between_us as f64 / 1e3 / tokens;
-        Beside {
+        TimeComparison {
             measured_ms: stages_measured_ms.iter().sum::<f64>() + between_ms,
             predicted_ms: ms(predicted.token_ns.expected),
             stages_measured_ms,
@@ -47,14 +47,14 @@ pub(super) fn of(
 }
 
 /// One time and its parts, as they came and as they were expected.
-struct Beside {
+struct TimeComparison {
     measured_ms: f64,
     predicted_ms: f64,
     stages_measured_ms: Vec<f64>,
     stages_predicted_ms: Vec<f64>,
 }
 
-impl Beside {
+impl TimeComparison {
     fn view(&self) -> MeasuredTimeView {
         let Self { measured_ms, predicted_ms, .. } = *self;
         MeasuredTimeView { measured_ms, predicted_ms, off: self.term_off() }
@@ -99,7 +99,7 @@ mod tests {
 
     fn check(measured_ms: f64, predicted_ms: f64, stages: &[(f64, f64)]) -> Option<(Option<u32>, f64, f64)> {
         let (stages_measured_ms, stages_predicted_ms) = stages.iter().copied().unzip();
-        let beside = Beside { measured_ms, predicted_ms, stages_measured_ms, stages_predicted_ms };
+        let beside = TimeComparison { measured_ms, predicted_ms, stages_measured_ms, stages_predicted_ms };
         beside.view().off.map(|off| (off.stage, off.measured_ms, off.predicted_ms))
     }
 

@@ -207,7 +207,7 @@ fn report(n: u8) -> NodeReport {
         status: StageStatus::Loaded,
         held_bytes: 4000,
         weight_bytes: 900,
-        waiting_bytes: 70,
+        unpacked_bytes: 70,
         busy_us: if n == 1 { 300 } else { 100 },
         sequences: 0,
     };

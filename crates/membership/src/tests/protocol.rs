@@ -56,7 +56,7 @@ fn a_joiner_adopts_the_epoch_it_finds_and_causes_no_election() {
     let mut sim = Sim::new(2, 3);
     sim.start_with(0, ids([0]));
     sim.run_ms(10);
-    let reign = sim.machine(0).epoch();
+    let first_epoch = sim.machine(0).epoch();
     for joiner in [1, 2] {
         sim.start_with(joiner, ids([joiner]));
         sim.run_ms(50);
@@ -68,11 +68,11 @@ fn a_joiner_adopts_the_epoch_it_finds_and_causes_no_election() {
         sim.join(joiner, ids(0..=joiner));
         (0..joiner).for_each(|i| sim.connect(i, joiner));
         sim.run_ms(600);
-        assert_eq!(sim.machine(joiner).epoch(), reign);
+        assert_eq!(sim.machine(joiner).epoch(), first_epoch);
     }
     sim.run_ms(2000);
     assert_eq!(sim.agreed(), Ok(0));
-    assert_eq!(sim.machine(0).epoch(), reign);
+    assert_eq!(sim.machine(0).epoch(), first_epoch);
 }
 
 #[test]
@@ -499,16 +499,16 @@ fn who_has_seen_less_does_not_claim_before_who_has_seen_more() {
 fn a_coordinator_that_sent_what_cannot_be_is_not_followed_for_a_while() {
     let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
     handle(&mut machine, Time::ZERO, Input::Members(ids([0, 1])));
-    let (now, reign) = (Time::from_millis(50), epoch(1, 1));
-    handle(&mut machine, now, Input::Message { from: id(1), message: leader_says(reign) });
-    handle(&mut machine, now, Input::Persisted(reign));
+    let (now, first_epoch) = (Time::from_millis(50), epoch(1, 1));
+    handle(&mut machine, now, Input::Message { from: id(1), message: leader_says(first_epoch) });
+    handle(&mut machine, now, Input::Persisted(first_epoch));
     assert_eq!(machine.coordinator(), Some(id(1)));
     let until = Time::from_millis(10_050);
     handle(&mut machine, now, Input::Distrust { node: id(1), until });
     assert_eq!(machine.coordinator(), None);
     let mut out = Vec::new();
     for ms in [400, 800, 1200] {
-        let message = leader_says(reign);
+        let message = leader_says(first_epoch);
         out = machine.handle(Time::from_millis(ms), Input::Message { from: id(1), message });
         assert!(machine.coordinator() != Some(id(1)), "{out:?}");
     }

@@ -69,7 +69,7 @@ pub struct Sim {
     /// Of 1000 messages, so many vanish.
     pub loss_permille: u64,
     /// Who led which epoch, ever.
-    reigns: BTreeMap<Epoch, usize>,
+    epochs: BTreeMap<Epoch, usize>,
 }
 
 /// The node at an index; greater index, greater key.
@@ -114,7 +114,7 @@ impl Sim {
             delay_max: Duration::from_millis(5),
             disk_max: Duration::from_millis(5),
             loss_permille: 0,
-            reigns: BTreeMap::new(),
+            epochs: BTreeMap::new(),
         }
     }
 
@@ -268,7 +268,7 @@ impl Sim {
             Output::Lead { epoch } => {
                 assert_eq!(epoch.key, id(i), "seed {}", self.seed);
                 assert_eq!(self.nodes[i].disk, Some(epoch), "seed {}: led before it was on disk", self.seed);
-                let other = self.reigns.insert(epoch, i);
+                let other = self.epochs.insert(epoch, i);
                 assert_eq!(other, None, "seed {}: {epoch} was led before", self.seed);
                 self.nodes[i].led.push(epoch);
             }

@@ -1,4 +1,4 @@
-//! A graphics processor: found, lost, looked at again, kept off.
+//! A graphics processor: found, lost, verified again, quarantined.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,11 +26,11 @@ pub(super) struct Card {
     /// Why it is not usable.
     pub(super) reason: String,
     /// It was lost too often: the processor stands in for it, also while it is looked at again.
-    pub(super) quarantine: Option<KeptOff>,
+    pub(super) quarantine: Option<RecordedQuarantine>,
 }
 
 /// A quarantine, and whether the registry on disk has it.
-pub(super) struct KeptOff {
+pub(super) struct RecordedQuarantine {
     pub(super) quarantine: Quarantine,
     pub(super) is_kept: bool,
 }
@@ -65,30 +65,30 @@ pub type Keep = Box<dyn FnOnce(&Quarantine) -> bool + Send>;
 impl Card {
     /// Those that are asked for, each asked in a process of its own what it is.
     pub(super) fn find_all(asks: Vec<DeviceAsk>, program: &WorkerProgram) -> Result<Vec<Self>, Failure> {
-        let words = std::thread::scope(|scope| {
+        let info = std::thread::scope(|scope| {
             let asking: Vec<_> =
                 asks.iter().map(|ask| scope.spawn(move || crate::worker::ask(program, ask))).collect();
             let answers = asking.into_iter().map(|thread| match thread.join() {
-                Ok(words) => words.map_err(Failure::from),
+                Ok(info) => info.map_err(Failure::from),
                 Err(_) => Err("the thread that asked a graphics processor what it is panicked".into()),
             });
             answers.collect::<Result<Vec<_>, Failure>>()
         })?;
         let mut cards: Vec<Self> = Vec::with_capacity(asks.len());
-        for (words, ask) in words.into_iter().zip(asks) {
-            if cards.iter().any(|card| card.facts.id == words.facts.id) {
-                let (name, id) = (words.facts.name, words.facts.id);
+        for (info, ask) in info.into_iter().zip(asks) {
+            if cards.iter().any(|card| card.facts.id == info.facts.id) {
+                let (name, id) = (info.facts.name, info.facts.id);
                 return Err(format!("{name} ({id}) is named twice by the setting `device`").into());
             }
-            cards.push(Self::found(words, ask, program.clone()));
+            cards.push(Self::found(info, ask, program.clone()));
         }
         Ok(cards)
     }
 
-    fn found(words: DeviceInfo, ask: DeviceAsk, program: WorkerProgram) -> Self {
-        let DeviceInfo { facts, identity, driver, quarantine } = words;
+    fn found(info: DeviceInfo, ask: DeviceAsk, program: WorkerProgram) -> Self {
+        let DeviceInfo { facts, identity, driver, quarantine } = info;
         let state = if quarantine.is_some() { DeviceState::Quarantined } else { DeviceState::Usable };
-        let quarantine = quarantine.map(|quarantine| KeptOff { quarantine, is_kept: true });
+        let quarantine = quarantine.map(|quarantine| RecordedQuarantine { quarantine, is_kept: true });
         let (guard, (state, _), reason) = (Guard::default(), watch::channel(state), String::new());
         Self { facts, identity, driver, ask, program, guard, state, reason, quarantine }
     }
@@ -123,7 +123,7 @@ impl Card {
         if *self.state.borrow() != DeviceState::Quarantined {
             return None;
         }
-        let KeptOff { quarantine, is_kept } = self.quarantine.as_ref()?;
+        let RecordedQuarantine { quarantine, is_kept } = self.quarantine.as_ref()?;
         let (is_kept, until) = (*is_kept, quarantine.until_unix_s);
         let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
         let (backend, driver) = (self.ask.backend.name(), self.driver.clone());
@@ -139,11 +139,11 @@ impl Card {
     }
 
     fn give_up(&mut self, reason: &str) -> Loss {
-        self.keep_off(Quarantine::new(reason, exo_stdx::unix_s()))
+        self.set_quarantine(Quarantine::new(reason, exo_stdx::unix_s()))
     }
 
     /// It was looked at once more and did not come back. That makes a quarantine that still runs no longer.
-    pub(super) fn stay_off(&mut self, reason: &str) -> Loss {
+    pub(super) fn extend_quarantine(&mut self, reason: &str) -> Loss {
         let now = exo_stdx::unix_s();
         let mut quarantine = Quarantine::new(&format!("it does not come back: {reason}"), now);
         if let Some(before) = self.quarantine.as_ref().map(|kept| &kept.quarantine)
@@ -151,15 +151,15 @@ impl Card {
         {
             quarantine.until_unix_s = quarantine.until_unix_s.min(before.until_unix_s);
         }
-        self.keep_off(quarantine)
+        self.set_quarantine(quarantine)
     }
 
-    fn keep_off(&self, quarantine: Quarantine) -> Loss {
+    fn set_quarantine(&self, quarantine: Quarantine) -> Loss {
         let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
         let (backend, driver) = (self.ask.backend.name(), self.driver.clone());
         let keep = move |quarantine: &Quarantine| {
             let kept = Registry::change(&folder, |registry| {
-                registry.keep_off(&identity, backend, &driver, quarantine.clone());
+                registry.set_quarantine(&identity, backend, &driver, quarantine.clone());
             });
             if let Err(error) = &kept {
                 let error = chain(error);
@@ -176,20 +176,20 @@ impl Card {
         let ask = DeviceAsk { heeds_quarantine: false, ..self.ask.clone() };
         let (program, identity) = (self.program.clone(), self.identity.clone());
         Box::new(move || {
-            let words = crate::worker::ask(&program, &ask)?;
+            let info = crate::worker::ask(&program, &ask)?;
             // What else is told of a card may differ while it is pulled.
-            let places = (&identity.pci_address, &words.identity.pci_address);
+            let places = (&identity.pci_address, &info.identity.pci_address);
             if matches!(places, (Some(before), Some(now)) if before != now) {
-                return Err(CheckError::Another { name: words.facts.name });
+                return Err(CheckError::Another { name: info.facts.name });
             }
             let released = Registry::change(Path::new(&ask.data_dir), |registry| {
-                registry.release(&words.identity, ask.backend.name())
+                registry.release(&info.identity, ask.backend.name())
             });
             if let Err(error) = released {
                 let error = chain(&error);
                 tracing::warn!(%error, "the end of a device's quarantine is not kept across a start");
             }
-            Ok(Box::new(words))
+            Ok(Box::new(info))
         })
     }
 

@@ -40,7 +40,7 @@ const LINE_AWAY_MAX: Duration = Duration::from_secs(12 * 3600);
 
 /// What somebody wants a download to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum DownloadCommand {
     Run,
     Pause,
     /// To leave the list.
@@ -55,7 +55,7 @@ pub struct Pull {
     /// What an earlier run of the node had chosen.
     pinned: Option<SavedPull>,
     state: Mutex<State>,
-    pub wish: watch::Sender<Wish>,
+    pub wish: watch::Sender<DownloadCommand>,
     /// True when its task has ended and no thread fetches any more.
     pub ended: watch::Sender<bool>,
 }
@@ -74,7 +74,7 @@ impl Pull {
         reference: Reference,
         mut request: PullRequest,
         pinned: Option<SavedPull>,
-        wish: Wish,
+        wish: DownloadCommand,
     ) -> Self {
         let token = request.token.take();
         let state = Mutex::new(State { token, view, rate: Rate::default(), plan: None });
@@ -121,7 +121,7 @@ impl Pull {
     /// For the file of downloads that are not over.
     pub fn saved(&self) -> Option<SavedPull> {
         let State { view, plan, .. } = &*self.lock();
-        if view.state == PullState::Done || *self.wish.borrow() == Wish::End {
+        if view.state == PullState::Done || *self.wish.borrow() == DownloadCommand::End {
             return None;
         }
         let pinned = self.pinned.as_ref();
@@ -148,7 +148,7 @@ impl Pull {
             layers_only: self.request.layers_only,
             to_run: self.request.to_run,
             update_of: self.request.update_of.clone(),
-            is_paused: *self.wish.borrow() == Wish::Pause && view.state != PullState::Failed,
+            is_paused: *self.wish.borrow() == DownloadCommand::Pause && view.state != PullState::Failed,
             failed: view
                 .error
                 .clone()
@@ -255,7 +255,7 @@ impl Pull {
     }
 
     /// Asks, fetches and verifies, or only reads heads. Blocks.
-    fn fetch(&self, shared: &DownloadsInner, cancel: &Cancel) -> Result<Brought, ReferenceError> {
+    fn fetch(&self, shared: &DownloadsInner, cancel: &Cancel) -> Result<AttemptResult, ReferenceError> {
         let settings = self.settings(shared)?;
         let mut options = PullOptions::new(shared.root.clone());
         options.rate_max = self.request.rate_max_bytes_per_s;
@@ -301,7 +301,7 @@ impl Pull {
                 let folder = shared.data_dir.display().to_string();
                 ReferenceError::Disk { folder, source: std::io::Error::other(source) }
             })?;
-            return Ok(Brought::Known { known, is_new });
+            return Ok(AttemptResult::Known { known, is_new });
         }
         self.fetch_whole(shared, &mut heads, (&plan, &options), older.as_ref())
     }
@@ -312,7 +312,7 @@ impl Pull {
         heads: &mut HeadReader<'_>,
         (plan, options): (&FetchPlan, &PullOptions),
         older: Option<&Older>,
-    ) -> Result<Brought, ReferenceError> {
+    ) -> Result<AttemptResult, ReferenceError> {
         let (client, cancel) = (heads.client, heads.cancel);
         let mut copies = plan.copies(&options.root);
         copies.extend(older.and_then(Older::files));
@@ -333,12 +333,17 @@ impl Pull {
         if fetched.as_ref().is_err_and(|error| !matches!(error, HubError::Busy { .. })) {
             linked.iter().for_each(|path| _ = std::fs::remove_file(path));
         }
-        Ok(Brought::Files(fetched?))
+        Ok(AttemptResult::Files(fetched?))
     }
 
     /// What is here of the reference, where the hub is not asked: it cannot be, as `why` says, or need not
     /// be.
-    fn here(&self, shared: &DownloadsInner, options: &PullOptions, why: Option<&str>) -> Option<Brought> {
+    fn here(
+        &self,
+        shared: &DownloadsInner,
+        options: &PullOptions,
+        why: Option<&str>,
+    ) -> Option<AttemptResult> {
         let found = match why {
             Some(_) => options.on_disk(&self.reference),
             None if self.request.to_run => options.fetched_for(&self.reference),
@@ -353,10 +358,10 @@ impl Pull {
                 .ok()?
         };
         let brought = match found {
-            Some(files) => Brought::Files(files),
+            Some(files) => AttemptResult::Files(files),
             // Of a model that is known this disk may have heads alone.
             None if !(self.request.to_run || self.request.layers_only) => return None,
-            None => Brought::Known { known: known()?, is_new: false },
+            None => AttemptResult::Known { known: known()?, is_new: false },
         };
         if let Some(why) = why {
             let reference = self.reference.to_string();
@@ -495,7 +500,7 @@ async fn over_or_cancelled(time_max: Duration, cancel: &Cancel) {
 }
 
 /// What came of an attempt.
-enum Brought {
+enum AttemptResult {
     /// The model is on the disk.
     Files(Fetched),
     /// Its heads are.
@@ -527,13 +532,13 @@ pub async fn drive(shared: Arc<DownloadsInner>, pull: Arc<Pull>, mut stop: watch
     loop {
         let (wanted, is_done) = (*wish.borrow_and_update(), pull.view().state == PullState::Done);
         match wanted {
-            Wish::End => break,
-            Wish::Pause | Wish::Run if is_done => {}
-            Wish::Pause if std::mem::take(&mut has_failed) => {}
-            Wish::Pause => pull.show(&shared, |view| {
+            DownloadCommand::End => break,
+            DownloadCommand::Pause | DownloadCommand::Run if is_done => {}
+            DownloadCommand::Pause if std::mem::take(&mut has_failed) => {}
+            DownloadCommand::Pause => pull.show(&shared, |view| {
                 (view.state, view.error, view.hint) = (PullState::Paused, None, None);
             }),
-            Wish::Run => {
+            DownloadCommand::Run => {
                 if !run(&shared, &pull, &mut wish, &mut stop).await {
                     continue;
                 }
@@ -554,7 +559,7 @@ pub async fn drive(shared: Arc<DownloadsInner>, pull: Arc<Pull>, mut stop: watch
 async fn run(
     shared: &Arc<DownloadsInner>,
     pull: &Arc<Pull>,
-    wish: &mut watch::Receiver<Wish>,
+    wish: &mut watch::Receiver<DownloadCommand>,
     stop: &mut watch::Receiver<bool>,
 ) -> bool {
     pull.show(shared, |view| {
@@ -562,12 +567,12 @@ async fn run(
     });
     // The list on disk may say that it has failed, and a restart would leave it at that.
     shared.save_soon();
-    let mut away = LineAway::default();
+    let mut away = HubOutage::default();
     'attempts: loop {
         let (failed, is_line_away) = match attempt(shared, pull, wish, stop).await {
             Attempt::Over { is_settled } => return is_settled,
             Attempt::Failed(failed) => (failed, false),
-            Attempt::LineAway(failed) => (failed, true),
+            Attempt::HubOutage(failed) => (failed, true),
         };
         let verified_bytes = pull.view().verified_bytes;
         let mut note = || is_line_away.then(|| away.note(Instant::now(), verified_bytes)).flatten();
@@ -609,14 +614,14 @@ const TRIES_LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How long a line has been away.
 #[derive(Default)]
-struct LineAway {
+struct HubOutage {
     /// Since when, and how many bytes were verified then.
     since: Option<(Instant, u64)>,
     /// Attempts since then.
     count: u32,
 }
 
-impl LineAway {
+impl HubOutage {
     /// After another attempt without an answer: how long to wait; `None` if it has been away for too long.
     fn note(&mut self, now: Instant, verified_bytes: u64) -> Option<Duration> {
         let (since, before) = *self.since.get_or_insert((now, verified_bytes));
@@ -637,14 +642,14 @@ enum Attempt {
     /// With what would help.
     Failed((String, Option<String>)),
     /// Nothing answered any more. It goes on when something does.
-    LineAway((String, Option<String>)),
+    HubOutage((String, Option<String>)),
 }
 
 /// One attempt, in its turn.
 async fn attempt(
     shared: &Arc<DownloadsInner>,
     pull: &Arc<Pull>,
-    wish: &mut watch::Receiver<Wish>,
+    wish: &mut watch::Receiver<DownloadCommand>,
     stop: &mut watch::Receiver<bool>,
 ) -> Attempt {
     let _turn = tokio::select! {
@@ -669,8 +674,8 @@ async fn attempt(
     match fetched {
         Ok(Ok(brought)) => {
             let added = match brought {
-                Brought::Files(fetched) => shared.add(pull, fetched).await,
-                Brought::Known { known, is_new } => shared.add_known(pull, known, is_new).await,
+                AttemptResult::Files(fetched) => shared.add(pull, fetched).await,
+                AttemptResult::Known { known, is_new } => shared.add_known(pull, known, is_new).await,
             };
             added.map_or_else(|error| Attempt::Failed((chain(&error), None)), |()| over)
         }
@@ -681,7 +686,7 @@ async fn attempt(
             let is_away = matches!(&error, ReferenceError::Hub(error) if error.is_line_away());
             // A host that never answered may be a wrong one.
             match is_away && pull.was_answered() {
-                true => Attempt::LineAway(failed),
+                true => Attempt::HubOutage(failed),
                 false => Attempt::Failed(failed),
             }
         }
@@ -818,7 +823,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_away_is_looked_for_each_half_minute_for_hours_and_bytes_begin_that_anew() {
-        let (mut away, start) = (LineAway::default(), Instant::now());
+        let (mut away, start) = (HubOutage::default(), Instant::now());
         let at = |s: u64| start + Duration::from_secs(s);
         let waits: Vec<u64> = (0..7).map(|n| away.note(at(n), 5).unwrap().as_secs()).collect();
         assert_eq!(waits, [2, 4, 8, 16, 30, 30, 30]);

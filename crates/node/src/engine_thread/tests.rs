@@ -288,7 +288,7 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
             EngineEvent::Computed { step, result, .. } => {
                 inputs.push(StageInput::ComputeDone { term: Term::FIRST, step, result });
             }
-            EngineEvent::Progress { .. } | EngineEvent::Settling { .. } => {}
+            EngineEvent::Progress { .. } | EngineEvent::Unpacked { .. } => {}
             other => panic!("{other:?}"),
         }
         let Some(machine) = &mut machine else { continue };

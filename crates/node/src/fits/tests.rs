@@ -179,8 +179,7 @@ fn demo(len: usize) -> Vec<u8> {
 
 #[test]
 fn a_vocabulary_that_is_a_file_of_its_own_is_not_read_to_say_whether_a_model_fits() {
-    let fixture =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../golden/fixtures/llama-bf16-tied");
+    let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/fixtures/llama-bf16-tied");
     let read = |name: &str| std::fs::read(fixture.join(name)).unwrap();
     let hub = hub_with(&[
         ("config.json", read("config.json")),

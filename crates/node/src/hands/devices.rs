@@ -97,15 +97,15 @@ impl Devices {
     }
 
     /// Where a shard on `device` goes.
-    pub fn seat(&self, device: &DeviceId) -> Option<ShardTarget> {
-        self.compute.seat(device)
+    pub fn shard_target(&self, device: &DeviceId) -> Option<ShardTarget> {
+        self.compute.shard_target(device)
     }
 
     /// What measures types of weights on `device` before they are loaded; `None` where that is no processor
     /// of this process, or whoever embeds the node knows its rates.
     pub fn type_meter(&self, device: &DeviceId) -> Option<TypeMeter> {
-        let is_here =
-            matches!(self.compute.seat(device), Some(ShardTarget::Here(_))) && *device == DeviceId::cpu();
+        let is_here = matches!(self.compute.shard_target(device), Some(ShardTarget::Here(_)))
+            && *device == DeviceId::cpu();
         (is_here && self.host.processor().read_bytes_per_s.is_none()).then(|| TypeMeter::of(&self.config))
     }
 
@@ -212,7 +212,7 @@ impl Devices {
             let reason = chain(error);
             self.notice(Notice::Warning(format!("the device {device} does not come back: {reason}")));
         }
-        let was_quarantined = self.compute.is_kept_off(device);
+        let was_quarantined = self.compute.is_quarantined(device);
         match self.compute.verified(device, self.clock.now().time, found) {
             Some(loss) => self.see_to(device, loss),
             None if was_quarantined => {
@@ -276,7 +276,7 @@ impl Devices {
                 None
             }
         };
-        self.compute.keep_off(device, quarantine, is_kept, processor);
+        self.compute.set_quarantine(device, quarantine, is_kept, processor);
         let facts = self.compute.facts(false).into_iter().find(|facts| facts.id == *device);
         if let Some(facts) = facts {
             self.notice(Notice::Warning(facts.support_reason));

@@ -39,7 +39,7 @@ pub struct Engines {
 
 struct Entry {
     device: DeviceId,
-    stand: Stand,
+    state: EngineState,
     spec: ShardSpec,
     draft: Option<Result<(), DraftMismatch>>,
     /// What the steps that it was handed belong to, in order.
@@ -47,7 +47,7 @@ struct Entry {
     rewires: VecDeque<(ShardPosition, Term)>,
 }
 
-enum Stand {
+enum EngineState {
     /// Its model is being opened.
     Opening(CancellationToken),
     Running(EngineHost),
@@ -68,13 +68,13 @@ impl Engines {
         // runs.
         let is_alone = self.engines.is_empty();
         let (meter, shard) = (devices.type_meter(&spec.device).filter(|_| is_alone), spec.shard());
-        let stand = devices.follow(&spec.device);
+        let state = devices.follow(&spec.device);
         let work = async move {
-            if let Some(mut stand) = stand {
+            if let Some(mut state) = state {
                 // A device that was just lost is verified first; an end of the wait is seen when it is
                 // loaded.
                 let known =
-                    stand.wait_for(|state| !matches!(state, DeviceState::Lost | DeviceState::Verifying));
+                    state.wait_for(|state| !matches!(state, DeviceState::Lost | DeviceState::Verifying));
                 let _ = tokio::time::timeout(VERIFIED_MAX, known).await;
             }
             let store = library.store().clone();
@@ -98,9 +98,9 @@ impl Engines {
                 opened = work => events.post(Event::Opened(opened)),
             }
         });
-        let (device, draft, stand) = (spec.device.clone(), None, Stand::Opening(token));
+        let (device, draft, state) = (spec.device.clone(), None, EngineState::Opening(token));
         let (jobs, rewires) = (VecDeque::new(), VecDeque::new());
-        self.engines.insert(engine, Entry { device, stand, spec, draft, jobs, rewires });
+        self.engines.insert(engine, Entry { device, state, spec, draft, jobs, rewires });
     }
 
     pub fn opened(&mut self, opened: OpenedModel, devices: &mut Devices) -> Vec<Input> {
@@ -113,7 +113,7 @@ impl Engines {
         match host {
             Ok(host) => {
                 entry.draft = draft;
-                entry.stand = Stand::Running(host);
+                entry.state = EngineState::Running(host);
                 inputs
             }
             Err(error) => {
@@ -132,7 +132,8 @@ impl Engines {
     }
 
     pub fn compute(&mut self, engine: EngineId, position: ShardPosition, job: exo_machine::StepJob) {
-        let Some(Entry { stand: Stand::Running(host), jobs, .. }) = self.engines.get_mut(&engine) else {
+        let Some(Entry { state: EngineState::Running(host), jobs, .. }) = self.engines.get_mut(&engine)
+        else {
             return tracing::trace!(
                 engine = engine.0,
                 step = job.frame.step,
@@ -144,16 +145,17 @@ impl Engines {
     }
 
     pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term, keep: Vec<PageKey>) {
-        if let Some(Entry { stand: Stand::Running(host), rewires, .. }) = self.engines.get_mut(&engine) {
+        if let Some(Entry { state: EngineState::Running(host), rewires, .. }) = self.engines.get_mut(&engine)
+        {
             rewires.push_back((position, term));
             host.rewire(keep);
         }
     }
 
     pub fn unload(&mut self, engine: EngineId) {
-        match self.engines.get_mut(&engine).map(|entry| &mut entry.stand) {
-            Some(Stand::Running(host)) => host.stop(),
-            Some(Stand::Opening(token)) => {
+        match self.engines.get_mut(&engine).map(|entry| &mut entry.state) {
+            Some(EngineState::Running(host)) => host.stop(),
+            Some(EngineState::Opening(token)) => {
                 token.cancel();
                 self.engines.remove(&engine);
                 let event = exo_machine::EngineEvent::Unloaded;
@@ -179,8 +181,8 @@ impl Engines {
             EngineEvent::Progress { engine, done_bytes, total_bytes } => {
                 (engine, News::Progress { done_bytes, total_bytes })
             }
-            EngineEvent::Settling { engine, waiting_bytes } => {
-                (engine, News::Unpacked { bytes: waiting_bytes })
+            EngineEvent::Unpacked { engine, unpacked_bytes } => {
+                (engine, News::Unpacked { bytes: unpacked_bytes })
             }
             EngineEvent::Rewired { engine } => {
                 match self.engines.get_mut(&engine).and_then(|e| e.rewires.pop_front()) {
@@ -230,9 +232,9 @@ impl Engines {
     /// Every engine that may hold something of this device.
     pub fn hosts_on(&self, device: &DeviceId) -> impl Iterator<Item = &EngineHost> {
         let on = self.engines.values().filter(move |entry| entry.device == *device);
-        on.filter_map(|entry| match &entry.stand {
-            Stand::Running(host) => Some(host),
-            Stand::Opening(_) => None,
+        on.filter_map(|entry| match &entry.state {
+            EngineState::Running(host) => Some(host),
+            EngineState::Opening(_) => None,
         })
     }
 
@@ -244,14 +246,14 @@ impl Engines {
     /// Tells all to end, and waits for the processes: they free what they hold.
     pub async fn end(&mut self) {
         for entry in self.engines.values_mut() {
-            match &mut entry.stand {
-                Stand::Running(host) => host.stop(),
-                Stand::Opening(token) => token.cancel(),
+            match &mut entry.state {
+                EngineState::Running(host) => host.stop(),
+                EngineState::Opening(token) => token.cancel(),
             }
         }
-        let is_there = |entry: &Entry| match &entry.stand {
-            Stand::Running(host) => host.worker().is_some_and(|worker| !worker.is_gone()),
-            Stand::Opening(_) => false,
+        let is_there = |entry: &Entry| match &entry.state {
+            EngineState::Running(host) => host.worker().is_some_and(|worker| !worker.is_gone()),
+            EngineState::Opening(_) => false,
         };
         let all_gone = async {
             while self.engines.values().any(is_there) {
@@ -278,7 +280,7 @@ fn start(
         kv_dtype: cache.kv,
         ..EngineOptions::new(cache.context_tokens, cache.slots)
     };
-    match devices.seat(&spec.device) {
+    match devices.shard_target(&spec.device) {
         Some(ShardTarget::Here(device)) => {
             let request = LoadRequest { engine, device, model, shard, options, step_max: STEP_MAX };
             Ok(EngineHost::Thread(ThreadHost::start(request, events)))

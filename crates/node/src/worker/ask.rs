@@ -36,7 +36,7 @@ pub enum AskError {
     /// No answer in time.
     #[error("the {backend} driver did not answer within {} s and is not used", .bound.as_secs())]
     Late {
-        /// Which.
+        /// The backend.
         backend: Backend,
         /// What it was given.
         bound: Duration,
@@ -46,7 +46,7 @@ pub enum AskError {
     /// The child is gone.
     #[error("the {backend} driver ended the process that asked it ({how}) and is not used")]
     Ended {
-        /// Which.
+        /// The backend.
         backend: Backend,
         /// Its exit, and what it wrote last.
         how: String,
@@ -56,7 +56,7 @@ pub enum AskError {
         "the process that asked the {backend} driver was told to stop ({status}); nothing is known of it"
     )]
     Stopped {
-        /// Which.
+        /// The backend.
         backend: Backend,
         /// How it ended.
         status: ExitStatus,
@@ -64,13 +64,13 @@ pub enum AskError {
     /// Nobody waits for it any more.
     #[error("the {backend} driver is not asked any more")]
     Cancelled {
-        /// Which.
+        /// The backend.
         backend: Backend,
     },
     /// It is no message that was asked for.
     #[error("the process that asked the {backend} driver answered something else than was asked")]
     Nonsense {
-        /// Which.
+        /// The backend.
         backend: Backend,
     },
     /// The driver, or the check, said no.
@@ -232,6 +232,6 @@ impl Conversation<'_> {
             FrameError::Ended | FrameError::Truncated => String::new(),
             other => format!(", after it had answered with nonsense: {other}"),
         };
-        AskError::Ended { backend, how: format!("{status}{nonsense}{}", process.last_words()) }
+        AskError::Ended { backend, how: format!("{status}{nonsense}{}", process.last_output()) }
     }
 }

@@ -359,7 +359,7 @@ impl Line {
                 Duration::ZERO
             };
             let status = process.end(patience).map_or("it hangs".to_owned(), |status| status.to_string());
-            format!("({status}){}", process.last_words())
+            format!("({status}){}", process.last_output())
         });
         let killed = self.state().killed_because.take();
         self.gone.store(true, Ordering::Release);

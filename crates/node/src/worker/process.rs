@@ -52,7 +52,7 @@ pub enum SpawnError {
     /// The system does not run it.
     #[error("cannot start {}", .program.display())]
     Program {
-        /// Which.
+        /// The program.
         program: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -60,7 +60,7 @@ pub enum SpawnError {
     /// It cannot be talked to.
     #[error("cannot start {}: it has no pipes", .program.display())]
     NoPipes {
-        /// Which.
+        /// The program.
         program: PathBuf,
     },
     /// Nobody here would hear it.
@@ -125,7 +125,7 @@ impl Process {
     }
 
     /// What it wrote last, to be put behind a reason. For one that has ended.
-    pub fn last_words(&self) -> String {
+    pub fn last_output(&self) -> String {
         let (began, heard) = (Instant::now(), self.listening.as_ref());
         while heard.is_some_and(|thread| !thread.is_finished()) && began.elapsed() < HEAR_MAX {
             std::thread::park_timeout(LOOK);

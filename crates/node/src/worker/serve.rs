@@ -203,7 +203,7 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
         }
         EngineEvent::Rewired { .. } => tell(&output, FromWorker::Rewired, &[]),
         // Graphics processors copy weights when they take them in.
-        EngineEvent::Settling { .. } | EngineEvent::WorkerLost { .. } | EngineEvent::Unloaded { .. } => {}
+        EngineEvent::Unpacked { .. } | EngineEvent::WorkerLost { .. } | EngineEvent::Unloaded { .. } => {}
     })
 }
 

@@ -23,9 +23,9 @@ pub struct HubSource {
     pub repo: String,
     /// The commit.
     pub commit: String,
-    /// What of the repository was chosen, for people: `Q4_K_M`.
+    /// What of the repository was chosen, to be displayed: `Q4_K_M`.
     pub label: String,
-    /// The licence, for people.
+    /// The licence, to be displayed.
     pub licence: String,
     /// One for each file of the manifest, in its order.
     pub files: Vec<HubFile>,

@@ -39,11 +39,11 @@ impl<'a> Lane<'a> {
     pub fn settle(&mut self, at_most: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
-            let waiting_bytes = self.engine.waiting_bytes();
-            if waiting_bytes == 0 {
+            let unpacked_bytes = self.engine.unpacked_bytes();
+            if unpacked_bytes == 0 {
                 return Ok(());
             }
-            let (waiting, seconds) = (ui::bytes(waiting_bytes), at_most.as_secs());
+            let (waiting, seconds) = (ui::bytes(unpacked_bytes), at_most.as_secs());
             ensure!(began.elapsed() < at_most, "{waiting} of the weights are not packed after {seconds} s");
             if self.cancel.is_cancelled() {
                 return Err(StepError::Run(RunError::Cancelled { layer: 0 }).into());

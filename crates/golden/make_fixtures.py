@@ -2,10 +2,10 @@
 """Write the golden fixtures: tiny random models with the logits transformers computes for them.
 
     pip install numpy gguf safetensors torch transformers
-    python golden/make_fixtures.py            # rewrites golden/fixtures
-    python golden/make_fixtures.py qwen3-f16  # only this one
+    python crates/golden/make_fixtures.py            # rewrites crates/golden/fixtures
+    python crates/golden/make_fixtures.py qwen3-f16  # only this one
 
-A fixture is a folder `golden/fixtures/NAME` with
+A fixture is a folder `crates/golden/fixtures/NAME` with
 
     config.json, *.safetensors, tokenizer.json    the model as a Hugging Face folder (but for quantised ones)
     model.gguf                                    the same weights as GGUF, named as llama.cpp names them

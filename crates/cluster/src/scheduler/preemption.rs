@@ -1,4 +1,4 @@
-//! Who has more than its share of the slots makes way for who has less.
+//! Who has more than its share of the slots is preempted by one who has less.
 //!
 //! The shares are those of principals, and within a principal those of its requests. A sequence that makes
 //! way goes back into the queue with what it has generated, the next of its principal's: it begins again
@@ -46,14 +46,14 @@ impl Scheduler {
     /// Who is admitted, and which sequence makes way for it: the first that waits and whose principal runs at
     /// most as much as that sequence's when both have changed places; or the same of requests of one
     /// principal. Who runs nothing is overtaken by nobody.
-    pub(super) fn who_makes_way(&self, shares: &Shares) -> Option<(SequenceId, SequenceId)> {
+    pub(super) fn preemption(&self, shares: &Shares) -> Option<(SequenceId, SequenceId)> {
         let mut overtaken = BTreeSet::new();
         for waiting in self.queue.in_order() {
             let SequenceSpec { sequence, principal, .. } = waiting.submission.spec;
             if overtaken.contains(&principal) {
                 continue;
             }
-            if let Some(paused) = self.makes_way_for(waiting, shares) {
+            if let Some(paused) = self.preempted_by(waiting, shares) {
                 return Some((sequence, paused));
             }
             if shares.of_request(sequence.request) == 0 {
@@ -68,18 +68,18 @@ impl Scheduler {
 
     /// Of the principal that runs most, of its request that does, the one that began last; and none that a
     /// step has.
-    fn makes_way_for(&self, waiting: &Waiting, shares: &Shares) -> Option<SequenceId> {
+    fn preempted_by(&self, waiting: &Waiting, shares: &Shares) -> Option<SequenceId> {
         let SequenceSpec { sequence: SequenceId { request, .. }, principal, .. } = waiting.submission.spec;
         let has_too_much = |running: RequestId, of: Principal| match of == principal {
             true => shares.of_request(running) >= shares.of_request(request) + 2,
             false => shares.of_principal(of) >= shares.of_principal(principal) + 2,
         };
-        let making_way = self.running.iter().filter(|(sequence, running)| {
+        let candidates = self.running.iter().filter(|(sequence, running)| {
             running.decode_since().is_some()
                 && has_too_much(sequence.request, running.principal)
                 && self.pages.can_claim_without(&running.claim, &waiting.need)
         });
-        let most = making_way.max_by_key(|(sequence, running)| {
+        let most = candidates.max_by_key(|(sequence, running)| {
             (shares.of_principal(running.principal), shares.of_request(sequence.request), running.ticket)
         });
         most.map(|(&sequence, _)| sequence)

@@ -23,17 +23,17 @@ const ADDRESSES_MAX: usize = 1024;
 
 /// The places there are.
 #[derive(Default)]
-pub(crate) struct JoinPlaces(Mutex<Taken>);
+pub(crate) struct JoinSlots(Mutex<OpenExchanges>);
 
 #[derive(Default)]
-struct Taken {
+struct OpenExchanges {
     last: u64,
     /// The oldest first.
-    open: VecDeque<Open>,
-    addresses: BTreeMap<IpAddr, Guest>,
+    open: VecDeque<OpenExchange>,
+    addresses: BTreeMap<IpAddr, AddressUse>,
 }
 
-struct Open {
+struct OpenExchange {
     id: u64,
     address: IpAddr,
     /// Dropped with this, it tells whoever has the place.
@@ -41,27 +41,27 @@ struct Open {
 }
 
 /// An address that has had an exchange.
-struct Guest {
+struct AddressUse {
     /// Exchanges it has had of its burst, before those that time has given back.
     used: u32,
     since: Instant,
 }
 
 /// A place, until it is dropped or somebody else's.
-pub(crate) struct JoinPlace {
-    places: Arc<JoinPlaces>,
+pub(crate) struct JoinSlot {
+    slots: Arc<JoinSlots>,
     id: u64,
     /// Answers when it is; `None` once it has.
     told: Option<oneshot::Receiver<()>>,
 }
 
-impl JoinPlaces {
+impl JoinSlots {
     /// A place for somebody at this address, or why there is none.
-    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Result<JoinPlace, &'static str> {
+    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Result<JoinSlot, &'static str> {
         self.take_at(address, Instant::now())
     }
 
-    fn take_at(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<JoinPlace, &'static str> {
+    fn take_at(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<JoinSlot, &'static str> {
         let address = network_of(address);
         let mut taken = self.taken();
         if !address.is_loopback() {
@@ -73,41 +73,41 @@ impl JoinPlaces {
         }
         taken.last += 1;
         let (id, (crowded_out, told)) = (taken.last, oneshot::channel());
-        taken.open.push_back(Open { id, address, _crowded_out: crowded_out });
-        Ok(JoinPlace { places: self.clone(), id, told: Some(told) })
+        taken.open.push_back(OpenExchange { id, address, _crowded_out: crowded_out });
+        Ok(JoinSlot { slots: self.clone(), id, told: Some(told) })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, OpenExchanges> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl OpenExchanges {
     fn count(&mut self, address: IpAddr, now: Instant) -> Result<(), &'static str> {
         if self.addresses.len() >= ADDRESSES_MAX && !self.addresses.contains_key(&address) {
             let open = &self.open;
-            self.addresses.retain(|address, guest| {
-                guest.used_at(now) > 0 || open.iter().any(|one| one.address == *address)
+            self.addresses.retain(|address, usage| {
+                usage.used_at(now) > 0 || open.iter().any(|one| one.address == *address)
             });
             if self.addresses.len() >= ADDRESSES_MAX {
                 return Err("too many addresses had join exchanges just now");
             }
         }
         let open = self.open.iter().filter(|one| one.address == address).count();
-        let guest = self.addresses.entry(address).or_insert(Guest { used: 0, since: now });
-        let used = guest.used_at(now);
+        let usage = self.addresses.entry(address).or_insert(AddressUse { used: 0, since: now });
+        let used = usage.used_at(now);
         if open >= OF_ADDRESS_MAX {
             return Err("too many join exchanges at once from one address");
         }
         if used >= BURST {
             return Err("too many join exchanges in a row from one address");
         }
-        (guest.used, guest.since) = (used + 1, now);
+        (usage.used, usage.since) = (used + 1, now);
         Ok(())
     }
 
     /// The place that somebody at another address gets; none for an address that has most of them itself.
-    fn take_one_for(&mut self, address: IpAddr) -> Option<Open> {
+    fn take_one_for(&mut self, address: IpAddr) -> Option<OpenExchange> {
         let mut of_addresses = BTreeMap::<IpAddr, usize>::new();
         self.open.iter().for_each(|one| *of_addresses.entry(one.address).or_default() += 1);
         let most = of_addresses.values().copied().max()?;
@@ -119,14 +119,14 @@ impl Taken {
     }
 }
 
-impl Guest {
+impl AddressUse {
     fn used_at(&self, now: Instant) -> u32 {
         let given_back = now.saturating_duration_since(self.since).as_millis() / ONE_IN.as_millis();
         self.used.saturating_sub(u32::try_from(given_back).unwrap_or(u32::MAX))
     }
 }
 
-impl JoinPlace {
+impl JoinSlot {
     /// Waits until it is somebody else's.
     pub(crate) async fn crowded_out(&mut self) {
         if let Some(told) = &mut self.told {
@@ -136,9 +136,9 @@ impl JoinPlace {
     }
 }
 
-impl Drop for JoinPlace {
+impl Drop for JoinSlot {
     fn drop(&mut self) {
-        self.places.taken().open.retain(|one| one.id != self.id);
+        self.slots.taken().open.retain(|one| one.id != self.id);
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn one_address_keeps_no_other_out() {
-        let places = Arc::new(JoinPlaces::default());
+        let places = Arc::new(JoinSlots::default());
         let now = Instant::now();
         let mut held = Vec::new();
         while let Ok(place) = places.take_at(address(1), now) {
@@ -177,8 +177,8 @@ mod tests {
 
     #[tokio::test]
     async fn one_host_with_many_addresses_crowds_out_its_own_exchanges() {
-        let places = Arc::new(JoinPlaces::default());
-        let (now, is_open) = (Instant::now(), async |place: &mut JoinPlace| {
+        let places = Arc::new(JoinSlots::default());
+        let (now, is_open) = (Instant::now(), async |place: &mut JoinSlot| {
             tokio::time::timeout(Duration::from_millis(20), place.crowded_out()).await.is_err()
         });
         let mut held: Vec<_> =
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_address_is_served_in_its_rate_and_all_in_their_number() {
-        let places = Arc::new(JoinPlaces::default());
+        let places = Arc::new(JoinSlots::default());
         let now = Instant::now();
         let served = (0..100).filter(|_| places.take_at(address(1), now).is_ok()).count();
         assert_eq!(served as u32, BURST);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_not_counted_and_a_network_of_ipv6_is_one_address() {
-        let places = Arc::new(JoinPlaces::default());
+        let places = Arc::new(JoinSlots::default());
         let now = Instant::now();
         let own = IpAddr::from([127, 0, 0, 1]);
         assert!((0..100).all(|_| places.take_at(own, now).is_ok()));
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn addresses_are_forgotten_when_their_time_is_over() {
-        let places = Arc::new(JoinPlaces::default());
+        let places = Arc::new(JoinSlots::default());
         let now = Instant::now();
         let many = |n: usize| IpAddr::from([10, 1, (n / 256) as u8, (n % 256) as u8]);
         assert!((0..ADDRESSES_MAX).all(|n| places.take_at(many(n), now).is_ok()));

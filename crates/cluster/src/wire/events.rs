@@ -6,8 +6,8 @@ use exo_types::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::wire::limits::{self, MEMBERS_MAX, PINS_MAX};
-use crate::wire::{Check, CheckError};
+use super::limits::{self, MEMBERS_MAX, PINS_MAX};
+use super::{Check, CheckError};
 
 /// What the planner should aim for, as the log keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub enum PlaceObjective {
 pub struct InstanceRequest {
     /// The model, by manifest.
     pub model: ModelId,
-    /// Name for people and for the API.
+    /// Display name, and the name in the API.
     pub model_name: String,
     /// The model in numbers.
     pub shape: ModelShape,
@@ -99,7 +99,7 @@ pub enum Event {
         placement: Placement,
         /// Bytes each shard needs, as the planner counted them, in the order of [`Placement::shards`].
         memory_bytes: Vec<u64>,
-        /// Why, for people.
+        /// Why, to be displayed.
         reason: String,
     },
     /// A node is to have no stages, or may have some again.
@@ -113,7 +113,7 @@ pub enum Event {
     InstanceRemoved {
         /// The instance.
         instance: InstanceId,
-        /// Why, for people: asked for, or which bytes are missing.
+        /// Why, to be displayed: asked for, or which bytes are missing.
         reason: String,
     },
     /// A person asked for an instance that a request had loaded: it makes room for nothing any more.
