@@ -312,7 +312,7 @@ export type ChatRequest = (CommonFields) & ({
   logprobs?: boolean | null;
   /** Upper bound of generated tokens per choice, at least 1. Default: what the context leaves. */
   max_completion_tokens?: number | null;
-  /** The older name of `max_completion_tokens`. */
+  /** The older name of `max_completion_tokens`; -1 is no bound. */
   max_tokens?: number | null;
   /** The conversation: `role` is system, developer, user or assistant; `content` a string or text parts. */
   messages: Array<ChatMessage>;
@@ -693,7 +693,7 @@ export type EndedView = {
   reason: string;
 };
 
-/** The reign of a coordinator. */
+/** The epoch of a coordinator. */
 export type EpochView = {
   /** The coordinator's node id. */
   coordinator: string;
