@@ -36,7 +36,8 @@ pub enum ToolChoice {
 }
 
 impl ToolChoice {
-    /// What an answer may call; `None` where there are no tools. `param` is what the dialect calls the choice.
+    /// What an answer may call; `None` where there are no tools. `param` is the dialect's name of the
+    /// choice.
     ///
     /// Where nothing may be called the tools stay: the conversation before was had with them, and a prompt
     /// that begins otherwise would be computed anew from its first token.

@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::client::Client;
-use crate::commands::doctor;
 use crate::config::{Config, Value, join_token};
 use crate::errors::CommandError;
 use crate::stop::StopSignal;
@@ -59,10 +58,11 @@ pub async fn start(
     config: &Config,
     stay: Stay,
     api_listen: SocketAddr,
+    doctor: Doctor,
     stop: &mut StopSignal,
 ) -> anyhow::Result<Option<Running>> {
     let running = tokio::select! {
-        running = open(config, stay, api_listen) => running?,
+        running = open(config, stay, api_listen, doctor) => running?,
         () = stop.wait() => return Ok(None),
     };
     stop.also_when(running.node.end_asked());
@@ -70,7 +70,12 @@ pub async fn start(
 }
 
 /// Opens the API's port, starts the node, serves.
-async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Result<Running> {
+async fn open(
+    config: &Config,
+    stay: Stay,
+    api_listen: SocketAddr,
+    doctor: Doctor,
+) -> anyhow::Result<Running> {
     environment::warn_of_unknown();
     system::allow_many_files();
     // Before the port, which the same node has: its number says more than its port.
@@ -91,7 +96,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys::for_listener(config, address)?;
     node_config.is_private = stay == Stay::ForTheWhile;
-    node_config.doctor = doctor::of(config);
+    node_config.doctor = doctor;
     choose_devices(&mut node_config, ui::message).await?;
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
     let mut starting = JoinSet::new();

@@ -19,9 +19,9 @@ const TROUBLES_MAX: usize = 4;
 /// The value of an environment variable.
 pub type Setting<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// What is wrong with the descriptions by which the loader of an interface finds its drivers, to be displayed:
-/// files that are not there, or name a library that is not. Where nothing is, drivers may be broken all the
-/// same.
+/// What is wrong with the descriptions by which the loader of an interface finds its drivers, to be
+/// displayed: files that are not there, or name a library that is not. Where nothing is, drivers may be
+/// broken all the same.
 pub fn driver_troubles(root: &Path, source: &str, setting: Setting<'_>) -> Vec<String> {
     let mut troubles = system::troubles(root, source, setting);
     troubles.sort();

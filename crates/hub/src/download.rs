@@ -75,7 +75,7 @@ pub(crate) fn held_bytes(file: &PlannedFile, repo: &str, commit: Option<&str>, p
     chunks.keys().map(|index| chunk_range(*index, file.size)).map(|(start, end)| end - start).sum()
 }
 
-/// Brings the file, from where an earlier attempt ended; the hashes of its blocks, unless it was here already.
+/// Brings the file, from where an earlier attempt ended; the hashes of its blocks, unless it was here.
 /// `report` hears the verified bytes on disk and the ranges under way.
 pub(crate) fn download(
     job: &FileDownload<'_>,

@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::Fetched;
 use crate::chunk_map::BLOCK_BYTES;
 
 /// BLAKE3 of each MiB of a file, as it was when it came.
@@ -25,13 +24,12 @@ impl FileHashes {
         let about = fs::metadata(&path)?;
         Ok(Self { size: about.len(), modified: about.modified()?, path, blocks })
     }
-}
 
-impl Fetched {
-    /// BLAKE3 of each `block_bytes` of a file, if it came by this fetch and has not changed since.
-    pub fn hashes_of(&self, path: &Path, block_bytes: u32) -> Option<Vec<[u8; 32]>> {
+    /// BLAKE3 of each `block_bytes` of the file at `path`, if one of these is of it and it has not changed
+    /// since.
+    pub(crate) fn find(all: &[Self], path: &Path, block_bytes: u32) -> Option<Vec<[u8; 32]>> {
         let path = fs::canonicalize(path).ok()?;
-        let found = self.hashes.iter().find(|file| file.path == path)?;
+        let found = all.iter().find(|file| file.path == path)?;
         let about = fs::metadata(&path).ok()?;
         let is_same = about.len() == found.size && about.modified().ok()? == found.modified;
         (is_same && block_bytes as usize == BLOCK_BYTES).then(|| found.blocks.clone())

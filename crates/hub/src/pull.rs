@@ -59,6 +59,13 @@ pub struct Fetched {
     pub(crate) hashes: Vec<FileHashes>,
 }
 
+impl Fetched {
+    /// BLAKE3 of each `block_bytes` of a file, if it came by this fetch and has not changed since.
+    pub fn hashes_of(&self, path: &Path, block_bytes: u32) -> Option<Vec<[u8; 32]>> {
+        FileHashes::find(&self.hashes, path, block_bytes)
+    }
+}
+
 /// What a reference means now: which files of which commit. Asks the hub, and fetches no weights. Offline,
 /// what is on disk already.
 pub fn resolve(

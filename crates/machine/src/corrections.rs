@@ -28,7 +28,7 @@ const SAMPLES_MIN: usize = 3;
 const SAMPLES_MAX: usize = 9;
 /// A factor that comes to be further from 100 % is an event.
 const EVENT_BEGINS_PERCENT: u16 = 25;
-/// One that comes to be so near again is, too. Between the two it is as it was: one that wavers tells nothing.
+/// One that comes to be so near again is, too. Between the two it is as it was: what wavers tells nothing.
 const EVENT_ENDS_PERCENT: u16 = 10;
 
 /// What is known of all devices of this node.

@@ -81,8 +81,8 @@ impl NodeMachine {
 
     // ---- fetching ----
 
-    /// Who is asked for a model and where they are, the nearest first: by the round trip to them, those without
-    /// one last. This node itself needs no fetching.
+    /// Who is asked for a model and where they are, the nearest first: by the round trip to them, those
+    /// without one last. This node itself needs no fetching.
     pub(crate) fn holders_of(&self, model: ModelId, named: &[NodeId]) -> Vec<Holder> {
         let has = |report: &NodeReport| report.models.iter().any(|m| m.model == model && m.is_served());
         let reporting = self.reports.iter().filter(|(_, r)| has(r)).map(|(n, _)| *n);

@@ -17,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 use crate::details::SharedDetails;
-use crate::doctor;
+use crate::member_checks;
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
@@ -407,8 +407,8 @@ impl Fetcher {
         postcard::from_bytes(&bytes).map_err(wrong)
     }
 
-    /// Fills `bytes`, which lies at `start` of a file, with chunks of it, each verified against the manifest as
-    /// far as that knows it.
+    /// Fills `bytes`, which lies at `start` of a file, with chunks of it, each verified against the manifest
+    /// as far as that knows it.
     pub async fn read(
         &mut self,
         (model, manifest): (ModelId, &Manifest),
@@ -477,7 +477,7 @@ impl Fetcher {
         self.ask(&Ask::Checks).await?;
         self.reader.set_limits(CHECKS_LIMITS);
         let bytes = self.answer().await?;
-        doctor::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
+        member_checks::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
     }
 
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {

@@ -12,11 +12,12 @@ use exo_api::{
     BoxFuture, CHECKS_MAX, CheckView, ClusterView, DoctorView, NodeChecksView, NodeView, SilentNodeView,
 };
 use exo_transport::Endpoint;
-use exo_types::{clean_name, printable};
+use exo_types::printable;
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
 
 use crate::bulk::{Fetcher, MemberError};
+use crate::member_checks::TEXT_CHARS_MAX;
 use exo_accelerators::chain;
 
 /// For the checks of one machine: asking each driver in a child takes the longest.
@@ -27,9 +28,6 @@ const FRESH_MAX: Duration = Duration::from_secs(5);
 const ANSWER_MAX: Duration = Duration::from_secs(35);
 /// Members that are asked at once.
 const ASKED_AT_ONCE: usize = 16;
-/// Of what another node says.
-const NAME_CHARS_MAX: usize = 60;
-const TEXT_CHARS_MAX: usize = 1000;
 
 /// The checks of this machine. A value like others: clones are the same.
 #[derive(Clone, Default)]
@@ -122,18 +120,6 @@ async fn asked(
     tokio::time::timeout_at(until, answer).await.map_err(late)?
 }
 
-/// Of another node's words what may be shown.
-pub fn read(bytes: &[u8]) -> Result<Vec<CheckView>, serde_json::Error> {
-    let mut checks: Vec<CheckView> = serde_json::from_slice(bytes)?;
-    checks.truncate(CHECKS_MAX);
-    for CheckView { check, found, next, .. } in &mut checks {
-        *check = clean_name(check, NAME_CHARS_MAX);
-        *found = printable(found, TEXT_CHARS_MAX);
-        *next = printable(next, TEXT_CHARS_MAX);
-    }
-    Ok(checks)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -167,21 +153,5 @@ mod tests {
             assert_eq!(looks.load(Ordering::SeqCst), number, "one that was given up holds none up");
         }
         assert!(matches!(Doctor::default().look().await, Err(DoctorError::NoChecks)));
-    }
-
-    #[test]
-    fn what_a_member_says_of_its_machine_is_made_fit_to_be_shown() {
-        let hostile = "\u{1b}[2J\nx".repeat(2000);
-        let check = CheckView::warning(&hostile, hostile.clone()).next(hostile);
-        let bytes = serde_json::to_vec(&vec![check; CHECKS_MAX + 1]).unwrap();
-        let checks = read(&bytes).unwrap();
-        assert_eq!(checks.len(), CHECKS_MAX);
-        let CheckView { check, found, next, .. } = &checks[0];
-        for text in [check, found, next] {
-            // A text that is cut says by how much.
-            let is_bounded = text.chars().count() < TEXT_CHARS_MAX + 40;
-            assert!(is_bounded && !text.contains(['\u{1b}', '\n']), "{text}");
-        }
-        assert!(read(br#"[{"check": "x", "verdict": "cured", "found": "", "next": ""}]"#).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! Models of a hub on their way to this node's disk: a list of downloads, each with a task of its own.
 //!
 //! At most two fetch at once: a second one helps where a hub is slower than the line, a third only where it
-//! is in the way. What a download is asked to do is a [`DownloadCommand`](pull::DownloadCommand); its task carries the last one
-//! out, so that two wishes in a row cannot meet half way. Downloads that are not over are kept in a file and
-//! go on when the node starts again, but for the node of a command's while.
+//! is in the way. What a download is asked to do is a [`DownloadCommand`](pull::DownloadCommand); its task
+//! carries the last one out, so that two in a row cannot meet half way. Downloads that are not over are kept
+//! in a file and go on when the node starts again, but for the node of a command's while.
 
 mod members;
 mod pull;

@@ -57,6 +57,7 @@ mod library;
 mod library_error;
 mod log_capture;
 mod logs;
+mod member_checks;
 mod meters;
 mod node;
 mod obtain;

@@ -141,7 +141,13 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let (view_tx, view) = watch::channel(exo_machine::empty_view(me));
     let hands = Hands {
-        links: LinkHands::new(endpoint.clone(), events.clone(), meters.clone(), config.log.clone(), config.doctor.clone()),
+        links: LinkHands::new(
+            endpoint.clone(),
+            events.clone(),
+            meters.clone(),
+            config.log.clone(),
+            config.doctor.clone(),
+        ),
         joining: join_hands(&config, endpoint.clone(), (key, Arc::clone(&invites)), discovery, &events),
         journal: journal_writer(journal, data, &events)?,
         fetches: Fetches::new(library.clone(), events.clone(), meters.clone()),

@@ -593,8 +593,8 @@ fn requests_that_cannot_be_met_are_told_apart() {
     insta::assert_snapshot!(check("a=10", 0), @r"nothing to place: layers is 0");
 }
 
-/// Ten layers, those of `q2_k` of that type and the others Q4_0, on devices of which the cards have no kernels
-/// for Q2_K and Q3_K.
+/// Ten layers, those of `q2_k` of that type and the others Q4_0, on devices of which the cards have no
+/// kernels for Q2_K and Q3_K.
 fn mixed_types(cluster: &str, q2_k: &[u32], head: DType) -> PlanRequest {
     let mut request = read(cluster, 10, &[]);
     let layer = |(at, layer): (usize, &LayerShape)| {

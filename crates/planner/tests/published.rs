@@ -56,7 +56,8 @@ const QWEN_25_7B: Model =
     Model { layers: 28, hidden: 3584, attention: 3584, kv: 512, ffn: 18_944, vocab: 152_064, ..LLAMA_2_7B };
 const QWEN_25_14B: Model =
     Model { layers: 48, hidden: 5120, attention: 5120, kv: 1024, ffn: 13_824, vocab: 152_064, ..LLAMA_2_7B };
-/// Of these two only the time of a token alone, the layers and the width count: they are no plain transformers.
+/// Of these two only the time of a token alone, the layers and the width count: they are no plain
+/// transformers.
 const QWEN_27B: Model =
     Model { layers: 64, hidden: 5120, attention: 5120, kv: 1024, ffn: 17_408, vocab: 151_936, ..LLAMA_2_7B };
 const GLM_FLASH: Model =

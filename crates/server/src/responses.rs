@@ -39,7 +39,7 @@ pub async fn create(
             let read = move || {
                 let body = with_items(&owner, principal, body, &mut lease)?;
                 let text = body.to_string();
-                Ok::<_, ApiError>((Asked::parse(body, &text)?, lease))
+                Ok::<_, ApiError>((RecordedRequest::parse(body, &text)?, lease))
             };
             let done = tokio::task::spawn_blocking(read).await;
             let (asked, held) = done.map_err(|_| ApiError::internal("reading the request broke off"))??;
@@ -48,7 +48,7 @@ pub async fn create(
         }
     };
     let before = before(&app, principal, &asked, &mut origin, &mut lease)?;
-    let Asked { request: mut asked, record } = asked;
+    let RecordedRequest { request: mut asked, record } = asked;
     let conversation = asked.conversation(before)?;
     let keep = asked.store.then(|| Keep { principal, conversation: conversation.clone() });
     let mut fold = ResponseStream::new(id.to_string(), asked.head(&id.to_string(), origin.created));
@@ -66,12 +66,12 @@ pub async fn create(
 }
 
 /// A request, and what another node needs of it.
-struct Asked {
+struct RecordedRequest {
     request: ResponsesRequest,
     record: Option<Vec<u8>>,
 }
 
-impl Asked {
+impl RecordedRequest {
     /// From a body, and its text.
     fn parse(body: Value, text: &str) -> Result<Self, ApiError> {
         let request = ResponsesRequest::parse(body)?;
@@ -81,7 +81,7 @@ impl Asked {
 
 /// A body, read as far as it says everything itself.
 enum Body {
-    Whole(Box<Asked>),
+    Whole(Box<RecordedRequest>),
     /// Some of its items are of responses that are kept.
     Refers(Value),
 }
@@ -92,7 +92,7 @@ fn read_body(body: Value, text: &str) -> Result<Body, ApiError> {
     let refers = |items: &Vec<Value>| items.iter().any(|item| item["type"] == REFERENCE);
     match body.get("input").and_then(Value::as_array).is_some_and(refers) {
         true => Ok(Body::Refers(body)),
-        false => Ok(Body::Whole(Box::new(Asked::parse(body, text)?))),
+        false => Ok(Body::Whole(Box::new(RecordedRequest::parse(body, text)?))),
     }
 }
 
@@ -131,7 +131,7 @@ fn with_items(
 fn before(
     app: &App,
     principal: Principal,
-    asked: &Asked,
+    asked: &RecordedRequest,
     origin: &mut Origin,
     lease: &mut Lease,
 ) -> Result<Vec<ChatMessage>, ApiError> {

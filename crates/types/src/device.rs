@@ -79,7 +79,7 @@ pub struct DeviceFacts {
     pub layer_rates: Option<LayerRates>,
     /// What its own steps have taught since of all of them.
     pub corrections: Corrections,
-    /// Types of weights that it has no kernels for, as its backend says: no layer with any of them goes there.
+    /// Types of weights that it has no kernels for, as its backend says: no layer with one goes there.
     #[serde(deserialize_with = "list::<_, _, TYPES_MAX>")]
     pub unsupported_types: Vec<DType>,
     /// How far it can be used.

@@ -11,6 +11,7 @@ use exo_node::fits::{self, FitsCluster};
 use exo_types::{KvDType, shell_word};
 
 use super::asking::asking;
+use super::doctor;
 use super::interrupt::INTERRUPTED;
 use super::plan::cluster_file;
 use crate::args::Fits;
@@ -31,7 +32,9 @@ pub async fn run(config: &Config, args: Fits) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut stop = StopSignal::new()?;
-    let started = run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), &mut stop).await?;
+    let started =
+        run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), doctor::of(config), &mut stop)
+            .await?;
     let Some(running) = started else { return Ok(ExitCode::from(INTERRUPTED)) };
     let result = tokio::select! {
         result = asked(config, &running.client, &args) => result.map(|()| ExitCode::SUCCESS),

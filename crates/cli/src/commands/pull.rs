@@ -66,7 +66,7 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         ui::note(ENDED);
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    let name = make_known(config, Found::Fetched(fetched.clone())).await?;
+    let name = make_known(config, LocalModel::Fetched(fetched.clone())).await?;
     if args.json.json {
         ui::json(
             &json!({"name": name, "path": fetched.path, "was_here": fetched.was_here, "origin": fetched.origin}),
@@ -90,7 +90,7 @@ async fn elsewhere(args: &Pull) -> anyhow::Result<Option<CachedModel>> {
 async fn in_place(config: &Config, args: &Pull, found: &CachedModel) -> anyhow::Result<ExitCode> {
     let name = match Client::running(&config.data_dir()).await {
         Some(client) => super::models::add_as(&client, &found.path, Some(&found.name)).await?.name,
-        None => make_known(config, Found::Elsewhere(found.clone())).await?,
+        None => make_known(config, LocalModel::Elsewhere(found.clone())).await?,
     };
     if args.json.json {
         ui::json(&json!({"name": name, "path": found.path, "was_here": true, "origin": null}))?;
@@ -213,7 +213,7 @@ async fn known_in_layers(config: &Config, reference: &Reference) -> anyhow::Resu
 }
 
 /// What is on this disk and to be known.
-enum Found {
+enum LocalModel {
     /// By another program.
     Elsewhere(CachedModel),
     /// By this command.
@@ -221,7 +221,7 @@ enum Found {
 }
 
 /// The list of the data folder is written: no node runs.
-async fn make_known(config: &Config, found: Found) -> anyhow::Result<String> {
+async fn make_known(config: &Config, found: LocalModel) -> anyhow::Result<String> {
     let data_dir = config.data_dir();
     let added = tokio::task::spawn_blocking(move || -> anyhow::Result<String> {
         let (store, warnings) = Store::open(&data_dir).context("cannot open the list of models")?;
@@ -232,8 +232,8 @@ async fn make_known(config: &Config, found: Found) -> anyhow::Result<String> {
             bar.set_position(done);
         };
         let record = match &found {
-            Found::Elsewhere(model) => store.add_path_as(&model.path, &model.name, &mut shown),
-            Found::Fetched(fetched) => {
+            LocalModel::Elsewhere(model) => store.add_path_as(&model.path, &model.name, &mut shown),
+            LocalModel::Fetched(fetched) => {
                 let known = |path: &Path, bytes| fetched.hashes_of(path, bytes);
                 store.add_fetched(&fetched.path, &known, &mut shown)
             }

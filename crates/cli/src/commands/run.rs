@@ -13,6 +13,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
+use super::doctor;
 use super::interrupt::INTERRUPTED;
 use super::models;
 use crate::answer::{self, Part};
@@ -39,7 +40,8 @@ pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
         return answer_or_chat(config, &client, &args, &mut stop).await;
     }
     let Some(running) =
-        run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), &mut stop).await?
+        run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), doctor::of(config), &mut stop)
+            .await?
     else {
         return Ok(ExitCode::from(INTERRUPTED));
     };

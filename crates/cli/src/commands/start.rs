@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use exo_api::{ClusterView, Facade, NodeStatus};
 
+use super::doctor;
 use super::interrupt::INTERRUPTED;
 use crate::config::Config;
 use crate::run_node::{self, Stay};
@@ -20,7 +21,9 @@ const OTHERS_EVERY: Duration = Duration::from_secs(10);
 /// Starts a node, says where it is and what it has, then what happens around it.
 pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let mut stop = StopSignal::new()?;
-    let Some(running) = run_node::start(config, Stay::Long, config.api_listen()?, &mut stop).await? else {
+    let Some(running) =
+        run_node::start(config, Stay::Long, config.api_listen()?, doctor::of(config), &mut stop).await?
+    else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     let mut notices = running.node.notices();

@@ -15,7 +15,7 @@
 //! gactivations_s = 20        # what the rest of a layer passes: a row has weights / hidden width of them
 //! layer_us = 20              # the same for one row
 //! unsupported_types = ["Q2_K", "Q3_K"] # weights that it cannot run; left out: none
-//! memory_domain = { name = "desktop", free_gib = 20 } # the same for devices that share memory; left out: none
+//! memory_domain = { name = "desktop", free_gib = 20 } # the same for who shares memory; left out: none
 //! source = "measured"        # or "measured_long_ago"; left out: "stated", as on a data sheet
 //!
 //! [[link]]
