@@ -1,8 +1,8 @@
 //! Which devices have kernels for the weights of a model.
 //!
 //! A device says which types of weights it cannot run ([`exo_types::DeviceFacts::unsupported_types`]), and
-//! the request says which layers have them. Files mix types within their layers and not between them, so a device
-//! that cannot run one of them gets no layer at all, also where it could run some.
+//! the request says which layers have them. Files mix types within their layers and not between them, so a
+//! device that cannot run one of them gets no layer at all, also where it could run some.
 
 use exo_types::{DType, WeightTypes};
 
