@@ -157,12 +157,16 @@ impl Nearby for Neighbour {
 #[test]
 fn what_a_neighbour_has_is_not_asked_of_the_hub_and_what_it_has_wrong_is() {
     let (size, until) = (5 * CHUNK + 17, 3 * CHUNK as u64);
-    for (wrong_at, from_hub) in [(None, size - 3 * CHUNK), (Some(CHUNK + 5), size - 3 * CHUNK + size)] {
+    for (wrong_at, from_hub) in
+        [(None::<usize>, size - 3 * CHUNK), (Some(CHUNK + 5), size - 3 * CHUNK + size)]
+    {
         let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
         let client = Client::new(bench.settings());
         let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
         let mut has = bytes(size);
-        wrong_at.map(|at: usize| has[at] ^= 1);
+        if let Some(at) = wrong_at {
+            has[at] ^= 1;
+        }
         let (neighbour, mut seen) = (Neighbour { has, until }, Vec::new());
         let report = &mut |p: &Progress| seen.push(p.done_bytes);
         let fetched =
