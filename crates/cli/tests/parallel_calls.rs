@@ -264,9 +264,11 @@ fn messages(node: &Node) {
 fn ollama(node: &Node) {
     const PATH: &str = "/api/chat";
     let question = json!({"role": "user", "content": QUESTION});
-    // Nobody can require a call here. Beside a format, an answer is of it or calls.
+    // No one can require a call here. Beside a format, an answer is of it or calls.
+    let function = json!({"name": "get_weather", "parameters": schema()});
+    let tool = json!({"type": "function", "function": function});
     let asked = |seed: u64| {
-        json!({"model": "equals", "stream": false, "messages": [question], "tools": [function()], "format": {"const": 7},
+        json!({"model": "equals", "stream": false, "messages": [question], "tools": [tool], "format": {"const": 7},
             "options": {"seed": seed, "temperature": 1, "top_p": 1, "top_k": 0, "num_predict": 400}})
     };
     let calls = |answer: &Value| -> Vec<Call> {

@@ -36,7 +36,7 @@ export type AlertView = {
   silenced_until_unix_s?: number | null;
   /** Since when, in seconds since 1970 by the node that answers. */
   since_unix_s: number;
-  /** What is affected, for people. */
+  /** What is affected, to be displayed. */
   subject: string;
   /** What is wrong, with the numbers. */
   text: string;
