@@ -12,7 +12,7 @@ use exo_api::NodeStatus;
 use exo_cluster::wire::{BACKUP_BYTES_MAX, Backup, BackupMessage, Claimed, ControlMessage, token_bytes};
 use exo_types::{ModelId, NodeId, RequestId, SampledToken, SequenceId, Time};
 
-use crate::{Answer, NodeMachine, Purpose, ReplyId, Unclaimed};
+use crate::{Answer, BackupStart, NodeMachine, Purpose, ReplyId, Unclaimed};
 
 /// A copy is kept for so long after the last word of its node.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(60);
@@ -32,17 +32,6 @@ const KEPT_BYTES_MAX: usize = 64 << 20;
 const TOLD_MAX: (usize, usize) = (128, 8 << 20);
 /// Claims that wait here, of this node's clients and of others.
 const CLAIMS_MAX: usize = 256;
-
-/// What an own request needs for its copy.
-#[derive(Clone, PartialEq, Debug)]
-pub struct BackupStart {
-    /// As its client knows it.
-    pub request: RequestId,
-    /// Hash of the secret that its client was given.
-    pub proof: [u8; 32],
-    /// The request, and tokens of its choices that were there already.
-    pub backup: Backup,
-}
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -17,9 +17,8 @@ use exo_types::{DiskRoom, Epoch, ModelId, NodeId, Time};
 
 use crate::joining::window_left_s;
 use crate::links::RoundTrips;
-use crate::persist::{Durable, OwnAppend, Replaced, Unwritten, Written};
+use crate::persist::{ActAsker, Durable, OwnAppend, Replaced, Unwritten, Written};
 use crate::plausible;
-use crate::trust::ActAsker;
 use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, WriteFailure};
 
 /// Reports go out on change and with each sample, or a little later.

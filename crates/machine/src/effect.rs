@@ -19,7 +19,7 @@ use exo_types::{
 use crate::input::{
     DialId, ExchangeId, FetchId, LinkEnd, LinkId, PersistId, Purpose, ReplyId, SignId, StreamId,
 };
-use crate::joining::{Code, JoinAnswer, JoinAsk, JoinedByCode};
+use crate::join_messages::{Code, JoinAnswer, JoinAsk, JoinedByCode};
 use crate::notice::Notice;
 
 /// Something to be done.

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exo_cluster::wire::{
-    CardEvent, ControlAsk, ControlMessage, DataMessage, DeviceReport, HeldModel, ModelTotals, NodeVitals,
-    Traffic,
+    Backup, CardEvent, ControlAsk, ControlMessage, DataMessage, DeviceReport, HeldModel, ModelTotals,
+    NodeVitals, Traffic,
 };
 use exo_cluster::{ComputeResult, DriverConfig, DriverStart, InstanceRequest, StageGeometry};
 use exo_cluster::{EngineId, PlanId};
@@ -23,8 +23,7 @@ use exo_types::{
     Time, Transport,
 };
 
-use crate::backups::BackupStart;
-use crate::joining::{JoinAnswer, JoinAsk, JoinByCode};
+use crate::join_messages::{JoinAnswer, JoinAsk, JoinByCode};
 
 /// Time as an input. The machine never asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -478,6 +477,17 @@ pub enum JoinEvent {
         /// Who proved its key there, and what it said.
         answer: Option<(NodeId, JoinAnswer)>,
     },
+}
+
+/// What an own request needs for its copy.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BackupStart {
+    /// As its client knows it.
+    pub request: RequestId,
+    /// Hash of the secret that its client was given.
+    pub proof: [u8; 32],
+    /// The request, and tokens of its choices that were there already.
+    pub backup: Backup,
 }
 
 /// The sequences of one request.

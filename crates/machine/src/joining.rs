@@ -22,7 +22,6 @@ mod asking;
 mod by_code;
 mod catching_up;
 mod dials;
-mod messages;
 mod opened;
 mod requests;
 #[cfg(test)]
@@ -36,7 +35,7 @@ use exo_cluster::State;
 use exo_trust::{Act, TrustLog, View};
 use exo_types::{Epoch, NodeId, Time};
 
-pub use messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinPurpose, JoinedByCode, Welcome};
+pub use crate::join_messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinPurpose, JoinedByCode, Welcome};
 
 use crate::{DiscoveredNode, Effect, JoinEffect, JoinEvent, MachineConfig, Notice, Now};
 use admitting::Admission;

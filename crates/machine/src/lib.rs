@@ -37,11 +37,13 @@
 mod awake;
 mod backups;
 mod bandwidth;
+mod boot;
 pub mod bounds;
 mod coordination;
 mod corrections;
 mod effect;
 mod input;
+mod join_messages;
 pub mod joining;
 pub mod links;
 mod log;
@@ -65,12 +67,152 @@ mod warnings;
 mod watched;
 mod worker;
 
-pub use backups::BackupStart;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, InstanceFailure, NodeReport};
+use exo_cluster::{Coordinator, EngineId, HeldSteps, InstanceState, InstanceView, Worker};
+use exo_membership::Membership;
+use exo_types::{DiskRoom, Epoch, InstanceId, NodeId, SequenceId, ShardPosition, Time};
+
 pub use bandwidth::Received;
+pub use boot::{Boot, MachineConfig};
 pub use effect::*;
 pub use input::*;
 pub use log::LogLimits;
-pub use machine::{Boot, Counts, MachineConfig, NodeMachine};
+pub use machine::Counts;
 pub use notice::Notice;
 pub use trust::{TrustMessage, TrustNews};
 pub use view::{empty_view, prediction_view};
+
+use crate::awake::Awake;
+use crate::backups::Backups;
+use crate::bandwidth::Bandwidths;
+use crate::coordination::{Asks, EarlyCommands};
+use crate::corrections::StepCorrections;
+use crate::joining::{Joining, MoveIn};
+use crate::links::Links;
+use crate::log::Log;
+use crate::names::Names;
+use crate::persist::Writes;
+use crate::pipelines::{Schedulers, Stage};
+use crate::replication::Replication;
+use crate::requests::DriverEntry;
+use crate::telemetry::Reported;
+use crate::trust::Trust;
+use crate::waiting::StageWatches;
+use crate::warnings::Warnings;
+use crate::worker::{Engine, Fetch};
+
+/// One node's logic.
+#[derive(Debug)]
+pub struct NodeMachine {
+    config: MachineConfig,
+    me: NodeId,
+    now: Now,
+    out: Vec<Effect>,
+    local: VecDeque<Local>,
+
+    links: Links,
+    bandwidths: Bandwidths,
+    joining: Joining,
+    membership: Membership,
+    membership_outputs: VecDeque<exo_membership::Output>,
+    membership_busy: bool,
+    coordinator: Coordinator,
+    worker: Worker,
+    writes: Writes,
+    log: Log,
+    replication: Replication,
+    warnings: Warnings,
+    trust: Trust,
+    asks: Asks,
+    backups: Backups,
+    early_commands: Option<EarlyCommands>,
+
+    /// Who coordinates, in which epoch.
+    leader: Option<(Epoch, NodeId)>,
+    /// This node leads in that epoch, and does so once the entries that are on their way to its disk are
+    /// there.
+    leads_soon: Option<Epoch>,
+    /// Who may connect, without this node.
+    members: BTreeSet<NodeId>,
+    statuses: BTreeMap<NodeId, exo_api::NodeStatus>,
+    /// Of whom it was said that they are gone, and not since that they are here: when that was, in seconds
+    /// since 1970.
+    gone_since: BTreeMap<NodeId, u64>,
+    /// Another cluster's log is on its way to disk, in place of this one's.
+    moving_in: Option<MoveIn>,
+    /// The addresses that were last written.
+    kept_addresses: Vec<(NodeId, Vec<SocketAddr>)>,
+    /// What discovery was last told.
+    advertised: Option<bool>,
+    /// Whether the person who watches was told that the cluster has put this node out.
+    is_told_removed: bool,
+    /// A write failed: when the coordinator is asked for the log again.
+    pull_at: Option<Time>,
+
+    samples: Samples,
+    reports: BTreeMap<NodeId, NodeReport>,
+    names: Names,
+    /// When the last of each came; of lost members, too.
+    reported: BTreeMap<NodeId, Reported>,
+    report_at: Time,
+    models: Vec<HeldModel>,
+    disk_room: DiskRoom,
+    /// Whether one came since this run began.
+    has_new_model: bool,
+    models_at: Time,
+    scan: Scan,
+
+    engines: BTreeMap<EngineId, Engine>,
+    fetches: BTreeMap<FetchId, Fetch>,
+    fetch_last: FetchId,
+    stages: BTreeMap<ShardPosition, Stage>,
+    held_steps: HeldSteps,
+    step_corrections: StepCorrections,
+    schedulers: Schedulers,
+    has_draft: bool,
+    /// Pipelines that broke, until the coordinator has placed their instances anew.
+    instance_failures: Vec<InstanceFailure>,
+
+    instances: Arc<Vec<InstanceView>>,
+    /// Since when each of them is in its state, in seconds since 1970.
+    states_since: BTreeMap<InstanceId, (std::mem::Discriminant<InstanceState>, u64)>,
+    /// How far stages were that fetch or load, to know how fast bytes come.
+    stage_watches: StageWatches,
+    drivers: BTreeMap<SequenceId, DriverEntry>,
+    /// Instances whose refused loads were told to those who waited.
+    refusals_told: Vec<InstanceId>,
+
+    /// When this run of the node began.
+    window_ends: Time,
+    /// When the coordinator may next record that the join window is over.
+    shut_window_at: Time,
+    ticked: Time,
+    /// This process did not run for a while: until then no deadline of requests, steps, loads and instances
+    /// is looked at.
+    settles_until: Time,
+    awake: Awake,
+    is_view_stale: bool,
+    /// What changed of the view is more than measurements.
+    is_view_news: bool,
+    is_stopping: bool,
+}
+
+/// A message to this node itself.
+#[derive(Debug)]
+enum Local {
+    Control(ControlMessage),
+    Data(DataMessage),
+}
+
+/// The look at the models on disk.
+#[derive(Default, Debug)]
+struct Scan {
+    is_under_way: bool,
+    /// Those who wait for the next one, and whether that is the one under way.
+    waiting: Vec<ReplyId>,
+    again: bool,
+}

@@ -1,40 +1,38 @@
-//! The machine: what it is made of, and where each input goes.
+//! The machine: how it starts, where each input goes, and what its parts share.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, InstanceFailure, NodeReport};
+use exo_cluster::wire::{ControlMessage, DataMessage};
 use exo_cluster::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceState, InstanceView,
-    MessageKind, Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
+    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, MessageKind, Speculation, State,
+    Undeliverable, Worker, WorkerConfig, WorkerInput,
 };
 use exo_membership::Membership;
-use exo_trust::TrustLog;
-use exo_types::{Ancestors, DiskRoom, Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
+use exo_types::{Ancestors, Epoch, LogHead, NodeId, Time};
 
 use crate::awake::Awake;
 use crate::backups::Backups;
 use crate::bandwidth::Bandwidths;
-use crate::coordination::{Asks, EarlyCommands, REPORT_EVERY};
+use crate::boot::{Boot, MachineConfig};
+use crate::coordination::{Asks, REPORT_EVERY};
 use crate::corrections::StepCorrections;
 use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
-use crate::log::{Log, LogLimits};
+use crate::log::Log;
 use crate::names::Names;
-use crate::persist::Writes;
-use crate::pipelines::{Schedulers, Stage};
+use crate::persist::{ActAsker, Writes};
 use crate::replication::Replication;
-use crate::requests::DriverEntry;
-use crate::telemetry::{Reported, load_report};
-use crate::trust::{ActAsker, Trust};
+use crate::telemetry::load_report;
+use crate::trust::Trust;
 use crate::view::ViewInputs;
 use crate::waiting::StageWatches;
 use crate::warnings::Warnings;
-use crate::worker::{Engine, Fetch};
 use crate::{
-    Answer, DiscoveredNode, Effect, FetchId, Input, LinkEnd, Notice, Now, Purpose, ReplyId, Samples, Write,
+    Answer, DiscoveredNode, Effect, FetchId, Input, LinkEnd, Local, NodeMachine, Notice, Now, Purpose,
+    ReplyId, Samples, Scan, Write,
 };
 
 /// Time between ticks of the parts that have no deadlines of their own.
@@ -53,68 +51,6 @@ const SETTLE_AGAIN: Duration = Duration::from_secs(10);
 /// The wall clock went on by so much more than the node's own, which on some systems stops while the machine
 /// sleeps. A clock that is set costs no more than a question to the members.
 const SLEPT_MIN_S: u64 = 5;
-
-/// What a node is, for as long as it runs.
-#[derive(Clone, PartialEq, Debug)]
-pub struct MachineConfig {
-    /// Its key.
-    pub me: NodeId,
-    /// What it is called.
-    pub name: String,
-    /// Nodes of other groups are not joined, nor let in.
-    pub group: String,
-    /// Where it listens for other nodes.
-    pub listen: SocketAddr,
-    /// Nodes to find besides those discovered, `host:port`.
-    pub peers: Vec<String>,
-    /// Whether it joins nobody that no person named.
-    pub trust_closed: bool,
-    /// How long its log of placements grows.
-    pub log: LogLimits,
-    /// How tokens are guessed ahead in instances whose first stage is here.
-    pub speculation: Speculation,
-    /// While it leads, what a request loaded is unloaded when none has used it for so long; `None` never
-    /// does.
-    pub unload_idle_after: Option<Duration>,
-    /// Tells this run of the node from others, as a random number does.
-    pub incarnation: u64,
-    /// The only chance there is: by it attempts to connect are spread.
-    pub seed: [u8; 32],
-    /// A bug to find.
-    #[cfg(feature = "planted")]
-    pub planted: Option<crate::planted::Bug>,
-}
-
-/// What a node finds on its disk and in its machine when it starts.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Boot {
-    /// The highest epoch it ever acted in.
-    pub epoch: Option<Epoch>,
-    /// Where the log begins: what its last snapshot stands for.
-    pub base: LogHead,
-    /// The ends that the log had before `base`.
-    pub ancestors: Ancestors,
-    /// The entries behind `base`.
-    pub entries: Vec<Vec<u8>>,
-    /// The state at the end of the log.
-    pub state: State,
-    /// Who belongs to the cluster.
-    pub trust: TrustLog,
-    /// Where members were reached in earlier runs.
-    pub addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
-    /// The machine.
-    pub samples: Samples,
-    /// The models on disk.
-    pub models: Vec<HeldModel>,
-    /// What may still be fetched.
-    pub disk_room: DiskRoom,
-    /// For how long nodes have run on these logs with the join window open, before this run.
-    pub window_ran: Duration,
-    /// Whether a model came to the disk since the window opened, before this run.
-    pub has_new_model: bool,
-    /// What went wrong with the files on it, one line each: for the view.
-    pub warnings: Vec<String>,
-}
 
 /// How much of everything a machine holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -145,118 +81,6 @@ pub struct Counts {
     pub backups_kept: usize,
     /// Claims of requests without an answer.
     pub claims: usize,
-}
-
-/// A message to this node itself.
-#[derive(Debug)]
-enum Local {
-    Control(ControlMessage),
-    Data(DataMessage),
-}
-
-/// One node's logic.
-#[derive(Debug)]
-pub struct NodeMachine {
-    pub(crate) config: MachineConfig,
-    pub(crate) me: NodeId,
-    pub(crate) now: Now,
-    pub(crate) out: Vec<Effect>,
-    local: VecDeque<Local>,
-
-    pub(crate) links: Links,
-    pub(crate) bandwidths: Bandwidths,
-    pub(crate) joining: Joining,
-    pub(crate) membership: Membership,
-    pub(crate) membership_outputs: VecDeque<exo_membership::Output>,
-    pub(crate) membership_busy: bool,
-    pub(crate) coordinator: Coordinator,
-    pub(crate) worker: Worker,
-    pub(crate) writes: Writes,
-    pub(crate) log: Log,
-    pub(crate) replication: Replication,
-    pub(crate) warnings: Warnings,
-    pub(crate) trust: Trust,
-    pub(crate) asks: Asks,
-    pub(crate) backups: Backups,
-    pub(crate) early_commands: Option<EarlyCommands>,
-
-    /// Who coordinates, in which epoch.
-    pub(crate) leader: Option<(Epoch, NodeId)>,
-    /// This node leads in that epoch, and does so once the entries that are on their way to its disk are
-    /// there.
-    pub(crate) leads_soon: Option<Epoch>,
-    /// Who may connect, without this node.
-    pub(crate) members: BTreeSet<NodeId>,
-    pub(crate) statuses: BTreeMap<NodeId, exo_api::NodeStatus>,
-    /// Of whom it was said that they are gone, and not since that they are here: when that was, in seconds
-    /// since 1970.
-    pub(crate) gone_since: BTreeMap<NodeId, u64>,
-    /// Another cluster's log is on its way to disk, in place of this one's.
-    pub(crate) moving_in: Option<MoveIn>,
-    /// The addresses that were last written.
-    pub(crate) kept_addresses: Vec<(NodeId, Vec<SocketAddr>)>,
-    /// What discovery was last told.
-    pub(crate) advertised: Option<bool>,
-    /// Whether the person who watches was told that the cluster has put this node out.
-    pub(crate) is_told_removed: bool,
-    /// A write failed: when the coordinator is asked for the log again.
-    pub(crate) pull_at: Option<Time>,
-
-    pub(crate) samples: Samples,
-    pub(crate) reports: BTreeMap<NodeId, NodeReport>,
-    pub(crate) names: Names,
-    /// When the last of each came; of lost members, too.
-    pub(crate) reported: BTreeMap<NodeId, Reported>,
-    pub(crate) report_at: Time,
-    pub(crate) models: Vec<HeldModel>,
-    pub(crate) disk_room: DiskRoom,
-    /// Whether one came since this run began.
-    pub(crate) has_new_model: bool,
-    pub(crate) models_at: Time,
-    pub(crate) scan: Scan,
-
-    pub(crate) engines: BTreeMap<EngineId, Engine>,
-    pub(crate) fetches: BTreeMap<FetchId, Fetch>,
-    pub(crate) fetch_last: FetchId,
-    pub(crate) stages: BTreeMap<ShardPosition, Stage>,
-    pub(crate) held_steps: HeldSteps,
-    pub(crate) step_corrections: StepCorrections,
-    pub(crate) schedulers: Schedulers,
-    pub(crate) has_draft: bool,
-    /// Pipelines that broke, until the coordinator has placed their instances anew.
-    pub(crate) instance_failures: Vec<InstanceFailure>,
-
-    pub(crate) instances: Arc<Vec<InstanceView>>,
-    /// Since when each of them is in its state, in seconds since 1970.
-    pub(crate) states_since: BTreeMap<InstanceId, (std::mem::Discriminant<InstanceState>, u64)>,
-    /// How far stages were that fetch or load, to know how fast bytes come.
-    pub(crate) stage_watches: StageWatches,
-    pub(crate) drivers: BTreeMap<SequenceId, DriverEntry>,
-    /// Instances whose refused loads were told to those who waited.
-    pub(crate) refusals_told: Vec<InstanceId>,
-
-    /// When this run of the node began.
-    window_ends: Time,
-    /// When the coordinator may next record that the join window is over.
-    pub(crate) shut_window_at: Time,
-    ticked: Time,
-    /// This process did not run for a while: until then no deadline of requests, steps, loads and instances
-    /// is looked at.
-    settles_until: Time,
-    pub(crate) awake: Awake,
-    is_view_stale: bool,
-    /// What changed of the view is more than measurements.
-    is_view_news: bool,
-    is_stopping: bool,
-}
-
-/// The look at the models on disk.
-#[derive(Default, Debug)]
-pub(crate) struct Scan {
-    pub(crate) is_under_way: bool,
-    /// Those who wait for the next one, and whether that is the one under way.
-    pub(crate) waiting: Vec<ReplyId>,
-    pub(crate) again: bool,
 }
 
 impl NodeMachine {

@@ -12,8 +12,7 @@ use exo_cluster::{AppendId, Event, State};
 use exo_trust::{Entry, TrustLog};
 use exo_types::{Ancestors, Epoch, LogHead, Time};
 
-use crate::trust::ActAsker;
-use crate::{Effect, PersistId, Write, WriteFailure};
+use crate::{Effect, PersistId, ReplyId, Write, WriteFailure};
 
 /// A disk that has not answered for so long is worth a line to the person who watches.
 const SLOW: Duration = Duration::from_secs(4);
@@ -60,6 +59,17 @@ pub(crate) struct Replaced {
     pub(crate) head: LogHead,
     pub(crate) ancestors: Ancestors,
     pub(crate) state: State,
+}
+
+/// Who waits for an act.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ActAsker {
+    /// Somebody at the API.
+    Client(ReplyId),
+    /// A stranger that is being let in.
+    Admission(u64),
+    /// Nobody.
+    Nobody,
 }
 
 /// The log of trust.

@@ -9,7 +9,7 @@ use exo_types::{DiskRoom, ModelId, NodeId, Placement};
 
 use crate::coordination::Asker;
 use crate::joining::Joining;
-use crate::trust::ActAsker;
+use crate::persist::ActAsker;
 use crate::view::bears_commit;
 use crate::{Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved, Unresolved};
 

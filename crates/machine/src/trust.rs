@@ -18,8 +18,8 @@ use exo_trust::{Act, Entry, EntryId, Inserted, Statement, TrustLog, View};
 use exo_types::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::persist::{Durable, TrustWrite};
-use crate::{Answer, Effect, NodeMachine, Notice, ReplyId, SignId, WriteFailure};
+use crate::persist::{ActAsker, Durable, TrustWrite};
+use crate::{Answer, Effect, NodeMachine, Notice, SignId, WriteFailure};
 
 /// Why an act was not done.
 const MOVED: &str = "this node is moving to another cluster";
@@ -84,17 +84,6 @@ impl TrustMessage {
     pub fn decode(bytes: &[u8]) -> Result<Self, postcard::Error> {
         postcard::from_bytes(bytes)
     }
-}
-
-/// Who waits for an act.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ActAsker {
-    /// Somebody at the API.
-    Client(ReplyId),
-    /// A stranger that is being let in.
-    Admission(u64),
-    /// Nobody.
-    Nobody,
 }
 
 /// What this node knows of its cluster's log of trust.

@@ -6,7 +6,7 @@ use exo_types::{Ancestors, LogHead, NodeFacts};
 
 use super::*;
 use crate::joining::MoveIn;
-use crate::{Boot, Input, MachineConfig, Now, PersistId, SampledMeasures, Samples, Write};
+use crate::{Boot, Input, MachineConfig, Now, PersistId, ReplyId, SampledMeasures, Samples, Write};
 
 const REPLY: ReplyId = ReplyId(7);
 
