@@ -24,8 +24,8 @@ use crate::encode::push_event;
 use crate::errors::{ApiError, Path};
 use crate::guard::Caller;
 use crate::live::{Scope, for_viewers};
-use crate::resume;
 use crate::sse::event_stream;
+use crate::ticket::request_id;
 
 /// For a file to be read once: a hundred gigabytes of a slow disk.
 const ADD_MAX: Duration = Duration::from_secs(3600);
@@ -135,7 +135,7 @@ pub async fn recent_requests(State(app): State<Arc<App>>) -> Answer {
 
 /// `DELETE /exo/v1/requests/{request}`
 pub async fn cancel_request(State(app): State<Arc<App>>, Path(request): Path<String>) -> Answer {
-    let id = resume::request_id(&request)?;
+    let id = request_id(&request)?;
     if !app.requests.cancel(id) {
         return Err(AdminError::NotFound { what: "request", name: id.to_string() }.into());
     }

@@ -1,5 +1,6 @@
 //! From the node's events to OpenAI's chunks and answers: what both endpoints share.
 
+use exo_api::anthropic::MessageEvent;
 use exo_api::openai::UsageBody;
 use exo_api::{ExoSummary, GenerateEvent, Summary};
 use serde::Serialize;
@@ -100,4 +101,12 @@ pub fn push_comment(out: &mut String, text: &str) {
     out.push_str(": ");
     out.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));
     out.push('\n');
+}
+
+/// Appends a sign of life as Anthropic's clients read it, and why the answer waits.
+pub fn push_ping(waiting_for: Option<&str>, out: &mut String) {
+    if let Some(reason) = waiting_for {
+        push_comment(out, reason);
+    }
+    push_event(out, MessageEvent::Ping.name(), &MessageEvent::Ping);
 }

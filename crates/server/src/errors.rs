@@ -8,6 +8,8 @@ use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use exo_api::anthropic::MessagesError;
+use exo_api::ollama::OllamaError;
 use exo_api::openai::{ErrorBody, ErrorDetail};
 use exo_api::{AdminError, BadParam, GenerateError, RequestPart};
 use exo_types::{FailureKind, RequestId};
@@ -114,6 +116,16 @@ impl ApiError {
     /// The connection ends after this answer.
     pub fn closing(self) -> Self {
         Self { close: true, ..self }
+    }
+
+    /// As Anthropic's clients read it.
+    pub fn anthropic_body(&self, request_id: &str) -> MessagesError {
+        MessagesError::new(self.status.as_u16(), self.code, self.message.clone(), request_id.to_owned())
+    }
+
+    /// As Ollama's clients read it.
+    pub fn ollama_body(&self) -> OllamaError {
+        OllamaError { error: self.message.clone(), code: self.code.to_owned(), param: self.param.clone() }
     }
 
     /// As JSON, for a body or an event.

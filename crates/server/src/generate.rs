@@ -11,13 +11,14 @@ use tokio::time::Instant;
 
 use crate::app::App;
 use crate::backlog::Collected;
-use crate::body::{Lease, json, read_json};
+use crate::body::{json, read_json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Head, Whole};
 use crate::errors::ApiError;
-use crate::resume::{Origin, Ticket};
+use crate::room::Lease;
 use crate::source::{Source, SourceEvent};
 use crate::sse;
+use crate::ticket::{Origin, Ticket};
 
 /// A request as its handler begins with it.
 pub struct IncomingRequest<T> {

@@ -41,11 +41,15 @@ mod outlive;
 mod requests;
 mod responses;
 mod resume;
+mod resumed;
+mod room;
+mod routes;
 mod scan;
 mod sessions;
 mod source;
 mod sse;
 mod telemetry;
+mod ticket;
 mod timed_io;
 mod tokens;
 
@@ -102,8 +106,8 @@ pub async fn serve(
     let (stopping, closing) = (CancellationToken::new(), CancellationToken::new());
     // Also when this future is dropped: answers without an end must not keep their connections.
     let stop_when_dropped = (stopping.clone().drop_guard(), closing.clone().drop_guard());
-    let (room, streams) = (body::Room::new(options.bodies_bytes_max), TaskTracker::new());
-    let giving_back = body::give_back(room.clone(), options.give_freed_memory_back);
+    let (room, streams) = (room::Room::new(options.bodies_bytes_max), TaskTracker::new());
+    let giving_back = room::give_back(room.clone(), options.give_freed_memory_back);
     let app =
         app(facade, options.clone(), address, room, streams.clone(), (stopping.clone(), closing.clone()));
     let stop = async {
@@ -113,7 +117,7 @@ pub async fn serve(
         closing.cancel();
         std::future::pending::<Infallible>().await
     };
-    let router = app::router(Arc::new(app));
+    let router = routes::router(Arc::new(app));
     let local = async {
         // Connections of its own: whatever others open, the owner's commands get in.
         if let Some(local) = local {
@@ -147,7 +151,7 @@ fn app(
     facade: Arc<dyn Facade>,
     options: ServerOptions,
     address: SocketAddr,
-    room: body::Room,
+    room: room::Room,
     streams: TaskTracker,
     (stopping, closing): (CancellationToken, CancellationToken),
 ) -> app::App {

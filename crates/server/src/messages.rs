@@ -5,17 +5,18 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use exo_api::anthropic::{Message, MessageEvent, MessageStream, MessagesError, MessagesRequest, TokenCount};
+use exo_api::anthropic::{Message, MessageStream, MessagesRequest, TokenCount};
 use exo_api::{GenerateEvent, Summary};
 use exo_types::{Principal, RequestId};
 
 use crate::app::App;
 use crate::body::{json, read_json};
 use crate::dialect::Dialect;
-use crate::encode::{Chunks, Whole, push_comment, push_event};
+use crate::encode::{Chunks, Whole, push_event, push_ping};
 use crate::errors::ApiError;
 use crate::generate::{IncomingRequest, read, stream, whole};
-use crate::resume::{Resumed, recorded};
+use crate::resumed::Resumed;
+use crate::ticket::recorded;
 
 /// `POST /v1/messages`
 pub async fn messages(
@@ -68,25 +69,12 @@ impl Chunks for MessageChunks {
     }
 
     fn keep_alive(&self, waiting_for: Option<&str>, out: &mut String) {
-        keep_alive(waiting_for, out);
+        push_ping(waiting_for, out);
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
-        push_event(out, "error", &error_body(error, &self.request_id));
+        push_event(out, "error", &error.anthropic_body(&self.request_id));
     }
-}
-
-/// Appends a sign of life, and why the answer waits.
-pub fn keep_alive(waiting_for: Option<&str>, out: &mut String) {
-    if let Some(reason) = waiting_for {
-        push_comment(out, reason);
-    }
-    push_event(out, MessageEvent::Ping.name(), &MessageEvent::Ping);
-}
-
-/// An error in the dialect's shape.
-pub fn error_body(error: &ApiError, request_id: &str) -> MessagesError {
-    MessagesError::new(error.status.as_u16(), error.code, error.message.clone(), request_id.to_owned())
 }
 
 /// The whole answer.

@@ -8,7 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use exo_api::ollama::{
-    NamedModel, OllamaAnswer, OllamaError, OllamaModels, OllamaPull, OllamaRequest, OllamaShow, OllamaStream,
+    NamedModel, OllamaAnswer, OllamaModels, OllamaPull, OllamaRequest, OllamaShow, OllamaStream,
     OllamaVersion, OllamaWhole, models::created_at,
 };
 use exo_api::{AdminError, GenerateEvent, Summary, TokensQuestion, TokensRequest};
@@ -21,7 +21,8 @@ use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole};
 use crate::errors::ApiError;
 use crate::generate::{IncomingRequest, read, stream, whole};
-use crate::resume::{Resumed, recorded};
+use crate::resumed::Resumed;
+use crate::ticket::recorded;
 
 /// Lines of JSON.
 const LINES: &str = "application/x-ndjson";
@@ -180,13 +181,8 @@ impl Chunks for OllamaChunks {
     }
 
     fn fail(&mut self, error: &ApiError, out: &mut String) {
-        out.push_str(&line(&error_body(error)));
+        out.push_str(&line(&error.ollama_body()));
     }
-}
-
-/// An error in the dialect's shape.
-pub fn error_body(error: &ApiError) -> OllamaError {
-    OllamaError { error: error.message.clone(), code: error.code.to_owned(), param: error.param.clone() }
 }
 
 /// The whole answer.

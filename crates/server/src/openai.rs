@@ -17,7 +17,8 @@ use crate::completion::{CompletionChunks, CompletionWhole};
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
 use crate::generate::{IncomingRequest, head, read, stream, whole};
-use crate::resume::{Resumed, recorded};
+use crate::resumed::Resumed;
+use crate::ticket::recorded;
 
 /// `POST /v1/chat/completions`
 pub async fn chat(

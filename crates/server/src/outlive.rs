@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::errors::ApiError;
-use crate::resume::{Positions, Resumed};
+use crate::resumed::{Positions, Resumed};
 
 /// Answers at once. Beyond them those that ended longest ago go, and where all still run, one more ends with
 /// its reader as usual.

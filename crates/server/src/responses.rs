@@ -1,26 +1,27 @@
 //! `/v1/responses`: events to OpenAI's events and answers, and responses that are kept.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Query, Request, State};
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response as HttpResponse};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response as HttpResponse;
 use exo_api::responses::{Response, ResponseDeleted, ResponseEvent, ResponseStream, ResponsesRequest};
 use exo_api::{BadParam, ChatMessage, GenerateEvent, Summary};
 use exo_types::{Principal, RequestId};
 use serde_json::Value;
 
 use crate::app::App;
-use crate::body::{Lease, json};
+use crate::body::json;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::{ApiError, Path};
 use crate::generate::{IncomingRequest, read, stream, whole};
 use crate::kept::message_bytes;
-use crate::resume::{Claim, Origin, Resumed, go_on, mark, recorded, request_id};
+use crate::resumed::{Resumed, mark};
+use crate::room::Lease;
+use crate::ticket::{Origin, recorded};
 
 /// `POST /v1/responses`
 pub async fn create(
@@ -151,54 +152,6 @@ fn before(
     Ok(before)
 }
 
-/// `GET /v1/responses/{response}`: one that is kept; for who shows the secret of a stream whose node is lost,
-/// its rest (`stream=true`, `starting_after`), or the whole of it.
-pub async fn get(
-    State(app): State<Arc<App>>,
-    Extension(principal): Extension<Principal>,
-    Path(id): Path<String>,
-    Query(query): Query<HashMap<String, String>>,
-    headers: HeaderMap,
-) -> Result<HttpResponse, ApiError> {
-    let streams = query.get("stream").is_some_and(|streams| streams == "true");
-    let goes_on = streams && Claim::is_made(&headers);
-    let mut after = None;
-    for (name, value) in query {
-        // What a response has, it has in whole.
-        let asks_for_nothing = name.starts_with("include") || name == "stream" && value == "false";
-        match name.as_str() {
-            "stream" if goes_on => {}
-            "starting_after" if goes_on => after = Some(value),
-            _ if asks_for_nothing => {}
-            _ => {
-                let name: String = name.chars().take(80).collect();
-                let message = format!(
-                    "`{name}` is not supported: a response that is kept comes whole, and a stream whose node is lost goes on \
-                     with `stream=true` and the `exo-resume` of its head"
-                );
-                return Err(BadParam::unsupported(name, message).into());
-            }
-        }
-    }
-    if goes_on {
-        let mut claim = Claim::of(&headers)?;
-        claim.last = after.or(claim.last);
-        return go_on(app, request_id(&id)?, principal, claim).await;
-    }
-    match app.kept.json(principal, &id) {
-        Some(kept) => {
-            let kind = HeaderValue::from_static("application/json");
-            Ok(([(CONTENT_TYPE, kind)], kept).into_response())
-        }
-        None if Claim::is_made(&headers) => {
-            let mut claim = Claim::of(&headers)?;
-            claim.is_whole = true;
-            go_on(app, request_id(&id)?, principal, claim).await
-        }
-        None => Err(gone(&id, "response_id")),
-    }
-}
-
 /// `DELETE /v1/responses/{response}`
 pub async fn delete(
     State(app): State<Arc<App>>,
@@ -211,7 +164,8 @@ pub async fn delete(
     }
 }
 
-fn gone(id: &str, param: &str) -> ApiError {
+/// No response of that id is kept.
+pub fn gone(id: &str, param: &str) -> ApiError {
     let message = format!(
         "this node keeps no response `{id:.100}` for you: responses stay in the memory of the node that made them until \
          others need the room, or it restarts; send the whole conversation as `input`"

@@ -26,8 +26,9 @@ use crate::backlog::Backlog;
 use crate::encode::{Chunks, EVENT_STREAM};
 use crate::errors::ApiError;
 use crate::outlive::OutlivingAnswer;
-use crate::resume::{Had, Positions, Ticket, mark};
+use crate::resumed::{Had, Positions, mark};
 use crate::source::{Source, SourceEvent};
+use crate::ticket::Ticket;
 
 /// How often the writer looks whether the client has read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
