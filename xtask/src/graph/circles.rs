@@ -1,11 +1,10 @@
-//! Modules of a crate that import each other in circles: whoever reads one has to read them all.
+//! Modules of a crate that import each other in circles: whoever reads one has to read them all. There is none.
 //!
 //! A module here is what the crate's root names, with all that lies in its folder: a module and what lies in
-//! it may know each other. A name that the root hands on (`pub use module::Name`) is its module's. Tests are
-//! left out.
+//! it may know each other. A name that the root hands on (`pub use module::Name`, `pub use module::*`) is its
+//! module's. Tests are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -13,44 +12,24 @@ use anyhow::{Context, bail};
 use crate::run;
 use crate::tidy::tokens::{TestCode, Token, test_code, tokens};
 
-/// Circles there are, which may get fewer: a line for each, `crate: modules`.
-const RATCHET: &str = "xtask/import-circles.txt";
 /// Of tests only: what they import is nobody's house.
 const TESTS_ONLY: [&str; 3] = ["sim", "golden", "mock-hub"];
+/// What a name that a module hands out stands behind.
+const ITEMS: [&str; 7] = ["struct", "enum", "type", "trait", "fn", "const", "static"];
+/// All names of a module.
+const ALL: &str = "*";
 
 type Modules = BTreeSet<String>;
 
-/// Prints the circles. With `check` a module that was in none before fails, else the list is written anew.
-pub fn run(check: bool) -> anyhow::Result<()> {
-    let now = all()?;
-    let mut text = String::new();
-    for (name, circle) in &now {
-        writeln!(text, "{name}: {}", joined(circle))?;
-    }
-    let modules: usize = now.iter().map(|(_, circle)| circle.len()).sum();
-    eprintln!("import circles: {} of {modules} modules ({RATCHET})", now.len());
-    if !check {
-        return std::fs::write(RATCHET, text).with_context(|| format!("cannot write {RATCHET}"));
-    }
-    let before = std::fs::read_to_string(RATCHET).with_context(|| format!("cannot read {RATCHET}"))?;
-    let new = new_ones(&before, &now);
-    if !new.is_empty() {
-        bail!("modules that import each other in a circle, and did not before:\n{}", new.join("\n"));
+/// Fails on a circle, and says which modules are in it.
+pub fn run() -> anyhow::Result<()> {
+    let circles = all()?;
+    let lines: Vec<String> =
+        circles.iter().map(|(name, circle)| format!("{name}: {}", joined(circle))).collect();
+    if !lines.is_empty() {
+        bail!("modules that import each other in a circle:\n{}", lines.join("\n"));
     }
     Ok(())
-}
-
-/// Modules that are in a circle and were in none.
-fn new_ones(before: &str, now: &[(String, Modules)]) -> Vec<String> {
-    let known: BTreeSet<(&str, &str)> = before
-        .lines()
-        .filter_map(|line| line.split_once(": "))
-        .flat_map(|(name, modules)| modules.split(", ").map(move |module| (name, module)))
-        .collect();
-    let is_new = |(name, circle): &&(String, Modules)| {
-        circle.iter().any(|module| !known.contains(&(name.as_str(), module.as_str())))
-    };
-    now.iter().filter(is_new).map(|(name, circle)| format!("{name}: {}", joined(circle))).collect()
 }
 
 fn joined(modules: &Modules) -> String {
@@ -96,7 +75,16 @@ fn imports(sources: &[(PathBuf, String)]) -> BTreeMap<String, Modules> {
     let modules: Modules = sources.iter().filter_map(|(file, _)| module_of(file)).collect();
     let mut handed_on = BTreeMap::new();
     for (_, text) in sources.iter().filter(|(file, _)| is_root(file)) {
-        handed_on.extend(names_of_root(&tokens(text), &modules));
+        for (name, module) in names_of_root(&tokens(text), &modules) {
+            if name == ALL {
+                let file = PathBuf::from(format!("{module}.rs"));
+                let texts = sources.iter().filter(|(other, _)| *other == file);
+                let names = texts.flat_map(|(_, text)| public_names(&tokens(text)));
+                handed_on.extend(names.map(|name| (name, module.clone())));
+            } else {
+                handed_on.insert(name, module);
+            }
+        }
     }
     let mut imports: BTreeMap<String, Modules> = BTreeMap::new();
     for (file, text) in sources {
@@ -119,13 +107,20 @@ fn is_root(file: &Path) -> bool {
     file == Path::new("lib.rs") || file == Path::new("main.rs")
 }
 
-/// `use module::…;` in a root: each name in it, and the module.
-fn names_of_root(tokens: &[Token<'_>], modules: &Modules) -> BTreeMap<String, String> {
-    let mut names = BTreeMap::new();
+/// Names that a module hands out, as far as its own file declares them.
+fn public_names(tokens: &[Token<'_>]) -> Vec<String> {
+    let is_public = |words: &&[Token<'_>]| words[0].text == "pub" && ITEMS.contains(&words[1].text);
+    tokens.windows(3).filter(is_public).map(|words| words[2].text.to_owned()).collect()
+}
+
+/// `use module::…;` in a root: each name in it, or [`ALL`], and the module.
+fn names_of_root(tokens: &[Token<'_>], modules: &Modules) -> Vec<(String, String)> {
+    let mut names = Vec::new();
     for (at, _) in tokens.iter().enumerate().filter(|(_, token)| token.text == "use") {
         let path: Vec<&str> =
             tokens[at + 1..].iter().map(|token| token.text).take_while(|text| *text != ";").collect();
-        let mut words = path.into_iter().filter(|text| is_name(text) && !matches!(*text, "crate" | "self"));
+        let is_word = |text: &&str| (is_name(text) || *text == ALL) && !matches!(*text, "crate" | "self");
+        let mut words = path.into_iter().filter(is_word);
         if let Some(module) = words.next().filter(|first| modules.contains(*first)) {
             names.extend(words.map(|name| (name.to_owned(), module.to_owned())));
         }
@@ -238,12 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn circles_may_get_smaller_and_no_module_joins_one() {
-        let circle = |modules: &[&str]| {
-            vec![("exo".to_owned(), modules.iter().map(|module| (*module).to_owned()).collect())]
-        };
-        let before = "exo: a, b, c\n";
-        assert!(new_ones(before, &circle(&["a", "b"])).is_empty());
-        assert_eq!(new_ones(before, &circle(&["a", "d"])), ["exo: a, d"]);
+    fn a_root_that_hands_on_all_of_a_module_hides_no_circle() {
+        let root = ("lib.rs", "mod a; mod b; pub use a::*;");
+        let a = ("a.rs", "use crate::b::X; pub struct Name; struct Own;");
+        assert_eq!(found(&[root, a, ("b.rs", "use crate::Name;")]), ["a, b"]);
+        assert_eq!(found(&[root, a, ("b.rs", "use crate::Own;")]), [""; 0]);
     }
 }
