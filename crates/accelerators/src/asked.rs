@@ -127,7 +127,7 @@ impl<'a> RequestedDevice<'a> {
         phases.end("drivers listed");
         let limit = match (ask.memory_max_bytes, accelerator.memory_bytes) {
             (Some(wanted), Some(all)) => Some(wanted.min(all)),
-            // A maker's driver says what is free when the card is opened.
+            // A vendor's driver says what is free when the card is opened.
             (None, all) => all.filter(|_| !accelerator.tells_free_memory()),
             (wanted, None) => wanted,
         };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The value of the setting `backend` by which exo chooses.
 pub const AUTO: &str = "auto";
 
-/// What shows accelerators and computes on them: a maker's own driver, or a graphics interface.
+/// What shows accelerators and computes on them: a vendor's own driver, or a graphics interface.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Backend {
     /// NVIDIA's driver.
@@ -52,8 +52,8 @@ impl Backend {
         found.copied().ok_or_else(|| BackendError::Unknown { name: name.to_owned() })
     }
 
-    /// Who makes the cards, of a maker's own driver.
-    pub(crate) const fn maker(self) -> Option<exo_backend_cuda::Api> {
+    /// Who makes the cards, of a vendor's own driver.
+    pub(crate) const fn vendor_api(self) -> Option<exo_backend_cuda::Api> {
         match self {
             Self::Cuda => Some(exo_backend_cuda::Api::Cuda),
             #[cfg(feature = "hip")]

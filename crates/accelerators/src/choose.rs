@@ -65,7 +65,7 @@ pub fn ranking(
         seen.iter().any(|seen| seen.identity.pci_address.as_deref() == Some(&card.pci_address))
     };
     let idle = cards.iter().filter(|card| !is_shown(card)).map(|card| LeftOut {
-        label: format!("{} graphics at {}", card.maker().unwrap_or("unknown"), card.pci_address),
+        label: format!("{} graphics at {}", card.vendor_name().unwrap_or("unknown"), card.pci_address),
         reason: "no driver shows it, `exo devices` says what to install".to_owned(),
     });
     ranking.left_out.extend(idle);

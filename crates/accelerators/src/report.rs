@@ -21,7 +21,7 @@ pub struct Row {
     /// As its driver or the system names it.
     pub name: String,
     /// Who made it.
-    pub maker: Option<&'static str>,
+    pub vendor: Option<&'static str>,
     /// Backends that reach it, the preferred one first, with the number each gives it.
     pub backends: Vec<String>,
     /// Where it is plugged in.
@@ -45,7 +45,7 @@ impl Row {
     pub fn bare(name: String, support: SupportClass, reason: String) -> Self {
         Self {
             name,
-            maker: None,
+            vendor: None,
             backends: Vec::new(),
             pci_address: None,
             told: AcceleratorFacts::default(),
@@ -67,7 +67,7 @@ impl Row {
             }
         };
         Self {
-            maker: exo_device::maker(found.identity.vendor),
+            vendor: exo_device::vendor_name(found.identity.vendor),
             backends: vec![found.place()],
             pci_address: found.identity.pci_address.clone(),
             told: found.told.clone(),
@@ -171,10 +171,10 @@ pub fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[BackendS
             rows.push(idle_card(card, outcomes));
         }
     }
-    // That a maker's driver is missing is no news where there is no card of that maker's.
-    let is_news = |backend: Backend, silence: &ProbeFailure| match backend.maker() {
+    // That a vendor's driver is missing is no news where there is no card of that vendor's.
+    let is_news = |backend: Backend, silence: &ProbeFailure| match backend.vendor_api() {
         Some(api) if silence.kind == ProbeFailureKind::Absent => {
-            cards.iter().any(|card| card.maker() == Some(api.maker()))
+            cards.iter().any(|card| card.vendor_name() == Some(api.vendor_name()))
         }
         _ => true,
     };
@@ -234,12 +234,12 @@ fn idle_card(card: &GraphicsCard, outcomes: &[BackendSurvey]) -> Row {
         false => format!("{} does not show it", asked.join(", ")),
     };
     let numbers = || {
-        let maker = card.maker().unwrap_or("unknown");
-        format!("{maker} graphics {:04x}:{:04x}", card.vendor, card.device)
+        let vendor = card.vendor_name().unwrap_or("unknown");
+        format!("{vendor} graphics {:04x}:{:04x}", card.vendor, card.device)
     };
     let reason = format!("{driver}, and {does_not}: {}", exo_device::advice(card, OS));
     Row {
-        maker: card.maker(),
+        vendor: card.vendor_name(),
         pci_address: Some(card.pci_address.clone()),
         told: AcceleratorFacts {
             driver,

@@ -70,9 +70,9 @@ pub struct AcceleratorFacts {
     pub driver: String,
     /// The kernel's part of the driver, with its version where it has one of its own.
     pub kernel_driver: Option<String>,
-    /// The maker's name for its generation, its chip, or the instruction sets of a processor.
+    /// The vendor's name for its generation, its chip, or the instruction sets of a processor.
     pub architecture: Option<String>,
-    /// Cores, multiprocessors, or what its maker calls them; `None` where no interface tells.
+    /// Cores, multiprocessors, or what its vendor calls them; `None` where no interface tells.
     pub compute_units: Option<u32>,
     /// What was found out by opening it.
     #[serde(flatten)]

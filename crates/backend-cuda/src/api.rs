@@ -36,7 +36,7 @@ impl Api {
     }
 
     /// Who makes the cards.
-    pub const fn maker(self) -> &'static str {
+    pub const fn vendor_name(self) -> &'static str {
         match self {
             Self::Cuda => "NVIDIA",
             #[cfg(feature = "hip")]
@@ -44,7 +44,7 @@ impl Api {
         }
     }
 
-    /// The maker's PCI number.
+    /// The vendor's PCI number.
     pub const fn vendor(self) -> u32 {
         match self {
             Self::Cuda => 0x10de,

@@ -53,7 +53,7 @@ impl Card {
         }
     }
 
-    /// The maker's name for its generation; `None` for one that was made after this was written.
+    /// The vendor's name for its generation; `None` for one that was made after this was written.
     pub fn architecture(&self) -> Option<&'static str> {
         match self.api {
             Api::Cuda => exo_device::nvidia_architecture(self.capability),
@@ -80,21 +80,21 @@ impl Card {
 pub enum ListError {
     /// There is no driver.
     #[error(
-        "{maker}'s driver library ({library}) is not on this machine: for one of its cards install {what}"
+        "{vendor}'s driver library ({library}) is not on this machine: for one of its cards install {what}"
     )]
     NoDriver {
         /// Whose cards it is for.
-        maker: &'static str,
+        vendor: &'static str,
         /// The library that was looked for.
         library: &'static str,
         /// What brings it, and from where.
         what: &'static str,
     },
     /// There is a library, but it is not the driver's, or a damaged one.
-    #[error("{maker}'s driver library answered with nonsense: install the driver again")]
+    #[error("{vendor}'s driver library answered with nonsense: install the driver again")]
     Broken {
         /// Whose.
-        maker: &'static str,
+        vendor: &'static str,
     },
     /// The driver is older than the kernels' PTX.
     #[error("NVIDIA's driver knows CUDA {}.{} and the kernels need 12.0: install driver 525 or newer", .version / 1000, .version % 1000 / 10)]
@@ -104,11 +104,11 @@ pub enum ListError {
     },
     /// The driver is there and sees no card.
     #[error(
-        "{maker}'s driver sees no card: either there is none, or it is hidden by {variable} or from this container"
+        "{vendor}'s driver sees no card: either there is none, or it is hidden by {variable} or from this container"
     )]
     NoCard {
         /// Whose.
-        maker: &'static str,
+        vendor: &'static str,
         /// The environment variable that hides cards.
         variable: &'static str,
     },
@@ -121,13 +121,13 @@ pub enum ListError {
 ///
 /// This loads the driver into the process. Where it may be broken, call it in a child first.
 pub fn list() -> Result<Vec<Card>, ListError> {
-    let maker = Api::Cuda.maker();
+    let vendor = Api::Cuda.vendor_name();
     if !driver::has_cuda() {
         let (library, what) = match std::env::consts::OS {
             "windows" => ("nvcuda.dll", "its driver, 525 or newer (from nvidia.com/drivers)"),
             _ => ("libcuda.so.1", "its driver, 525 or newer (Debian and Ubuntu: the package nvidia-driver)"),
         };
-        return Err(ListError::NoDriver { maker, library, what });
+        return Err(ListError::NoDriver { vendor, library, what });
     }
     let ask = || {
         let version = driver::version(Api::Cuda)?;
@@ -135,25 +135,25 @@ pub fn list() -> Result<Vec<Card>, ListError> {
             return Err(ListError::TooOld { version });
         }
         let name = format!("{}.{}", version / 1000, version % 1000 / 10);
-        ask(Api::Cuda, &name, ListError::NoCard { maker, variable: "CUDA_VISIBLE_DEVICES" })
+        ask(Api::Cuda, &name, ListError::NoCard { vendor, variable: "CUDA_VISIBLE_DEVICES" })
     };
     // A library without the functions that the driver has trips an assertion inside cudarc.
-    std::panic::catch_unwind(ask).unwrap_or(Err(ListError::Broken { maker }))
+    std::panic::catch_unwind(ask).unwrap_or(Err(ListError::Broken { vendor }))
 }
 
 /// AMD's cards; as [`list`].
 #[cfg(feature = "hip")]
 pub fn list_amd() -> Result<Vec<Card>, ListError> {
     use crate::api::hip::{Missing, look};
-    let maker = Api::Hip.maker();
+    let vendor = Api::Hip.vendor_name();
     let what = "AMD's ROCm, 5.2 or newer (Debian: the package libamdhip64-5)";
     look().map_err(|missing| match missing {
-        Missing::Driver => ListError::NoDriver { maker, library: "libamdhip64.so", what },
-        Missing::Functions => ListError::Broken { maker },
+        Missing::Driver => ListError::NoDriver { vendor, library: "libamdhip64.so", what },
+        Missing::Functions => ListError::Broken { vendor },
     })?;
     let version = driver::version(Api::Hip)?;
     let name = format!("{}.{}", version / 10_000_000, version / 100_000 % 100);
-    ask(Api::Hip, &name, ListError::NoCard { maker, variable: "HIP_VISIBLE_DEVICES" })
+    ask(Api::Hip, &name, ListError::NoCard { vendor, variable: "HIP_VISIBLE_DEVICES" })
 }
 
 fn ask(api: Api, version: &str, none: ListError) -> Result<Vec<Card>, ListError> {

@@ -156,7 +156,7 @@ impl Device for CudaDevice {
         }
     }
 
-    /// From the kernel's driver, or from another library of the maker's, which comes with its driver.
+    /// From the kernel's driver, or from another library of the vendor's, which comes with its driver.
     fn monitor(&self) -> Monitor {
         self.sensors.read()
     }

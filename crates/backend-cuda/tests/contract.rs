@@ -278,7 +278,7 @@ fn a_driver_that_is_too_old_says_which_is_needed() {
 fn a_driver_without_cards_says_so() {
     let none = [("EXO_EMULATED_CARDS", "0")];
     on_emulated_cards("a_driver_without_cards_says_so", &none, || {
-        assert!(matches!(list().unwrap_err(), ListError::NoCard { maker: "NVIDIA", .. }));
+        assert!(matches!(list().unwrap_err(), ListError::NoCard { vendor: "NVIDIA", .. }));
     });
 }
 

@@ -62,7 +62,7 @@ fn the_contract_is_kept() {
 fn a_driver_without_cards_says_so() {
     on_emulated_cards("a_driver_without_cards_says_so", &[], || {
         let error = list_amd().unwrap_err();
-        assert!(matches!(error, ListError::NoCard { maker: "AMD", .. }), "{error}");
+        assert!(matches!(error, ListError::NoCard { vendor: "AMD", .. }), "{error}");
         assert!(error.to_string().contains("HIP_VISIBLE_DEVICES"), "{error}");
     });
 }

@@ -193,7 +193,7 @@ impl Device for WgpuDevice {
         DeviceFacts { memory_free_bytes: self.memory().free_bytes, ..self.facts.clone() }
     }
 
-    /// As the books of this handle have it, and no more than the kernel's driver or the maker's library has
+    /// As the books of this handle have it, and no more than the kernel's driver or the vendor's library has
     /// left: the interface does not tell what other programs hold.
     fn memory(&self) -> MemoryReport {
         let ledger = &self.inner.memory.ledger;
@@ -206,7 +206,7 @@ impl Device for WgpuDevice {
         }
     }
 
-    /// The interfaces have no words for it: from the kernel's driver or the maker's library, by PCI address.
+    /// The interfaces have no words for it: from the kernel's driver or the vendor's library, by PCI address.
     fn monitor(&self) -> Monitor {
         self.sensors.read()
     }

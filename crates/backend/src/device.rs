@@ -57,7 +57,7 @@ pub trait Device: Send + Sync {
         Residence::default()
     }
 
-    /// Its sensors now, as far as the system or its maker's library tells. Reads files, which may take a
+    /// Its sensors now, as far as the system or its vendor's library tells. Reads files, which may take a
     /// millisecond.
     fn monitor(&self) -> Monitor;
 

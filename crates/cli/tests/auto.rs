@@ -512,7 +512,7 @@ fn exo_devices_opens_the_cards_of_one_driver_at_once() {
     let output = finish(&mut command(&["devices", "--json"], folder.path(), &env), TRIAL_MAX);
     let took = began.elapsed();
     let all: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
-    let rows: Vec<&Value> = all.iter().filter(|row| row["maker"] == "NVIDIA").collect();
+    let rows: Vec<&Value> = all.iter().filter(|row| row["vendor"] == "NVIDIA").collect();
     let places: Vec<_> = rows.iter().map(|row| row["backends"][0].clone()).collect();
     assert_eq!(places, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]);
     for row in rows {

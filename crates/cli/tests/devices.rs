@@ -354,7 +354,7 @@ fn what_kernel_drivers_tell_is_shown_with_and_without_a_driver_of_the_interfaces
         (&"nvidia".into(), &"Ampere".into())
     );
     let idle = row(idle);
-    assert_eq!((&idle["name"], &idle["maker"]), (&"Radeon PRO W7900".into(), &"AMD".into()), "{idle}");
+    assert_eq!((&idle["name"], &idle["vendor"]), (&"Radeon PRO W7900".into(), &"AMD".into()), "{idle}");
     assert_eq!(
         (&idle["architecture"], &idle["support"]),
         (&"RDNA 3".into(), &"unsupported".into()),
@@ -389,14 +389,14 @@ fn emulated_cards_are_shown_with_what_they_can_do() {
     let rows = cuda_rows(&all);
     assert_eq!(rows.len(), 2, "{all:?}");
     assert_eq!((&rows[1]["name"], &rows[1]["backends"][0]), (&"Emulated CUDA card".into(), &"cuda:1".into()));
-    assert_eq!((&rows[0]["maker"], &rows[0]["support"]), (&"NVIDIA".into(), &"experimental".into()));
+    assert_eq!((&rows[0]["vendor"], &rows[0]["support"]), (&"NVIDIA".into(), &"experimental".into()));
     assert_eq!(rows[0]["driver"], "CUDA 12.0, compute capability 8.0");
     assert_eq!(rows[0]["architecture"], "Ampere");
     assert!(rows[0]["compute_units"].as_u64().unwrap() > 0, "{}", rows[0]);
     let types = rows[0]["element_types"].as_array().unwrap();
     assert!(types.contains(&"Q4_K".into()) && !types.contains(&"Q2_K".into()), "{types:?}");
     assert!(rows[0]["ops"].as_array().unwrap().contains(&"Attention".into()), "{}", rows[0]);
-    assert_eq!(rows[0]["uuid"], "GPU-7", "by the maker's library: {}", rows[0]);
+    assert_eq!(rows[0]["uuid"], "GPU-7", "by the vendor's library: {}", rows[0]);
     let sensors = &rows[1]["sensors"];
     assert_eq!((&sensors["temperature_c"], &sensors["power_w"]), (&61.0.into(), &153.0.into()), "{sensors}");
     assert_eq!((&sensors["clock_mhz"], &sensors["utilisation"]), (&1980.0.into(), &0.5.into()), "{sensors}");

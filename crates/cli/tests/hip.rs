@@ -25,7 +25,7 @@ fn a_card_is_shown_with_what_it_can_do() {
     let all: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
     let row = all.iter().find(|row| row["name"] == "Emulated HIP card");
     let row = row.unwrap_or_else(|| panic!("{all:?}"));
-    assert_eq!((&row["backends"][0], &row["maker"]), (&"hip:0".into(), &"AMD".into()));
+    assert_eq!((&row["backends"][0], &row["vendor"]), (&"hip:0".into(), &"AMD".into()));
     assert_eq!(
         (&row["driver"], &row["support"]),
         (&"HIP 5.2, architecture 10.3".into(), &"experimental".into())

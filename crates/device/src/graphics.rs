@@ -57,9 +57,9 @@ pub struct GraphicsCard {
     /// What keeps its driver from working, as a code of Windows' Device Manager: [`driver_text`] has the
     /// words.
     pub problem_code: Option<u32>,
-    /// Its maker's name for its generation, such as `RDNA 3 (gfx1100)`.
+    /// Its vendor's name for its generation, such as `RDNA 3 (gfx1100)`.
     pub architecture: Option<String>,
-    /// Compute units, multiprocessors, or what its maker calls them.
+    /// Compute units, multiprocessors, or what its vendor calls them.
     pub compute_units: Option<u32>,
     /// Bytes of its own memory.
     pub memory_bytes: Option<u64>,
@@ -71,8 +71,8 @@ pub struct GraphicsCard {
 
 impl GraphicsCard {
     /// Who made it.
-    pub fn maker(&self) -> Option<&'static str> {
-        maker(self.vendor)
+    pub fn vendor_name(&self) -> Option<&'static str> {
+        vendor_name(self.vendor)
     }
 
     /// The kernel's driver with its version.
@@ -82,8 +82,8 @@ impl GraphicsCard {
     }
 }
 
-/// The name behind a PCI vendor number, for the makers of graphics processors.
-pub fn maker(vendor: u32) -> Option<&'static str> {
+/// The name behind a PCI vendor number, for the vendors of graphics processors.
+pub fn vendor_name(vendor: u32) -> Option<&'static str> {
     match vendor {
         0x10de => Some("NVIDIA"),
         0x1002 => Some("AMD"),

@@ -34,8 +34,8 @@ pub use architecture::{amd_architecture, nvidia_architecture};
 pub use calibrate::{Calibration, CalibrationError, calibrate, calibrate_type};
 pub use drivers::{Setting, driver_troubles};
 pub use graphics::{
-    GraphicsCard, advice, driver_text, find_card, graphics_cards, graphics_support, identity, maker,
-    memory_free_bytes, name_cards, registered_address,
+    GraphicsCard, advice, driver_text, find_card, graphics_cards, graphics_support, identity,
+    memory_free_bytes, name_cards, registered_address, vendor_name,
 };
 pub use memory::{Memory, boot_id, memory};
 pub use power::{battery_percent, mains_power};

@@ -29,9 +29,9 @@ use crate::{GraphicsCard, find_card, graphics_cards, memory_free_bytes};
 const NVIDIA: u32 = 0x10de;
 
 /// The sensors of one card that is in use, read again and again, and what else its kernel driver and its
-/// maker's library tell.
+/// vendor's library tell.
 ///
-/// For a card of NVIDIA asking loads its maker's library into the process: for one that has loaded its driver
+/// For a card of NVIDIA asking loads its vendor's library into the process: for one that has loaded its driver
 /// anyway.
 #[derive(Debug)]
 pub struct CardSensors {

@@ -1,4 +1,4 @@
-//! A card of NVIDIA's that no driver of its maker for programs shows, as its management library tells of it.
+//! A card of NVIDIA's that no driver of its vendor for programs shows, as its management library tells of it.
 //! That library is played by one of ours, built here.
 
 #![cfg(target_os = "linux")]
@@ -74,7 +74,7 @@ fn a_card_is_told_by_its_makers_library() {
     };
     assert_eq!(sensors.card(), Some(card));
     assert_eq!(sensors.memory_free_bytes(), Some(40 << 30));
-    // Of another card it knows nothing, and one of another maker is not asked of it.
+    // Of another card it knows nothing, and one of another vendor is not asked of it.
     let elsewhere = CardSensors::new(NVIDIA, Some("fffe:18:00.0"));
     assert_eq!((elsewhere.card().unwrap().name, elsewhere.memory_free_bytes()), (None, None));
     let other = CardSensors::new(0x1002, Some(SLOT));

@@ -113,8 +113,8 @@ pub fn text(change: &CardChange, is_own: bool) -> String {
 
 fn describe(card: &GraphicsCard) -> String {
     let driver = exo_device::driver_text(card, std::env::consts::OS);
-    let maker = card.maker().unwrap_or("unknown");
-    format!("{maker} {:04x}:{:04x} at {} ({driver})", card.vendor, card.device, card.pci_address)
+    let vendor = card.vendor_name().unwrap_or("unknown");
+    format!("{vendor} {:04x}:{:04x} at {} ({driver})", card.vendor, card.device, card.pci_address)
 }
 
 #[cfg(test)]

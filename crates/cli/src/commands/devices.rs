@@ -215,7 +215,7 @@ fn phases(outcome: &BackendSurvey, rows: &[Row]) -> Vec<String> {
 fn ability_line(row: &Row) -> Option<String> {
     let Abilities { element_types, ops } = row.told.abilities.as_ref()?;
     let mut parts: Vec<String> = row.told.architecture.iter().cloned().collect();
-    let units = if row.pci_address.is_none() && row.maker.is_none() { "cores" } else { "compute units" };
+    let units = if row.pci_address.is_none() && row.vendor.is_none() { "cores" } else { "compute units" };
     parts.extend(row.told.compute_units.map(|n| format!("{n} {units}")));
     parts.extend(Some(&row.told.driver).filter(|driver| !driver.is_empty()).cloned());
     let word = if OS == "linux" { "kernel module" } else { "system's driver" };

@@ -2,19 +2,19 @@
 
 use super::GraphicsCard;
 
-/// What drives a card on Windows that has no driver of its maker's.
+/// What drives a card on Windows that has no driver of its vendor's.
 const BASIC_DRIVERS: [&str; 2] = ["BasicDisplay", "vga"];
 
 /// What to do so that a driver shows this card, on the system that Rust calls `os`
 /// ([`std::env::consts::OS`]).
 pub fn advice(card: &GraphicsCard, os: &str) -> String {
-    let maker = card.maker().unwrap_or("its maker");
+    let vendor = card.vendor_name().unwrap_or("its vendor");
     match os {
-        "windows" => windows(card, maker),
+        "windows" => windows(card, vendor),
         "macos" => {
-            format!("update macOS: {maker}'s drivers come with it, and it has none for a card of NVIDIA's")
+            format!("update macOS: {vendor}'s drivers come with it, and it has none for a card of NVIDIA's")
         }
-        _ if maker == "NVIDIA" => {
+        _ if vendor == "NVIDIA" => {
             "install NVIDIA's driver with its Vulkan library (Debian: nvidia-driver nvidia-vulkan-icd)"
                 .to_owned()
         }
@@ -22,8 +22,8 @@ pub fn advice(card: &GraphicsCard, os: &str) -> String {
     }
 }
 
-fn windows(card: &GraphicsCard, maker: &str) -> String {
-    let install = format!("install {maker}'s driver from its web site or through Windows Update");
+fn windows(card: &GraphicsCard, vendor: &str) -> String {
+    let install = format!("install {vendor}'s driver from its web site or through Windows Update");
     match card.problem_code {
         // Nothing that is installed would help.
         Some(12) => {
@@ -43,7 +43,7 @@ fn windows(card: &GraphicsCard, maker: &str) -> String {
     }
 }
 
-/// Whether a service of Windows drives any display, and knows no maker.
+/// Whether a service of Windows drives any display, and knows no vendor.
 pub(super) fn is_basic(service: &str) -> bool {
     BASIC_DRIVERS.iter().any(|basic| basic.eq_ignore_ascii_case(service))
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_without_its_makers_driver_is_told_to_get_it() {
+    fn a_card_without_its_vendors_driver_is_told_to_get_it() {
         let bare = check(0x10de, None, Some(28), "windows");
         assert_eq!(bare, "install NVIDIA's driver from its web site or through Windows Update");
         let basic = check(0x1002, Some("basicdisplay"), None, "windows");

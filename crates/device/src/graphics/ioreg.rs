@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use exo_types::Monitor;
 
-use super::{GraphicsCard, maker};
+use super::{GraphicsCard, vendor_name};
 
 /// Apple's PCI number.
 const APPLE: u32 = 0x106b;
@@ -96,7 +96,7 @@ fn card(device: &Table, accelerators: &[Accelerator]) -> Option<GraphicsCard> {
         return None;
     }
     let vendor = u32::try_from(number(device, "vendor-id")?).ok()?;
-    maker(vendor)?;
+    vendor_name(vendor)?;
     let slot = text(device, "pcidebug")?;
     let driver = accelerators.iter().find(|accelerator| accelerator.slot.as_ref() == Some(&slot));
     let megabytes =
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_graphics_processor_of_a_maker_is_left_out() {
+    fn what_is_no_graphics_processor_of_a_vendor_is_left_out() {
         let (device, _) = radeon();
         let with = |name: &str, value: Value| {
             let mut device = device.clone();

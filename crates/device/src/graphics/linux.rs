@@ -7,7 +7,7 @@ use std::path::Path;
 
 use exo_types::Monitor;
 
-use super::{GraphicsCard, maker};
+use super::{GraphicsCard, vendor_name};
 use crate::folders::children;
 
 pub fn cards(root: &Path) -> Vec<GraphicsCard> {
@@ -45,7 +45,7 @@ fn card(root: &Path, path: &Path) -> Option<GraphicsCard> {
         return None;
     }
     let vendor = hex("vendor")?;
-    maker(vendor)?;
+    vendor_name(vendor)?;
     let pci_address = path.file_name()?.to_str()?.to_owned();
     let page = NvidiaPage::read(root, &pci_address);
     let driver = fs::read_link(path.join("driver")).ok();

@@ -22,7 +22,7 @@ pub fn name_cards(root: &Path, cards: &mut [GraphicsCard]) {
     for card in cards {
         let Some(entry) = entry(&list, card.vendor, card.device) else { continue };
         let (chip, name) = parts(entry);
-        card.name = card.name.take().or_else(|| Some(format!("{} {name}", card.maker()?)));
+        card.name = card.name.take().or_else(|| Some(format!("{} {name}", card.vendor_name()?)));
         card.architecture = card.architecture.take().or_else(|| chip.map(str::to_owned));
     }
 }
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(named(0x10de, 0x26b5), told("NVIDIA L40", "AD102GL"));
         assert_eq!(named(0x8086, 0x56a0), told("Intel Arc A770", "DG2"));
         assert_eq!(named(0x8086, 0x5916), (Some("Intel HD Graphics 620".to_owned()), None));
-        assert_eq!(named(0x8086, 0x2684), (None, None), "a number of another maker's");
+        assert_eq!(named(0x8086, 0x2684), (None, None), "a number of another vendor's");
         assert_eq!(named(0x1002, 0x2684), (None, None));
     }
 

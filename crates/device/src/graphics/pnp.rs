@@ -2,7 +2,7 @@
 //! made them, where they are, and what drives them.
 
 use super::advice::is_basic;
-use super::{GraphicsCard, maker};
+use super::{GraphicsCard, vendor_name};
 
 /// A device, its properties as they were told.
 #[derive(Clone, Default, Debug)]
@@ -38,7 +38,7 @@ impl Device {
             self.hardware_ids.iter().find_map(of_id)
         };
         let vendor = number("VEN_").filter(|_| self.is_graphics())?;
-        maker(vendor)?;
+        vendor_name(vendor)?;
         Some(GraphicsCard {
             pci_address: location(self.bus?, self.address?)?,
             vendor,
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_card_of_a_maker_or_says_not_where_it_is_is_left_out() {
+    fn what_is_no_card_of_a_vendor_or_says_not_where_it_is_is_left_out() {
         let with = |id: &str| Device { hardware_ids: vec![id.to_owned()], is_display: false, ..geforce() };
         assert!(with(r"PCI\VEN_10DE&DEV_22BA&CC_040300").card().is_none(), "its sound");
         assert!(with(r"PCI\VEN_10DE&DEV_2684&REV_A1").card().is_none(), "of no class that is told");

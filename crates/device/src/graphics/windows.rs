@@ -1,6 +1,6 @@
 //! Windows: Plug and Play's list of the PCI bus, and the kernel's part of Direct3D for what drivers tell.
 //!
-//! Both are parts of Windows; DXGI, which asks the same kernel, is passed by, for it may load a maker's
+//! Both are parts of Windows; DXGI, which asks the same kernel, is passed by, for it may load a vendor's
 //! library into the process.
 #![allow(unsafe_code, reason = "the system is called through pointers")]
 

@@ -19,7 +19,7 @@ const SLOWED: ThrottleReasons = ThrottleReasons::SW_THERMAL_SLOWDOWN
 pub struct Nvml(nvml_wrapper::Nvml);
 
 impl Nvml {
-    /// Opens it; `None` where it is not there or does not start. This loads the maker's code into the
+    /// Opens it; `None` where it is not there or does not start. This loads the vendor's code into the
     /// process: call it in a child first.
     pub fn open() -> Option<Self> {
         nvml_wrapper::Nvml::init().ok().map(Self)

@@ -62,7 +62,7 @@ pub struct Core {
     pub revision: u32,
 }
 
-/// Its maker's name for the generation.
+/// Its vendor's name for the generation.
 pub fn family(core: Core) -> Option<&'static str> {
     match core {
         // Vega 20.

@@ -88,7 +88,7 @@ fn cards_are_told_from_other_devices_and_from_virtual_displays() {
         uuid: Some("3a7d0f1e".to_owned()),
         ..GraphicsCard::default()
     };
-    assert_eq!((cards.len(), &cards[0], cards[1].maker()), (2, &amd, Some("NVIDIA")));
+    assert_eq!((cards.len(), &cards[0], cards[1].vendor_name()), (2, &amd, Some("NVIDIA")));
     assert_eq!(amd.kernel_driver_text().as_deref(), Some("amdgpu 6.12.12"));
     let nvidia = &cards[1];
     assert_eq!(nvidia.name.as_deref(), Some("NVIDIA L4"));
