@@ -3,19 +3,12 @@
 // scenarios whose names begin so, `--list` names them all.
 
 import assert from "node:assert/strict";
-import { createRequire } from "node:module";
-import { readFileSync } from "node:fs";
 import { gzipSync } from "node:zlib";
 import { fixtures } from "../stub/fixtures.mjs";
+import { dialogs, gone, LOOKS, passes, unfolded, wayIn } from "./axe.mjs";
 import { control, go, kept, login, open, origin, run, until } from "./stubbed.mjs";
 
-const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const ROUTES = ["cluster", "devices", "instances", "models", "models/llama-3.1-70b-q4", "chat", "requests", "alerts", "logs", "doctor", "metrics", "integrations", "licences"];
-const LOOKS = {
-  light: { colorScheme: "light", viewport: { width: 1280, height: 900 } },
-  dark: { colorScheme: "dark", viewport: { width: 1280, height: 900 } },
-  small: { colorScheme: "dark", viewport: { width: 360, height: 800 }, hasTouch: true },
-};
 
 /** Every route of one described cluster in one look: no serious finding of axe, and nothing wider than the window. */
 async function looksWell(browser, complaints, look, scenario) {
@@ -25,13 +18,7 @@ async function looksWell(browser, complaints, look, scenario) {
   await page.waitForSelector("nav");
   for (const route of ROUTES) {
     await go(page, route);
-    // Playwright's evaluation is outside of the page's policy.
-    await page.evaluate(AXE);
-    const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
-    const serious = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));
-    assert.deepEqual(serious.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)} ${nodes[0].failureSummary}`), [], route);
-    const overflow = await page.evaluate(() => document.scrollingElement.scrollWidth > innerWidth || document.querySelector("main").scrollWidth > document.querySelector("main").clientWidth + 1);
-    assert.equal(overflow, false, `${route} is wider than the window`);
+    await passes(page, route);
   }
   assert.equal(await page.evaluate(() => globalThis.__pwned), undefined);
 }
@@ -354,6 +341,13 @@ for (const look of Object.keys(LOOKS)) {
   for (const scenario of look === "light" ? Object.keys(fixtures) : ["home"]) {
     scenarios[`axe-${look}-${scenario}: every route passes axe and fits the window`] = (browser, complaints) => looksWell(browser, complaints, look, scenario);
   }
+}
+
+// The small look is the dark one, too.
+for (const look of ["light", "small"]) {
+  scenarios[`axe-${look}-states: the way in, the gone node, open dialogs and what is folded away pass axe and fit the window`] = async (browser, complaints) => {
+    for (const state of [wayIn, dialogs, unfolded, gone]) await state(browser, complaints, look);
+  };
 }
 
 await run(scenarios, process.argv.slice(2));

@@ -58,7 +58,7 @@ fn link(node: &Node) -> String {
 
 /// What is looked at on described clusters (`dashboard/e2e/described.mjs`): a test for each row, so that each
 /// has time on a slow machine.
-const DESCRIBED: [&[&str]; 7] = [
+const DESCRIBED: [&[&str]; 8] = [
     &["enter", "gone", "size", "keyboard"],
     &["chat", "hostile", "door", "find", "retry", "readers", "zoom"],
     &["axe-light-empty", "axe-light-home"],
@@ -66,6 +66,7 @@ const DESCRIBED: [&[&str]; 7] = [
     &["hundred", "axe-light-hundred"],
     &["axe-dark-home", "axe-small-home"],
     &["kept", "tabs", "actions"],
+    &["axe-light-states", "axe-small-states"],
 ];
 
 /// Runs one row of [`DESCRIBED`], which a test is named after.
@@ -216,6 +217,11 @@ fn every_route_passes_axe_in_the_dark_and_on_a_telephone() {
 #[test]
 fn kept_answers_two_tabs_and_actions_are_there() {
     described("kept_answers_two_tabs_and_actions_are_there", 6);
+}
+
+#[test]
+fn the_way_in_a_node_that_is_gone_open_dialogs_and_what_is_folded_away_pass_axe() {
+    described("the_way_in_a_node_that_is_gone_open_dialogs_and_what_is_folded_away_pass_axe", 7);
 }
 
 #[test]

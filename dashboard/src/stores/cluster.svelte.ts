@@ -58,6 +58,12 @@ export class ClusterStore {
     return this.nodes.find((node) => node.id === id);
   }
 
+  /** What plans are made on, as one text: another one when a machine, a device or a placement has changed. */
+  get machines(): string {
+    const nodes = this.nodes.map((node) => `${node.id} ${node.status} ${node.devices.map((device) => device.id + device.state).join()}`);
+    return `${nodes.join()} ${this.instances.map((one) => `${one.id} ${one.state.kind}`).join()}`;
+  }
+
   nameOf(id: string): string {
     return this.node(id)?.name ?? id.slice(0, 8);
   }

@@ -1,11 +1,26 @@
 // The plan of a placement that nobody has asked for yet: computed again whenever what is asked changes.
 
 import { ask, isAbort } from "../api/client";
-import type { PlanQuery, PlanView } from "../api/types";
+import type { InstanceView, PlanQuery, PlanView } from "../api/types";
 
 /** While somebody types, nothing is asked. */
 const WAIT_MS = 150;
 const DEADLINE_MS = 30_000;
+
+/** What a model was placed with. */
+export function queryOf(instance: InstanceView): PlanQuery {
+  return {
+    model: instance.model_id,
+    context_tokens: instance.context_tokens,
+    slots: instance.slots,
+    ...(instance.cache_tokens ? { cache_tokens: instance.cache_tokens } : {}),
+    kv: instance.kv,
+    objective: instance.objective ?? "latency",
+    ...(instance.streams ? { streams: instance.streams } : {}),
+    pins: instance.pins ?? [],
+    exclude: instance.exclude ?? [],
+  };
+}
 
 export class PlanStore {
   plan = $state.raw<PlanView | null>(null);

@@ -16,6 +16,7 @@ import Devices from "../views/devices/Devices.svelte";
 import Instances from "../views/instances/Instances.svelte";
 import Integrations from "../views/integrations/Integrations.svelte";
 import Logs from "../views/logs/Logs.svelte";
+import Downloads from "../views/models/Downloads.svelte";
 import Metrics from "../views/metrics/Metrics.svelte";
 import Requests from "../views/requests/Requests.svelte";
 
@@ -130,6 +131,36 @@ test("an instance says on demand why each device has layers of it or none", asyn
   await vi.waitFor(() => expect(details.textContent).toContain("left out: its link costs 3.8 ms for each token"));
   const yes = [...details.querySelectorAll("tbody tr")].map((row) => row.children[1]!.textContent);
   expect(yes).toEqual(["yes", "yes", "yes"]);
+});
+
+test("a device says on demand why it has no layers of what is placed, and one plan is asked for each model", async () => {
+  const plans: string[] = [];
+  const answer = globalThis.fetch;
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => {
+    if (path === "/exo/v1/plan") plans.push(JSON.parse(String(init!.body)).model);
+    return answer(path, init);
+  });
+  const shown = draw(Devices, "home");
+  const of = (device: string) => [...shown.querySelectorAll(`article[aria-label="${device}"] details`)].find((one) => one.textContent!.includes("Why it has no layers")) as HTMLDetailsElement | undefined;
+  expect(plans).toEqual([]);
+  // It has layers of the first model and none of the second; another device has none of either.
+  of("laptop/cpu")!.open = true;
+  await vi.waitFor(() => expect(of("laptop/cpu")!.textContent).toContain("llama-3.2-3b-q8: left out: its link costs 3.8 ms for each token"));
+  expect(of("laptop/cpu")!.textContent).not.toContain("qwen3-32b-q4");
+  of("desk/cpu")!.open = true;
+  await vi.waitFor(() => expect(of("desk/cpu")!.textContent).toMatch(/qwen3-32b-q4: the planner does not count this device now/));
+  expect(plans.map((model) => model.slice(0, 2))).toEqual(["i2", "i1"]);
+  // What is in quarantine says so by itself.
+  expect(of("desk/gpu1")).toBeUndefined();
+  vi.stubGlobal("fetch", answer);
+});
+
+test("what another machine fetches for a placed model is among the downloads", () => {
+  const text = draw(Downloads, "home").textContent!;
+  expect(text).toContain("llama-3.2-3b-q8, layers 0 to 11 to attic");
+  expect(text).toContain("31 %");
+  expect(text).toContain("from desk, 11 MB/s, 3 min left");
+  expect(draw(Downloads, "lost").textContent).not.toContain("For placed models");
 });
 
 test("shutting the node down asks once and names what stops", async () => {

@@ -55,6 +55,17 @@ test("the first token as it came is told beside the prediction, with the part th
   expect(alone(placed({}))).toEqual([]);
 });
 
+test("of times below ten milliseconds the milliseconds are told and no difference in per cent", () => {
+  const token = (measured_ms: number, predicted_ms: number) => {
+    const time = { measured_ms, predicted_ms, off: null };
+    return alone(placed({ measured_alone: { prompt_tokens: 2, first_token: time, answer_tokens: 9, token: time } }))[1];
+  };
+  expect(token(4, 2)).toBe("Each token behind it 4 ms, predicted 2 ms.");
+  expect(token(12, 9.9)).toBe("Each token behind it 12 ms, predicted 9.9 ms.");
+  expect(token(9.9, 12)).toBe("Each token behind it 9.9 ms, predicted 12 ms.");
+  expect(token(12, 10)).toBe("Each token behind it 12 ms, predicted 10 ms (+20 %).");
+});
+
 test("a stage's time in a step and its idle part are of the time between two reports of its node", () => {
   // The second node's reports are a second older each time, and its stage computes half as long.
   const look = (at_s: number, steps: number, busy: [number, number], age_s: [number | null, number]) => ({

@@ -27,9 +27,12 @@ export function alone(instance: InstanceView): string[] {
   return lines;
 }
 
-/** `+12 %`; empty where nothing was predicted. */
+/** Of times that are shorter a difference in per cent says nothing: what no plan counts is most of them. `exo status` has the same bound. */
+const PERCENT_FROM_MS = 10;
+
+/** `+12 %`; empty where nothing was predicted, or the times are so short that their milliseconds say all. */
 function difference({ measured_ms, predicted_ms }: MeasuredTimeView): string {
-  if (!(predicted_ms > 0)) return "";
+  if (!(measured_ms >= PERCENT_FROM_MS && predicted_ms >= PERCENT_FROM_MS)) return "";
   const part = measured_ms / predicted_ms - 1;
   return `${part >= 0 ? "+" : ""}${percent(part)}`;
 }
