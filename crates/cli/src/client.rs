@@ -191,14 +191,6 @@ impl Client {
     }
 }
 
-/// A value behind the question mark of a path.
-pub fn query_value(value: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
-    let escaped =
-        |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    value.bytes().map(escaped).collect()
-}
-
 /// The same document with every text in it a single bounded line: names, reasons and messages are for people
 /// to read, and many are words of other nodes. Ids and numbers stay as they are.
 fn all_printable(value: Value) -> Value {

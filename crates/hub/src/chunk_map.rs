@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::HubError;
-use crate::disk::read_bounded;
 
 /// Small enough that eight lost ones are nothing, large enough that synchronising each costs little.
 pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
@@ -121,7 +120,7 @@ impl ChunkMap {
         let bytes_max = HEAD_BYTES_MAX as u64
             + u64::from(chunk_count(size)).saturating_mul(RECORD_BYTES as u64 * 4)
             + (1 << 20);
-        let stored = read_bounded(path, bytes_max).ok().flatten();
+        let stored = exo_stdx::read_bounded(path, bytes_max).ok().flatten();
         let held = stored.and_then(|bytes| parse(&bytes, identity, size));
         let failed = || HubError::disk("write", path);
         let mut file = OpenOptions::new()

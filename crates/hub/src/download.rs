@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use exo_types::hex;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
 
@@ -68,7 +69,7 @@ pub(crate) fn held_bytes(file: &PlannedFile, repo: &str, commit: Option<&str>, p
     if fs::metadata(path).is_ok_and(|m| m.len() == file.size) {
         return file.size;
     }
-    let bytes = crate::disk::read_bounded(&map_path(path), 64 << 20).ok().flatten();
+    let bytes = exo_stdx::read_bounded(&map_path(path), 64 << 20).ok().flatten();
     let held = bytes.and_then(|b| crate::chunk_map::parse(&b, &identity(file, repo, commit), file.size));
     let is_there = fs::metadata(part_path(path)).is_ok_and(|m| m.len() == file.size);
     let chunks = held.filter(|_| is_there).map(|h| h.chunks).unwrap_or_default();
@@ -428,7 +429,6 @@ impl Summing {
     }
 
     fn done(self) -> Digests {
-        let hex = |digest: &[u8]| digest.iter().map(|b| format!("{b:02x}")).collect::<String>();
         Digests { sha256: hex(&self.sha256.finalize()), git_id: self.git.map(|git| hex(&git.finalize())) }
     }
 }

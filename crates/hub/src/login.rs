@@ -1,8 +1,8 @@
 //! A token that a person gave to exo: kept in the data folder, readable by its owner alone, for the hub that
 //! it was given for.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -33,25 +33,8 @@ pub(crate) fn keep(data_dir: &Path, endpoint: &Uri, token: &Token) -> Result<(),
         LoginFile { version: VERSION, endpoint: endpoint.to_string(), token: token.reveal().to_owned() };
     disk::create_folder(data_dir)?;
     let path = path(data_dir);
-    let draft = disk::beside(&path, &format!("tmp-{}", std::process::id()));
-    let write = || {
-        // One that is there already may be readable by others.
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut options = OpenOptions::new();
-        let mut file = exo_stdx::for_owner_only(options.create_new(true).write(true)).open(&draft)?;
-        file.write_all(&serde_json::to_vec(&kept)?)?;
-        file.sync_all()?;
-        fs::rename(&draft, &path)?;
-        exo_stdx::sync_folder_of(&path)
-    };
-    let written = write();
-    if written.is_err() {
-        // Nothing of it stays where `--forget` does not look.
-        drop(fs::remove_file(&draft));
-    }
+    let bytes = serde_json::to_vec(&kept).map_err(std::io::Error::from);
+    let written = bytes.and_then(|bytes| exo_stdx::replace_for_owner(&path, &bytes));
     written.map_err(HubError::disk("write", &path))
 }
 
@@ -67,7 +50,7 @@ pub fn forget_token(data_dir: &Path) -> Result<bool, HubError> {
 
 /// The token that was kept for the hub at this address.
 pub(crate) fn kept(data_dir: &Path, endpoint: &Uri) -> Option<Token> {
-    let bytes = match disk::read_bounded(&path(data_dir), BYTES_MAX) {
+    let bytes = match exo_stdx::read_bounded(&path(data_dir), BYTES_MAX) {
         Ok(bytes) => bytes?,
         Err(error) => {
             tracing::warn!(%error, "the token of `exo login hub` cannot be read");

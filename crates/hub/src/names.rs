@@ -2,16 +2,15 @@
 
 use std::path::PathBuf;
 
+use exo_types::file_name_refusal;
+
 /// The first characters of a commit by which a person may name it.
 pub(crate) const COMMIT_CHARS_MIN: usize = 7;
 /// Folders beside those of a hub's organisations.
 pub(crate) const REGISTRIES: &str = "registries";
 pub(crate) const ADDRESSES: &str = "addresses";
-const COMPONENT_BYTES_MAX: usize = 200;
 const PATH_BYTES_MAX: usize = 500;
 const REPO_PART_BYTES_MAX: usize = 96;
-/// Names Windows keeps for devices, with any extension.
-const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "com", "lpt"];
 /// Weights without code in them, JSON, templates and text. Nothing else is ever fetched: no pickles, no
 /// scripts.
 const EXTENSIONS: [&str; 6] = ["gguf", "safetensors", "json", "jinja", "txt", "md"];
@@ -21,7 +20,7 @@ pub(crate) fn refusal(path: &str) -> Option<&'static str> {
     if path.len() > PATH_BYTES_MAX {
         return Some("its name is longer than 500 bytes");
     }
-    if let Some(reason) = path.split('/').find_map(component_refusal) {
+    if let Some(reason) = path.split('/').find_map(file_name_refusal) {
         return Some(reason);
     }
     (!is_fetchable(path)).then_some("only GGUF, safetensors, JSON, templates and text are fetched")
@@ -63,25 +62,6 @@ pub(crate) fn folder_name(label: &str) -> String {
     }
 }
 
-fn component_refusal(name: &str) -> Option<&'static str> {
-    let stem = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-    let is_number = |rest: &str| rest.len() <= 1 && rest.bytes().all(|b| b.is_ascii_digit());
-    match name {
-        "" => Some("a part of its name is empty"),
-        "." | ".." => Some("its name leads out of its folder"),
-        _ if name.len() > COMPONENT_BYTES_MAX => Some("a part of its name is longer than 200 bytes"),
-        _ if name.starts_with('.') => Some("a part of its name starts with a dot"),
-        _ if name.ends_with(['.', ' ']) => Some("a part of its name ends with a dot or a space"),
-        _ if name.chars().any(|c| exo_types::is_terminal_control(c) || "\\:*?\"<>|".contains(c)) => {
-            Some("its name has a character that no file name may have")
-        }
-        _ if DEVICES.iter().any(|d| stem.strip_prefix(d).is_some_and(is_number)) => {
-            Some("its name is that of a device")
-        }
-        _ => None,
-    }
-}
-
 /// Why a text cannot be the organisation or the name of a repository.
 pub(crate) fn repo_part_refusal(part: &str) -> Option<&'static str> {
     match part {
@@ -91,7 +71,7 @@ pub(crate) fn repo_part_refusal(part: &str) -> Option<&'static str> {
             Some("only letters, digits, `-`, `_` and `.` are allowed in it")
         }
         _ if part.contains("..") || part.contains("--") => Some("`..` and `--` are not allowed in it"),
-        _ => component_refusal(part),
+        _ => file_name_refusal(part),
     }
 }
 

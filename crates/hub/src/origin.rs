@@ -80,7 +80,7 @@ impl Origin {
     }
 
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let bytes = crate::disk::read_bounded(path, BYTES_MAX).ok()??;
+        let bytes = exo_stdx::read_bounded(path, BYTES_MAX).ok()??;
         Self::parse(&bytes)
             .inspect_err(|e| tracing::debug!(path = %path.display(), e, "not the record of an origin"))
             .ok()

@@ -156,16 +156,7 @@ fn file_uri(client: &Client, snapshot: &Snapshot, path: &str) -> Result<Uri, Hub
 
 /// Where a hub has a file at a commit.
 pub(crate) fn uri_at(client: &Client, repo: &str, commit: &str, path: &str) -> Result<Uri, HubError> {
-    let mut encoded = String::new();
-    for byte in path.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
-                encoded.push(byte as char)
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    client.hub_uri(&format!("/{repo}/resolve/{commit}/{encoded}"))
+    client.hub_uri(&format!("/{repo}/resolve/{commit}/{}", exo_types::percent_encoded(path, b"/")))
 }
 
 fn planned(client: &Client, snapshot: &Snapshot, file: &RepoFile) -> Result<PlannedFile, HubError> {

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use exo_types::hex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use ureq::http::Uri;
@@ -154,7 +155,7 @@ pub(crate) fn resolve(
 /// What is named by a digest is that, whoever sends it.
 fn check_digest(manifest: &[u8], tag: &str) -> Result<(), String> {
     let Some(expected) = tag.strip_prefix("sha256:") else { return Ok(()) };
-    let found: String = Sha256::digest(manifest).iter().map(|b| format!("{b:02x}")).collect();
+    let found = hex(&Sha256::digest(manifest));
     match found.eq_ignore_ascii_case(expected) {
         true => Ok(()),
         false => Err(format!("its SHA-256 is {found}, and {expected} was asked for")),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use exo_types::percent_encoded;
 use serde_json::Value;
 
 use crate::errors::quoted;
@@ -152,14 +153,8 @@ impl Client {
 
 /// A text as part of a query.
 pub(crate) fn encoded(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes().take(TEXT_CHARS_MAX) {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte as char),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
+    let text: String = text.chars().take(TEXT_CHARS_MAX).collect();
+    percent_encoded(&text, b"")
 }
 
 /// What matters of a repository's description.

@@ -162,7 +162,7 @@ fn token_of_tools(home: &Path, set: &dyn Fn(&str) -> Option<String>) -> Option<T
     let path = set("HF_TOKEN_PATH")
         .map(PathBuf::from)
         .unwrap_or_else(|| set("HF_HOME").map_or_else(cache, PathBuf::from).join("token"));
-    let text = match crate::disk::read_bounded(&path, TOKEN_BYTES_MAX as u64 + 2) {
+    let text = match exo_stdx::read_bounded(&path, TOKEN_BYTES_MAX as u64 + 2) {
         Ok(Some(bytes)) => String::from_utf8(bytes).unwrap_or_default(),
         Ok(None) => return None,
         // Somebody else's file, or a folder: public models need none.

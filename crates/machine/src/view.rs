@@ -16,7 +16,7 @@ use exo_cluster::{InstanceRequest, InstanceState, InstanceView, Moving, PlaceObj
 use exo_trust::{Role, TrustLog};
 use exo_types::{
     DeviceFacts, Epoch, Exclusion, LogHead, ModelId, NodeId, Pin, PlacedShard, PlacementId, ShardPosition,
-    Transport,
+    Transport, hex,
 };
 
 use crate::joining::Request;
@@ -421,10 +421,6 @@ fn moving_view(moving: &Moving) -> api::MovingView {
         }
         Moving::Stays { reason } => api::MovingView::Stays { reason: reason.clone() },
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

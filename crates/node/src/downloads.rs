@@ -34,6 +34,7 @@ use crate::NodeConfig;
 use crate::events::EventSender;
 use crate::fits::{self, FetchesHere, FitsCluster};
 use crate::host::Host;
+use crate::hub_bytes::hub_settings;
 use crate::library::Library;
 use crate::library::eviction::list_again;
 use exo_accelerators::chain;
@@ -335,10 +336,8 @@ impl DownloadsInner {
         }
     }
 
-    /// What the environment of the node says.
     fn settings(&self) -> Result<Settings, HubError> {
-        let home = self.host.home().unwrap_or_default();
-        Settings::from_env(&home, &self.data_dir, &|name| self.host.variable(name))
+        hub_settings(&*self.host, &self.data_dir)
     }
 
     /// What a model may take: of each node that is there its largest device, less a tenth.

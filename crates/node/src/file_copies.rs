@@ -27,7 +27,7 @@ fn index_in(manifest: &Manifest, record: &ModelRecord, sha256: &[u8; 32]) -> Opt
     if let Some(hub) = &manifest.hub {
         return hub.files.iter().position(|file| file.sha256.as_ref() == Some(sha256));
     }
-    let hex: String = sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = exo_types::hex(sha256);
     let origin = Origin::beside(&record.path)?;
     let is_it = |file: &&OriginFile| file.sha256.as_deref().is_some_and(|of| of.eq_ignore_ascii_case(&hex));
     let of_hub = origin.files.iter().find(is_it)?;

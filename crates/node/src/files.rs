@@ -189,7 +189,7 @@ impl DataDir {
             path,
             source: io::Error::other(e.to_string()),
         })?;
-        let secret: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let secret = exo_types::hex(&bytes);
         self.write("api-secret", secret.as_bytes())?;
         Ok(secret)
     }

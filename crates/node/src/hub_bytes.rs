@@ -6,7 +6,7 @@
 //! named, in memory only.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -323,15 +323,19 @@ impl HubBytes {
         Ok(client)
     }
 
-    /// As the environment says.
     fn settings(&self) -> Result<Settings, HubError> {
-        let home = self.host.home().unwrap_or_default();
-        Settings::from_env(&home, &self.data_dir, &|name| self.host.variable(name))
+        hub_settings(&*self.host, &self.data_dir)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What the environment of the node says of hubs.
+pub fn hub_settings(host: &dyn Host, data_dir: &Path) -> Result<Settings, HubError> {
+    let home = host.home().unwrap_or_default();
+    Settings::from_env(&home, data_dir, &|name| host.variable(name))
 }
 
 fn commit_file(client: &Client, manifest: &Manifest, file: u32) -> Result<CommitFile, HubError> {
@@ -341,7 +345,7 @@ fn commit_file(client: &Client, manifest: &Manifest, file: u32) -> Result<Commit
         let what = format!("the place of file {file} on a hub");
         return Err(HubError::NotFound { host: "no hub".to_owned(), what });
     };
-    let sha256 = at.sha256.map(|digest| digest.iter().map(|b| format!("{b:02x}")).collect());
+    let sha256 = at.sha256.map(|digest| exo_types::hex(&digest));
     CommitFile::new(client, &hub.repo, &hub.commit, &at.path, entry.size, sha256)
 }
 

@@ -97,11 +97,15 @@ pub async fn version(State(app): State<Arc<App>>) -> Response {
     json(&OllamaVersion::new(app.facade.health().version))
 }
 
+/// The model that a request names.
+async fn named_model(app: &App, request: Request) -> Result<NamedModel, ApiError> {
+    let (parts, body) = request.into_parts();
+    Ok(read_json(&parts.headers, body, app, |body, _| Ok(NamedModel::parse(body)?)).await?.0)
+}
+
 /// `POST /api/show`
 pub async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    let (named, _lease) =
-        read_json(&parts.headers, body, &app, |body, _| Ok(NamedModel::parse(body)?)).await?;
+    let named = named_model(&app, request).await?;
     let view = app.admin(app.facade.model(named.model)).await?;
     let question =
         TokensRequest { model: view.id.clone(), question: TokensQuestion::Capabilities, with_pieces: false };
@@ -111,9 +115,7 @@ pub async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Respo
 
 /// `POST /api/pull`: what is here already is all that a client may have.
 pub async fn pull(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    let (named, _lease) =
-        read_json(&parts.headers, body, &app, |body, _| Ok(NamedModel::parse(body)?)).await?;
+    let named = named_model(&app, request).await?;
     let success = OllamaPull { status: "success".to_owned() };
     let known = app.facade.model(named.model.clone());
     let known = app.admin(async {

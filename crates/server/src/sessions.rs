@@ -7,8 +7,7 @@
 //! Start reading at [`Sessions::exchange`].
 
 use std::collections::VecDeque;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -196,7 +195,7 @@ impl Sessions {
         let Some(path) = &self.path else { return Ok(()) };
         let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = serde_json::to_vec(&self.kept().sessions)?;
-        write(path, &bytes)
+        exo_stdx::replace_for_owner(path, &bytes)
     }
 
     /// Ends what was idle too long. A clock that was set back counts as no time, one that was set ahead as
@@ -232,7 +231,7 @@ impl Session {
 fn random_hex() -> Result<String, getrandom::Error> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(exo_types::hex(&bytes))
 }
 
 /// A file that is missing or damaged costs a person one more `exo open`.
@@ -257,19 +256,6 @@ fn read(path: &Path) -> Vec<Session> {
             Vec::new()
         }
     }
-}
-
-/// Whole or not at all, and its owner's alone before there is a byte in it.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension("new");
-    let mut options = OpenOptions::new();
-    options.create(true).truncate(true).write(true);
-    let mut file = exo_stdx::for_owner_only(&mut options).open(&draft)?;
-    exo_stdx::restrict_to_owner(&draft)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&draft, path)?;
-    exo_stdx::sync_folder_of(path)
 }
 
 #[cfg(test)]

@@ -16,8 +16,9 @@ mod unix;
 mod windows;
 
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use time::{unix_ms, unix_s};
 #[cfg(unix)]
@@ -50,11 +51,60 @@ pub fn mode_open_to_others(about: &Metadata) -> Option<u32> {
 pub fn publish(draft: &Path, path: &Path) -> io::Result<()> {
     // A link refuses to replace a file; a file system without links gets the name by renaming.
     match fs::hard_link(draft, path) {
-        Err(_) if path.exists() => return Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) if path.exists() => return Err(ErrorKind::AlreadyExists.into()),
         Err(_) => fs::rename(draft, path)?,
         Ok(()) => {}
     }
     sync_folder_of(path)
+}
+
+/// Replaces a small file: afterwards it is the old one or the new one, also after a power cut.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(OpenOptions::new().write(true), path, bytes)
+}
+
+/// The same, and the file is its owner's alone before there is a byte in it.
+pub fn replace_for_owner(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace_with(for_owner_only(OpenOptions::new().write(true)), path, bytes)
+}
+
+fn replace_with(options: &mut OpenOptions, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let mut draft = path.file_name().unwrap_or_default().to_owned();
+    draft.push(format!(".new-{}-{}", std::process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed)));
+    let draft = path.with_file_name(draft);
+    let mut write = || {
+        // A process of the same number may have left one that others can read.
+        if let Err(error) = fs::remove_file(&draft)
+            && error.kind() != ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let mut file = options.create_new(true).open(&draft)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    };
+    let written = write();
+    if written.is_err() {
+        // The first error is the one to report.
+        drop(fs::remove_file(&draft));
+    }
+    written.and_then(|()| sync_folder_of(path))
+}
+
+/// The file's bytes; `None` if there is no such file, [`ErrorKind::FileTooLarge`] if it has more than
+/// `bytes_max`.
+pub fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(len) if len as u64 > bytes_max => {
+            Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes")))
+        }
+        Ok(_) => Ok(Some(bytes)),
+    }
 }
 
 /// Makes the name of this file last, where folders can be synchronised.
@@ -122,6 +172,29 @@ mod tests {
         assert_eq!(&word, b"world");
         let beyond = read_exact_at(&file, &mut word, 7).unwrap_err();
         assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_else_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        replace(&path, b"one").unwrap();
+        replace_for_owner(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(mode_open_to_others(&fs::metadata(&path).unwrap()), None);
+        fs::create_dir(folder.path().join("in the way")).unwrap();
+        assert!(replace(&folder.path().join("in the way"), b"three").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "no draft is left");
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_its_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        assert_eq!(read_bounded(&path, 3).unwrap(), None);
+        fs::write(&path, "123").unwrap();
+        assert_eq!(read_bounded(&path, 3).unwrap().as_deref(), Some(&b"123"[..]));
+        assert_eq!(read_bounded(&path, 2).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
     }
 
     #[test]

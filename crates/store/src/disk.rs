@@ -1,9 +1,8 @@
 //! The few ways this crate touches the disk, each with an error that says path and bytes.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
@@ -34,37 +33,12 @@ pub(crate) fn deleted(result: io::Result<()>) -> io::Result<()> {
 
 /// Replaces the file by `bytes`: afterwards it is the old one or the new one, even after a power cut.
 pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let unique = format!("tmp-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
-    let temporary = path.with_extension(unique);
-    let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        exo_stdx::sync_folder_of(path)
-    };
-    write().map_err(|e| {
-        // The first error is the one to report; a leftover file is harmless.
-        let _ = fs::remove_file(&temporary);
-        failed("write", path, bytes.len() as u64, e)
-    })
+    exo_stdx::replace(path, bytes).map_err(|e| failed("write", path, bytes.len() as u64, e))
 }
 
 /// The file's bytes, at most `bytes_max`; `None` if there is no such file.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, StoreError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|f| f.take(bytes_max + 1).read_to_end(&mut bytes));
-    match read {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(failed("read", path, 0, e)),
-        Ok(len) if len as u64 > bytes_max => {
-            let too_long =
-                io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"));
-            Err(failed("read", path, len as u64, too_long))
-        }
-        Ok(_) => Ok(Some(bytes)),
-    }
+    exo_stdx::read_bounded(path, bytes_max).map_err(|e| failed("read", path, 0, e))
 }
 
 /// The first bytes of a file, fewer if it has fewer.
@@ -97,8 +71,9 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn a_full_disk_says_path_and_bytes() {
+        use std::io::Write;
         let path = Path::new("/dev/full");
-        let file = OpenOptions::new().write(true).open(path).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
         let error = (&file).write_all(&[0; 4096]).map_err(|e| failed("write", path, 4096, e)).unwrap_err();
         assert_eq!(error.to_string(), "the disk is full: 4096 bytes for /dev/full do not fit");
     }

@@ -28,7 +28,6 @@ mod held;
 mod links;
 mod local;
 mod manifest;
-mod names;
 mod partial;
 mod record;
 mod registry;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub use hub_source::{HubFile, HubSource};
 
 use crate::hashing::hash_chunks;
-use crate::{ChunkRef, ManifestError, StoreError, names};
+use crate::{ChunkRef, ManifestError, StoreError};
 
 const VERSION: u16 = 1;
 /// Of the manifest of a model that was known before it was fetched: [`HubSource`] follows it.
@@ -304,7 +304,7 @@ fn kind_of(model: &Model) -> ModelKind {
 impl FileEntry {
     fn check(&self, index: usize, chunk_bytes: u32, is_of_hub: bool) -> Result<(), ManifestError> {
         let field = |what: &str| format!("{what} of file {index}");
-        if let Some(reason) = names::refusal(&self.name) {
+        if let Some(reason) = exo_types::file_name_refusal(&self.name) {
             let found: String = self.name.chars().take(80).flat_map(char::escape_default).collect();
             let expected = format!("a plain file name; {reason}");
             return Err(ManifestError::Field { field: field("name"), found, expected });

@@ -13,7 +13,7 @@ use crate::local::{absolute, fingerprints, insert_local, read_local, root_of, us
 use crate::registry::{self, Entry, Layout, Local};
 use crate::{
     ChunkError, ChunkRef, FindError, KnownHashes, Manifest, ModelRecord, PartialModel, Replaced, Source,
-    StoreError, StoreWarning, commits, names, partial,
+    StoreError, StoreWarning, commits, partial,
 };
 
 /// Shorter prefixes of an id are too easily somebody's name.
@@ -99,7 +99,7 @@ impl Store {
 
     /// Adds a GGUF file the binary carries: writes it under the data folder if it is not there yet.
     pub fn add_builtin(&self, file_name: &str, bytes: &[u8]) -> Result<ModelRecord, StoreError> {
-        if let Some(reason) = names::refusal(file_name) {
+        if let Some(reason) = exo_types::file_name_refusal(file_name) {
             return Err(StoreError::Name { name: file_name.chars().take(80).collect(), reason });
         }
         create_folder(&self.layout.builtin())?;

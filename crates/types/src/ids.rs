@@ -154,7 +154,7 @@ impl Principal {
     pub fn label(self) -> String {
         match self {
             Self::LOCAL => "local".to_owned(),
-            Self(id) => id[..4].iter().map(|byte| format!("{byte:02x}")).collect(),
+            Self(id) => crate::hex(&id[..4]),
         }
     }
 

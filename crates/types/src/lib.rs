@@ -11,6 +11,7 @@
 mod device;
 mod disk;
 mod dtype;
+mod encode;
 mod ids;
 mod kv;
 mod list;
@@ -33,6 +34,7 @@ pub use device::{
 };
 pub use disk::DiskRoom;
 pub use dtype::DType;
+pub use encode::{hex, percent_encoded};
 pub use ids::{
     Attempt, Epoch, InstanceId, ModelId, NodeId, ParseIdError, PlacementId, Principal, RequestId, SequenceId,
     Term,
@@ -48,6 +50,8 @@ pub use shard::{CacheShape, LayerRange, PlacedShard, Placement, Shard, ShardPosi
 pub use share::{ComputeShare, ParseShareError};
 pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSequence, WireDType};
 pub use tensor::{ByteSource, SourceLost, TensorView};
-pub use text::{clean_name, is_terminal_control, printable, printable_lines, shell_word, size, size_up};
+pub use text::{
+    clean_name, file_name_refusal, is_terminal_control, printable, printable_lines, shell_word, size, size_up,
+};
 pub use time::Time;
 pub use transport::Transport;

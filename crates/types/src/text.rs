@@ -7,6 +7,10 @@ use std::borrow::Cow;
 
 /// Stands for a character that must not be shown as it is.
 const REPLACED: char = '\u{FFFD}';
+/// Longer names exist on no common file system.
+const FILE_NAME_BYTES_MAX: usize = 200;
+/// Names Windows keeps for devices, with any extension.
+const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "com", "lpt"];
 
 /// Whether a terminal, or the order of the text around it, obeys this character: C0 and C1 controls, delete,
 /// line and paragraph separators, bidirectional embeddings, overrides and isolates, interlinear annotation.
@@ -78,6 +82,27 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
+/// Why a name cannot be one part of a path on every system; `None` if it can. Such names come from peers and
+/// hubs.
+pub fn file_name_refusal(name: &str) -> Option<&'static str> {
+    let stem = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_number = |rest: &str| rest.len() <= 1 && rest.bytes().all(|b| b.is_ascii_digit());
+    match name {
+        "" => Some("a part of its name is empty"),
+        "." | ".." => Some("its name leads out of its folder"),
+        _ if name.len() > FILE_NAME_BYTES_MAX => Some("a part of its name is longer than 200 bytes"),
+        _ if name.starts_with('.') => Some("a part of its name starts with a dot"),
+        _ if name.ends_with(['.', ' ']) => Some("a part of its name ends with a dot or a space"),
+        _ if name.chars().any(|c| is_terminal_control(c) || "/\\:*?\"<>|".contains(c)) => {
+            Some("its name has a character that no file name may have")
+        }
+        _ if DEVICES.iter().any(|d| stem.strip_prefix(d).is_some_and(is_number)) => {
+            Some("its name is that of a device")
+        }
+        _ => None,
+    }
+}
+
 /// Bytes for people, in the unit that they read.
 pub fn size(bytes: u64) -> String {
     in_units(bytes, f64::round)
@@ -106,6 +131,37 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn only_plain_parts_of_a_path_are_file_names() {
+        for good in
+            ["model.safetensors", "tiny llama-Q4_0.gguf", "model-00001-of-00002.safetensors", "console.gguf"]
+        {
+            assert_eq!(file_name_refusal(good), None, "{good}");
+        }
+        let long = "a".repeat(201);
+        let bad = [
+            "",
+            ".",
+            "..",
+            "../a",
+            "/a",
+            "a/b",
+            "a\\b",
+            "C:a",
+            "a\0b",
+            "a\nb",
+            "a\u{202E}b",
+            ".hidden",
+            "a.",
+            "nul.gguf",
+            "COM1",
+            &long,
+        ];
+        for name in bad {
+            assert!(file_name_refusal(name).is_some(), "{name:?}");
+        }
+    }
 
     #[test]
     fn no_escape_sequence_no_override_and_no_second_line_get_through() {

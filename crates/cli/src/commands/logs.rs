@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::running;
 use crate::args::Logs;
-use crate::client::{Client, query_value};
+use crate::client::Client;
 use crate::config::Config;
 use crate::ui;
 
@@ -66,7 +66,9 @@ fn path(args: &Logs, after: Option<&str>) -> anyhow::Result<String> {
         ("after", after.map(str::to_owned)),
         ("limit", Some(args.lines.to_string())),
     ];
-    let part = |(name, value): (&str, Option<String>)| Some(format!("{name}={}", query_value(&value?)));
+    let part = |(name, value): (&str, Option<String>)| {
+        Some(format!("{name}={}", exo_types::percent_encoded(&value?, b"")))
+    };
     let parts: Vec<String> = asked.into_iter().filter_map(part).collect();
     Ok(format!("/exo/v1/logs?{}", parts.join("&")))
 }

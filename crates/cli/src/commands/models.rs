@@ -46,7 +46,7 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
             Ok(())
         }
         Some(ModelsAction::Remove { model }) => {
-            client.delete(&format!("/exo/v1/models/{}", segment(&model))).await?;
+            client.delete(&format!("/exo/v1/models/{}", exo_types::percent_encoded(&model, b""))).await?;
             ui::line(format!("forgot {model}"));
             Ok(())
         }
@@ -256,18 +256,6 @@ fn tools_text(tools: Option<&ModelTools>) -> String {
     }
 }
 
-/// A text as one segment of a URL path.
-pub fn segment(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte as char),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,10 +287,5 @@ mod tests {
             assert_eq!(named(text), Ok(None), "{text}");
         }
         assert!(named("3FA9C1").unwrap_err().contains("fa, b"));
-    }
-
-    #[test]
-    fn a_name_with_slashes_is_one_segment() {
-        assert_eq!(super::segment("a/b c"), "a%2Fb%20c");
     }
 }

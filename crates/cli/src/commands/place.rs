@@ -108,7 +108,7 @@ async fn known_model(
     placed: &[InstanceView],
     wanted: &str,
 ) -> anyhow::Result<Option<String>> {
-    let path = format!("/exo/v1/models/{}", models::segment(wanted));
+    let path = format!("/exo/v1/models/{}", exo_types::percent_encoded(wanted, b""));
     let error = match client.get::<ModelView>(&path).await {
         Ok(model) => return Ok(Some(model.id)),
         Err(error) => error,

@@ -34,7 +34,7 @@ pub async fn run(config: &Config, action: Option<PullsAction>, json: Json) -> an
 }
 
 fn path_of(id: &str) -> String {
-    format!("{PATH}/{}", super::models::segment(id))
+    format!("{PATH}/{}", exo_types::percent_encoded(id, b""))
 }
 
 async fn act(client: &Client, id: &str, what: &str) -> anyhow::Result<()> {

@@ -7,8 +7,8 @@ mod unix;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -205,22 +205,8 @@ pub(super) fn move_aside(folder: &Path, damage: &Damage) -> String {
     }
 }
 
-/// Writes a neighbour and renames it.
+/// Writes it whole.
 pub(super) fn write(folder: &Path, Registry { devices, drivers }: Registry) -> io::Result<()> {
     let contents = Contents { version: VERSION, devices, drivers };
-    let bytes = serde_json::to_vec_pretty(&contents)?;
-    let neighbour = folder.join(format!("{NAME}.new-{}", std::process::id()));
-    let written = write_whole(&neighbour, &bytes).and_then(|()| fs::rename(&neighbour, folder.join(NAME)));
-    if written.is_err() {
-        let _ = fs::remove_file(&neighbour);
-    }
-    written
-}
-
-fn write_whole(path: &PathBuf, bytes: &[u8]) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.create(true).truncate(true).write(true);
-    let mut file = exo_stdx::for_owner_only(&mut options).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    exo_stdx::replace_for_owner(&folder.join(NAME), &serde_json::to_vec_pretty(&contents)?)
 }

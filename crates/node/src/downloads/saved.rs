@@ -1,8 +1,8 @@
 //! Downloads that are not over, kept in a file, so that they go on when the node starts again. No token is in
 //! it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -89,12 +89,7 @@ pub fn write(root: &Path, pulls: Vec<SavedPull>) -> io::Result<()> {
         };
     }
     fs::create_dir_all(root)?;
-    let draft = root.join(format!("{FILE}.new"));
-    let mut options = OpenOptions::new();
-    let mut file = exo_stdx::for_owner_only(options.create(true).truncate(true).write(true)).open(&draft)?;
-    file.write_all(&serde_json::to_vec_pretty(&SavedPulls { version: VERSION, pulls })?)?;
-    file.sync_all()?;
-    fs::rename(&draft, &path)
+    exo_stdx::replace_for_owner(&path, &serde_json::to_vec_pretty(&SavedPulls { version: VERSION, pulls })?)
 }
 
 #[cfg(test)]

@@ -55,11 +55,10 @@ impl Older {
         }
         let manifest = store.manifest(record.id).ok()?;
         let hub = manifest.hub.clone()?;
-        let hex = |digest: [u8; 32]| digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let files = hub.files.into_iter().zip(&manifest.files).map(|(file, entry)| OriginFile {
             path: file.path,
             size: entry.size,
-            sha256: file.sha256.map(hex),
+            sha256: file.sha256.map(|digest| exo_types::hex(&digest)),
             git_id: None,
         });
         let origin = Origin {

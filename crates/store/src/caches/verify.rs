@@ -96,7 +96,7 @@ impl CachedModel {
         if Fingerprint::of(&file.metadata().map_err(failed)?) != fingerprint {
             return Err(changing());
         }
-        let found: String = digest.finalize().iter().map(|b| format!("{b:02x}")).collect();
+        let found = exo_types::hex(&digest.finalize());
         match found.eq_ignore_ascii_case(expected) {
             true => Ok(before + done),
             false => {

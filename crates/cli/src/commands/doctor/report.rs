@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::Check;
 use super::redact::{Redactions, Redactor};
-use crate::client::{Client, query_value};
+use crate::client::Client;
 use crate::commands::logs;
 use crate::config::{Config, Source};
 use crate::ui;
@@ -200,7 +200,8 @@ fn settings(config: &Config) -> Value {
 async fn log_lines(client: &Client, view: &ClusterView, missing: &mut Vec<String>) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for node in view.nodes.iter().filter(|node| node.status == NodeStatus::Alive) {
-        let path = format!("/exo/v1/logs?node={}&limit={LOG_LINES_MAX}", query_value(&node.id));
+        let path =
+            format!("/exo/v1/logs?node={}&limit={LOG_LINES_MAX}", exo_types::percent_encoded(&node.id, b""));
         match client.get::<LogsView>(&path).await {
             Ok(found) => {
                 missing.extend(found.silent.iter().map(|s| format!("log of {}: {}", s.node, s.reason)));
