@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::fields::{BadParam, short};
 use crate::generate::{CalledFunction, ToolCall, ToolDefinition, Tools};
@@ -60,6 +60,35 @@ impl ToolChoice {
             Self::Of { allowed, is_required } => (is_required, allowed),
         };
         Ok(Some(Tools { definitions, allowed, is_required, is_parallel }))
+    }
+}
+
+/// A choice in one of OpenAI's words.
+pub fn choice_word(param: &str, word: &str) -> Result<ToolChoice, BadParam> {
+    match word {
+        "none" => Ok(ToolChoice::None),
+        "auto" => Ok(ToolChoice::Auto),
+        "required" => Ok(ToolChoice::Required),
+        other => {
+            let message = format!("`{other:.40}` is no choice: none, auto, required or a tool are");
+            Err(BadParam::invalid(param, message))
+        }
+    }
+}
+
+/// What is sent for a tool that takes nothing.
+pub fn no_parameters() -> Value {
+    json!({"type": "object", "properties": {}})
+}
+
+/// Only functions are tools here.
+pub fn check_function(param: String, kind: &str) -> Result<(), BadParam> {
+    match kind {
+        "function" => Ok(()),
+        other => {
+            let message = format!("tools of type `{other:.40}` are not supported, only `function` is");
+            Err(BadParam::unsupported(param, message))
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use crate::generate::{ChatMessage, ToolCall, ToolDefinition};
 use crate::request::{MESSAGES_MAX, check_count};
 use crate::table::OLLAMA_CHAT;
 use crate::tools::{
-    CALLS_MAX, LONG_NAME_LEN_MAX, TOOLS_MAX, check_distinct, check_name, check_parameters, tool_call,
+    CALLS_MAX, LONG_NAME_LEN_MAX, TOOLS_MAX, check_distinct, check_function, check_name, check_parameters,
+    no_parameters, tool_call,
 };
 
 /// The conversation. Results name no call in this dialect: each answers the first call that has no answer
@@ -101,10 +102,7 @@ fn take_tool(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
     let definition = tool.clone();
     let mut fields = Fields::new(tool, path)?;
     let kind: Option<String> = fields.take("type", "a string")?;
-    if let Some(other) = kind.filter(|kind| kind != "function") {
-        let message = format!("tools of type `{other:.40}` are not supported, only `function` is");
-        return Err(BadParam::unsupported(fields.name("type"), message));
-    }
+    kind.map_or(Ok(()), |kind| check_function(fields.name("type"), &kind))?;
     let name = fields.name("function");
     let function = fields.take_value("function").ok_or_else(|| BadParam::missing(&name))?;
     fields.finish()?;
@@ -113,8 +111,7 @@ fn take_tool(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
     let name: String = function.take_required("name", "a string")?;
     check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;
     let _: Option<String> = function.take("description", "a string")?;
-    let parameters =
-        function.take_value("parameters").unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+    let parameters = function.take_value("parameters").unwrap_or_else(no_parameters);
     function.finish()?;
     check_parameters(&parameters_field, &parameters)?;
     Ok(ToolDefinition { name, definition, parameters, is_strict: false })

@@ -1,15 +1,15 @@
 //! `tools`, `tool_choice` and `parallel_tool_calls`, from field to [`Tools`]; and calls in messages that come
 //! back.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::fields::{BadParam, Fields};
 use crate::generate::{ToolCall, ToolDefinition, Tools};
 use crate::request::check_count;
 use crate::table;
 use crate::tools::{
-    CALLS_MAX, NAME_LEN_MAX, TOOLS_MAX, ToolChoice, arguments_of, check_distinct, check_known, check_name,
-    check_parameters, tool_call,
+    CALLS_MAX, NAME_LEN_MAX, TOOLS_MAX, ToolChoice, arguments_of, check_distinct, check_function,
+    check_known, check_name, check_parameters, choice_word, no_parameters, tool_call,
 };
 
 /// Reads the three fields. `None` where the answer may not call anything.
@@ -28,10 +28,7 @@ fn definition_of(value: Value, path: &str) -> Result<ToolDefinition, BadParam> {
     let shown = shown_to_the_model(&value);
     let mut fields = Fields::new(value, path)?;
     let kind: String = fields.take_required("type", "a string")?;
-    if kind != "function" {
-        let message = format!("tools of type `{kind:.40}` are not supported, only `function` is");
-        return Err(BadParam::unsupported(fields.name("type"), message));
-    }
+    check_function(fields.name("type"), &kind)?;
     let name = fields.name("function");
     let function = fields.take_value("function").ok_or_else(|| BadParam::missing(&name))?;
     table::CHAT.check(&mut fields, "tools[].")?;
@@ -42,8 +39,7 @@ fn definition_of(value: Value, path: &str) -> Result<ToolDefinition, BadParam> {
     check_name(&name_field, &name, NAME_LEN_MAX)?;
     let _: Option<String> = function.take("description", "a string")?;
     let is_strict = function.take("strict", "true or false")?.unwrap_or(false);
-    let parameters =
-        function.take_value("parameters").unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+    let parameters = function.take_value("parameters").unwrap_or_else(no_parameters);
     table::CHAT.check(&mut function, "tools[].function.")?;
     function.finish()?;
     check_parameters(&parameters_field, &parameters)?;
@@ -65,17 +61,7 @@ fn choice_of(choice: Option<Value>, tools: &[ToolDefinition]) -> Result<ToolChoi
     const PARAM: &str = "tool_choice";
     let choice = match choice {
         None => return Ok(ToolChoice::Auto),
-        Some(Value::String(word)) => {
-            return match word.as_str() {
-                "none" => Ok(ToolChoice::None),
-                "auto" => Ok(ToolChoice::Auto),
-                "required" => Ok(ToolChoice::Required),
-                other => {
-                    let message = format!("`{other:.40}` is no choice: none, auto, required or a tool are");
-                    Err(BadParam::invalid(PARAM, message))
-                }
-            };
-        }
+        Some(Value::String(word)) => return choice_word(PARAM, &word),
         Some(choice) => choice,
     };
     let mut fields = Fields::new(choice, PARAM)?;
@@ -118,12 +104,7 @@ fn choice_of(choice: Option<Value>, tools: &[ToolDefinition]) -> Result<ToolChoi
 fn allowed_tool(tool: Value, path: &str, tools: &[ToolDefinition]) -> Result<String, BadParam> {
     let mut fields = Fields::new(tool, path)?;
     let kind: String = fields.take_required("type", "a string")?;
-    if kind != "function" {
-        return Err(BadParam::unsupported(
-            fields.name("type"),
-            "only tools of type `function` are supported",
-        ));
-    }
+    check_function(fields.name("type"), &kind)?;
     let name = named(fields.take_value("function"), &fields.name("function"), tools)?;
     fields.finish()?;
     Ok(name)

@@ -13,8 +13,8 @@ use crate::request::{
 };
 use crate::table::RESPONSES;
 use crate::tools::{
-    HostedTools, LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name,
-    check_parameters, definition,
+    HostedTools, LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_function, check_known,
+    check_name, check_parameters, choice_word, definition, no_parameters,
 };
 
 /// A request for the next response, checked.
@@ -295,8 +295,7 @@ fn tool_of(mut fields: Fields) -> Result<ToolDefinition, BadParam> {
     check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;
     let description = fields.take("description", "a string")?;
     let is_strict = fields.take("strict", "true or false")?.unwrap_or(false);
-    let schema = fields.take_value("parameters");
-    let schema = schema.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+    let schema = fields.take_value("parameters").unwrap_or_else(no_parameters);
     check_parameters(&schema_field, &schema)?;
     RESPONSES.check(&mut fields, "tools[].")?;
     fields.finish()?;
@@ -306,15 +305,7 @@ fn tool_of(mut fields: Fields) -> Result<ToolDefinition, BadParam> {
 fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<ToolChoice, BadParam> {
     const PARAM: &str = "tool_choice";
     if let Value::String(word) = &choice {
-        return match word.as_str() {
-            "none" => Ok(ToolChoice::None),
-            "auto" => Ok(ToolChoice::Auto),
-            "required" => Ok(ToolChoice::Required),
-            other => {
-                let message = format!("`{other:.40}` is no choice: none, auto, required or a tool are");
-                Err(BadParam::invalid(PARAM, message))
-            }
-        };
+        return choice_word(PARAM, word);
     }
     let mut fields = Fields::new(choice, PARAM)?;
     let kind: String = fields.take_required("type", "a string")?;
@@ -353,10 +344,7 @@ fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<ToolChoice, BadP
 fn allowed_name(tool: Value, path: &str, tools: &[ToolDefinition]) -> Result<String, BadParam> {
     let mut fields = Fields::new(tool, path)?;
     let kind: String = fields.take_required("type", "a string")?;
-    if kind != "function" {
-        let message = format!("tools of type `{kind:.40}` are not supported, only `function` is");
-        return Err(BadParam::unsupported(fields.name("type"), message));
-    }
+    check_function(fields.name("type"), &kind)?;
     let name: String = fields.take_required("name", "a string")?;
     check_known(&fields.name("name"), &name, tools)?;
     fields.finish()?;
