@@ -137,9 +137,13 @@ impl NodeMachine {
 
     fn node_lost(&mut self, node: NodeId, reason: LossReason) {
         self.set_status(node, if reason == LossReason::Left { NodeStatus::Left } else { NodeStatus::Lost });
-        self.gone_since.entry(node).or_insert(self.now.unix_s);
-        let name = self.name_of(node);
-        self.notice(Notice::Lost { name, reason: reason.to_string() });
+        // A node that is only suspected in between was not here: it went once.
+        let is_news = !self.gone_since.contains_key(&node);
+        if is_news {
+            self.gone_since.insert(node, self.now.unix_s);
+            let name = self.name_of(node);
+            self.notice(Notice::Lost { name, reason: reason.to_string() });
+        }
         self.reports.remove(&node);
         self.holder_lost(node);
         self.requests_lost(node);

@@ -68,6 +68,7 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "agrees_and_serves_in_20_s", check: cluster::agrees_and_serves_in_20_s },
     Invariant { name: "quiet_answers_all", check: requests::quiet_answers_all },
     Invariant { name: "quiet_stays_quiet", check: quiet::quiet_stays_quiet },
+    Invariant { name: "gone_is_said_once", check: quiet::gone_is_said_once },
     Invariant { name: "timers_rest", check: cluster::timers_rest },
 ];
 

@@ -1,7 +1,7 @@
 //! Where nothing goes wrong nothing is taken for wrong: a false alarm is repaired, and nobody would see it in
 //! an answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use exo_cluster::wire::ControlMessage;
 use exo_machine::{Effect, Notice, SequenceEvent};
@@ -15,6 +15,37 @@ use crate::scenario::Kind;
 pub(super) struct Quiet {
     /// Where each instance was placed first.
     placements: BTreeMap<InstanceId, PlacementId>,
+    /// Who each node said is gone, and not yet that it is back.
+    gone: BTreeMap<usize, BTreeSet<String>>,
+}
+
+/// A node says once that a member is gone, until it says that it is back.
+pub(super) fn gone_is_said_once(
+    watch: &mut Watch,
+    _: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
+    let gone = &mut watch.quiet.gone;
+    match *seen {
+        Observation::Began { node } => drop(gone.remove(&node)),
+        Observation::Effects { node, effects } => {
+            for effect in effects {
+                match effect {
+                    Effect::Notice(Notice::Lost { name, reason })
+                        if !gone.entry(node).or_default().insert(name.clone()) =>
+                    {
+                        return Err(format!("n{node} says again that {name} is gone: {reason}"));
+                    }
+                    Effect::Notice(Notice::Up { name }) => {
+                        gone.entry(node).or_default().remove(name);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// No member is lost, no answer is interrupted, and nothing is placed anew, unless somebody asks for it.
