@@ -25,7 +25,7 @@ pub struct StepCost {
     pub submissions: f64,
     /// Microseconds in which commands were written and handed over.
     pub encode_us: f64,
-    /// Bytes brought back: the token, and whether kernels complained.
+    /// Bytes brought back: the token, and the faults of kernels.
     pub read_bytes: f64,
 }
 

@@ -15,7 +15,7 @@ use crate::inner::DeviceInner;
 use crate::launch::{Launch, Planner, Scratch, rounded_bytes, spans_bytes};
 use crate::queue::{Captured, Queue};
 
-/// Bytes of the place where a program's kernels complain.
+/// Bytes of the place where a program's kernels report faults.
 pub(crate) const FAULT_BYTES: u64 = 4 * FAULT_WORDS as u64;
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl CudaProgram {
             spans: device.allocate(what, spans)?,
             spans_done: device.zeroed(what, counts)?,
         };
-        let fault = device.zeroed("what kernels complain of", FAULT_BYTES)?;
+        let fault = device.zeroed("the faults of kernels", FAULT_BYTES)?;
         device.settle()?;
         let mut planner = Planner { device, fault: &fault, scratch: &scratch, rounded: None };
         let (mut steps, mut launches) = (Vec::new(), Vec::new());

@@ -20,8 +20,8 @@ const SPARE_MAX: usize = 4;
 pub(crate) struct ReadbackQueue {
     /// Programs that ran since faults were last sent for.
     unseen: Mutex<Vec<Arc<Inner>>>,
-    /// Readings queued so far.
-    readings: AtomicU64,
+    /// Readbacks queued so far.
+    queued: AtomicU64,
     /// What the card copies results to, when nothing is on its way in it.
     spare: Mutex<Vec<Pinned>>,
     /// Where results are on their way to that nobody waits for any more: the card may still write there.
@@ -32,11 +32,11 @@ pub(crate) struct ReadbackQueue {
 /// Where results are on their way to, and the place in the queue behind them.
 #[derive(Debug)]
 struct PendingReadback {
-    /// Of the stream's readings.
+    /// Of the stream's readbacks.
     number: u64,
     memory: Pinned,
     end: Marker,
-    /// Bytes asked for; the faults that kernels reported lies behind them.
+    /// Bytes asked for; the faults that kernels reported lie behind them.
     wanted: usize,
     /// Whose kernels.
     programs: Vec<Arc<Inner>>,
@@ -117,9 +117,9 @@ pub(crate) struct Readback {
 }
 
 impl Readback {
-    /// Queues copies of `parts` (memory, byte, bytes) and of faults that kernels reported since the reading
-    /// before. Behind its copy their place is cleared: what runs from now on complains to the reading that is
-    /// queued next.
+    /// Queues copies of `parts` (memory, byte, bytes) and of faults that kernels reported since the one
+    /// before. Behind its copy their place is cleared: the faults of what runs from now on come with the
+    /// readback that is queued next.
     pub(crate) fn queue(
         device: &Arc<DeviceInner>,
         readbacks: &Arc<ReadbackQueue>,
@@ -152,7 +152,7 @@ impl Readback {
         };
         // Whoever runs one of them from now on puts it there again.
         locked(&readbacks.unseen).clear();
-        let number = readbacks.readings.fetch_add(1, Ordering::Relaxed);
+        let number = readbacks.queued.fetch_add(1, Ordering::Relaxed);
         let pending = PendingReadback { number, memory, end, wanted: wanted as usize, programs };
         Ok(Self {
             device: Arc::clone(device),
@@ -182,7 +182,7 @@ impl Readback {
 }
 
 impl Drop for Readback {
-    /// What is on its way arrives, and the faults that kernels reported is told with the next reading.
+    /// What is on its way arrives, and the faults that kernels reported are told with the next readback.
     fn drop(&mut self) {
         locked(&self.readbacks.late).extend(self.pending.take());
     }

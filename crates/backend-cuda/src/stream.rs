@@ -38,8 +38,8 @@ impl CudaStream {
         result.map_err(|error| self.device.context.lost_run(&error))
     }
 
-    /// Queues the way of `parts` (memory, byte, bytes) to the host, and of complaints.
-    fn reading(&self, parts: &[(&DeviceMemory, u64, u64)]) -> Result<Readback, RunError> {
+    /// Queues the way of `parts` (memory, byte, bytes) to the host, and of faults.
+    fn read_back(&self, parts: &[(&DeviceMemory, u64, u64)]) -> Result<Readback, RunError> {
         Readback::queue(&self.device, &self.readbacks, &self.queue, parts)
     }
 
@@ -136,7 +136,7 @@ impl Stream for CudaStream {
     ) -> Result<Box<dyn Download>, RunError> {
         from.assert_fits(Element::F32, at, len);
         let memory = &storage::buffer(from, self.device.owner).memory;
-        Ok(Box::new(self.reading(&[(memory, 4 * at as u64, 4 * len as u64)])?))
+        Ok(Box::new(self.read_back(&[(memory, 4 * at as u64, 4 * len as u64)])?))
     }
 
     fn download_f32(
@@ -150,14 +150,15 @@ impl Stream for CudaStream {
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError> {
-        self.reading(&[])?.wait(deadline).map(drop)
+        self.read_back(&[])?.wait(deadline).map(drop)
     }
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
         let (at, bytes) = self.page(kv, layer, page)?;
         let cache = storage::kv(kv, self.device.owner);
         let stored = &cache.layers[layer];
-        let data = self.reading(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)])?.wait(WAIT_MAX)?;
+        let data =
+            self.read_back(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)])?.wait(WAIT_MAX)?;
         let mut rows = vec![0.0; kv.shape.page_elements()];
         for (row, bytes) in rows.chunks_mut(kv.shape.head_dim).zip(data.chunks(cache.row_bytes)) {
             kv_rows::decode(kv.shape.dtype, bytes, row);

@@ -40,7 +40,7 @@ pub(crate) fn first_together(
         }
         _ => None,
     };
-    // One binding is taken by the place for complaints.
+    // One binding is taken by the place for faults.
     let fits = |plan: &PlannedDispatch| plan.operands.len() < device.storage_buffers_max && plan.fits();
     Ok(found.filter(|(_, plans)| plans.iter().all(fits)))
 }

@@ -64,7 +64,7 @@ impl GpuProgram {
         let usage = wgpu::BufferUsages::COPY_DST;
         let run = device.memory.raw("the numbers of a run", 16, usage | wgpu::BufferUsages::UNIFORM)?;
         let usage = usage | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::STORAGE;
-        let fault = device.memory.raw("what kernels complain of", 4 * FAULT_WORDS as u64, usage)?;
+        let fault = device.memory.raw("the faults of kernels", 4 * FAULT_WORDS as u64, usage)?;
         let plans = drafts.iter().filter_map(|draft| match draft {
             Draft::Plan(plan) => Some(plan),
             Draft::Pause(_) => None,

@@ -21,8 +21,8 @@ const WORD_MAX: Duration = Duration::from_millis(100);
 pub(crate) struct ReadbackQueue {
     /// Programs that ran since faults were last sent for.
     unseen: Mutex<Vec<Arc<Inner>>>,
-    /// Readings queued so far.
-    readings: AtomicU64,
+    /// Readbacks queued so far.
+    queued: AtomicU64,
     /// Buffers that the device copies results to, when nothing is on its way in them.
     spare: Mutex<Vec<wgpu::Buffer>>,
     /// What nobody waits for any more.
@@ -55,7 +55,7 @@ impl ReadbackQueue {
         Ok(device.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
     }
 
-    /// Takes back what has completed since, and notes what nobody was told. The device is done with readings
+    /// Takes back what has completed since, and notes what nobody was told. The device is done with readbacks
     /// before `done`.
     fn collect(&self, done: u64) {
         let mut late = locked(&self.late);
@@ -86,10 +86,10 @@ impl ReadbackQueue {
 /// Where results are on their way to, and the place in the queue behind them.
 #[derive(Debug)]
 struct PendingReadback {
-    /// Of the stream's readings.
+    /// Of the stream's readbacks.
     number: u64,
     staging: wgpu::Buffer,
-    /// Bytes asked for; the faults that kernels reported lies behind them.
+    /// Bytes asked for; the faults that kernels reported lie behind them.
     wanted: usize,
     total: usize,
     /// Bytes mapped, whole words of eight.
@@ -132,9 +132,9 @@ pub(crate) struct Readback {
 }
 
 impl Readback {
-    /// Queues copies of `parts` (buffer, byte, bytes) and of faults that kernels reported since the reading
-    /// before. Behind its copy their place is cleared: what runs from now on complains to the reading that is
-    /// queued next.
+    /// Queues copies of `parts` (buffer, byte, bytes) and of faults that kernels reported since the one
+    /// before. Behind its copy their place is cleared: the faults of what runs from now on come with the
+    /// readback that is queued next.
     pub(crate) fn queue(
         device: &Arc<DeviceInner>,
         readbacks: &Arc<ReadbackQueue>,
@@ -165,7 +165,7 @@ impl Readback {
         });
         // Whoever runs one of them from now on puts it there again.
         locked(&readbacks.unseen).clear();
-        let (number, total) = (readbacks.readings.fetch_add(1, Ordering::Relaxed), total as usize);
+        let (number, total) = (readbacks.queued.fetch_add(1, Ordering::Relaxed), total as usize);
         let pending =
             PendingReadback { number, staging, wanted: wanted as usize, total, mapped, submitted, told };
         let (device, readbacks) = (Arc::clone(device), Arc::clone(readbacks));
@@ -190,7 +190,7 @@ impl Readback {
 }
 
 impl Drop for Readback {
-    /// What is on its way arrives, and the faults that kernels reported is told with the next reading.
+    /// What is on its way arrives, and the faults that kernels reported are told with the next readback.
     fn drop(&mut self) {
         locked(&self.readbacks.late).extend(self.pending.take());
     }

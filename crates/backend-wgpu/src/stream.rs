@@ -39,7 +39,7 @@ impl GpuStream {
         Self { device: Arc::clone(device), readbacks: Arc::default() }
     }
 
-    /// Queues the way of `parts` (buffer, byte, bytes) to the host, and of complaints.
+    /// Queues the way of `parts` (buffer, byte, bytes) to the host, and of faults.
     fn queue(&self, parts: &[(&wgpu::Buffer, u64, u64)]) -> Result<Readback, RunError> {
         Readback::queue(&self.device, &self.readbacks, parts)
     }

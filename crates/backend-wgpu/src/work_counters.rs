@@ -22,7 +22,7 @@ pub struct WorkDone {
     pub dispatches: u64,
     /// Time in which they were written and handed over.
     pub encoding: Duration,
-    /// Bytes brought back from the device: results, and what kernels complained of.
+    /// Bytes brought back from the device: results, and the faults of kernels.
     pub read_bytes: u64,
 }
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::RunError;
 
-/// Elements on their way to the host, as they were when the download was queued, and what kernels complained
-/// of since the one queued before. Dropping it gives the elements up; complaints are told with the next that
-/// is waited for.
+/// Elements on their way to the host, as they were when the download was queued, and the faults that kernels
+/// reported since the one queued before. Dropping it gives the elements up; faults are told with the next
+/// that is waited for.
 pub trait Download: Send {
     /// Waits for them and fills `into`. Panics unless it has as many elements as were asked for.
     fn finish(self: Box<Self>, into: &mut [f32], deadline: Duration) -> Result<(), RunError>;

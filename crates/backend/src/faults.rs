@@ -1,12 +1,12 @@
-//! How the kernels of a graphics processor complain of numbers in buffers that point nowhere: in four words
-//! of a program's.
+//! How the kernels of a graphics processor report numbers in buffers that point nowhere: in four words of a
+//! program's.
 
 use std::collections::BTreeMap;
 
 use crate::{OpKind, RunError};
 
-/// u32 of the place where a program's kernels complain: how often, the first's code, the value, and the first
-/// value not allowed.
+/// u32 of the place where a program's kernels report faults: how many, the first's code, the value, and the
+/// first value not allowed.
 pub const FAULT_WORDS: usize = 4;
 
 /// What they find, by code from 1.
@@ -21,8 +21,8 @@ pub const FAULTS: [(OpKind, &str); 5] = [
 /// Added to a code by a kernel that writes the cache.
 pub const FAULT_OF_KV_WRITE: u32 = 16;
 
-/// What kernels complained of in results that nobody waited for, by the number of the result. It is told with
-/// the next result behind them that somebody waits for.
+/// Faults that came with results that no one waited for, by the number of the result. They are told with the
+/// next result behind them that someone waits for.
 #[derive(Default, Debug)]
 pub struct UnreportedFaults(BTreeMap<u64, RunError>);
 
@@ -34,7 +34,7 @@ impl UnreportedFaults {
         }
     }
 
-    /// The first complaint in front of result `number`, whose own come after it. None is told a second time.
+    /// The first fault in front of result `number`, whose own come after it. None is told a second time.
     pub fn before(&mut self, number: u64) -> Result<(), RunError> {
         let behind = self.0.split_off(&number);
         let told = std::mem::replace(&mut self.0, behind);
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_complaint_is_the_error_of_its_op_and_silence_is_none() {
+    fn a_fault_is_the_error_of_its_op_and_none_is_no_error() {
         assert_eq!(device_fault(&[0, 0, 0, 0]), Ok(()));
         assert_eq!(device_fault(&[0, 2, 7, 5]), Ok(()), "a code without a count is what is left of another");
         let page = |op| Err(RunError::OutOfRange { op, what: "page", value: 9, limit: 4 });

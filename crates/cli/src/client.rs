@@ -47,7 +47,7 @@ pub struct Refused {
     pub status: u16,
     /// The stable code, if the answer had one.
     pub code: Option<String>,
-    /// For people.
+    /// To be displayed.
     pub message: String,
 }
 

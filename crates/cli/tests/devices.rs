@@ -167,7 +167,7 @@ fn what_a_step_costs_is_measured_when_asked() {
     let dispatches_max = 12.0 * number("layers") + 5.0;
     assert!(number("layers") >= 1.0 && number("dispatches") <= dispatches_max, "{step}");
     assert!(number("encode_us") > 0.0 && number("submissions") == 1.0, "{step}");
-    // A token and the complaints of two programs, not the logits of a vocabulary.
+    // A token and the faults of two programs, not the logits of a vocabulary.
     assert_eq!(number("read_bytes"), 36.0, "{step}");
 }
 

@@ -12,8 +12,8 @@ use exo_engine::{Engine, EngineOptions, StepInput, StepOutput};
 use exo_golden::Fixture;
 use exo_types::{LayerRange, SamplingParams, Shard, StepSequence};
 
-/// What kernels of one program may have complained of: counted with the results.
-const COMPLAINT_BYTES: u64 = 16;
+/// The faults that kernels of one program may have reported: counted with the results.
+const FAULT_BYTES: u64 = 16;
 
 fn options() -> EngineOptions {
     EngineOptions { chunk_tokens_max: 128, ..common::options() }
@@ -34,7 +34,7 @@ fn a_greedy_step_brings_back_a_token_and_no_logits() {
     for card in cards("a_greedy_step_brings_back_a_token_and_no_logits") {
         let mut engine = on(card.clone(), &fixture, options());
         let vocab_bytes = 4 * u64::from(engine.stages[0].config().vocab);
-        let (layers, head) = (COMPLAINT_BYTES, COMPLAINT_BYTES);
+        let (layers, head) = (FAULT_BYTES, FAULT_BYTES);
         let all = [SamplingParams::greedy(), watched(), warm()];
         (1..).zip(all).for_each(|(n, sampling)| engine.open(&spec(n, &fixture.prompt, sampling)));
         let mut read_by = |parts: Vec<StepSequence>| {

@@ -36,7 +36,7 @@ pub enum Body {
     Goodbye,
     /// I am away for so long and keep what I hold.
     Suspended {
-        /// For people.
+        /// To be displayed.
         reason: String,
         /// Milliseconds from now.
         for_ms: u64,

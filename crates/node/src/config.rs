@@ -18,7 +18,7 @@ use crate::{Doctor, LogCapture, Speculation, WorkerProgram};
 pub struct NodeConfig {
     /// Keys, journal, models. Created if absent; one node at a time uses it.
     pub data_dir: PathBuf,
-    /// For people.
+    /// To be displayed.
     pub name: String,
     /// Only nodes of the same group find each other; empty is a group like any other.
     pub group: String,

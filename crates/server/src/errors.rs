@@ -28,7 +28,7 @@ pub struct ApiError {
     pub code: &'static str,
     /// The parameter to change.
     pub param: Option<String>,
-    /// For people.
+    /// To be displayed.
     pub message: String,
     /// When to try again.
     pub retry_after_s: Option<u32>,

@@ -138,7 +138,7 @@ pub enum DriverOutput {
     Failed {
         /// Why; clients see it as an error code.
         kind: FailureKind,
-        /// For people.
+        /// To be displayed.
         message: String,
     },
 }

@@ -130,7 +130,7 @@ pub enum SchedulerInput {
         term: Term,
         /// Why.
         kind: FailureKind,
-        /// For people.
+        /// To be displayed.
         message: String,
     },
     /// A step met a stage or a link that is not there.
@@ -230,7 +230,7 @@ pub enum SchedulerOutput {
         attempt: Attempt,
         /// Why.
         kind: FailureKind,
-        /// For people.
+        /// To be displayed.
         message: String,
         /// With [`FailureKind::QueueFull`]: how full, and when to come back.
         busy: Option<Busy>,
@@ -277,7 +277,7 @@ pub enum SchedulerOutput {
         attempt: Attempt,
         /// Why.
         kind: FailureKind,
-        /// For people.
+        /// To be displayed.
         message: String,
     },
     /// The instance cannot go on: report it as [`crate::wire::InstanceFailure`] and throw this scheduler
@@ -287,7 +287,7 @@ pub enum SchedulerOutput {
         kind: FailureKind,
         /// The stage whose device failed, where it was one.
         stage: Option<u32>,
-        /// For people.
+        /// To be displayed.
         message: String,
     },
 }

@@ -39,7 +39,7 @@ pub enum ComputeResult {
     Failed {
         /// Why.
         kind: FailureKind,
-        /// For people.
+        /// To be displayed.
         message: String,
     },
 }
@@ -51,7 +51,7 @@ pub struct FailedSequence {
     pub sequence: SequenceId,
     /// Why.
     pub kind: FailureKind,
-    /// For people.
+    /// To be displayed.
     pub message: String,
 }
 

@@ -100,7 +100,7 @@ pub enum DataMessage {
         attempt: Attempt,
         /// Why.
         kind: FailureKind,
-        /// For people.
+        /// To be displayed.
         message: String,
     },
     /// Any stage to the drivers of the step: it could not be computed. The scheduler learns it in `Tokens`.
@@ -116,7 +116,7 @@ pub enum DataMessage {
         stage: u32,
         /// Why.
         kind: FailureKind,
-        /// For people.
+        /// To be displayed.
         message: String,
     },
     /// A step met a stage or a link that is not there. From the node where it waited in vain to the node that
@@ -425,6 +425,6 @@ pub struct StepFailure {
     pub sequences: Vec<(SequenceId, Attempt)>,
     /// Why.
     pub kind: FailureKind,
-    /// For people.
+    /// To be displayed.
     pub message: String,
 }

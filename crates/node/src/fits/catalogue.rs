@@ -11,7 +11,7 @@ use super::model_shape::{Experts, ModelNumbers};
 pub struct CatalogueModel {
     /// What `exo fits NAME` takes.
     pub name: &'static str,
-    /// For people.
+    /// To be displayed.
     pub title: &'static str,
     /// A repository with GGUF files of it.
     pub repo: &'static str,

@@ -1,4 +1,4 @@
-//! A device whose kernels complain of one chunk of a prompt.
+//! A device whose kernels report a fault in one chunk of a prompt.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
