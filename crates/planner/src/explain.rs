@@ -5,11 +5,12 @@ use exo_types::{LayerRange, MemoryDomain, Shard, SupportClass, size};
 use crate::cost::{Costs, Fetch, Times};
 use crate::errors::Remedy;
 use crate::fit::fits;
+use crate::kernels::{Runnable, lacking_in_model};
 use crate::memory::{Sizes, WeightForm};
 use crate::ratios::TypeRatios;
 use crate::{
     DeviceMemory, DeviceReason, Objective, Pin, PinLayers, PlanDevice, PlanError, PlanRequest, ShardMemory,
-    disk, domains, fetching, lacking_kernels,
+    disk, domains, fetching,
 };
 
 /// Up to so many usable devices each is explained by a search with or without it.
@@ -36,7 +37,9 @@ pub(crate) fn unusable(request: &PlanRequest, device: &PlanDevice) -> Option<Str
     if device.device.support == SupportClass::Unsupported {
         return Some(format!("unsupported: {}", device.device.support_reason));
     }
-    lacking_kernels(request, device)
+    // What it runs of the model it may have.
+    let is_of_use = Runnable::of(request, device).is_any(request.shape.layer_count());
+    if is_of_use { None } else { lacking_in_model(request, device) }
 }
 
 pub(crate) fn no_devices(request: &PlanRequest, asked: &PlanRequest) -> PlanError {
@@ -44,11 +47,18 @@ pub(crate) fn no_devices(request: &PlanRequest, asked: &PlanRequest) -> PlanErro
     let reasons = request.devices.iter().map(reason).collect();
     let remedies: Vec<Remedy> = disk_room(asked).into_iter().collect();
     // Another model could have some of them.
-    let is_free = |d: &PlanDevice| unusable(request, d) == lacking_kernels(request, d);
+    let is_free = |d: &PlanDevice| unusable(request, d) == lacking_in_model(request, d);
     if remedies.is_empty() && request.devices.iter().any(is_free) {
         return PlanError::NoKernels { reasons };
     }
     PlanError::NoDevices { reasons, remedies }
+}
+
+/// That no device runs some layer, with what each lacks.
+pub(crate) fn no_kernels(request: &PlanRequest) -> PlanError {
+    let why = |d: &PlanDevice| unusable(request, d).or_else(|| lacking_in_model(request, d));
+    let reason = |d: &PlanDevice| Some(format!("{}: {}", name(d), why(d)?));
+    PlanError::NoKernels { reasons: request.devices.iter().filter_map(reason).collect() }
 }
 
 /// A reason for every device. What the plan would cost without it, or with it, comes from a search of its
@@ -69,7 +79,7 @@ pub(crate) fn reasons(
             (None, Some(stage)) => placed(request, device, stage, plan, &other),
             (None, None) => left_out(request, device, sizes, plan, &other),
         };
-        let text = text + &disk_text(device);
+        let text = text + &kernels_text(request, device) + &disk_text(device);
         let otherwise_ns = match &other {
             Alternative::Plan { objective_ns, .. } => Some(*objective_ns),
             Alternative::Impossible { .. } | Alternative::NotAsked => None,
@@ -304,6 +314,14 @@ pub(crate) fn does_not_fit(
     }
 }
 
+/// Which layers a device that may be used does not run.
+fn kernels_text(request: &PlanRequest, device: &PlanDevice) -> String {
+    match lacking_in_model(request, device).filter(|_| unusable(request, device).is_none()) {
+        Some(lacking) => format!(", and {lacking}"),
+        None => String::new(),
+    }
+}
+
 /// What bounds the layers of a device beside its memory.
 fn disk_text(device: &PlanDevice) -> String {
     match device.disk.filter(|_| device.excluded.is_none()) {
@@ -315,10 +333,11 @@ fn disk_text(device: &PlanDevice) -> String {
 /// As many as an error names.
 const LEFT_OUT_MAX: usize = 8;
 
-/// Devices that do not count, with the reason: one of them may be what would help.
+/// Devices that do not count, or not for all layers, with the reason: one of them may be what would help.
 pub(crate) fn not_counted(request: &PlanRequest) -> Box<str> {
-    let why = |device: &PlanDevice| Some(format!("{} ({})", name(device), unusable(request, device)?));
-    request.devices.iter().filter_map(why).take(LEFT_OUT_MAX).collect::<Vec<_>>().join(", ").into()
+    let why = |d: &PlanDevice| unusable(request, d).or_else(|| lacking_in_model(request, d));
+    let text = |device: &PlanDevice| Some(format!("{} ({})", name(device), why(device)?));
+    request.devices.iter().filter_map(text).take(LEFT_OUT_MAX).collect::<Vec<_>>().join(", ").into()
 }
 
 /// The least room on a disk that would do, where that is what lacks.
@@ -422,21 +441,27 @@ fn least_growth(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> O
         sizes.bytes(WeightForm::by(request.devices[device].device.kind), 0, sizes.layer_count())
     };
     let growth = |&device: &usize| {
-        // With this much more the device holds the whole model alone.
+        let holds = |more: u64| {
+            let mut grown = free.clone();
+            grown[device] = grown[device].saturating_add(more);
+            fits(request, sizes, usable, &grown)
+        };
+        // With this much more the device holds the whole model alone, if it runs all of it.
         let (mut low, mut high) = (1, solo(device).saturating_sub(free[device]));
+        if !holds(high) {
+            return None;
+        }
         while low < high {
             let middle = low + (high - low) / 2;
-            let mut grown = free.clone();
-            grown[device] += middle;
-            if fits(request, sizes, usable, &grown) {
+            if holds(middle) {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
-        high
+        Some((device, high))
     };
-    usable.iter().map(|device| (*device, growth(device))).min_by_key(|(_, bytes)| *bytes)
+    usable.iter().filter_map(growth).min_by_key(|(_, bytes)| *bytes)
 }
 
 pub(crate) fn name(device: &PlanDevice) -> String {

@@ -1,9 +1,10 @@
-//! Whether memory alone allows a plan, exactly, for up to [`EXACT_DEVICES_MAX`] devices; and one that it
+//! Whether memory and kernels alone allow a plan, exactly, for up to [`EXACT_DEVICES_MAX`] devices; and one that it
 //! allows.
 
 use exo_types::LayerRange;
 
 use crate::PlanRequest;
+use crate::kernels::Runnable;
 use crate::memory::{Room, Sizes, WeightForm};
 use crate::reach::Reach;
 
@@ -15,7 +16,8 @@ pub(crate) fn fits(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], f
     let devices = largest(request, usable);
     let rooms: Vec<Room> =
         devices.iter().map(|&d| Room { free_bytes: free[d], ..room(request, d) }).collect();
-    let sets = Sets::of(sizes, &rooms);
+    let runs = runnable(request, &devices);
+    let sets = Sets::of(sizes, &rooms, &runs);
     (1..=devices.len()).any(|stages| !sets.complete(stages).is_empty())
 }
 
@@ -29,13 +31,14 @@ pub(crate) fn any_layout(
 ) -> Option<Vec<(usize, LayerRange)>> {
     let devices = largest(request, usable);
     let rooms: Vec<Room> = devices.iter().map(|&d| room(request, d)).collect();
-    let sets = Sets::of(sizes, &rooms);
+    let runs = runnable(request, &devices);
+    let sets = Sets::of(sizes, &rooms, &runs);
     let (set, last) =
         (stages_min..=devices.len()).find_map(|stages| sets.complete(stages).first().copied())?;
     let order = sets.order(set, last);
     let (mut layout, mut start) = (Vec::new(), 0);
     for (at, &member) in order.iter().enumerate() {
-        let end = sets.reach.forward(start, rooms[member], at + 1 == order.len());
+        let end = sets.forward(member, start, at + 1 == order.len());
         layout.push((devices[member], LayerRange::new(start, end)));
         start = end;
     }
@@ -45,6 +48,10 @@ pub(crate) fn any_layout(
 fn room(request: &PlanRequest, device: usize) -> Room {
     let facts = &request.devices[device].device;
     Room { free_bytes: facts.memory_free_bytes, held: WeightForm::by(facts.kind) }
+}
+
+fn runnable(request: &PlanRequest, devices: &[usize]) -> Vec<Runnable> {
+    devices.iter().map(|&device| Runnable::of(request, &request.devices[device])).collect()
 }
 
 /// The devices with most memory; ties in the order of the request.
@@ -58,32 +65,40 @@ fn largest(request: &PlanRequest, usable: &[usize]) -> Vec<usize> {
 
 /// For every set of devices how many layers it can hold from the start, in its best order, last stage aside.
 ///
-/// Holding more is never worse, so a set's best is its best over who comes last, and one number a set
-/// suffices.
+/// Holding more is never worse, also where who is next does not run the layer that follows: another one has
+/// to. So a set's best is its best over who comes last, and one number a set suffices.
 struct Sets<'a> {
     reach: Reach<'a>,
     rooms: &'a [Room],
+    runs: &'a [Runnable],
     /// Most layers from the start, and which member holds the last of them.
     most: Vec<(u32, usize)>,
 }
 
 impl<'a> Sets<'a> {
-    fn of(sizes: &'a Sizes<'a>, rooms: &'a [Room]) -> Self {
-        let reach = Reach { sizes };
-        let mut most = vec![(0, usize::MAX); 1 << rooms.len()];
-        for set in 1..most.len() {
-            for (member, &room) in rooms.iter().enumerate().filter(|(i, _)| set & (1 << i) != 0) {
-                let before = most[set & !(1 << member)].0;
+    fn of(sizes: &'a Sizes<'a>, rooms: &'a [Room], runs: &'a [Runnable]) -> Self {
+        let most = vec![(0, usize::MAX); 1 << rooms.len()];
+        let mut sets = Self { reach: Reach { sizes }, rooms, runs, most };
+        for set in 1..sets.most.len() {
+            for member in (0..rooms.len()).filter(|i| set & (1 << i) != 0) {
+                let before = sets.most[set & !(1 << member)].0;
                 // Without the last layer: whoever is last of all takes that, with the head.
-                let end = reach.forward(before, room, false);
+                let end = sets.forward(member, before, false);
                 // A device that adds no layer is no stage.
                 let holds = end > before && (before > 0 || set.count_ones() == 1);
-                if holds && end > most[set].0 {
-                    most[set] = (end, member);
+                if holds && end > sets.most[set].0 {
+                    sets.most[set] = (end, member);
                 }
             }
         }
-        Self { reach, rooms, most }
+        sets
+    }
+
+    /// How far a member holds the layers from `start` on, and runs them; see [`Reach::forward`].
+    fn forward(&self, member: usize, start: u32, last: bool) -> u32 {
+        let count = self.reach.sizes.layer_count();
+        let stop = self.runs[member].stop(start, count);
+        self.reach.forward(start, self.rooms[member], last && stop == count).min(stop)
     }
 
     /// Sets of `stages` devices that hold the model, with a member that can be last.
@@ -94,7 +109,7 @@ impl<'a> Sets<'a> {
             let last = (0..self.rooms.len()).filter(|i| set & (1 << i) != 0).find(|&last| {
                 let rest = set & !(1 << last);
                 let start = self.most[rest].0;
-                (rest == 0 || start > 0) && self.reach.forward(start, self.rooms[last], true) == count
+                (rest == 0 || start > 0) && self.forward(last, start, true) == count
             })?;
             Some((set as u32, last))
         })

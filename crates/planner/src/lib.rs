@@ -50,7 +50,7 @@ pub use domains::{memory_free_bytes, oversubscribed};
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
 pub use exo_types::{Pin, PinLayers, WeightTypes};
 pub use explain::PAGE_TOKENS;
-pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
+pub use inputs::{CompleteRates, DeviceRates, Figure, Source, link_figures};
 pub use kernels::lacking_kernels;
 pub use memory::{CHUNK_TOKENS, workspace_bytes};
 pub use ratios::rates_of;
@@ -71,6 +71,9 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
     let usable = explain::usable(request);
     if usable.is_empty() {
         return Err(explain::no_devices(request, asked));
+    }
+    if kernels::is_some_layer_lost(request, &usable) {
+        return Err(explain::no_kernels(request));
     }
     pins::check(request, &sizes)?;
     let wanted = stages_min(request);

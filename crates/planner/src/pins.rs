@@ -2,6 +2,7 @@
 
 use exo_types::{LayerRange, size, size_up};
 
+use crate::kernels::{Runnable, lacking_in_model, lacking_kernels};
 use crate::memory::{Sizes, WeightForm};
 use crate::{Pin, PinLayers, PlanError, PlanRequest, explain};
 
@@ -32,8 +33,11 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
                 return Err(refused(format!("{count} of {layers} layers")));
             }
             PinLayers::Count(count) => {
-                let least = (0..=layers - count).map(|start| sizes.bytes(held, start, start + count)).min();
-                (count, least.unwrap_or(0))
+                let runs = Runnable::of(request, device);
+                let starts = (0..=layers - count).filter(|start| runs.stop(*start, layers) >= start + count);
+                let least = starts.map(|start| sizes.bytes(held, start, start + count)).min();
+                let lacking = || refused(lacking_in_model(request, device).unwrap_or_default());
+                (count, least.ok_or_else(lacking)?)
             }
             PinLayers::Range(LayerRange { start, end }) if start >= end || end > layers => {
                 return Err(refused(format!("layers {start}..{end} of {layers}")));
@@ -41,6 +45,9 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
             PinLayers::Range(range) => {
                 if let Some(other) = request.pins[..at].iter().find(|p| overlap(p.layers, range)) {
                     return Err(refused(format!("{} has some of layers {range}", name(request, other))));
+                }
+                if let Some(lacking) = lacking_kernels(request, device, range) {
+                    return Err(refused(lacking));
                 }
                 (range.end - range.start, sizes.bytes(held, range.start, range.end))
             }

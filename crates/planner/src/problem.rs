@@ -8,6 +8,7 @@
 use exo_types::LayerRange;
 
 use crate::cost::Costs;
+use crate::kernels::Runnable;
 use crate::memory::{Sizes, WeightForm};
 use crate::{PinLayers, PlanRequest};
 
@@ -51,7 +52,7 @@ pub(crate) struct DeviceTable {
     /// The same for the slowest stage.
     pub(crate) stage_slow: i64,
     pub(crate) head_slow: i64,
-    /// For each end the least start that memory allows; the end itself where none does.
+    /// For each end the least start that memory and kernels allow; the end itself where none does.
     pub(crate) start_min: Vec<u32>,
     /// Which layers it must hold.
     pub(crate) pin: Option<PinLayers>,
@@ -104,7 +105,7 @@ impl DeviceTable {
             head_sum: ticks(head_sum, request),
             stage_slow: step as i64,
             head_slow,
-            start_min: start_min(sizes, WeightForm::by(facts.device.kind), facts.device.memory_free_bytes),
+            start_min: start_min(sizes, request, device),
             pin: pin.map(|p| p.layers),
         }
     }
@@ -150,16 +151,21 @@ impl DeviceTable {
     }
 }
 
-/// For each end the least start so that the layers between fit; the end itself where not even one does.
-fn start_min(sizes: &Sizes<'_>, held: WeightForm, free_bytes: u64) -> Vec<u32> {
+/// For each end the least start so that the layers between fit, and the device runs them; the end itself
+/// where not even one does.
+fn start_min(sizes: &Sizes<'_>, request: &PlanRequest, device: usize) -> Vec<u32> {
+    let device = &request.devices[device];
+    let (held, free_bytes) = (WeightForm::by(device.device.kind), device.device.memory_free_bytes);
     let mut start = 0;
-    let least = |end: u32| {
+    let least = |(end, runs_from): (u32, u32)| {
+        start = start.max(runs_from);
         while start < end && sizes.bytes(held, start, end) > free_bytes {
             start += 1;
         }
         start
     };
-    (0..=sizes.layer_count()).map(least).collect()
+    let runs_from = Runnable::of(request, device).starts(sizes.layer_count());
+    (0..=sizes.layer_count()).zip(runs_from).map(least).collect()
 }
 
 /// Everything a search needs.

@@ -20,8 +20,8 @@ pub const WORK_MAX: u64 = 400_000_000;
 pub struct PlanRequest {
     /// The model in numbers.
     pub shape: ModelShape,
-    /// How many bytes of each layer and of the head are of which type. `None`: all at the device's general
-    /// rate.
+    /// How many bytes of each layer and of the head are of which type, and the type of the embedding
+    /// ([`WeightTypes::with_embedding`]). `None`: all at the device's general rate.
     pub weight_types: Option<WeightTypes>,
     /// The model, by manifest.
     pub model: ModelId,

@@ -18,6 +18,7 @@ use exo_types::LayerRange;
 
 use crate::bound::Bound;
 use crate::cost::{Case, Costs};
+use crate::kernels::Runnable;
 use crate::labels::{LeastSum, Limits, least_sum};
 use crate::memory::Sizes;
 use crate::problem::{self, Phase, Problem, TICKS, tables};
@@ -84,7 +85,8 @@ pub(crate) fn best(
 }
 
 /// Usable devices in the order of their scores, those with the file first among equals; pinned ones always.
-/// If the best by score cannot hold the model together, the rest goes by memory.
+/// If the best by score cannot hold the model together, the rest goes by memory. Of too many those come last
+/// that do not run all layers.
 fn candidates(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<usize> {
     let scores = score::scores(request, sizes);
     let is_pinned = |d: usize| {
@@ -102,6 +104,8 @@ fn candidates(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec
         if !enough {
             devices.sort_by_key(|&d| (!is_pinned(d), std::cmp::Reverse(free(d)), d));
         }
+        let is_partial = |d: usize| !Runnable::of(request, &request.devices[d]).is_all();
+        devices.sort_by_cached_key(|&d| (!is_pinned(d), is_partial(d)));
         devices.truncate(CANDIDATES_MAX);
     }
     devices

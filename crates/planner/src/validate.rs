@@ -4,6 +4,7 @@ use exo_types::{LayerRange, Shard};
 
 use crate::domains::oversubscribed;
 use crate::explain::{name, unusable};
+use crate::kernels::lacking_kernels;
 use crate::memory::{Sizes, WeightForm};
 use crate::{InvalidPlan, Plan, PlanRequest};
 
@@ -23,7 +24,8 @@ pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
         let Some(device) = request.devices.iter().find(is_this) else {
             return Err(InvalidPlan::DeviceGone { stage, node: shard.node, device: shard.device.clone() });
         };
-        if let Some(reason) = unusable(request, device) {
+        let lacking = || lacking_kernels(request, device, shard.shard.layers);
+        if let Some(reason) = unusable(request, device).or_else(lacking) {
             return Err(InvalidPlan::Unusable { stage, device: name(device), reason });
         }
         let place = (shard.node, &shard.device);

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use exo_planner::{
     DeviceRates, Figure, LinkFacts, Objective, PlanDevice, PlanError, PlanRequest, Prediction, Workload,
-    plan, predict, rtt, validate, workspace_bytes,
+    lacking_kernels, plan, predict, rtt, validate, workspace_bytes,
 };
 use exo_types::{
-    Corrections, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage,
-    SupportClass,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard,
+    Stage, SupportClass, TypeBytes, WeightTypes,
 };
 
 const MIB: u64 = 1 << 20;
@@ -167,7 +167,8 @@ fn brute_force_by(request: &PlanRequest, cost: &Cost) -> Option<u64> {
                 let needed = weights
                     + request.shape.shard_kv_bytes_per_token(&shard) * u64::from(request.cache_tokens)
                     + workspace_bytes(&request.shape, request.slots, shard.head);
-                if needed <= on.device.memory_free_bytes {
+                let runs = lacking_kernels(request, on, LayerRange::new(start, end)).is_none();
+                if runs && needed <= on.device.memory_free_bytes {
                     stages.push(Stage::solo(on.node, on.device.id.clone(), shard));
                     visit((request, cost), used | 1 << i, stages, end, best);
                     stages.pop();
@@ -182,10 +183,13 @@ fn brute_force_by(request: &PlanRequest, cost: &Cost) -> Option<u64> {
 
 /// So many random clusters for an objective: the plan costs what the best of all plans costs, and says so.
 fn is_optimal(objective: u64, cases: u64, devices_max: u64, layers_max: u64) {
+    is_optimal_of(cases, |draws| random(draws, devices_max, layers_max, objective));
+}
+
+fn is_optimal_of(cases: u64, random: impl Fn(&mut Draws) -> PlanRequest) {
     let (mut possible, mut split) = (0, 0);
     for seed in 1..=cases {
-        let request =
-            random(&mut Draws(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), devices_max, layers_max, objective);
+        let request = random(&mut Draws(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let best = brute_force(&request);
         let planned = plan(&request);
         assert_eq!(planned.is_ok(), best.is_some(), "seed {seed}: {planned:?}");
@@ -217,6 +221,33 @@ fn throughput_is_the_best_of_all_plans() {
 #[test]
 fn spread_is_the_best_of_all_plans() {
     is_optimal(2, 300, 5, 12);
+}
+
+/// The same cluster with layers, ends and devices of which some have no kernels for some.
+fn typed(draws: &mut Draws, mut request: PlanRequest) -> PlanRequest {
+    let kinds = [DType::Q8_0, DType::Q4_K, DType::Q6_K];
+    let one = |draws: &mut Draws| kinds[draws.below(5).saturating_sub(2) as usize];
+    let shape = &request.shape;
+    let of = |draws: &mut Draws, bytes: u64| TypeBytes(vec![(one(draws), bytes)]);
+    let layers = shape.layers.iter().map(|layer| of(draws, layer.weight_bytes)).collect();
+    let head = of(draws, shape.head_bytes);
+    request.weight_types = Some(WeightTypes { layers, head }.with_embedding(one(draws)));
+    for device in &mut request.devices {
+        let lacks = |dtype: &DType| *dtype != DType::Q8_0;
+        let lacking = kinds.into_iter().filter(lacks).filter(|_| draws.below(4) == 0);
+        device.device.unsupported_types = lacking.collect();
+    }
+    request
+}
+
+#[test]
+fn plans_are_the_best_of_all_where_devices_run_some_layers_only() {
+    for objective in 0..3 {
+        is_optimal_of(150, |draws| {
+            let request = random(draws, 5, 10, objective);
+            typed(draws, request)
+        });
+    }
 }
 
 /// What is fetched counts for an eighth of its time in an answer. The search adds up what nodes fetch at the

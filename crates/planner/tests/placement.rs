@@ -609,30 +609,54 @@ fn mixed_types(cluster: &str, q2_k: &[u32], head: DType) -> PlanRequest {
     request
 }
 
+/// Devices and their layers.
+fn parts(plan: &Plan) -> String {
+    let part = |s: &exo_types::Stage| format!("{} {}", s.leader().device, s.layers);
+    plan.stages.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
 #[test]
-fn a_device_without_kernels_for_a_type_gets_no_layer_and_says_which_layers_need_it() {
-    let on = |plan: &Plan| plan.stages.iter().map(|s| s.leader().device.0.clone()).collect::<Vec<_>>();
+fn a_device_without_kernels_for_a_type_gets_the_layers_of_other_types_and_says_which_it_does_not_run() {
     let both = "a/gpu0=20@100 b=20@10";
     let before = plan(&mixed_types(both, &[], DType::Q4_0)).expect("it fits");
-    assert_eq!(on(&before), ["gpu0"], "the card runs every type that is there");
-    let reason = |q2_k: &[u32], head: DType| {
-        let planned = plan(&mixed_types(both, q2_k, head)).expect("the processor runs all");
-        assert_eq!(on(&planned), ["cpu"], "{q2_k:?}");
-        planned.reasons[0].text.clone()
+    assert_eq!(parts(&before), "gpu0 0..10", "the card runs every type that is there");
+    let split = |q2_k: &[u32], head: DType, lacking: &str| {
+        let request = mixed_types(both, q2_k, head);
+        let planned = plan(&request).expect("the processor runs all");
+        assert_eq!(validate(&request, &planned), Ok(()));
+        let reason = &planned.reasons[0].text;
+        assert!(reason.ends_with(&format!("it cannot run {lacking}")), "{reason}");
+        parts(&planned)
     };
-    let types = |layers: &[u32]| reason(layers, DType::Q4_0);
-    assert_eq!(types(&[3, 4, 5]), "it cannot run Q2_K weights, which layers 3 to 5 need");
-    assert_eq!(types(&[9]), "it cannot run Q2_K weights, which layer 9 needs");
-    assert_eq!(types(&[0, 2, 3]), "it cannot run Q2_K weights, which layers 0, 2 to 3 need");
-    assert_eq!(types(&[0, 2, 4, 6]), "it cannot run Q2_K weights, which 4 of 10 layers need");
-    let ends = reason(&[0], DType::Q3_K);
-    assert_eq!(
-        ends,
-        "it cannot run Q2_K weights, which layer 0 needs, and no Q3_K weights, which the output head needs"
-    );
+    let types =
+        |layers: &[u32], lacking: &str| split(layers, DType::Q4_0, &format!("Q2_K weights, which {lacking}"));
+    // The longer part is the card's, which is ten times as fast.
+    assert_eq!(types(&[3, 4, 5], "layers 3 to 5 need"), "cpu 0..6, gpu0 6..10");
+    assert_eq!(types(&[9], "layer 9 needs"), "gpu0 0..9, cpu 9..10");
+    assert_eq!(types(&[0, 2, 3], "layers 0, 2 to 3 need"), "cpu 0..4, gpu0 4..10");
+    assert_eq!(types(&[0, 2, 4, 6], "4 of 10 layers need"), "cpu 0..7, gpu0 7..10");
+    let head = split(&[], DType::Q3_K, "Q3_K weights, which the output head needs");
+    assert_eq!(head, "gpu0 0..9, cpu 9..10");
+    let ends = "Q2_K weights, which layer 0 needs, and no Q3_K weights, which the output head needs";
+    assert_eq!(split(&[0], DType::Q3_K, ends), "cpu 0..10", "no two stages on one device");
+    let all: Vec<u32> = (0..10).collect();
+    assert_eq!(types(&all, "layers 0 to 9 need"), "cpu 0..10");
     // A plan of before, when another file was meant.
     let invalid = validate(&mixed_types(both, &[3], DType::Q4_0), &before).expect_err("the card cannot");
     assert_eq!(invalid.to_string(), "stage 0 is on a gpu0: it cannot run Q2_K weights, which layer 3 needs");
+}
+
+#[test]
+fn an_embedding_of_a_type_that_a_device_does_not_run_goes_elsewhere_with_the_first_layer() {
+    let mut request = mixed_types("a/gpu0=20@100 b=20@10", &[], DType::Q4_0);
+    request.weight_types = request.weight_types.map(|types| types.with_embedding(DType::Q2_K));
+    let planned = plan(&request).expect("the processor runs all");
+    assert_eq!(parts(&planned), "cpu 0..1, gpu0 1..10");
+    let reason = &planned.reasons[0].text;
+    assert!(reason.ends_with("it cannot run Q2_K weights, which the embedding needs"), "{reason}");
+    request.devices.pop();
+    let none = plan(&request).expect_err("nobody looks it up").to_string();
+    assert!(none.contains("a gpu0: it cannot run Q2_K weights, which the embedding needs"), "{none}");
 }
 
 #[test]
@@ -641,12 +665,18 @@ fn a_model_that_no_device_supports_is_refused_with_what_each_lacks() {
         plan(&mixed_types(cluster, layers, DType::Q4_0)).expect_err("no device runs it").to_string()
     };
     insta::assert_snapshot!(refused("a/gpu0=20@100 c/gpu0=20 d=20!", &[0, 1]), @"no device can run the types of weights that the model has: a gpu0: it cannot run Q2_K weights, which layers 0 to 1 need; c gpu0: it cannot run Q2_K weights, which layers 0 to 1 need; d cpu: excluded: leaving; take the model in another type, or add a node that runs them on its processor");
-    insta::assert_snapshot!(refused("a/gpu0=20@100 b=20 ^a/gpu0", &[7]), @"the pin of a gpu0 cannot be met: it cannot run Q2_K weights, which layer 7 needs");
-    // Too little memory elsewhere: the card is named beside what is missing.
-    let short = refused("a/gpu0=20@100 b=4", &[7]);
+    let all: Vec<u32> = (0..10).collect();
+    insta::assert_snapshot!(refused("a/gpu0=20@100 b=20 ^a/gpu0", &all), @"the pin of a gpu0 cannot be met: it cannot run Q2_K weights, which layers 0 to 9 need");
+    insta::assert_snapshot!(refused("a/gpu0=20@100 b=20 ^a/gpu0:5..8", &[2, 7]), @"the pin of a gpu0 cannot be met: it cannot run Q2_K weights, which layer 7 needs");
+    insta::assert_snapshot!(refused("a/gpu0=20@100 b=20 ^a/gpu0:5", &[2, 7]), @"the pin of a gpu0 cannot be met: it cannot run Q2_K weights, which layers 2, 7 need");
+    let four = plan(&mixed_types("a/gpu0=20@100 b=20 ^a/gpu0:4", &[4, 5], DType::Q4_0)).expect("four fit");
+    assert!(["gpu0 0..4, cpu 4..10", "cpu 0..6, gpu0 6..10"].contains(&&*parts(&four)), "{}", parts(&four));
+    // Too little memory elsewhere: the card is named beside what is missing, and more memory there would not help.
+    let short = refused("a/gpu0=20@100 b=3.5", &[3]);
     assert!(
         short.contains("are missing")
-            && short.ends_with("; left out: a gpu0 (it cannot run Q2_K weights, which layer 7 needs)"),
+            && !short.contains("free on a gpu0")
+            && short.ends_with("; left out: a gpu0 (it cannot run Q2_K weights, which layer 3 needs)"),
         "{short}"
     );
     // Who has room for nothing is told so, as before.

@@ -49,7 +49,8 @@ pub struct ModelShape {
 /// Bytes of weights by type, as stored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WeightTypes {
-    /// Of each layer.
+    /// Of each layer; the first one with the type of the embedding, which goes where it goes, and of which no
+    /// bytes are counted: a step looks rows of it up.
     #[serde(deserialize_with = "list::<_, _, LAYERS_MAX>")]
     pub layers: Vec<TypeBytes>,
     /// Of final norm and output head.
@@ -80,6 +81,17 @@ impl FromIterator<(DType, u64)> for TypeBytes {
 }
 
 impl WeightTypes {
+    /// With an embedding table of this type.
+    #[must_use]
+    pub fn with_embedding(mut self, dtype: DType) -> Self {
+        if let Some(TypeBytes(first)) = self.layers.first_mut()
+            && !first.iter().any(|(other, _)| *other == dtype)
+        {
+            first.push((dtype, 0));
+        }
+        self
+    }
+
     /// Whether they are what `shape` consists of.
     pub fn are_of(&self, shape: &ModelShape) -> bool {
         let is_whole = |(types, layer): (&TypeBytes, &LayerShape)| types.total() == layer.weight_bytes;
@@ -136,6 +148,19 @@ impl ModelShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_type_of_an_embedding_is_told_once_and_counts_no_bytes() {
+        let types = |bytes: &[(DType, u64)]| WeightTypes {
+            layers: vec![TypeBytes(bytes.to_vec()); 2],
+            head: TypeBytes(Vec::new()),
+        };
+        let mixed = types(&[(DType::Q4_K, 10)]).with_embedding(DType::Q6_K).with_embedding(DType::Q6_K);
+        assert_eq!(mixed.layers[0].0, [(DType::Q4_K, 10), (DType::Q6_K, 0)]);
+        assert_eq!((mixed.layers[1].0.len(), mixed.layers[0].total()), (1, 10));
+        let same = types(&[(DType::Q6_K, 10)]);
+        assert_eq!(same.clone().with_embedding(DType::Q6_K), same);
+    }
 
     #[test]
     fn a_tied_table_is_counted_once_per_device() {

@@ -83,7 +83,7 @@ impl Coordinator {
         };
         let stays = |d: &PlanDevice| of == RepairScope::Loss && self.is_drained(d.node) && is_well(d);
         let mut repair = Repair::new(&request, &reach, entry, of, stays);
-        repair.room.close(|d| self.is_drained(d.node) || lacking_kernels(&request, d).is_some());
+        repair.room.close(|d| self.is_drained(d.node));
         while let Some(gap) = repair.gap() {
             repair.fill(gap)?;
         }
@@ -168,8 +168,11 @@ impl<'a> Repair<'a> {
         here.map(|(_, layers)| layers).collect()
     }
 
-    /// Whether the pins leave these layers to the device.
+    /// Whether the device runs these layers, and the pins leave them to it.
     fn may_hold(&self, device: usize, range: LayerRange) -> bool {
+        if lacking_kernels(self.request, &self.request.devices[device], range).is_some() {
+            return false;
+        }
         let PlanDevice { node, device, .. } = &self.request.devices[device];
         self.request.pins.iter().all(|pin| match pin.layers {
             layers if pin.node == *node && pin.device == device.id => {
