@@ -12,6 +12,7 @@
 
 mod asks;
 pub(crate) mod dry_run;
+mod link_changes;
 mod log;
 mod moving;
 mod place;
@@ -32,6 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
 pub use self::dry_run::{DryRun, DryRunError, dry_run};
+use self::link_changes::LinkChanges;
 use self::log::Pending;
 pub use self::moving::LEAVING_FOR;
 pub use self::place::{disk_rooms, link_facts};
@@ -91,6 +93,8 @@ struct Leading {
     leaving: BTreeMap<NodeId, Time>,
     /// The devices that stages may be on, and since when they are those; nothing before the first look.
     usable: Option<Usable>,
+    /// What the links are that plans are made with.
+    links: LinkChanges,
     /// What each worker was told.
     told: BTreeMap<NodeId, SentState>,
     revision: u64,
@@ -191,6 +195,7 @@ impl Coordinator {
             avoided: BTreeMap::new(),
             leaving: BTreeMap::new(),
             usable: None,
+            links: LinkChanges::default(),
             told: BTreeMap::new(),
             revision: last.revision,
             placement_last: last.placement,
@@ -241,6 +246,7 @@ impl Coordinator {
     /// Members report about themselves only.
     fn report(&mut self, now: Time, from: NodeId, report: NodeReport) {
         if report.facts.node == from && self.members.contains_key(&from) && !self.lost.contains(&from) {
+            self.follow_links(now, from, &report.links);
             let before = self.reports.insert(from, report);
             self.heard_at.entry(from).or_insert(now);
             if let Some(leading) = self.leading.as_mut().filter(|_| before.is_none()) {

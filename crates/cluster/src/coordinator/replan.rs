@@ -34,6 +34,8 @@ pub(super) struct Review {
     due: Option<Due>,
     /// When the last one that a change had made due was asked for.
     asked_at: Option<Time>,
+    /// The link whose change is why it looks, in words.
+    pub(super) link: Option<String>,
     /// A better plan.
     pub(super) advice: Option<String>,
 }
@@ -44,7 +46,7 @@ pub(super) enum Due {
     /// It was placed, or placed again: a repair moves what was lost only, and whoever waits for a model gets
     /// the plan that is there soon.
     Placed,
-    /// The devices have changed since the last look.
+    /// The devices, or the links, have changed since the last look.
     Changed,
 }
 
@@ -73,8 +75,8 @@ struct Cost {
 }
 
 impl Coordinator {
-    /// Has the planner look at what serves when devices have come, gone, or may be used no more. What it
-    /// finds is told, and carried out when somebody asks for it.
+    /// Has the planner look at what serves when devices have come, gone, or may be used no more, and when links
+    /// have become much slower or faster. What it finds is told, and carried out when somebody asks for it.
     pub(super) fn review(&mut self, now: Time) {
         let devices = self.usable(now);
         let Some(leading) = &mut self.leading else { return };
@@ -87,6 +89,8 @@ impl Coordinator {
             usable => {
                 let changed_at = usable.is_some().then_some(now);
                 *usable = Some(Usable { devices, changed_at });
+                let members = self.members.keys().copied().collect();
+                leading.links.keep_only(&members);
                 leading.watches.values_mut().for_each(|watch| watch.review.advice = None);
             }
         }
@@ -177,9 +181,10 @@ impl Coordinator {
             format!("{what} takes {gain_percent} % less time")
         });
         let is_moved = keep.is_none() && carry_out;
+        let link = self.changed_link(instance, reply.is_none());
         tracing::info!(
             target: "events::replan", %instance, now_ns, then_ns, load_bytes = cost.load_bytes,
-            fetch_bytes = cost.fetch_bytes, is_better = keep.is_none(), is_moved, reason
+            fetch_bytes = cost.fetch_bytes, is_better = keep.is_none(), is_moved, reason, link
         );
         let report = ReplanReport {
             instance,
@@ -194,7 +199,11 @@ impl Coordinator {
             stages: next.stages.clone(),
         };
         if let Some(watch) = self.leading.as_mut().and_then(|l| l.watches.get_mut(&instance)) {
-            watch.review.advice = (report.is_better && !is_moved).then(|| report.reason.clone());
+            let advice = match &link {
+                Some(link) => clip(&format!("{}; it was looked at because {link}", report.reason)),
+                None => report.reason.clone(),
+            };
+            watch.review.advice = (report.is_better && !is_moved).then_some(advice);
         }
         if is_moved && let Some(leading) = &mut self.leading {
             let id = leading.next_placement();
@@ -206,6 +215,12 @@ impl Coordinator {
         }
         let answer = |to| CoordinatorOutput::Reply { to, reply: ControlReply::Replanned(report) };
         out.extend(reply.map(answer));
+    }
+
+    /// The link whose change is why the planner has looked, if it has looked by itself.
+    fn changed_link(&mut self, instance: InstanceId, is_by_itself: bool) -> Option<String> {
+        let watch = self.leading.as_mut()?.watches.get_mut(&instance).filter(|_| is_by_itself)?;
+        watch.review.link.take()
     }
 
     /// Why what stands is kept, if it is.

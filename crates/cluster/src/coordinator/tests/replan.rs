@@ -189,6 +189,96 @@ fn when_devices_change_a_better_plan_is_told_and_left_to_people() {
     assert_eq!(advice(&bench), None, "nothing better is there");
 }
 
+/// Three equal nodes: the round trip between the first two is this, and 1 ms to the third. What each was told
+/// to hold serves.
+fn report_links(bench: &mut Bench, rtt_us: u32) {
+    for n in 1..=3 {
+        let mut report = report(n, PLENTY);
+        let line = |peer: u8| LinkReport {
+            rtt_us: if n.max(peer) < 3 { rtt_us } else { 1000 },
+            ..line_from(node(peer), 100_000_000)
+        };
+        report.links = (1..=3).filter(|peer| *peer != n).map(line).collect();
+        let desired = bench.desired.get(&node(n));
+        report.desired = desired.map(|d| (d.epoch, d.revision));
+        let shards = desired.iter().flat_map(|d| &d.shards);
+        report.stages = shards.map(|s| stage_report(s, &StageStatus::Serving)).collect();
+        bench.report(n, report);
+    }
+}
+
+/// Two stages on the first two of them, and every look over that their links gave a reason for.
+fn beside_each_other() -> Bench {
+    let mut bench = Bench::new(3);
+    report_links(&mut bench, 200);
+    let objective = PlaceObjective::Spread { stages_min: 2 };
+    let request = InstanceRequest { objective, ..large() };
+    bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 1 }, request });
+    seconds_at(&mut bench, 200, 200);
+    assert_eq!((bench.state(), on(&bench)), (Some(InstanceState::Ready), vec![node(1), node(2)]));
+    bench
+}
+
+fn seconds_at(bench: &mut Bench, seconds: u64, rtt_us: u32) {
+    for _ in 0..seconds {
+        bench.advance(1);
+        report_links(bench, rtt_us);
+    }
+}
+
+fn on(bench: &Bench) -> Vec<NodeId> {
+    let mut nodes: Vec<NodeId> = bench.placement().shards().map(|(_, shard)| shard.node).collect();
+    nodes.sort();
+    nodes
+}
+
+#[test]
+fn when_a_link_becomes_slow_a_better_plan_is_told_with_both_numbers_and_left_to_people() {
+    let mut bench = beside_each_other();
+    let advice = |bench: &Bench| bench.coordinator.instances().remove(0).advice;
+    seconds_at(&mut bench, 30, 400_000);
+    assert_eq!(advice(&bench), None, "not before it has settled");
+    seconds_at(&mut bench, 1, 400_000);
+    let told = advice(&bench).unwrap_or_default();
+    assert!(told.contains("% less time; it was looked at because the round trip between n1"), "{told}");
+    assert!(told.contains("is 400 ms, and was 0.2 ms"), "{told}");
+    assert_eq!(on(&bench), [node(1), node(2)], "nothing moves");
+    // Whoever moves it then is not told to move back: it would gain too little.
+    assert!(replan(&mut bench, true).is_moved);
+    seconds_at(&mut bench, 100, 400_000);
+    assert!(on(&bench).contains(&node(3)), "{:?}", on(&bench));
+    seconds_at(&mut bench, 200, 200);
+    assert_eq!(advice(&bench), None);
+    let said = replan(&mut bench, true);
+    assert!(!said.is_moved && said.then_ns < said.now_ns, "{said:?}");
+}
+
+#[test]
+fn a_link_that_wobbles_moves_nothing_and_keeps_no_planner_busy() {
+    let mut bench = beside_each_other();
+    let before = bench.placement().clone();
+    bench.plans_wait = true;
+    for _ in 0..20 {
+        seconds_at(&mut bench, 30, 400_000);
+        seconds_at(&mut bench, 30, 200);
+    }
+    assert!(bench.plans.is_empty(), "no number stayed: {:?}", bench.plans.len());
+    // Slow enough to be looked at each time: at most once a minute, and still nobody is moved.
+    let mut looks = 0;
+    for _ in 0..10 {
+        for rtt_us in [400_000, 200] {
+            seconds_at(&mut bench, 40, rtt_us);
+            if !bench.plans.is_empty() {
+                looks += 1;
+                bench.answer();
+            }
+        }
+    }
+    assert!((10..=14).contains(&looks), "{looks} in 800 s");
+    assert_eq!(bench.placement(), &before);
+    assert!(bench.desired.get(&node(3)).is_none_or(|d| d.shards.is_empty()), "{:?}", bench.desired);
+}
+
 /// An instance that serves, and a look of the planner's that nobody asked for in flight.
 fn reviewing() -> Bench {
     let mut bench = joined(4.0);
