@@ -84,6 +84,6 @@ pub use view::{
     InviteView, JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView,
     KvType, LayerRatesView, LayersView, LinkView, LoadView, MeasuredAnswerView, MeasuredTimeView, MemberRole,
     MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView, OtherClusterView, PlaceRequest,
-    RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView, StagePhase, StageProgressView,
-    StageView, TermOffView, TypeRatesView, WarningView,
+    RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView, StageMeasuredView, StagePhase,
+    StageProgressView, StageView, TermOffView, TypeRatesView, WarningView,
 };

@@ -15,7 +15,7 @@ use crate::alerts::{AlertView, NOT_FOR_VIEWERS};
 use crate::plan::PredictionView;
 use crate::view::{
     ClusterView, DeviceView, EpochView, InstanceView, JoinRequestView, JoinWindowView, JournalView, LinkView,
-    LoadView, MeasuredAnswerView, NodeView, OtherClusterView, SensorsView, WarningView,
+    LoadView, MeasuredAnswerView, NodeView, OtherClusterView, SensorsView, StageMeasuredView, WarningView,
 };
 
 /// The first event of a stream, and again where the reader's last one is not known any more: all there is.
@@ -182,6 +182,9 @@ pub struct InstanceLoad {
     pub predicted: Option<PredictionView>,
     /// Share of a token's time at each stage.
     pub time_shares: Vec<Option<f64>>,
+    /// What each stage took of the tokens of the last answer that ran alone.
+    #[serde(default)]
+    pub stages_measured: Vec<Option<StageMeasuredView>>,
 }
 
 impl Change {
@@ -265,6 +268,7 @@ impl InstanceLoad {
             predicted_tokens_per_s: instance.predicted_tokens_per_s,
             predicted: instance.predicted,
             time_shares: instance.stages.iter().map(|stage| stage.time_share).collect(),
+            stages_measured: instance.stages.iter().map(|stage| stage.measured).collect(),
         }
     }
 
@@ -276,6 +280,9 @@ impl InstanceLoad {
         instance.predicted = self.predicted;
         for (stage, share) in instance.stages.iter_mut().zip(self.time_shares) {
             stage.time_share = share;
+        }
+        for (stage, measured) in instance.stages.iter_mut().zip(self.stages_measured) {
+            stage.measured = measured;
         }
     }
 }
@@ -483,7 +490,10 @@ fn load_moved(old: &InstanceView, new: &InstanceView) -> bool {
         || far(old.predicted_tokens_per_s, new.predicted_tokens_per_s)
         || far(first_token(old), first_token(new))
         || far(token(old), token(new))
-        || old.stages.iter().zip(&new.stages).any(|(a, b)| far(a.time_share, b.time_share))
+        || old.stages.iter().zip(&new.stages).any(|(a, b)| {
+            far(a.time_share, b.time_share)
+                || far(a.measured.map(|of| of.token_ms), b.measured.map(|of| of.token_ms))
+        })
 }
 
 fn alerts(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter, out: &mut Vec<Change>) {
@@ -661,6 +671,8 @@ mod tests {
                 (instance.measured_tokens_per_s, instance.predicted_tokens_per_s) = (Some(20.0), Some(30.0));
                 instance.measured_alone = Some(measured_alone());
                 instance.stages[0].time_share = Some(0.5);
+                let measured = crate::StageMeasuredView { token_ms: 4.0, predicted_token_ms: 3.0, tokens: 9 };
+                instance.stages[0].measured = Some(measured);
             },
             |now| {
                 let instance = &mut now.instances[0];
@@ -668,6 +680,7 @@ mod tests {
                 (instance.measured_tokens_per_s, instance.predicted_tokens_per_s) = (None, None);
                 instance.measured_alone = None;
                 instance.stages[0].time_share = None;
+                instance.stages[0].measured = None;
             },
             |now| now.instances.truncate(1),
             |now| {

@@ -692,6 +692,9 @@ pub struct StageView {
     /// taught since.
     #[serde(default)]
     pub predicted: Option<StagePredictionView>,
+    /// What it took of the tokens of the last answer that ran alone.
+    #[serde(default)]
+    pub measured: Option<StageMeasuredView>,
     /// Where its tensors come from when they are not on its disk: the name of a member that has the whole
     /// model, else its hub and the members that have parts of it.
     #[serde(default)]
@@ -699,6 +702,18 @@ pub struct StageView {
     /// How far it is, while it fetches or reads its tensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<StageProgressView>,
+}
+
+/// What a stage computed for each token behind the first of an answer, beside what the model of cost expects
+/// of the same, as its device is measured and corrected now.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct StageMeasuredView {
+    /// As it came, in milliseconds; the mean of these tokens.
+    pub token_ms: f64,
+    /// As it was expected.
+    pub predicted_token_ms: f64,
+    /// How many tokens.
+    pub tokens: u32,
 }
 
 /// How far a stage is that does not compute yet.

@@ -238,8 +238,15 @@ impl ViewInputs<'_> {
             let share = have_all_told.then(|| busy_us(report) as f64 / total as f64);
             let predicted =
                 expected.as_ref().and_then(|expected| expected.stages.get(at.stage as usize).copied());
+            let alone = expected.as_ref().and_then(|expected| expected.alone.as_ref());
+            let measured = alone.and_then(|alone| alone.stages.get(at.stage as usize).copied());
             let progress = (self.stage_progress)(instance, at.stage as usize);
-            api::StageView { predicted, progress, ..self.stage_view(instance, shard, *report, share) }
+            api::StageView {
+                predicted,
+                measured,
+                progress,
+                ..self.stage_view(instance, shard, *report, share)
+            }
         });
         api::InstanceView {
             id: placement.instance.to_string(),
@@ -271,7 +278,7 @@ impl ViewInputs<'_> {
             predicted,
             reasons: Vec::new(),
             measured_tokens_per_s: load.as_ref().and_then(|load| load.tokens_per_s),
-            measured_alone: expected.as_ref().and_then(|expected| expected.alone),
+            measured_alone: expected.as_ref().and_then(|expected| Some(expected.alone.as_ref()?.answer)),
         }
     }
 
@@ -341,6 +348,7 @@ impl ViewInputs<'_> {
             kv_bytes: request.map_or(0, |r| r.shape.shard_kv_bytes_per_token(shard) * tokens),
             time_share,
             predicted: None,
+            measured: None,
             fetched_from: source.filter(|_| !has_file),
             progress: None,
         }

@@ -70,7 +70,7 @@ pub fn others_line(view: &ClusterView) -> Option<String> {
         false => "`exo invite` there and `exo join CODE` here makes them one",
         true => {
             "`exo invite` here and `exo join CODE` on each machine there makes them one; a machine that is in a cluster leaves it first \
-             (`exo stop`, `exo leave`, and `exo --trust closed`)"
+             (`exo stop`, `exo leave`, and `exo` anew)"
         }
     };
     Some(format!("{who} {have}, and neither joins the other by itself: {how}"))
@@ -348,7 +348,8 @@ fn drafts_text(load: &LoadView) -> String {
 }
 
 /// Columns of [`stage_rows`].
-pub const STAGE_HEADER: [&str; 6] = ["node", "device", "layers", "weights", "cache", "time"];
+pub const STAGE_HEADER: [&str; 8] =
+    ["node", "device", "layers", "weights", "cache", "time", "a token", "predicted"];
 
 /// One row per stage of an instance.
 pub fn stage_rows(instance: &InstanceView) -> Vec<Vec<String>> {
@@ -362,9 +363,20 @@ pub fn stage_rows(instance: &InstanceView) -> Vec<Vec<String>> {
         }
         let share = stage.time_share.map_or("-".to_owned(), |s| format!("{:.0} %", s * 100.0));
         let (name, device) = (stage.node_name.clone(), stage.device.clone());
-        vec![name, device, layers, weights_text(stage), ui::bytes(stage.kv_bytes), share]
+        let [measured, predicted] = token_texts(stage);
+        let (weights, cache) = (weights_text(stage), ui::bytes(stage.kv_bytes));
+        vec![name, device, layers, weights, cache, share, measured, predicted]
     };
     instance.stages.iter().map(row).collect()
+}
+
+/// What a stage computed for a token of the last answer that ran alone, and what is predicted of the same, or of
+/// a token of the instance's prediction where none was measured.
+fn token_texts(stage: &StageView) -> [String; 2] {
+    let measured = stage.measured.map(|of| of.token_ms);
+    let predicted = stage.measured.map(|of| of.predicted_token_ms);
+    let predicted = predicted.or(stage.predicted.map(|of| of.token_ms));
+    [measured, predicted].map(|ms| ms.map_or("-".to_owned(), |ms| format!("{} ms", ui::figure(ms))))
 }
 
 /// How far a stage is that fetches or loads.
@@ -506,24 +518,44 @@ mod tests {
     }
 
     #[test]
+    fn a_stage_shows_what_a_token_took_beside_what_was_predicted_of_it() {
+        let of = |stage: StageView| token_texts(&stage).join(" | ");
+        let (token_ms, predicted_token_ms, tokens) = (12.34, 9.0, 31);
+        let measured = Some(exo_api::StageMeasuredView { token_ms, predicted_token_ms, tokens });
+        let predicted = Some(exo_api::plan::StagePredictionView { token_ms: 8.0, prompt_ms: 90.0 });
+        assert_eq!(of(stage()), "- | -");
+        assert_eq!(of(StageView { predicted, ..stage() }), "- | 8.00 ms");
+        assert_eq!(
+            of(StageView { predicted, measured, ..stage() }),
+            "12.3 ms | 9.00 ms",
+            "of the same tokens"
+        );
+    }
+
+    fn stage() -> StageView {
+        StageView {
+            node: String::new(),
+            node_name: "one".to_owned(),
+            device: "cpu-0".to_owned(),
+            layers: exo_api::LayersView { start: 0, end: 4 },
+            embedding: true,
+            head: true,
+            weight_bytes: 1_190_000_000,
+            weight_bytes_held: 1_200_000_000,
+            weight_bytes_waiting: 0,
+            kv_bytes: 0,
+            time_share: None,
+            predicted: None,
+            measured: None,
+            fetched_from: None,
+            progress: None,
+        }
+    }
+
+    #[test]
     fn a_stage_that_is_fetched_or_packed_shows_how_far_it_is() {
         let text = |weight_bytes_waiting, progress| {
-            weights_text(&StageView {
-                node: String::new(),
-                node_name: "one".to_owned(),
-                device: "cpu-0".to_owned(),
-                layers: exo_api::LayersView { start: 0, end: 4 },
-                embedding: true,
-                head: true,
-                weight_bytes: 1_190_000_000,
-                weight_bytes_held: 1_200_000_000,
-                weight_bytes_waiting,
-                kv_bytes: 0,
-                time_share: None,
-                predicted: None,
-                fetched_from: None,
-                progress,
-            })
+            weights_text(&StageView { weight_bytes_waiting, progress, ..stage() })
         };
         let bytes = ui::bytes;
         assert_eq!(

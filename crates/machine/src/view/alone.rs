@@ -1,7 +1,7 @@
 //! What the last answer that ran alone took, beside what the model of cost expects of the same, and which
 //! part of it is off.
 
-use exo_api::{MeasuredAnswerView, MeasuredTimeView, TermOffView};
+use exo_api::{MeasuredAnswerView, MeasuredTimeView, StageMeasuredView, TermOffView};
 use exo_cluster::wire::{AloneTimes, PhaseTimes};
 use exo_planner::{PlanRequest, StageTimes, Workload};
 use exo_types::Placement;
@@ -9,12 +9,16 @@ use exo_types::Placement;
 /// Nothing is off that is nearer.
 const OFF_SHARE: f64 = 0.1;
 
+/// The answer, and each of its stages; of these nothing where its tokens are too few to tell, or its scheduler
+/// told of other stages.
+#[derive(PartialEq, Debug)]
+pub(super) struct MeasuredAlone {
+    pub(super) answer: MeasuredAnswerView,
+    pub(super) stages: Vec<StageMeasuredView>,
+}
+
 /// `request` is that of the placement's prediction. `None` if it does not say what is expected.
-pub(super) fn of(
-    placement: &Placement,
-    request: &PlanRequest,
-    times: &AloneTimes,
-) -> Option<MeasuredAnswerView> {
+pub(super) fn of(placement: &Placement, request: &PlanRequest, times: &AloneTimes) -> Option<MeasuredAlone> {
     let (prompt_tokens, answer_tokens) = (times.prompt_tokens, times.answer_tokens.max(1));
     let workload = Workload { prompt_tokens, answer_tokens, streams: 1 };
     let request = PlanRequest { workload, ..request.clone() };
@@ -28,7 +32,7 @@ pub(super) fn of(
         stages_predicted_ms: part(&|stage| stage.prompt_ns),
     };
     let tokens = f64::from(times.answer_tokens);
-    let token = || {
+    let token = times.is_telling().then(|| {
         let stages_measured_ms = stages_ms(&times.answer, tokens);
         let between_ms = times.answer.between_us as f64 / 1e3 / tokens;
         TimeComparison {
@@ -37,13 +41,15 @@ pub(super) fn of(
             stages_measured_ms,
             stages_predicted_ms: part(&|stage| stage.token_ns),
         }
-    };
-    Some(MeasuredAnswerView {
+    });
+    let answer = MeasuredAnswerView {
         prompt_tokens,
         first_token: first_token.view(),
         answer_tokens: times.answer_tokens,
-        token: times.is_telling().then(|| token().view()),
-    })
+        token: token.as_ref().map(TimeComparison::view),
+    };
+    let stages = token.map(|token| token.stages(times.answer_tokens)).unwrap_or_default();
+    Some(MeasuredAlone { answer, stages })
 }
 
 /// One time and its parts, as they came and as they were expected.
@@ -58,6 +64,20 @@ impl TimeComparison {
     fn view(&self) -> MeasuredTimeView {
         let Self { measured_ms, predicted_ms, .. } = *self;
         MeasuredTimeView { measured_ms, predicted_ms, off: self.term_off() }
+    }
+
+    /// Each stage, if all are told.
+    fn stages(&self, tokens: u32) -> Vec<StageMeasuredView> {
+        if self.stages_measured_ms.len() != self.stages_predicted_ms.len() {
+            return Vec::new();
+        }
+        let stages = self.stages_measured_ms.iter().zip(&self.stages_predicted_ms);
+        let view = |(&token_ms, &predicted_token_ms): (&f64, &f64)| StageMeasuredView {
+            token_ms,
+            predicted_token_ms,
+            tokens,
+        };
+        stages.map(view).collect()
     }
 
     /// The part that explains most of the difference: a stage, or what is left behind all of them.
@@ -101,6 +121,20 @@ mod tests {
         let (stages_measured_ms, stages_predicted_ms) = stages.iter().copied().unzip();
         let beside = TimeComparison { measured_ms, predicted_ms, stages_measured_ms, stages_predicted_ms };
         beside.view().off.map(|off| (off.stage, off.measured_ms, off.predicted_ms))
+    }
+
+    #[test]
+    fn stages_are_told_where_all_of_them_are_known() {
+        let of = |stages_measured_ms: &[f64]| TimeComparison {
+            measured_ms: 10.0,
+            predicted_ms: 9.0,
+            stages_measured_ms: stages_measured_ms.to_vec(),
+            stages_predicted_ms: vec![4.0, 5.0],
+        };
+        let told = of(&[3.0, 6.0]).stages(9);
+        let second = StageMeasuredView { token_ms: 6.0, predicted_token_ms: 5.0, tokens: 9 };
+        assert_eq!((told.len(), told[1]), (2, second));
+        assert_eq!(of(&[3.0]).stages(9), [], "which of the two it was is not known");
     }
 
     #[test]

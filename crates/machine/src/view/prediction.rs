@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use exo_api::MeasuredAnswerView;
 use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
 use exo_cluster::wire::{LoadReport, NodeReport};
 use exo_cluster::{InstanceRequest, link_facts};
 use exo_planner::{PlanDevice, PlanRequest, Prediction, Range, StageTimes, Workload, rate};
 use exo_types::{Corrections, NodeId, Placement};
 
-use super::alone;
+use super::alone::{self, MeasuredAlone};
 
 /// What is expected of a placement.
 pub(super) struct Expected {
@@ -19,7 +18,7 @@ pub(super) struct Expected {
     /// Of each stage.
     pub(super) stages: Vec<StagePredictionView>,
     /// Of the last answer that ran alone, beside what that took.
-    pub(super) alone: Option<MeasuredAnswerView>,
+    pub(super) alone: Option<MeasuredAlone>,
 }
 
 /// For as many streams as run. `None` while a device of the placement is not reported.

@@ -223,6 +223,7 @@ fn slow_stage(shares: [f64; 2], expected: [(f64, f64); 2]) -> Option<String> {
         kv_bytes: 1,
         time_share: None,
         predicted: Some(StagePredictionView { token_ms, prompt_ms }),
+        measured: None,
         fetched_from: None,
         progress: None,
     };
@@ -435,6 +436,26 @@ fn answers_with_pauses_between_them_show_that_an_instance_is_slow_and_an_idle_on
     run(&mut bench, 3600, 0);
     run(&mut bench, 40, 1);
     assert_eq!(bench.active(), [""; 0]);
+}
+
+#[test]
+fn an_instance_is_slow_after_a_minute_below_three_quarters_of_its_prediction() {
+    let slow = causes().into_iter().find(|cause| cause.0 == "slower_than_predicted").unwrap().2;
+    let mut bench = Bench::new();
+    let run = |bench: &mut Bench, seconds: u64, tokens_per_s: f64| {
+        slow(&mut bench.world, 0);
+        let load = bench.world.0.instances[0].load.as_mut().unwrap();
+        (load.running, load.tokens_per_s) = (1, Some(tokens_per_s));
+        bench.pass(seconds);
+        bench.active().len()
+    };
+    // 100 tokens/s were expected.
+    assert_eq!(run(&mut bench, 300, 76.0), 0);
+    assert_eq!(run(&mut bench, 55, 74.0), 0, "not for a minute");
+    assert_eq!(run(&mut bench, 10, 74.0), 1);
+    assert_eq!(run(&mut bench, 300, 84.0), 1, "not better by enough");
+    assert_eq!(run(&mut bench, 65, 86.0), 0);
+    assert_eq!(run(&mut bench, 300, 140.0), 0, "faster is no trouble");
 }
 
 #[test]

@@ -106,6 +106,7 @@ mod tests {
             kv_bytes: 0,
             time_share: None,
             predicted: None,
+            measured: None,
             fetched_from: None,
             progress: None,
         };
