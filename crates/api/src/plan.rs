@@ -77,6 +77,9 @@ pub struct PlanView {
     /// is none. `exo replan` loads it while this one serves.
     #[serde(default)]
     pub faster: Option<FasterPlanView>,
+    /// The links between its nodes, in the order of its stages, and the way back to the first.
+    #[serde(default)]
+    pub links: Vec<PlanLinkView>,
     /// Every device, with its reason.
     pub devices: Vec<PlanDeviceView>,
     /// The whole model on one device, for each that can hold it: fastest first.
@@ -95,6 +98,32 @@ pub struct FasterPlanView {
     /// Whether a link that it goes over is not measured yet: then that time is a guess.
     #[serde(default)]
     pub is_fetch_estimated: bool,
+}
+
+/// A link that a plan goes over, with the numbers that it counts with.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlanLinkView {
+    /// The sending node's name.
+    pub from: String,
+    /// The receiving node's.
+    pub to: String,
+    /// Round trip, in milliseconds.
+    pub rtt_ms: FigureView,
+    /// Bytes per second.
+    pub bytes_per_s: FigureView,
+}
+
+/// A number and where it comes from.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FigureView {
+    /// The number.
+    pub value: f64,
+    /// `measured`, `measured long ago`, `stated`, `derived` or `estimated`.
+    pub source: String,
+    /// Of so many measurements; `null` where it is not measured.
+    pub samples: Option<u32>,
+    /// How old the last of them is, in seconds.
+    pub age_s: Option<f64>,
 }
 
 /// One stage of a plan.

@@ -86,5 +86,7 @@ pub fn shape(config: &ModelConfig, tensors: &[DescribedTensor], kv: KvDType) -> 
         vocab: config.vocab,
         context_tokens_max: config.context_tokens_max,
     };
-    (shape, WeightTypes { layers: layers.iter().map(|l| types(l)).collect(), head: types(&head) })
+    let weight_types = WeightTypes { layers: layers.iter().map(|l| types(l)).collect(), head: types(&head) };
+    let weight_types = embedding.iter().fold(weight_types, |all, tensor| all.with_embedding(tensor.dtype));
+    (shape, weight_types)
 }

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_api::plan::{
-    AloneView, FasterPlanView, PlanDeviceView, PlanObjective, PlanQuery, PlanRateView, PlanStageView,
-    PlanView, ScoresView,
+    AloneView, FasterPlanView, FigureView, PlanDeviceView, PlanLinkView, PlanObjective, PlanQuery,
+    PlanRateView, PlanStageView, PlanView, ScoresView,
 };
 use exo_api::{
     ClusterView, InstanceView, LinkView, NodeStatus, PlaceRequest, ReplanDecision, ReplanStageView,
@@ -373,10 +373,11 @@ fn other_wishes(
     differences
 }
 
-/// How many bytes of each layer and of the head are of which type. `None` where only part of the model is
-/// here.
+/// How many bytes of each layer and of the head are of which type, and the type of the embedding. `None`
+/// where only part of the model is here.
 pub fn weight_types(model: &Model, shape: &ModelShape) -> Option<WeightTypes> {
-    let types = types_of(model, 0..model.config.layers);
+    let embedding = model.tensor(TensorName::Embedding).ok()?.dtype;
+    let types = types_of(model, 0..model.config.layers).with_embedding(embedding);
     types.are_of(shape).then_some(types)
 }
 
@@ -442,6 +443,7 @@ fn plan_view(model: &str, request: &PlanRequest, plan: &Plan) -> PlanView {
             fetch_ms: ms(faster.fetch_ns),
             is_fetch_estimated: faster.is_fetch_estimated,
         }),
+        links: links(request, &plan.stages),
         devices: devices(request, plan),
         alone: alone(request),
     }
@@ -490,6 +492,34 @@ pub(crate) fn stages(request: &PlanRequest, plan: &Plan) -> Vec<PlanStageView> {
         }
     };
     plan.stages.iter().zip(&plan.memory).map(stage).collect()
+}
+
+/// From each stage to the next, and from the last to the first, where these are two nodes.
+fn links(request: &PlanRequest, stages: &[Stage]) -> Vec<PlanLinkView> {
+    let name = |node: NodeId| {
+        let device = request.devices.iter().find(|device| device.node == node);
+        device.map_or_else(|| node.to_string(), |device| device.node_name.clone())
+    };
+    let nodes: Vec<NodeId> = stages.iter().map(|stage| stage.leader().node).collect();
+    let hops = nodes.iter().zip(nodes.iter().cycle().skip(1)).filter(|(from, to)| from != to);
+    let view = |(&from, &to): (&NodeId, &NodeId)| {
+        let (rtt_s, bytes_per_s) = exo_planner::link_figures(request, from, to);
+        PlanLinkView {
+            from: name(from),
+            to: name(to),
+            rtt_ms: figure_view(Figure { value: rtt_s.value * 1e3, ..rtt_s }),
+            bytes_per_s: figure_view(bytes_per_s),
+        }
+    };
+    hops.map(view).collect()
+}
+
+fn figure_view(Figure { value, source }: Figure) -> FigureView {
+    let (samples, age_s) = match source {
+        Source::Measured { age, samples } => (Some(samples), Some(age.as_secs_f64())),
+        Source::Stated | Source::Derived | Source::Estimated => (None, None),
+    };
+    FigureView { value, source: source.text().to_owned(), samples, age_s }
 }
 
 fn devices(request: &PlanRequest, plan: &Plan) -> Vec<PlanDeviceView> {

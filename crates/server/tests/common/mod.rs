@@ -817,6 +817,7 @@ fn plan_view() -> PlanView {
         gap_percent: 0.0,
         verdict: "no plan is faster, by these numbers".to_owned(),
         faster: None,
+        links: vec![],
         devices: vec![],
         alone: vec![],
     }
