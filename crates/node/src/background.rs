@@ -17,10 +17,15 @@ use plain as system;
 /// has it cannot take it back, so none that serves others is used for it.
 pub fn run(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let lowered = move || {
-        if let Err(error) = system::lower_priority() {
-            tracing::debug!(%error, "this thread keeps its priority");
-        }
+        lower_priority();
         work();
     };
     std::thread::Builder::new().name(name.to_owned()).spawn(lowered).map(drop)
+}
+
+/// Gives this thread the lowest priority, which it cannot take back: for a process that does nothing else.
+pub fn lower_priority() {
+    if let Err(error) = system::lower_priority() {
+        tracing::debug!(%error, "this thread keeps its priority");
+    }
 }

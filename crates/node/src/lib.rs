@@ -82,6 +82,7 @@ mod turns;
 mod window;
 mod worker;
 
+pub use background::lower_priority;
 pub use cache::{CacheError, cache_pages, check_context};
 pub use config::{DeviceChoice, NodeConfig};
 pub use device::{asking_drivers, choose_devices, open as open_device, processor_options};

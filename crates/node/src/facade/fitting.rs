@@ -8,6 +8,7 @@ use exo_api::fits::{FitsQuery, FitsView};
 use exo_hub::{Cancel, HubError};
 use exo_machine::Resolved;
 
+use super::placing::searched;
 use super::{Missing, NodeFacade, unavailable};
 use crate::fits::{self, FitsCluster, KnownModel, ReferenceError};
 use exo_accelerators::chain;
@@ -40,7 +41,8 @@ impl NodeFacade {
             cluster.disks.retain(|(node, _)| !known.holders.contains(node));
         }
         let (reference, wish) = (query.reference, cancel.clone());
-        let work = tokio::task::spawn_blocking(move || match (known, reference) {
+        // Plans for every size of a model, or for the whole catalogue.
+        let work = searched(move || match (known, reference) {
             (Some(known), _) => Ok(fits::fit_model(&cluster, &known)),
             (None, None) => Ok(fits::fit_catalogue(&cluster)),
             (None, Some(text)) => fits::fit_one(&cluster, &text, settings, &data_dir, &wish),
@@ -49,8 +51,7 @@ impl NodeFacade {
             cancel.cancel();
             return Err(unavailable("the hub has not answered in time"));
         };
-        let found = found.map_err(|e| AdminError::Failed { message: format!("planning broke off: {e}") })?;
-        found.map_err(|error| match error {
+        found?.map_err(|error| match error {
             ReferenceError::Disk { .. } => AdminError::Failed { message: chain(&error) },
             ReferenceError::Hub(HubError::Reference { .. }) | ReferenceError::Unknown(_) => {
                 invalid("reference", chain(&error))

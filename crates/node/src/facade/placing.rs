@@ -254,7 +254,9 @@ impl NodeFacade {
 }
 
 /// What a search finds that must not be felt between the tokens of a stream.
-async fn searched<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, AdminError> {
+pub(super) async fn searched<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, AdminError> {
     let (tell, told) = oneshot::channel();
     let failed = |message: String| AdminError::Failed { message };
     background::run("planner", move || drop(tell.send(work())))
