@@ -75,6 +75,7 @@ fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     let text = flat(&stdout(&lab(&[])));
     assert!(text.contains("phone cpu") && text.contains("no layer: adding it costs"), "{text}");
     assert!(text.contains("no plan is faster"), "{text}");
+    assert!(text.contains("from mac to desktop: a round trip of 0.600 ms (stated)"), "{text}");
 }
 
 /// Planned times are whole nanoseconds, so that every machine says the same. `plan/lab.json` was written by

@@ -5,7 +5,9 @@ pub mod cluster_file;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use exo_api::plan::{AloneView, PlanObjective, PlanRateView, PredictionView, RangeView};
+use exo_api::plan::{
+    AloneView, FigureView, PlanLinkView, PlanObjective, PlanRateView, PredictionView, RangeView,
+};
 use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
 use exo_formats::ModelConfig;
 use exo_hub::Reference;
@@ -34,7 +36,11 @@ pub async fn run(config: &Config, args: Plan) -> anyhow::Result<()> {
         }
     }
     let plan = match &args.cluster {
-        Some(path) => described(config, &args, path)?,
+        Some(path) => {
+            // A search may take seconds, and this machine may serve meanwhile.
+            exo_node::lower_priority();
+            described(config, &args, path)?
+        }
         None => {
             let client = running(config).await?;
             let wanted = args.model.as_deref().context("no model is named")?;
@@ -163,6 +169,7 @@ fn show(plan: &PlanView) {
             "before the first answer {bytes} are fetched at least, which takes {seconds:.1} s or more{guessed}"
         ));
     }
+    plan.links.iter().map(link_text).for_each(ui::paragraph);
     ui::paragraph(plan.verdict.clone());
     for device in &plan.devices {
         let (node, device, score, rates) =
@@ -186,6 +193,28 @@ fn rate_text(device: &str, rate: &PlanRateView) -> String {
         source => source,
     };
     format!("{} ({note})", ui::type_rates(rate.dtype, rate.read_bytes_per_s, rate.flops_per_s))
+}
+
+/// "from a to b: a round trip of 0.21 ms (measured, median of 9, 1 s ago), 117 MB/s (measured 3 times, 40 s ago)"
+fn link_text(link: &PlanLinkView) -> String {
+    let rtt = note(&link.rtt_ms, |samples| format!("median of {samples}"));
+    let rate = note(&link.bytes_per_s, |samples| match samples {
+        1 => "once".to_owned(),
+        times => format!("{times} times"),
+    });
+    let PlanLinkView { from, to, rtt_ms, bytes_per_s } = link;
+    format!(
+        "from {from} to {to}: a round trip of {} ms ({rtt}), {}/s ({rate})",
+        ui::figure(rtt_ms.value),
+        ui::bytes(bytes_per_s.value as u64)
+    )
+}
+
+fn note(figure: &FigureView, count: impl Fn(u32) -> String) -> String {
+    match (figure.samples, figure.age_s) {
+        (Some(samples), Some(age_s)) => format!("{} {}, {age_s:.0} s ago", figure.source, count(samples)),
+        _ => figure.source.clone(),
+    }
 }
 
 fn alone_text(alone: &AloneView) -> String {
