@@ -265,7 +265,7 @@ pub enum Command {
     Update(Update),
     /// Delete downloads that were never finished, and what came whole and is no model of the list
     #[command(after_help = "Example: exo prune")]
-    Prune,
+    Prune(Json),
     /// List models, make one known, keep one on this disk, or forget one
     #[command(
         after_help = "Examples:\n  exo models\n  exo models --found    what other programs have on this disk\n  exo models add ~/models/llama-3.2-1b-Q8_0.gguf\n  \
@@ -301,6 +301,7 @@ pub enum Command {
     #[command(
         after_help = "Examples:\n  exo plan demo\n  exo plan llama-3.1-8b --streams 8 --objective throughput\n  \
                             exo plan demo --pin desktop/gpu0=20 --exclude laptop\n  \
+                            exo plan --shape llama-70b --type q4_k_m                       a model that is not here\n  \
                             exo plan --shape llama-70b --type q4_k_m --cluster lab.toml    no node, no file\n  \
                             exo plan --save-cluster lab.toml                               what was measured here"
     )]
@@ -318,12 +319,16 @@ pub enum Command {
         /// Do it without asking
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        json: Json,
     },
     /// Remove a node from the cluster, for good
     #[command(after_help = "Example: exo remove old-laptop")]
     Remove {
         /// Name or id of the node
         node: String,
+        #[command(flatten)]
+        json: Json,
     },
     /// Move the model layers of a node to other nodes without a pause in answers, and place none there
     #[command(
@@ -339,6 +344,8 @@ pub enum Command {
         /// Allow layers there again
         #[arg(long)]
         undo: bool,
+        #[command(flatten)]
+        json: Json,
     },
     /// Let a node in that asks to join, or refuse it; without a name list who asks
     #[command(
@@ -352,7 +359,8 @@ pub enum Command {
     /// Show a code that lets another machine in, from anywhere, also when the join window is shut
     #[command(
         after_help = "Examples:\n  exo invite                       nine digits for one machine, good for five minutes and three tries\n  \
-                            exo invite --uses 5 --hours 24   a token for five machines without a terminal (EXO_JOIN_TOKEN)\n\n\
+                            exo invite --uses 5 --hours 24   a token for five machines without a terminal (EXO_JOIN_TOKEN)\n  \
+                            exo invite --uses 5 --json | jq -r .token\n\n\
                             Whoever knows the code gets in: read it aloud or send it as you would a password.\nRun it on an admin's node."
     )]
     Invite {
@@ -362,6 +370,8 @@ pub enum Command {
         /// A token that is good for so long
         #[arg(long, value_name = "HOURS")]
         hours: Option<u32>,
+        #[command(flatten)]
+        json: Json,
     },
     /// Join the cluster where `exo invite` has shown a code
     #[command(after_help = "Examples:\n  exo join 123-456-789\n  \
@@ -621,6 +631,8 @@ pub struct Admit {
     /// Let nobody in without a question any more
     #[arg(long)]
     pub nobody: bool,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Args)]
@@ -782,8 +794,9 @@ pub struct Plan {
     /// name
     #[arg(required_unless_present_any = ["shape", "save_cluster"], conflicts_with = "shape")]
     pub model: Option<String>,
-    /// Instead of a model: the shape of one
-    #[arg(long, value_name = "SHAPE", requires = "cluster", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.iter().map(|s| s.name)))]
+    /// Instead of a model: the shape of one; without --cluster on the running cluster, or on this machine
+    /// where no node runs
+    #[arg(long, value_name = "SHAPE", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.iter().map(|s| s.name)))]
     pub shape: Option<String>,
     /// How its weights are stored: f32, bf16, f16, q8_0, q6_k, q5_k_m, q4_k_m or q4_0
     #[arg(long = "type", value_name = "TYPE", default_value = "q4_k_m", requires = "shape")]
@@ -929,21 +942,25 @@ pub enum AdminAction {
     Add {
         /// Name or id of the node
         node: String,
+        #[command(flatten)]
+        json: Json,
     },
     /// Make an admin a plain member
     #[command(after_help = "Example: exo admin remove desktop")]
     Remove {
         /// Name or id of the node
         node: String,
+        #[command(flatten)]
+        json: Json,
     },
 }
 
 impl AdminAction {
-    /// Who, and what it is to be.
-    pub fn node_and_role(&self) -> (&str, MemberRole) {
+    /// Who, what it is to be, and how that is printed.
+    pub fn parts(&self) -> (&str, MemberRole, Json) {
         match self {
-            Self::Add { node } => (node, MemberRole::Admin),
-            Self::Remove { node } => (node, MemberRole::Worker),
+            Self::Add { node, json } => (node, MemberRole::Admin, *json),
+            Self::Remove { node, json } => (node, MemberRole::Worker, *json),
         }
     }
 }

@@ -90,21 +90,27 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Search(args) => commands::pull::search(config, args).await.map(done),
         Command::Login { to } => commands::login::run(config, to).await.map(done),
         Command::Update(args) => commands::update::run(config, args).await,
-        Command::Prune => commands::pull::prune(config).await.map(done),
+        Command::Prune(json) => commands::pull::prune(config, json).await.map(done),
         Command::Models { found: true, json, .. } => commands::found::run(json).await.map(done),
         Command::Models { action, json, .. } => commands::models::run(config, action, json).await.map(done),
         Command::Fits(args) => commands::fits::run(config, args).await,
         Command::Place(args) => commands::place::place(config, args).await.map(done),
         Command::Replan(args) => commands::replan::run(config, args).await.map(done),
-        Command::Plan(args) => commands::plan::run(config, args).await.map(done),
-        Command::Unload { instance, yes } => commands::place::unload(config, &instance, yes).await.map(done),
-        Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
-        Command::Drain { node, undo } => commands::drain::run(config, &node, undo).await.map(done),
-        Command::Invite { uses, hours } => commands::pairing::invite(config, uses, hours).await.map(done),
+        Command::Plan(args) => commands::plan::run(config, args).await,
+        Command::Unload { instance, yes, json } => {
+            commands::place::unload(config, &instance, yes, json).await.map(done)
+        }
+        Command::Remove { node, json } => commands::members::remove(config, &node, json).await.map(done),
+        Command::Drain { node, undo, json } => {
+            commands::drain::run(config, &node, undo, json).await.map(done)
+        }
+        Command::Invite { uses, hours, json } => {
+            commands::pairing::invite(config, uses, hours, json).await.map(done)
+        }
         Command::Join { code } => commands::pairing::join(config, &code).await.map(done),
         Command::Admin { action } => {
-            let (node, role) = action.node_and_role();
-            commands::members::set_role(config, node, role).await.map(done)
+            let (node, role, json) = action.parts();
+            commands::members::set_role(config, node, role, json).await.map(done)
         }
         Command::Admit(args) => commands::members::admit(config, &args).await.map(done),
         Command::Stop => commands::stop::run(config).await.map(done),

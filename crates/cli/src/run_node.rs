@@ -12,8 +12,8 @@ use exo_accelerators::{SurveyAsk, Surveyor, System};
 use exo_backend_cpu::{Isa, Packing};
 use exo_local_channel::LocalListener;
 use exo_node::{
-    DataDir, DeviceChoice, Doctor, Node, NodeConfig, Speculation, SystemHost, WorkerProgram, asking_drivers,
-    choose_devices,
+    DataDir, DeviceChoice, Doctor, FilesError, Node, NodeConfig, Speculation, SystemHost, WorkerProgram,
+    asking_drivers, choose_devices,
 };
 use exo_server::ServerOptions;
 use tokio::net::TcpListener;
@@ -78,13 +78,13 @@ async fn open(
 ) -> anyhow::Result<Running> {
     environment::warn_of_unknown();
     system::allow_many_files();
+    let data_dir = config.data_dir();
     // Before the port, which the same node has: its number says more than its port.
-    DataDir::check_free(&config.data_dir())?;
+    check_free(&data_dir)?;
     let mut node_config = node_config(config)?;
     // The port before the rest: a node that nobody can reach must not join a cluster.
-    let listener = TcpListener::bind(api_listen)
-        .await
-        .with_context(|| format!("cannot open the API on {api_listen}"))?;
+    let listener = bind_api(&data_dir, api_listen).await?;
+    let held = hold(&data_dir)?;
     let second = match config.ollama_listen()?.filter(|_| stay == Stay::Long) {
         Some(address) => Some(
             TcpListener::bind(address)
@@ -98,6 +98,7 @@ async fn open(
     node_config.is_private = stay == Stay::ForTheWhile;
     node_config.doctor = doctor;
     choose_devices(&mut node_config, ui::message).await?;
+    drop(held);
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
     let mut starting = JoinSet::new();
     starting.spawn(exo_node::start(node_config, Arc::new(SystemHost)));
@@ -131,6 +132,34 @@ async fn open(
     node.publish_api(reachable(address), socket)?;
     let client = Client::of(&config.data_dir()).context("the API's address cannot be read back")?;
     Ok(Running { node, client, stop, server })
+}
+
+/// Whether no other node has the folder; else which one, and where it answers.
+fn check_free(data_dir: &Path) -> anyhow::Result<()> {
+    let Err(error) = DataDir::check_free(data_dir) else { return Ok(()) };
+    let error = anyhow::Error::from(error);
+    Err(match Client::of(data_dir) {
+        Some(client) => {
+            error.context(format!("a node runs here already, with its API at http://{}", client.address()))
+        }
+        None => error,
+    })
+}
+
+/// Opens the API's port. Of two starts at once on one folder the second is told of the first, and not of its
+/// port.
+async fn bind_api(data_dir: &Path, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    if bound.is_err() {
+        check_free(data_dir)?;
+    }
+    bound.with_context(|| format!("cannot open the API on {address}"))
+}
+
+/// Takes a folder that is there already while devices are asked, which may take seconds: until then nothing
+/// else says that a node starts on it.
+fn hold(data_dir: &Path) -> Result<Option<DataDir>, FilesError> {
+    data_dir.join("lock").exists().then(|| DataDir::open(data_dir)).transpose()
 }
 
 /// Asks the driver of what is named in a child first: one that crashes should do so there.
@@ -274,4 +303,27 @@ fn worker_program(config: &Config) -> anyhow::Result<WorkerProgram> {
         )
     })?;
     Ok(WorkerProgram { program, args, step_max })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn of_two_starts_at_once_on_one_folder_the_second_is_told_of_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap();
+        let refused = || async { format!("{:#}", bind_api(folder.path(), address).await.unwrap_err()) };
+        assert!(hold(folder.path()).unwrap().is_none(), "a folder that nobody has used is left alone");
+        assert!(refused().await.starts_with("cannot open the API on "));
+        // One that has been used is taken before devices are asked.
+        drop(DataDir::open(folder.path()).unwrap());
+        let first = hold(folder.path()).unwrap();
+        let text = refused().await;
+        assert!(first.is_some() && text.contains("already in use by another exo"), "{text}");
+        assert!(text.contains(&std::process::id().to_string()), "{text}");
+        drop(first);
+        assert!(refused().await.starts_with("cannot open the API on "));
+    }
 }

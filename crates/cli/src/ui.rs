@@ -185,8 +185,12 @@ fn paragraph_text(text: &str, columns: usize) -> String {
 
 /// Prints a text behind what it belongs to, its further lines below its first.
 pub fn titled(title: &str, text: &str) {
-    let columns = columns();
-    line(wrapped(title, text, columns, title.chars().count().min(columns / 3)));
+    line(titled_text(title, text, columns()));
+}
+
+/// The same as a text.
+pub fn titled_text(title: &str, text: &str, columns: usize) -> String {
+    wrapped(title, text, columns, title.chars().count().min(columns / 3))
 }
 
 /// How wide lines for people are: as the terminal is. A pipe has no width, and scripts read `--json`.

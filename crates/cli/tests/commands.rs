@@ -168,6 +168,17 @@ fn a_running_node_answers_commands() {
     let placed = node.exo(&["place", "demo", "--context", "128", "--slots", "2", "--json"]);
     let placed: serde_json::Value = serde_json::from_str(&stdout(&placed)).unwrap();
     assert_eq!((&placed["context_tokens"], &placed["slots"]), (&128.into(), &2.into()));
+    let for_scripts = |args: &[&str]| -> serde_json::Value {
+        let output = node.exo(&[args, &["--json"]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let unloaded = serde_json::json!([{"id": placed["id"], "model": "demo", "ended_answers": 0}]);
+    assert_eq!(for_scripts(&["unload", "demo"]), unloaded);
+    assert_eq!(for_scripts(&["prune"]), serde_json::json!({"files": 0, "bytes": 0}));
+    let invited = for_scripts(&["invite", "--uses", "2"]);
+    let [code, token, link] = ["code", "token", "link"].map(|key| invited[key].as_str().unwrap());
+    assert!(token.starts_with(&format!("{code}@")) && link == format!("exo://join/{token}"), "{invited}");
 }
 
 #[test]
@@ -259,6 +270,7 @@ fn two_nodes_do_not_share_a_data_folder() {
         text.contains("already in use by another exo") && text.contains(&node.pid().to_string()),
         "{text}"
     );
+    assert!(text.contains(&format!("its API at http://{}", node.address)), "{text}");
     assert!(text.contains("hint: ") && text.contains("all commands use that node"), "{text}");
     let (prompt, answer) = &known()[0];
     assert_eq!(&node.ask("demo", prompt).text(), answer, "the first goes on");

@@ -219,6 +219,7 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
     assert!(added.status.success(), "{}", stderr(&added));
     let removed = stays.exo(&["remove", goes]);
     assert!(removed.status.success(), "{}", stderr(&removed));
+    assert!(stdout(&removed).starts_with(&format!("removed {goes} (")), "{}", stdout(&removed));
     wait_for("the word", SOON, || {
         loser.log().contains("this node was removed from its cluster").then_some(())
     });
@@ -285,8 +286,10 @@ fn a_node_that_was_removed_while_it_was_away_learns_it_at_its_next_start() {
     let data_dir = worker.data_dir.clone();
     assert!(worker.signal("-INT").success(), "{}", worker.log());
     wait_for("its loss", SOON, || (admin.sees().len() == 1).then_some(()));
-    let removed = admin.exo(&["remove", name]);
+    let removed = admin.exo(&["remove", name, "--json"]);
     assert!(removed.status.success(), "{}", stderr(&removed));
+    let removed: serde_json::Value = serde_json::from_slice(&removed.stdout).unwrap();
+    assert_eq!(removed["name"], name);
     let again = Node::start_in(&data_dir, Start { name, group: "away", ..Start::default() });
     wait_for("the word", SOON, || {
         again.log().contains("this node was removed from its cluster").then_some(())
@@ -310,8 +313,12 @@ fn only_admins_change_members_and_an_admin_makes_others_admins() {
     assert!(added.status.success(), "{}", stderr(&added));
     wait_for("two admins", SOON, || roles(&worker).values().all(|role| role == "admin").then_some(()));
     assert!(!flat(&stdout(&worker.exo(&["status"]))).contains("lets machines in"));
-    let dismissed = worker.exo(&["admin", "remove", its_name]);
+    // By its id, too, it is told by its name.
+    let id = admin.get("/exo/v1/cluster")["self_node"].as_str().unwrap().to_owned();
+    let dismissed = worker.exo(&["admin", "remove", &id]);
     assert!(dismissed.status.success(), "{}", stderr(&dismissed));
+    let says = format!("{its_name} ({}) is no admin any more", &id[..16]);
+    assert!(stdout(&dismissed).starts_with(&says), "{}", stdout(&dismissed));
     wait_for("one admin", SOON, || (roles(&admin)[its_name] == "worker").then_some(()));
     let refused = admin.exo(&["remove", other_name]);
     assert!(!refused.status.success(), "{}", stdout(&refused));
@@ -597,7 +604,12 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
         listed.contains("refused at") && listed.contains(asks["check_words"].as_str().unwrap()),
         "{listed}"
     );
-    assert!(first.exo(&["admit", "refused", "--refuse"]).status.success());
+    let for_scripts = |args: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&stdout(&first.exo(&[args, &["--json"]].concat()))).unwrap()
+    };
+    assert_eq!(for_scripts(&["admit"])["join_requests"][0]["name"], "refused");
+    let refusal = for_scripts(&["admit", "refused", "--refuse"]);
+    assert_eq!(refusal, json!({"node": asks["node"], "is_refused": true}));
     wait_for("nobody asks", SOON, || requests().is_empty().then_some(()));
     assert_eq!(stdout(&first.exo(&["admit"])), "nobody asks to join\n");
     assert_eq!(first.call("DELETE", &request, None).code(), "not_found");
@@ -607,7 +619,7 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     wait_for("who asks", ASKED_AGAIN, || requests().iter().any(|r| r["name"] == "guest").then_some(()));
     assert_eq!(first.sees(), ["first"], "it waits for a person");
     assert_eq!(first.post("/exo/v1/join_window", &json!({"minutes": 61})).code(), "invalid_value");
-    assert!(first.exo(&["admit", "--anyone", "5"]).status.success());
+    assert_eq!(for_scripts(&["admit", "--anyone", "5"]), json!({"open_minutes": 5}));
     let until = wait_for("an open door", SOON, || window()["open_until_unix_s"].as_u64());
     wait_for("one cluster", ASKED_AGAIN, || (first.sees().len() == 2).then_some(()));
     assert!(requests().is_empty());
@@ -616,7 +628,7 @@ fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
     wait_for("the guest's view", SOON, || (guest.sees().len() == 2).then_some(()));
     assert_eq!(guest.post("/exo/v1/join_window", &json!({})).code(), "conflict");
     assert_eq!(window()["open_until_unix_s"], until);
-    assert!(first.exo(&["admit", "--nobody"]).status.success());
+    assert_eq!(for_scripts(&["admit", "--nobody"]), json!({"open_minutes": 0}));
     wait_for("a shut door", SOON, || (window()["open"] == false).then_some(()));
 }
 
@@ -671,8 +683,10 @@ fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
     assert!(planned.status.success(), "{}", stderr(&planned));
     let planned: serde_json::Value = serde_json::from_slice(&planned.stdout).unwrap();
     assert!(planned.to_string().contains(other_name), "{planned:#}");
-    let drained = first.exo(&["drain", other_name]);
+    let drained = first.exo(&["drain", other_name, "--json"]);
     assert!(drained.status.success(), "{}", stderr(&drained));
+    let drained: serde_json::Value = serde_json::from_slice(&drained.stdout).unwrap();
+    assert_eq!(drained, json!({"node": other["id"], "name": other_name, "is_drained": true}));
 
     // A new name is followed by the others.
     drop(second);

@@ -56,6 +56,22 @@ fn stages(plan: &Value) -> Vec<String> {
 }
 
 #[test]
+fn a_shape_is_planned_on_the_cluster_that_runs_and_without_one_on_this_machine() {
+    let planned = |output: std::process::Output| -> Value {
+        assert!(output.status.success(), "{}", stderr(&output));
+        serde_json::from_str(&stdout(&output)).unwrap()
+    };
+    let shape = ["plan", "--shape", "tiny-llama", "--json"];
+    let node = Node::start(Start { name: "attic", group: "shapes", ..Start::default() });
+    let plan = planned(node.exo(&shape));
+    assert_eq!(stages(&plan), ["attic 0..8"]);
+    assert_eq!(plan["model"], "tiny-llama Q4_K_M");
+    let folder = tempfile::tempdir().unwrap();
+    let here = ["--data-dir", folder.path().to_str().unwrap(), "--backend", "cpu", "--name", "cellar"];
+    assert_eq!(stages(&planned(run(&[&shape[..], &here].concat()))), ["cellar 0..8"]);
+}
+
+#[test]
 fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     let planned = |flags: &[&str]| -> Value {
         let output = lab(&[flags, &["--json"]].concat());

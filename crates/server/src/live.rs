@@ -551,4 +551,73 @@ mod tests {
         assert_eq!(pace.next_look(later + PAUSE), later + GAUGES_EVERY);
         assert!(pace.due(later + GAUGES_EVERY).is_some_and(|wanted| wanted.gauges));
     }
+
+    /// 100 nodes of four devices, each with a link to every other one, and a model over all of them: at each
+    /// tick every sensor, link and rate is another one, by more than is passed over.
+    fn busy(tick: u64) -> ClusterView {
+        let wander = |n: u64| ((n * 7 + tick * 13) % 40) as f64;
+        let device = |n: u64, d: u64| {
+            serde_json::json!({
+                "id": format!("cuda:{d}"), "kind": "discrete_gpu", "name": "A described card", "backend": "cuda/sm_89",
+                "memory_total_bytes": 24_u64 << 30, "memory_free_bytes": (tick + n + d) % 24 << 30,
+                "compute_units": 128, "read_bytes_per_s": 1e12, "flops_per_s": 1e14, "support": "full", "support_reason": "",
+                "sensors": {"temperature_c": 40.0 + wander(n + d), "power_w": 100.0 + 5.0 * wander(n + d),
+                            "clock_mhz": 1000.0 + 50.0 * wander(n + d), "utilisation": wander(n + d) / 40.0}
+            })
+        };
+        let node = |n: u64| {
+            serde_json::json!({
+                "id": format!("{n:064x}"), "name": format!("rack-{n}"), "is_self": n == 0, "role": "worker", "status": "alive",
+                "version": "1", "platform": "linux x86_64", "addresses": ["10.0.0.1:52416"], "mains_power": true,
+                "process_bytes": (tick + n) % 9 << 30, "devices": (0..4).map(|d| device(n, d)).collect::<Vec<_>>()
+            })
+        };
+        let link = |from: u64, to: u64| {
+            serde_json::json!({
+                "from": format!("{from:064x}"), "to": format!("{to:064x}"), "rtt_ms": 0.2 + wander(from + to) / 40.0,
+                "rtt_samples": tick, "rtt_age_s": 0.5, "bytes_per_s": 1e9, "bandwidth_samples": 3,
+                "bandwidth_age_s": tick, "transport": "quic"
+            })
+        };
+        let stage = |n: u64| {
+            serde_json::json!({
+                "node": format!("{n:064x}"), "node_name": format!("rack-{n}"), "device": "cuda:0", "layers": {"start": n, "end": n + 1},
+                "embedding": n == 0, "head": n == 99, "weight_bytes": 1, "weight_bytes_held": 1, "kv_bytes": 1,
+                "time_share": wander(n) / 4000.0
+            })
+        };
+        let instance = serde_json::json!({
+            "id": "i1", "model": "m", "model_id": "m", "state": {"kind": "ready"}, "placement": "p1", "context_tokens": 1,
+            "slots": 64, "kv": "f16", "stages": (0..100).map(stage).collect::<Vec<_>>(),
+            "measured_tokens_per_s": 10.0 + wander(0)
+        });
+        let links =
+            (0..100).flat_map(|from| (0..100).filter(move |to| *to != from).map(move |to| link(from, to)));
+        serde_json::from_value(serde_json::json!({
+            "cluster": null, "self_node": "x", "epoch": null, "nodes": (0..100).map(node).collect::<Vec<_>>(),
+            "links": links.collect::<Vec<_>>(), "instances": [instance],
+            "join_window": {"open": false, "open_until_unix_s": null}, "join_requests": [],
+            "journal": {"entries": 1, "head": ""}, "warnings": []
+        }))
+        .expect("a view")
+    }
+
+    #[test]
+    fn a_hundred_busy_nodes_take_a_reader_less_than_fifty_kilobytes_a_second() {
+        const SECONDS: u64 = 30;
+        let (shared, began) = (shared(1 << 20), Instant::now());
+        let (mut pace, mut bytes, mut events, mut largest) = (Pace::new(began), 0, 0, 0);
+        shared.publish(&busy(0), ChangeFilter::default());
+        for tick in 1..=SECONDS * 10 {
+            let at = began + Duration::from_millis(100 * tick);
+            pace.is_new = true;
+            let Some(wanted) = pace.due(at) else { continue };
+            let sent = shared.publish(&busy(tick), wanted);
+            pace.published(at, wanted, sent);
+            (bytes, events, largest) = (bytes + sent as u64, events + 1, largest.max(sent));
+        }
+        eprintln!("{bytes} bytes in {events} events, the largest of {largest}");
+        assert!(bytes < 50_000 * SECONDS, "{bytes} bytes in {SECONDS} s");
+        assert!(bytes > 10_000 * SECONDS, "busy nodes are told of: {bytes} bytes in {SECONDS} s");
+    }
 }

@@ -35,11 +35,18 @@ pub async fn run(config: &Config, args: &Alerts) -> anyhow::Result<()> {
         ui::line(format!("nothing is wrong{over}"));
     }
     let now = exo_stdx::unix_s();
-    alerts.iter().flat_map(|alert| lines(alert, now)).for_each(ui::paragraph);
+    for (title, text) in alerts.iter().flat_map(|alert| lines(alert, now)) {
+        ui::titled(&title, &text);
+    }
     Ok(())
 }
 
-fn lines(alert: &AlertView, now_unix_s: u64) -> Vec<String> {
+/// How bad the worst is called, and a space.
+const TITLE_COLUMNS: usize = 9;
+
+/// What stands in the first column, and what behind it: its further lines begin there, too.
+fn lines(alert: &AlertView, now_unix_s: u64) -> Vec<(String, String)> {
+    let row = |title: &str, text: String| (format!("{title:TITLE_COLUMNS$}"), text);
     let since = ago(alert.since_unix_s, now_unix_s);
     let mut state = match alert.resolved_unix_s {
         Some(at) => format!("over since {}", ago(at, now_unix_s)),
@@ -48,10 +55,10 @@ fn lines(alert: &AlertView, now_unix_s: u64) -> Vec<String> {
     if alert.silenced_until_unix_s.is_some() {
         state.push_str(", silenced");
     }
-    let mut lines = vec![format!("{:8} {} ({state})", alert.severity.as_str(), alert.text)];
+    let mut lines = vec![row(alert.severity.as_str(), format!("{} ({state})", alert.text))];
     if alert.resolved_unix_s.is_none() {
-        lines.push(format!("         {}", alert.what_to_do));
-        lines.push(format!("         {} · {}", alert.id, alert.runbook));
+        lines.push(row("", alert.what_to_do.clone()));
+        lines.push(row("", format!("{} · {}", alert.id, alert.runbook)));
     }
     lines
 }
@@ -117,12 +124,21 @@ mod tests {
             what_to_do: "start it".to_owned(),
             runbook: "docs/runbook.md#node_lost".to_owned(),
         };
-        let shown = lines(&alert, 1130).join("\n");
+        let shown = |alert: &AlertView, columns: usize| -> String {
+            let text = |(title, text): (String, String)| ui::titled_text(&title, &text, columns);
+            lines(alert, 1130).into_iter().map(text).collect::<Vec<_>>().join("\n")
+        };
         assert_eq!(
-            shown,
+            shown(&alert, 80),
             "critical attic is not there (since 2 min, silenced)\n         start it\n         node_lost:ab · docs/runbook.md#node_lost"
         );
-        let over = lines(&AlertView { resolved_unix_s: Some(1100), ..alert }, 1130);
-        assert_eq!(over, ["critical attic is not there (over since 30 s, silenced)"]);
+        // What is broken stays in its column, however short the first one is.
+        let info = AlertView { severity: Severity::Info, ..alert.clone() };
+        assert_eq!(
+            shown(&info, 32),
+            "info     attic is not there\n         (since 2 min, silenced)\n         start it\n         node_lost:ab ·\n         docs/runbook.md#node_lost"
+        );
+        let over = AlertView { resolved_unix_s: Some(1100), ..alert };
+        assert_eq!(shown(&over, 80), "critical attic is not there (over since 30 s, silenced)");
     }
 }

@@ -3,12 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use exo_api::{
-    ClusterView, Drain, DrainRequest, InstanceState, MemberView, MovingView, NodeStatus, NodeView,
-};
+use exo_api::{ClusterView, Drain, DrainRequest, InstanceState, MovingView, NodeStatus, NodeView};
 
-use super::members::pick;
+use super::members::{called, member, node_word};
 use super::running;
+use crate::args::Json;
 use crate::client::Client;
 use crate::config::Config;
 use crate::stop::StopSignal;
@@ -34,27 +33,41 @@ enum Left {
 }
 
 /// Moves a node's layers elsewhere, or allows it to have some again.
-pub async fn run(config: &Config, node: &str, undo: bool) -> anyhow::Result<()> {
+pub async fn run(config: &Config, node: &str, undo: bool, json: Json) -> anyhow::Result<()> {
     let client = running(config).await?;
-    let members: Vec<MemberView> = client.get("/exo/v1/members").await?;
-    let id = pick(node, members.iter().map(|m| (m.node.as_str(), m.name.as_str())), "member")?;
+    let member = member(&client, node).await?;
+    let id = &member.node;
     let drain = if undo { Drain::Over } else { Drain::Lasting };
-    ask(&client, &id, drain).await?;
-    if undo {
-        ui::line(format!("{node} may have layers of models again; what is placed stays where it is"));
-        return Ok(());
+    ask(&client, id, drain).await?;
+    if !undo {
+        wait_until_empty(&client, id).await?;
     }
+    if json.json {
+        return ui::json(&serde_json::json!({"node": id, "name": member.name, "is_drained": !undo}));
+    }
+    let (who, word) = (called(&member), node_word(id));
+    ui::line(match undo {
+        true => format!("{who} may have layers of models again; what is placed stays where it is"),
+        false => {
+            format!("{who} has no layers of models, and gets none until `exo drain {word} --undo`")
+        }
+    });
+    Ok(())
+}
+
+/// Waits until a node has no layers; an error where some stay or nothing moves.
+async fn wait_until_empty(client: &Client, id: &str) -> anyhow::Result<()> {
     let bar = ui::bar(1000, "{spinner} moving [{bar:30}] {percent} %");
     let mut moved = (Instant::now(), -1.0);
     loop {
-        match left(&client.get("/exo/v1/cluster").await?, &id) {
+        match left(&client.get("/exo/v1/cluster").await?, id) {
             Left::Nothing => break,
             Left::Stays(reason) => {
                 bar.finish_and_clear();
                 bail!(
                     "{reason}\nIt serves on there. Free memory on another node, unload a model (`exo unload`), or allow it again: \
                      `exo drain {} --undo`",
-                    super::members::node_word(&id)
+                    node_word(id)
                 );
             }
             Left::Unready => moved.0 = Instant::now(),
@@ -72,10 +85,6 @@ pub async fn run(config: &Config, node: &str, undo: bool) -> anyhow::Result<()> 
         tokio::time::sleep(POLL).await;
     }
     bar.finish_and_clear();
-    ui::line(format!(
-        "{node} has no layers of models, and gets none until `exo drain {} --undo`",
-        super::members::node_word(&id)
-    ));
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, IsTerminal};
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use exo_api::{
     ClusterView, JoinRequestView, JoinWindowRequest, MemberRole, MemberView, NodeView, RoleRequest,
 };
@@ -10,7 +10,8 @@ use exo_node::{DataDir, FilesError};
 use exo_types::shell_word;
 
 use super::running;
-use crate::args::Admit;
+use crate::args::{Admit, Json};
+use crate::client::Client;
 use crate::config::Config;
 use crate::ui;
 
@@ -18,14 +19,28 @@ use crate::ui;
 const ID_CHARS: usize = 16;
 
 /// Puts a member out.
-pub async fn remove(config: &Config, node: &str) -> anyhow::Result<()> {
+pub async fn remove(config: &Config, node: &str, json: Json) -> anyhow::Result<()> {
     let client = running(config).await?;
-    let members: Vec<MemberView> = client.get("/exo/v1/members").await?;
-    let known = members.iter().map(|m| (m.node.as_str(), m.name.as_str()));
-    let id = pick(node, known, "member")?;
-    client.delete(&format!("/exo/v1/members/{id}")).await?;
-    ui::line(format!("removed {node}: no member lets it in again"));
+    let member = member(&client, node).await?;
+    client.delete(&format!("/exo/v1/members/{}", member.node)).await?;
+    if json.json {
+        return ui::json(&serde_json::json!({"node": member.node, "name": member.name}));
+    }
+    ui::line(format!("removed {}: no member lets it in again", called(&member)));
     Ok(())
+}
+
+/// The member that is meant by a name, an id or the start of an id.
+pub async fn member(client: &Client, wanted: &str) -> anyhow::Result<MemberView> {
+    let mut members: Vec<MemberView> = client.get("/exo/v1/members").await?;
+    let id = pick(wanted, members.iter().map(|m| (m.node.as_str(), m.name.as_str())), "member")?;
+    members.retain(|member| member.node == id);
+    members.pop().context("the member is not in the list any more")
+}
+
+/// A member as people read it: its name, which it says itself, and so much of its id that it is nobody else's.
+pub fn called(member: &MemberView) -> String {
+    format!("{} ({})", member.name, member.node.get(..ID_CHARS).unwrap_or(&member.node))
 }
 
 /// Who is let in: one that asks, whoever asks, nobody.
@@ -34,6 +49,9 @@ pub async fn admit(config: &Config, args: &Admit) -> anyhow::Result<()> {
     if let Some(minutes) = args.anyone {
         let request = JoinWindowRequest { minutes: Some(minutes) };
         client.post::<()>("/exo/v1/join_window", &request).await?;
+        if args.json.json {
+            return ui::json(&serde_json::json!({"open_minutes": minutes}));
+        }
         ui::line(format!(
             "whoever is near and asks this node is let in for {minutes} min; `exo admit --nobody` ends it"
         ));
@@ -41,22 +59,40 @@ pub async fn admit(config: &Config, args: &Admit) -> anyhow::Result<()> {
     }
     if args.nobody {
         client.delete("/exo/v1/join_window").await?;
+        if args.json.json {
+            return ui::json(&serde_json::json!({"open_minutes": 0}));
+        }
         ui::line("nobody is let in without a question any more; `exo admit` lists who asks");
         return Ok(());
     }
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
     let Some(node) = &args.node else {
+        if args.json.json {
+            let (asks, window) = (&view.join_requests, &view.join_window);
+            return ui::json(&serde_json::json!({"join_requests": asks, "join_window": window}));
+        }
         list(&view);
         return Ok(());
     };
+    one(&client, &view, node, args).await
+}
+
+/// Lets one in that asks, or refuses it.
+async fn one(client: &Client, view: &ClusterView, node: &str, args: &Admit) -> anyhow::Result<()> {
     let known = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
     let id = pick(node, known, "node that asks to join")?;
     if args.refuse {
         client.delete(&format!("/exo/v1/join_requests/{id}")).await?;
+        if args.json.json {
+            return ui::json(&serde_json::json!({"node": id, "is_refused": true}));
+        }
         ui::line(format!("{node} is not shown again for an hour; a code (`exo invite`) still lets it in"));
         return Ok(());
     }
     let member: MemberView = client.post("/exo/v1/members", &serde_json::json!({"node": id})).await?;
+    if args.json.json {
+        return ui::json(&member);
+    }
     let id = node_word(&member.node);
     ui::line(format!(
         "{} is let in when it asks next, within seconds; undo with `exo remove {id}`",
@@ -97,15 +133,17 @@ pub fn ask_line(view: &ClusterView, request: &JoinRequestView) -> String {
 }
 
 /// Makes a member an admin or a worker.
-pub async fn set_role(config: &Config, node: &str, role: MemberRole) -> anyhow::Result<()> {
+pub async fn set_role(config: &Config, node: &str, role: MemberRole, json: Json) -> anyhow::Result<()> {
     let client = running(config).await?;
-    let members: Vec<MemberView> = client.get("/exo/v1/members").await?;
-    let known = members.iter().map(|m| (m.node.as_str(), m.name.as_str()));
-    let id = pick(node, known, "member")?;
-    client.post::<()>(&format!("/exo/v1/members/{id}/role"), &RoleRequest { role }).await?;
+    let member = MemberView { role, ..member(&client, node).await? };
+    client.post::<()>(&format!("/exo/v1/members/{}/role", member.node), &RoleRequest { role }).await?;
+    if json.json {
+        return ui::json(&member);
+    }
+    let who = called(&member);
     ui::line(match role {
-        MemberRole::Admin => format!("{node} is an admin: `exo admit` and `exo remove` work there, too"),
-        MemberRole::Worker => format!("{node} is no admin any more, and stays a member"),
+        MemberRole::Admin => format!("{who} is an admin: `exo admit` and `exo remove` work there, too"),
+        MemberRole::Worker => format!("{who} is no admin any more, and stays a member"),
     });
     Ok(())
 }
@@ -192,6 +230,19 @@ mod tests {
         assert_eq!(pick("desk"), None, "two of that name");
         let none = super::pick("desk", std::iter::empty(), "node that asks to join").unwrap_err().to_string();
         assert_eq!(none, "no node that asks to join is called `desk`: there is none at all");
+    }
+
+    #[test]
+    fn a_member_is_called_by_its_name_and_so_much_of_its_id_that_it_is_nobody_elses() {
+        let member = |node: &str| exo_api::MemberView {
+            node: node.to_owned(),
+            name: "desk".to_owned(),
+            role: exo_api::MemberRole::Worker,
+            is_self: false,
+            check_words: None,
+        };
+        assert_eq!(super::called(&member("abcdefghijklmnopqrstuvwxyz")), "desk (abcdefghijklmnop)");
+        assert_eq!(super::called(&member("short")), "desk (short)");
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use exo_api::{ClusterView, InviteRequest, InviteView, JoinRequest, JoinedView, NodeStatus, NodeView};
+use serde::Serialize;
 
 use super::running;
+use crate::args::Json;
 use crate::client::{Client, Refused};
 use crate::config::{Config, JOIN_TOKEN_VARIABLE as TOKEN_VARIABLE, join_token};
 use crate::ui;
@@ -21,13 +23,33 @@ const ATTEMPTS: u32 = 60;
 const HEARD_MAX: Duration = Duration::from_secs(3);
 const HEARD_LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// An invitation for scripts.
+#[derive(Serialize)]
+struct Invited<'a> {
+    #[serde(flatten)]
+    invite: &'a InviteView,
+    /// For the environment of a node; `None` for digits.
+    token: Option<String>,
+    /// What `exo join` takes on any network.
+    link: String,
+}
+
 /// Shows a code.
-pub async fn invite(config: &Config, uses: Option<u32>, hours: Option<u32>) -> anyhow::Result<()> {
+pub async fn invite(
+    config: &Config,
+    uses: Option<u32>,
+    hours: Option<u32>,
+    json: Json,
+) -> anyhow::Result<()> {
     let client = running(config).await?;
     let invite: InviteView = client.post("/exo/v1/invites", &InviteRequest { uses, hours }).await?;
     let now = exo_stdx::unix_s();
     let left = ui::duration(Duration::from_secs(invite.expires_at_unix_s.saturating_sub(now)));
     let is_token = uses.is_some() || hours.is_some();
+    if json.json {
+        let (token, link) = (is_token.then(|| token(&invite)), link(&invite));
+        return ui::json(&Invited { invite: &invite, token, link });
+    }
     if is_token {
         let machines =
             if invite.uses == 1 { "one machine".to_owned() } else { format!("{} machines", invite.uses) };

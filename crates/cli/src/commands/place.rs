@@ -8,7 +8,7 @@ use exo_api::{ClusterView, InstanceState, InstanceView, KvType, ModelView, Place
 
 use super::status::{STAGE_HEADER, progress_text, stage_rows};
 use super::{members, models, running};
-use crate::args::Place;
+use crate::args::{Json, Place};
 use crate::client::{Client, Refused};
 use crate::config::Config;
 use crate::ui;
@@ -219,7 +219,7 @@ fn because(trouble: Option<&str>) -> String {
 }
 
 /// Unloads by the id of an instance or by any name of its model.
-pub async fn unload(config: &Config, wanted: &str, is_sure: bool) -> anyhow::Result<()> {
+pub async fn unload(config: &Config, wanted: &str, is_sure: bool, json: Json) -> anyhow::Result<()> {
     let client = running(config).await?;
     let PlacedAs { found, there } = placed_as(&client, wanted).await?;
     if found.is_empty() {
@@ -231,16 +231,22 @@ pub async fn unload(config: &Config, wanted: &str, is_sure: bool) -> anyhow::Res
     if !agrees(&format!("Unload {wanted}"), &costs, is_sure)? {
         bail!("left as it is");
     }
-    for instance in found {
-        client.delete(&format!("/exo/v1/instances/{}", instance.id)).await?;
-        let ended = match instance.load.as_ref().map_or(0, |load| load.running) {
+    let mut unloaded = Vec::new();
+    for InstanceView { id, model, load, .. } in found {
+        client.delete(&format!("/exo/v1/instances/{id}")).await?;
+        let ended_answers = load.map_or(0, |load| load.running);
+        if json.json {
+            unloaded.push(serde_json::json!({"id": id, "model": model, "ended_answers": ended_answers}));
+            continue;
+        }
+        let ended = match ended_answers {
             0 => String::new(),
             1 => "; one answer that ran has ended".to_owned(),
             several => format!("; {several} answers that ran have ended"),
         };
-        ui::paragraph(format!("unloaded {} ({}){ended}", instance.id, instance.model));
+        ui::paragraph(format!("unloaded {id} ({model}){ended}"));
     }
-    Ok(())
+    if json.json { ui::json(&unloaded) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 pub mod cluster_file;
 
-use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use exo_api::plan::{
@@ -12,36 +12,50 @@ use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
 use exo_formats::ModelConfig;
 use exo_hub::Reference;
 use exo_node::planning;
-use exo_planner::{PlanError, PlanRequest, WeightTypes};
+use exo_planner::{LinkFacts, PlanDevice, PlanError, PlanRequest, WeightTypes};
 use exo_types::{KvDType, ModelShape};
 
 use super::bench::synthetic::Synthetic;
+use super::interrupt::INTERRUPTED;
+use super::start::first_view;
 use super::subject::Subject;
-use super::{models, running};
+use super::{doctor, models, running};
 use crate::args::Plan;
+use crate::client::Client;
 use crate::config::Config;
 use crate::errors::CommandError;
+use crate::run_node::{self, Stay};
 use crate::shapes::Shape;
+use crate::stop::StopSignal;
 use crate::ui;
 
 /// Plans on the described cluster, or on the one that runs.
-pub async fn run(config: &Config, args: Plan) -> anyhow::Result<()> {
+pub async fn run(config: &Config, args: Plan) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.save_cluster {
         let view: ClusterView = running(config).await?.get("/exo/v1/cluster").await?;
         std::fs::write(path, cluster_file::write(&view)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
         ui::line(format!("wrote {}", path.display()));
-        if args.model.is_none() {
-            return Ok(());
+        if args.model.is_none() && args.shape.is_none() {
+            return Ok(ExitCode::SUCCESS);
         }
     }
-    let plan = match &args.cluster {
-        Some(path) => {
-            // A search may take seconds, and this machine may serve meanwhile.
-            exo_node::lower_priority();
-            described(config, &args, path)?
+    let plan = match (&args.cluster, &args.shape) {
+        (Some(path), _) => {
+            let text =
+                std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let cluster = cluster_file::read(&text);
+            let cluster = cluster.with_context(|| format!("{} describes no cluster", path.display()))?;
+            described(config, &args, cluster)?
         }
-        None => {
+        (None, Some(_)) => {
+            let Some(view) = running_or_this_machine(config).await? else {
+                return Ok(ExitCode::from(INTERRUPTED));
+            };
+            let cluster = cluster_file::read(&cluster_file::write(&view)?);
+            described(config, &args, cluster.context("what the nodes report describes no cluster")?)?
+        }
+        (None, None) => {
             let client = running(config).await?;
             let wanted = args.model.as_deref().context("no model is named")?;
             // Nothing is fetched to make a plan: the node says which models there are.
@@ -50,11 +64,25 @@ pub async fn run(config: &Config, args: Plan) -> anyhow::Result<()> {
             client.post("/exo/v1/plan", &query(config, &args, model)?).await?
         }
     };
-    if args.json.json {
-        return ui::json(&plan);
+    match args.json.json {
+        true => ui::json(&plan)?,
+        false => show(&plan),
     }
-    show(&plan);
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The cluster that runs; without a node what this machine has, as a node for the while sees it. `None` if
+/// somebody stops that first.
+async fn running_or_this_machine(config: &Config) -> anyhow::Result<Option<ClusterView>> {
+    if let Some(client) = Client::running(&config.data_dir()).await {
+        return client.get("/exo/v1/cluster").await.map(Some);
+    }
+    let (mut stop, address) = (StopSignal::new()?, ([127, 0, 0, 1], 0).into());
+    let started = run_node::start(config, Stay::ForTheWhile, address, doctor::of(config), &mut stop).await?;
+    let Some(node) = started else { return Ok(None) };
+    let view = first_view(&node).await;
+    node.stop().await;
+    view.map(Some)
 }
 
 /// A plain name is the node's to judge.
@@ -89,11 +117,14 @@ pub fn objective(name: &str) -> PlanObjective {
     if name == "throughput" { PlanObjective::Throughput } else { PlanObjective::Latency }
 }
 
-/// A plan on a cluster that only a file knows. No node is asked.
-fn described(config: &Config, args: &Plan, path: &Path) -> anyhow::Result<PlanView> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (devices, links) =
-        cluster_file::read(&text).with_context(|| format!("{} describes no cluster", path.display()))?;
+/// A plan on these devices and links. No node is asked.
+fn described(
+    config: &Config,
+    args: &Plan,
+    (devices, links): (Vec<PlanDevice>, Vec<LinkFacts>),
+) -> anyhow::Result<PlanView> {
+    // A search may take seconds, and this machine may serve meanwhile.
+    exo_node::lower_priority();
     let kv = config.flag::<KvType>("kv")?.map_or(config.parse("kv")?, KvDType::from);
     let (name, model_config, shape, weight_types) = model(config, args, kv)?;
     exo_node::check_context(args.context, shape.context_tokens_max)?;

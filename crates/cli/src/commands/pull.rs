@@ -21,7 +21,7 @@ use serde_json::json;
 use super::asking::asking;
 use super::interrupt::{FETCHING_MAX, INTERRUPTED, or_interrupt};
 use super::pulls::{self, Followed};
-use crate::args::{Pull, Search, Show};
+use crate::args::{Json, Pull, Search, Show};
 use crate::client::Client;
 use crate::config::Config;
 use crate::ui;
@@ -429,9 +429,9 @@ pub async fn search(config: &Config, args: Search) -> anyhow::Result<()> {
 }
 
 /// Deletes what was never finished. A node that runs knows which downloads wait.
-pub async fn prune(config: &Config) -> anyhow::Result<()> {
-    let PrunedView { files, bytes } = match Client::running(&config.data_dir()).await {
-        Some(client) => client.post("/exo/v1/hub/prune", &json!({})).await?,
+pub async fn prune(config: &Config, json: Json) -> anyhow::Result<()> {
+    let pruned = match Client::running(&config.data_dir()).await {
+        Some(client) => client.post::<PrunedView>("/exo/v1/hub/prune", &json!({})).await?,
         None => {
             let (data_dir, root) = (config.data_dir(), options(config).root);
             let work = tokio::task::spawn_blocking(move || prune_without_node(&data_dir, &root));
@@ -439,7 +439,10 @@ pub async fn prune(config: &Config) -> anyhow::Result<()> {
             PrunedView { files: files as u64, bytes }
         }
     };
-    ui::line(format!("deleted {files} partial downloads, {}", ui::bytes(bytes)));
+    if json.json {
+        return ui::json(&pruned);
+    }
+    ui::line(format!("deleted {} partial downloads, {}", pruned.files, ui::bytes(pruned.bytes)));
     Ok(())
 }
 

@@ -68,7 +68,7 @@ async fn tell_of_others(facade: Arc<dyn Facade>) {
 }
 
 /// The node's view of itself, which is complete a moment after the start.
-async fn first_view(running: &run_node::Running) -> anyhow::Result<ClusterView> {
+pub async fn first_view(running: &run_node::Running) -> anyhow::Result<ClusterView> {
     let began = Instant::now();
     loop {
         let view: ClusterView = running.client.get("/exo/v1/cluster").await?;
