@@ -258,6 +258,41 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
     assert!(!anew.log().contains("was removed"));
 }
 
+#[test]
+fn a_node_does_not_go_back_on_sight_to_the_cluster_that_it_left_and_a_code_brings_it_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let ((admin, _), (mut worker, name)) = admin_and_worker(folder.path(), "left");
+    let data_dir = worker.data_dir.clone();
+    let end = |node: &mut Node| assert!(node.signal("-INT").success(), "{}", node.log());
+    end(&mut worker);
+    let mut leave = exo(&["leave", "--yes"]);
+    let left = finish(leave.arg("--data-dir").arg(&data_dir), SOON);
+    assert!(left.status.success() && flat(&stdout(&left)).contains("but not the one it left"), "{left:?}");
+
+    let start = Start { name, group: "left", ..Start::default() };
+    let mut anew = Node::start_in(&data_dir, start.clone());
+    wait_for("the word", SOON, || anew.log().contains("this node left the cluster of").then_some(()));
+    std::thread::sleep(Duration::from_secs(3)); // others of the group meet within one
+    assert_eq!(anew.sees(), [name]);
+    for node in [&admin, &anew] {
+        assert_eq!(node.get("/exo/v1/cluster")["join_window"]["open"], true, "both doors are open");
+    }
+
+    let invited = admin.exo(&["invite"]);
+    assert!(invited.status.success(), "{}", stderr(&invited));
+    let shown = stdout(&invited);
+    let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap();
+    let joined = anew.exo(&["join", code]);
+    assert!(joined.status.success(), "{}", stderr(&joined));
+    wait_for("one cluster", SOON, || (anew.sees().len() == 2).then_some(()));
+
+    // It is one of that cluster, and nothing else is remembered.
+    end(&mut anew);
+    let anew = Node::start_in(&data_dir, start);
+    wait_for("one cluster again", SOON, || (anew.sees().len() == 2).then_some(()));
+    assert_eq!(std::fs::read_to_string(data_dir.join("left.json")).unwrap(), "[]");
+}
+
 /// A node and what it is called.
 pub type Named = (Node, &'static str);
 

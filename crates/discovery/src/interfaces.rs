@@ -1,8 +1,10 @@
 //! The networks this machine is on, and whether multicast works there.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
+
+use exo_types::Network;
 
 /// The group of mDNS.
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
@@ -41,6 +43,13 @@ pub(crate) fn addresses_up() -> io::Result<Vec<if_addrs::Interface>> {
     Ok(addresses)
 }
 
+impl Interface {
+    /// The network that its address is of.
+    pub fn network(&self) -> Network {
+        Network { ip: self.ip, prefix_len: self.prefix_len }
+    }
+}
+
 impl From<if_addrs::Interface> for Interface {
     fn from(address: if_addrs::Interface) -> Self {
         let prefix_len = match &address.addr {
@@ -53,12 +62,7 @@ impl From<if_addrs::Interface> for Interface {
 
 /// Whether `ip` is reached without a router from one of `interfaces`.
 pub fn is_on_link(ip: IpAddr, interfaces: &[Interface]) -> bool {
-    match ip {
-        IpAddr::V4(v4) if v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => false,
-        IpAddr::V6(v6) if v6.is_unspecified() || v6.is_multicast() => false,
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => interfaces.iter().any(|i| i.ip.is_ipv6()),
-        _ => interfaces.iter().any(|i| shares_network(ip, i)),
-    }
+    interfaces.iter().any(|interface| interface.network().leads_to(ip))
 }
 
 /// An IPv4 address of this machine that is routable from anywhere.
@@ -76,21 +80,6 @@ fn is_public(ip: Ipv4Addr) -> bool {
     let is_special = (a, b, c) == (192, 0, 0) || (a == 198 && b & 0xfe == 18) || a == 0 || a >= 224;
     let is_local = ip.is_private() || ip.is_loopback() || ip.is_link_local();
     !(is_local || ip.is_documentation() || is_shared || is_special)
-}
-
-fn shares_network(ip: IpAddr, interface: &Interface) -> bool {
-    let kept = u32::from(interface.prefix_len);
-    match (ip, interface.ip) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let mask = u32::MAX.checked_shl(Ipv4Addr::BITS.saturating_sub(kept)).unwrap_or(0);
-            u32::from(a) & mask == u32::from(b) & mask
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let mask = u128::MAX.checked_shl(Ipv6Addr::BITS.saturating_sub(kept)).unwrap_or(0);
-            u128::from(a) & mask == u128::from(b) & mask
-        }
-        _ => false,
-    }
 }
 
 /// Looks on which of this machine's addresses multicast works, without announcing anything. Takes 0.1 s per

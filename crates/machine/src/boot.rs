@@ -10,6 +10,7 @@ use exo_trust::TrustLog;
 use exo_types::{Ancestors, DiskRoom, Epoch, LogHead, NodeId};
 
 use crate::Samples;
+use crate::left_cluster::LeftCluster;
 use crate::log::LogLimits;
 
 /// What a node is, for as long as it runs.
@@ -27,6 +28,9 @@ pub struct MachineConfig {
     pub peers: Vec<String>,
     /// Whether it joins nobody that no person named.
     pub trust_closed: bool,
+    /// Whether it waits for the cluster that its token is of: it joins no other, also not where a person named
+    /// an address.
+    pub has_token: bool,
     /// How long its log of placements grows.
     pub log: LogLimits,
     /// How tokens are guessed ahead in instances whose first stage is here.
@@ -70,6 +74,8 @@ pub struct Boot {
     pub window_ran: Duration,
     /// Whether a model came to the disk since the window opened, before this run.
     pub has_new_model: bool,
+    /// Clusters that it left: it joins them by a code only.
+    pub left: Vec<LeftCluster>,
     /// What went wrong with the files on it, one line each: for the view.
     pub warnings: Vec<String>,
 }

@@ -1,6 +1,7 @@
 //! The control channel: reports, desired state, questions to the coordinator, and the log.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -366,7 +367,7 @@ impl NodeMachine {
         self.names.tell(from, &report.facts.name, self.trust.log().view().members());
         report.facts.name = self.names.of(from); // as the coordinator's reasons have it, too
         if from != self.me {
-            self.links.learn_from(from, &report.reached);
+            self.learn_reached(from, &report.reached);
         }
         if let Some(before) = self.reports.get(&from) {
             if has_computed(before, &report) {
@@ -384,6 +385,14 @@ impl NodeMachine {
         if self.is_leading() {
             self.feed_coordinator(CoordinatorInput::Report { from, report: Box::new(report) });
         }
+    }
+
+    /// A member says where it reaches others: beyond the networks of this machine only an admin is believed.
+    pub(crate) fn learn_reached(&mut self, from: NodeId, reached: &[(NodeId, SocketAddr)]) {
+        let is_admin = self.trust.log().view().admins().any(|admin| admin == from);
+        let reached = reached.iter().copied();
+        let reached: Vec<_> = reached.filter(|(_, at)| is_admin || self.is_on_link(*at)).collect();
+        self.links.learn_from(from, &reached);
     }
 
     /// Reports if it is so long since the last time.

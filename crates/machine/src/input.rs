@@ -19,8 +19,8 @@ use exo_planner::{Plan, PlanError};
 use exo_trust::Act;
 
 use exo_types::{
-    DeviceId, DiskRoom, InstanceId, ModelId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term,
-    Time, Transport,
+    DeviceId, DiskRoom, InstanceId, ModelId, Network, NodeFacts, NodeId, RequestId, SequenceId,
+    ShardPosition, Term, Time, Transport,
 };
 
 use crate::join_messages::{JoinAnswer, JoinAsk, JoinByCode};
@@ -405,6 +405,8 @@ pub struct Samples {
     pub card_events: Vec<CardEvent>,
     /// Resident memory of the process.
     pub process_bytes: Option<u64>,
+    /// The networks that it is on.
+    pub networks: Vec<Network>,
     /// What is only shown.
     pub measured: SampledMeasures,
 }

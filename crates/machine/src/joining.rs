@@ -4,7 +4,8 @@
 //! What a request loaded, the next one loads again elsewhere. Fresh nodes join what they
 //! find: a cluster with members first, else the fresh node with the lowest key, so that several fresh nodes
 //! starting together end up in one cluster. A node that is alone and not fresh joins whom a person named
-//! (`--peer`) and nobody else; one with members, nobody.
+//! (`--peer`) and nobody else; one with members, nobody. A cluster that a person took this node out of
+//! (`exo leave`) it joins by a code only.
 //!
 //! | step of the one who joins | step of the one who lets in |
 //! |---|---|
@@ -22,6 +23,7 @@ mod asking;
 mod by_code;
 mod catching_up;
 mod dials;
+mod left;
 mod opened;
 mod requests;
 #[cfg(test)]
@@ -37,12 +39,13 @@ use exo_types::{Epoch, NodeId, Time};
 
 pub use crate::join_messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinPurpose, JoinedByCode, Welcome};
 
-use crate::{DiscoveredNode, Effect, JoinEffect, JoinEvent, MachineConfig, Notice, Now};
+use crate::{DiscoveredNode, Effect, JoinEffect, JoinEvent, LeftCluster, MachineConfig, Notice, Now};
 use admitting::Admission;
 use asking::{ATTEMPT_SLACK, Attempt, Grant};
 use by_code::ByCode;
 use catching_up::TrustPoll;
 use dials::Dials;
+use left::Left;
 use opened::Opened;
 pub use requests::Request;
 use requests::Requests;
@@ -161,6 +164,8 @@ pub enum JoiningOutput {
         node: NodeId,
         /// Where.
         addresses: Vec<SocketAddr>,
+        /// Also beyond the networks that this machine is on: a person let it in there.
+        is_vouched: bool,
     },
     /// A member was reached there: try this address first.
     Prefer {
@@ -215,9 +220,13 @@ pub struct Joining {
     is_crowded: bool,
     /// Dials of strangers that no person named.
     dials: Dials,
+    /// Dials of members that were announced.
+    member_dials: Dials,
     /// Addresses of which a key was proven and no answer came, until when that counts.
     stalled: BTreeMap<IpAddr, Time>,
     grant: Option<Grant>,
+    /// Clusters that this node left.
+    left: Left,
     /// Strangers that asked while the window was shut.
     requests: Requests,
     /// The door that a person has opened at this node.
@@ -246,6 +255,8 @@ struct Stranger {
     is_discovered: bool,
     /// Configured with `--peer`: joined whatever its key.
     is_named: bool,
+    /// Where it is by a person's word. What others say of it leads nowhere else.
+    named_at: Vec<SocketAddr>,
     /// How often in a row it did not answer when it was asked.
     failures: u32,
     /// Refused when it was asked, as one that waits for a person does.
@@ -272,6 +283,21 @@ impl Stranger {
     /// Whether it did not answer when it was asked: others come first.
     fn has_failed(&self) -> bool {
         self.failures > 0
+    }
+
+    /// A person said that it is there.
+    fn named_at(&mut self, address: SocketAddr) {
+        if !self.named_at.contains(&address) && self.named_at.len() < ADDRESSES_MAX {
+            self.named_at.push(address);
+        }
+    }
+
+    /// Where it is asked, and whether only where that is near: beyond that a person's word counts alone.
+    fn asked_at(&self) -> (Vec<SocketAddr>, bool) {
+        match self.named_at.as_slice() {
+            [] => (self.addresses.clone(), true),
+            named => (named.to_vec(), false),
+        }
     }
 
     /// Nothing came from the addresses at which it was asked. Those that were heard of meanwhile are tried at
@@ -316,8 +342,10 @@ impl Joining {
             attempts_failed: 0,
             is_crowded: false,
             dials: Dials::default(),
+            member_dials: Dials::default(),
             stalled: BTreeMap::new(),
             grant: None,
+            left: Left::default(),
             requests: Requests::default(),
             opened: Opened::default(),
             admissions: BTreeMap::new(),
@@ -327,6 +355,11 @@ impl Joining {
             words: BTreeMap::new(),
             deadline: Time::ZERO,
         }
+    }
+
+    /// Joins the clusters that this node left by a code only.
+    pub fn staying_out_of(self, left: Vec<LeftCluster>) -> Self {
+        Self { left: Left::new(left), ..self }
     }
 
     /// Discovery saw a node, or sees it no more.
@@ -349,8 +382,8 @@ impl Joining {
                 self.remember(ctx, node, addresses.clone(), &name.unwrap_or_default(), is_fresh);
                 self.strangers.entry(node).and_modify(|stranger| stranger.is_discovered = true);
             }
-            if is_member {
-                out.push(JoiningOutput::Learn { node, addresses });
+            if is_member && self.member_dials.take(ctx.now.time) {
+                out.push(JoiningOutput::Learn { node, addresses, is_vouched: false });
             }
         }
         self.advance(ctx, out);
@@ -467,6 +500,7 @@ impl Joining {
             is_fresh,
             is_discovered: false,
             is_named: false,
+            named_at: Vec::new(),
             failures: 0,
             has_refused: false,
             later_since: None,
@@ -524,6 +558,7 @@ impl Joining {
         self.expire_attempt(ctx);
         self.forget_members(ctx, out);
         self.probe_peers(ctx, out);
+        self.tell_of_left(ctx, out);
         self.probe_strangers(ctx, out);
         self.ask_by_code(ctx, out);
         self.ask_best(ctx, out);
@@ -545,7 +580,11 @@ impl Joining {
     fn forget_members(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let members = ctx.trust.view().members();
         for (node, stranger) in self.strangers.extract_if(.., |node, _| members.contains_key(node)) {
-            out.push(JoiningOutput::Learn { node, addresses: stranger.addresses });
+            for address in stranger.named_at.into_iter().rev() {
+                out.push(JoiningOutput::Prefer { node, address });
+            }
+            let addresses = stranger.addresses;
+            out.push(JoiningOutput::Learn { node, addresses, is_vouched: false });
         }
         if self.requests.forget(ctx.now.time, |node| members.contains_key(&node)) {
             out.push(JoiningOutput::Stale);
@@ -605,6 +644,7 @@ impl Joining {
         self.remember(ctx, node, vec![address], &name, fresh);
         if let Some(stranger) = self.strangers.get_mut(&node) {
             stranger.is_named = true;
+            stranger.named_at(address);
             stranger.proven = Some(ctx.now.time);
         }
     }

@@ -455,13 +455,21 @@ impl Links {
 
     /// Where the members with an open control link are, for members that have not met them.
     pub fn reached(&self) -> Vec<(NodeId, SocketAddr)> {
-        let linked = self.peers.iter().filter(|(_, peer)| peer.control.open.is_some());
-        linked.filter_map(|(node, _)| Some((*node, *self.addresses(*node).first()?))).collect()
+        let linked = self.peers.iter().filter_map(|(node, peer)| Some((*node, peer.control.open?)));
+        linked.filter_map(|(node, link)| Some((node, self.listens_at(node, link)?))).collect()
     }
 
-    /// Where all members may be, for the next run.
+    /// Where a member with this link has proven its key, or an address that others told of the host that the
+    /// link comes from. Nothing else of what others told is told on.
+    fn listens_at(&self, node: NodeId, link: LinkId) -> Option<SocketAddr> {
+        let from = self.links.get(&link)?.remote.ip();
+        let mut told = self.addresses(node).iter().copied().filter(|address| address.ip() == from);
+        self.addresses.proven(node).next().or_else(|| told.next())
+    }
+
+    /// Where members have proven their keys, for the next run: what others said of them may be told again.
     pub fn known(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
-        let known = self.peers.keys().map(|node| (*node, self.addresses(*node).to_vec()));
+        let known = self.peers.keys().map(|node| (*node, self.addresses.proven(*node).collect::<Vec<_>>()));
         known.filter(|(_, addresses)| !addresses.is_empty()).collect()
     }
 

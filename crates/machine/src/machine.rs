@@ -95,7 +95,7 @@ impl NodeMachine {
             local: VecDeque::new(),
             links: Links::new(me, config.incarnation, config.seed, boot.addresses),
             bandwidths: Bandwidths::default(),
-            joining: Joining::new(&config.peers),
+            joining: Joining::new(&config.peers).staying_out_of(boot.left),
             membership: Membership::new(membership, me, persisted, now.time),
             membership_outputs: VecDeque::new(),
             membership_busy: false,
@@ -582,11 +582,19 @@ impl NodeMachine {
         result
     }
 
+    /// Whether an address is on a network of this machine: beyond these nobody makes this node knock anywhere
+    /// who is neither an admin nor named by a person.
+    pub(crate) fn is_on_link(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        ip.is_loopback() || self.samples.networks.iter().any(|network| network.leads_to(ip))
+    }
+
     fn joining_news(&mut self, output: JoiningOutput) {
         match output {
             JoiningOutput::Effect(effect) => self.out.push(effect),
             JoiningOutput::Act { admission, act } => self.change_members(ActAsker::Admission(admission), act),
-            JoiningOutput::Learn { node, addresses } => {
+            JoiningOutput::Learn { node, mut addresses, is_vouched } => {
+                addresses.retain(|address| is_vouched || self.is_on_link(*address));
                 self.links.learn(node, &addresses);
                 self.links.hurry(node);
             }

@@ -52,6 +52,11 @@ pub enum Notice {
         /// The four words both sides show; none where nobody there sees the request.
         words: String,
     },
+    /// A cluster that this node left is there, and is not joined for that.
+    StaysAway {
+        /// Who is of it.
+        by: String,
+    },
     /// A member is there.
     Up {
         /// Its name.
@@ -112,6 +117,11 @@ impl fmt::Display for Notice {
                     words => write!(f, " · check words: {words}"),
                 }
             }
+            Self::StaysAway { by } => write!(
+                f,
+                "this node left the cluster of {} and does not join it by itself; `exo invite` there, and `exo join` here with the code, bring it back",
+                name(by)
+            ),
             Self::Up { name: called } => write!(f, "{} is here", name(called)),
             Self::Lost { name: called, reason: why } => {
                 write!(f, "{} is gone: {}", name(called), reason(why))
@@ -155,6 +165,7 @@ mod tests {
                 "more characters]".to_owned(),
             ),
             (Notice::Lost { name: name.clone(), reason: name.clone() }, "more characters]".to_owned()),
+            (Notice::StaysAway { by: name.clone() }, "with the code, bring it back".to_owned()),
             (Notice::Warning(name.clone()), "more characters]".to_owned()),
         ] {
             let line = notice.to_string();

@@ -8,7 +8,10 @@ use std::sync::{Arc, OnceLock};
 use exo_accelerators::{Candidate, CardSelection, DeviceAsk, DeviceInfo, Ranking, chain, open_all};
 use exo_backend::Device;
 use exo_device::Quarantine;
-use exo_types::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, SupportClass, Time, TypeRates};
+use exo_discovery::Interface;
+use exo_types::{
+    DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, Network, SupportClass, Time, TypeRates,
+};
 use tokio::sync::watch;
 
 use crate::device::{ask_for, asks, both};
@@ -56,16 +59,20 @@ pub struct Sensed {
 }
 
 /// What a [`Host`] says and what takes it a while.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct SystemState {
     pub mains_power: Option<bool>,
     pub process_bytes: Option<u64>,
+    /// Empty where the system does not tell.
+    pub networks: Vec<Network>,
 }
 
 impl SystemState {
     /// At this moment.
     pub fn of(host: &dyn Host) -> Self {
-        Self { mains_power: host.mains_power(), process_bytes: host.process_bytes() }
+        let interfaces = exo_discovery::local_interfaces().unwrap_or_default();
+        let networks = interfaces.iter().map(Interface::network).collect();
+        Self { mains_power: host.mains_power(), process_bytes: host.process_bytes(), networks }
     }
 }
 

@@ -10,10 +10,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use exo_machine::LeftCluster;
+use exo_trust::{Entry, TrustLog};
 use exo_types::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::ballast;
+use exo_accelerators::chain;
 
 impl FilesError {
     /// Stable, for whoever chooses by it.
@@ -94,6 +97,10 @@ const WINDOW: &str = "window.json";
 const EPOCHS_SKIPPED: u64 = 1 << 14;
 /// The file of the journal.
 const JOURNAL: &str = "journal.redb";
+/// The file of the clusters that this node left.
+const LEFT: &str = "left.json";
+/// Of these, remembered: the last ones.
+const LEFT_MAX: usize = 16;
 /// The file of silenced alerts.
 const SILENCES: &str = "silences.json";
 /// How the log of trust begins; the encoded entries follow.
@@ -210,9 +217,11 @@ impl DataDir {
     }
 
     /// Forgets the cluster and this node's key, which is all that others know it by. Models, measurements and
-    /// settings stay. After a crash in between, the next start founds a cluster or says that this has to be
-    /// done again.
-    pub fn leave(&self) -> Result<(), FilesError> {
+    /// settings stay, and which cluster it was: the new node does not join that one by itself. Whether that is
+    /// known: a damaged log of trust does not say. After a crash in between, the next start founds a cluster or
+    /// says that this has to be done again.
+    pub fn leave(&self) -> Result<bool, FilesError> {
+        let is_known = self.remember_left()?;
         for name in ["peers.json", "epoch.json", WINDOW, SILENCES, TRUST, JOURNAL, "node.key"] {
             let path = self.path.join(name);
             match std::fs::remove_file(&path) {
@@ -222,7 +231,60 @@ impl DataDir {
                 Ok(()) | Err(_) => {}
             }
         }
-        Ok(())
+        Ok(is_known)
+    }
+
+    /// Notes the cluster of the log of trust as one that this node left.
+    fn remember_left(&self) -> Result<bool, FilesError> {
+        let log = match self.trust() {
+            Ok(Some(entries)) => {
+                let entries: Result<Vec<_>, _> = entries.iter().map(|bytes| Entry::decode(bytes)).collect();
+                entries.ok().and_then(|entries| TrustLog::from_entries(entries).ok().flatten())
+            }
+            Ok(None) => return Ok(true), // it left before, or never was in one
+            Err(FilesError::Damaged { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let Some(log) = log else { return Ok(false) };
+        let Some(cluster) = LeftCluster::new(log.cluster(), log.view()) else { return Ok(true) };
+        let mut left = match self.left() {
+            Ok(left) => left,
+            Err(FilesError::Damaged { path, reason, .. }) => {
+                self.move_aside(&path, &reason)?;
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
+        left.retain(|known| known.cluster != cluster.cluster);
+        left.push(cluster);
+        let skipped = left.len().saturating_sub(LEFT_MAX);
+        self.set_left(&left[skipped..])?;
+        Ok(true)
+    }
+
+    /// The clusters that this node left, the last one last.
+    pub fn left(&self) -> Result<Vec<LeftCluster>, FilesError> {
+        Ok(self.read_json(LEFT)?.unwrap_or_default())
+    }
+
+    /// The same for a node that starts as a member of this cluster: a person has brought it back there.
+    pub fn left_besides(&self, log: &TrustLog) -> Result<Vec<LeftCluster>, FilesError> {
+        let mut left = self.left()?;
+        let all = left.len();
+        left.retain(|known| known.cluster != log.cluster());
+        if left.len() < all
+            && let Err(error) = self.set_left(&left)
+        {
+            tracing::debug!(
+                error = chain(&error),
+                "a cluster that this node came back to counts as left on the disk"
+            );
+        }
+        Ok(left)
+    }
+
+    fn set_left(&self, left: &[LeftCluster]) -> Result<(), FilesError> {
+        self.write_durably(LEFT, &serde_json::to_vec(left).unwrap_or_default())
     }
 
     /// Gives a damaged file another name, under which nothing looks for it and a person may. Says so in a
@@ -291,7 +353,8 @@ impl DataDir {
 
     /// Moves those of the small files aside that are damaged, and says which. What they said is made up for:
     /// addresses are found anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the
-    /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more.
+    /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more. Without the
+    /// clusters that this node left the window counts as over, too: it joins nobody by itself.
     pub fn mend(&self, epoch_seen: u64, me: NodeId) -> Result<Vec<String>, FilesError> {
         let mut said = Vec::new();
         let mut aside = |error: FilesError| match error {
@@ -307,8 +370,10 @@ impl DataDir {
         if let Err(error) = self.silences() {
             aside(error)?;
         }
-        if let Err(error) = self.window_time() {
-            aside(error)?;
+        let (left, window) = (self.left(), self.window_time());
+        if left.is_err() || window.is_err() {
+            left.map(drop).or_else(&mut aside)?;
+            window.map(drop).or_else(&mut aside)?;
             self.set_window_time(&WindowTime { ran_s: u64::from(u32::MAX), ..WindowTime::default() })?;
         }
         if let Err(error) = self.epoch() {
@@ -418,6 +483,9 @@ pub fn running_api(data_dir: &Path) -> Option<RunningApi> {
 
 #[cfg(test)]
 mod tests {
+    use exo_transport::NodeKey;
+    use exo_trust::{Act, Statement};
+
     use super::*;
 
     #[test]
@@ -475,5 +543,70 @@ mod tests {
         assert_eq!(data.epoch().unwrap(), Some(epoch));
         std::fs::write(dir.path().join("epoch.json"), b"{").unwrap();
         assert!(matches!(data.epoch(), Err(FilesError::Damaged { .. })));
+    }
+
+    /// A founder's log, with one more member if `is_shared`.
+    fn log_of(number: u8, is_shared: bool) -> TrustLog {
+        let key = NodeKey::from_seed(&[number; 32]);
+        let signed = |statement: Statement| {
+            let signature = key.sign(&statement.to_sign());
+            statement.signed(signature)
+        };
+        let names = ("a cluster".to_owned(), "a node".to_owned());
+        let founding = Statement::founding(key.node_id(), 1, names.0, names.1, [number; 16]);
+        let mut log = TrustLog::new(signed(founding)).unwrap();
+        if is_shared {
+            let act = Act::Admit { node: NodeId([200; 32]), name: "other".to_owned() };
+            let admission = signed(log.statement(key.node_id(), 2, act).unwrap());
+            log.insert(admission).unwrap();
+        }
+        log
+    }
+
+    fn written(log: &TrustLog) -> Vec<Vec<u8>> {
+        log.entries().map(Entry::encode).collect()
+    }
+
+    #[test]
+    fn the_clusters_that_a_node_left_are_known_until_it_is_back_and_no_more_than_sixteen() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let clusters = || data.left().unwrap().iter().map(|left| left.cluster).collect::<Vec<_>>();
+        assert!(data.leave().unwrap(), "it never was in one");
+        data.set_trust(&written(&log_of(1, false))).unwrap();
+        assert!(data.leave().unwrap());
+        assert_eq!(clusters(), [], "nobody else was in it");
+        let logs: Vec<_> = (1..=20).map(|number| log_of(number, true)).collect();
+        for log in &logs {
+            data.set_trust(&written(log)).unwrap();
+            assert!(data.leave().unwrap());
+        }
+        let last: Vec<_> = logs[4..].iter().map(TrustLog::cluster).collect();
+        assert_eq!(clusters(), last);
+        let mut members = [NodeKey::from_seed(&[20; 32]).node_id(), NodeId([200; 32])];
+        members.sort();
+        assert_eq!(data.left().unwrap()[15].members, members);
+
+        // Back in one of them, and out of it once more.
+        assert_eq!(data.left_besides(&logs[10]).unwrap().len(), 15);
+        assert!(!clusters().contains(&logs[10].cluster()));
+        data.set_trust(&written(&logs[10])).unwrap();
+        assert!(data.leave().unwrap());
+        assert_eq!(clusters()[15], logs[10].cluster());
+
+        data.set_trust(&[vec![1]]).unwrap();
+        assert!(!data.leave().unwrap(), "which one it was cannot be read");
+        assert_eq!(clusters().len(), 16);
+    }
+
+    #[test]
+    fn a_node_that_does_not_know_any_more_what_it_left_joins_nobody_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        std::fs::write(dir.path().join(LEFT), b"[").unwrap();
+        let said = data.mend(0, NodeId([3; 32])).unwrap();
+        assert!(said.len() == 1 && said[0].starts_with("left.json was damaged"), "{said:?}");
+        assert!(data.window_time().unwrap().ran_s >= 600, "its door counts as shut");
+        assert!(data.left().unwrap().is_empty() && data.mend(0, NodeId([3; 32])).unwrap().is_empty());
     }
 }

@@ -189,6 +189,7 @@ fn boot(
     samples: Samples,
     window: WindowFound,
 ) -> Result<(Boot, Journal), StartError> {
+    let left = data.left_besides(&logs.trust)?;
     let boot = Boot {
         epoch: data.epoch()?,
         base: logs.base,
@@ -202,6 +203,7 @@ fn boot(
         disk_room,
         window_ran: window.ran,
         has_new_model: window.has_new_model,
+        left,
         warnings: logs.mended,
     };
     Ok((boot, logs.journal))
@@ -289,6 +291,7 @@ fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result
         listen,
         peers: config.peers.clone(),
         trust_closed: config.trust_closed || config.has_token,
+        has_token: config.has_token,
         log: LogLimits::default(),
         speculation: config.speculation,
         unload_idle_after: config.unload_idle_after,

@@ -12,7 +12,7 @@ use exo_machine::{
     Boot, ExchangeId, FetchId, LinkId, LogLimits, MachineConfig, NodeMachine, SampledMeasures, Samples,
 };
 use exo_trust::TrustLog;
-use exo_types::{DeviceState, DiskRoom, LogHead, Monitor, NodeFacts, NodeId, Shard, Time};
+use exo_types::{DeviceState, DiskRoom, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, Time};
 
 use crate::clock::{Clock, EPOCH_UNIX_S};
 use crate::compute::Loaded;
@@ -182,6 +182,7 @@ impl Node {
             listen: self.address,
             peers: self.peers.clone(),
             trust_closed: false,
+            has_token: false,
             // Long logs take longer than a run: in every other one they are folded, and followers lag behind
             // them, all the time.
             log: match seed % 2 {
@@ -214,6 +215,7 @@ impl Node {
             disk_room: DiskRoom::default(),
             window_ran: Duration::ZERO,
             has_new_model: false,
+            left: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -247,6 +249,7 @@ impl Node {
             }],
             card_events: Vec::new(),
             process_bytes: Some(1 << 26),
+            networks: vec![Network { ip: self.address.ip(), prefix_len: 24 }],
             measured: SampledMeasures::default(),
         }
     }

@@ -16,6 +16,7 @@ mod ids;
 mod kv;
 mod list;
 mod log;
+mod network;
 mod pin;
 mod prompt;
 mod sampling;
@@ -42,6 +43,7 @@ pub use ids::{
 pub use kv::{KvDType, ParseKvDTypeError};
 pub use list::{DEVICES_MAX, LAYERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX, TOP_MAX, TYPES_MAX, list};
 pub use log::{Ancestors, LogHead};
+pub use network::Network;
 pub use pin::{Exclusion, Pin, PinLayers};
 pub use prompt::{Pooling, PromptQuery, PromptReport, SharedReport, TokenScore};
 pub use sampling::{Constraint, GRAMMAR_BYTES_MAX, SampledToken, SamplingParams, SamplingParamsError};

@@ -215,7 +215,9 @@ impl Joining {
     fn elsewhere(&self, ctx: &Context<'_>, asker: NodeId) -> Option<JoinAnswer> {
         // Who has just refused this node is no home for the other.
         let may_be_there = |s: &Stranger| !s.has_failed() && !s.refuses(ctx.now.time) && !self.must_prove(s);
-        let candidates = self.strangers.iter().filter(|(node, s)| **node != asker && may_be_there(s));
+        let is_left = |node: NodeId| self.left.of(node).is_some();
+        let others = self.strangers.iter().filter(|(node, _)| **node != asker && !is_left(**node));
+        let candidates = others.filter(|(_, s)| may_be_there(s));
         let mut fresh = candidates.clone().filter(|(node, s)| s.is_fresh && **node < ctx.me());
         let mut with_members = candidates.filter(|(_, s)| !s.is_fresh && !s.addresses.is_empty());
         let home = with_members.next().or_else(|| fresh.next());

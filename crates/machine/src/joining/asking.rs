@@ -203,6 +203,7 @@ impl Joining {
         if has_moved {
             let words = grant.words.clone();
             self.words.insert(grant.by, words.clone());
+            self.came_back(ctx.trust.cluster());
             self.strangers.retain(|node, _| ctx.trust.view().members().contains_key(node));
             let name = grant.welcome.name.clone();
             notice(out, Notice::Joined { by: grant.welcome.name, words: words.clone() });
@@ -219,17 +220,21 @@ impl Joining {
         // Who is being let in would be left alone: two nodes that let each other in would swap their
         // clusters.
         let is_still = self.attempt.is_none() && self.grant.is_none() && self.admissions.is_empty();
-        let can_join = ctx.is_alone() && !ctx.is_busy && is_still && self.by_code.is_none();
+        let is_free = self.by_code.is_none() && !ctx.config.has_token;
+        let can_join = ctx.is_alone() && !ctx.is_busy && is_still && is_free;
         let (me, is_closed) = (ctx.me(), !ctx.is_fresh());
         // Who did not answer is not waited for: a dead node's record may last for minutes.
         let may_ask = |s: &Stranger| !self.must_prove(s);
         let is_lowest =
             |s: &Stranger| s.is_fresh && !s.has_failed() && may_ask(s) && !s.refuses(ctx.now.time);
-        let lowest = self.strangers.iter().find(|(_, s)| is_lowest(s)).map(|(node, _)| *node);
+        let is_left = |node: &NodeId| self.left.of(*node).is_some();
+        let mut fresh = self.strangers.iter().filter(|(node, s)| is_lowest(s) && !is_left(node));
+        let lowest = fresh.next().map(|(node, _)| *node);
         let is_lowest_here = lowest.is_none_or(|lowest| lowest > me);
         let all_are_seen_at = self.all_are_seen_at();
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
-        let strangers = strangers.filter(move |(_, s)| s.probe_until.is_none() && may_ask(s));
+        let strangers =
+            strangers.filter(move |(node, s)| s.probe_until.is_none() && may_ask(s) && !is_left(node));
         strangers.filter_map(move |(&node, stranger)| {
             let (rank, asked_from) = match stranger {
                 s if s.is_named => (Rank::Named, s.first_seen + LOOK_AROUND),
@@ -281,7 +286,7 @@ impl Joining {
         let Some(stranger) = self.strangers.get_mut(&best.node) else { return };
         stranger.next = now + RETRY;
         stranger.asked.clone_from(&stranger.addresses);
-        let addresses = stranger.addresses.clone();
+        let (addresses, only_near) = stranger.asked_at();
         let is_named = stranger.is_named;
         let proof_within = if is_named { PROOF_NAMED_MAX } else { PROOF_MAX };
         let until = now + proof_within + EXCHANGE_MAX + ATTEMPT_SLACK;
@@ -292,7 +297,6 @@ impl Joining {
             port: ctx.config.listen.port(),
             what: JoinPurpose::Membership,
         };
-        let only_near = !is_named;
         let ask = JoinEffect::Ask { with: best.node, addresses, only_near, proof_within, code: None, ask };
         out.push(JoiningOutput::Effect(Effect::Joining(ask)));
     }
@@ -317,6 +321,7 @@ impl Joining {
         let has_lower = lower.any(|(_, s)| s.is_fresh && !s.has_failed());
         strangers.filter_map(move |(node, s)| {
             let is_sought = can_join && self.must_prove(s) && !s.addresses.is_empty();
+            let is_sought = is_sought && self.left.of(node).is_none();
             let is_open = s.probe_until.is_some() || self.attempt.as_ref().is_some_and(|a| a.is_with(node));
             let ready_at = match !s.is_fresh || node < me {
                 // The rest of its addresses may come in another announcement.
@@ -444,6 +449,11 @@ impl Joining {
             }
             JoinAnswer::Elsewhere { node, addresses } if node != ctx.me() => {
                 self.remember(ctx, node, addresses.clone(), "", false);
+                // One that is new itself is not there yet.
+                let is_of_it = self.strangers.get(&with).is_some_and(|stranger| !stranger.is_fresh);
+                if let Some(cluster) = self.left.of(node).filter(|_| is_of_it && self.by_code.is_none()) {
+                    self.stay_away(with, cluster, out);
+                }
                 self.sent_elsewhere(ctx, (with, is_named, words), &addresses, out)
             }
             JoinAnswer::Refused { reason } => {
@@ -546,6 +556,9 @@ impl Joining {
         out: &mut Vec<JoiningOutput>,
     ) {
         welcome.name = known_name(by, &welcome.name);
+        if self.stays_out_of(by, welcome.cluster) {
+            return self.stay_away(by, welcome.cluster, out);
+        }
         tracing::debug!(peer = %by, coordinator = %welcome.coordinator, "let in; fetching its log of trust");
         // As of a member: its loopback is ours only if it is reached over loopback itself.
         let is_useful = |told: &&SocketAddr| address.ip().is_loopback() || !told.ip().is_loopback();
@@ -555,7 +568,7 @@ impl Joining {
         self.grant = Some(Grant { by, is_named, welcome, words, step });
         out.push(JoiningOutput::MembersChanged);
         out.push(JoiningOutput::Prefer { node: by, address });
-        out.push(JoiningOutput::Learn { node: coordinator, addresses });
+        out.push(JoiningOutput::Learn { node: coordinator, addresses, is_vouched: is_named });
         out.push(JoiningOutput::Pull(by));
     }
 

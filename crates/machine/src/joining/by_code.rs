@@ -53,7 +53,12 @@ impl Joining {
         let mut addresses = wanted.addresses.clone();
         addresses.truncate(ADDRESSES_MAX);
         match wanted.with {
-            Some(node) if !addresses.is_empty() => self.remember(ctx, node, addresses, "", false),
+            Some(node) if !addresses.is_empty() => {
+                self.remember(ctx, node, addresses.clone(), "", false);
+                if let Some(stranger) = self.strangers.get_mut(&node) {
+                    addresses.into_iter().for_each(|address| stranger.named_at(address));
+                }
+            }
             Some(_) => {}
             // Who is there shows in a probe.
             None => {
@@ -124,16 +129,21 @@ impl Joining {
         self.attempt = Some(Attempt::named(with, until));
         let (name, group) = (ctx.config.name.clone(), ctx.config.group.clone());
         let ask = JoinAsk { name, group, port: ctx.config.listen.port(), what: JoinPurpose::Membership };
-        let is_named = by_code.wanted.with.is_some() || !by_code.wanted.addresses.is_empty();
+        let (addresses, only_near) = stranger.asked_at();
         let ask = JoinEffect::Ask {
             with,
-            addresses: stranger.addresses.clone(),
-            only_near: !is_named,
+            addresses,
+            only_near,
             proof_within: PROOF_NAMED_MAX,
             code: Some(by_code.wanted.code.clone()),
             ask,
         };
         out.push(JoiningOutput::Effect(Effect::Joining(ask)));
+    }
+
+    /// Whether this node was asked with the code of a join that is under way.
+    pub(super) fn is_asked_with_code(&self, node: NodeId) -> bool {
+        self.by_code.as_ref().is_some_and(|by_code| by_code.tried.contains_key(&node))
     }
 
     /// Somebody who was asked with the code did not let this node in. It is asked again then, if it said so.

@@ -81,9 +81,9 @@ impl Joining {
             due.map(|(node, asked)| (self.strangers.contains_key(node), asked.at, *node)).collect();
         due.sort();
         for (is_stranger, _, node) in due {
-            let addresses = match self.strangers.get(&node) {
-                Some(stranger) => stranger.addresses.clone(),
-                None => (ctx.addresses)(node),
+            let (addresses, only_near) = match self.strangers.get(&node) {
+                Some(stranger) => stranger.asked_at(),
+                None => ((ctx.addresses)(node), false),
             };
             let has_room = self.trust_asks() < ASKS_MAX;
             let Some(asked) = self.trust_polls.get_mut(&node) else { continue };
@@ -93,7 +93,7 @@ impl Joining {
                 asked.at = self.dials.ready_at(now);
             } else if has_room {
                 (asked.is_asked, asked.at) = (true, now + PROOF_MAX + EXCHANGE_MAX + ATTEMPT_SLACK);
-                out.push(ask(ctx, node, addresses, is_stranger));
+                out.push(ask(ctx, node, addresses, only_near));
             }
         }
     }

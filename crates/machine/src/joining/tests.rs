@@ -1,6 +1,9 @@
 //! Rules of joining, one test each. [`World`] carries messages between several [`Joining`]s and stands in for
 //! their keys, disks and links; [`Node`] is one of them.
 
+mod left;
+mod named;
+
 use std::collections::VecDeque;
 
 use ed25519_dalek::{Signer, SigningKey};
@@ -69,6 +72,7 @@ fn config(me: NodeId, peers: &[String]) -> MachineConfig {
         listen: address(me),
         peers: peers.to_vec(),
         trust_closed: false,
+        has_token: false,
         log: Default::default(),
         speculation: Speculation::Lookup,
         unload_idle_after: None,
@@ -719,7 +723,8 @@ fn where_a_stranger_is_counts_when_it_has_become_a_member() {
     node.take();
     node.admit(keys[1].1);
     node.wait(Duration::ZERO);
-    assert_eq!(node.take(), [JoiningOutput::Learn { node: keys[1].1, addresses: vec![address(keys[1].1)] }]);
+    let addresses = vec![address(keys[1].1)];
+    assert_eq!(node.take(), [JoiningOutput::Learn { node: keys[1].1, addresses, is_vouched: false }]);
     assert!(node.joining.is_quiet());
 }
 
@@ -778,7 +783,8 @@ fn a_member_that_discovery_sees_is_dialled_there() {
     let mut node = Node::fresh(keys[0].clone(), &[]);
     node.admit(keys[1].1);
     node.found(keys[1].1, false);
-    let learn = JoiningOutput::Learn { node: keys[1].1, addresses: vec![address(keys[1].1)] };
+    let addresses = vec![address(keys[1].1)];
+    let learn = JoiningOutput::Learn { node: keys[1].1, addresses, is_vouched: false };
     assert_eq!(node.take(), [learn]);
     assert!(node.joining.is_quiet());
 }
@@ -1421,7 +1427,7 @@ fn a_welcome_lets_its_sender_connect_and_asks_for_its_log_of_trust() {
     let expected = [
         JoiningOutput::MembersChanged,
         JoiningOutput::Prefer { node: by, address: address(by) },
-        JoiningOutput::Learn { node: by, addresses: Vec::new() },
+        JoiningOutput::Learn { node: by, addresses: Vec::new(), is_vouched: false },
         JoiningOutput::Pull(by),
     ];
     assert_eq!(node.take(), expected);

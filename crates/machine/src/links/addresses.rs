@@ -1,7 +1,7 @@
 //! Where other nodes may be reached. An address is a hint, never trust: the transport checks the key behind
 //! it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use exo_types::NodeId;
@@ -15,18 +15,26 @@ const NODES_MAX: usize = 512;
 #[derive(Clone, Debug)]
 pub(super) struct Addresses {
     nodes: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// Those at which the node has proven its key.
+    proven: BTreeSet<(NodeId, SocketAddr)>,
 }
 
 impl Addresses {
     /// What earlier runs found to work.
     pub(super) fn new(mut nodes: BTreeMap<NodeId, Vec<SocketAddr>>) -> Self {
         nodes.values_mut().for_each(|list| list.truncate(ADDRESSES_MAX));
-        Self { nodes }
+        let proven = nodes.iter().flat_map(|(node, list)| list.iter().map(|address| (*node, *address)));
+        Self { proven: proven.collect(), nodes }
     }
 
     /// The addresses of a node, best first.
     pub(super) fn of(&self, node: NodeId) -> &[SocketAddr] {
         self.nodes.get(&node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Those of them at which it has proven its key.
+    pub(super) fn proven(&self, node: NodeId) -> impl Iterator<Item = SocketAddr> {
+        self.of(node).iter().copied().filter(move |address| self.proven.contains(&(node, *address)))
     }
 
     /// The node itself says (over discovery) that it is here: its older addresses that never worked make
@@ -42,6 +50,7 @@ impl Addresses {
             }
         }
         list.truncate(ADDRESSES_MAX);
+        self.forget_proofs(node);
         is_new
     }
 
@@ -63,12 +72,21 @@ impl Addresses {
         let is_new = list.len() == before;
         list.insert(0, address);
         list.truncate(ADDRESSES_MAX);
+        self.proven.insert((node, address));
+        self.forget_proofs(node);
         is_new
     }
 
     /// Forgets the nodes for which `keep` is false.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(NodeId) -> bool) {
         self.nodes.retain(|node, _| keep(*node));
+        self.proven.retain(|(node, _)| self.nodes.contains_key(node));
+    }
+
+    /// Of addresses that made room.
+    fn forget_proofs(&mut self, node: NodeId) {
+        let list = self.nodes.get(&node).map_or(&[][..], Vec::as_slice);
+        self.proven.retain(|(of, address)| *of != node || list.contains(address));
     }
 
     fn list(&mut self, node: NodeId) -> Option<&mut Vec<SocketAddr>> {
@@ -105,6 +123,22 @@ mod tests {
         assert!(!addresses.hint(NODE, at(10)), "what others say takes nobody's room");
         assert!(!addresses.prefer(NODE, at(5)), "known before");
         assert_eq!(ports(&addresses), [5, 1, 9, 8, 7, 6, 4, 3]);
+    }
+
+    #[test]
+    fn only_what_was_proven_is_known_at_the_next_start() {
+        let mut addresses = Addresses::new(BTreeMap::from([(NODE, vec![at(1)])]));
+        addresses.learn(NODE, &[at(2), at(3)]);
+        addresses.hint(NODE, at(4));
+        assert_eq!(addresses.proven(NODE).collect::<Vec<_>>(), [at(1)], "an earlier run proved it");
+        addresses.prefer(NODE, at(3));
+        assert_eq!(addresses.proven(NODE).collect::<Vec<_>>(), [at(3), at(1)]);
+        for port in 10..30 {
+            addresses.prefer(NODE, at(port));
+        }
+        assert_eq!(addresses.proven.len(), ADDRESSES_MAX);
+        addresses.retain(|_| false);
+        assert!(addresses.proven.is_empty());
     }
 
     #[test]

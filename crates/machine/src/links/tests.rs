@@ -503,6 +503,23 @@ fn control_messages_do_not_wait() {
 }
 
 #[test]
+fn what_was_told_of_a_member_is_not_told_on() {
+    let told = |addresses: &[SocketAddr]| {
+        let mut one = One::with(LOWER);
+        one.links.set_members(ms(0), &BTreeSet::from([LOWER, HIGHER]), &mut one.out);
+        one.links.learn_from(LOWER, &addresses.iter().map(|at| (HIGHER, *at)).collect::<Vec<_>>());
+        // It has dialled, so where it listens is what others say.
+        one.links.up(ms(0), LinkId(7), HIGHER, Purpose::Control, Transport::Quic, at(9), None, &mut one.out);
+        one.accepted(0, 7);
+        assert!(!one.links.addresses(HIGHER).is_empty());
+        one.links.reached()
+    };
+    let elsewhere = SocketAddr::from(([10, 0, 0, 2], 4));
+    assert_eq!(told(&[elsewhere]), []);
+    assert_eq!(told(&[elsewhere, at(4)]), [(HIGHER, at(4))], "the host that its link comes from");
+}
+
+#[test]
 fn the_round_trip_is_the_median_of_the_last_nine_over_the_data_link() {
     let mut one = One::with(LOWER);
     one.offered(0, 7, LOWER);
@@ -539,5 +556,5 @@ fn a_members_loopback_is_ours_only_if_it_is_on_this_machine() {
     one.links.prefer(LOWER, local);
     one.links.learn_from(LOWER, &[(HIGHER, local)]);
     assert_eq!(one.links.addresses(HIGHER), [at(4), local]);
-    assert_eq!(one.links.known().len(), 2);
+    assert_eq!(one.links.known(), [(LOWER, vec![local, at(1)])], "where it was reached, and nobody's word");
 }

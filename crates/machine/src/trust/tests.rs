@@ -1,5 +1,7 @@
 //! A disk that is not sure of a write, and a move that comes meanwhile.
 
+mod addresses;
+
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::{Speculation, State};
 use exo_types::{Ancestors, LogHead, NodeFacts};
@@ -39,6 +41,7 @@ impl Lone {
             listen: ([127, 0, 0, 1], 4000).into(),
             peers: Vec::new(),
             trust_closed: false,
+            has_token: false,
             log: Default::default(),
             speculation: Speculation::Lookup,
             unload_idle_after: None,
@@ -59,6 +62,7 @@ impl Lone {
             devices: Vec::new(),
             card_events: Vec::new(),
             process_bytes: None,
+            networks: Vec::new(),
             measured: SampledMeasures::default(),
         };
         let boot = Boot {
@@ -74,6 +78,7 @@ impl Lone {
             disk_room: exo_types::DiskRoom::default(),
             window_ran: Duration::ZERO,
             has_new_model: false,
+            left: Vec::new(),
             warnings: Vec::new(),
         };
         let now = Now { time: Time::from_millis(10), unix_s: 2000 };

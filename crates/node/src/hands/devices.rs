@@ -162,7 +162,7 @@ impl Devices {
         let reports = devices.iter().map(|device| report(&device.id)).collect();
         let memory_bytes = self.compute.memory(&self.config, self.host.as_ref());
         // Read every few seconds with the sensors, off this loop.
-        let sensed = self.compute.last_sensed().system;
+        let sensed = self.compute.last_sensed().system.clone();
         let system = sensed.unwrap_or_else(|| SystemState::of(self.host.as_ref()));
         Samples {
             facts: NodeFacts { devices, mains_power: system.mains_power, ..self.facts.clone() },
@@ -170,6 +170,7 @@ impl Devices {
             devices: reports,
             card_events: self.card_events.iter().cloned().collect(),
             process_bytes: system.process_bytes,
+            networks: system.networks,
             measured: self.measured(),
         }
     }

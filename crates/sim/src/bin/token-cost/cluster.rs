@@ -99,6 +99,7 @@ impl Cluster {
                 disk_room: DiskRoom::default(),
                 window_ran: Duration::ZERO,
                 has_new_model: false,
+                left: Vec::new(),
                 warnings: Vec::new(),
             };
             let (machine, effects) = NodeMachine::new(config(node), boot, cluster.clock());
@@ -321,6 +322,7 @@ fn config(node: usize) -> MachineConfig {
         listen: address(node),
         peers: Vec::new(),
         trust_closed: false,
+        has_token: false,
         log: Default::default(),
         speculation: Speculation::Lookup,
         unload_idle_after: None,
@@ -348,6 +350,7 @@ fn samples(node: usize) -> Samples {
         devices: vec![DeviceReport { device: id, state, reason, monitor }],
         card_events: Vec::new(),
         process_bytes: None,
+        networks: Vec::new(),
         measured: SampledMeasures::default(),
     }
 }
