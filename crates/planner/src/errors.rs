@@ -37,7 +37,7 @@ pub enum PlanError {
         /// Changes each of which alone would do.
         remedies: Vec<Remedy>,
     },
-    /// Every device that may be used lacks kernels for a type of the model's weights, in some layer all of them.
+    /// No device that may be used has kernels for all weights of some layer.
     #[error(
         "no device can run the types of weights that the model has: {}; take the model in another type, or add \
          a node that runs them on its processor",

@@ -1,5 +1,5 @@
-//! Whether memory and kernels alone allow a plan, exactly, for up to [`EXACT_DEVICES_MAX`] devices; and one that it
-//! allows.
+//! Whether memory and kernels alone allow a plan, exactly, for up to [`EXACT_DEVICES_MAX`] devices; and one
+//! that they allow.
 
 use exo_types::LayerRange;
 

@@ -297,7 +297,8 @@ fn usual(kind: DeviceKind) -> Usual {
 }
 
 /// What a plan counts with between two nodes: the round trip in seconds, and the rate in bytes per second.
-/// What was not measured is that of the other direction; what nobody measured, or what is absurd, is estimated.
+/// What was not measured is that of the other direction; what nobody measured, or what is absurd, is
+/// estimated.
 pub fn link_figures(request: &PlanRequest, from: NodeId, to: NodeId) -> (Figure, Figure) {
     let of = |ends: (NodeId, NodeId)| request.links.iter().rfind(move |link| (link.from, link.to) == ends);
     let (link, back) = (of((from, to)), of((to, from)));

@@ -671,7 +671,7 @@ fn a_model_that_no_device_supports_is_refused_with_what_each_lacks() {
     insta::assert_snapshot!(refused("a/gpu0=20@100 b=20 ^a/gpu0:5", &[2, 7]), @"the pin of a gpu0 cannot be met: it cannot run Q2_K weights, which layers 2, 7 need");
     let four = plan(&mixed_types("a/gpu0=20@100 b=20 ^a/gpu0:4", &[4, 5], DType::Q4_0)).expect("four fit");
     assert!(["gpu0 0..4, cpu 4..10", "cpu 0..6, gpu0 6..10"].contains(&&*parts(&four)), "{}", parts(&four));
-    // Too little memory elsewhere: the card is named beside what is missing, and more memory there would not help.
+    // Too little memory elsewhere: the card is named beside what is missing; more memory there is no help.
     let short = refused("a/gpu0=20@100 b=3.5", &[3]);
     assert!(
         short.contains("are missing")

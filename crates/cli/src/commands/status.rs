@@ -370,8 +370,8 @@ pub fn stage_rows(instance: &InstanceView) -> Vec<Vec<String>> {
     instance.stages.iter().map(row).collect()
 }
 
-/// What a stage computed for a token of the last answer that ran alone, and what is predicted of the same, or of
-/// a token of the instance's prediction where none was measured.
+/// What a stage computed for a token of the last answer that ran alone, and what is predicted of the same, or
+/// of a token of the instance's prediction where none was measured.
 fn token_texts(stage: &StageView) -> [String; 2] {
     let measured = stage.measured.map(|of| of.token_ms);
     let predicted = stage.measured.map(|of| of.predicted_token_ms);

@@ -75,8 +75,9 @@ struct Cost {
 }
 
 impl Coordinator {
-    /// Has the planner look at what serves when devices have come, gone, or may be used no more, and when links
-    /// have become much slower or faster. What it finds is told, and carried out when somebody asks for it.
+    /// Has the planner look at what serves when devices have come, gone, or may be used no more, and when
+    /// links have become much slower or faster. What it finds is told, and carried out when somebody asks
+    /// for it.
     pub(super) fn review(&mut self, now: Time) {
         let devices = self.usable(now);
         let Some(leading) = &mut self.leading else { return };

@@ -9,8 +9,8 @@ use exo_types::Placement;
 /// Nothing is off that is nearer.
 const OFF_SHARE: f64 = 0.1;
 
-/// The answer, and each of its stages; of these nothing where its tokens are too few to tell, or its scheduler
-/// told of other stages.
+/// The answer, and each of its stages; of these nothing where its tokens are too few to tell, or its
+/// scheduler told of other stages.
 #[derive(PartialEq, Debug)]
 pub(super) struct MeasuredAlone {
     pub(super) answer: MeasuredAnswerView,
