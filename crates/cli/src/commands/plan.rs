@@ -226,7 +226,7 @@ fn rate_text(device: &str, rate: &PlanRateView) -> String {
     format!("{} ({note})", ui::type_rates(rate.dtype, rate.read_bytes_per_s, rate.flops_per_s))
 }
 
-/// "from a to b: a round trip of 0.21 ms (measured, median of 9, 1 s ago), 117 MB/s (measured 3 times, 40 s ago)"
+/// "from a to b: a round trip of 0.21 ms (measured median of 9, 1 s ago), 111 MiB/s (measured once, 9 s ago)"
 fn link_text(link: &PlanLinkView) -> String {
     let rtt = note(&link.rtt_ms, |samples| format!("median of {samples}"));
     let rate = note(&link.bytes_per_s, |samples| match samples {
