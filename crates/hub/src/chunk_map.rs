@@ -60,6 +60,49 @@ pub(crate) fn block_hashes(chunk: &[u8]) -> Vec<[u8; 32]> {
     chunk.chunks(BLOCK_BYTES).map(|block| *blake3::hash(block).as_bytes()).collect()
 }
 
+/// [`block_hashes`] of a chunk that comes in pieces.
+#[derive(Default)]
+pub(crate) struct BlockHasher {
+    hasher: blake3::Hasher,
+    /// Bytes of the block under way.
+    len: usize,
+    done: Vec<[u8; 32]>,
+}
+
+impl BlockHasher {
+    pub(crate) fn update(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (piece, rest) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.len));
+            self.hasher.update(piece);
+            self.len += piece.len();
+            bytes = rest;
+            if self.len == BLOCK_BYTES {
+                self.end_block();
+            }
+        }
+    }
+
+    /// The hashes so far, the last block's included; afterwards it is as new.
+    pub(crate) fn finish(&mut self) -> Vec<[u8; 32]> {
+        if self.len > 0 {
+            self.end_block();
+        }
+        std::mem::take(&mut self.done)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.hasher.reset();
+        self.len = 0;
+        self.done.clear();
+    }
+
+    fn end_block(&mut self) {
+        self.done.push(*self.hasher.finalize().as_bytes());
+        self.hasher.reset();
+        self.len = 0;
+    }
+}
+
 /// What the map has of a chunk.
 pub(crate) fn chunk_hash(blocks: &[[u8; 32]]) -> [u8; 32] {
     *blake3::hash(blocks.as_flattened()).as_bytes()
@@ -207,6 +250,18 @@ mod tests {
         assert_eq!(parse(b"\n", "x", SIZE), None);
         let (_, held) = ChunkMap::open(&path, "y", SIZE).unwrap();
         assert!(held.chunks.is_empty());
+    }
+
+    #[test]
+    fn blocks_that_come_in_pieces_hash_as_those_of_the_whole_chunk() {
+        let chunk: Vec<u8> = (0..BLOCK_BYTES * 2 + 77).map(|i| (i % 251) as u8).collect();
+        let mut hasher = BlockHasher::default();
+        for piece in [1, 1000, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 9, chunk.len()] {
+            hasher.update(b"of one that did not become whole");
+            hasher.clear();
+            chunk.chunks(piece).for_each(|piece| hasher.update(piece));
+            assert_eq!(hasher.finish(), block_hashes(&chunk), "{piece}");
+        }
     }
 
     #[test]

@@ -8,6 +8,10 @@ use crate::HubError;
 
 /// Chunks that wait to be synchronised: what a power cut costs beside those in flight.
 const UNSYNCED_MAX: usize = 16;
+/// So many are synchronised at once, where they come fast: each time is two commits of the file system.
+const SYNCED_MIN: usize = 4;
+/// And after so long what there is.
+const SYNCED_AFTER: Duration = Duration::from_millis(200);
 /// What is taken of another's claim: of less, most is on its way already and would come twice.
 const TAKEN_BYTES_MIN: u64 = 1 << 20;
 /// Bytes that one request asks for: few requests, and still enough left to share.
@@ -144,11 +148,15 @@ impl ChunkQueue {
         }
     }
 
-    /// Chunks that are written and not synchronised; waits a moment for one.
+    /// Chunks that are written and not synchronised; waits a moment for some.
     pub(crate) fn unsynced(&self) -> Vec<u32> {
-        let mut state = self.lock();
-        if state.unsynced.is_empty() && !state.is_over {
-            state = self.wait_with(state, Duration::from_millis(100));
+        let (mut state, until) = (self.lock(), Instant::now() + SYNCED_AFTER);
+        while state.unsynced.len() < SYNCED_MIN && !state.is_over {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.wait_with(state, left);
         }
         state.unsynced.clone()
     }
@@ -290,7 +298,9 @@ impl ChunkQueue {
 impl State {
     fn missing_run(&mut self) -> Option<Claim> {
         let missing = self.chunks.iter().filter(|c| **c == Chunk::Missing).count();
-        let share = (missing / self.fetchers.max(1)).clamp(1, self.run_chunks_max);
+        // Runs become shorter towards the end: all end at about the same time, and the reader, which reads in
+        // order, has little left then.
+        let share = (missing / (2 * self.fetchers.max(1))).clamp(1, self.run_chunks_max);
         let first = self.chunks.iter().position(|c| *c == Chunk::Missing)?;
         let run = self.chunks[first..].iter().take(share).take_while(|c| **c == Chunk::Missing).count();
         self.chunks[first..first + run].fill(Chunk::InFlight);
@@ -323,13 +333,18 @@ mod tests {
 
     #[test]
     fn every_chunk_is_claimed_once_and_the_end_is_shared() {
-        let work = ChunkQueue::new(CHUNK_BYTES * 8, CHUNK_BYTES, [0].into_iter(), 2);
+        let work = ChunkQueue::new(CHUNK_BYTES * 13, CHUNK_BYTES, [0].into_iter(), 2);
         assert_eq!(work.claim(0), Some((1, 4)));
         assert_eq!(work.claim(1), Some((4, 6)));
         work.write(1, 4);
-        for (index, next) in [(5, Some((6, 7))), (6, Some((7, 8))), (7, Some((3, 4)))] {
+        work.write(1, 5);
+        for (index, next) in (6..13).map(|index| (index, index + 1)) {
+            let next = if index == 12 { (3, 4) } else { (next, next + 1) };
+            if index == 6 {
+                assert_eq!(work.claim(1), Some((6, 7)));
+            }
             work.write(1, index);
-            assert_eq!(work.claim(1), next);
+            assert_eq!(work.claim(1), Some(next));
         }
         assert_eq!(work.claimed(0), Some((1, 3)));
         for (fetcher, index) in [(1, 3), (0, 1), (0, 2)] {
@@ -341,17 +356,20 @@ mod tests {
             "what is not synchronised does not count"
         );
         work.hold(&work.unsynced());
-        assert_eq!(work.held_bytes(), CHUNK_BYTES * 8);
+        assert_eq!(work.held_bytes(), CHUNK_BYTES * 13);
     }
 
     #[test]
     fn a_few_small_chunks_of_another_are_left_to_it() {
         let chunk_bytes = TAKEN_BYTES_MIN / 16;
-        let taken = |chunks: u64| {
-            let work = ChunkQueue::new(chunk_bytes * chunks, chunk_bytes, std::iter::empty(), 2);
-            work.set_fetchers(1);
-            assert_eq!(work.claim(0), Some((0, chunks as u32)));
-            work.set_fetchers(2);
+        let taken = |chunks: u32| {
+            // The other half is here.
+            let held = chunks..2 * chunks;
+            let work = ChunkQueue::new(chunk_bytes * 2 * u64::from(chunks), chunk_bytes, held, 2);
+            let mut state = work.lock();
+            state.chunks[..chunks as usize].fill(Chunk::InFlight);
+            state.claims[0] = Some((0, chunks));
+            drop(state);
             work.claim(1)
         };
         assert_eq!(taken(32), Some((16, 32)));
@@ -362,6 +380,7 @@ mod tests {
     fn a_fetcher_beyond_their_number_gives_back_what_it_had() {
         let work = ChunkQueue::new(CHUNK_BYTES * 8, CHUNK_BYTES, std::iter::empty(), 2);
         let had = work.claim(1).unwrap();
+        assert_eq!(had, (0, 2));
         work.set_fetchers(1);
         assert_eq!((work.claim(1), work.claimed(1)), (None, None));
         assert_eq!(work.claim(0).map(|(next, _)| next), Some(had.0));
@@ -369,7 +388,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_or_lost_is_missing_again() {
-        let work = ChunkQueue::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 1);
+        let work = ChunkQueue::new(CHUNK_BYTES * 4, CHUNK_BYTES, std::iter::empty(), 1);
         assert_eq!(work.claim(0), Some((0, 2)));
         work.write(0, 0);
         work.release(0);

@@ -9,7 +9,7 @@ use crate::chunk_queue::ChunkQueue;
 use crate::download::{RANGES_START, control};
 use crate::fetch_plan::{PlannedFile, RepoCommit};
 use crate::pull::uri_at;
-use crate::ranges::{Fetch, Limit, StoreChunk};
+use crate::ranges::{ChunkStore, Fetch, Limit, StoreChunk};
 use crate::{Cancel, Client, HubError, names};
 
 const RANGES_MAX: usize = 8;
@@ -113,7 +113,7 @@ impl CommitFile {
             file: &self.file,
             repo: &self.repo,
             commit: Some(&self.commit),
-            store,
+            store: ChunkStore::Whole(store),
             work: &work,
             limit: &Limit::new(None),
             cancel,

@@ -17,6 +17,7 @@ use crate::answers;
 use crate::body::{BodyError, Bounds};
 use crate::cancel::DOCUMENT_TRIES_MAX;
 use crate::errors::quoted;
+use crate::problems::AnswerProblem;
 use crate::{Cancel, HubError, ReferenceProblem, Settings, address, body, redirect, retry};
 
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -366,12 +367,12 @@ impl Document {
     pub(crate) fn parsed<T>(
         &self,
         attempt: &str,
-        parse: impl Fn(&[u8]) -> Result<T, String>,
+        parse: impl Fn(&[u8]) -> Result<T, AnswerProblem>,
     ) -> Result<T, HubError> {
         parse(&self.bytes).map_err(|problem| HubError::Answer {
             host: address::host(&self.uri),
             attempt: attempt.to_owned(),
-            problem,
+            problem: problem.to_string(),
         })
     }
 }

@@ -20,7 +20,7 @@ use crate::disk::{beside, create_folder};
 use crate::fetch_plan::PlannedFile;
 use crate::file_hashes::FileHashes;
 use crate::nearby::{Nearby, WantedFile};
-use crate::ranges::{Fetch, Limit};
+use crate::ranges::{ChunkStore, Fetch, Limit, StorePieces};
 use crate::{Cancel, Client, HubError, address, retry};
 
 /// How many ranges a file starts with.
@@ -113,6 +113,8 @@ struct PartFile<'a> {
     job: &'a FileDownload<'a>,
     path: PathBuf,
     out: File,
+    /// The system lets one at a time write to a file, and others wait for that with a processor each.
+    writing: Mutex<()>,
     map: Mutex<ChunkMap>,
     /// BLAKE3 of each block that came or was read.
     blocks: Mutex<Vec<[u8; 32]>>,
@@ -132,19 +134,22 @@ impl<'a> PartFile<'a> {
         let identity = identity(job.file, job.repo, job.commit);
         let (map, held) = ChunkMap::open(&map_path(&job.path), &identity, job.file.size)?;
         let blocks = vec![[0; 32]; job.file.size.div_ceil(BLOCK_BYTES as u64) as usize];
-        Ok((Self { job, path, out, map: Mutex::new(map), blocks: Mutex::new(blocks) }, held.chunks))
+        let (writing, map, blocks) = (Mutex::default(), Mutex::new(map), Mutex::new(blocks));
+        Ok((Self { job, path, out, writing, map, blocks }, held.chunks))
     }
 
     /// Keeps a chunk that came; what the map has of it.
-    ///
-    /// First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks
-    /// counts.
     fn store(&self, index: u32, start: u64, bytes: &[u8]) -> Result<[u8; 32], HubError> {
-        exo_stdx::write_all_at(&self.out, bytes, start).map_err(HubError::disk("write", &self.job.path))?;
-        let blocks = block_hashes(bytes);
-        let hash = chunk_hash(&blocks);
+        self.write(start, bytes)?;
+        self.promise(index, start, &block_hashes(bytes))
+    }
+
+    /// Notes that a chunk was written. First the bytes, then the promise, which has their hash: of what a
+    /// power cut leaves, only what checks counts.
+    fn promise(&self, index: u32, start: u64, blocks: &[[u8; 32]]) -> Result<[u8; 32], HubError> {
+        let hash = chunk_hash(blocks);
         lock(&self.map).add(index, &hash)?;
-        self.note_blocks(start, &blocks);
+        self.note_blocks(start, blocks);
         Ok(hash)
     }
 
@@ -210,13 +215,12 @@ impl<'a> PartFile<'a> {
         let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
         let work = ChunkQueue::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
         work.set_fetchers(RANGES_START);
-        let store = |index: u32, start: u64, bytes: &[u8]| self.store(index, start, bytes).map(drop);
         let fetch = Fetch {
             client: job.client,
             file: job.file,
             repo: job.repo,
             commit: job.commit,
-            store: &store,
+            store: ChunkStore::Pieces(self),
             work: &work,
             limit: job.limit,
             cancel: job.cancel,
@@ -332,6 +336,17 @@ impl<'a> PartFile<'a> {
         let _ = fs::remove_file(map_path(&job.path));
         let blocks = blocks.into_inner().unwrap_or_else(PoisonError::into_inner);
         FileHashes::of(&job.path, blocks).map_err(HubError::disk("read", &job.path))
+    }
+}
+
+impl StorePieces for PartFile<'_> {
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), HubError> {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        exo_stdx::write_all_at(&self.out, bytes, at).map_err(HubError::disk("write", &self.job.path))
+    }
+
+    fn finish(&self, index: u32, start: u64, blocks: &[[u8; 32]]) -> Result<(), HubError> {
+        self.promise(index, start, blocks).map(drop)
     }
 }
 

@@ -39,6 +39,7 @@ mod names;
 mod nearby;
 mod origin;
 mod part;
+mod problems;
 mod pull;
 mod ranges;
 mod redirect;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::problems::OriginProblem;
 use crate::{HubError, Licence};
 
 const BYTES_MAX: u64 = 4 << 20;
@@ -82,15 +83,15 @@ impl Origin {
     pub(crate) fn read(path: &Path) -> Option<Self> {
         let bytes = exo_stdx::read_bounded(path, BYTES_MAX).ok()??;
         Self::parse(&bytes)
-            .inspect_err(|e| tracing::debug!(path = %path.display(), e, "not the record of an origin"))
+            .inspect_err(|e| tracing::debug!(path = %path.display(), %e, "not the record of an origin"))
             .ok()
     }
 
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let origin: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, OriginProblem> {
+        let origin: Self = serde_json::from_slice(bytes)?;
         match origin.version == Self::VERSION && origin.files.len() <= FILES_MAX {
             true => Ok(origin),
-            false => Err(format!("version {} with {} files", origin.version, origin.files.len())),
+            false => Err(OriginProblem::Other { version: origin.version, files: origin.files.len() }),
         }
     }
 

@@ -118,7 +118,11 @@ pub fn plan_of(
         let uri = file_uri(client, snapshot, &index.path)?;
         let bytes = client.document(&uri, &attempt, Some(&hub.repo), cancel)?.bytes;
         let kept = select::keep_shards(&mut choice.variant, &bytes);
-        kept.map_err(|problem| HubError::Answer { host: address::host(&uri), attempt, problem })?;
+        kept.map_err(|problem| HubError::Answer {
+            host: address::host(&uri),
+            attempt,
+            problem: problem.to_string(),
+        })?;
     }
     let is_folder = choice.variant.label == "safetensors";
     let label = if is_folder { names::file_name(&hub.repo).to_owned() } else { choice.variant.label.clone() };

@@ -10,18 +10,37 @@ use ureq::http::Uri;
 
 use crate::answers::{self, header};
 use crate::body::Pace;
+use crate::chunk_map::BlockHasher;
 use crate::chunk_queue::ChunkQueue;
 use crate::client::{Failure, HubResponse};
 use crate::fetch_plan::PlannedFile;
+use crate::problems::RangeProblem;
 use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
-/// What is read at once, between two looks at wishes and limits.
-const READ_BYTES: usize = 256 << 10;
+/// What is hashed and written at once: it is still in the processor's own memory then.
+const PIECE_BYTES: usize = 256 << 10;
 
 /// Takes a chunk that came: its index, where it starts, its bytes.
 pub type StoreChunk<'a> = dyn Fn(u32, u64, &[u8]) -> Result<(), HubError> + Sync + 'a;
+
+/// Where chunks go.
+pub(crate) enum ChunkStore<'a> {
+    /// To who takes each when it is whole.
+    Whole(&'a StoreChunk<'a>),
+    /// To a file, as they come.
+    Pieces(&'a dyn StorePieces),
+}
+
+/// Takes the bytes of chunks before they are whole. What was written of one that never is counts for nothing.
+pub(crate) trait StorePieces: Sync {
+    /// Bytes, and where they are in the file.
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), HubError>;
+
+    /// A chunk is whole: its index, where it starts, and the hashes of its blocks.
+    fn finish(&self, index: u32, start: u64, blocks: &[[u8; 32]]) -> Result<(), HubError>;
+}
 
 /// What fetchers of one file share.
 pub(crate) struct Fetch<'a> {
@@ -29,7 +48,7 @@ pub(crate) struct Fetch<'a> {
     pub(crate) file: &'a PlannedFile,
     pub(crate) repo: &'a str,
     pub(crate) commit: Option<&'a str>,
-    pub(crate) store: &'a StoreChunk<'a>,
+    pub(crate) store: ChunkStore<'a>,
     pub(crate) work: &'a ChunkQueue,
     pub(crate) limit: &'a Limit,
     pub(crate) cancel: &'a Cancel,
@@ -50,7 +69,7 @@ enum RangeError {
     /// The hub asks everybody to wait.
     Limited(Box<HubResponse>),
     /// An answer to another question.
-    Wrong(String, Uri),
+    Wrong(RangeProblem, Uri),
     Final(HubError),
 }
 
@@ -64,27 +83,44 @@ impl From<HubError> for RangeError {
 #[derive(Default)]
 struct PartialChunk {
     memory: Vec<u8>,
+    /// Bytes that came.
     len: usize,
+    /// Of those, what was passed on and is not in memory any more.
+    stored: usize,
+    blocks: BlockHasher,
 }
 
 impl PartialChunk {
+    /// What came and was not passed on.
     fn bytes(&self) -> &[u8] {
-        &self.memory[..self.len]
+        &self.memory[..self.len - self.stored]
     }
 
     fn clear(&mut self) {
-        self.len = 0;
+        (self.len, self.stored) = (0, 0);
+        self.blocks.clear();
     }
 
-    /// Reads on, to `len` bytes at most; how many came.
-    fn read(&mut self, body: &mut impl Read, len: usize) -> std::io::Result<usize> {
-        if self.memory.len() < len {
-            self.memory.resize(len, 0);
+    /// Reads on: of a chunk of `len` bytes, to `memory_len` bytes in memory at most; how many came.
+    fn read(&mut self, body: &mut impl Read, len: usize, memory_len: usize) -> std::io::Result<usize> {
+        let memory_len = memory_len.min(len - self.stored);
+        if self.memory.len() < memory_len {
+            self.memory.resize(memory_len, 0);
         }
-        let end = len.min(self.len + READ_BYTES);
-        let came = body.read(&mut self.memory[self.len..end])?;
+        let at = self.len - self.stored;
+        let end = memory_len.min(at + PIECE_BYTES);
+        let came = body.read(&mut self.memory[at..end])?;
         self.len += came;
         Ok(came)
+    }
+
+    /// Passes on what is in memory.
+    fn store(&mut self, start: u64, pieces: &dyn StorePieces) -> Result<(), HubError> {
+        let bytes = &self.memory[..self.len - self.stored];
+        pieces.write(start + self.stored as u64, bytes)?;
+        self.blocks.update(bytes);
+        self.stored = self.len;
+        Ok(())
     }
 }
 
@@ -149,7 +185,8 @@ impl Fetch<'_> {
             RangeError::Wrong(problem, uri) => {
                 self.forget_location();
                 if self.wrong.fetch_add(1, Ordering::Relaxed) + 1 >= WRONG_MAX {
-                    return Err(HubError::Answer { host: address::host(&uri), attempt, problem });
+                    let (host, problem) = (address::host(&uri), problem.to_string());
+                    return Err(HubError::Answer { host, attempt, problem });
                 }
             }
         }
@@ -169,9 +206,16 @@ impl Fetch<'_> {
         let mut body = answer.body.into_reader();
         while let Some((next, _)) = self.work.claimed(fetcher) {
             let (from, to) = self.work.range(next);
-            self.read_chunk(fetcher, &mut body, partial, (to - from) as usize)?;
+            let read = self.read_chunk(fetcher, &mut body, partial, (from, to));
+            if let ChunkStore::Pieces(pieces) = &self.store {
+                partial.store(from, *pieces)?; // what came before a failure stays
+            }
+            read?;
             self.work.clear_in_flight(fetcher);
-            (self.store)(next, from, partial.bytes())?;
+            match &self.store {
+                ChunkStore::Whole(store) => store(next, from, partial.bytes())?,
+                ChunkStore::Pieces(pieces) => pieces.finish(next, from, &partial.blocks.finish())?,
+            }
             self.work.write(fetcher, next);
             partial.clear();
             *tries = 0;
@@ -188,14 +232,23 @@ impl Fetch<'_> {
         fetcher: usize,
         body: &mut impl Read,
         partial: &mut PartialChunk,
-        len: usize,
+        (start, end): (u64, u64),
     ) -> Result<(), RangeError> {
+        let len = (end - start) as usize;
         let broken = |text: String| {
             RangeError::Passing(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text)))
         };
         let mut pace = Pace::begin(self.client.settings().stall);
         while partial.len < len {
-            let came = match partial.read(body, len) {
+            let memory_len = match &self.store {
+                ChunkStore::Pieces(pieces) if partial.bytes().len() >= PIECE_BYTES => {
+                    partial.store(start, *pieces)?;
+                    PIECE_BYTES
+                }
+                ChunkStore::Pieces(_) => PIECE_BYTES,
+                ChunkStore::Whole(_) => len,
+            };
+            let came = match partial.read(body, len, memory_len) {
                 Ok(0) => {
                     let left = len - partial.len;
                     return Err(broken(format!("the answer ended {left} bytes before the chunk did")));
@@ -246,51 +299,43 @@ impl Fetch<'_> {
     }
 
     /// What is wrong with an answer to the question for these bytes of this file.
-    fn check(&self, answer: &HubResponse, start: u64, stop: u64) -> Result<(), String> {
+    fn check(&self, answer: &HubResponse, start: u64, stop: u64) -> Result<(), RangeProblem> {
         let (size, asked) = (self.file.size, stop - start);
         if answers::is_encoded(&answer.headers) {
-            return Err("it is compressed, which was not asked for".to_owned());
+            return Err(RangeProblem::Compressed);
         }
         match answer.status {
             206 => {
                 let text = header(&answer.headers, "content-range").unwrap_or_default();
                 let (from, to, whole) = answers::content_range(text)
-                    .ok_or_else(|| format!("its Content-Range is `{}`", crate::errors::quoted(text)))?;
+                    .ok_or_else(|| RangeProblem::ContentRange(crate::errors::quoted(text)))?;
                 if (from, to + 1, whole) != (start, stop, size) {
-                    return Err(format!(
-                        "bytes {start} to {stop} of {size} were asked for, it has {from} to {} of {whole}",
-                        to + 1
-                    ));
+                    return Err(RangeProblem::OtherRange { start, stop, size, from, to: to + 1, whole });
                 }
             }
             _ if asked == size => {}
-            _ => {
-                return Err(format!(
-                    "bytes {start} to {stop} were asked for, and it is the whole file: this host knows no ranges"
-                ));
-            }
+            _ => return Err(RangeProblem::WholeFile { start, stop }),
         }
         if let Some(length) = header(&answer.headers, "content-length").and_then(|l| l.parse::<u64>().ok())
             && length != asked
         {
-            return Err(format!("it has {length} bytes, {asked} were asked for"));
+            return Err(RangeProblem::Length { length, asked });
         }
         self.check_identity(answer)
     }
 
     /// That it is the file of the plan, by what the hub and the host of the bytes say.
-    fn check_identity(&self, answer: &HubResponse) -> Result<(), String> {
+    fn check_identity(&self, answer: &HubResponse) -> Result<(), RangeProblem> {
         if let Some(problem) = identity::problem(answer, self.file, self.commit) {
-            return Err(problem);
+            return Err(RangeProblem::OtherFile(problem));
         }
         let Some(found) = header(&answer.headers, "etag").map(answers::etag) else { return Ok(()) };
         let mut known = self.etag.lock().unwrap_or_else(PoisonError::into_inner);
         match known.as_deref() {
-            Some(before) if before != found => Err(format!(
-                "its ETag is `{}`, that of the ranges before was `{}`",
-                crate::errors::quoted(found),
-                crate::errors::quoted(before)
-            )),
+            Some(before) if before != found => {
+                let [found, before] = [found, before].map(crate::errors::quoted);
+                Err(RangeProblem::ETag { found, before })
+            }
             Some(_) => Ok(()),
             None => {
                 *known = Some(found.to_owned());

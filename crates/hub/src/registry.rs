@@ -15,6 +15,7 @@ use ureq::http::Uri;
 use crate::client::{Failure, HubResponse, unreachable};
 use crate::errors::quoted;
 use crate::fetch_plan::PlannedFile;
+use crate::problems::{AnswerProblem, LAYER_BYTES_MAX, LAYERS_MAX};
 use crate::{
     Cancel, ChosenVariant, Client, FetchPlan, HubError, Licence, ReferenceProblem, RegistryReference,
     RepoFile, Variant, address,
@@ -40,8 +41,6 @@ const REFUSED: [(&str, &str); 2] = [
 ];
 const ACCEPT: &str =
     "application/vnd.docker.distribution.manifest.v2+json, application/vnd.oci.image.manifest.v1+json";
-const LAYERS_MAX: usize = 1000;
-const LAYER_BYTES_MAX: u64 = 8 << 40;
 const LICENCE_BYTES_MAX: u64 = 1 << 20;
 /// Of a token for reading: some registries sign kilobytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -79,13 +78,12 @@ pub(crate) fn resolve(
     };
     let uri = at(format!("/manifests/{}", reference.tag))?;
     let bytes = client.manifest(&uri, &attempt, &reference.to_string(), cancel)?;
-    check_digest(&bytes, &reference.tag).map_err(|problem| HubError::Answer {
+    let layers = check_digest(&bytes, &reference.tag).and_then(|()| parse_manifest(&bytes));
+    let layers = layers.map_err(|problem| HubError::Answer {
         host: address::host(&uri),
         attempt: attempt.clone(),
-        problem,
+        problem: problem.to_string(),
     })?;
-    let wrong = |problem| HubError::Answer { host: address::host(&uri), attempt: attempt.clone(), problem };
-    let layers = parse_manifest(&bytes).map_err(wrong)?;
     let none = |reason: &str| HubError::NoModel { repo: reference.to_string(), reason: reason.to_owned() };
     if let Some((_, reason)) = REFUSED.iter().find(|(kind, _)| layers.iter().any(|l| l.media_type == *kind)) {
         return Err(none(reason));
@@ -153,12 +151,12 @@ pub(crate) fn resolve(
 }
 
 /// What is named by a digest is that, whoever sends it.
-fn check_digest(manifest: &[u8], tag: &str) -> Result<(), String> {
+fn check_digest(manifest: &[u8], tag: &str) -> Result<(), AnswerProblem> {
     let Some(expected) = tag.strip_prefix("sha256:") else { return Ok(()) };
     let found = hex(&Sha256::digest(manifest));
     match found.eq_ignore_ascii_case(expected) {
         true => Ok(()),
-        false => Err(format!("its SHA-256 is {found}, and {expected} was asked for")),
+        false => Err(AnswerProblem::ManifestDigest { found, expected: expected.to_owned() }),
     }
 }
 
@@ -178,33 +176,32 @@ fn is_model(layer: &Layer) -> bool {
 }
 
 /// The layers of a manifest.
-pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Vec<Layer>, String> {
-    let value: Value = serde_json::from_slice(bytes).map_err(|e| format!("it is not JSON ({e})"))?;
+pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Vec<Layer>, AnswerProblem> {
+    let value: Value = serde_json::from_slice(bytes).map_err(AnswerProblem::Json)?;
     let layers = value.get("layers").and_then(Value::as_array).ok_or_else(|| {
         match value.get("manifests").is_some() {
-            true => "it is an index of manifests for several machines, which no model has".to_owned(),
-            false => "it has no `layers`".to_owned(),
+            true => AnswerProblem::IndexOfManifests,
+            false => AnswerProblem::NoKey("layers"),
         }
     })?;
     if layers.len() > LAYERS_MAX {
-        return Err(format!("it has {} layers, at most {LAYERS_MAX} are accepted", layers.len()));
+        return Err(AnswerProblem::TooManyLayers(layers.len()));
     }
     layers.iter().map(parse_layer).collect()
 }
 
-fn parse_layer(value: &Value) -> Result<Layer, String> {
+fn parse_layer(value: &Value) -> Result<Layer, AnswerProblem> {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
-    let digest = text("digest").ok_or("a layer has no `digest`")?;
+    let digest = text("digest").ok_or(AnswerProblem::NoDigest)?;
     let sha256 =
         digest.strip_prefix("sha256:").filter(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit()));
-    let sha256 =
-        sha256.ok_or_else(|| format!("the digest of a layer is `{}`, expected sha256", quoted(digest)))?;
+    let sha256 = sha256.ok_or_else(|| AnswerProblem::LayerDigest(quoted(digest)))?;
     let size = value
         .get("size")
         .and_then(Value::as_u64)
-        .ok_or_else(|| format!("the layer {sha256} has no `size`"))?;
+        .ok_or_else(|| AnswerProblem::NoLayerSize(sha256.to_owned()))?;
     if size > LAYER_BYTES_MAX {
-        return Err(format!("the layer {sha256} has {size} bytes, at most {LAYER_BYTES_MAX} are accepted"));
+        return Err(AnswerProblem::LayerTooLarge { sha256: sha256.to_owned(), size });
     }
     let title = value
         .get("annotations")
@@ -241,13 +238,13 @@ pub(crate) fn parse_challenge(text: &str) -> Option<Challenge> {
 }
 
 /// The token in an answer of a realm.
-pub(crate) fn parse_token(bytes: &[u8]) -> Result<String, String> {
-    let value: Value = serde_json::from_slice(bytes).map_err(|e| format!("it is not JSON ({e})"))?;
+pub(crate) fn parse_token(bytes: &[u8]) -> Result<String, AnswerProblem> {
+    let value: Value = serde_json::from_slice(bytes).map_err(AnswerProblem::Json)?;
     let token = value.get("token").or(value.get("access_token")).and_then(Value::as_str);
-    let token = token.ok_or("it has neither `token` nor `access_token`")?;
+    let token = token.ok_or(AnswerProblem::NoToken)?;
     let fits =
         !token.is_empty() && token.len() <= TOKEN_BYTES_MAX && token.bytes().all(|b| b.is_ascii_graphic());
-    if fits { Ok(token.to_owned()) } else { Err("its token is none".to_owned()) }
+    if fits { Ok(token.to_owned()) } else { Err(AnswerProblem::BadToken) }
 }
 
 impl Client {
@@ -348,7 +345,7 @@ mod tests {
     #[test]
     fn a_manifest_that_cannot_be_says_what_is_wrong() {
         let check = |text: &str| {
-            parse_manifest(text.as_bytes()).map_or_else(|e| e, |l| format!("{} layers", l.len()))
+            parse_manifest(text.as_bytes()).map_or_else(|e| e.to_string(), |l| format!("{} layers", l.len()))
         };
         let digest = "a".repeat(64);
         assert_eq!(check(&format!(r#"{{"layers":[{{"digest":"sha256:{digest}","size":5}}]}}"#)), "1 layers");
@@ -361,6 +358,6 @@ mod tests {
         let large = format!(r#"{{"layers":[{{"digest":"sha256:{digest}","size":99999999999999}}]}}"#);
         assert!(check(&large).contains("at most"));
         assert!(parse_token(br#"{"token":"two words"}"#).is_err() && parse_token(b"{}").is_err());
-        assert_eq!(parse_token(br#"{"access_token":"t"}"#), Ok("t".to_owned()));
+        assert_eq!(parse_token(br#"{"access_token":"t"}"#).unwrap(), "t");
     }
 }

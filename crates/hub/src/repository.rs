@@ -6,13 +6,12 @@ use exo_types::percent_encoded;
 use serde_json::Value;
 
 use crate::errors::quoted;
+use crate::problems::{AnswerProblem, FILE_BYTES_MAX};
 use crate::{Cancel, Client, HubError, HubReference, Licence, address, answers, names};
 
 /// More than any repository of a model has.
 const FILES_MAX: usize = 20_000;
 const PAGES_MAX: usize = 100;
-/// No file of a model is larger: 8 TiB.
-const FILE_BYTES_MAX: u64 = 8 << 40;
 const FOUND_MAX: usize = 50;
 const TEXT_CHARS_MAX: usize = 200;
 
@@ -165,11 +164,11 @@ pub(crate) struct Info {
     pub(crate) name: Option<String>,
 }
 
-pub(crate) fn parse_info(bytes: &[u8]) -> Result<Info, String> {
+pub(crate) fn parse_info(bytes: &[u8]) -> Result<Info, AnswerProblem> {
     let value = json(bytes)?;
-    let commit = value.get("sha").and_then(Value::as_str).ok_or("it has no `sha`")?;
+    let commit = value.get("sha").and_then(Value::as_str).ok_or(AnswerProblem::NoKey("sha"))?;
     if !is_hex(commit, 40) && !is_hex(commit, 64) {
-        return Err(format!("its `sha` is `{}`, expected 40 hexadecimal digits", quoted(commit)));
+        return Err(AnswerProblem::Sha(quoted(commit)));
     }
     let name = value.get("id").and_then(Value::as_str).filter(|name| is_repo(name)).map(str::to_owned);
     let licence = Licence::of(&value);
@@ -187,30 +186,26 @@ fn is_gated(value: &Value) -> bool {
     value.get("gated").is_some_and(|g| g.as_bool().unwrap_or(g.is_string()))
 }
 
-pub(crate) fn parse_page(bytes: &[u8]) -> Result<Vec<RepoFile>, String> {
+pub(crate) fn parse_page(bytes: &[u8]) -> Result<Vec<RepoFile>, AnswerProblem> {
     let value = json(bytes)?;
-    let entries = value.as_array().ok_or("it is not a list of files")?;
+    let entries = value.as_array().ok_or(AnswerProblem::NoList("files"))?;
     let files = entries.iter().filter(|e| e.get("type").and_then(Value::as_str) == Some("file"));
     files.map(parse_file).collect()
 }
 
-fn parse_file(entry: &Value) -> Result<RepoFile, String> {
-    let path = entry.get("path").and_then(Value::as_str).ok_or("a file has no `path`")?;
+fn parse_file(entry: &Value) -> Result<RepoFile, AnswerProblem> {
+    let path = entry.get("path").and_then(Value::as_str).ok_or(AnswerProblem::NoPath)?;
     let lfs = entry.get("lfs").filter(|lfs| lfs.is_object());
     let size = lfs.and_then(|l| l.get("size")).or(entry.get("size")).and_then(Value::as_u64);
-    let size = size.ok_or_else(|| format!("`{}` has no `size`", quoted(path)))?;
+    let size = size.ok_or_else(|| AnswerProblem::NoSize(quoted(path)))?;
     if size > FILE_BYTES_MAX {
-        return Err(format!("`{}` has {size} bytes, at most {FILE_BYTES_MAX} are accepted", quoted(path)));
+        return Err(AnswerProblem::FileTooLarge { path: quoted(path), size });
     }
     let oid = lfs.and_then(|l| l.get("oid")).and_then(Value::as_str);
     let sha256 = match oid.map(|oid| oid.strip_prefix("sha256:").unwrap_or(oid)) {
         Some(oid) if is_hex(oid, 64) => Some(oid.to_ascii_lowercase()),
         Some(oid) => {
-            return Err(format!(
-                "the digest of `{}` is `{}`, expected 64 hexadecimal digits",
-                quoted(path),
-                quoted(oid)
-            ));
+            return Err(AnswerProblem::FileDigest { path: quoted(path), digest: quoted(oid) });
         }
         None => None,
     };
@@ -219,9 +214,9 @@ fn parse_file(entry: &Value) -> Result<RepoFile, String> {
     Ok(RepoFile { path: path.to_owned(), size, sha256, git_id })
 }
 
-pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<FoundRepo>, String> {
+pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<FoundRepo>, AnswerProblem> {
     let value = json(bytes)?;
-    let entries = value.as_array().ok_or("it is not a list of models")?;
+    let entries = value.as_array().ok_or(AnswerProblem::NoList("models"))?;
     let found = entries.iter().take(FOUND_MAX).filter_map(|entry| {
         let repo = entry.get("id").or(entry.get("modelId"))?.as_str()?;
         if !is_repo(repo) {
@@ -243,10 +238,10 @@ pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<FoundRepo>, String> {
     Ok(found.collect())
 }
 
-fn json(bytes: &[u8]) -> Result<Value, String> {
-    serde_json::from_slice(bytes).map_err(|e| {
+fn json(bytes: &[u8]) -> Result<Value, AnswerProblem> {
+    serde_json::from_slice(bytes).map_err(|error| {
         let start: String = String::from_utf8_lossy(bytes).chars().take(40).collect();
-        format!("it is not JSON ({e}); it begins with `{}`", quoted(&start))
+        AnswerProblem::JsonFrom { error, start: quoted(&start) }
     })
 }
 

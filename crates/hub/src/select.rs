@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::errors::quoted;
+use crate::problems::{AnswerProblem, ChoiceProblem, INDEX_SHARDS_MAX};
 use crate::{HubError, RepoFile, Snapshot, names};
 
 /// Types of weights that exo computes with, as the names of GGUF files have them. Longer ones stand before
@@ -52,7 +53,6 @@ const COMPANIONS: [&str; 11] = [
     "1_Pooling/config.json",
 ];
 const INDEX: &str = "model.safetensors.index.json";
-const INDEX_SHARDS_MAX: usize = 2000;
 /// Memory a model takes beyond its weights, as a part of them and at least: keys and values, buffers.
 const EXTRA_PART: u64 = 10;
 const EXTRA_BYTES_MIN: u64 = 256 << 20;
@@ -145,8 +145,8 @@ pub(crate) fn choose(
     let choice = match (file, quantisation) {
         (Some(file), _) => by_file(&all, file)
             .ok_or_else(|| none(format!("no model in it has the file `{}`", quoted(file))))?,
-        (None, Some(wanted)) => by_label(&all, wanted).map_err(none)?,
-        (None, None) => by_memory(&all, memory).map_err(none)?,
+        (None, Some(wanted)) => by_label(&all, wanted).map_err(|e| none(e.to_string()))?,
+        (None, None) => by_memory(&all, memory).map_err(|e| none(e.to_string()))?,
     };
     match &choice.variant.problem {
         Some(problem) => Err(none(problem.clone())),
@@ -159,7 +159,7 @@ fn by_file(all: &[Variant], file: &str) -> Option<ChosenVariant> {
     Some(ChosenVariant { variant: variant.clone(), reason: "the file that the address names".to_owned() })
 }
 
-fn by_label(all: &[Variant], wanted: &str) -> Result<ChosenVariant, String> {
+fn by_label(all: &[Variant], wanted: &str) -> Result<ChosenVariant, ChoiceProblem> {
     let exact: Vec<&Variant> = all.iter().filter(|v| v.label.eq_ignore_ascii_case(wanted)).collect();
     let lower = wanted.to_ascii_lowercase();
     let named = || {
@@ -168,26 +168,23 @@ fn by_label(all: &[Variant], wanted: &str) -> Result<ChosenVariant, String> {
     let found: Vec<&Variant> = if exact.is_empty() { named() } else { exact };
     match found.as_slice() {
         [only] => Ok(ChosenVariant { variant: (*only).clone(), reason: "as asked for".to_owned() }),
-        [] => Err(format!("nothing in it is `{}`; it has {}", quoted(wanted), labels(all))),
+        [] => Err(ChoiceProblem::NoSuchLabel { wanted: quoted(wanted), labels: labels(all) }),
         several => {
             let files: Vec<String> = several.iter().map(|v| quoted(&v.files[0].path)).collect();
-            Err(format!(
-                "`{}` may be any of {}; give the address of the file",
-                quoted(wanted),
-                files.join(", ")
-            ))
+            Err(ChoiceProblem::Ambiguous { wanted: quoted(wanted), files: files.join(", ") })
         }
     }
 }
 
 /// The largest that fits; the smallest if none does.
-fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<ChosenVariant, String> {
+fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<ChosenVariant, ChoiceProblem> {
     let candidates = usable(all);
     let Some(smallest) = candidates.last() else {
         let problem = all.iter().find_map(|v| v.problem.clone());
-        return Err(
-            problem.unwrap_or_else(|| format!("exo does not compute with its types yet: {}", labels(all)))
-        );
+        return Err(match problem {
+            Some(problem) => ChoiceProblem::Variant(problem),
+            None => ChoiceProblem::NoKernels { labels: labels(all) },
+        });
     };
     let usable = all.iter().filter(|v| v.is_supported && v.problem.is_none());
     if let [only] = usable.collect::<Vec<_>>().as_slice() {
@@ -308,34 +305,31 @@ fn is_model_safetensors(path: &str) -> bool {
 }
 
 /// The shards that an index names.
-pub(crate) fn shards_of_index(bytes: &[u8]) -> Result<BTreeSet<String>, String> {
-    let value: Value = serde_json::from_slice(bytes).map_err(|e| format!("it is not JSON ({e})"))?;
-    let map = value.get("weight_map").and_then(Value::as_object).ok_or("it has no `weight_map`")?;
+pub(crate) fn shards_of_index(bytes: &[u8]) -> Result<BTreeSet<String>, AnswerProblem> {
+    let value: Value = serde_json::from_slice(bytes).map_err(AnswerProblem::Json)?;
+    let map = value.get("weight_map").and_then(Value::as_object);
+    let map = map.ok_or(AnswerProblem::NoKey("weight_map"))?;
     let mut shards = BTreeSet::new();
     for (tensor, shard) in map {
-        let shard = shard.as_str().ok_or_else(|| format!("the shard of `{}` is no name", quoted(tensor)))?;
+        let shard = shard.as_str().ok_or_else(|| AnswerProblem::NoShard(quoted(tensor)))?;
         if names::refusal(shard).is_some() || shard.contains('/') || !shard.ends_with(".safetensors") {
-            return Err(format!(
-                "`{}` is in `{}`, which is no name of a shard",
-                quoted(tensor),
-                quoted(shard)
-            ));
+            return Err(AnswerProblem::ShardName { tensor: quoted(tensor), shard: quoted(shard) });
         }
         if shards.insert(shard.to_owned()) && shards.len() > INDEX_SHARDS_MAX {
-            return Err(format!("it names more than {INDEX_SHARDS_MAX} shards"));
+            return Err(AnswerProblem::TooManyShards);
         }
     }
     if shards.is_empty() {
-        return Err("its `weight_map` is empty".to_owned());
+        return Err(AnswerProblem::NoShards);
     }
     Ok(shards)
 }
 
 /// Leaves of a safetensors model the shards that its index names; an error says which is not there.
-pub(crate) fn keep_shards(variant: &mut Variant, index: &[u8]) -> Result<(), String> {
+pub(crate) fn keep_shards(variant: &mut Variant, index: &[u8]) -> Result<(), AnswerProblem> {
     let shards = shards_of_index(index)?;
     if let Some(missing) = shards.iter().find(|s| !variant.files.iter().any(|f| f.path == **s)) {
-        return Err(format!("it names the shard `{}`, which is not in the repository", quoted(missing)));
+        return Err(AnswerProblem::ShardMissing(quoted(missing)));
     }
     variant.files.retain(|f| !f.path.ends_with(".safetensors") || shards.contains(&f.path));
     Ok(())
@@ -466,7 +460,10 @@ mod tests {
             ("<html>", "not JSON"),
         ] {
             assert!(
-                keep_shards(&mut variant.clone(), index.as_bytes()).unwrap_err().contains(problem),
+                keep_shards(&mut variant.clone(), index.as_bytes())
+                    .unwrap_err()
+                    .to_string()
+                    .contains(problem),
                 "{index}"
             );
         }
