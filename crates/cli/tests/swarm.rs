@@ -230,12 +230,18 @@ fn what_a_member_has_wrong_comes_from_the_hub_and_the_log_names_the_member() {
     command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "2", "--exclude", "cid"], &hub, None);
     let unloaded = nodes[0].exo(&["unload", "tiny-Q8_0"]);
     assert!(unloaded.status.success(), "{}", stderr(&unloaded));
-    // In the middle of the layers: nothing but the whole file's digest says that it is wrong.
-    for node in &nodes[..2] {
-        let path = file_below(&node.data_dir.join("models"), "tiny-Q8_0.gguf").unwrap();
-        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
-        exo_stdx::write_all_at(&file, &[0xa5; 4096], demo_model().len() as u64 / 2).unwrap();
+    // In the middle of the layers, as if it had come so: nothing but the whole file's digest says that it is
+    // wrong.
+    let (mut nodes, mut again) = (nodes, Vec::new());
+    for (node, name) in nodes.iter_mut().zip(["ann", "bob"]) {
+        node.kill();
+        let models = node.data_dir.join("models");
+        std::fs::remove_file(file_below(&models, "hashes").unwrap()).unwrap();
+        damage(node, demo_model().len() as u64 / 2);
+        let env = vec![("HF_ENDPOINT", hub.endpoint().into())];
+        again.push(Node::start_in(&node.data_dir, Start { name, group: "rotten", env, ..Start::default() }));
     }
+    wait_for("one cluster", LONG, || (nodes[2].sees().len() == NAMES.len()).then_some(()));
     let (size, sent) = (demo_model().len() as u64, hub.sent_bytes());
     command(&nodes[2], &["pull", "hf.co/org/demo-GGUF"], &hub, None);
     assert_eq!(pulled(&nodes[2]), demo_model());
@@ -243,6 +249,62 @@ fn what_a_member_has_wrong_comes_from_the_hub_and_the_log_names_the_member() {
     let log = nodes[2].log();
     let said = log.lines().find(|line| line.contains("not what the hub promised"));
     assert!(said.is_some_and(|line| line.contains("ann") && line.contains("bob")), "{log}");
+}
+
+/// Writes other bytes from there on to what a node has of the model in layers.
+fn damage(node: &Node, start: u64) {
+    let path = file_below(&node.data_dir.join("models"), "tiny-Q8_0.gguf").unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    exo_stdx::write_all_at(&file, &[0xa5; 64], start).unwrap();
+}
+
+#[test]
+fn a_layer_that_a_disk_has_damaged_is_fetched_again_and_only_that() {
+    let hub = hub();
+    let start = |name| {
+        let env = vec![("HF_ENDPOINT", hub.endpoint().into()), ("EXO_LOG", "info".into())];
+        Node::start(Start { name, group: "healed", env, ..Start::default() })
+    };
+    let node = start("ann");
+    command(&node, &["pull", "--layers", "hf.co/org/demo-GGUF"], &hub, None);
+    let place = || {
+        command(&node, &["place", "tiny-Q8_0"], &hub, None);
+        answers_as_the_whole_model(&node);
+    };
+    place();
+    // Once before it is loaded again.
+    assert!(node.exo(&["unload", "tiny-Q8_0"]).status.success());
+    let (size, sent) = (demo_model().len() as u64, hub.sent_bytes());
+    damage(&node, size / 2);
+    place();
+    assert_eq!(hub.sent_bytes() - sent, CHUNK);
+    let log = node.log();
+    for said in ["damaged on this disk: it is to be fetched again", "was fetched again"] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    // Once before a check; the one that runs by itself may be at a later byte already.
+    let check = || {
+        let text = command(&node, &["models", "check", "tiny-Q8_0"], &hub, None);
+        assert!(text.contains("is what its hub promised"), "{text}");
+    };
+    check();
+    damage(&node, size * 3 / 4);
+    wait_for("a check that finds the damage", LONG, || {
+        check();
+        (hub.sent_bytes() - sent == 2 * CHUNK).then_some(())
+    });
+    // And once before another takes it, who is not given it: it comes from the hub, and here again.
+    let other = start("bob");
+    wait_for("one cluster", LONG, || (node.sees().len() == 2 && other.sees().len() == 2).then_some(()));
+    damage(&node, size * 5 / 8);
+    command(&other, &["pull", "hf.co/org/demo-GGUF"], &hub, None);
+    assert_eq!(pulled(&other), demo_model());
+    wait_for("what is damaged to come again", LONG, || {
+        (node.log().matches("was fetched again").count() >= 3).then_some(())
+    });
+    let again = hub.sent_bytes() - sent;
+    // What the other asks of the hub is its own: at most the file.
+    assert!(again <= size + size / 50 + 4 * CHUNK, "{again} bytes left the hub for a model of {size}");
 }
 
 /// A file of that name.

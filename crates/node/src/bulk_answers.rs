@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_accelerators::chain;
-use exo_store::{ChunkError, StoreError};
+use exo_machine::{Answer, Question};
+use exo_store::{ChunkError, ChunkRef, StoreError};
 use exo_transport::Channel;
+use exo_types::ModelId;
 
 use crate::bulk::{
     ASK_LIMITS, Ask, BURST_FRAME_BYTES, BURST_FRAMES, COMING_MAX, DIGEST_CHUNKS_MAX, KIND_BYTES,
@@ -19,6 +21,7 @@ use crate::hub_bytes::HubBytesError;
 use crate::library::Library;
 use crate::library_error::LibraryError;
 use crate::log_capture::LogCapture;
+use crate::questions::{ANSWER_MAX, ask_node};
 
 /// An asker that says nothing for this long is hung up on.
 const IDLE_MAX: Duration = Duration::from_secs(60);
@@ -67,12 +70,30 @@ pub async fn serve(
         };
         let sent = match answer {
             Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,
-            Err(refusal) => writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await,
+            Err(refusal) => {
+                if let Refusal::Chunk(ChunkError::Damaged { model, chunk }) = refusal {
+                    repair_soon(library.clone(), events.clone(), model, chunk);
+                }
+                writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await
+            }
         };
         if sent.is_err() {
             return;
         }
     }
+}
+
+/// Fetches again what is damaged here of a model, from whoever has it.
+fn repair_soon(library: Arc<Library>, events: EventSender, model: ModelId, lost: ChunkRef) {
+    tokio::spawn(async move {
+        let question = Question::Resolve { model: model.to_full() };
+        let Some(Answer::Resolved(Ok(resolved))) = ask_node(&events, question, ANSWER_MAX).await else {
+            return;
+        };
+        if let Err(error) = library.repair(model, lost, &resolved.holders).await {
+            tracing::warn!(%model, error = chain(&error), "what is damaged here stays so until the model is loaded");
+        }
+    });
 }
 
 /// Why a member is not given what it asks for, as it reads it: causes that only concern this disk are left

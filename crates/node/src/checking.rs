@@ -5,9 +5,10 @@
 //! state back; the end must be what the hub promised.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use exo_machine::Holder;
-use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
+use exo_store::{ChunkError, ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
 
@@ -15,6 +16,11 @@ use crate::bulk::{DIGEST_CHUNKS_MAX, FetchError, Fetcher};
 use crate::library::Library;
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
+
+/// A check begins anew when something was found to be damaged, and fetched again.
+const TRIES_MAX: u32 = 3;
+/// For a member to fetch again what it found damaged on its disk.
+const REPAIR_TIME: Duration = Duration::from_secs(3);
 
 /// What a check found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,9 +84,23 @@ impl Library {
         let partial = tokio::task::spawn_blocking(move || store.partial(id)).await??;
         let partial = partial.filter(|partial| partial.manifest().hub.is_some());
         let partial = partial.ok_or(LibraryError::NotOfHub)?;
-        let unseen = partial.unseen();
-        let mut peers = self.peers_with_chunks(&partial, holders).await;
-        let outcome = self.check_files(&partial, &mut peers).await?;
+        let mut tries = 0;
+        let (outcome, unseen) = loop {
+            tries += 1;
+            let unseen = partial.unseen();
+            let mut peers = self.peers_with_chunks(&partial, holders).await;
+            let asked = peers.len();
+            match self.check_files(&partial, &mut peers).await {
+                Err(LibraryError::Chunk(ChunkError::Damaged { chunk, .. })) if tries < TRIES_MAX => {
+                    self.repair(id, chunk, holders).await?;
+                }
+                // Of a member that found its own bytes damaged they come again.
+                Ok(CheckOutcome::Missing { .. }) if peers.len() < asked && tries < TRIES_MAX => {
+                    tokio::time::sleep(REPAIR_TIME).await;
+                }
+                outcome => break (outcome?, unseen),
+            }
+        };
         let matches = match &outcome {
             CheckOutcome::Matches { .. } => true,
             CheckOutcome::Differs { .. } => false,

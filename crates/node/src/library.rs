@@ -1,6 +1,7 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
 pub(crate) mod eviction;
+mod repair;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use exo_constraint::{CompileError, Compiler};
 use exo_formats::Model;
 use exo_machine::Holder;
-use exo_store::{ChunkRef, ModelRecord, PartialModel, Store, StoreError};
+use exo_store::{ChunkRef, ModelRecord, PartialModel, Source, Store, StoreError};
 use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
 use exo_tokenizer::{CallFormatError, ChatTemplate, TemplateError, Tokenizer};
 use exo_transport::Endpoint;
@@ -104,6 +105,8 @@ pub struct Library {
     told: Mutex<HashMap<ModelId, (Instant, Option<SharedDetails>)>>,
     /// Members that are being asked.
     asking: Mutex<HashSet<String>>,
+    /// Models of which what is damaged is being fetched again.
+    repairing: Mutex<HashSet<ModelId>>,
 }
 
 /// How far a shard is on this disk. `done_bytes` never become fewer, neither within a fetch nor, but for what
@@ -117,12 +120,26 @@ pub struct ShardProgress {
     /// How long the hub asks to wait; zero while it does not.
     pub hub_wait: Duration,
     stored_bytes: u64,
+    /// Of the stored ones, what was here before.
+    found_bytes: u64,
 }
 
 impl ShardProgress {
     fn new(total_bytes: u64, missing_bytes: u64) -> Self {
         let stored_bytes = total_bytes.saturating_sub(missing_bytes);
-        Self { done_bytes: stored_bytes, total_bytes, hub_wait: Duration::ZERO, stored_bytes }
+        let (done_bytes, found_bytes) = (stored_bytes, stored_bytes);
+        Self { done_bytes, total_bytes, hub_wait: Duration::ZERO, stored_bytes, found_bytes }
+    }
+
+    /// What came over a line.
+    pub fn came_bytes(&self) -> u64 {
+        self.done_bytes.saturating_sub(self.found_bytes)
+    }
+
+    /// So many bytes were here before, and are still what came then.
+    fn find(&mut self, bytes: u64) {
+        self.found_bytes = self.found_bytes.saturating_add(bytes);
+        self.note(FetchProgress::Stored(bytes));
     }
 
     fn note(&mut self, news: FetchProgress) {
@@ -166,8 +183,8 @@ impl Library {
     pub fn new(store: Arc<Store>, endpoint: Endpoint, hub: HubBytes, room: Eviction) -> Self {
         let hub = Arc::new(hub);
         let (open, details) = (Mutex::default(), Mutex::default());
-        let (told, asking) = (Mutex::default(), Mutex::default());
-        Self { store, endpoint, hub, room, open, details, told, asking }
+        let (told, asking, repairing) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { store, endpoint, hub, room, open, details, told, asking, repairing }
     }
 
     /// Where chunks come from that no member has.
@@ -298,6 +315,7 @@ impl Library {
             Local::Partial(partial) => partial,
             Local::Absent => self.fetch_manifest(id, holders).await?,
         };
+        self.verify(&partial, partial.unverified_head(), &mut |_| {}).await?;
         let missing = partial.missing_head();
         if missing.is_empty() {
             return Ok(());
@@ -307,8 +325,8 @@ impl Library {
         self.fetch(&partial, &missing, holders, &mut |_| {}, &|_, _| {}).await
     }
 
-    /// Has the tensors of a shard on disk, fetching exactly what is missing. `progress` hears how far the
-    /// shard is, what was on the disk before included.
+    /// Has the tensors of a shard on disk, fetching exactly what is missing, and what is damaged of what came
+    /// in chunks. `progress` hears how far the shard is, what was on the disk before included.
     pub async fn ensure_shard(
         &self,
         id: ModelId,
@@ -329,16 +347,24 @@ impl Library {
         };
         let opened = partial.clone();
         let ranges = tokio::task::spawn_blocking(move || opened.open_model()).await??.byte_ranges(shard);
-        let missing = partial.missing(&ranges);
-        let mut so_far = ShardProgress::new(partial.bytes_touched_by(&ranges), partial.bytes_of(&missing));
+        let unverified = partial.unverified(&ranges);
+        let unsure_bytes = partial.bytes_of(&partial.missing(&ranges)) + partial.bytes_of(&unverified);
+        let mut so_far = ShardProgress::new(partial.bytes_touched_by(&ranges), unsure_bytes);
         progress(so_far);
+        let mut found = |bytes| {
+            so_far.find(bytes);
+            progress(so_far);
+        };
+        let damaged = self.verify(&partial, unverified, &mut found).await?;
         let mut part = FetchedPart::new(&partial);
         let mut progress = |news| {
             part.note(&partial, &news);
             so_far.note(news);
             progress(so_far);
         };
-        self.fetch_into_room(&partial, &missing, holders, &mut progress, received).await?;
+        let missing = partial.missing(&ranges);
+        let fetched = self.fetch_into_room(&partial, &missing, holders, &mut progress, received).await;
+        repair::end(&partial, &damaged, fetched)?;
         Ok(tokio::task::spawn_blocking(move || {
             partial.flush()?;
             partial.note_finished(true);
@@ -350,7 +376,10 @@ impl Library {
     async fn local(&self, id: ModelId) -> Result<Local, LibraryError> {
         let store = self.store.clone();
         let found = tokio::task::spawn_blocking(move || match store.record(id) {
-            Ok(record) if record.complete && record.problem.is_none() => Ok(Local::Complete),
+            // What came in chunks may have been damaged since.
+            Ok(record) if record.complete && record.problem.is_none() && record.source != Source::Fetched => {
+                Ok(Local::Complete)
+            }
             Ok(_) => match store.manifest(id) {
                 Ok(manifest) => store.prepare(&manifest).map(Local::Partial),
                 Err(_) => Ok(Local::Absent),
@@ -391,6 +420,9 @@ impl Library {
         progress: &mut (dyn FnMut(FetchProgress) + Send),
         received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), LibraryError> {
+        if chunks.is_empty() {
+            return Ok(());
+        }
         let needed_bytes = chunks.iter().filter_map(|chunk| partial.manifest().chunk_len(*chunk)).sum();
         let room = self.make_room(Some(partial.id()), needed_bytes, &|| true).await;
         let room = room.map_err(|error| LibraryError::NoRoom { error })?;
@@ -513,6 +545,16 @@ mod tests {
         assert_eq!(so_far.hub_wait.as_secs(), 9);
         so_far.note(FetchProgress::Stored(90));
         assert_eq!((so_far.done_bytes, so_far.hub_wait), (20, Duration::ZERO));
+    }
+
+    #[test]
+    fn what_was_compared_on_the_disk_counts_as_here_and_did_not_come() {
+        let mut so_far = ShardProgress::new(20, 18);
+        so_far.find(10);
+        assert_eq!((so_far.done_bytes, so_far.came_bytes()), (12, 0));
+        so_far.note(FetchProgress::InFlight(3));
+        so_far.note(FetchProgress::Stored(4));
+        assert_eq!((so_far.done_bytes, so_far.came_bytes()), (16, 4));
     }
 
     #[test]

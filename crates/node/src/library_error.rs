@@ -33,6 +33,9 @@ pub enum LibraryError {
     /// Each source has its reason.
     #[error("{model} could not be fetched: {reasons}")]
     NotFetched { model: String, reasons: String },
+    /// What a disk made of it is not used.
+    #[error("{bytes} bytes of {model} on this disk are damaged and could not be fetched again: {reasons}")]
+    Damaged { model: String, bytes: u64, reasons: String },
     #[error(
         "a check found that what is here of model {id} is not what its hub promised: `exo models remove` it on every \
          machine that has of it, and fetch it again"

@@ -44,6 +44,11 @@ pub struct CachedModel {
     pub problem: Option<String>,
 }
 
+/// For fuzz targets: a manifest of another program.
+pub(crate) fn parse_layers(manifest: &[u8]) {
+    blobs::parse(manifest);
+}
+
 /// Where to look: the user's home folder, and environment variables.
 struct Places<'a> {
     home: &'a Path,

@@ -155,6 +155,14 @@ pub enum ChunkError {
         /// The model.
         model: ModelId,
     },
+    /// What is on this disk is not what came. It is held no more, and is to be fetched again.
+    #[error("{chunk} of model {model} is damaged on this disk")]
+    Damaged {
+        /// The model.
+        model: ModelId,
+        /// The chunk.
+        chunk: ChunkRef,
+    },
     /// Too many or too few bytes.
     #[error("{chunk} of model {model} came with {found_bytes} bytes, it has {expected_bytes}")]
     Length {

@@ -30,6 +30,7 @@ mod local;
 mod manifest;
 mod partial;
 mod record;
+mod recorded;
 mod registry;
 mod sha256;
 mod store;
@@ -45,3 +46,34 @@ pub use partial::{Digested, PartialModel};
 pub use record::{ModelRecord, RecordProblem, Replaced, Source};
 pub use sha256::Sha256State;
 pub use store::Store;
+
+/// For fuzz targets: the parsers of what other programs, members and disks say.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Feeds bytes to each of them; none may panic.
+    pub fn stored(bytes: &[u8]) {
+        crate::caches::parse_layers(bytes);
+        crate::recorded::parse(bytes).for_each(drop);
+        let Ok(manifest) = crate::Manifest::from_bytes(bytes) else { return };
+        let root = manifest.root();
+        assert_eq!(crate::Manifest::from_bytes(&manifest.to_bytes()).map(|again| again.root()), Ok(root));
+        let _ = crate::HeldMap::decode(bytes, root, &manifest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever lies on a disk or comes from a member, its parsers give a value or an error.
+        #[test]
+        fn nothing_stored_makes_a_parser_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..400),
+            digest in "[a-f0-9:/.]{0,80}",
+        ) {
+            super::fuzzing::stored(&bytes);
+            super::fuzzing::stored(format!(r#"{{"layers":[{{"mediaType":"x","digest":"{digest}"}}]}}"#).as_bytes());
+        }
+    }
+}

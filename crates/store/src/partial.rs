@@ -2,11 +2,17 @@
 //!
 //! A chunk counts as held *on disk* only after its bytes were synchronised, so after a crash or a power cut
 //! the map never promises what is not there; at most the last few chunks are fetched again.
+//!
+//! What each chunk was when it came is known, by the manifest or by a record beside the map. What the disk
+//! makes of one later is noticed when it is read, and then the chunk is held no more.
+
+mod damage;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::SystemTime;
 
 use exo_formats::{FileRange, Model};
 use exo_types::ModelId;
@@ -16,12 +22,15 @@ use crate::chunk::touched;
 use crate::disk::{create_folder, deleted, failed, read_bounded};
 use crate::held::HeldMap;
 use crate::manifest::{FileEntry, ModelKind};
+use crate::recorded::{self, RecordedHashes};
 use crate::{ChunkError, ChunkRef, Manifest, Sha256State, StoreError};
 
 /// Chunks written between two synchronisations: what a crash may cost.
 const UNSYNCED_MAX: usize = 16;
 const FILES: &str = "files";
 const HELD: &str = "held";
+/// What chunks were when they came, where the manifest does not say.
+const HASHES: &str = "hashes";
 /// Whether the whole, with what other nodes have of it, was what its hub promised.
 const CHECKED: &str = "checked";
 /// There from the first chunk of a shard's fetch until all of the shard is here. A copy without it, for
@@ -55,6 +64,11 @@ struct State {
     checked: Option<bool>,
     /// Chunks without a hash that came since this was opened.
     unseen: u64,
+    recorded: RecordedHashes,
+    /// Chunks that came or were compared since this was opened.
+    verified: HeldMap,
+    /// When each file was last written, as far as [`State::verified`] is about it.
+    modified: Vec<Option<SystemTime>>,
 }
 
 /// What comes of digesting some chunks of a file.
@@ -89,7 +103,15 @@ impl PartialModel {
             Some(DIFFERS) => Some(false),
             _ => None,
         };
-        let state = Mutex::new(State { held, unsynced: Vec::new(), checked, unseen: 0 });
+        let state = Mutex::new(State {
+            held,
+            unsynced: Vec::new(),
+            checked,
+            unseen: 0,
+            recorded: RecordedHashes::open(folder.join(HASHES), &manifest),
+            verified: HeldMap::empty(&manifest),
+            modified: vec![None; manifest.files.len()],
+        });
         let (flushing, is_removed) = (Mutex::default(), RwLock::default());
         Ok(Self { id, manifest, folder: folder.to_owned(), path, state, flushing, is_removed })
     }
@@ -169,26 +191,34 @@ impl PartialModel {
         if found_bytes != len {
             return Err(ChunkError::Length { model, chunk, expected_bytes: len, found_bytes });
         }
-        if self.manifest.chunk_hash(chunk).is_some_and(|hash| blake3::hash(bytes) != *hash) {
+        let (hash, known) = (*blake3::hash(bytes).as_bytes(), self.manifest.chunk_hash(chunk));
+        if known.is_some_and(|known| hash != *known) {
             return Err(ChunkError::Mismatch { model, chunk });
         }
         let there = self.stay()?;
         if self.has_chunk(chunk) {
             return Ok(());
         }
-        if self.manifest.chunk_hash(chunk).is_none() {
+        if known.is_none() {
             self.forget_check()?;
         }
         let path = self.file_path(chunk.file);
         let file = OpenOptions::new().write(true).open(&path);
-        let written =
-            file.and_then(|file| exo_stdx::write_all_at(&file, bytes, self.manifest.chunk_start(chunk)));
-        written.map_err(|e| failed("write", &path, found_bytes, e))?;
+        let written = file.and_then(|file| {
+            exo_stdx::write_all_at(&file, bytes, self.manifest.chunk_start(chunk))?;
+            Ok(file.metadata().and_then(|about| about.modified()).ok())
+        });
+        let modified = written.map_err(|e| failed("write", &path, found_bytes, e))?;
         let is_due = {
             let mut state = self.state();
             if state.held.add(chunk, len) {
                 state.unsynced.push(chunk);
+                if known.is_none() {
+                    state.recorded.note(chunk, hash);
+                }
+                state.verified.add(chunk, len);
             }
+            state.modified[chunk.file as usize] = modified;
             state.unsynced.len() >= UNSYNCED_MAX || self.is_complete_in(&state)
         };
         drop(there); // `flush` waits for its turn, which a removal may have
@@ -198,21 +228,36 @@ impl PartialModel {
         Ok(())
     }
 
-    /// The bytes of a chunk that is held.
+    /// The bytes of a chunk that is held. One that is not what it was when it came is held no more.
     pub fn read_chunk(&self, chunk: ChunkRef) -> Result<Vec<u8>, ChunkError> {
         let model = self.id;
         let len = self.manifest.chunk_len(chunk).ok_or(ChunkError::OutOfRange { model, chunk })?;
-        let _there = self.stay()?;
-        if !self.has_chunk(chunk) {
-            return Err(ChunkError::NotHeld { model, chunk });
-        }
+        let there = self.stay()?;
+        let known = {
+            let state = self.state();
+            if !state.held.has(chunk) {
+                return Err(ChunkError::NotHeld { model, chunk });
+            }
+            self.manifest.chunk_hash(chunk).or_else(|| state.recorded.get(chunk)).copied()
+        };
         let path = self.file_path(chunk.file);
         let mut bytes = vec![0; len as usize];
         let file = File::open(&path);
         let read = file
             .and_then(|file| exo_stdx::read_exact_at(&file, &mut bytes, self.manifest.chunk_start(chunk)));
         read.map_err(|e| failed("read", &path, len, e))?;
-        Ok(bytes)
+        drop(there); // `lose` waits for its turn, which a removal may have
+        match known {
+            Some(known) if blake3::hash(&bytes) != known => {
+                self.lose(chunk, len);
+                Err(ChunkError::Damaged { model, chunk })
+            }
+            Some(_) => {
+                self.state().verified.add(chunk, len);
+                Ok(bytes)
+            }
+            None => Ok(bytes),
+        }
     }
 
     /// Which chunks are held, for [`HeldMap::decode`] elsewhere.
@@ -329,9 +374,11 @@ impl PartialModel {
         if unsynced.is_empty() {
             return Ok(());
         }
-        // First the bytes, then the map that promises them. A disk may take seconds for either: without the
-        // state's lock.
-        let synced = self.sync_files(&unsynced).and_then(|()| self.write_map());
+        // First the bytes and what they are, then the map that promises them. A disk may take seconds for
+        // each: without the state's lock.
+        let (path, records) = self.state().recorded.records(&unsynced);
+        let synced = self.sync_files(&unsynced).and_then(|()| recorded::append(&path, &records));
+        let synced = synced.and_then(|()| self.write_map());
         if synced.is_err() {
             // Some systems report a full disk only here. What is not safe is not held.
             let mut state = self.state();
@@ -361,6 +408,7 @@ impl PartialModel {
         *self.is_removed.write().unwrap_or_else(PoisonError::into_inner) = true;
         let mut state = self.state();
         state.held = HeldMap::empty(&self.manifest);
+        state.verified = HeldMap::empty(&self.manifest);
         state.unsynced.clear();
         state.checked = None;
     }
@@ -399,6 +447,10 @@ impl PartialModel {
             synced.map_err(|e| failed("synchronise", &path, bytes, e))?;
         }
         Ok(())
+    }
+
+    fn recorded_hash(&self, chunk: ChunkRef) -> Option<[u8; 32]> {
+        self.state().recorded.get(chunk).copied()
     }
 
     /// Those of `chunks` that are held in file `there` and last.
@@ -492,7 +544,7 @@ pub(crate) fn take_unchanged(
     }
     let files = folder.join(FILES);
     create_folder(&files)?;
-    let (mut held, mut copied) = (HeldMap::empty(manifest), 0);
+    let (mut held, mut copied, mut records) = (HeldMap::empty(manifest), 0, Vec::new());
     for (index, (other, there)) in same {
         let (file, path) = (index as u32, files.join(&manifest.files[index].name));
         let all: Vec<_> = (0..manifest.chunk_count(file)).map(|index| ChunkRef { file, index }).collect();
@@ -504,6 +556,8 @@ pub(crate) fn take_unchanged(
         match taken {
             Ok(taken) => taken.into_iter().for_each(|chunk| {
                 held.add(chunk, manifest.chunk_len(chunk).unwrap_or(0));
+                let hash = other.recorded_hash(ChunkRef { file: there, ..chunk });
+                hash.into_iter().for_each(|hash| records.extend(recorded::encode(chunk, &hash)));
             }),
             Err(error) => {
                 tracing::warn!(model = %id, %error, "an unchanged file of another commit is of no use; it is fetched again");
@@ -511,6 +565,7 @@ pub(crate) fn take_unchanged(
         }
     }
     tracing::info!(model = %id, bytes = held.bytes(), "another commit has the same bytes: they are not fetched again");
+    recorded::append(&folder.join(HASHES), &records)?;
     crate::disk::write_atomic(&folder.join(HELD), &held.encode(id))
 }
 
@@ -531,7 +586,10 @@ fn copy_chunks(
         if *copied + len > COPIED_MAX {
             break;
         }
-        let bytes = other.read_chunk(ChunkRef { file: there, ..chunk }).map_err(std::io::Error::other)?;
+        let bytes = match other.read_chunk(ChunkRef { file: there, ..chunk }) {
+            Err(ChunkError::Damaged { .. }) => continue,
+            read => read.map_err(std::io::Error::other)?,
+        };
         exo_stdx::write_all_at(&file, &bytes, manifest.chunk_start(chunk))?;
         *copied += len;
         taken.push(chunk);

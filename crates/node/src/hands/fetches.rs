@@ -40,11 +40,12 @@ impl Fetches {
             let _running = TransferMeter::begin(&meters);
             let work = async {
                 // What was on the disk before did not come.
-                let mut before = None;
+                let mut before = 0;
                 let mut progress = |so_far: ShardProgress| {
                     let ShardProgress { done_bytes, total_bytes, hub_wait, .. } = so_far;
-                    let already = before.replace(done_bytes).unwrap_or(done_bytes);
-                    meters.transfers.received(done_bytes.saturating_sub(already));
+                    let came_bytes = so_far.came_bytes();
+                    meters.transfers.received(came_bytes.saturating_sub(before));
+                    before = came_bytes;
                     let hub_wait_s = u32::try_from(hub_wait.as_secs()).unwrap_or(u32::MAX);
                     let event = FetchEvent::Progress { done_bytes, total_bytes, hub_wait_s };
                     events.post(Input::Fetched { fetch, event });

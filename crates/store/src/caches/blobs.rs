@@ -17,8 +17,11 @@ pub(super) struct Layer {
 
 /// The layers of a manifest; `None` if it is not one.
 pub(super) fn layers(manifest: &Path) -> Option<Vec<Layer>> {
-    let bytes = read_bounded(manifest, MANIFEST_BYTES_MAX).ok()??;
-    let manifest: Value = serde_json::from_slice(&bytes).ok()?;
+    parse(&read_bounded(manifest, MANIFEST_BYTES_MAX).ok()??)
+}
+
+pub(super) fn parse(manifest: &[u8]) -> Option<Vec<Layer>> {
+    let manifest: Value = serde_json::from_slice(manifest).ok()?;
     let layers = manifest.get("layers")?.as_array()?;
     Some(layers.iter().filter_map(layer).collect())
 }

@@ -160,19 +160,66 @@ fn who_asks_what_is_here_does_not_wait_for_the_disk_and_the_map_promises_only_wh
     assert_ne!(copy.held(), promised);
 }
 
+/// As it is known before it is fetched: with the hashes of its head alone.
+fn known_by_its_hub(scene: &Scene, commit: &str, sha256: u8) -> Manifest {
+    let mut manifest = (*scene.manifest).clone();
+    let heads = manifest.files[0].head_bytes.div_ceil(4096) as usize;
+    manifest.files[0].chunks.truncate(heads);
+    let files = vec![HubFile { path: "m.gguf".to_owned(), sha256: Some([sha256; 32]) }];
+    let (repo, commit) = ("org/repo".to_owned(), commit.to_owned());
+    let (label, licence) = ("F32".to_owned(), String::new());
+    manifest.hub = Some(HubSource { repo, commit, label, licence, files });
+    manifest
+}
+
+#[test]
+fn a_chunk_that_the_disk_has_damaged_is_held_no_more_and_only_that() {
+    let scene = Scene::new();
+    let manifest = Arc::new(known_by_its_hub(&scene, "0a", 7));
+    let folder = scene.folder.path().join("of-hub");
+    let open = || PartialModel::open(&folder, manifest.root(), manifest.clone()).unwrap();
+    let (all, whole) = ([FileRange { file: 0, start: 0, end: u64::MAX }], manifest.chunk_count(0) as usize);
+    let copy = open();
+    scene.fetch(&copy, &copy.missing(&all));
+    assert!(copy.unverified(&all).is_empty(), "it has just come");
+    drop(copy);
+    let copy = open();
+    assert_eq!(copy.unverified(&all).len(), whole);
+    assert_eq!(copy.verify(&copy.unverified(&all), &|_| true).unwrap(), []);
+    assert!(copy.unverified(&all).is_empty(), "it was compared");
+    // One behind the head, which no manifest has a hash of, and one of the head.
+    let damaged = [ChunkRef { file: 0, index: 0 }, ChunkRef { file: 0, index: whole as u32 - 2 }];
+    copy.note_check(true, copy.unseen()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20)); // the file system's clock is coarse
+    let file = OpenOptions::new().write(true).open(copy.path()).unwrap();
+    for chunk in damaged {
+        let wrong = [!scene.send(chunk)[50]];
+        exo_stdx::write_all_at(&file, &wrong, manifest.chunk_start(chunk) + 50).unwrap();
+    }
+    let mut found = copy.verify(&copy.unverified(&all), &|_| true).unwrap();
+    found.sort();
+    assert_eq!(found, damaged);
+    assert_eq!((copy.missing(&all), copy.checked()), (damaged.to_vec(), None));
+    drop(copy);
+    let copy = open();
+    assert_eq!(copy.missing(&all), damaged, "after a restart too");
+    scene.fetch(&copy, &damaged);
+    assert_eq!(copy.verify(&copy.held_chunks(), &|_| true).unwrap(), []);
+    assert_eq!(copy.read_chunk(damaged[1]).unwrap(), scene.send(damaged[1]));
+    // Who reads one that is damaged is not given it.
+    exo_stdx::write_all_at(&file, &[!scene.send(damaged[1])[0]], manifest.chunk_start(damaged[1])).unwrap();
+    assert!(matches!(copy.read_chunk(damaged[1]), Err(ChunkError::Damaged { .. })));
+    assert!(matches!(copy.read_chunk(damaged[1]), Err(ChunkError::NotHeld { .. })));
+    // Of what an earlier version of exo brought nobody knows what it was.
+    drop(copy);
+    fs::remove_file(folder.join(HASHES)).unwrap();
+    assert!(open().unverified(&all).len() < whole - 1);
+}
+
 #[test]
 fn what_another_commit_has_of_the_same_file_is_not_fetched_again() {
     let scene = Scene::new();
-    let at = |commit: &str, sha256: u8| {
-        let mut manifest = (*scene.manifest).clone();
-        let heads = manifest.files[0].head_bytes.div_ceil(4096) as usize;
-        manifest.files[0].chunks.truncate(heads);
-        let files = vec![HubFile { path: "m.gguf".to_owned(), sha256: Some([sha256; 32]) }];
-        let (repo, commit) = ("org/repo".to_owned(), commit.to_owned());
-        let (label, licence) = ("F32".to_owned(), String::new());
-        manifest.hub = Some(HubSource { repo, commit, label, licence, files });
-        manifest
-    };
+    let at = |commit: &str, sha256: u8| known_by_its_hub(&scene, commit, sha256);
     let folder = |manifest: &Manifest| scene.folder.path().join(manifest.root().to_full());
     let open = |manifest: &Manifest| {
         PartialModel::open(&folder(manifest), manifest.root(), Arc::new(manifest.clone())).unwrap()
@@ -187,6 +234,8 @@ fn what_another_commit_has_of_the_same_file_is_not_fetched_again() {
     };
     let same = newer(7);
     assert_eq!(same.held_bytes(), 5 * 4096);
+    let range = FileRange { file: 0, start: 0, end: 5 * 4096 };
+    assert_eq!(same.unverified(&[range]), chunks, "what they were comes with them");
     assert_eq!(same.read_chunk(chunks[4]).unwrap(), scene.send(chunks[4]));
     assert_eq!(newer(8).held_bytes(), 0, "another file");
     // What comes for one changes nothing of the other.
