@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::{self, Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
@@ -300,6 +303,62 @@ fn the_token_is_in_no_output_and_goes_to_no_other_host() {
     let seen = world.hub.seen();
     assert!(seen.iter().any(|s| s.host == Host::Hub && s.authorization.is_some()));
     assert!(seen.iter().all(|s| s.host == Host::Hub || s.authorization.is_none()));
+}
+
+/// A proxy that leads every host to one address, and notes which hosts were asked for.
+fn proxy_to(address: std::net::SocketAddr) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (at, asked) =
+        (format!("http://{}", listener.local_addr().unwrap()), Arc::new(Mutex::new(Vec::new())));
+    let noted = asked.clone();
+    // Ends with the process of the tests.
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let mut reader = BufReader::new(client.try_clone().unwrap());
+            let mut first = String::new();
+            let mut line = String::new();
+            while reader.read_line(&mut line).is_ok_and(|len| len > 2) {
+                if first.is_empty() {
+                    first.clone_from(&line);
+                }
+                line.clear();
+            }
+            noted.lock().unwrap().push(first);
+            let Ok(hub) = TcpStream::connect(address) else { continue };
+            let (mut out, mut to_hub, mut from_hub) = (client, hub.try_clone().unwrap(), hub);
+            let _ = out.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            std::thread::spawn(move || std::io::copy(&mut reader, &mut to_hub));
+            std::thread::spawn(move || std::io::copy(&mut from_hub, &mut out));
+        }
+    });
+    (at, asked)
+}
+
+#[test]
+fn a_hub_is_reached_through_the_proxy_of_the_environment_and_one_that_is_excepted_is_not() {
+    let world = World::new();
+    let hub = world.hub.endpoint().strip_prefix("http://").unwrap().parse().unwrap();
+    let (proxy, asked) = proxy_to(hub);
+    let show = |no_proxy: &str| {
+        let mut command = world.exo(&["show", "hf.co/org/demo-GGUF"]);
+        // A name that only the proxy knows: RFC 6761.
+        command.env("HF_ENDPOINT", "http://hub.invalid").env("HTTPS_PROXY", &proxy);
+        command.env("NO_PROXY", no_proxy).env("no_proxy", no_proxy);
+        command
+    };
+    let shown = finish(&mut show("other.invalid"), LONG);
+    assert!(shown.status.success() && stdout(&shown).contains("Q8_0"), "{}", stderr(&shown));
+    let connects = asked.lock().unwrap().clone();
+    assert!(
+        !connects.is_empty() && connects.iter().all(|line| line.starts_with("CONNECT hub.invalid:80 ")),
+        "{connects:?}"
+    );
+    // It asks for the name itself, again and again: a second is more than the answer above took.
+    let mut excepted = show("hub.invalid");
+    let excepted = Killed(excepted.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    std::thread::sleep(Duration::from_secs(1));
+    drop(excepted);
+    assert_eq!(*asked.lock().unwrap(), connects, "the proxy was asked");
 }
 
 #[test]

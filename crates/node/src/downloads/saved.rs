@@ -72,7 +72,11 @@ pub fn read(root: &Path) -> Vec<SavedPull> {
 fn read_file(path: &Path) -> io::Result<Vec<SavedPull>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
-    let saved: SavedPulls = serde_json::from_slice(&bytes)?;
+    parse(&bytes)
+}
+
+fn parse(bytes: &[u8]) -> io::Result<Vec<SavedPull>> {
+    let saved: SavedPulls = serde_json::from_slice(bytes)?;
     match saved.version {
         VERSION => Ok(saved.pulls),
         other => Err(io::Error::other(format!("it has version {other}, this exo reads {VERSION}"))),
@@ -119,6 +123,16 @@ mod tests {
         };
         write(&root, vec![pull.clone()]).unwrap();
         assert_eq!(read(&root), [pull]);
+        // With any byte changed or its end missing it is a list or an error.
+        let whole = fs::read(root.join(FILE)).unwrap();
+        for at in 0..whole.len() {
+            assert!(parse(&whole[..at]).is_err(), "cut at {at}");
+            for other in [b'-', b'9', b'"', b'{', b']', 0, 0xff] {
+                let mut bytes = whole.clone();
+                bytes[at] = other;
+                assert!(parse(&bytes).map_or(0, |pulls| pulls.len()) <= 1);
+            }
+        }
         fs::write(root.join(FILE), "{\"version\":9,\"pulls\":[]}").unwrap();
         assert_eq!(read(&root), []);
         write(&root, Vec::new()).unwrap();
