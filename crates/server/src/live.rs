@@ -559,7 +559,7 @@ mod tests {
         let device = |n: u64, d: u64| {
             serde_json::json!({
                 "id": format!("cuda:{d}"), "kind": "discrete_gpu", "name": "A described card", "backend": "cuda/sm_89",
-                "memory_total_bytes": 24_u64 << 30, "memory_free_bytes": (tick + n + d) % 24 << 30,
+                "memory_total_bytes": 24_u64 << 30, "memory_free_bytes": ((tick + n + d) % 24) << 30,
                 "compute_units": 128, "read_bytes_per_s": 1e12, "flops_per_s": 1e14, "support": "full", "support_reason": "",
                 "sensors": {"temperature_c": 40.0 + wander(n + d), "power_w": 100.0 + 5.0 * wander(n + d),
                             "clock_mhz": 1000.0 + 50.0 * wander(n + d), "utilisation": wander(n + d) / 40.0}
@@ -569,7 +569,7 @@ mod tests {
             serde_json::json!({
                 "id": format!("{n:064x}"), "name": format!("rack-{n}"), "is_self": n == 0, "role": "worker", "status": "alive",
                 "version": "1", "platform": "linux x86_64", "addresses": ["10.0.0.1:52416"], "mains_power": true,
-                "process_bytes": (tick + n) % 9 << 30, "devices": (0..4).map(|d| device(n, d)).collect::<Vec<_>>()
+                "process_bytes": ((tick + n) % 9) << 30, "devices": (0..4).map(|d| device(n, d)).collect::<Vec<_>>()
             })
         };
         let link = |from: u64, to: u64| {
