@@ -38,7 +38,8 @@ pub async fn member(client: &Client, wanted: &str) -> anyhow::Result<MemberView>
     members.pop().context("the member is not in the list any more")
 }
 
-/// A member as people read it: its name, which it says itself, and so much of its id that it is nobody else's.
+/// A member as people read it: its name, which it says itself, and so much of its id that it is nobody
+/// else's.
 pub fn called(member: &MemberView) -> String {
     format!("{} ({})", member.name, member.node.get(..ID_CHARS).unwrap_or(&member.node))
 }
