@@ -31,8 +31,8 @@ const NVIDIA: u32 = 0x10de;
 /// The sensors of one card that is in use, read again and again, and what else its kernel driver and its
 /// vendor's library tell.
 ///
-/// For a card of NVIDIA asking loads its vendor's library into the process: for one that has loaded its driver
-/// anyway.
+/// For a card of NVIDIA asking loads its vendor's library into the process: for one that has loaded its
+/// driver anyway.
 #[derive(Debug)]
 pub struct CardSensors {
     vendor: u32,

@@ -32,6 +32,7 @@ mod fit;
 mod inputs;
 mod kernels;
 mod labels;
+mod link_figures;
 mod memory;
 mod pins;
 mod problem;
@@ -50,8 +51,9 @@ pub use domains::{memory_free_bytes, oversubscribed};
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
 pub use exo_types::{Pin, PinLayers, WeightTypes};
 pub use explain::PAGE_TOKENS;
-pub use inputs::{CompleteRates, DeviceRates, Figure, Source, link_figures};
+pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
 pub use kernels::lacking_kernels;
+pub use link_figures::link_figures;
 pub use memory::{CHUNK_TOKENS, workspace_bytes};
 pub use ratios::rates_of;
 pub use request::{

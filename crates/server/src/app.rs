@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backlog::Backlog;
+use crate::client_memory::Room;
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
 use crate::guard::{Caller, Guard};
@@ -16,7 +17,6 @@ use crate::live::Live;
 use crate::options::ServerOptions;
 use crate::outlive::Outliving;
 use crate::requests::Requests;
-use crate::room::Room;
 use crate::sessions::Sessions;
 
 /// What handlers share.

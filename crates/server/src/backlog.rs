@@ -15,8 +15,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 
+use crate::client_memory::{AnswerLease, Room};
 use crate::errors::ApiError;
-use crate::room::{AnswerLease, Room};
 
 /// So much of each answer may wait without taking room. With 2048 connections, 64 MiB.
 const FREE_BYTES: usize = 32 << 10;

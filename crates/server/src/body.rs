@@ -11,9 +11,9 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::client_memory::Lease;
 use crate::errors::ApiError;
 use crate::options::ServerOptions;
-use crate::room::Lease;
 use crate::scan::{Scan, TooMuch};
 
 /// For how long, and how much of, a body that is too large is read and thrown away. A client that is still

@@ -18,6 +18,7 @@ mod backlog;
 mod body;
 mod bundle;
 mod chat;
+mod client_memory;
 mod completion;
 mod connection_slots;
 mod dashboard;
@@ -42,7 +43,6 @@ mod requests;
 mod responses;
 mod resume;
 mod resumed;
-mod room;
 mod routes;
 mod scan;
 mod sessions;
@@ -106,8 +106,8 @@ pub async fn serve(
     let (stopping, closing) = (CancellationToken::new(), CancellationToken::new());
     // Also when this future is dropped: answers without an end must not keep their connections.
     let stop_when_dropped = (stopping.clone().drop_guard(), closing.clone().drop_guard());
-    let (room, streams) = (room::Room::new(options.bodies_bytes_max), TaskTracker::new());
-    let giving_back = room::give_back(room.clone(), options.give_freed_memory_back);
+    let (room, streams) = (client_memory::Room::new(options.bodies_bytes_max), TaskTracker::new());
+    let giving_back = client_memory::give_back(room.clone(), options.give_freed_memory_back);
     let app =
         app(facade, options.clone(), address, room, streams.clone(), (stopping.clone(), closing.clone()));
     let stop = async {
@@ -151,7 +151,7 @@ fn app(
     facade: Arc<dyn Facade>,
     options: ServerOptions,
     address: SocketAddr,
-    room: room::Room,
+    room: client_memory::Room,
     streams: TaskTracker,
     (stopping, closing): (CancellationToken, CancellationToken),
 ) -> app::App {

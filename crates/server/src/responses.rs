@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::body::json;
+use crate::client_memory::Lease;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::{ApiError, Path};
 use crate::generate::{IncomingRequest, read, stream, whole};
 use crate::kept::message_bytes;
 use crate::resumed::{Resumed, mark};
-use crate::room::Lease;
 use crate::ticket::{Origin, recorded};
 
 /// `POST /v1/responses`

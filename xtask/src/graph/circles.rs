@@ -1,4 +1,5 @@
-//! Modules of a crate that import each other in circles: whoever reads one has to read them all. There is none.
+//! Modules of a crate that import each other in circles: whoever reads one has to read them all. There is
+//! none.
 //!
 //! A module here is what the crate's root names, with all that lies in its folder: a module and what lies in
 //! it may know each other. A name that the root hands on (`pub use module::Name`, `pub use module::*`) is its
