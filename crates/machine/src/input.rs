@@ -474,11 +474,30 @@ pub enum JoinEvent {
     Probed {
         /// As the person wrote it.
         text: String,
-        /// Where it led.
-        address: Option<SocketAddr>,
-        /// Who proved its key there, and what it said.
-        answer: Option<(NodeId, JoinAnswer)>,
+        /// Where who proved its key, and what it said.
+        found: Result<(SocketAddr, NodeId, JoinAnswer), ProbeFailure>,
     },
+}
+
+/// Why nobody was found at an address that a person named.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ProbeFailure {
+    /// The name leads nowhere.
+    UnknownName,
+    /// No node answers at what it leads to.
+    Silent(Vec<SocketAddr>),
+}
+
+impl std::fmt::Display for ProbeFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::UnknownName => f.write_str("its name leads to no address"),
+            Self::Silent(addresses) => {
+                let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+                write!(f, "no exo answers at {}", addresses.join(", "))
+            }
+        }
+    }
 }
 
 /// What an own request needs for its copy.

@@ -39,7 +39,9 @@ use exo_types::{Epoch, NodeId, Time};
 
 pub use crate::join_messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinPurpose, JoinedByCode, Welcome};
 
-use crate::{DiscoveredNode, Effect, JoinEffect, JoinEvent, LeftCluster, MachineConfig, Notice, Now};
+use crate::{
+    DiscoveredNode, Effect, JoinEffect, JoinEvent, LeftCluster, MachineConfig, Notice, Now, ProbeFailure,
+};
 use admitting::Admission;
 use asking::{ATTEMPT_SLACK, Attempt, Grant};
 use by_code::ByCode;
@@ -64,6 +66,8 @@ const SILENT_FIRST: Duration = Duration::from_secs(1);
 const SILENT_MAX: Duration = Duration::from_secs(15);
 /// Between two probes of an address of `--peer`.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// Where nobody was found so often in a row, the person who named the address hears of it.
+const PROBES_FAILED_SAID: u32 = 5;
 /// One exchange lasts no longer once the key is proven.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
 /// A stranger that no person named has so long to prove its key, at all of its addresses together.
@@ -191,6 +195,8 @@ pub enum JoiningOutput {
     MoveIn(Box<MoveIn>),
     /// What the view shows of joining has changed.
     Stale,
+    /// A person should know this for longer than a line lasts.
+    Warn(String),
 }
 
 /// The cluster that let this node in.
@@ -319,6 +325,8 @@ struct ConfiguredPeer {
     /// Who proved its key there.
     node: Option<NodeId>,
     next: Time,
+    /// How often in a row nobody was found there.
+    failures: u32,
     /// Of the settings, not of one join.
     is_lasting: bool,
 }
@@ -331,6 +339,7 @@ impl Joining {
             text: text.clone(),
             node: None,
             next: Time::ZERO,
+            failures: 0,
             is_lasting: true,
         });
         Self {
@@ -402,11 +411,10 @@ impl Joining {
             JoinEvent::Answered { with, address, words, answer } => {
                 self.answered(ctx, (with, address, words), answer, out);
             }
-            JoinEvent::Probed { text, address, answer } => {
-                if let (Some(address), Some((node, answer))) = (address, answer) {
-                    self.probed(ctx, &text, address, (node, answer), out);
-                }
-            }
+            JoinEvent::Probed { text, found } => match found {
+                Ok((address, node, answer)) => self.probed(ctx, &text, address, (node, answer), out),
+                Err(failure) => self.probed_in_vain(&text, &failure, out),
+            },
         }
         self.advance(ctx, out);
     }
@@ -631,7 +639,7 @@ impl Joining {
             return;
         }
         for peer in self.peers.iter_mut().filter(|p| p.text == text) {
-            peer.node = Some(node);
+            (peer.node, peer.failures) = (Some(node), 0);
         }
         if ctx.members.contains(&node) {
             out.push(JoiningOutput::Prefer { node, address });
@@ -646,6 +654,19 @@ impl Joining {
             stranger.is_named = true;
             stranger.named_at(address);
             stranger.proven = Some(ctx.now.time);
+        }
+    }
+
+    /// Says once that nobody is found where a setting says, and asks on.
+    fn probed_in_vain(&mut self, text: &str, failure: &ProbeFailure, out: &mut Vec<JoiningOutput>) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.text == text && peer.is_lasting) {
+            peer.failures = peer.failures.saturating_add(1);
+            if peer.failures == PROBES_FAILED_SAID {
+                out.push(JoiningOutput::Warn(format!(
+                    "--peer {text}: {failure}; this node asks on. See that exo runs there, that name and port are right, \
+                     and that UDP to this port is let through"
+                )));
+            }
         }
     }
 }

@@ -610,6 +610,7 @@ impl NodeMachine {
             }
             JoiningOutput::MoveIn(move_in) => self.move_in(*move_in),
             JoiningOutput::Stale => self.view_changed(),
+            JoiningOutput::Warn(text) => self.warn(text),
         }
     }
 

@@ -38,8 +38,6 @@ pub(crate) enum ExchangeError {
     NoAddress,
     #[error("{0} answers there instead")]
     AnotherNode(NodeId),
-    #[error("the name leads to no address")]
-    UnknownName,
     #[error("no answer from {address} within {seconds} s")]
     Late { address: SocketAddr, seconds: u64 },
     #[error("it proved its key nowhere within {seconds} s")]

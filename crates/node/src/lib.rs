@@ -55,6 +55,7 @@ mod host;
 mod hub_bytes;
 mod library;
 mod library_error;
+mod listen;
 mod log_capture;
 mod logs;
 mod member_checks;

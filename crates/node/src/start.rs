@@ -34,6 +34,7 @@ use crate::host::Host;
 use crate::hub_bytes::HubBytes;
 use crate::library::Library;
 use crate::library::eviction::Eviction;
+use crate::listen;
 use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, NodeParts};
 use crate::pairing::Invites;
@@ -385,10 +386,12 @@ async fn bind(config: &NodeConfig, key: &NodeKey, members: &MemberSet) -> Result
     if config.is_private {
         return Endpoint::without_port(options(config.listen)).map_err(StartError::Bind);
     }
-    match Endpoint::bind(options(config.listen)).await {
+    let listen =
+        listen::address_to_bind(config.listen, &exo_discovery::local_interfaces().unwrap_or_default());
+    match Endpoint::bind(options(listen)).await {
         // Peers learn the port from discovery: another one serves as well, and two nodes fit on one machine.
         Err(BindError::InUse { .. }) if config.listen.port() != 0 => {
-            let any = SocketAddr::new(config.listen.ip(), 0);
+            let any = SocketAddr::new(listen.ip(), 0);
             Endpoint::bind(options(any)).await.map_err(StartError::Bind)
         }
         bound => bound.map_err(StartError::Bind),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exo_machine::joining::{JoinAnswer, JoinAsk};
-use exo_machine::{DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent};
+use exo_machine::{DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent, ProbeFailure};
 use exo_types::NodeId;
 
 use crate::world::{Event, World};
@@ -95,11 +95,9 @@ impl World {
             (Whom::Node(with), Some(answer)) => {
                 JoinEvent::Answered { with: *with, address, words: words_of(number), answer: Ok(answer) }
             }
-            (Whom::Text(text), Some(answer)) => JoinEvent::Probed {
-                text: text.clone(),
-                address: Some(address),
-                answer: Some((proven, answer)),
-            },
+            (Whom::Text(text), Some(answer)) => {
+                JoinEvent::Probed { text: text.clone(), found: Ok((address, proven, answer)) }
+            }
         };
         self.exchanges.remove(&number);
         self.input_at(at, asker, Input::Joining(event));
@@ -107,14 +105,15 @@ impl World {
 
     fn asked_in_vain(&mut self, number: u64, why: &str) {
         let Some(exchange) = self.exchanges.remove(&number) else { return };
-        let address = exchange.addresses.last().copied();
         let event = match exchange.whom {
             Whom::Node(with) => {
                 let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
                 let (words, answer) = (String::new(), Err(why.to_owned()));
                 JoinEvent::Answered { with, address: nowhere, words, answer }
             }
-            Whom::Text(text) => JoinEvent::Probed { text, address, answer: None },
+            Whom::Text(text) => {
+                JoinEvent::Probed { text, found: Err(ProbeFailure::Silent(exchange.addresses)) }
+            }
         };
         self.input_at(self.now, exchange.asker, Input::Joining(event));
     }
@@ -175,11 +174,9 @@ impl World {
             Whom::Node(with) => {
                 JoinEvent::Answered { with: *with, address, words: words_of(number), answer: Ok(answer) }
             }
-            Whom::Text(text) => JoinEvent::Probed {
-                text: text.clone(),
-                address: Some(address),
-                answer: Some((proven, answer)),
-            },
+            Whom::Text(text) => {
+                JoinEvent::Probed { text: text.clone(), found: Ok((address, proven, answer)) }
+            }
         };
         self.exchanges.remove(&number);
         let delay = self.net.path(node, asker).delay;

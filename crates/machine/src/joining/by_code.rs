@@ -68,6 +68,7 @@ impl Joining {
                             text,
                             node: None,
                             next: ctx.now.time,
+                            failures: 0,
                             is_lasting: false,
                         });
                     }

@@ -241,8 +241,15 @@ impl Node {
     }
 
     fn probed(&mut self, text: &str, node: NodeId, fresh: bool) {
-        let answer = Some((node, JoinAnswer::Here { name: "probed".to_owned(), fresh }));
-        let event = JoinEvent::Probed { text: text.to_owned(), address: Some(address(node)), answer };
+        let found = Ok((address(node), node, JoinAnswer::Here { name: "probed".to_owned(), fresh }));
+        self.call(|joining, ctx, out| {
+            joining.event(ctx, JoinEvent::Probed { text: text.to_owned(), found }, out);
+        });
+    }
+
+    fn probed_in_vain(&mut self, text: &str) {
+        let found = Err(ProbeFailure::Silent(vec![SocketAddr::from(([10, 0, 0, 9], 7))]));
+        let event = JoinEvent::Probed { text: text.to_owned(), found };
         self.call(|joining, ctx, out| joining.event(ctx, event, out));
     }
 
@@ -726,6 +733,26 @@ fn where_a_stranger_is_counts_when_it_has_become_a_member() {
     let addresses = vec![address(keys[1].1)];
     assert_eq!(node.take(), [JoiningOutput::Learn { node: keys[1].1, addresses, is_vouched: false }]);
     assert!(node.joining.is_quiet());
+}
+
+#[test]
+fn a_person_hears_once_that_nobody_is_where_a_setting_says() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &["host:4000".to_owned()]);
+    let said = |node: &mut Node, times: u32| {
+        (0..times).for_each(|_| node.probed_in_vain("host:4000"));
+        let texts = node.take().into_iter().filter_map(|out| match out {
+            JoiningOutput::Warn(text) => Some(text),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>()
+    };
+    assert!(said(&mut node, PROBES_FAILED_SAID - 1).is_empty(), "it may still start");
+    let texts = said(&mut node, 9);
+    let [text] = &texts[..] else { panic!("{texts:?}") };
+    assert!(text.starts_with("--peer host:4000: no exo answers at 10.0.0.9:7; this node asks on."), "{text}");
+    node.probed("host:4000", keys[1].1, false);
+    assert_eq!(said(&mut node, PROBES_FAILED_SAID).len(), 1, "it was there and is gone");
 }
 
 #[test]

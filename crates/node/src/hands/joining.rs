@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use exo_discovery::{Discovery, Surroundings};
 use exo_machine::joining::{Code, JoinAnswer, JoinAsk, JoinPurpose};
-use exo_machine::{DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent, SignId};
+use exo_machine::{DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent, ProbeFailure, SignId};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
 use exo_types::NodeId;
 use tokio::sync::oneshot;
@@ -23,6 +23,8 @@ use crate::pairing::{self, Given, Invites};
 
 /// For one exchange, from the dial to the answer; also for the lookup of a host name.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
+/// Addresses of one name that are tried.
+const PROBED_MAX: usize = 8;
 /// Between the dials of two addresses of one node.
 const DIAL_AGAIN: Duration = Duration::from_millis(100);
 /// Strangers that wait for their answers at once.
@@ -235,7 +237,7 @@ async fn ask_at(
     proof_within: Duration,
     ask: &Ask,
 ) -> JoinEvent {
-    match reach(endpoint, with, &addresses, proof_within).await {
+    match reach(endpoint, Some(with), &addresses, proof_within).await {
         Ok((address, channel)) => {
             let answer = tokio::time::timeout(EXCHANGE_MAX, exchange(channel, ask)).await;
             let answer = answer.unwrap_or_else(|_| Err(late(address)));
@@ -253,10 +255,11 @@ async fn ask_at(
 }
 
 /// Dials all addresses of a node, one after the other without waiting for the one before, until the node
-/// proves its key at one of them. Only then it is asked, and once: two questions would be two admissions.
+/// proves its key at one of them, or any node does if none is named. Only then it is asked, and once: two
+/// questions would be two admissions.
 async fn reach(
     endpoint: &Endpoint,
-    with: NodeId,
+    with: Option<NodeId>,
     addresses: &[SocketAddr],
     within: Duration,
 ) -> Result<(SocketAddr, JoinChannel), ExchangeError> {
@@ -272,7 +275,9 @@ async fn reach(
     let mut failed = ExchangeError::NoAddress;
     loop {
         match tokio::time::timeout_at(until, dials.join_next()).await {
-            Ok(Some(Ok((address, Ok(channel))))) if channel.peer == with => return Ok((address, channel)),
+            Ok(Some(Ok((address, Ok(channel))))) if with.is_none_or(|with| channel.peer == with) => {
+                return Ok((address, channel));
+            }
             Ok(Some(Ok((_, Ok(channel))))) => failed = ExchangeError::AnotherNode(channel.peer),
             Ok(Some(Ok((_, Err(error))))) => failed = error.into(),
             Ok(Some(Err(error))) => failed = error.into(),
@@ -289,27 +294,28 @@ fn late(address: SocketAddr) -> ExchangeError {
 /// Asks who is at `host:port`.
 async fn probe(endpoint: &Endpoint, text: String, ask: &Ask) -> JoinEvent {
     let lookup = tokio::time::timeout(EXCHANGE_MAX, tokio::net::lookup_host(text.as_str())).await;
-    let address = lookup.ok().and_then(Result::ok).and_then(|mut addresses| addresses.next());
-    let answer = match address {
-        Some(address) => ask_once(endpoint, address, ask).await,
-        None => Err(ExchangeError::UnknownName),
+    let addresses: Vec<SocketAddr> =
+        lookup.ok().and_then(Result::ok).into_iter().flatten().take(PROBED_MAX).collect();
+    let found = match addresses.is_empty() {
+        true => Err(ProbeFailure::UnknownName),
+        false => probe_at(endpoint, &addresses, ask).await.map_err(|error| {
+            tracing::trace!(text, %error, "a probe failed");
+            ProbeFailure::Silent(addresses)
+        }),
     };
-    let answer = answer.inspect_err(|error| tracing::trace!(text, %error, "a probe failed")).ok();
-    JoinEvent::Probed { text, address, answer }
+    JoinEvent::Probed { text, found }
 }
 
-/// One exchange that this node opens; the answer, and who proved its key.
-async fn ask_once(
+/// Who is at the first of these addresses where somebody is.
+async fn probe_at(
     endpoint: &Endpoint,
-    address: SocketAddr,
+    addresses: &[SocketAddr],
     ask: &Ask,
-) -> Result<(NodeId, JoinAnswer), ExchangeError> {
-    let asked = async {
-        let channel = endpoint.dial_join(address, EXCHANGE_MAX).await?;
-        exchange(channel, ask).await
-    };
-    let asked = tokio::time::timeout(EXCHANGE_MAX, asked).await.map_err(|_| late(address))?;
-    asked.map(|(node, _, answer)| (node, answer))
+) -> Result<(SocketAddr, NodeId, JoinAnswer), ExchangeError> {
+    let (address, channel) = reach(endpoint, None, addresses, EXCHANGE_MAX).await?;
+    let asked = tokio::time::timeout(EXCHANGE_MAX, exchange(channel, ask)).await;
+    let (node, _, answer) = asked.map_err(|_| late(address))??;
+    Ok((address, node, answer))
 }
 
 /// The question over an open channel; who proved its key, the words that both sides have, and the answer.
@@ -520,14 +526,28 @@ mod tests {
         let here = JoinAnswer::Here { name: "b".to_owned(), fresh: true };
         asker.hands.carry_out(JoinEffect::Probe { text: address.to_string(), ask: ask(true) });
         other.serve(here.clone()).await;
-        let (text, answer) = (address.to_string(), Some((other.me, here)));
-        let expected = JoinEvent::Probed { text, address: Some(address), answer };
+        let found = Ok((address, other.me, here));
+        let expected = JoinEvent::Probed { text: address.to_string(), found };
         assert_eq!(asker.inputs.recv().await, Some(Input::Joining(expected)));
         other.endpoint.close().await;
         drop(other);
         asker.hands.carry_out(JoinEffect::Probe { text: address.to_string(), ask: ask(true) });
-        let expected = JoinEvent::Probed { text: address.to_string(), address: Some(address), answer: None };
+        let found = Err(ProbeFailure::Silent(vec![address]));
+        let expected = JoinEvent::Probed { text: address.to_string(), found };
         assert_eq!(asker.inputs.recv().await, Some(Input::Joining(expected)));
+    }
+
+    #[tokio::test]
+    async fn a_name_of_several_addresses_is_asked_at_each() {
+        let (asker, mut other) = (node().await, node().await);
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let addresses =
+            ["[::1]:9".parse().unwrap(), silent.local_addr().unwrap(), other.endpoint.local_addr()];
+        let here = JoinAnswer::Here { name: "b".to_owned(), fresh: true };
+        let question = asker.hands.question(None, ask(true));
+        let (found, _) =
+            tokio::join!(probe_at(&asker.endpoint, &addresses, &question), other.serve(here.clone()));
+        assert_eq!(found.unwrap(), (addresses[2], other.me, here));
     }
 
     /// One asks the other with a code; who asked, if the question counted, and the answer.
