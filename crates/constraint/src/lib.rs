@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod closing;
 mod compiler;
 mod errors;
 mod fold;

@@ -157,7 +157,7 @@ fn format_body(format: &AnswerFormat) -> Result<(RequestPart, Option<Body>), Gen
         AnswerFormat::JsonSchema(schema) => {
             let part = RequestPart::Schema;
             let read = Schema::read(schema, Strictness::Whole).map_err(|e| invalid(part, e.to_string()))?;
-            (part, Some(Body::Json(read.value)))
+            (part, Some(Body::Json(read.closed().value)))
         }
         AnswerFormat::Regex(regex) => (RequestPart::Regex, Some(Body::Regex(regex.clone()))),
         AnswerFormat::Lark(lark) => {

@@ -165,6 +165,7 @@ fn arguments(
 ) -> Result<Value, GenerateError> {
     let part = RequestPart::ToolSchema(index);
     let read = Schema::read(&tool.parameters, strictness(tool)).map_err(|e| invalid(part, e.to_string()))?;
+    let read = read.closed();
     read.left_out.into_iter().for_each(left_out);
     let mut schema = read.value;
     match schema.get("type") {
