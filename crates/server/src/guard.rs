@@ -3,9 +3,9 @@
 //!
 //! - `Host` must be on the allow-list: a page whose DNS name was rebound to 127.0.0.1 sends its own name.
 //! - `Origin`, where sent, must be our own; no CORS header is ever answered. `Sec-Fetch-Site` likewise.
-//! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be. On `/api/*` what
-//!   curl sends by itself passes as well, where no header tells of a browser: Ollama's documented lines name
-//!   no type.
+//! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be. On `/api/*` no
+//!   type and what curl sends by itself pass as well, where no header tells of a browser: Ollama's documented
+//!   lines name no type, and libraries that speak to it send none.
 //! - `/exo/*` needs the local secret or a session and a connection of this machine that no proxy stands in;
 //!   `/v1/*` an API key as soon as there are any, on every listener: a proxy in front of loopback must not
 //!   open it. A session opens it as the secret does.
@@ -303,10 +303,10 @@ fn check_content(method: &Method, headers: &HeaderMap, path: &str) -> Result<(),
     let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
     let is_json = essence.eq_ignore_ascii_case("application/json");
-    let is_of_curl = essence.eq_ignore_ascii_case("application/x-www-form-urlencoded")
-        && is_ollama(path)
-        && !tells_of_a_browser(headers);
-    if !is_json && !is_of_curl {
+    // Ollama takes what `curl -d` calls a form, and what litellm calls nothing.
+    let is_untold = !headers.contains_key(CONTENT_TYPE)
+        || essence.eq_ignore_ascii_case("application/x-www-form-urlencoded");
+    if !is_json && !(is_untold && is_ollama(path) && !tells_of_a_browser(headers)) {
         return Err(unsupported("a request with a body needs `Content-Type: application/json`"));
     }
     match headers.get(CONTENT_ENCODING).map(|v| v.as_bytes()) {

@@ -122,17 +122,20 @@ async fn a_form_post_is_refused() {
 }
 
 #[tokio::test]
-async fn curls_own_type_passes_on_ollamas_paths_where_nothing_tells_of_a_browser() {
+async fn curls_own_type_and_none_pass_on_ollamas_paths_where_nothing_tells_of_a_browser() {
     let server = start().await;
     let (curl, body) =
         ("content-type: application/x-www-form-urlencoded", r#"{"model":"good","prompt":"Hi"}"#);
     assert_eq!(server.send("POST /api/generate", &[curl], body).await.status, 200);
+    assert_eq!(server.send("POST /api/generate", &[], body).await.status, 200, "as litellm sends it");
     let own = format!("origin: http://{}", server.address);
     for mark in
         [own.as_str(), "sec-fetch-site: same-origin", "sec-fetch-mode: no-cors", "referer: http://a.example/"]
     {
         let answer = server.send("POST /api/generate", &[curl, mark], body).await;
         assert_eq!(answer.status, 415, "{mark}: {}", answer.body);
+        let answer = server.send("POST /api/generate", &[mark], body).await;
+        assert_eq!(answer.status, 415, "{mark} and no type: {}", answer.body);
     }
     let foreign = server.send("POST /api/generate", &[curl, "origin: http://a.example"], body).await;
     assert_eq!(foreign.status, 403, "{}", foreign.body);
