@@ -335,6 +335,7 @@ fn proxy_to(address: std::net::SocketAddr) -> (String, Arc<Mutex<Vec<String>>>) 
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "a time in which nothing is asked")]
 fn a_hub_is_reached_through_the_proxy_of_the_environment_and_one_that_is_excepted_is_not() {
     let world = World::new();
     let hub = world.hub.endpoint().strip_prefix("http://").unwrap().parse().unwrap();

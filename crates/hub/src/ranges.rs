@@ -69,7 +69,7 @@ enum RangeError {
     /// The hub asks everybody to wait.
     Limited(Box<HubResponse>),
     /// An answer to another question.
-    Wrong(RangeProblem, Uri),
+    Wrong(RangeProblem, Box<Uri>),
     Final(HubError),
 }
 
@@ -291,7 +291,8 @@ impl Fetch<'_> {
                 return Err(RangeError::Final(refusal));
             }
         }
-        self.check(&answer, start, stop).map_err(|problem| RangeError::Wrong(problem, answer.uri.clone()))?;
+        self.check(&answer, start, stop)
+            .map_err(|problem| RangeError::Wrong(problem, Box::new(answer.uri.clone())))?;
         if is_elsewhere {
             self.client.keep_located(&self.file.uri, &answer.uri);
         }

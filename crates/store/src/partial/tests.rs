@@ -173,6 +173,7 @@ fn known_by_its_hub(scene: &Scene, commit: &str, sha256: u8) -> Manifest {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "the file system's clock is coarse")]
 fn a_chunk_that_the_disk_has_damaged_is_held_no_more_and_only_that() {
     let scene = Scene::new();
     let manifest = Arc::new(known_by_its_hub(&scene, "0a", 7));
