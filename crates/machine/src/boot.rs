@@ -28,8 +28,8 @@ pub struct MachineConfig {
     pub peers: Vec<String>,
     /// Whether it joins nobody that no person named.
     pub trust_closed: bool,
-    /// Whether it waits for the cluster that its token is of: it joins no other, also not where a person named
-    /// an address.
+    /// Whether it waits for the cluster that its token is of: it joins no other, also not where a person
+    /// named an address.
     pub has_token: bool,
     /// How long its log of placements grows.
     pub log: LogLimits,

@@ -217,9 +217,9 @@ impl DataDir {
     }
 
     /// Forgets the cluster and this node's key, which is all that others know it by. Models, measurements and
-    /// settings stay, and which cluster it was: the new node does not join that one by itself. Whether that is
-    /// known: a damaged log of trust does not say. After a crash in between, the next start founds a cluster or
-    /// says that this has to be done again.
+    /// settings stay, and which cluster it was: the new node does not join that one by itself. Whether that
+    /// is known: a damaged log of trust does not say. After a crash in between, the next start founds a
+    /// cluster or says that this has to be done again.
     pub fn leave(&self) -> Result<bool, FilesError> {
         let is_known = self.remember_left()?;
         for name in ["peers.json", "epoch.json", WINDOW, SILENCES, TRUST, JOURNAL, "node.key"] {
@@ -353,8 +353,8 @@ impl DataDir {
 
     /// Moves those of the small files aside that are damaged, and says which. What they said is made up for:
     /// addresses are found anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the
-    /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more. Without the
-    /// clusters that this node left the window counts as over, too: it joins nobody by itself.
+    /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more. Without
+    /// the clusters that this node left the window counts as over, too: it joins nobody by itself.
     pub fn mend(&self, epoch_seen: u64, me: NodeId) -> Result<Vec<String>, FilesError> {
         let mut said = Vec::new();
         let mut aside = |error: FilesError| match error {

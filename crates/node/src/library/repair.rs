@@ -37,7 +37,7 @@ impl Library {
     /// Reads all that is here of a model that came in chunks, and fetches again what is damaged. `lost` was
     /// found before, and is held no more. Does nothing while another call does it.
     pub async fn repair(&self, id: ModelId, lost: ChunkRef, holders: &[Holder]) -> Result<(), LibraryError> {
-        let Some(_turn) = Turn::begin(self, id) else { return Ok(()) };
+        let Some(_turn) = RepairGuard::begin(self, id) else { return Ok(()) };
         let store = self.store().clone();
         let partial = tokio::task::spawn_blocking(move || store.partial(id)).await??;
         let Some(partial) = partial else { return Ok(()) };
@@ -74,19 +74,19 @@ pub(super) fn end(
 }
 
 /// A model is repaired once at a time.
-struct Turn<'a> {
+struct RepairGuard<'a> {
     library: &'a Library,
     id: ModelId,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> RepairGuard<'a> {
     fn begin(library: &'a Library, id: ModelId) -> Option<Self> {
         let mut repairing = library.repairing.lock().unwrap_or_else(PoisonError::into_inner);
         repairing.insert(id).then_some(Self { library, id })
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for RepairGuard<'_> {
     fn drop(&mut self) {
         self.library.repairing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
     }
