@@ -831,6 +831,18 @@ export type FasterPlanView = {
   objective_ms: number;
 };
 
+/** A number and where it comes from. */
+export type FigureView = {
+  /** How old the last of them is, in seconds. */
+  age_s?: number | null;
+  /** Of so many measurements; `null` where it is not measured. */
+  samples?: number | null;
+  /** `measured`, `measured long ago`, `stated`, `derived` or `estimated`. */
+  source: string;
+  /** The number. */
+  value: number;
+};
+
 /** How a file differs between two commits. */
 export type FileChangeKind = "added" | "changed" | "removed";
 
@@ -1015,6 +1027,8 @@ export type InstanceLoad = {
   predicted?: PredictionView | null;
   /** What the model of cost expects of one stream. */
   predicted_tokens_per_s?: number | null;
+  /** What each stage took of the tokens of the last answer that ran alone. */
+  stages_measured?: Array<StageMeasuredView | null>;
   /** Share of a token's time at each stage. */
   time_shares: Array<number | null>;
 };
@@ -2171,6 +2185,18 @@ export type PlanDeviceView = {
   scores: ScoresView;
 };
 
+/** A link that a plan goes over, with the numbers that it counts with. */
+export type PlanLinkView = {
+  /** Bytes per second. */
+  bytes_per_s: FigureView;
+  /** The sending node's name. */
+  from: string;
+  /** Round trip, in milliseconds. */
+  rtt_ms: FigureView;
+  /** The receiving node's. */
+  to: string;
+};
+
 /** What a plan should be good at. */
 export type PlanObjective = "latency" | "throughput";
 
@@ -2242,6 +2268,8 @@ export type PlanView = {
   faster?: FasterPlanView | null;
   /** How much better another plan may be at most, in per cent of this one. */
   gap_percent: number;
+  /** The links between its nodes, in the order of its stages, and the way back to the first. */
+  links?: Array<PlanLinkView>;
   /** No plan costs less. */
   lower_bound_ms: number;
   /** The model's name. */
@@ -2878,6 +2906,16 @@ export type SnapshotEvent = {
   cluster: ClusterView;
 };
 
+/** What a stage computed for each token behind the first of an answer, beside what the model of cost expects of the same, as its device is measured and corrected now. */
+export type StageMeasuredView = {
+  /** As it was expected. */
+  predicted_token_ms: number;
+  /** As it came, in milliseconds; the mean of these tokens. */
+  token_ms: number;
+  /** How many tokens. */
+  tokens: number;
+};
+
 /** What a stage does before it computes. */
 export type StagePhase = "fetching" | "loading";
 
@@ -2947,6 +2985,7 @@ export type StageView = {
   kv_bytes: number;
   /** Layers held. */
   layers: LayersView;
+  measured?: StageMeasuredView | null;
   /** Node id. */
   node: string;
   /** The node's name. */
