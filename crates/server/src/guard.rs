@@ -306,7 +306,8 @@ fn check_content(method: &Method, headers: &HeaderMap, path: &str) -> Result<(),
     // Ollama takes what `curl -d` calls a form, and what litellm calls nothing.
     let is_untold = !headers.contains_key(CONTENT_TYPE)
         || essence.eq_ignore_ascii_case("application/x-www-form-urlencoded");
-    if !is_json && !(is_untold && is_ollama(path) && !tells_of_a_browser(headers)) {
+    let is_for_ollama = is_untold && is_ollama(path) && !tells_of_a_browser(headers);
+    if !is_json && !is_for_ollama {
         return Err(unsupported("a request with a body needs `Content-Type: application/json`"));
     }
     match headers.get(CONTENT_ENCODING).map(|v| v.as_bytes()) {

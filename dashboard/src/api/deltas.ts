@@ -72,7 +72,10 @@ function gauged(node: NodeView, change: Of<"gauges">): NodeView {
 }
 
 /** All that the node has said, what it does not know any more included. */
-function loaded(instance: InstanceView, { kind: _kind, id: _id, time_shares, ...fields }: Of<"load">): InstanceView {
-  const stages = instance.stages.map((stage, at) => (at < time_shares.length ? { ...stage, time_share: time_shares[at] ?? null } : stage));
+function loaded(instance: InstanceView, { kind: _kind, id: _id, time_shares, stages_measured = [], ...fields }: Of<"load">): InstanceView {
+  const stages = instance.stages.map((stage, at) => {
+    const shared = at < time_shares.length ? { ...stage, time_share: time_shares[at] ?? null } : stage;
+    return at < stages_measured.length ? { ...shared, measured: stages_measured[at] ?? null } : shared;
+  });
   return { ...instance, stages, load: null, measured_tokens_per_s: null, measured_alone: null, predicted_tokens_per_s: null, predicted: null, ...fields };
 }
