@@ -5,6 +5,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use crate::doors;
 use crate::support::{self, Node, Start, flat, known, stderr, stdout, wait_for};
 use redb::ReadableDatabase as _;
 
@@ -120,10 +121,12 @@ fn of_two_processes_with_one_key_neither_is_used_until_one_ends_and_all_say_so()
 
     copy.kill();
     wait_for("the one that stays to be used again", PARTED_MAX, || (other.sees().len() == 2).then_some(()));
-    // What the copy is told to do: then it is another node.
+    // What the copy is told to do: then it is another node, and a code brings it back to the cluster it left.
     let left = copy.exo(&["leave", "--yes"]);
     assert!(left.status.success(), "{}", stderr(&left));
     let copy = Node::start_in(&copy.data_dir, start("copy"));
+    let is_admin = doors::roles(&other)["other"] == "admin";
+    doors::join_by_code(&copy, if is_admin { &other } else { &first });
     wait_for("the copy as a node of its own", REJOINS_MAX, || {
         (other.sees().len() == 3 && copy.sees().len() == 3).then_some(())
     });

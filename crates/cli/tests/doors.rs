@@ -278,12 +278,7 @@ fn a_node_does_not_go_back_on_sight_to_the_cluster_that_it_left_and_a_code_bring
         assert_eq!(node.get("/exo/v1/cluster")["join_window"]["open"], true, "both doors are open");
     }
 
-    let invited = admin.exo(&["invite"]);
-    assert!(invited.status.success(), "{}", stderr(&invited));
-    let shown = stdout(&invited);
-    let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap();
-    let joined = anew.exo(&["join", code]);
-    assert!(joined.status.success(), "{}", stderr(&joined));
+    join_by_code(&anew, &admin);
     wait_for("one cluster", SOON, || (anew.sees().len() == 2).then_some(()));
 
     // It is one of that cluster, and nothing else is remembered.
@@ -291,6 +286,16 @@ fn a_node_does_not_go_back_on_sight_to_the_cluster_that_it_left_and_a_code_bring
     let anew = Node::start_in(&data_dir, start);
     wait_for("one cluster again", SOON, || (anew.sees().len() == 2).then_some(()));
     assert_eq!(std::fs::read_to_string(data_dir.join("left.json")).unwrap(), "[]");
+}
+
+/// Has a node let in with a code of an admin.
+pub fn join_by_code(node: &Node, admin: &Node) {
+    let invited = admin.exo(&["invite"]);
+    assert!(invited.status.success(), "{}", stderr(&invited));
+    let shown = stdout(&invited);
+    let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap();
+    let joined = node.exo(&["join", code]);
+    assert!(joined.status.success(), "{}", stderr(&joined));
 }
 
 /// A node and what it is called.

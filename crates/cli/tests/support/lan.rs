@@ -68,6 +68,60 @@ impl Lan {
     }
 }
 
+/// A host of another network, behind a router of a [`Lan`], which passes on no multicast. Gone with the
+/// value.
+pub struct Behind {
+    router: String,
+    pub namespace: String,
+    pub address: String,
+}
+
+impl Lan {
+    /// Makes the router and the host, and tells the hosts of this network the way.
+    pub fn host_behind_router(&self) -> Result<Behind, String> {
+        let tag = self.bridge.trim_start_matches("exb");
+        let behind = Behind {
+            router: format!("exo{tag}-r"),
+            namespace: format!("exo{tag}-b"),
+            address: format!("10.78.{}.1", self.net),
+        };
+        let (router, host) = (behind.router.as_str(), behind.namespace.as_str());
+        let (near, far) = (format!("10.77.{}.254", self.net), format!("10.78.{}.254", self.net));
+        // The ends of both cables: on the bridge and at the router, at the router and at the host.
+        let [outside, inside, down, up] = ["p", "q", "r", "s"].map(|end| format!("ex{end}{tag}"));
+        ip(&["netns", "add", router])?;
+        ip(&["netns", "add", host])?;
+        ip(&["link", "add", &outside, "type", "veth", "peer", "name", &inside])?;
+        ip(&["link", "set", &outside, "master", &self.bridge])?;
+        ip(&["link", "set", &outside, "up"])?;
+        ip(&["link", "set", &inside, "netns", router])?;
+        ip(&["link", "add", &down, "type", "veth", "peer", "name", &up])?;
+        ip(&["link", "set", &down, "netns", router])?;
+        ip(&["link", "set", &up, "netns", host])?;
+        for (namespace, device, address) in
+            [(router, &inside, &near), (router, &down, &far), (host, &up, &behind.address)]
+        {
+            ip(&["-n", namespace, "address", "add", &format!("{address}/24"), "dev", device])?;
+            ip(&["-n", namespace, "link", "set", device, "up"])?;
+            ip(&["-n", namespace, "link", "set", "lo", "up"])?;
+        }
+        ip(&["netns", "exec", router, "sysctl", "-qw", "net.ipv4.ip_forward=1"])?;
+        ip(&["-n", host, "route", "add", "default", "via", &far])?;
+        for namespace in &self.namespaces {
+            ip(&["-n", namespace, "route", "add", &format!("10.78.{}.0/24", self.net), "via", &near])?;
+        }
+        Ok(behind)
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        for namespace in [&self.router, &self.namespace] {
+            let _ = ip(&["netns", "delete", namespace]);
+        }
+    }
+}
+
 impl Drop for Lan {
     fn drop(&mut self) {
         for namespace in &self.namespaces {
