@@ -450,8 +450,17 @@ impl Config {
 
     /// The API's address.
     pub fn api_listen(&self) -> anyhow::Result<SocketAddr> {
-        let what = "it is an IP address and a port, as in 127.0.0.1:52415";
-        self.text("api_listen").trim().parse().map_err(|_| self.refused("api_listen", what).into())
+        self.address("api_listen", "127.0.0.1:52415")
+    }
+
+    /// The address for other nodes.
+    pub fn listen(&self) -> anyhow::Result<SocketAddr> {
+        self.address("listen", "0.0.0.0:52416")
+    }
+
+    fn address(&self, name: &str, example: &str) -> anyhow::Result<SocketAddr> {
+        let what = format!("it is an IP address and a port, as in {example}");
+        self.text(name).trim().parse().map_err(|_| self.refused(name, what).into())
     }
 
     /// The API's second address, if set.
@@ -459,7 +468,7 @@ impl Config {
         if self.text("ollama_listen").trim().is_empty() {
             return Ok(None);
         }
-        let address: SocketAddr = self.parse("ollama_listen")?;
+        let address = self.address("ollama_listen", "127.0.0.1:11434")?;
         if !address.ip().to_canonical().is_loopback() {
             return Err(self
                 .refused("ollama_listen", "it must be on loopback, as 127.0.0.1:11434 is")
@@ -588,6 +597,8 @@ mod tests {
         for wrong in ["bogus", "desk:", ":5", "desk:0", "desk:65536", "a:1,b", "id@desk:5"] {
             assert!(peers(wrong).unwrap_err().to_string().contains("HOST:PORT"), "{wrong}");
         }
+        let listen = resolve(&[("listen", "52416")], &[], "").unwrap().listen();
+        assert!(listen.unwrap_err().to_string().contains("as in 0.0.0.0:52416"));
     }
 
     #[test]

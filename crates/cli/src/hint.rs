@@ -111,7 +111,7 @@ fn hint(code: &str) -> Option<&'static str> {
              a card alone, --backend cpu may have more memory"
         }
         "context_length_exceeded" => {
-            "shorten the prompt, or place the model with a larger --context and --cache-tokens"
+            "shorten the prompt (in a chat `/clear` starts over), or place the model with a larger --context and --cache-tokens"
         }
         _ => return device_hint(code),
     })

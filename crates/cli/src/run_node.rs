@@ -223,7 +223,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         data_dir: config.data_dir(),
         name: config.name()?,
         group: config.text("group").to_owned(),
-        listen: config.parse("listen")?,
+        listen: config.listen()?,
         peers: config.peers()?,
         discovery: config.parse("discovery")?,
         is_private: false,

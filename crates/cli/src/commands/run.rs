@@ -29,7 +29,7 @@ use crate::ui::{self, Answers};
 const STDIN_BYTES_MAX: u64 = 8 << 20;
 /// Of the chat at a prompt.
 const CHAT_HELP: &str =
-    "Type a message; Ctrl-C stops an answer, Ctrl-D ends. /clear starts over, /help says this.";
+    "Type a message; Ctrl-C stops an answer, Ctrl-D or /bye ends. /clear starts over, /help says this.";
 /// From Ctrl-C to the end of what cleans up after itself.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 
@@ -156,6 +156,11 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
                 session.clear();
                 continue;
             }
+            "/bye" | "/exit" | "/quit" => return Ok(ExitCode::SUCCESS),
+            word if is_command(word) => {
+                ui::line(format!("{word} is no command. {CHAT_HELP}"));
+                continue;
+            }
             _ => {}
         }
         let answer = tokio::select! {
@@ -171,6 +176,12 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
             None => ui::line("\nstopped; what was asked and the beginning of its answer are forgotten"),
         }
     }
+}
+
+/// Whether a line is meant for the program: a slash and one word. A path has a second slash or a dot.
+fn is_command(line: &str) -> bool {
+    let word = line.strip_prefix('/').unwrap_or_default();
+    !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase())
 }
 
 /// What came of asking for a line.
@@ -297,5 +308,17 @@ impl<'a> Session<'a> {
         }
         let answer = result?;
         Ok(json!({"text": answer.text, "usage": answer.usage, "exo": answer.exo, "model": self.model}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_command;
+
+    #[test]
+    fn a_slash_and_a_word_are_no_message() {
+        assert!(["/bye", "/set", "/x"].into_iter().all(is_command));
+        let messages = ["/", "what is /etc", "/etc/hosts", "/tmp is full", "/a.txt", "hello", "/Users"];
+        assert!(!messages.into_iter().any(is_command));
     }
 }

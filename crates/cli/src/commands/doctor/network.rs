@@ -71,7 +71,7 @@ pub(super) fn api_keys(config: &Config) -> Vec<Check> {
 
 fn cluster_port(config: &Config, in_use_by_us: bool) -> Check {
     const NAME: &str = "cluster port";
-    let address: SocketAddr = match config.parse("listen") {
+    let address: SocketAddr = match config.listen() {
         Ok(address) => address,
         Err(error) => {
             return Check::broken(NAME, format!("{error:#}"))
