@@ -183,7 +183,7 @@ pub enum Command {
     /// Answer a prompt with a model, or chat with it; uses the running node, else starts one for the while
     #[command(
         after_help = "Examples:\n  exo run demo \"Put 9, 3, 7 in order.\"\n  exo run ./model.gguf\n  exo run hf.co/ORG/REPO:Q4_K_M    fetches it first\n  \
-                            echo \"What is 2 + 2?\" | exo run demo"
+                            echo \"What is 2 + 2?\" | exo run demo\n  git diff | exo run demo What changes here?"
     )]
     Run(Run),
     /// Show a cluster of three nodes on this machine: a model split over them, answers streaming
@@ -572,7 +572,7 @@ pub struct Run {
     /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference
     /// (hf.co/ORG/REPO:QUANTISATION)
     pub model: String,
-    /// The prompt; without it a chat at a prompt, or standard input
+    /// The prompt; what is piped in stands behind it. Without either a chat at a prompt
     pub prompt: Vec<String>,
     /// What the model is told first
     #[arg(long)]

@@ -72,7 +72,9 @@ async fn answer_or_chat(
 ) -> anyhow::Result<ExitCode> {
     let read = {
         let words = args.prompt.clone();
-        tokio::task::spawn_blocking(move || prompt(&words)) // a pipe may stay open for long
+        let input = std::io::stdin();
+        let input = (!input.is_terminal()).then_some(input);
+        tokio::task::spawn_blocking(move || prompt(&words, input)) // a pipe may stay open for long
     };
     let prompt = tokio::select! {
         prompt = read => prompt.context("reading the prompt broke off")??,
@@ -104,20 +106,24 @@ async fn answer_or_chat(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The prompt from the command line, else from a pipe; `None` at a terminal.
-fn prompt(words: &[String]) -> anyhow::Result<Option<String>> {
-    if !words.is_empty() {
-        return Ok(Some(words.join(" ")));
-    }
-    if std::io::stdin().is_terminal() {
-        return Ok(None);
-    }
-    let mut text = String::new();
-    std::io::stdin()
-        .take(STDIN_BYTES_MAX)
-        .read_to_string(&mut text)
+/// The prompt from the command line, and behind it what comes from a pipe; `None` if there is neither.
+fn prompt(words: &[String], input: Option<impl Read>) -> anyhow::Result<Option<String>> {
+    let words = (!words.is_empty()).then(|| words.join(" "));
+    let Some(input) = input else { return Ok(words) };
+    let mut bytes = Vec::new();
+    input
+        .take(STDIN_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
         .context("cannot read the prompt from standard input")?;
-    Ok(Some(text))
+    if bytes.len() as u64 > STDIN_BYTES_MAX {
+        anyhow::bail!("standard input has more than {} MiB, which is no prompt", STDIN_BYTES_MAX >> 20);
+    }
+    let piped = String::from_utf8(bytes).context("standard input is no text in UTF-8")?;
+    Ok(Some(match words {
+        Some(words) if piped.trim().is_empty() => words,
+        Some(words) => format!("{words}\n\n{piped}"),
+        None => piped,
+    }))
 }
 
 /// Ctrl-C ends the answer that comes; at the prompt it ends the line, and twice in a row the chat.
@@ -313,7 +319,23 @@ impl<'a> Session<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::is_command;
+    use super::{STDIN_BYTES_MAX, is_command};
+
+    #[test]
+    fn what_is_piped_stands_behind_the_words_of_the_command_line() {
+        let words = ["sum".to_owned(), "up:".to_owned()];
+        let prompt =
+            |words: &[String], piped: Option<&[u8]>| super::prompt(words, piped).map_err(|e| e.to_string());
+        let some = |text: &str| Ok(Some(text.to_owned()));
+        assert_eq!(prompt(&words, Some(b"a\nb\n")), some("sum up:\n\na\nb\n"));
+        assert_eq!(prompt(&words, Some(b"\n")), some("sum up:"), "an empty pipe");
+        assert_eq!(prompt(&words, None), some("sum up:"));
+        assert_eq!(prompt(&[], Some(b"hi")), some("hi"));
+        assert_eq!(prompt(&[], None), Ok(None));
+        let long = vec![b'a'; STDIN_BYTES_MAX as usize + 1];
+        assert!(prompt(&words, Some(&long)).unwrap_err().contains("more than 8 MiB"));
+        assert!(prompt(&words, Some(&[0xff])).unwrap_err().contains("UTF-8"));
+    }
 
     #[test]
     fn a_slash_and_a_word_are_no_message() {
