@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Router;
 use exo_local_channel::{LocalListener, LocalStream};
+use exo_stdx::Repeats;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -27,6 +28,8 @@ const HEADER_BYTES_MAX: usize = 64 << 10;
 /// Pause after a failed accept, usually for want of file descriptors: trying at once would only burn the
 /// core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Failed accepts come twenty times a second.
+const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
 /// For telling a client that there is no room.
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Clients being told so at once; beyond it they are only closed.
@@ -86,6 +89,7 @@ pub async fn run<L: Listen>(
     let mut connections = JoinSet::new();
     let slots = L::slots(&options);
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    let mut failures = Repeats::new(FAILURES_TOLD_EVERY);
     loop {
         let (stream, peer) = tokio::select! {
             () = stopping.cancelled() => break,
@@ -94,7 +98,9 @@ pub async fn run<L: Listen>(
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    if let Some(times) = failures.again(std::time::Instant::now()) {
+                        tracing::warn!(%error, times, "connections could not be accepted");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! The few things about files and the wall clock that the standard library lacks, or has for one system only.
+//! The few things about files, the wall clock and logs that the standard library lacks, or has for one system
+//! only.
 //!
 //! **Architecture invariant:** knows nothing of exo: no path of ours, no format, no setting. Errors are the
 //! system's own; who calls says what was attempted.
@@ -9,6 +10,7 @@
 
 #[cfg(any(not(unix), test))]
 mod disks;
+mod repeats;
 mod time;
 #[cfg(unix)]
 mod unix;
@@ -20,6 +22,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use repeats::Repeats;
 pub use time::{unix_ms, unix_s};
 #[cfg(unix)]
 use unix as system;
@@ -68,29 +71,39 @@ pub fn replace_for_owner(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(for_owner_only(OpenOptions::new().write(true)), path, bytes)
 }
 
+/// The same through a draft of the caller's name, which it must not share with another writer. A power cut may
+/// bring the old file back until [`sync_folder_of`] has returned.
+pub fn replace_through(draft: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write_through(for_owner_only(OpenOptions::new().write(true)), draft, path, bytes)
+}
+
 fn replace_with(options: &mut OpenOptions, path: &Path, bytes: &[u8]) -> io::Result<()> {
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let mut draft = path.file_name().unwrap_or_default().to_owned();
     draft.push(format!(".new-{}-{}", std::process::id(), DRAFTS.fetch_add(1, Ordering::Relaxed)));
-    let draft = path.with_file_name(draft);
+    write_through(options, &path.with_file_name(draft), path, bytes)?;
+    sync_folder_of(path)
+}
+
+fn write_through(options: &mut OpenOptions, draft: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut write = || {
-        // A process of the same number may have left one that others can read.
-        if let Err(error) = fs::remove_file(&draft)
+        // One that was left may be readable by others, or be longer.
+        if let Err(error) = fs::remove_file(draft)
             && error.kind() != ErrorKind::NotFound
         {
             return Err(error);
         }
-        let mut file = options.create_new(true).open(&draft)?;
+        let mut file = options.create_new(true).open(draft)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        fs::rename(&draft, path)
+        fs::rename(draft, path)
     };
     let written = write();
     if written.is_err() {
         // The first error is the one to report.
-        drop(fs::remove_file(&draft));
+        drop(fs::remove_file(draft));
     }
-    written.and_then(|()| sync_folder_of(path))
+    written
 }
 
 /// The file's bytes; `None` if there is no such file, [`ErrorKind::FileTooLarge`] if it has more than

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use exo_stdx::Repeats;
 use exo_types::{NodeId, Transport};
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
@@ -28,6 +29,11 @@ const EXPORTER_LABEL: &[u8] = b"EXPORTER-exo-join-v1";
 /// How long a refused peer may take to read why.
 const LINGER_MAX: Duration = Duration::from_millis(500);
 
+/// After a failed accept, most likely for want of file descriptors: some may be closed meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A line of the log says how many failed in this time.
+const FAILURES_TOLD_EVERY: Duration = Duration::from_secs(10);
+
 /// Server configurations by protocol name.
 pub(crate) struct ServerConfigs {
     pub(crate) cluster: Arc<rustls::ServerConfig>,
@@ -41,6 +47,7 @@ pub(crate) async fn listen(
     half_open: Arc<HalfOpen>,
     shared: Arc<EndpointState>,
 ) {
+    let mut failures = Repeats::new(FAILURES_TOLD_EVERY);
     loop {
         match listener.accept().await {
             Ok((tcp, remote)) => {
@@ -52,9 +59,10 @@ pub(crate) async fn listen(
                 });
             }
             Err(error) => {
-                // Out of file descriptors, most likely: wait for some to be closed.
-                tracing::warn!(%error, "cannot accept TCP connections");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                if let Some(times) = failures.again(std::time::Instant::now()) {
+                    tracing::warn!(%error, times, "cannot accept TCP connections");
+                }
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
