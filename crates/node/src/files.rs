@@ -453,15 +453,12 @@ impl DataDir {
 
 /// Writes a file of the folder whole, readable by its owner only.
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
-    let (path, neighbour) = (folder.join(name), folder.join(format!("{name}.new")));
-    let write = || -> io::Result<()> {
-        let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&neighbour)?;
-        exo_stdx::restrict_to_owner(&neighbour)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&neighbour, &path)
-    };
-    write().map_err(|source| FilesError::File { what: "write", path: path.clone(), source })
+    let (path, draft) = (folder.join(name), folder.join(format!("{name}.new")));
+    exo_stdx::replace_through(&draft, &path, bytes).map_err(|source| FilesError::File {
+        what: "write",
+        path,
+        source,
+    })
 }
 
 /// How to reach the node on a data folder.
