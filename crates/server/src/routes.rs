@@ -19,7 +19,7 @@ use crate::backlog::hold_whole;
 use crate::body::json;
 use crate::connection_slots::ConnectionSlot;
 use crate::errors::ApiError;
-use crate::guard::{Caller, Peer};
+use crate::guard::Peer;
 use crate::{
     admin, dashboard, dialect, downloads, entry, messages, metrics, models, ollama, openai, responses,
     resume, telemetry, tokens,
@@ -61,11 +61,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))
-        .route_layer(from_fn_with_state(app.clone(), need_principal));
+        .route_layer(from_fn_with_state((app.clone(), Need::Principal), need));
     let scraped = Router::new()
         .route("/metrics", get(metrics::metrics))
         .route("/metrics/targets", get(metrics::targets))
-        .route_layer(from_fn_with_state(app.clone(), need_metrics_key));
+        .route_layer(from_fn_with_state((app.clone(), Need::Metrics), need));
     open.merge(v1)
         .merge(scraped)
         .merge(administration(&app))
@@ -120,13 +120,13 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/hub/prune", post(downloads::prune))
         .route("/exo/v1/found", get(downloads::found))
         .route("/exo/v1/shutdown", post(admin::shutdown))
-        .route_layer(from_fn_with_state(app.clone(), need_secret));
+        .route_layer(from_fn_with_state((app.clone(), Need::Secret), need));
     let shown = Router::new()
         .route("/exo/v1/cluster", get(admin::cluster))
         .route("/exo/v1/events", get(admin::events))
         .route("/exo/v1/instances", get(admin::instances))
         .route("/exo/v1/instances/{instance}", get(admin::instance))
-        .route_layer(from_fn_with_state(app.clone(), need_view));
+        .route_layer(from_fn_with_state((app.clone(), Need::View), need));
     // Each of these looks for itself who asks.
     let entry = Router::new()
         .route("/exo/v1/codes", post(entry::give_code))
@@ -204,66 +204,42 @@ async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
-async fn need_principal(
-    State(app): State<Arc<App>>,
+/// What a caller must show.
+#[derive(Clone, Copy)]
+enum Need {
+    /// A key of the API, where there are any: whose request it is.
+    Principal,
+    /// The local secret, or to be this node's user.
+    Secret,
+    /// What a viewer has.
+    View,
+    /// What a scraper has; nothing where metrics are open.
+    Metrics,
+}
+
+/// Lets in who has what the route needs. The connection keeps its slot.
+async fn need(
+    State((app, need)): State<(Arc<App>, Need)>,
     Extension(peer): Extension<Peer>,
     Extension(slot): Extension<Arc<ConnectionSlot>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let (principal, caller) = app.guard.principal(request.headers(), peer)?;
-    request.extensions_mut().insert(principal);
-    Ok(let_in(&app, &slot, caller, request, next).await)
-}
-
-async fn need_secret(
-    State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
-    Extension(slot): Extension<Arc<ConnectionSlot>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, ApiError> {
-    let caller = app.guard.check_admin(request.headers(), peer)?;
-    Ok(let_in(&app, &slot, caller, request, next).await)
-}
-
-async fn need_view(
-    State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
-    Extension(slot): Extension<Arc<ConnectionSlot>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, ApiError> {
-    let caller = app.guard.check_viewer(request.headers(), peer)?;
-    Ok(let_in(&app, &slot, caller, request, next).await)
-}
-
-async fn need_metrics_key(
-    State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
-    Extension(slot): Extension<Arc<ConnectionSlot>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, ApiError> {
-    if app.options.metrics_open {
-        return Ok(next.run(request).await);
-    }
-    let caller = app.guard.check_metrics(request.headers(), peer)?;
-    Ok(let_in(&app, &slot, caller, request, next).await)
-}
-
-/// Goes on with a request that may be made. Its connection keeps its slot.
-async fn let_in(
-    app: &Arc<App>,
-    slot: &ConnectionSlot,
-    caller: Caller,
-    mut request: Request,
-    next: Next,
-) -> Response {
+    let caller = match need {
+        Need::Metrics if app.options.metrics_open => return Ok(next.run(request).await),
+        Need::Metrics => app.guard.check_metrics(request.headers(), peer)?,
+        Need::Secret => app.guard.check_admin(request.headers(), peer)?,
+        Need::View => app.guard.check_viewer(request.headers(), peer)?,
+        Need::Principal => {
+            let (principal, caller) = app.guard.principal(request.headers(), peer)?;
+            request.extensions_mut().insert(principal);
+            caller
+        }
+    };
     slot.keep();
     app.note_use(&caller);
     request.extensions_mut().insert(caller);
-    next.run(request).await
+    Ok(next.run(request).await)
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {
