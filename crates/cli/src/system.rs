@@ -16,10 +16,10 @@ pub use plain::end_with_parent;
 #[cfg(unix)]
 pub use unix::{
     StopSignals, TerminalState, allow_many_files, die, is_open_to_others, leave_no_core_file, own_output,
-    parent_id, pass_stop, was_interrupted,
+    parent_id, pass_stop, unread, was_interrupted,
 };
 #[cfg(windows)]
 pub use windows::{
     StopSignals, TerminalState, allow_many_files, die, is_open_to_others, leave_no_core_file, own_output,
-    parent_id, pass_stop, was_interrupted,
+    parent_id, pass_stop, unread, was_interrupted,
 };

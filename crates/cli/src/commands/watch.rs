@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::status;
 use crate::client::{Client, Named};
+use crate::system;
 use crate::ui;
 
 /// After a stream that broke, before the next one.
@@ -25,8 +26,15 @@ struct Watched {
     last_id: Option<String>,
 }
 
-/// Shows the cluster until Ctrl-C or until the node ends; as JSON, one event a line.
+/// Shows the cluster until Ctrl-C, until the node ends or until nobody reads on; as JSON, one event a line.
 pub async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
+    tokio::select! {
+        result = watch(client, json) => result,
+        () = system::unread(std::io::stdout()) => Ok(()),
+    }
+}
+
+async fn watch(client: &Client, json: bool) -> anyhow::Result<()> {
     let mut watched = Watched::default();
     let mut failures = 0;
     loop {

@@ -1,4 +1,5 @@
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -7,6 +8,8 @@ use std::process::ExitStatus;
 use anyhow::Context;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill_process, setrlimit};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Ctrl-C, a polite kill, and the end of the terminal.
@@ -66,6 +69,26 @@ impl Drop for TerminalState {
     }
 }
 
+/// Waits until nobody reads what is written here: the other end of a pipe is closed. For ever, if it is none.
+#[expect(
+    deprecated,
+    reason = "the other way is `unsafe`; an owned descriptor stays open for as long as it must"
+)]
+pub async fn unread(output: impl AsFd) {
+    let owned = output.as_fd().try_clone_to_owned();
+    // The system has no news of a plain file.
+    let Ok(output) = owned.and_then(|owned| AsyncFd::with_interest(owned, Interest::WRITABLE)) else {
+        return std::future::pending().await;
+    };
+    loop {
+        let Ok(mut guard) = output.ready(Interest::WRITABLE | Interest::ERROR).await else { return };
+        if guard.ready().is_error() || guard.ready().is_write_closed() {
+            return;
+        }
+        guard.clear_ready();
+    }
+}
+
 /// What is in memory when a process crashes is what people wrote.
 pub fn leave_no_core_file() {
     if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
@@ -122,6 +145,16 @@ pub fn pass_stop(child: &tokio::process::Child) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_closed_pipe_is_noticed_without_a_write() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let within = |ms| std::time::Duration::from_millis(ms);
+        let mut unread = std::pin::pin!(unread(writer));
+        assert!(tokio::time::timeout(within(50), &mut unread).await.is_err(), "somebody may read");
+        drop(reader);
+        tokio::time::timeout(within(5000), unread).await.unwrap();
+    }
 
     #[test]
     fn who_was_started_with_nohup_outlives_its_terminal() {

@@ -45,6 +45,11 @@ pub fn own_output() -> std::io::Result<File> {
     Ok(File::from(std::io::stdout().as_handle().try_clone_to_owned()?))
 }
 
+/// What is written next says whether anybody reads.
+pub async fn unread(_output: impl AsHandle) {
+    std::future::pending().await
+}
+
 /// Ends this process at once.
 pub fn die() {
     std::process::abort();
