@@ -201,7 +201,7 @@ impl Findings<'_> {
         if let Some(ahead) = told.clock_ahead_s {
             let off = ahead.unsigned_abs();
             let side = if ahead < 0 { "behind" } else { "ahead of" };
-            let text = format!("the clock of {name} is {off} s {side} this node's");
+            let text = format!("the clock of {name} is {} {side} this node's", in_words(off));
             self.add("clock_skew", above(off as f64, 60.0, 30.0), affected(), name.clone(), text);
         }
         for device in &told.devices {
@@ -434,6 +434,27 @@ fn below(value: f64, bad: f64, good: f64) -> Option<Level> {
     if value < bad { Some(Level::Bad) } else { (value < good).then_some(Level::Between) }
 }
 
+/// A time in the unit that a person would name.
+fn in_words(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / GIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_words;
+
+    #[test]
+    fn a_clock_is_off_by_what_a_person_would_say() {
+        let said: Vec<_> = [61, 3600, 90_000, 400_000].into_iter().map(in_words).collect();
+        assert_eq!(said, ["61 s", "60 min", "25 h", "4 days"]);
+    }
 }

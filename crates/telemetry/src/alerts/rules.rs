@@ -49,7 +49,7 @@ pub const RULES: &[Rule] = &[
         // A link that breaks and comes back at once is no loss. Who is back is there: `node_flapping` says
         // who comes and goes.
         (2, 0),
-        "if all others are lost at once, look at this machine's own network (cable, Wi-Fi); else start exo there again; if it is lost for good, `exo remove` it or, where it was the only admin, `exo leave` on each machine lets them form a cluster anew",
+        "if all others are lost at once, look at this machine's own network (cable, Wi-Fi); else start exo there again (if its data folder was copied, end the copy, `exo leave` there and `exo join CODE`); if it is lost for good, `exo remove` it or, where it was the only admin, `exo leave` on each machine lets them form a cluster anew",
     ),
     rule("node_flapping", Warning, (0, 60), "look at the machine's network and power: it comes and goes"),
     rule(
@@ -138,7 +138,7 @@ pub const RULES: &[Rule] = &[
         "admin_forked",
         Critical,
         (0, 0),
-        "if its data folder was copied, end one of the two; else somebody has its key: `exo remove` it on another admin, then `exo leave` there and let it in anew",
+        "if its data folder was copied, end one of the two; else somebody has its key: `exo remove` it on another admin, then `exo leave` there and `exo join CODE` with the code that `exo invite` shows here",
     ),
     rule(
         "peer_unreachable",
