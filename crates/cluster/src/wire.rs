@@ -21,7 +21,7 @@ pub(crate) use check::Check;
 pub use check::{CheckError, token_bytes};
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
-    Bandwidth, CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard,
+    Bandwidth, CardChange, CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard,
     DesiredState, DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage,
     NodeReport, PlannerDevice, PlannerInputs, Refusal, ReplanReport, StageReport, Traffic, Unloadable,
 };

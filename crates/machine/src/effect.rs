@@ -16,10 +16,12 @@ use exo_types::{
     SequenceId, SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term, Transport,
 };
 
+use crate::ActRefusal;
 use crate::input::{
     DialId, ExchangeId, FetchId, LinkEnd, LinkId, PersistId, Purpose, ReplyId, SignId, StreamId,
 };
 use crate::join_messages::{Code, JoinAnswer, JoinAsk, JoinedByCode};
+use crate::joining::JoinFailure;
 use crate::notice::Notice;
 
 /// Something to be done.
@@ -331,9 +333,9 @@ pub enum Answer {
     /// To `Instances`.
     Instances(Vec<InstanceView>),
     /// To `Act` and `Door`: done and on disk, or why not.
-    Acted(Result<(), String>),
+    Acted(Result<(), ActRefusal>),
     /// To `Join`: a member there, or why not.
-    Joined(Result<JoinedByCode, String>),
+    Joined(Result<JoinedByCode, JoinFailure>),
     /// To `Invite` and `Refuse`: the stranger's name.
     Invited(Result<String, AdminError>),
     /// To `Models` and `ModelsAfterScan`.

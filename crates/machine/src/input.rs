@@ -467,7 +467,7 @@ pub enum JoinEvent {
         address: SocketAddr,
         /// The words that both sides have for this exchange; none unless this node asked to become a member.
         words: String,
-        /// What came.
+        /// What came; or why nothing did in the words of the transport, by which nothing is decided.
         answer: Result<JoinAnswer, String>,
     },
     /// Who is at an address that a person named.

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use exo_trust::EntryId;
+use exo_trust::{ActError, EntryId};
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
+
+use crate::ActRefusal;
 
 /// What a stranger asks in a join exchange.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -51,10 +53,7 @@ pub enum JoinAnswer {
         addresses: Vec<SocketAddr>,
     },
     /// No.
-    Refused {
-        /// Why.
-        reason: String,
-    },
+    Refused(JoinRefusal),
     /// To [`JoinPurpose::Trust`]: entries in their encoding, each after what it follows; as many as the
     /// exchange carries.
     Trust(Vec<Vec<u8>>),
@@ -65,6 +64,124 @@ pub enum JoinAnswer {
         /// Whether it is alone in its cluster.
         fresh: bool,
     },
+}
+
+/// Why a node is not let in.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JoinRefusal {
+    /// The asker is of another group.
+    OtherGroup,
+    /// The asker wants the log of a cluster that is not this one, or that is none of its business.
+    OtherCluster,
+    /// The asker was removed from the cluster.
+    Removed,
+    /// A person has refused the asker.
+    RefusedByPerson,
+    /// Nobody comes in on sight.
+    WindowShut {
+        /// Who lets in; empty where that is the answering node itself.
+        admins: Vec<String>,
+    },
+    /// The window is open, and the asker is on no private network of the answering node.
+    NotNear {
+        /// As above.
+        admins: Vec<String>,
+    },
+    /// The answering node lets nobody in.
+    NotAnAdmin {
+        /// Who does.
+        admins: Vec<String>,
+    },
+    /// The window has shut while the asker was being let in.
+    ShutMeanwhile,
+    /// The answering node is moving to another cluster.
+    Moving,
+    /// As many nodes were let in as a log of trust takes.
+    Full {
+        /// So many.
+        max: u64,
+    },
+    /// The answering node could not record the asker. Its own log says why.
+    NotRecorded,
+    /// The answering node has given out no code that counts still.
+    NotInvited,
+    /// Others have used the code meanwhile.
+    UsedUp,
+    /// The code is another one.
+    WrongCode {
+        /// After so many wrong ones a code is void.
+        tries: u32,
+    },
+    /// The messages that prove the code were none.
+    NoProof,
+}
+
+impl JoinRefusal {
+    /// What the person at the asker reads.
+    pub fn sentence(&self, asker: NodeId) -> String {
+        let id = asker.to_instance_name();
+        let at = |admins: &[String]| match admins {
+            [] => "there".to_owned(),
+            admins => format!("on {}", admins.join(" or ")),
+        };
+        match self {
+            Self::OtherGroup => "it belongs to another group".to_owned(),
+            Self::OtherCluster => "it is of another cluster".to_owned(),
+            Self::Removed => {
+                "this node was removed from the cluster, for good; `exo leave` makes it a new one".to_owned()
+            }
+            Self::RefusedByPerson => {
+                "a person there has refused this node; it is not shown there again for an \
+                hour, and a code from there lets it in"
+                    .to_owned()
+            }
+            Self::WindowShut { admins } => {
+                let at = at(admins);
+                format!(
+                    "its join window is shut; `exo admit {id}` {at} lets this node in, and so does a code: `exo invite` \
+                     {at}, then `exo join CODE` here"
+                )
+            }
+            Self::NotNear { admins } => {
+                let at = at(admins);
+                format!(
+                    "its join window is for its own private networks, and this node asks from outside of them; \
+                     `exo invite` {at} and `exo join CODE` here bring it in, or `exo admit {id}` {at}"
+                )
+            }
+            Self::NotAnAdmin { admins } => {
+                format!("it is no admin of its cluster and lets nobody in; {} would", admins.join(" or "))
+            }
+            Self::ShutMeanwhile => "its join window has shut meanwhile; this node asks again".to_owned(),
+            Self::Moving => "it is moving to another cluster".to_owned(),
+            Self::Full { max } => format!("its cluster has {max} nodes, and takes no more"),
+            Self::NotRecorded => "it could not record this node as a member; its log says why".to_owned(),
+            Self::NotInvited => {
+                "it has no invitation open, or not any more; `exo invite` there gives a new code".to_owned()
+            }
+            Self::UsedUp => {
+                "its invitation was used up meanwhile; `exo invite` there gives a new code".to_owned()
+            }
+            Self::WrongCode { tries } => format!(
+                "the code is wrong, or another machine sits in between; after {tries} wrong ones a code is void"
+            ),
+            Self::NoProof => "what this node sent proves no code; is it of the same version?".to_owned(),
+        }
+    }
+}
+
+impl From<&ActRefusal> for JoinRefusal {
+    fn from(refusal: &ActRefusal) -> Self {
+        match refusal {
+            ActRefusal::WindowShut => Self::ShutMeanwhile,
+            ActRefusal::Moving => Self::Moving,
+            ActRefusal::Impossible { error: ActError::Removed { .. }, .. } => Self::Removed,
+            ActRefusal::Impossible { error: ActError::TooMany { max, .. }, .. } => {
+                Self::Full { max: *max as u64 }
+            }
+            _ => Self::NotRecorded,
+        }
+    }
 }
 
 /// What a new member needs to reach its cluster.

@@ -23,6 +23,7 @@ mod asking;
 mod by_code;
 mod catching_up;
 mod dials;
+mod failures;
 mod left;
 mod opened;
 mod requests;
@@ -37,7 +38,10 @@ use exo_cluster::State;
 use exo_trust::{Act, TrustLog, View};
 use exo_types::{Epoch, NodeId, Time};
 
-pub use crate::join_messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinPurpose, JoinedByCode, Welcome};
+pub use crate::join_messages::{
+    Code, JoinAnswer, JoinAsk, JoinByCode, JoinPurpose, JoinRefusal, JoinedByCode, Welcome,
+};
+pub use failures::{JoinFailure, NotLetIn};
 
 use crate::{
     DiscoveredNode, Effect, JoinEffect, JoinEvent, LeftCluster, MachineConfig, Notice, Now, ProbeFailure,
@@ -82,8 +86,6 @@ const STRANGERS_MAX: usize = 64;
 const ADDRESSES_MAX: usize = 16;
 /// Longest name of a stranger, in characters.
 const NAME_CHARS_MAX: usize = 64;
-/// Longest reason that another node gives, in characters.
-const REASON_CHARS_MAX: usize = 500;
 /// The deadline of a machine that waits for nothing.
 const NEVER: Time = Time(u64::MAX);
 
@@ -195,8 +197,18 @@ pub enum JoiningOutput {
     MoveIn(Box<MoveIn>),
     /// What the view shows of joining has changed.
     Stale,
-    /// A person should know this for longer than a line lasts.
-    Warn(String),
+    /// Nobody is found at an address of `--peer`: a person should know this until somebody is.
+    PeerSilent {
+        /// The address, as the person wrote it.
+        peer: String,
+        /// What to know.
+        text: String,
+    },
+    /// Somebody is, at last.
+    PeerFound {
+        /// The address, as the person wrote it.
+        peer: String,
+    },
 }
 
 /// The cluster that let this node in.
@@ -639,6 +651,9 @@ impl Joining {
             return;
         }
         for peer in self.peers.iter_mut().filter(|p| p.text == text) {
+            if peer.failures >= PROBES_FAILED_SAID {
+                out.push(JoiningOutput::PeerFound { peer: peer.text.clone() });
+            }
             (peer.node, peer.failures) = (Some(node), 0);
         }
         if ctx.members.contains(&node) {
@@ -662,10 +677,11 @@ impl Joining {
         for peer in self.peers.iter_mut().filter(|peer| peer.text == text && peer.is_lasting) {
             peer.failures = peer.failures.saturating_add(1);
             if peer.failures == PROBES_FAILED_SAID {
-                out.push(JoiningOutput::Warn(format!(
+                let text = format!(
                     "--peer {text}: {failure}; this node asks on. See that exo runs there, that name and port are right, \
                      and that UDP to this port is let through"
-                )));
+                );
+                out.push(JoiningOutput::PeerSilent { peer: peer.text.clone(), text });
             }
         }
     }

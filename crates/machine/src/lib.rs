@@ -34,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+mod act_refusal;
 mod awake;
 mod backups;
 mod bandwidth;
@@ -77,6 +78,7 @@ use exo_cluster::{Coordinator, EngineId, HeldSteps, InstanceState, InstanceView,
 use exo_membership::Membership;
 use exo_types::{DiskRoom, Epoch, InstanceId, NodeId, SequenceId, ShardPosition, Time};
 
+pub use act_refusal::ActRefusal;
 pub use bandwidth::Received;
 pub use boot::{Boot, MachineConfig};
 pub use effect::*;

@@ -610,7 +610,8 @@ impl NodeMachine {
             }
             JoiningOutput::MoveIn(move_in) => self.move_in(*move_in),
             JoiningOutput::Stale => self.view_changed(),
-            JoiningOutput::Warn(text) => self.warn(text),
+            JoiningOutput::PeerSilent { peer, text } => self.warn_about(Some(peer), text),
+            JoiningOutput::PeerFound { peer } => self.warn_no_more(&peer),
         }
     }
 

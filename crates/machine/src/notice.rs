@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use exo_cluster::wire::CardEvent;
 use exo_types::{NodeId, printable};
+
+use crate::joining::NotLetIn;
 
 /// Longest name on a line, in characters.
 const NAME_CHARS_MAX: usize = 64;
@@ -48,7 +51,7 @@ pub enum Notice {
         /// Whose.
         by: String,
         /// Why.
-        reason: String,
+        reason: NotLetIn,
         /// The four words both sides show; none where nobody there sees the request.
         words: String,
     },
@@ -84,7 +87,12 @@ pub enum Notice {
         name: String,
     },
     /// A graphics card was plugged in or went away.
-    Card(String),
+    Card(CardEvent),
+    /// A device of this node was lost and is there again.
+    DeviceBack {
+        /// What it is called.
+        device: String,
+    },
     /// Something is worse than it could be.
     Warning(String),
 }
@@ -111,7 +119,7 @@ impl fmt::Display for Notice {
                 write!(f, "{count} more nodes ask to join; somebody may be making keys · `exo status` shows the last")
             }
             Self::Refused { by, reason: why, words } => {
-                write!(f, "{} does not let this node in: {}", name(by), reason(why))?;
+                write!(f, "{} does not let this node in: {}", name(by), reason(&why.to_string()))?;
                 match words.as_str() {
                     "" => Ok(()),
                     words => write!(f, " · check words: {words}"),
@@ -136,7 +144,10 @@ impl fmt::Display for Notice {
                  if its data folder was copied, end one of the two, else `exo remove {node}`",
                 name(called)
             ),
-            Self::Card(text) => f.write_str(&reason(text)),
+            Self::Card(event) => f.write_str(&reason(&event.to_string())),
+            Self::DeviceBack { device } => {
+                write!(f, "the device {} passed its check and is used again", name(device))
+            }
             Self::Warning(text) => write!(f, "warning: {}", reason(text)),
         }
     }
@@ -161,7 +172,11 @@ mod tests {
             ),
             (Notice::Joined { by: name.clone(), words: String::new() }, "`exo remove` there".to_owned()),
             (
-                Notice::Refused { by: name.clone(), reason: name.clone(), words: String::new() },
+                Notice::Refused {
+                    by: name.clone(),
+                    reason: NotLetIn::Broken(name.clone()),
+                    words: String::new(),
+                },
                 "more characters]".to_owned(),
             ),
             (Notice::Lost { name: name.clone(), reason: name.clone() }, "more characters]".to_owned()),

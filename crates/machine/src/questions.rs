@@ -11,7 +11,7 @@ use crate::coordination::Asker;
 use crate::joining::Joining;
 use crate::persist::ActAsker;
 use crate::view::bears_commit;
-use crate::{Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved, Unresolved};
+use crate::{ActRefusal, Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved, Unresolved};
 
 /// Models that an error names.
 const NAMED_MAX: usize = 20;
@@ -63,42 +63,30 @@ impl NodeMachine {
     }
 
     fn invite(&mut self, node: NodeId) -> Result<String, AdminError> {
-        self.check_admin().map_err(|message| AdminError::Conflict { message })?;
+        self.check_admin().map_err(|refusal| AdminError::Conflict { message: refusal.to_string() })?;
         self.joining.invite(node).ok_or_else(|| not_asking(node))
     }
 
     fn refuse_stranger(&mut self, node: NodeId) -> Result<String, AdminError> {
-        self.check_admin().map_err(|message| AdminError::Conflict { message })?;
+        self.check_admin().map_err(|refusal| AdminError::Conflict { message: refusal.to_string() })?;
         let refused = self.with_joining(|joining, context, out| joining.refuse(context, node, out));
         refused.ok_or_else(|| not_asking(node))
     }
 
-    pub(crate) fn check_admin(&self) -> Result<(), String> {
+    pub(crate) fn check_admin(&self) -> Result<(), ActRefusal> {
         if self.is_admin() {
             return Ok(());
         }
         let is_there = |admin: &NodeId| self.statuses.get(admin) == Some(&NodeStatus::Alive);
         let (there, gone): (Vec<_>, Vec<_>) = self.trust.view().admins().partition(is_there);
-        let names = |nodes: &[NodeId]| {
-            let names: Vec<_> = nodes.iter().map(|admin| self.name_of(*admin)).collect();
-            names.join(" or ")
-        };
-        let why = "this node is not an admin of its cluster";
-        Err(match there.is_empty() {
-            false => format!("{why}; ask on one that is: {}", names(&there)),
-            true => format!(
-                "{why}, and none is there: start {} again; if all admins are lost for good, `exo leave` on each machine lets them form anew",
-                names(&gone)
-            ),
-        })
+        let names = |nodes: Vec<NodeId>| nodes.into_iter().map(|admin| self.name_of(admin)).collect();
+        Err(ActRefusal::NotAnAdmin { there: names(there), gone: names(gone) })
     }
 
     /// Opens this node's door for a while, or shuts every door that the cluster has open.
     fn door(&mut self, reply: ReplyId, lasting: Option<Duration>) {
         let allowed = self.check_admin().and_then(|()| match lasting {
-            Some(_) if self.config.trust_closed => {
-                Err("this node runs with `--trust closed`, or with a token to join: its door is never open; give out a code with `exo invite`".to_owned())
-            }
+            Some(_) if self.config.trust_closed => Err(ActRefusal::Closed),
             _ => Ok(()),
         });
         match (&allowed, lasting) {

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use exo_api::NodeStatus;
 use exo_cluster::wire::{ControlMessage, ControlRefusal, ControlReply, LogMessage, NodeReport, limits};
-use exo_cluster::{CoordinatorInput, Event, FollowerStep, LeaderStep, ReplyTo, State, follow, lead};
+use exo_cluster::{
+    ApplyError, CoordinatorInput, Event, EventError, FollowerStep, LeaderStep, ReplyTo, State, follow, lead,
+};
 use exo_membership::{EPOCH_JUMP_MAX, Input};
 use exo_types::{Ancestors, Epoch, LogHead, NodeId, Time};
 
@@ -46,6 +48,21 @@ pub(crate) struct Replication {
     silent: BTreeSet<NodeId>,
     /// How often each did not answer, over all epochs.
     silences: BTreeMap<NodeId, u32>,
+}
+
+/// Why a part of another's log is not taken in; what follows on "an entry that".
+#[derive(Debug, thiserror::Error)]
+enum ForeignLogError {
+    #[error("is no event: {0}")]
+    Event(EventError),
+    #[error("does not apply: {0}")]
+    Apply(ApplyError),
+    #[error("is none: {0}")]
+    State(EventError),
+    #[error("has placements of epoch {epoch}, which has not begun")]
+    NotBegun { epoch: Epoch },
+    #[error("has numbers of epoch {last}, and this is epoch {own}")]
+    Ahead { last: u64, own: u64 },
 }
 
 /// An answer whose entries only this node has on its disk.
@@ -214,7 +231,7 @@ impl NodeMachine {
                     self.append_followed(entries, events);
                 }
                 Err(reason) => {
-                    tracing::warn!(target: "events::log", peer = %from, reason, "entries that cannot be");
+                    tracing::warn!(target: "events::log", peer = %from, %reason, "entries that cannot be");
                     self.has_diverged(from);
                 }
             }
@@ -238,7 +255,7 @@ impl NodeMachine {
                     self.replace_log(head, ancestors, state);
                 }
                 Err(reason) => {
-                    tracing::warn!(target: "events::log", peer = %from, reason, "a snapshot that cannot be");
+                    tracing::warn!(target: "events::log", peer = %from, %reason, "a snapshot that cannot be");
                     self.has_diverged(from);
                 }
             }
@@ -395,32 +412,32 @@ impl NodeMachine {
     }
 
     /// The events in these entries, if each is one of bounded size and they can follow what is on disk.
-    fn checked(&self, entries: &[Vec<u8>]) -> Result<Vec<Event>, String> {
+    fn checked(&self, entries: &[Vec<u8>]) -> Result<Vec<Event>, ForeignLogError> {
         #[cfg(feature = "planted")]
         if self.has_bug(crate::planted::Bug::Unchecked) {
             return Ok(entries.iter().filter_map(|entry| Event::decode(entry).ok()).collect());
         }
         let events: Result<Vec<_>, _> = entries.iter().map(|entry| Event::decode(entry)).collect();
-        let events = events.map_err(|error| format!("is no event: {error}"))?;
-        let after = self.state().after(&events).map_err(|error| format!("does not apply: {error}"))?;
+        let events = events.map_err(ForeignLogError::Event)?;
+        let after = self.state().after(&events).map_err(ForeignLogError::Apply)?;
         self.may_be(&after).map(|()| events)
     }
 
     /// The state in another's snapshot.
-    fn decoded(&self, state: &[u8]) -> Result<State, String> {
-        let state = State::decode(state).map_err(|error| format!("is none: {error}"))?;
+    fn decoded(&self, state: &[u8]) -> Result<State, ForeignLogError> {
+        let state = State::decode(state).map_err(ForeignLogError::State)?;
         self.may_be(&state).map(|()| state)
     }
 
     /// Whether coordinators can have come as far as the state's numbers say. Who takes in numbers that are
     /// far ahead has soon none left to place anything under.
-    fn may_be(&self, state: &State) -> Result<(), String> {
+    fn may_be(&self, state: &State) -> Result<(), ForeignLogError> {
         if let Some(epoch) = self.leads_soon.filter(|epoch| state.epoch_last() == Some(*epoch)) {
-            return Err(format!("has placements of epoch {epoch}, which has not begun"));
+            return Err(ForeignLogError::NotBegun { epoch });
         }
         let (last, own) = (state.counter_last(), self.leader.map_or(0, |(epoch, _)| epoch.counter));
         match last.saturating_sub(own) > EPOCH_JUMP_MAX {
-            true => Err(format!("has numbers of epoch {last}, and this is epoch {own}")),
+            true => Err(ForeignLogError::Ahead { last, own }),
             false => Ok(()),
         }
     }

@@ -14,15 +14,13 @@ use std::time::Duration;
 
 use exo_cluster::CoordinatorInput;
 use exo_cluster::wire::ControlMessage;
-use exo_trust::{Act, Entry, EntryId, Inserted, Statement, TrustLog, View};
+use exo_trust::{Act, ActError, Entry, EntryId, Inserted, Statement, TrustLog, View};
 use exo_types::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::persist::{ActAsker, Durable, TrustWrite};
-use crate::{Answer, Effect, NodeMachine, Notice, SignId, WriteFailure};
+use crate::{ActRefusal, Answer, Effect, NodeMachine, Notice, SignId, WriteFailure};
 
-/// Why an act was not done.
-const MOVED: &str = "this node is moving to another cluster";
 /// Acts that may wait for their signature; more are refused.
 const ACTS_MAX: usize = 64;
 /// Bytes of entries in one message.
@@ -172,8 +170,7 @@ impl NodeMachine {
     /// why it is not.
     pub(crate) fn change_members(&mut self, asker: ActAsker, act: Act) {
         if self.trust.acts.len() >= ACTS_MAX {
-            let message = format!("{ACTS_MAX} changes of the members wait already; try again");
-            return self.acted(asker, Err(message));
+            return self.acted(asker, Err(ActRefusal::TooMany { max: ACTS_MAX }));
         }
         self.trust.acts.push_back((asker, act));
         self.sign_next();
@@ -198,10 +195,10 @@ impl NodeMachine {
             };
             let statement = || {
                 let statement = self.trust.planned.statement(self.me, self.now.unix_s, act);
-                statement.map_err(|error| error.to_string())
+                statement.map_err(|error| self.impossible(error))
             };
             match may.and_then(|()| statement()) {
-                Err(message) => self.acted(asker, Err(message)),
+                Err(refusal) => self.acted(asker, Err(refusal)),
                 Ok(statement) => {
                     self.trust.sign_last += 1;
                     let id = SignId(self.trust.sign_last);
@@ -222,16 +219,25 @@ impl NodeMachine {
             );
         };
         if self.moving_in.is_some() {
-            return self.acted(asker, Err(MOVED.to_owned()));
+            return self.acted(asker, Err(ActRefusal::Moving));
         }
         match self.trust.planned.insert(statement.signed(signature)) {
             Ok(_) => self.write_trust(Some(asker)),
-            Err(error) => self.acted(asker, Err(error.to_string())),
+            Err(error) => self.acted(asker, Err(error.into())),
         }
         self.sign_next();
     }
 
-    fn acted(&mut self, asker: ActAsker, result: Result<(), String>) {
+    /// As the person who asked for it knows the node that it is about.
+    fn impossible(&self, error: ActError) -> ActRefusal {
+        let called = error.node().map_or_else(String::new, |node| {
+            let (name, id) = (self.name_of(node), node.to_string());
+            if name == id { id } else { format!("{name} ({id})") }
+        });
+        ActRefusal::Impossible { error, called }
+    }
+
+    fn acted(&mut self, asker: ActAsker, result: Result<(), ActRefusal>) {
         match asker {
             ActAsker::Client(reply) => self.reply(reply, Answer::Acted(result)),
             ActAsker::Admission(admission) => {
@@ -241,7 +247,7 @@ impl NodeMachine {
             }
             ActAsker::Nobody => {
                 if let Err(reason) = result {
-                    tracing::info!(reason, "a change of the members that nobody asked for was not made");
+                    tracing::info!(%reason, "a change of the members that nobody asked for was not made");
                 }
             }
         }
@@ -290,7 +296,7 @@ impl NodeMachine {
             let waiting = former.acts.into_iter().map(|(asker, _)| asker).chain(signing);
             let unsure = former.unsure.into_iter().flat_map(|(_, write)| write.askers);
             for asker in waiting.chain(former.unwritten).chain(unsure) {
-                self.acted(asker, Err(MOVED.to_owned()));
+                self.acted(asker, Err(ActRefusal::Moving));
             }
             return self.moved_in();
         }
@@ -330,7 +336,7 @@ impl NodeMachine {
             let former = self.trust.unsure.replace((self.now.time + AGAIN_AFTER, write));
             // Only a move comes after what is unsure, and it is tried until it is done.
             for asker in former.into_iter().flat_map(|(_, write)| write.askers) {
-                self.acted(asker, Err(MOVED.to_owned()));
+                self.acted(asker, Err(ActRefusal::Moving));
             }
             return;
         }
@@ -340,7 +346,7 @@ impl NodeMachine {
         self.trust.planned = self.trust.durable.clone();
         let waiting = std::mem::take(&mut self.trust.unwritten);
         for asker in write.askers.into_iter().chain(waiting) {
-            self.acted(asker, Err(format!("the log of trust cannot be written: {reason}")));
+            self.acted(asker, Err(ActRefusal::NotWritten { reason: reason.clone() }));
         }
         self.sign_next();
     }

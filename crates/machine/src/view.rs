@@ -393,7 +393,7 @@ fn device_views(report: &NodeReport) -> Vec<api::DeviceView> {
 fn card_event_views(report: &NodeReport) -> Vec<api::CardEventView> {
     let view = |event: &exo_cluster::wire::CardEvent| api::CardEventView {
         at_unix_s: event.at_unix_s,
-        text: event.text.clone(),
+        text: event.to_string(),
     };
     report.card_events.iter().map(view).collect()
 }

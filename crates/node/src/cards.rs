@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use exo_cluster::wire::{self, CardEvent};
 use exo_device::{CardChange, CardWatch, GraphicsCard, ProcessorMeter};
+use exo_stdx::unix_s;
 use exo_types::Monitor;
 use tokio::sync::watch;
 
@@ -92,23 +94,15 @@ async fn watch_every(
     }
 }
 
-/// A change in words; `is_own` if the node computes on the card.
-pub fn text(change: &CardChange, is_own: bool) -> String {
-    let (what, card) = match change {
-        CardChange::Appeared(card) => ("appeared", card),
-        CardChange::Vanished(card) => ("vanished", card),
-        CardChange::DriverChanged { now, .. } => ("has another driver", now),
+/// A change as others hear of it; `is_own` if the node computes on the card.
+pub fn event(change: &CardChange, is_own: bool) -> CardEvent {
+    let (change, card) = match change {
+        CardChange::Appeared(card) => (wire::CardChange::Appeared, card),
+        CardChange::Vanished(card) => (wire::CardChange::Vanished, card),
+        CardChange::DriverChanged { now, .. } => (wire::CardChange::DriverChanged, now),
     };
-    tracing::info!(target: "events::device", device = card.pci_address, what);
-    let described = describe(card);
-    match change {
-        _ if is_own => format!("a graphics card of this node {what}: {described}"),
-        CardChange::Vanished(_) => format!("a graphics card {what}: {described}"),
-        _ => format!(
-            "a graphics card {what}: {described}; `exo devices` shows what it can do, and this node may use it once it is \
-             started again: by itself, or as --backend and --device say"
-        ),
-    }
+    tracing::info!(target: "events::device", device = card.pci_address, what = %change);
+    CardEvent { at_unix_s: unix_s(), change, is_own, card: describe(card) }
 }
 
 fn describe(card: &GraphicsCard) -> String {
@@ -147,7 +141,7 @@ mod tests {
         std::fs::rename(root.path().join("new"), bus.join("devices")).unwrap();
         let mut next = async || loop {
             match tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.unwrap().unwrap() {
-                DeviceEvent::Changed(change) => return text(&change, false),
+                DeviceEvent::Changed(change) => return event(&change, false).to_string(),
                 DeviceEvent::Sensed(sensed) => assert!(sensed.cards["0000:05:00.0"].is_empty()),
                 _ => panic!("neither a change nor sensors"),
             }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use exo_machine::joining::JoinRefusal;
 use exo_transport::{DialError, JoinError};
 use exo_types::NodeId;
 
@@ -16,7 +17,7 @@ pub(crate) enum ExchangeError {
     Random(#[from] NoRandom),
     #[error("a message of kind {got} where {wanted} is next")]
     Kind { got: u8, wanted: u8 },
-    #[error("{what} cannot be read: {source}")]
+    #[error("{what} cannot be read ({source}): install the same version of exo on both")]
     Unreadable { what: &'static str, source: postcard::Error },
     #[error("a message of the proof has {bytes} bytes, {max} at most")]
     TooLong { bytes: usize, max: usize },
@@ -48,6 +49,18 @@ pub(crate) enum ExchangeError {
     Ending,
     #[error("a task of this node broke off: {0}")]
     BrokenOff(#[from] tokio::task::JoinError),
+}
+
+impl ExchangeError {
+    /// What the one hears who did not prove a code.
+    pub(crate) fn refusal(&self) -> JoinRefusal {
+        match self {
+            Self::NotInvited => JoinRefusal::NotInvited,
+            Self::UsedUp => JoinRefusal::UsedUp,
+            Self::WrongCode { tries } => JoinRefusal::WrongCode { tries: *tries },
+            _ => JoinRefusal::NoProof,
+        }
+    }
 }
 
 /// Why there is no code to give out.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use ed25519_dalek::SigningKey;
-use exo_machine::joining::{JoinAnswer, JoinAsk, JoinPurpose, Welcome};
+use exo_machine::joining::{JoinAnswer, JoinAsk, JoinPurpose, JoinRefusal, Welcome};
 use exo_machine::{DiscoveredNode, ExchangeId, Input, JoinEvent};
 use exo_trust::{Act, EntryId, Statement, TrustLog};
 use exo_types::NodeId;
@@ -197,7 +197,7 @@ impl World {
         let answer = match reply {
             Reply::Mute => return Some((me, None)),
             Reply::Later => JoinAnswer::Later,
-            Reply::Refused => JoinAnswer::Refused { reason: NAME.to_owned() },
+            Reply::Refused => JoinAnswer::Refused(JoinRefusal::NotAnAdmin { admins: vec![NAME.to_owned()] }),
             Reply::Here => JoinAnswer::Here { name: NAME.to_owned(), fresh: true },
             Reply::Welcome => JoinAnswer::Welcome(Box::new(Welcome {
                 name: NAME.to_owned(),

@@ -1,5 +1,7 @@
 //! What is wrong with an entry, or with one that is to be made.
 
+use std::fmt;
+
 use exo_types::NodeId;
 
 use crate::EntryId;
@@ -9,19 +11,16 @@ use crate::EntryId;
 #[non_exhaustive]
 pub enum ActError {
     /// Whoever signs has no right to.
-    #[error("{author} is not an admin of this cluster")]
     NotAnAdmin {
         /// Who signs.
         author: NodeId,
     },
     /// Removal is for ever.
-    #[error("{node} was removed from this cluster, for ever")]
     Removed {
         /// Which node.
         node: NodeId,
     },
     /// Only members become admins, and only admins are dismissed.
-    #[error("{node} is not {what}")]
     Not {
         /// Which node.
         node: NodeId,
@@ -29,7 +28,6 @@ pub enum ActError {
         what: &'static str,
     },
     /// It is what it is to become.
-    #[error("{node} is {what} already")]
     Already {
         /// Which node.
         node: NodeId,
@@ -37,22 +35,55 @@ pub enum ActError {
         what: &'static str,
     },
     /// A cluster keeps an admin, as long as one admin decides alone.
-    #[error("{node} is the only admin: appoint another first")]
     LastAdmin {
         /// Which node.
         node: NodeId,
     },
     /// A cluster has one beginning.
-    #[error("the cluster is founded already")]
     Founded,
     /// No more fit.
-    #[error("a cluster has at most {max} {what}")]
     TooMany {
         /// Of what.
         what: &'static str,
         /// The bound.
         max: usize,
     },
+}
+
+impl ActError {
+    /// The node that it is about.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            Self::NotAnAdmin { author: node }
+            | Self::Removed { node }
+            | Self::Not { node, .. }
+            | Self::Already { node, .. }
+            | Self::LastAdmin { node } => Some(*node),
+            Self::Founded | Self::TooMany { .. } => None,
+        }
+    }
+
+    /// The sentence, with what the node that it is about is called.
+    pub fn sentence(&self, called: impl fmt::Display) -> String {
+        match self {
+            Self::NotAnAdmin { .. } => format!("{called} is not an admin of this cluster"),
+            Self::Removed { .. } => format!("{called} was removed from this cluster, for ever"),
+            Self::Not { what, .. } => format!("{called} is not {what}"),
+            Self::Already { what, .. } => format!("{called} is {what} already"),
+            Self::LastAdmin { .. } => {
+                format!("{called} is the only admin: appoint another first with `exo admin add`")
+            }
+            Self::Founded => "the cluster is founded already".to_owned(),
+            Self::TooMany { what, max } => format!("a cluster has at most {max} {what}"),
+        }
+    }
+}
+
+impl fmt::Display for ActError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let id = self.node().map_or_else(String::new, |node| node.to_string());
+        f.write_str(&self.sentence(id))
+    }
 }
 
 /// An entry that this log does not take.

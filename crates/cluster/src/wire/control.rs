@@ -1,5 +1,7 @@
 //! What nodes say to coordinate: reports upwards, desired state downwards, requests, the log.
 
+use std::fmt;
+
 use exo_types::{
     Ancestors, DeviceFacts, DeviceId, DeviceState, DiskRoom, Epoch, InstanceId, LogHead, ModelId, Monitor,
     NodeFacts, NodeId, Placement, PlacementId, ShardPosition, ShardSpec, Stage, list,
@@ -116,8 +118,49 @@ pub struct DeviceReport {
 pub struct CardEvent {
     /// When, in seconds since 1970 by the node's clock.
     pub at_unix_s: u64,
-    /// What, to be displayed.
-    pub text: String,
+    /// What happened.
+    pub change: CardChange,
+    /// Whether the node computes on the card.
+    pub is_own: bool,
+    /// The card, its place on the bus and its driver, as the system names them. To be displayed.
+    pub card: String,
+}
+
+/// What happened to a graphics card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CardChange {
+    /// It was plugged in.
+    Appeared,
+    /// It is not on the bus any more.
+    Vanished,
+    /// Its driver was installed, updated or removed.
+    DriverChanged,
+}
+
+impl fmt::Display for CardChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Appeared => "appeared",
+            Self::Vanished => "vanished",
+            Self::DriverChanged => "has another driver",
+        })
+    }
+}
+
+impl fmt::Display for CardEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { change, card, .. } = self;
+        match (self.is_own, change) {
+            (true, _) => write!(f, "a graphics card of this node {change}: {card}"),
+            (false, CardChange::Vanished) => write!(f, "a graphics card {change}: {card}"),
+            (false, _) => write!(
+                f,
+                "a graphics card {change}: {card}; `exo devices` shows what it can do, and this node may use it once it is \
+                 started again: by itself, or as --backend and --device say"
+            ),
+        }
+    }
 }
 
 /// A model on a node's disk.

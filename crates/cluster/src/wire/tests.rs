@@ -137,7 +137,12 @@ fn full_report() -> NodeReport {
         reason: String::new(),
         monitor: Default::default(),
     }];
-    full.card_events = vec![CardEvent { at_unix_s: 1, text: "t".into() }];
+    full.card_events = vec![CardEvent {
+        at_unix_s: 1,
+        change: CardChange::Appeared,
+        is_own: true,
+        card: "t".into(),
+    }];
     let histogram = Histogram { counts: vec![1], sum_us: 1 };
     full.measured.requests =
         vec![ModelTotals { ended: vec![(1, 2, 3)], queue: histogram, ..Default::default() }];

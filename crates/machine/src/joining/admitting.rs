@@ -9,9 +9,10 @@ use exo_types::{NodeId, Time};
 use super::catching_up::trust_for;
 use super::requests::RequestNotice;
 use super::{
-    Context, JoinAnswer, JoinAsk, JoinPurpose, Joining, JoiningOutput, Stranger, Welcome, known_name, notice,
+    Context, JoinAnswer, JoinAsk, JoinPurpose, JoinRefusal, Joining, JoiningOutput, Stranger, Welcome,
+    known_name, notice,
 };
-use crate::{Effect, ExchangeId, JoinEffect, Notice};
+use crate::{ActRefusal, Effect, ExchangeId, JoinEffect, Notice};
 
 /// Exchanges that wait for a signature or the disk at once.
 const ADMISSIONS_MAX: usize = 64;
@@ -23,6 +24,9 @@ const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Another node seen for no longer than this is pointed to: later on this one, which looks around for five
 /// seconds at most, has surely asked there by itself.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(8);
+
+/// Admins that a stranger is told of: an exchange carries 4 KiB.
+const ADMINS_TOLD_MAX: usize = 4;
 
 /// A question from a stranger.
 pub(super) struct AdmissionRequest {
@@ -49,8 +53,8 @@ impl AdmissionRequest {
 enum Decision {
     /// It is answered at once.
     Answer(JoinAnswer),
-    /// The window is shut: a person decides.
-    ShowToPeople,
+    /// Nobody said that it may, and it does not come in on sight for this: a person decides.
+    ShowToPeople(JoinRefusal),
     /// This node's key signs that it is a member.
     Admit {
         /// What it is called.
@@ -63,8 +67,8 @@ enum Decision {
 }
 
 impl Decision {
-    fn refuse(reason: &str) -> Self {
-        Self::Answer(JoinAnswer::Refused { reason: reason.to_owned() })
+    fn refuse(why: JoinRefusal) -> Self {
+        Self::Answer(JoinAnswer::Refused(why))
     }
 }
 
@@ -115,7 +119,7 @@ impl Joining {
         tracing::trace!(peer = %asked.node, exchange = asked.exchange.0, ?decision, "asked to let a node in");
         match decision {
             Decision::Answer(with) => answer(out, asked.exchange, with),
-            Decision::ShowToPeople => self.show_request(ctx, &asked, out),
+            Decision::ShowToPeople(why) => self.show_request(ctx, &asked, why, out),
             Decision::Welcome => {
                 self.welcome_again(&asked, out);
                 answer(out, asked.exchange, welcome(ctx));
@@ -141,17 +145,17 @@ impl Joining {
     }
 
     /// Whether a stranger that is being let in may be recorded still.
-    pub fn may_record(&self, ctx: &Context<'_>, admission: u64, view: &View) -> Result<(), String> {
+    pub fn may_record(&self, ctx: &Context<'_>, admission: u64, view: &View) -> Result<(), ActRefusal> {
         #[cfg(feature = "planted")]
         if ctx.config.planted == Some(crate::planted::Bug::OpenDoor) {
             return Ok(());
         }
         match self.admissions.get(&admission) {
-            None => Err("nobody waits for this admission any more".to_owned()),
+            None => Err(ActRefusal::NotAwaited),
             Some(admission)
                 if admission.on_sight && !ctx.is_window_open_by(view) && !self.opened.is_open(ctx.now) =>
             {
-                Err("the join window has shut; ask again".to_owned())
+                Err(ActRefusal::WindowShut)
             }
             Some(_) => Ok(()),
         }
@@ -161,7 +165,7 @@ impl Joining {
     fn decide(&self, ctx: &Context<'_>, asked: &AdmissionRequest) -> Decision {
         let AdmissionRequest { node, ask, .. } = asked;
         if ask.group != ctx.config.group {
-            return Decision::refuse("it belongs to another group");
+            return Decision::refuse(JoinRefusal::OtherGroup);
         }
         match &ask.what {
             JoinPurpose::Name => {
@@ -174,8 +178,7 @@ impl Joining {
             JoinPurpose::Membership => {}
         }
         if ctx.trust.view().removed().contains_key(node) {
-            let reason = "this node was removed from the cluster, for good; `exo leave` makes it a new one";
-            return Decision::refuse(reason);
+            return Decision::refuse(JoinRefusal::Removed);
         }
         if self.is_leaving(ctx.me(), *node) {
             return Decision::Answer(JoinAnswer::Later);
@@ -192,17 +195,20 @@ impl Joining {
         let is_admitted = self.requests.get(*node).is_some_and(|request| request.is_admitted);
         let is_invited = is_admitted || asked.has_code;
         if !is_invited && self.requests.is_refused(ctx.now.time, *node) {
-            return Decision::refuse(
-                "a person there has refused this node; it is not shown there again for an hour, and a code from there lets it in",
-            );
+            return Decision::refuse(JoinRefusal::RefusedByPerson);
         }
-        let is_in_window = asked.is_near && (ctx.is_window_open() || self.opened.has_places(ctx.now));
+        let is_open = ctx.is_window_open() || self.opened.has_places(ctx.now);
+        let is_in_window = asked.is_near && is_open;
         #[cfg(feature = "planted")]
         let is_in_window = is_in_window || ctx.config.planted == Some(crate::planted::Bug::OpenDoor);
         if !is_invited && !is_in_window {
-            return Decision::ShowToPeople;
+            let admins = if is_admin(ctx) { Vec::new() } else { admins(ctx) };
+            return Decision::ShowToPeople(match is_open {
+                true => JoinRefusal::NotNear { admins },
+                false => JoinRefusal::WindowShut { admins },
+            });
         }
-        if !ctx.trust.view().admins().any(|admin| admin == ctx.me()) {
+        if !is_admin(ctx) {
             return Decision::Answer(to_admin(ctx, is_invited));
         }
         Decision::Admit { name: known_name(*node, &ask.name), on_sight: !is_invited }
@@ -226,16 +232,16 @@ impl Joining {
         is_recent.then(|| JoinAnswer::Elsewhere { node: *node, addresses: stranger.addresses.clone() })
     }
 
-    /// The window is shut: shows the request to people, and tells the asker what to do.
-    fn show_request(&mut self, ctx: &Context<'_>, asked: &AdmissionRequest, out: &mut Vec<JoiningOutput>) {
+    /// Shows the request to people, and tells the asker why it is not in yet.
+    fn show_request(
+        &mut self,
+        ctx: &Context<'_>,
+        asked: &AdmissionRequest,
+        why: JoinRefusal,
+        out: &mut Vec<JoiningOutput>,
+    ) {
         let (node, name) = (asked.node, known_name(asked.node, &asked.ask.name));
-        let id = node.to_instance_name();
-        let at = match ctx.trust.view().admins().any(|admin| admin == ctx.me()) {
-            true => "there".to_owned(),
-            false => format!("on {}", admins(ctx)),
-        };
-        let reason = format!("its join window is shut; let this node in with `exo admit {id}` {at}");
-        answer(out, asked.exchange, JoinAnswer::Refused { reason });
+        answer(out, asked.exchange, JoinAnswer::Refused(why));
         match self.requests.asked(ctx.now.time, node, &name, (asked.listen(), &asked.words)) {
             RequestNotice::Known => return,
             RequestNotice::Told => notice(out, Notice::Asks { node, name, words: asked.words.clone() }),
@@ -256,7 +262,7 @@ impl Joining {
         &mut self,
         ctx: &Context<'_>,
         admission: u64,
-        result: Result<(), String>,
+        result: Result<(), ActRefusal>,
         out: &mut Vec<JoiningOutput>,
     ) {
         let Some(admission) = self.admissions.remove(&admission) else {
@@ -267,7 +273,7 @@ impl Joining {
                 self.admitted(&admission, out);
                 welcome(ctx)
             }
-            Err(reason) => JoinAnswer::Refused { reason },
+            Err(refusal) => JoinAnswer::Refused(JoinRefusal::from(&refusal)),
         };
         if admission.is_answered {
             tracing::trace!(peer = %admission.node, "recorded too late for its exchange");
@@ -326,17 +332,19 @@ fn to_admin(ctx: &Context<'_>, is_invited: bool) -> JoinAnswer {
     let node = reached.find(|admin| !(ctx.addresses)(*admin).is_empty());
     match node.filter(|_| !is_invited) {
         Some(node) => JoinAnswer::Elsewhere { node, addresses: (ctx.addresses)(node) },
-        None => JoinAnswer::Refused {
-            reason: format!("it is no admin of its cluster and lets nobody in; {} would", admins(ctx)),
-        },
+        None => JoinAnswer::Refused(JoinRefusal::NotAnAdmin { admins: admins(ctx) }),
     }
 }
 
+fn is_admin(ctx: &Context<'_>) -> bool {
+    ctx.trust.view().admins().any(|admin| admin == ctx.me())
+}
+
 /// Who lets nodes in, as they were called when they came.
-fn admins(ctx: &Context<'_>) -> String {
+fn admins(ctx: &Context<'_>) -> Vec<String> {
     let view = ctx.trust.view();
     let names = view.admins().filter_map(|admin| Some(view.members().get(&admin)?.name.clone()));
-    names.collect::<Vec<_>>().join(" or ")
+    names.take(ADMINS_TOLD_MAX).collect()
 }
 
 /// What a new member needs to know; it asks again while no one coordinates.

@@ -8,8 +8,8 @@ use exo_types::{NodeId, Time};
 
 use super::{
     Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinPurpose, JoinedByCode, Joining, JoiningOutput,
-    LOOK_AROUND, MoveIn, PROOF_MAX, PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Welcome, known_name,
-    names_of_host, notice,
+    LOOK_AROUND, MoveIn, NotLetIn, PROOF_MAX, PROOF_NAMED_MAX, Stranger, Welcome, known_name, names_of_host,
+    notice,
 };
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
@@ -167,10 +167,8 @@ impl Joining {
         // Time has passed since it asked.
         let taken = match may_move {
             true => take(log, cluster, &entries),
-            false if ctx.is_busy => {
-                Err("this node answers a request now, and asks again after it".to_owned())
-            }
-            false => Err("this node is in use by now and stays where it is".to_owned()),
+            false if ctx.is_busy => Err(NotLetIn::Busy),
+            false => Err(NotLetIn::InUse),
         };
         let by = grant.by;
         let outcome = taken.and_then(|()| complete(log.as_ref().as_ref(), &known, ctx.me()));
@@ -184,7 +182,7 @@ impl Joining {
             Err(reason) => {
                 let (from, by) = (grant.by, grant.welcome.name.clone());
                 self.grant = None;
-                self.not_by_code(from, &reason, None);
+                self.not_by_code(from, reason.clone(), None);
                 notice(out, Notice::Refused { by, reason, words: String::new() });
                 out.push(JoiningOutput::MembersChanged);
             }
@@ -209,7 +207,7 @@ impl Joining {
             notice(out, Notice::Joined { by: grant.welcome.name, words: words.clone() });
             self.end_by_code(Ok(JoinedByCode { name, words }), out);
         } else {
-            self.not_by_code(grant.by, "its log of trust could not be written to this node's disk", None);
+            self.not_by_code(grant.by, NotLetIn::LogNotWritten, None);
         }
         self.advance(ctx, out);
     }
@@ -433,15 +431,15 @@ impl Joining {
             Ok(answer) => answer,
             Err(reason) => {
                 self.note_stall(ctx, address);
-                return self.attempt_failed(ctx, with, &reason);
+                return self.attempt_failed(ctx, with, NotLetIn::Broken(reason));
             }
         };
         if let JoinAnswer::Later = answer {
-            self.not_by_code(with, "it did not have the time", Some(ctx.now.time + RETRY_LATER));
+            self.not_by_code(with, NotLetIn::Later, Some(ctx.now.time + RETRY_LATER));
         }
         let is_later = matches!(answer, JoinAnswer::Later);
         let puts_off = is_later && self.is_put_off_for_long(ctx, with);
-        let has_refused = puts_off || matches!(answer, JoinAnswer::Refused { .. });
+        let has_refused = puts_off || matches!(answer, JoinAnswer::Refused(_));
         let wait = match answer {
             JoinAnswer::Welcome(welcome) => {
                 self.welcomed(ctx, (with, is_named), (address, words), *welcome, out);
@@ -456,9 +454,9 @@ impl Joining {
                 }
                 self.sent_elsewhere(ctx, (with, is_named, words), &addresses, out)
             }
-            JoinAnswer::Refused { reason } => {
-                let reason = exo_types::printable(&reason, REASON_CHARS_MAX);
-                self.not_by_code(with, &reason, None);
+            JoinAnswer::Refused(refusal) => {
+                let reason = NotLetIn::Refused { refusal, asker: ctx.me() };
+                self.not_by_code(with, reason.clone(), None);
                 if let Some(stranger) = self.strangers.get_mut(&with) {
                     let refused = Notice::Refused { by: stranger.name.clone(), reason, words };
                     // It is asked again and again, and says the same.
@@ -501,9 +499,8 @@ impl Joining {
         out: &mut Vec<JoiningOutput>,
     ) -> Option<Duration> {
         let stranger = self.strangers.get_mut(&with)?;
-        if let Some(address) = addresses.first().filter(|_| is_named && !ctx.is_fresh()) {
-            let reason =
-                format!("it lets nobody in itself; a node of its cluster at {address} does (`--peer`)");
+        if let Some(&address) = addresses.first().filter(|_| is_named && !ctx.is_fresh()) {
+            let reason = NotLetIn::Elsewhere { address };
             let refused = Notice::Refused { by: stranger.name.clone(), reason, words };
             if stranger.told.as_ref() != Some(&refused) {
                 stranger.told = Some(refused.clone());
@@ -528,8 +525,8 @@ impl Joining {
         stranger.addresses.iter().all(stalls)
     }
 
-    fn attempt_failed(&mut self, ctx: &Context<'_>, with: NodeId, reason: &str) {
-        tracing::debug!(peer = %with, reason, "join attempt failed");
+    fn attempt_failed(&mut self, ctx: &Context<'_>, with: NodeId, reason: NotLetIn) {
+        tracing::debug!(peer = %with, %reason, "join attempt failed");
         self.not_by_code(with, reason, None);
         if let Some(stranger) = self.strangers.get_mut(&with) {
             self.attempts_failed = self.attempts_failed.saturating_add(u32::from(!stranger.is_named));
@@ -543,7 +540,7 @@ impl Joining {
 
     pub(super) fn expire_attempt(&mut self, ctx: &Context<'_>) {
         if let Some(attempt) = self.attempt.take_if(|attempt| ctx.now.time >= attempt.until) {
-            self.attempt_failed(ctx, attempt.with, "the exchange brought no answer in its time");
+            self.attempt_failed(ctx, attempt.with, NotLetIn::NoAnswer);
         }
     }
 
@@ -576,35 +573,33 @@ impl Joining {
         let is_over = |grant: &mut Grant| grant.deadline().is_some_and(|until| ctx.now.time >= until);
         if let Some(grant) = self.grant.take_if(is_over) {
             tracing::debug!(peer = %grant.by, coordinator = %grant.welcome.coordinator, "let in, but no log came");
-            self.not_by_code(grant.by, "it let this node in, but its log of trust did not come", None);
+            self.not_by_code(grant.by, NotLetIn::NoLog, None);
             out.push(JoiningOutput::MembersChanged);
         }
     }
 }
 
 /// Takes in entries of the log that `cluster` begins. Whoever sends them, each is checked.
-fn take(log: &mut Option<TrustLog>, cluster: EntryId, entries: &[Vec<u8>]) -> Result<(), String> {
+fn take(log: &mut Option<TrustLog>, cluster: EntryId, entries: &[Vec<u8>]) -> Result<(), NotLetIn> {
     for bytes in entries {
-        let entry = Entry::decode(bytes).map_err(|error| error.to_string())?;
+        let entry = Entry::decode(bytes)?;
         match log {
-            Some(log) => drop(log.insert(entry).map_err(|error| error.to_string())?),
-            None if entry.id() == cluster => {
-                *log = Some(TrustLog::new(entry).map_err(|error| error.to_string())?);
-            }
-            None => return Err("its log of trust does not begin with its founding".to_owned()),
+            Some(log) => drop(log.insert(entry)?),
+            None if entry.id() == cluster => *log = Some(TrustLog::new(entry)?),
+            None => return Err(NotLetIn::LogBegins),
         }
     }
     Ok(())
 }
 
 /// The log once all of it is here, and names this node.
-fn complete(log: Option<&TrustLog>, known: &[EntryId], me: NodeId) -> Result<Option<TrustLog>, String> {
-    let Some(log) = log else { return Err("it sent no log of trust".to_owned()) };
+fn complete(log: Option<&TrustLog>, known: &[EntryId], me: NodeId) -> Result<Option<TrustLog>, NotLetIn> {
+    let Some(log) = log else { return Err(NotLetIn::EmptyLog) };
     if !known.iter().all(|id| log.contains(*id)) {
         return Ok(None);
     }
     if !log.view().members().contains_key(&me) {
-        return Err("its log of trust does not name this node as a member".to_owned());
+        return Err(NotLetIn::LogWithoutMe);
     }
     Ok(Some(log.clone()))
 }

@@ -9,8 +9,8 @@ use exo_types::{NodeId, Time};
 
 use super::asking::Attempt;
 use super::{
-    ADDRESSES_MAX, ATTEMPT_SLACK, ConfiguredPeer, Context, EXCHANGE_MAX, JoinAsk, JoinByCode, JoinPurpose,
-    JoinedByCode, Joining, JoiningOutput, PROOF_NAMED_MAX,
+    ADDRESSES_MAX, ATTEMPT_SLACK, ConfiguredPeer, Context, EXCHANGE_MAX, JoinAsk, JoinByCode, JoinFailure,
+    JoinPurpose, JoinedByCode, Joining, JoiningOutput, NotLetIn, PROOF_NAMED_MAX,
 };
 use crate::{Answer, Effect, JoinEffect, ReplyId};
 
@@ -18,8 +18,6 @@ use crate::{Answer, Effect, JoinEffect, ReplyId};
 const JOIN_MAX: Duration = Duration::from_secs(25);
 /// For somebody nearby to be seen.
 const SEEN_MAX: Duration = Duration::from_secs(4);
-/// Different reasons that are told.
-const REASONS_MAX: usize = 8;
 
 /// A join that a person asked for.
 #[derive(Debug)]
@@ -29,8 +27,8 @@ pub(super) struct ByCode {
     /// Who was asked; and when again, if it said so.
     tried: BTreeMap<NodeId, Option<Time>>,
     began: Time,
-    /// What each said that did not let this node in, in order.
-    said: Vec<(NodeId, String)>,
+    /// Why each did not let this node in, in order.
+    said: Vec<(NodeId, NotLetIn)>,
 }
 
 impl Joining {
@@ -42,11 +40,7 @@ impl Joining {
         wanted: JoinByCode,
         out: &mut Vec<JoiningOutput>,
     ) {
-        let refused = if self.by_code.is_some() {
-            Some("this node is joining already".to_owned())
-        } else {
-            cannot_move(ctx)
-        };
+        let refused = if self.by_code.is_some() { Some(JoinFailure::IsJoining) } else { cannot_move(ctx) };
         if let Some(reason) = refused {
             return out.push(joined(reply, Err(reason)));
         }
@@ -148,17 +142,21 @@ impl Joining {
     }
 
     /// Somebody who was asked with the code did not let this node in. It is asked again then, if it said so.
-    pub(super) fn not_by_code(&mut self, with: NodeId, reason: &str, again: Option<Time>) {
+    pub(super) fn not_by_code(&mut self, with: NodeId, reason: NotLetIn, again: Option<Time>) {
         if let Some(by_code) = &mut self.by_code
             && let Some(tried) = by_code.tried.get_mut(&with)
         {
             *tried = again;
             by_code.said.retain(|(node, _)| *node != with);
-            by_code.said.push((with, reason.to_owned()));
+            by_code.said.push((with, reason));
         }
     }
 
-    pub(super) fn end_by_code(&mut self, result: Result<JoinedByCode, String>, out: &mut Vec<JoiningOutput>) {
+    pub(super) fn end_by_code(
+        &mut self,
+        result: Result<JoinedByCode, JoinFailure>,
+        out: &mut Vec<JoiningOutput>,
+    ) {
         if let Some(by_code) = self.by_code.take() {
             let texts: Vec<String> = by_code.wanted.addresses.iter().map(ToString::to_string).collect();
             self.peers.retain(|peer| peer.is_lasting || !texts.contains(&peer.text));
@@ -183,58 +181,36 @@ impl ByCode {
         self.began + if is_named && self.tried.is_empty() { PROOF_NAMED_MAX } else { SEEN_MAX }
     }
 
-    /// What everybody said: of several nodes nearby one has given the code out, and its word must not get
-    /// lost.
-    fn why_not(&self, name: impl Fn(NodeId) -> Option<String>) -> String {
+    fn why_not(&self, name: impl Fn(NodeId) -> Option<String>) -> JoinFailure {
         let name = |node: &NodeId| name(*node).unwrap_or_else(|| node.to_string());
-        let mut by_reason: Vec<(&str, Vec<String>)> = Vec::new();
+        let mut by_reason: Vec<(Vec<String>, NotLetIn)> = Vec::new();
         for (node, reason) in &self.said {
-            match by_reason.iter_mut().find(|(known, _)| known == reason) {
-                Some((_, names)) => names.push(name(node)),
-                None => by_reason.push((reason, vec![name(node)])),
+            match by_reason.iter_mut().find(|(_, known)| known == reason) {
+                Some((names, _)) => names.push(name(node)),
+                None => by_reason.push((vec![name(node)], reason.clone())),
             }
         }
-        match by_reason.as_slice() {
-            [] => self.nobody(),
-            [(reason, _)] => (*reason).to_owned(),
-            several => {
-                let text = |(reason, names): &(&str, Vec<String>)| format!("{}: {reason}", names.join(", "));
-                let texts: Vec<_> = several.iter().take(REASONS_MAX).map(text).collect();
-                format!("none of {} nodes lets this one in; {}", self.said.len(), texts.join("; "))
-            }
-        }
-    }
-
-    fn nobody(&self) -> String {
-        match self.wanted.addresses.first() {
-            Some(address) => format!("no exo node answered at {address}"),
-            None => {
-                "no other node is seen nearby; name the one that gave the code out with --peer ID@HOST:PORT"
-                    .to_owned()
-            }
+        match (by_reason.is_empty(), self.wanted.addresses.first()) {
+            (false, _) => JoinFailure::NotLetIn(by_reason),
+            (true, Some(address)) => JoinFailure::Silence(*address),
+            (true, None) => JoinFailure::NobodyNear,
         }
     }
 }
 
 /// Why this node cannot leave its cluster for another.
-fn cannot_move(ctx: &Context<'_>) -> Option<String> {
+fn cannot_move(ctx: &Context<'_>) -> Option<JoinFailure> {
     let view = ctx.trust.view();
-    if view.removed().contains_key(&ctx.me()) {
-        return Some(
-            "this node was removed from its cluster; `exo leave` makes it a new one first".to_owned(),
-        );
-    }
     let members = view.members().len();
-    if members > 1 {
-        return Some(format!(
-            "this node is a member of a cluster of {members}; `exo leave` makes it a new one first"
-        ));
+    if view.removed().contains_key(&ctx.me()) {
+        Some(JoinFailure::WasRemoved)
+    } else if members > 1 {
+        Some(JoinFailure::IsMember { members })
+    } else {
+        ctx.is_busy.then_some(JoinFailure::IsBusy)
     }
-    ctx.is_busy.then(|| {
-        "requests run on this node, and joining would end them; try again when they are done".to_owned()
-    })
 }
 
-fn joined(reply: ReplyId, result: Result<JoinedByCode, String>) -> JoiningOutput {
+fn joined(reply: ReplyId, result: Result<JoinedByCode, JoinFailure>) -> JoiningOutput {
     JoiningOutput::Effect(Effect::Reply { reply, answer: Answer::Joined(result) })
 }

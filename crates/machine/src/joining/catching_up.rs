@@ -11,7 +11,8 @@ use exo_trust::{Entry, EntryId};
 use exo_types::{NodeId, Time};
 
 use super::{
-    ATTEMPT_SLACK, Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinPurpose, Joining, JoiningOutput, PROOF_MAX,
+    ATTEMPT_SLACK, Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinPurpose, JoinRefusal, Joining,
+    JoiningOutput, PROOF_MAX,
 };
 use crate::{Effect, JoinEffect};
 
@@ -40,7 +41,7 @@ pub(super) fn trust_for(ctx: &Context<'_>, node: NodeId, cluster: EntryId, known
     #[cfg(feature = "planted")]
     let is_ours = is_ours || ctx.config.planted == Some(crate::planted::Bug::TellsStrangers);
     if cluster != ctx.trust.cluster() || !is_ours {
-        return JoinAnswer::Refused { reason: "it is of another cluster".to_owned() };
+        return JoinAnswer::Refused(JoinRefusal::OtherCluster);
     }
     let mut bytes = 0;
     let encoded = ctx.trust.missing(known).map(Entry::encode).take_while(|entry| {

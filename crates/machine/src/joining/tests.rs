@@ -11,7 +11,7 @@ use exo_cluster::Speculation;
 use exo_trust::{Entry, EntryId, Statement};
 
 use super::*;
-use crate::{ExchangeId, TrustMessage, TrustNews};
+use crate::{ActRefusal, ExchangeId, TrustMessage, TrustNews};
 
 const WINDOW_UNIX_S: u64 = 1_600;
 const OPEN_UNIX_S: u64 = 1_000;
@@ -257,7 +257,7 @@ impl Node {
         self.call(|joining, ctx, out| joining.trust_of_other(ctx, from, message, out));
     }
 
-    fn recorded(&mut self, admission: u64, result: Result<(), String>) {
+    fn recorded(&mut self, admission: u64, result: Result<(), ActRefusal>) {
         self.call(|joining, ctx, out| joining.recorded(ctx, admission, result, out));
     }
 
@@ -290,7 +290,7 @@ impl Node {
                 JoinAnswer::Welcome(_) => "welcome".to_owned(),
                 JoinAnswer::Later => "later".to_owned(),
                 JoinAnswer::Elsewhere { node, .. } => format!("elsewhere: {node}"),
-                JoinAnswer::Refused { reason } => format!("refused: {reason}"),
+                JoinAnswer::Refused(refusal) => format!("refused: {}", refusal.sentence(NodeId([0; 32]))),
                 JoinAnswer::Here { fresh, .. } => format!("here, fresh: {fresh}"),
                 JoinAnswer::Trust(entries) => format!("trust: {} entries", entries.len()),
             }),
@@ -555,9 +555,9 @@ fn a_node_that_refuses_keeps_no_others_apart() {
     node.found(keys[1].1, true);
     node.wait(ALL_ARE_SEEN);
     assert_eq!(node.asks(), [keys[0].1]);
-    node.answered(keys[0].1, Ok(JoinAnswer::Refused { reason: "a person must let you in".to_owned() }));
+    node.answered(keys[0].1, Ok(JoinAnswer::Refused(JoinRefusal::RefusedByPerson)));
     assert_eq!(node.asks(), [keys[1].1], "the next one at once");
-    node.answered(keys[1].1, Ok(JoinAnswer::Refused { reason: "here, too".to_owned() }));
+    node.answered(keys[1].1, Ok(JoinAnswer::Refused(JoinRefusal::RefusedByPerson)));
     node.wait(Duration::from_secs(14));
     assert!(node.asks().is_empty());
     node.wait(Duration::from_secs(2));
@@ -742,7 +742,7 @@ fn a_person_hears_once_that_nobody_is_where_a_setting_says() {
     let said = |node: &mut Node, times: u32| {
         (0..times).for_each(|_| node.probed_in_vain("host:4000"));
         let texts = node.take().into_iter().filter_map(|out| match out {
-            JoiningOutput::Warn(text) => Some(text),
+            JoiningOutput::PeerSilent { text, .. } => Some(text),
             _ => None,
         });
         texts.collect::<Vec<_>>()
@@ -751,7 +751,11 @@ fn a_person_hears_once_that_nobody_is_where_a_setting_says() {
     let texts = said(&mut node, 9);
     let [text] = &texts[..] else { panic!("{texts:?}") };
     assert!(text.starts_with("--peer host:4000: no exo answers at 10.0.0.9:7; this node asks on."), "{text}");
-    node.probed("host:4000", keys[1].1, false);
+    let is_taken_back = |node: &mut Node| {
+        node.probed("host:4000", keys[1].1, false);
+        node.take().contains(&JoiningOutput::PeerFound { peer: "host:4000".to_owned() })
+    };
+    assert!(is_taken_back(&mut node) && !is_taken_back(&mut node), "once");
     assert_eq!(said(&mut node, PROBES_FAILED_SAID).len(), 1, "it was there and is gone");
 }
 
@@ -1092,8 +1096,8 @@ fn a_stranger_hears_why_it_was_not_recorded() {
     let mut node = Node::fresh(keys[0].clone(), &[]);
     node.asked(keys[1].1);
     let admission = node.admission();
-    node.recorded(admission, Err("no such luck".to_owned()));
-    assert_eq!(node.answers(), ["refused: no such luck"]);
+    node.recorded(admission, Err(ActRefusal::NotWritten { reason: "no space".to_owned() }));
+    assert_eq!(node.answers(), ["refused: it could not record this node as a member; its log says why"]);
     assert!(node.joining.words().is_empty());
 }
 
@@ -1108,8 +1112,8 @@ fn whoever_asked_before_the_window_shut_is_not_recorded_after_it_unless_a_person
     let admission = node.admission();
     assert_eq!(may(&mut node, admission), Ok(()));
     node.record(Act::Window { until_unix_s: 0 });
-    assert!(may(&mut node, admission).is_err_and(|reason| reason.contains("has shut")));
-    node.recorded(admission, Err("the join window has shut".to_owned()));
+    assert_eq!(may(&mut node, admission), Err(ActRefusal::WindowShut));
+    node.recorded(admission, Err(ActRefusal::WindowShut));
     node.take();
     node.asked(keys[1].1);
     node.take();
@@ -1209,7 +1213,9 @@ fn a_door_that_a_person_opens_lets_in_who_is_near_until_its_time_is_over() {
 
     node.is_near = false;
     node.asked(far);
-    assert!(node.answers()[0].contains("its join window is shut"), "only who is near");
+    let told = node.answers();
+    let ways = ["for its own private networks", "`exo invite` there", "`exo join CODE` here", "`exo admit "];
+    assert!(ways.iter().all(|way| told[0].contains(way)), "only who is near: {told:?}");
     node.is_near = true;
     node.asked(near);
     let admission = node.admission();
@@ -1222,7 +1228,7 @@ fn a_door_that_a_person_opens_lets_in_who_is_near_until_its_time_is_over() {
     let admission = node.admission();
     node.now.time = node.now.time + Duration::from_secs(300);
     let may = node.call(|joining, ctx, _| joining.may_record(ctx, admission, ctx.trust.view()));
-    assert!(may.is_err_and(|reason| reason.contains("has shut")));
+    assert_eq!(may, Err(ActRefusal::WindowShut));
     node.wait(Duration::from_millis(1));
     assert!(node.take().contains(&JoiningOutput::Stale));
     assert_eq!(node.joining.door_open_until_unix_s(node.now), None);
@@ -1606,7 +1612,7 @@ fn who_let_this_node_in_and_came_back_is_asked_again_when_no_log_came() {
 #[test]
 fn after_a_refusal_the_node_waits_after_later_it_asks_soon() {
     let keys = keys(2);
-    let refused = JoinAnswer::Refused { reason: "shut".to_owned() };
+    let refused = JoinAnswer::Refused(JoinRefusal::WindowShut { admins: Vec::new() });
     for (answer, wait_ms) in [(refused, 15_000), (JoinAnswer::Later, 300)] {
         let mut node = Node::fresh(keys[1].clone(), &[]);
         node.found(keys[0].1, true);
@@ -1757,7 +1763,7 @@ fn by_code_news(node: &mut Node) -> (Vec<NodeId>, Vec<Result<String, String>>) {
                 asks.push(with)
             }
             JoiningOutput::Effect(Effect::Reply { answer: crate::Answer::Joined(joined), .. }) => {
-                heard.push(joined.map(|joined| joined.name));
+                heard.push(joined.map(|joined| joined.name).map_err(|failure| failure.to_string()));
             }
             _ => {}
         }
@@ -1779,7 +1785,7 @@ fn a_used_node_joins_by_code_wherever_it_was_given_out() {
 
     by_code(&mut node, None, Vec::new());
     assert_eq!(by_code_news(&mut node).0, [keys[1].1], "who has a cluster comes first");
-    node.answered(keys[1].1, Ok(JoinAnswer::Refused { reason: "no invitation".to_owned() }));
+    node.answered(keys[1].1, Ok(JoinAnswer::Refused(JoinRefusal::NotInvited)));
     assert_eq!(by_code_news(&mut node).0, [inviter.me()]);
     node.answered(inviter.me(), Ok(JoinAnswer::Later));
     node.wait(Duration::from_secs(1));

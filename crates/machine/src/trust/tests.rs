@@ -27,7 +27,7 @@ struct Lone {
     signs: Vec<(SignId, Vec<u8>)>,
     /// Writes of the log of trust without an answer.
     writes: VecDeque<(PersistId, Vec<Vec<u8>>)>,
-    acted: Vec<(ReplyId, Result<(), String>)>,
+    acted: Vec<(ReplyId, Result<(), ActRefusal>)>,
 }
 
 impl Lone {
@@ -105,7 +105,10 @@ impl Lone {
 
     /// Asks for the admission of a node.
     fn ask(&mut self, node: u8) {
-        let act = Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() };
+        self.act(Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() });
+    }
+
+    fn act(&mut self, act: Act) {
         self.machine.change_members(ActAsker::Client(REPLY), act);
         let effects = std::mem::take(&mut self.machine.out);
         self.take(effects);
@@ -169,7 +172,7 @@ fn what_is_unsure_is_not_written_behind_a_move() {
     node.wait(2 * AGAIN_AFTER);
     assert_eq!(node.writes.len(), 1, "only the move");
     node.answer(Ok(()));
-    assert_eq!(node.acted, [(REPLY, Err(MOVED.to_owned()))]);
+    assert_eq!(node.acted, [(REPLY, Err(ActRefusal::Moving))]);
     node.wait(2 * AGAIN_AFTER);
     assert!(node.writes.is_empty(), "the former cluster's log is forgotten");
     assert_eq!(node.machine.trust.log().cluster(), cluster);
@@ -180,7 +183,7 @@ fn an_unsure_move_after_what_is_unsure_answers_its_asker_and_is_tried_again() {
     let mut node = Lone::unsure();
     let cluster = node.move_in();
     node.answer(Err(not_sure()));
-    assert_eq!(node.acted, [(REPLY, Err(MOVED.to_owned()))]);
+    assert_eq!(node.acted, [(REPLY, Err(ActRefusal::Moving))]);
     node.wait(2 * AGAIN_AFTER);
     node.answer(Ok(()));
     assert_eq!(node.machine.trust.log().cluster(), cluster);
@@ -209,4 +212,18 @@ fn nothing_is_signed_while_the_disk_is_unsure() {
     node.sign();
     node.answer(Ok(()));
     assert_eq!(node.acted, [(REPLY, Ok(())), (REPLY, Ok(()))]);
+}
+
+#[test]
+fn who_dismisses_the_last_admin_reads_its_name_and_id() {
+    let mut node = Lone::new();
+    let me = node.machine.me;
+    node.act(Act::Dismiss { node: me });
+    let [(_, Err(refusal))] = &node.acted[..] else { panic!("{:?}", node.acted) };
+    let name = node.machine.name_of(me);
+    assert_eq!(
+        refusal.to_string(),
+        format!("{name} ({me}) is the only admin: appoint another first with `exo admin add`")
+    );
+    assert_ne!(name, me.to_string());
 }

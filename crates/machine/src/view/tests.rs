@@ -1,5 +1,5 @@
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::wire::{CardEvent, DeviceReport, LinkReport, LoadReport, NodeMeasurements};
+use exo_cluster::wire::{CardChange, CardEvent, DeviceReport, LinkReport, LoadReport, NodeMeasurements};
 use exo_cluster::{EngineId, Event, InstanceRequest, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
@@ -240,7 +240,12 @@ fn report(n: u8) -> NodeReport {
         reached: Vec::new(),
         devices: Vec::new(),
         measured: NodeMeasurements::default(),
-        card_events: vec![CardEvent { at_unix_s: 5, text: "came".to_owned() }],
+        card_events: vec![CardEvent {
+            at_unix_s: 5,
+            change: CardChange::Vanished,
+            is_own: false,
+            card: "a card".to_owned(),
+        }],
         log: LogHead::EMPTY,
         is_leaving: false,
     }
@@ -260,7 +265,7 @@ fn nodes_are_sorted_by_name_with_their_addresses_roles_and_reports() {
     // A member of which nothing was heard yet counts as lost.
     assert_eq!((desk.status, attic.status), (api::NodeStatus::Alive, api::NodeStatus::Lost));
     assert_eq!((desk.version.as_str(), desk.process_bytes), ("1.2.3", Some(77)));
-    assert_eq!(desk.card_events[0].text, "came");
+    assert_eq!(desk.card_events[0].text, "a graphics card vanished: a card");
 }
 
 #[test]

@@ -17,6 +17,8 @@ use crate::pairing;
 
 /// For a join by code: longer than the machine takes.
 const JOIN_MAX: Duration = Duration::from_secs(45);
+/// Longest sentence about a join that came to nothing, in characters: names of other nodes are in it.
+const FAILURE_CHARS_MAX: usize = 4000;
 /// How long a token lasts if nobody says, and at most.
 const TOKEN_HOURS: u32 = 24;
 const TOKEN_HOURS_MAX: u32 = 24 * 30;
@@ -38,7 +40,7 @@ impl NodeFacade {
     pub(super) async fn acted(&self, question: Question) -> Result<(), AdminError> {
         match self.ask(question, ANSWER_MAX).await {
             Some(Answer::Acted(Ok(()))) => Ok(()),
-            Some(Answer::Acted(Err(message))) => Err(AdminError::Conflict { message }),
+            Some(Answer::Acted(Err(refusal))) => Err(AdminError::Conflict { message: refusal.to_string() }),
             _ => Err(unavailable("the node is shutting down")),
         }
     }
@@ -113,7 +115,9 @@ impl NodeFacade {
             Some(Answer::Joined(Ok(joined))) => {
                 Ok(JoinedView { name: joined.name, check_words: joined.words })
             }
-            Some(Answer::Joined(Err(message))) => Err(AdminError::Conflict { message }),
+            Some(Answer::Joined(Err(failure))) => Err(AdminError::Conflict {
+                message: exo_types::printable(&failure.to_string(), FAILURE_CHARS_MAX),
+            }),
             _ => Err(unavailable("the node did not answer")),
         }
     }

@@ -10,7 +10,7 @@ use exo_accelerators::{DeviceInfo, chain};
 use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
-use exo_stdx::{unix_ms, unix_s};
+use exo_stdx::unix_ms;
 use exo_types::{DeviceId, DeviceKind, DeviceState, NodeFacts, NodeId, Time, TypeRates};
 use tokio::sync::{broadcast, watch};
 
@@ -217,7 +217,7 @@ impl Devices {
         match self.compute.verified(device, self.clock.now().time, found) {
             Some(loss) => self.see_to(device, loss),
             None if was_quarantined => {
-                self.notice(Notice::Card(format!("the device {device} passed its check and is used again")));
+                self.notice(Notice::DeviceBack { device: device.to_string() });
             }
             None => {}
         }
@@ -314,12 +314,12 @@ impl Devices {
         | CardChange::Vanished(card)
         | CardChange::DriverChanged { now: card, .. }) = change;
         let own = self.compute.plugged_in_at(&card.pci_address);
-        let text = crate::cards::text(change, own.is_some());
-        self.card_events.push_back(CardEvent { at_unix_s: unix_s(), text: text.clone() });
+        let event = crate::cards::event(change, own.is_some());
+        self.card_events.push_back(event.clone());
         while self.card_events.len() > CARD_EVENTS_MAX {
             self.card_events.pop_front();
         }
-        self.notice(Notice::Card(text));
+        self.notice(Notice::Card(event));
         match (change, own) {
             (_, None) => {}
             (CardChange::Vanished(_), Some(device)) => self.lost(&device, "its card vanished from the bus"),

@@ -200,7 +200,7 @@ async fn serve(
         let opening = read("an opening", &bytes)?;
         if let Err(error) = host.invites.check(&mut channel, host.me, &opening, KIND_PROOF).await {
             tracing::info!(peer = %channel.peer, %error, "a code was not proven");
-            let refused = JoinAnswer::Refused { reason: error.to_string() };
+            let refused = JoinAnswer::Refused(error.refusal());
             pairing::send(&mut channel, KIND_ANSWER, &refused).await?;
             return Ok(channel.finish().await?);
         }
@@ -376,6 +376,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use exo_machine::joining::JoinRefusal;
 
     struct Node {
         me: NodeId,
@@ -595,8 +596,7 @@ mod tests {
             assert!(!is_asked && answer.unwrap_err().contains("the code is wrong"));
         }
         let (is_asked, answer) = ask_with(&mut asker, &mut other, &code).await;
-        let Ok(JoinAnswer::Refused { reason }) = answer else { panic!("{answer:?}") };
-        assert!(!is_asked && reason.contains("no invitation open"), "{reason}");
+        assert_eq!((is_asked, answer), (false, Ok(JoinAnswer::Refused(JoinRefusal::NotInvited))));
     }
 
     #[tokio::test]

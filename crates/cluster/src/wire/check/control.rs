@@ -54,7 +54,7 @@ impl Check for NodeReport {
         self.links.check()?;
         self.instance_failures.check()?;
         self.devices.check()?;
-        self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.text))?;
+        self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.card))?;
         self.measured.check()
     }
 }
