@@ -221,13 +221,14 @@ impl Scheduler {
                     }
                 }
             }
-            SchedulerInput::NotWired { from, placement, term, step, is_loading, missing } => {
+            SchedulerInput::NotWired { from, placement, term, step, missing } => {
                 if self.is_of_stage(from, placement, term, "a missing stage") {
-                    self.not_wired(now, (from, step), is_loading, missing, out);
+                    self.not_wired(now, (from, step), missing, out);
                 }
             }
-            SchedulerInput::Undelivered { from, placement, term, sequences, message } => {
+            SchedulerInput::Undelivered { from, placement, term, sequences, missing } => {
                 if self.is_of_stage(from, placement, term, "undelivered tokens") {
+                    let message = missing.to_string();
                     for (sequence, attempt) in sequences {
                         self.fail_attempt(sequence, attempt, FailureKind::StageLost, &message, out);
                     }

@@ -232,7 +232,7 @@ impl StageMachine {
     /// A message of this stage waited in vain for its link.
     fn undeliverable(&self, undeliverable: &Undeliverable, out: &mut Vec<StageOutput>) {
         let (placement, term) = (self.placement.id, self.term);
-        let why = format!("stage {}: {undeliverable}", self.index);
+        let missing = undeliverable.missing(self.index as u32);
         let to = self.upward();
         match &undeliverable.kind {
             kind if kind.pipeline() != Some((placement, term)) => {
@@ -240,17 +240,17 @@ impl StageMachine {
                 tracing::trace!(?got, %placement, %term, "a message of a term that is over did not go out");
             }
             MessageKind::Step { stage, step, .. } if *stage as usize == self.index + 1 => {
-                let (stage, step, is_loading, missing) = (*stage, *step, false, why);
-                let message = DataMessage::NotWired { placement, term, stage, step, is_loading, missing };
+                let (stage, step) = (*stage, *step);
+                let message = DataMessage::NotWired { placement, term, stage, step, missing };
                 out.push(StageOutput::Send { to, message });
             }
             MessageKind::Tokens { step, sequences, .. } if self.is_last() => {
-                let (stage, step, is_loading) = (self.index as u32, *step, false);
+                let (stage, step) = (self.index as u32, *step);
                 let message = if undeliverable.to == self.scheduler() {
-                    DataMessage::NotWired { placement, term, stage, step, is_loading, missing: why }
+                    DataMessage::NotWired { placement, term, stage, step, missing }
                 } else {
                     let sequences = sequences.clone();
-                    DataMessage::Undelivered { placement, term, step, sequences, message: why }
+                    DataMessage::Undelivered { placement, term, step, sequences, missing }
                 };
                 out.push(StageOutput::Send { to, message });
             }

@@ -1,10 +1,8 @@
 //! Data messages that found no link: what they were, for those whom it concerns.
 
-use std::fmt;
-
 use exo_types::{Attempt, NodeId, PlacementId, SequenceId, Term};
 
-use crate::wire::DataMessage;
+use crate::wire::{DataMessage, Missing, MissingPart};
 
 /// What a message that did not go out was: enough to tell those whom it concerns.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,13 +80,9 @@ pub struct Undeliverable {
     pub waited_ms: u64,
 }
 
-impl fmt::Display for Undeliverable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.to, self.waited_ms) {
-            (to, 0) => {
-                write!(f, "the data link to node {to} is not open, and too much waits for links already")
-            }
-            (to, ms) => write!(f, "the data link to node {to} was not open for {ms} ms"),
-        }
+impl Undeliverable {
+    /// The link that was not open, from where `stage` is.
+    pub fn missing(&self, stage: u32) -> Missing {
+        Missing { stage, what: MissingPart::Link { to: self.to }, waited_ms: self.waited_ms }
     }
 }

@@ -13,6 +13,7 @@ mod data;
 pub(crate) mod events;
 pub mod limits;
 mod measurements;
+mod missing;
 #[cfg(test)]
 mod tests;
 
@@ -32,3 +33,4 @@ pub use data::{
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};
 pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals};
+pub use missing::{Missing, MissingPart};

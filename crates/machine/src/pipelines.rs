@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use exo_cluster::wire::{
-    DataMessage, InstanceFailure, StageCommand, StageReport, StepMessage, Submission, TokensMessage, clip,
+    DataMessage, InstanceFailure, MissingPart, StageCommand, StageReport, StepMessage, Submission,
+    TokensMessage, clip,
 };
 use exo_cluster::{
     DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
-    StageInput, StageMachine, StageOutput, StageStatus, Undeliverable,
+    StageInput, StageMachine, StageOutput, Undeliverable,
 };
 use exo_types::{FailureKind, InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
 
@@ -96,15 +97,12 @@ impl NodeMachine {
         }
     }
 
-    /// Whether a stage that is not there is being loaded, and how far it is, to show.
-    fn missing_stage(&self, position: ShardPosition) -> (bool, String) {
-        let name = &self.config.name;
+    /// How far a stage is that is not there.
+    fn missing_stage(&self, position: ShardPosition) -> MissingPart {
+        let node = self.me;
         match self.worker.reports().iter().find(|r| r.serves == Some(position)) {
-            Some(StageReport { status, .. }) => {
-                let is_loading = !matches!(status, StageStatus::Unknown | StageStatus::Failed { .. });
-                (is_loading, format!("it is not ready on {name}: {status}"))
-            }
-            None => (false, format!("{name} has not heard of it")),
+            Some(StageReport { status, .. }) => MissingPart::NotReady { node, status: status.clone() },
+            None => MissingPart::Unheard { node },
         }
     }
 
@@ -113,11 +111,11 @@ impl NodeMachine {
     fn stage_report(&mut self, from: NodeId, placement: PlacementId, message: DataMessage) {
         if self.schedulers.contains_key(&placement) {
             let input = match message {
-                DataMessage::NotWired { term, step, is_loading, missing, .. } => {
-                    SchedulerInput::NotWired { from, placement, term, step, is_loading, missing }
+                DataMessage::NotWired { term, step, missing, .. } => {
+                    SchedulerInput::NotWired { from, placement, term, step, missing }
                 }
-                DataMessage::Undelivered { term, sequences, message, .. } => {
-                    SchedulerInput::Undelivered { from, placement, term, sequences, message }
+                DataMessage::Undelivered { term, sequences, missing, .. } => {
+                    SchedulerInput::Undelivered { from, placement, term, sequences, missing }
                 }
                 DataMessage::PipelineBroken { term, kind, message, .. } => {
                     SchedulerInput::PipelineBroken { from, placement, term, kind, message }

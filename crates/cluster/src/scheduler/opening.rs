@@ -12,7 +12,7 @@ use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Time, WireDType};
 
 use super::pages::Pages;
 use super::{Scheduler, SchedulerOutput};
-use crate::wire::{StagePages, StepMessage, TokensMessage};
+use crate::wire::{Missing, StagePages, StepMessage, TokensMessage};
 
 /// After a stage said that it is not there, or a link is not open.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -28,7 +28,7 @@ pub(super) struct Opening {
     since: Time,
     again_at: Time,
     /// What the last answer said.
-    missing: Option<String>,
+    missing: Option<Missing>,
     /// Pages of the term before, to be kept by all stages.
     pub(super) kept: Vec<PageKey>,
 }
@@ -67,8 +67,8 @@ impl Opening {
     }
 
     /// What it waits for, to be displayed.
-    pub(super) fn waits_for(&self) -> &str {
-        self.missing.as_deref().unwrap_or("step 0 is on its way")
+    pub(super) fn waits_for(&self) -> String {
+        self.missing.as_ref().map_or_else(|| "step 0 is on its way".to_owned(), ToString::to_string)
     }
 }
 
@@ -132,17 +132,16 @@ impl Scheduler {
         &mut self,
         now: Time,
         (from, step): (NodeId, u64),
-        is_loading: bool,
-        missing: String,
+        missing: Missing,
         out: &mut Vec<SchedulerOutput>,
     ) {
         match &mut self.opening {
             Some(opening) if step == 0 => {
                 opening.repeat(now);
-                opening.missing = Some(missing);
-                if is_loading {
+                if missing.is_loading() {
                     opening.since = now;
                 }
+                opening.missing = Some(missing);
             }
             None if step > 0 => {
                 let message = format!("step {step} did not get through: {missing}");
@@ -184,8 +183,10 @@ fn unchanged(before: Option<StagePages>, now: StagePages) -> Result<StagePages, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::StageStatus;
     use crate::scheduler::{SchedulerConfig, SchedulerInput};
     use crate::testing::{node, placement, submission};
+    use crate::wire::MissingPart;
 
     fn at(ms: u64) -> Time {
         Time::from_millis(ms)
@@ -226,9 +227,16 @@ mod tests {
     }
 
     fn told(s: &mut Scheduler, ms: u64, step: u64, is_loading: bool) -> Vec<SchedulerOutput> {
-        let missing = "stage 1: why".to_owned();
         let (from, placement, term) = (node(2), s.placement.id, s.term());
-        s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, is_loading, missing })
+        let what = match is_loading {
+            true => MissingPart::NotReady {
+                node: from,
+                status: StageStatus::Loading { done_bytes: 1, total_bytes: 2 },
+            },
+            false => MissingPart::Engine("why".to_owned()),
+        };
+        let missing = Missing { stage: 1, what, waited_ms: 0 };
+        s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, missing })
     }
 
     fn submit(s: &mut Scheduler) -> Vec<SchedulerOutput> {

@@ -12,8 +12,8 @@ use exo_types::{Attempt, FailureKind, Pooling, Principal, PromptQuery, Time};
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, serving, submission};
 use crate::wire::{
-    AloneTimes, EndReason, PhaseTimes, SequenceTimes, StepFailure, StepMessage, Submission, TokenResult,
-    TokensMessage,
+    AloneTimes, EndReason, Missing, MissingPart, PhaseTimes, SequenceTimes, StepFailure, StepMessage,
+    Submission, TokenResult, TokensMessage,
 };
 
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
@@ -316,7 +316,7 @@ fn tokens_that_do_not_reach_their_driver_cost_their_sequence_only() {
         placement: placement_id(1, number),
         term: Term::FIRST,
         sequences: vec![(seq(1), Attempt::FIRST), (seq(2), Attempt(2))],
-        message: "no link".to_owned(),
+        missing: Missing { stage: 1, what: MissingPart::Link { to: node(9) }, waited_ms: 2000 },
     };
     assert!(s.handle(Time::ZERO, undelivered(2, 2)).is_empty(), "of another placement");
     assert!(s.handle(Time::ZERO, undelivered(1, 7)).is_empty(), "not of a stage");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec, Term};
 
-use crate::wire::{Busy, EndReason, SequenceTimes, StepMessage, Submission};
+use crate::wire::{Busy, EndReason, Missing, SequenceTimes, StepMessage, Submission};
 
 /// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,10 +143,8 @@ pub enum SchedulerInput {
         term: Term,
         /// The step.
         step: u64,
-        /// Whether the stage is being loaded.
-        is_loading: bool,
-        /// What was missing, to be displayed.
-        missing: String,
+        /// What was not there.
+        missing: Missing,
     },
     /// Tokens did not reach their driver.
     Undelivered {
@@ -158,8 +156,8 @@ pub enum SchedulerInput {
         term: Term,
         /// Whose tokens, and of which submission.
         sequences: Vec<(SequenceId, Attempt)>,
-        /// Why, to be displayed.
-        message: String,
+        /// The link that was not open.
+        missing: Missing,
     },
     /// The small model's answer to [`SchedulerOutput::Draft`].
     Drafted {

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use exo_types::{Attempt, FailureKind, NodeId, SequenceId, StepSequence, Time, WireDType};
 
 use super::{ComputeResult, Computing, FailedSequence, StageMachine, StageOutput};
-use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMessage, clip};
+use crate::wire::{
+    DataMessage, Missing, MissingPart, StepFailure, StepMessage, TokenResult, TokensMessage, clip,
+};
 
 impl StageMachine {
     pub(super) fn finish(&mut self, now: Time, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
@@ -33,10 +35,9 @@ impl StageMachine {
             ComputeResult::Failed { message, .. } if step == 0 => {
                 // An engine that cannot do nothing will not do more: the scheduler asks again.
                 let (placement, term) = (self.placement.id, self.term);
-                let (stage, missing) =
-                    (self.index as u32, format!("stage {}: {}", self.index, clip(&message)));
-                let is_loading = false;
-                let message = DataMessage::NotWired { placement, term, stage, step, is_loading, missing };
+                let (stage, what) = (self.index as u32, MissingPart::Engine(clip(&message)));
+                let missing = Missing { stage, what, waited_ms: 0 };
+                let message = DataMessage::NotWired { placement, term, stage, step, missing };
                 out.push(StageOutput::Send { to: self.upward(), message });
             }
             ComputeResult::Failed { kind, message } => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exo_types::{NodeId, ShardPosition, Time};
 
-use crate::wire::{DataMessage, StepMessage};
+use crate::wire::{DataMessage, Missing, MissingPart, StepMessage};
 
 /// How long a step waits for its stage.
 pub(crate) const HOLD_MAX: Duration = Duration::from_secs(2);
@@ -27,8 +27,7 @@ struct HeldStep {
     from: NodeId,
     position: ShardPosition,
     message: StepMessage,
-    is_loading: bool,
-    missing: String,
+    missing: MissingPart,
 }
 
 impl HeldSteps {
@@ -37,20 +36,19 @@ impl HeldSteps {
         self.frames.is_empty()
     }
 
-    /// A step came from `from` for a stage that is not there: whether it is being loaded, and how far it is,
-    /// for people. Gives the answer to the sender if the step is not held.
+    /// A step came from `from` for a stage that is not there, and how far that is. Gives the answer to the sender if the step is not held.
     pub fn hold(
         &mut self,
         now: Time,
         from: NodeId,
         message: StepMessage,
-        (is_loading, missing): (bool, String),
+        missing: MissingPart,
     ) -> Option<DataMessage> {
         let (placement, stage) = (message.frame.placement, message.stage);
         let position = ShardPosition { placement, stage, rank: 0 };
         let waiting = self.frames.iter().filter(|held| held.position == position).count();
         let is_full = waiting >= FRAMES_MAX || self.frames.len() >= FRAMES_IN_ALL_MAX;
-        let held = HeldStep { since: now, from, position, message, is_loading, missing };
+        let held = HeldStep { since: now, from, position, message, missing };
         if held.message.frame.step > 0 || is_full {
             return Some(held.answer(now));
         }
@@ -77,10 +75,10 @@ impl HeldStep {
     fn answer(&self, now: Time) -> DataMessage {
         let ShardPosition { placement, stage, .. } = self.position;
         let term = self.message.frame.term;
-        let (step, waited_ms) = (self.message.frame.step, now.since(self.since).as_millis());
-        tracing::trace!(%placement, %term, stage, step, waited_ms, missing = self.missing, "a step met no stage");
-        let missing = format!("stage {stage}: {} (waited {waited_ms} ms)", self.missing);
-        DataMessage::NotWired { placement, term, stage, step, is_loading: self.is_loading, missing }
+        let (step, waited_ms) = (self.message.frame.step, now.since(self.since).as_millis() as u64);
+        tracing::trace!(%placement, %term, stage, step, waited_ms, missing = ?self.missing, "a step met no stage");
+        let missing = Missing { stage, what: self.missing.clone(), waited_ms };
+        DataMessage::NotWired { placement, term, stage, step, missing }
     }
 }
 
@@ -90,6 +88,7 @@ mod tests {
     use exo_types::{StepFrame, Term, WireDType};
 
     use super::*;
+    use crate::StageStatus;
     use crate::testing::{node, placement_id};
 
     fn step(step: u64, stage: u32) -> StepMessage {
@@ -108,6 +107,10 @@ mod tests {
         }
     }
 
+    fn loading() -> MissingPart {
+        MissingPart::NotReady { node: node(1), status: StageStatus::Waiting }
+    }
+
     fn at(ms: u64) -> Time {
         Time::from_millis(ms)
     }
@@ -124,8 +127,8 @@ mod tests {
     fn step_0_waits_for_its_stage() {
         let (mut held, key) =
             (HeldSteps::default(), ShardPosition { placement: placement_id(1, 1), stage: 1, rank: 0 });
-        assert_eq!(held.hold(at(0), node(1), step(0, 1), (true, "it is loading".to_owned())), None);
-        assert_eq!(held.hold(at(0), node(1), step(0, 2), (true, "it is loading".to_owned())), None);
+        assert_eq!(held.hold(at(0), node(1), step(0, 1), loading()), None);
+        assert_eq!(held.hold(at(0), node(1), step(0, 2), loading()), None);
         assert!(held.expire(at(1900)).is_empty());
         assert_eq!(held.take(key), [(node(1), step(0, 1))]);
         assert!(held.take(key).is_empty(), "once");
@@ -134,10 +137,17 @@ mod tests {
     #[test]
     fn after_two_seconds_its_sender_hears_what_is_missing() {
         let mut held = HeldSteps::default();
-        held.hold(at(0), node(1), step(0, 1), (true, "it is loading".to_owned()));
+        held.hold(at(0), node(1), step(0, 1), loading());
         let late = held.expire(at(2000));
         assert_eq!(late[0].0, node(1));
-        assert_eq!(missing(&late[0].1), "step 0: stage 1: it is loading (waited 2000 ms)");
+        assert_eq!(
+            missing(&late[0].1),
+            format!(
+                "step 0: stage 1: it is not ready on node {}: {} (waited 2000 ms)",
+                node(1),
+                StageStatus::Waiting
+            )
+        );
         assert!(held.expire(at(9000)).is_empty(), "once");
     }
 
@@ -145,17 +155,17 @@ mod tests {
     fn a_fifth_step_and_one_that_is_not_step_0_are_answered_at_once() {
         let mut held = HeldSteps::default();
         assert_eq!(
-            missing(&held.hold(at(0), node(1), step(3, 1), (true, "no".to_owned())).unwrap()),
-            "step 3: stage 1: no (waited 0 ms)"
+            missing(&held.hold(at(0), node(1), step(3, 1), loading()).unwrap()),
+            format!(
+                "step 3: stage 1: it is not ready on node {}: {} (waited 0 ms)",
+                node(1),
+                StageStatus::Waiting
+            )
         );
         for _ in 0..FRAMES_MAX {
-            assert_eq!(held.hold(at(0), node(1), step(0, 1), (true, "no".to_owned())), None);
+            assert_eq!(held.hold(at(0), node(1), step(0, 1), loading()), None);
         }
-        assert!(held.hold(at(0), node(1), step(0, 1), (true, "no".to_owned())).is_some());
-        assert_eq!(
-            held.hold(at(0), node(1), step(0, 2), (true, "no".to_owned())),
-            None,
-            "another stage has room"
-        );
+        assert!(held.hold(at(0), node(1), step(0, 1), loading()).is_some());
+        assert_eq!(held.hold(at(0), node(1), step(0, 2), loading()), None, "another stage has room");
     }
 }

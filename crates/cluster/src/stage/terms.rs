@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term};
 
 use super::{StageInput, StageMachine, StageOutput};
-use crate::wire::{DataMessage, StepMessage};
+use crate::wire::{DataMessage, Missing, MissingPart, StepMessage};
 
 impl StageMachine {
     /// The term whose steps it takes.
@@ -67,9 +67,8 @@ impl StageMachine {
             return true;
         }
         let (placement, stage) = (self.placement.id, self.index as u32);
-        let missing = format!("stage {stage}: it is in term {term}, and has not seen step 0 of term {got}");
-        let (term, is_loading) = (got, false);
-        let message = DataMessage::NotWired { placement, term, stage, step, is_loading, missing };
+        let missing = Missing { stage, what: MissingPart::Term { own: term, got }, waited_ms: 0 };
+        let message = DataMessage::NotWired { placement, term: got, stage, step, missing };
         out.push(StageOutput::Send { to: from, message });
         false
     }

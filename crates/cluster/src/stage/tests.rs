@@ -3,7 +3,7 @@ use exo_types::{StepSequence, WireDType};
 
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, spec};
-use crate::wire::TokenResult;
+use crate::wire::{Missing, MissingPart, TokenResult};
 
 /// Stage `index` over the nodes 1, 2, 3, through which step 0 has gone.
 fn stage(index: usize) -> StageMachine {
@@ -507,15 +507,15 @@ fn a_step_that_found_no_link_is_reported_against_its_direction() {
 fn reports_go_from_stage_to_stage_up_to_the_scheduler() {
     let report = |from: u8| {
         let (placement, term, stage, step) = (placement_id(1, 1), Term::FIRST, 3, 0);
-        let message =
-            DataMessage::NotWired { placement, term, stage, step, is_loading: false, missing: "x".into() };
+        let missing = Missing { stage, what: MissingPart::Engine("x".to_owned()), waited_ms: 0 };
+        let message = DataMessage::NotWired { placement, term, stage, step, missing };
         StageInput::Report { from: node(from), message }
     };
     let geometry = StageGeometry { hidden: 2, vocab: 100, pages: 9, page_tokens: 2 };
     // Node 2 has two stages: the way up from either leads to node 1.
     for index in [1, 2] {
         let mut s = StageMachine::new(placement(1, 1, &[1, 2, 2, 4]), index, geometry);
-        assert_eq!(show(&s.handle(Time::ZERO, report(4))), ["not wired for 0 to 1: x"]);
+        assert_eq!(show(&s.handle(Time::ZERO, report(4))), ["not wired for 0 to 1: stage 3: x"]);
         assert!(s.handle(Time::ZERO, report(2)).is_empty(), "of this node itself: it would go in a circle");
         assert!(s.handle(Time::ZERO, report(7)).is_empty(), "of a node without a stage");
     }
@@ -621,8 +621,7 @@ fn a_step_of_a_lower_term_is_ignored() {
         term: Term(1),
         stage: 2,
         step: 4,
-        is_loading: false,
-        missing: String::new(),
+        missing: Missing { stage: 2, what: MissingPart::Engine("x".to_owned()), waited_ms: 0 },
     };
     let out = s.handle(Time::ZERO, StageInput::Report { from: node(3), message: report });
     assert!(out.is_empty(), "nor is what a later stage says of it passed on");

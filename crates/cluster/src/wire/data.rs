@@ -7,6 +7,7 @@ use exo_types::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::Missing;
 use super::limits::{COMMANDS_MAX, PAGES_MAX, PAGES_OF_TERM_MAX, SAMPLED_MAX, SEQUENCES_MAX, STAGES_MAX};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
@@ -131,10 +132,8 @@ pub enum DataMessage {
         stage: u32,
         /// The step.
         step: u64,
-        /// Whether the stage is being fetched or loaded, which its coordinator watches.
-        is_loading: bool,
-        /// What was not there and how long the step waited, to be displayed.
-        missing: String,
+        /// What was not there.
+        missing: Missing,
     },
     /// Last stage to the scheduler, the way `NotWired` takes: tokens did not reach their driver. Its
     /// sequences end.
@@ -148,8 +147,8 @@ pub enum DataMessage {
         /// The sequences, and which submission of each.
         #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
         sequences: Vec<(SequenceId, Attempt)>,
-        /// Which link was not open and how long they waited, to be displayed.
-        message: String,
+        /// The link that was not open.
+        missing: Missing,
     },
 }
 

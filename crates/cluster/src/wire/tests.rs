@@ -137,12 +137,8 @@ fn full_report() -> NodeReport {
         reason: String::new(),
         monitor: Default::default(),
     }];
-    full.card_events = vec![CardEvent {
-        at_unix_s: 1,
-        change: CardChange::Appeared,
-        is_own: true,
-        card: "t".into(),
-    }];
+    full.card_events =
+        vec![CardEvent { at_unix_s: 1, change: CardChange::Appeared, is_own: true, card: "t".into() }];
     let histogram = Histogram { counts: vec![1], sum_us: 1 };
     full.measured.requests =
         vec![ModelTotals { ended: vec![(1, 2, 3)], queue: histogram, ..Default::default() }];
@@ -182,15 +178,21 @@ fn data_messages() -> Vec<DataMessage> {
             term,
             stage: 1,
             step: 0,
-            is_loading: true,
-            missing: "why".to_owned(),
+            missing: Missing {
+                stage: 1,
+                what: MissingPart::NotReady {
+                    node: node(3),
+                    status: StageStatus::Failed { reason: "why".to_owned(), failed_loads: 1 },
+                },
+                waited_ms: 2000,
+            },
         },
         DataMessage::Undelivered {
             placement,
             term,
             step: 1,
             sequences: vec![(sequence, attempt)],
-            message: "why".to_owned(),
+            missing: Missing { stage: 1, what: MissingPart::Link { to: node(3) }, waited_ms: 2000 },
         },
         rejected(64, 7),
         DataMessage::SequenceEnded {

@@ -120,8 +120,7 @@ fn what_is_of_another_term_is_ignored() {
                 placement,
                 term,
                 step: 1,
-                is_loading: false,
-                missing: String::new(),
+                missing: Missing { stage: 1, what: MissingPart::Unheard { node: from }, waited_ms: 0 },
             },
             SchedulerInput::PipelineBroken {
                 from,

@@ -9,7 +9,8 @@ use super::super::limits::{
     STEP_TOKENS_MAX, STOP_TOKENS_MAX, scores_bytes,
 };
 use super::super::{
-    DataMessage, StageCommand, StagePages, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
+    DataMessage, Missing, MissingPart, StageCommand, StagePages, StepFailure, StepMessage, Submission,
+    TokenResult, TokensMessage,
 };
 use super::{Check, CheckError, at_most, ensure, text};
 
@@ -33,17 +34,26 @@ impl Check for DataMessage {
                 ensure(is_its_own, "a pipeline breaks for a lost stage or a broken protocol only")?;
                 text("message", message)
             }
-            Self::SequenceFailed { message, .. } | Self::Undelivered { message, .. } => {
-                text("message", message)
-            }
+            Self::SequenceFailed { message, .. } => text("message", message),
+            Self::Undelivered { missing, .. } => missing.check(),
             Self::NotWired { stage, missing, .. } => {
                 ensure((*stage as usize) < STAGES_MAX, "a step is for a stage no placement has")?;
-                text("message", missing)
+                missing.check()
             }
             Self::Cancel { .. }
             | Self::Accepted { .. }
             | Self::Started { .. }
             | Self::SequenceEnded { .. } => Ok(()),
+        }
+    }
+}
+
+impl Check for Missing {
+    fn check(&self) -> Result<(), CheckError> {
+        match &self.what {
+            MissingPart::NotReady { status, .. } => status.check(),
+            MissingPart::Engine(words) => text("bytes of a message", words),
+            MissingPart::Unheard { .. } | MissingPart::Term { .. } | MissingPart::Link { .. } => Ok(()),
         }
     }
 }
