@@ -219,6 +219,8 @@ fn the_doctor_tells_what_works_and_what_the_next_step_is() {
     }
     assert_eq!((verdict("graphics").as_str(), verdict("peer").as_str()), ("note", "warning"));
     assert!(stdout(&output).contains("no driver was asked, as the backend is cpu"), "{}", stdout(&output));
+    let port = checks.as_array().unwrap().iter().find(|c| c["check"] == "API port").unwrap();
+    assert!(port["found"].as_str().unwrap().contains("127.0.0.1:0"), "as the node was started: {port}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod report;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use exo_api::{CheckVerdict, CheckView as Check, DoctorView};
+use exo_api::{CheckVerdict, CheckView as Check, ClusterView, DoctorView};
 use exo_node::Doctor;
 
 use super::running;
@@ -48,13 +48,16 @@ async fn checks(config: &Config) -> Vec<Check> {
     checks
 }
 
-/// Looks at everything, or has every member look. Fails when something is broken or a member does not answer,
+/// Looks at everything, or has the running node or every member look. Fails when something is broken or a member does not answer,
 /// so that a script notices.
 pub async fn run(config: &Config, args: &args::Doctor) -> anyhow::Result<ExitCode> {
     if args.cluster {
         return cluster(config, args.json.json).await;
     }
-    let checks = checks(config).await;
+    let checks = match of_running(config).await {
+        Some(checks) => checks,
+        None => checks(config).await,
+    };
     if let Some(path) = &args.report {
         let running = Client::running(&config.data_dir()).await;
         report::write(config, running.as_ref(), &checks, path.as_deref()).await?;
@@ -66,6 +69,18 @@ pub async fn run(config: &Config, args: &args::Doctor) -> anyhow::Result<ExitCod
         show(&checks);
     }
     Ok(exit_code(is_broken(&checks)))
+}
+
+/// What the node that runs on the data folder finds: it has settings of its own, and looks in the same way.
+async fn of_running(config: &Config) -> Option<Vec<Check>> {
+    let client = Client::running(&config.data_dir()).await?;
+    let own = client.get::<ClusterView>("/exo/v1/cluster").await.ok()?.self_node;
+    let view: DoctorView = client.get("/exo/v1/doctor").await.ok()?;
+    let mut checks = view.nodes.into_iter().find(|node| node.node == own)?.checks;
+    // Peers that are named to this command are asked for by whoever types it.
+    let named = network::peers(config).await;
+    checks.extend(named.into_iter().filter(|check| !checks.contains(check)).collect::<Vec<_>>());
+    Some(checks)
 }
 
 /// What every member finds on its machine, asked through the node that runs here.
