@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything CI checks, cheapest first, the tests last.
 
 use std::io::{BufRead, BufReader, Write};
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -106,11 +107,18 @@ fn tests(filter: Option<&str>, skips: &Path) -> anyhow::Result<()> {
         .output()
         .is_ok_and(|out| out.status.success());
     let mut ok = true;
+    // Tests with processes mostly wait; what computes takes two of these threads (`.config/nextest.toml`).
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = (2 * processors).to_string();
     let mut args = if nextest {
         vec![
             "nextest",
             "run",
             "--workspace",
+            "--profile",
+            "ci",
+            "--test-threads",
+            &threads,
             "--no-fail-fast",
             "--hide-progress-bar",
             "--status-level",
