@@ -303,9 +303,8 @@ fn a_layer_that_a_disk_has_damaged_is_fetched_again_and_only_that() {
         (node.log().matches("was fetched again").count() >= 3).then_some(())
     });
     let again = hub.sent_bytes() - sent;
-    // The other gives this member up after the refused chunk and takes the rest from the hub, which is more
-    // than it should; nothing comes twice.
-    assert!(again <= size + size / 50 + 4 * CHUNK, "{again} bytes left the hub for a model of {size}");
+    println!("{again} bytes left the hub for three damaged chunks and one who takes {size} bytes");
+    assert!(again <= size / 50 + 8 * CHUNK, "{again} bytes left the hub for a model of {size}");
 }
 
 /// A file of that name.

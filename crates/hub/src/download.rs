@@ -17,9 +17,9 @@ use crate::chunk_map::{
 };
 use crate::chunk_queue::ChunkQueue;
 use crate::disk::{beside, create_folder};
-use crate::fetch_plan::PlannedFile;
+use crate::fetch_plan::{PlannedFile, RepoCommit};
 use crate::file_hashes::FileHashes;
-use crate::nearby::{Nearby, WantedFile};
+use crate::nearby::{GivenRange, Nearby, WantedFile};
 use crate::ranges::{ChunkStore, Fetch, Limit, StorePieces};
 use crate::{Cancel, Client, HubError, address, retry};
 
@@ -184,9 +184,13 @@ impl<'a> PartFile<'a> {
         }
         let before: u64 = held.keys().map(|index| range(*index)).map(|(start, end)| end - start).sum();
         let (mut given, mut unsynced) = (0, 0);
-        let mut take = |(start, end): (u64, u64), bytes: &[u8]| {
+        let mut take = |given_range: GivenRange<'_>| {
+            let (start, end) = given_range.range;
+            if !self.fill_holes(given_range.holes, start, given_range.bytes)? {
+                return Ok(());
+            }
             let index = (start / CHUNK_BYTES) as u32;
-            held.insert(index, self.store(index, start, bytes)?);
+            held.insert(index, self.store(index, start, given_range.bytes)?);
             given += end - start;
             unsynced += 1;
             if unsynced == TAKEN_UNSYNCED_MAX {
@@ -203,6 +207,29 @@ impl<'a> PartFile<'a> {
             report(before + given, 0);
         }
         Ok(given)
+    }
+
+    /// Fetches from the hub what nobody near gave of a range that begins at `start`; whether all of it came.
+    fn fill_holes(&self, holes: &[(u64, u64)], start: u64, bytes: &mut [u8]) -> Result<bool, HubError> {
+        let job = self.job;
+        let at = job.commit.map(|commit| RepoCommit { repo: job.repo, commit });
+        for &(from, to) in holes {
+            let hole = from.checked_sub(start).zip(to.checked_sub(start));
+            let hole = hole.and_then(|(from, to)| bytes.get_mut(from as usize..to as usize));
+            let Some(hole) = hole else { return Ok(false) };
+            match job.client.part(job.file, at, (from, to), job.cancel) {
+                Ok(came) => hole.copy_from_slice(&came), // of exactly that length
+                Err(HubError::Cancelled) => return Err(HubError::Cancelled),
+                Err(error) => {
+                    tracing::debug!(%error, file = %job.file.name, from, to, "what members lack of a range did not come alone");
+                    return Ok(false);
+                }
+            }
+            if job.limit.take(to - from, job.cancel) {
+                return Err(HubError::Cancelled);
+            }
+        }
+        Ok(true)
     }
 
     /// Runs all threads until every chunk is here and read; the digests of it all.

@@ -9,12 +9,24 @@ pub struct WantedFile<'a> {
     pub sha256: [u8; 32],
     /// Its length.
     pub size: u64,
-    /// Start and end of what is missing, in the order of the file: each is given whole or not at all.
+    /// Start and end of what is missing, in the order of the file: each is given with few holes or not at all.
     pub ranges: &'a [(u64, u64)],
 }
 
+/// One of the ranges that were wanted, as others have it.
+#[derive(Debug)]
+pub struct GivenRange<'a> {
+    /// Its start and end in the file.
+    pub range: (u64, u64),
+    /// As many bytes.
+    pub bytes: &'a mut [u8],
+    /// Start and end in the file of what nobody near gave: few, and the hub is asked for each. What `bytes`
+    /// has there means nothing.
+    pub holes: &'a [(u64, u64)],
+}
+
 /// Keeps one of the ranges that were wanted.
-pub type TakeRange<'a> = dyn FnMut((u64, u64), &[u8]) -> Result<(), HubError> + 'a;
+pub type TakeRange<'a> = dyn FnMut(GivenRange<'_>) -> Result<(), HubError> + 'a;
 
 /// Others that may have a file, asked before its hub: members of a cluster. What they give is believed no
 /// more than what a hub sends.

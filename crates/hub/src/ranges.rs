@@ -376,7 +376,7 @@ impl Limit {
     }
 
     /// Waits until these bytes may be taken; whether somebody wished to end.
-    fn take(&self, bytes: u64, cancel: &Cancel) -> bool {
+    pub(crate) fn take(&self, bytes: u64, cancel: &Cancel) -> bool {
         let Some(rate) = self.bytes_per_s else { return cancel.is_cancelled() };
         let wait = {
             let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use exo_hub::{
-    Cancel, Client, FetchPlan, Fetched, HubError, KeptDownloads, Nearby, PlannedFile, Progress, PullOptions,
-    Reference, Settings, TakeRange, Token, WantedFile, fetch, fetch_near, resolve,
+    Cancel, Client, CommitFile, FetchPlan, Fetched, GivenRange, HubError, KeptDownloads, Nearby, PlannedFile,
+    Progress, PullOptions, Reference, Settings, TakeRange, Token, WantedFile, fetch, fetch_near, resolve,
 };
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 
@@ -139,14 +140,21 @@ fn what_a_fetch_has_hashed_is_what_the_file_has_as_long_as_nobody_changes_it() {
 struct Neighbour {
     has: Vec<u8>,
     until: u64,
+    /// What it lacks of the first range.
+    holes: Vec<(u64, u64)>,
 }
 
 impl Nearby for Neighbour {
     fn give(&self, file: &WantedFile<'_>, _: &Cancel, take: &mut TakeRange<'_>) -> Result<(), HubError> {
         let there = file.ranges.iter().filter(|(_, end)| *end <= self.until);
-        there
-            .copied()
-            .try_for_each(|(start, end)| take((start, end), &self.has[start as usize..end as usize]))
+        there.copied().try_for_each(|(start, end)| {
+            let mut bytes = self.has[start as usize..end as usize].to_vec();
+            let holes = if start == 0 { self.holes.as_slice() } else { &[] };
+            for (from, to) in holes.iter().filter(|(_, to)| *to <= end) {
+                bytes[*from as usize..*to as usize].fill(0);
+            }
+            take(GivenRange { range: (start, end), bytes: &mut bytes, holes })
+        })
     }
 
     fn givers(&self) -> String {
@@ -167,7 +175,7 @@ fn what_a_neighbour_has_is_not_asked_of_the_hub_and_what_it_has_wrong_is() {
         if let Some(at) = wrong_at {
             has[at] ^= 1;
         }
-        let (neighbour, mut seen) = (Neighbour { has, until }, Vec::new());
+        let (neighbour, mut seen) = (Neighbour { has, until, holes: Vec::new() }, Vec::new());
         let report = &mut |p: &Progress| seen.push(p.done_bytes);
         let fetched =
             fetch_near(&client, &neighbour, &plan, &bench.options(), &Cancel::default(), report).unwrap();
@@ -176,6 +184,56 @@ fn what_a_neighbour_has_is_not_asked_of_the_hub_and_what_it_has_wrong_is() {
         assert!(seen.is_sorted(), "{seen:?}");
         assert!(fetched.hashes_of(&fetched.path, 1 << 20).is_some());
     }
+}
+
+#[test]
+fn a_disk_that_takes_no_more_in_the_middle_of_a_file_ends_the_fetch_and_is_not_tried_again() {
+    let bench = one_file(12 * CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let commit = plan.commit.clone().unwrap();
+    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", 12 * CHUNK as u64, None).unwrap();
+    let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let broken = || std::io::Error::from_raw_os_error(5);
+    for (fails, has_hint) in [(full as fn() -> std::io::Error, true), (broken, false)] {
+        let (began, stored) = (Instant::now(), AtomicUsize::new(0));
+        let store = |_: u32, _: u64, _: &[u8]| match stored.fetch_add(1, Ordering::Relaxed) {
+            0..3 => Ok(()),
+            _ => Err(HubError::Disk { attempt: "write", path: "/d/m".into(), source: fails() }),
+        };
+        let wanted: Vec<u32> = (0..12).collect();
+        let fetched =
+            file.fetch_chunks(&client, CHUNK as u32, &wanted, &Cancel::default(), &store, &mut |_| {});
+        let error = fetched.unwrap_err();
+        assert!(
+            matches!(&error, HubError::Disk { source, .. } if source.kind() == fails().kind()),
+            "{error}"
+        );
+        assert_eq!((error.to_string().as_str(), error.hint().is_some()), ("cannot write /d/m", has_hint));
+        assert!(stored.into_inner() <= 3 + 8, "each fetcher ends at its next chunk");
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+}
+
+#[test]
+fn of_what_a_neighbour_lacks_in_a_range_the_hub_sends_that_alone() {
+    let size = 2 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let pull = |holes: Vec<(u64, u64)>| {
+        let neighbour = Neighbour { has: bytes(size), until: size as u64, holes };
+        let (options, cancel) = (bench.options(), Cancel::default());
+        fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {})
+    };
+    let fetched = pull(vec![(0, 1000), (70_000, 80_000)]).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    assert_eq!(bench.hub.sent_bytes(), 11_000);
+    // Where the hub does not send them, and of holes that are none, the range is like any other.
+    std::fs::remove_file(&fetched.path).unwrap();
+    let fetched = pull(vec![(0, 3 * CHUNK as u64)]).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    assert_eq!(bench.hub.sent_bytes(), 11_000 + CHUNK as u64);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::details::SharedDetails;
 use crate::member_checks;
+use crate::refused_chunks::RefusedChunks;
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
@@ -178,6 +179,16 @@ pub enum FetchError {
         /// What is wrong.
         reason: String,
     },
+    /// Of one fetch it did not give several chunks, for whatever reasons.
+    #[error("{holder} refused {count} chunks or sent them wrong, the last because of: {reason}")]
+    TooManyRefused {
+        /// The holder.
+        holder: NodeId,
+        /// How many.
+        count: usize,
+        /// Why the last one.
+        reason: String,
+    },
     /// It could not be kept.
     #[error("cannot store what was fetched: {reason}")]
     Disk {
@@ -217,6 +228,9 @@ impl FetchError {
             Self::Wrong { holder, reason } => {
                 tracing::warn!(target: "events::model", peer = %holder, reason, "sent something else than asked for");
             }
+            Self::TooManyRefused { holder, count, reason } => {
+                tracing::warn!(target: "events::model", peer = %holder, count, reason, "did not give several chunks that it has: it is asked for no more of them now");
+            }
             error => tracing::debug!(error = chain(error), "a member gives no chunks"),
         }
     }
@@ -243,6 +257,9 @@ async fn first_to_answer<T, E, F: Future<Output = Result<T, E>>>(
         }
     }
 }
+
+/// What came for a chunk that was asked for, or why the holder refuses it.
+type ChunkAnswer = Result<bytes::Bytes, FetchError>;
 
 /// Chunks that are asked of one holder, a few ahead of the one that comes next.
 struct AskedChunks<'a> {
@@ -355,28 +372,37 @@ impl Fetcher {
     }
 
     /// Fetches chunks in order into `partial`; `progress` is told of each. Every chunk is verified
-    /// against the manifest before it is written, as far as that knows it.
+    /// against the manifest before it is written, as far as that knows it. What the holder refuses of its own
+    /// disk, or sends wrong, is noted in `refused`, and the others come.
     pub async fn chunks(
         &mut self,
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
         from: From,
+        refused: &mut RefusedChunks,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
         let mut asked = AskedChunks::new(partial.id(), chunks, from);
-        while let Some((chunk, bytes)) = self.next_chunk(&mut asked).await? {
-            let len = bytes.len() as u64;
-            keep(self.holder, partial.clone(), chunk, bytes).await?;
-            progress(FetchProgress::Stored(len));
+        while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
+            let kept = match answer {
+                Ok(bytes) => keep(self.holder, partial.clone(), chunk, bytes).await,
+                Err(error) => Err(error),
+            };
+            match (kept, from) {
+                (Ok(len), _) => progress(FetchProgress::Stored(len)),
+                (Err(error), From::Disk) => refused.note(chunk, error)?,
+                // What a hub refuses a member, it refuses it for all of them.
+                (Err(error), From::Hub) => return Err(error),
+            }
         }
         Ok(())
     }
 
-    /// The next of some chunks, unchecked. Asks for those behind it meanwhile.
+    /// The next of some chunks, unchecked, or why the holder refuses it. Asks for those behind it meanwhile.
     async fn next_chunk(
         &mut self,
         asked: &mut AskedChunks<'_>,
-    ) -> Result<Option<(ChunkRef, bytes::Bytes)>, FetchError> {
+    ) -> Result<Option<(ChunkRef, ChunkAnswer)>, FetchError> {
         let model = asked.model;
         while asked.under_way.len() < IN_FLIGHT_MAX {
             let Some(&chunk) = asked.next.next() else { break };
@@ -388,7 +414,10 @@ impl Fetcher {
             asked.under_way.push_back(chunk);
         }
         let Some(chunk) = asked.under_way.pop_front() else { return Ok(None) };
-        let bytes = self.answer().await?;
+        let bytes = match self.answer().await {
+            Err(error @ FetchError::Refused { .. }) => return Ok(Some((chunk, Err(error)))),
+            answer => answer?,
+        };
         match asked.first_came {
             None => asked.first_came = Some(Instant::now()),
             Some(first) => {
@@ -396,7 +425,7 @@ impl Fetcher {
                 self.received_in = first.elapsed();
             }
         }
-        Ok(Some((chunk, bytes)))
+        Ok(Some((chunk, Ok(bytes))))
     }
 
     /// Where the member has the file with this SHA-256, if it has.
@@ -408,27 +437,32 @@ impl Fetcher {
     }
 
     /// Fills `bytes`, which lies at `start` of a file, with chunks of it, each verified against the manifest
-    /// as far as that knows it.
+    /// as far as that knows it. Those that the member refuses or sends wrong are noted in `refused`.
     pub async fn read(
         &mut self,
         (model, manifest): (ModelId, &Manifest),
         chunks: &[ChunkRef],
         (start, bytes): (u64, &mut [u8]),
+        refused: &mut RefusedChunks,
     ) -> Result<(), FetchError> {
         let holder = self.holder;
         let mut asked = AskedChunks::new(model, chunks, From::Disk);
-        while let Some((chunk, came)) = self.next_chunk(&mut asked).await? {
+        let mut place = |chunk: ChunkRef, came: &[u8]| {
             let wrong = |reason: String| FetchError::Wrong { holder, reason };
             let at = manifest.chunk_start(chunk).checked_sub(start).map(|at| at as usize);
             let into = at.and_then(|at| bytes.get_mut(at..at.checked_add(came.len())?));
             let into = into.filter(|_| manifest.chunk_len(chunk) == Some(came.len() as u64));
-            let Some(into) = into else {
-                return Err(wrong(format!("{chunk} has {} bytes", came.len())));
-            };
-            if manifest.chunk_hash(chunk).is_some_and(|hash| blake3::hash(&came) != *hash) {
+            let into = into.ok_or_else(|| wrong(format!("{chunk} has {} bytes", came.len())))?;
+            if manifest.chunk_hash(chunk).is_some_and(|hash| blake3::hash(came) != *hash) {
                 return Err(wrong(format!("{chunk} has another hash")));
             }
-            into.copy_from_slice(&came);
+            into.copy_from_slice(came);
+            Ok(())
+        };
+        while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
+            if let Err(error) = answer.and_then(|came| place(chunk, &came)) {
+                refused.note(chunk, error)?;
+            }
         }
         Ok(())
     }
@@ -506,10 +540,11 @@ async fn keep(
     partial: Arc<PartialModel>,
     chunk: ChunkRef,
     bytes: bytes::Bytes,
-) -> Result<(), FetchError> {
+) -> Result<u64, FetchError> {
+    let len = bytes.len() as u64;
     let written = tokio::task::spawn_blocking(move || partial.write_chunk(chunk, &bytes)).await;
     match written {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(())) => Ok(len),
         Ok(Err(error @ exo_store::ChunkError::Store(_))) => Err(FetchError::Disk { reason: chain(&error) }),
         Ok(Err(error)) => Err(FetchError::Wrong { holder, reason: error.to_string() }),
         Err(error) => Err(FetchError::Disk { reason: error.to_string() }),
@@ -518,7 +553,71 @@ async fn keep(
 
 #[cfg(test)]
 mod tests {
+    use exo_store::Store;
+    use exo_transport::{Incoming, MemberSet, NodeKey, Options};
+
     use super::*;
+
+    /// Chunks of the demo model from a member that refuses some and sends others wrong: what came of asking
+    /// for all, what is here then, and what the member did not give.
+    async fn fetched(
+        is_refused: fn(u32) -> bool,
+        is_wrong: fn(u32) -> bool,
+    ) -> (Result<(), FetchError>, Vec<u32>, RefusedChunks) {
+        let keys = [NodeKey::from_seed(&[1; 32]), NodeKey::from_seed(&[2; 32])];
+        let members = MemberSet::new(keys.each_ref().map(NodeKey::node_id));
+        let holder = keys[1].node_id();
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let [own, other] = keys.map(|key| Endpoint::bind(Options::new(listen, key, members.clone())));
+        let (own, other) = (own.await.unwrap(), other.await.unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let address = other.local_addr();
+        let answering = tokio::spawn(async move {
+            let Some(Incoming::Channel(channel)) = other.accept().await else { return };
+            let (mut writer, mut reader) = channel.split(LIMITS);
+            while let Ok(frame) = reader.next(Some(ANSWER_MAX)).await {
+                let Ok(Ask::Chunk { model, chunk }) = postcard::from_bytes(&frame.payload) else { return };
+                let mut bytes = from.read_chunk(model, chunk).unwrap();
+                if is_wrong(chunk.index) {
+                    bytes[0] ^= 1;
+                }
+                let (kind, bytes): (_, &[u8]) =
+                    if is_refused(chunk.index) { (KIND_REFUSED, b"damaged") } else { (KIND_BYTES, &bytes) };
+                if writer.send(kind, &[bytes]).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let all: Vec<ChunkRef> =
+            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+        let mut fetcher = Fetcher::dial(&own, holder, &[address]).await.unwrap();
+        let mut refused = RefusedChunks::default();
+        let fetched = fetcher.chunks(&partial, &all, From::Disk, &mut refused, &mut |_| {}).await;
+        answering.abort();
+        (fetched, partial.held_chunks().iter().map(|chunk| chunk.index).collect(), refused)
+    }
+
+    #[tokio::test]
+    async fn of_a_member_that_does_not_give_two_chunks_all_others_come() {
+        let (fetched, held, refused) = fetched(|index| index == 10, |index| index == 20).await;
+        fetched.unwrap();
+        let expected: Vec<u32> = (0..82).filter(|index| ![10, 20].contains(index)).collect();
+        assert_eq!(held, expected);
+        let not_given = (0..82).filter(|index| refused.has(ChunkRef { file: 0, index: *index }));
+        assert_eq!(not_given.collect::<Vec<u32>>(), [10, 20]);
+    }
+
+    #[tokio::test]
+    async fn a_member_that_does_not_give_many_chunks_is_given_up() {
+        let (fetched, held, _) = fetched(|index| index % 4 == 0, |_| false).await;
+        assert!(matches!(fetched, Err(FetchError::TooManyRefused { count: 9, .. })), "{fetched:?}");
+        // The ninth is number 32.
+        assert_eq!(held.len(), 24, "{held:?}");
+    }
 
     #[tokio::test]
     async fn an_address_that_nobody_answers_at_costs_a_moment_and_one_that_is_refused_none() {

@@ -22,6 +22,7 @@ use crate::details::{Details, SharedDetails};
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
+use crate::refused_chunks::RefusedChunks;
 use crate::turn_rules::TurnRules;
 use exo_accelerators::chain;
 
@@ -453,15 +454,20 @@ impl Library {
         }
         let mut errors = Errors::default();
         for holder in holders {
+            let mut refused = RefusedChunks::default();
             let fetched = async {
                 let missing: Vec<_> = chunks.iter().copied().filter(|c| !partial.has_chunk(*c)).collect();
                 let mut fetcher = Fetcher::dial(&self.endpoint, holder.node, &holder.addresses).await?;
-                let fetched = fetcher.chunks(partial, &missing, From::Disk, progress).await;
+                let fetched = fetcher.chunks(partial, &missing, From::Disk, &mut refused, progress).await;
                 received(holder.node, fetcher.received());
                 fetched
             };
             match fetched.await {
-                Ok(()) => return Ok(()),
+                // The next holder is asked for what this one did not give.
+                Ok(()) => match refused.last() {
+                    Some(error) => errors.note(error),
+                    None => return Ok(()),
+                },
                 Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
                 Err(error) => errors.add(&error),
             }
@@ -482,6 +488,11 @@ struct Errors(Vec<String>);
 impl Errors {
     fn add(&mut self, error: &FetchError) {
         error.report();
+        self.note(error);
+    }
+
+    /// Of one that was reported.
+    fn note(&mut self, error: &FetchError) {
         self.0.push(chain(error));
     }
 

@@ -19,6 +19,7 @@ use exo_types::NodeId;
 use crate::bulk::{FetchError, FetchProgress, Fetcher, From, PeerChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
+use crate::refused_chunks::RefusedChunks;
 use exo_accelerators::chain;
 
 /// Chunks that are asked of the hub between two looks at what members have.
@@ -81,6 +82,8 @@ impl LeftToOthers {
 struct Peer<'a> {
     holder: &'a Holder,
     fetcher: Option<Fetcher>,
+    /// What it did not give of its disk since it was last given up.
+    refused: RefusedChunks,
     /// Since when it is not asked, and why.
     failure: Option<(Instant, String)>,
 }
@@ -101,7 +104,7 @@ impl<'a> Obtaining<'a> {
         holders: &'a [Holder],
         received: Received<'a>,
     ) -> Self {
-        let peer = |holder| Peer { holder, fetcher: None, failure: None };
+        let peer = |holder| Peer { holder, fetcher: None, refused: RefusedChunks::default(), failure: None };
         Self { endpoint, hub, partial, received, peers: holders.iter().map(peer).collect() }
     }
 
@@ -198,7 +201,9 @@ impl<'a> Obtaining<'a> {
             Err(FetchError::Refused { .. }) => return Ok(BTreeSet::new()),
             answer => answer?,
         };
-        let there: Vec<ChunkRef> = missing.iter().copied().filter(|chunk| held.has(*chunk)).collect();
+        let refused = &self.peers[index].refused;
+        let is_there = |chunk: &ChunkRef| held.has(*chunk) && !refused.has(*chunk);
+        let there: Vec<ChunkRef> = missing.iter().copied().filter(is_there).collect();
         self.fetch(index, &there, From::Disk, progress).await?;
         Ok(coming)
     }
@@ -227,12 +232,14 @@ impl<'a> Obtaining<'a> {
             return Ok(());
         }
         let (partial, node, received) = (self.partial, self.peers[index].holder.node, self.received);
+        let mut refused = std::mem::take(&mut self.peers[index].refused);
         let fetcher = self.fetcher(index).await?;
-        let fetched = fetcher.chunks(partial, chunks, from, progress).await;
+        let fetched = fetcher.chunks(partial, chunks, from, &mut refused, progress).await;
         // What a member fetches from the hub meanwhile says nothing of the path from it.
         if from == From::Disk {
             received(node, fetcher.received());
         }
+        self.peers[index].refused = refused;
         fetched
     }
 
@@ -251,6 +258,7 @@ impl<'a> Obtaining<'a> {
         let peer = &mut self.peers[index];
         error.report();
         peer.fetcher = None;
+        peer.refused = RefusedChunks::default();
         peer.failure = Some((Instant::now(), chain(error)));
     }
 

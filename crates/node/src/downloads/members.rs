@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use exo_api::{ClusterView, NodeView};
-use exo_hub::{Cancel, HubError, Nearby, TakeRange, WantedFile};
+use exo_hub::{Cancel, GivenRange, HubError, Nearby, TakeRange, WantedFile};
 use exo_store::{ChunkRef, HeldMap, Manifest};
 use exo_transport::Endpoint;
 use exo_types::ModelId;
@@ -17,10 +17,13 @@ use tokio::runtime::Handle;
 
 use super::DownloadsInner;
 use crate::bulk::{Fetcher, MemberError};
+use crate::refused_chunks::RefusedChunks;
 use exo_accelerators::chain;
 
 /// Between two looks at a wish to end.
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Holes in a range for which the hub is asked hole by hole: one request each.
+const HOLES_MAX: usize = 8;
 
 /// The members of this node's cluster.
 pub struct Members<'a> {
@@ -45,6 +48,7 @@ struct MemberCopy {
     file: u32,
     /// Of layers; `None` where it has the whole model.
     held: Option<HeldMap>,
+    refused: RefusedChunks,
 }
 
 impl MemberCopy {
@@ -54,6 +58,7 @@ impl MemberCopy {
         let chunk = ChunkRef { file: self.file, index };
         let end = at + self.manifest.chunk_len(chunk)?;
         let is_here = self.held.as_ref().is_none_or(|held| held.has(chunk));
+        let is_here = is_here && !self.refused.has(chunk);
         (is_here && self.manifest.chunk_start(chunk) == at && end <= end_max).then_some((chunk, end))
     }
 }
@@ -70,9 +75,9 @@ impl<'a> Members<'a> {
             if copies.is_empty() {
                 break;
             }
-            if let Some((bytes, givers)) = bring(&mut copies, range).await {
-                self.lock().givers.extend(givers);
-                take(range, &bytes)?;
+            if let Some(mut brought) = bring(&mut copies, range).await {
+                self.lock().givers.extend(brought.givers);
+                take(GivenRange { range, bytes: &mut brought.bytes, holes: &brought.holes })?;
             }
         }
         Ok(())
@@ -158,35 +163,146 @@ async fn copy_of(
         None => None,
     };
     let (member, model, file) = (node.name.clone(), copy.model, copy.file);
-    Ok(Some(MemberCopy { member, fetcher, model, manifest, file, held }))
+    let refused = RefusedChunks::default();
+    Ok(Some(MemberCopy { member, fetcher, model, manifest, file, held, refused }))
 }
 
-/// A range, put together of what members have, and who gave of it. Of a member that fails nothing more is
-/// taken.
-async fn bring(
-    copies: &mut Vec<MemberCopy>,
-    (start, end): (u64, u64),
-) -> Option<(Vec<u8>, BTreeSet<String>)> {
-    'again: loop {
-        let mut chunks: BTreeMap<usize, Vec<ChunkRef>> = BTreeMap::new();
+/// A range, put together of what members have.
+struct BroughtRange {
+    bytes: Vec<u8>,
+    /// Start and end in the file of what nobody gave.
+    holes: Vec<(u64, u64)>,
+    givers: BTreeSet<String>,
+}
+
+/// Which copy is asked for which chunks of a range, and what no copy has of it.
+#[derive(PartialEq, Eq, Debug)]
+struct RangePlan {
+    /// Chunks and their ends, by copy.
+    chunks: BTreeMap<usize, Vec<(ChunkRef, u64)>>,
+    /// Start and end in the file.
+    holes: Vec<(u64, u64)>,
+}
+
+impl RangePlan {
+    /// `came` has the start and end of what is here; `chunk_at` finds who has the chunk that begins there. What
+    /// nobody has is counted in steps of the smallest chunks.
+    fn new(
+        (start, end): (u64, u64),
+        step: u64,
+        came: &BTreeMap<u64, u64>,
+        chunk_at: impl Fn(u64) -> Option<(usize, ChunkRef, u64)>,
+    ) -> Self {
+        let (mut chunks, mut holes): (BTreeMap<usize, Vec<_>>, Vec<(u64, u64)>) = Default::default();
         let mut at = start;
         while at < end {
-            let has = |(index, copy): (usize, &MemberCopy)| Some((index, copy.chunk_at(at, end)?));
-            let (index, (chunk, chunk_end)) = copies.iter().enumerate().find_map(has)?;
-            chunks.entry(index).or_default().push(chunk);
-            at = chunk_end;
+            let next = if let Some(came_end) = came.get(&at) {
+                *came_end
+            } else if let Some((copy, chunk, chunk_end)) = chunk_at(at) {
+                chunks.entry(copy).or_default().push((chunk, chunk_end));
+                chunk_end
+            } else {
+                let next = (at / step.max(1)).saturating_add(1).saturating_mul(step).clamp(at + 1, end);
+                match holes.last_mut().filter(|(_, hole_end)| *hole_end == at) {
+                    Some(hole) => hole.1 = next,
+                    None => holes.push((at, next)),
+                }
+                next
+            };
+            at = next;
         }
-        let mut bytes = vec![0; (end - start) as usize];
-        let mut givers = BTreeSet::new();
+        Self { chunks, holes }
+    }
+
+    fn of(copies: &[MemberCopy], came: &BTreeMap<u64, u64>, range: (u64, u64)) -> Self {
+        let step = copies.iter().map(|copy| u64::from(copy.manifest.chunk_bytes)).min();
+        Self::new(range, step.unwrap_or(u64::MAX), came, |at| {
+            let has = |(index, copy): (usize, &MemberCopy)| {
+                let (chunk, chunk_end) = copy.chunk_at(at, range.1)?;
+                Some((index, chunk, chunk_end))
+            };
+            copies.iter().enumerate().find_map(has)
+        })
+    }
+
+    /// Whether most of the range comes of it, and few requests bring the rest.
+    fn is_worth_it(&self, (start, end): (u64, u64)) -> bool {
+        let missing_bytes: u64 = self.holes.iter().map(|(from, to)| to - from).sum();
+        self.holes.len() <= HOLES_MAX && missing_bytes <= (end - start) / 2
+    }
+}
+
+/// Brings a range, but for what no member gives of it; `None` if that is much. What a member refuses, or sends
+/// wrong, the next one is asked for; of one that fails, or that does so often, nothing more is taken.
+async fn bring(copies: &mut Vec<MemberCopy>, range: (u64, u64)) -> Option<BroughtRange> {
+    let (start, end) = range;
+    let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
+    let (mut came, mut givers) = (BTreeMap::new(), BTreeSet::new());
+    // Each round but the last asks a member for nothing more, or for one chunk less.
+    'again: loop {
+        let chunks = match RangePlan::of(copies, &came, range) {
+            plan if !plan.is_worth_it(range) => return None,
+            plan if plan.chunks.is_empty() => {
+                return Some(BroughtRange { bytes, holes: plan.holes, givers });
+            }
+            plan => plan.chunks,
+        };
         for (index, chunks) in chunks {
-            let MemberCopy { member, fetcher, model, manifest, .. } = &mut copies[index];
-            if let Err(error) = fetcher.read((*model, manifest), &chunks, (start, &mut bytes)).await {
+            let MemberCopy { member, fetcher, model, manifest, refused, .. } = &mut copies[index];
+            let asked: Vec<ChunkRef> = chunks.iter().map(|(chunk, _)| *chunk).collect();
+            if let Err(error) = fetcher.read((*model, manifest), &asked, (start, &mut bytes), refused).await {
                 error.report();
                 copies.remove(index);
                 continue 'again;
             }
-            givers.insert(member.clone());
+            let given = chunks.into_iter().filter(|(chunk, _)| !refused.has(*chunk));
+            let before = came.len();
+            came.extend(given.map(|(chunk, chunk_end)| (manifest.chunk_start(chunk), chunk_end)));
+            if came.len() > before {
+                givers.insert(member.clone());
+            }
         }
-        return Some((bytes, givers));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: u64 = 64 << 10;
+
+    /// A plan for `count` chunks from the 64th of a file on; `has` says which copy has a chunk.
+    fn plan(count: u64, came: &[u64], has: impl Fn(u64) -> Option<usize>) -> (RangePlan, (u64, u64)) {
+        let range = (64 * CHUNK, (64 + count) * CHUNK);
+        let came = came.iter().map(|index| (index * CHUNK, (index + 1) * CHUNK)).collect();
+        let plan = RangePlan::new(range, CHUNK, &came, |at| {
+            let index = at / CHUNK;
+            Some((has(index)?, ChunkRef { file: 0, index: index as u32 }, at + CHUNK))
+        });
+        (plan, range)
+    }
+
+    #[test]
+    fn what_no_member_has_of_a_range_is_a_hole_and_the_rest_comes_from_who_has_it() {
+        let (plan, range) = plan(64, &[64, 65], |index| match index {
+            70 | 71 | 90 => None,
+            index => Some((index % 2) as usize),
+        });
+        assert_eq!(plan.holes, [(70 * CHUNK, 72 * CHUNK), (90 * CHUNK, 91 * CHUNK)]);
+        let asked: usize = plan.chunks.values().map(Vec::len).sum();
+        assert_eq!((asked, plan.chunks.len()), (64 - 2 - 3, 2));
+        assert!(plan.is_worth_it(range));
+    }
+
+    #[test]
+    fn a_range_of_which_little_or_only_scattered_chunks_are_there_is_left_to_the_hub() {
+        let (half, range) = plan(64, &[], |index| (index >= 64 + 32).then_some(0));
+        assert!(half.is_worth_it(range));
+        let (less, range) = plan(64, &[], |index| (index >= 64 + 33).then_some(0));
+        assert!(!less.is_worth_it(range));
+        let (scattered, range) = plan(64, &[], |index| (index % 5 != 0).then_some(0));
+        assert!(scattered.holes.len() > HOLES_MAX && !scattered.is_worth_it(range));
+        let (none, range) = plan(64, &[], |_| None);
+        assert!(none.holes == [range] && !none.is_worth_it(range));
     }
 }
