@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use crate::HubError;
 
 /// Chunks that wait to be synchronised: what a power cut costs beside those in flight.
-const UNSYNCED_MAX: usize = 16;
-/// So many are synchronised at once, where they come fast: each time is two commits of the file system.
-const SYNCED_MIN: usize = 4;
+const UNSYNCED_MAX: usize = 24;
+/// So many are synchronised at once, where they come fast: each time is two commits of the file system. Eight
+/// fetchers write as many more meanwhile before they wait.
+const SYNCED_MIN: usize = 8;
 /// And after so long what there is.
 const SYNCED_AFTER: Duration = Duration::from_millis(200);
 /// What is taken of another's claim: of less, most is on its way already and would come twice.
