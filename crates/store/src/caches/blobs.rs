@@ -37,16 +37,22 @@ pub(super) fn digest(text: &str) -> Option<String> {
     (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())).then(|| hex.to_ascii_lowercase())
 }
 
+/// Why a manifest names no file that can be opened.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum LayerProblem {
+    #[error("its manifest names no GGUF file")]
+    NoFile,
+    #[error("it is split over {files} GGUF files, named by digest, which exo does not open")]
+    Split { files: usize },
+}
+
 /// The only layer of a kind, or why there is not one.
-pub(super) fn only(layers: &[Layer], is_kind: impl Fn(&str) -> bool) -> Result<&Layer, String> {
+pub(super) fn only(layers: &[Layer], is_kind: impl Fn(&str) -> bool) -> Result<&Layer, LayerProblem> {
     let all: Vec<&Layer> = layers.iter().filter(|l| is_kind(&l.kind)).collect();
     match all.as_slice() {
         [only] => Ok(only),
-        [] => Err("its manifest names no GGUF file".to_owned()),
-        several => Err(format!(
-            "it is split over {} GGUF files, named by digest, which exo does not open",
-            several.len()
-        )),
+        [] => Err(LayerProblem::NoFile),
+        several => Err(LayerProblem::Split { files: several.len() }),
     }
 }
 

@@ -35,7 +35,7 @@ pub(super) fn find(places: &Places<'_>, found: &mut Vec<CachedModel>) {
                 continue;
             };
             found.push(match only(&layers, |kind| kind.starts_with(GGUF)) {
-                Err(problem) => refuse(problem),
+                Err(problem) => refuse(problem.to_string()),
                 Ok(layer) => {
                     let blob = root.join("blobs/sha256").join(&layer.digest);
                     match missing(&blob) {

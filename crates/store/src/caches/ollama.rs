@@ -64,7 +64,7 @@ fn model(root: &Path, manifest: &Path, name: String) -> CachedModel {
     }
     let layer = match only(&layers, |kind| kind == MODEL) {
         Ok(layer) => layer,
-        Err(problem) => return refuse(problem),
+        Err(problem) => return refuse(problem.to_string()),
     };
     let blob = root.join("blobs").join(format!("sha256-{}", layer.digest));
     match missing(&blob) {
