@@ -95,7 +95,8 @@ fn hint(code: &str) -> Option<&'static str> {
         "permission_denied" => "check who owns the file or folder, or give --data-dir a folder of your own",
         "read_only" => "mount it so that it can be written, or give --data-dir another folder",
         "disk_failed" => {
-            "check the disk of the node's data folder: whether it is full, and who may write there"
+            "check the disk of the node's data folder: where it is full, `exo prune` deletes what was never fetched whole and \
+             `exo models remove NAME` a model; else see who may write there"
         }
         "disk_full" => {
             "free some disk space: `exo prune` deletes downloads that were never finished, `exo models remove NAME` a model, both \

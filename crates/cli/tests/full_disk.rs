@@ -132,6 +132,70 @@ fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
     assert!(!again.contains("two-Q8_0") && again.contains("demo"), "{again}");
 }
 
+/// A pull to a small disk, in a mount namespace of its own, which something else fills half way.
+#[cfg(target_os = "linux")]
+const FILLED_SCRIPT: &str = r#"
+mount -t tmpfs -o size=64m none "$DIR"
+D="$DIR/data"
+say() { echo "== $1"; }
+"$EXO" pull hf.co/org/large --data-dir "$D" >"$LOG" 2>&1 &
+PID=$!
+trap 'kill -9 $PID 2>/dev/null || true' EXIT
+FREE=$(stat -f -c %a "$DIR")
+for i in $(seq 200); do
+    [ "$(stat -f -c %a "$DIR")" -lt $((FREE - 2000)) ] && break
+    sleep 0.05
+done
+cat /dev/zero >>"$DIR/fill" 2>/dev/null || true
+say pull; wait $PID && say whole
+cat "$LOG"
+rm "$DIR/fill"
+say again; "$EXO" pull hf.co/org/large --data-dir "$D" 2>&1
+say end
+"#;
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_disk_that_fills_in_the_middle_of_a_file_ends_the_pull_which_goes_on_when_there_is_room() {
+    const TEST: &str =
+        "a_disk_that_fills_in_the_middle_of_a_file_ends_the_pull_which_goes_on_when_there_is_room";
+    use exo_mock_hub::{Faults, MockHub, Repository};
+    let is_possible = std::process::Command::new("unshare").args(["-rm", "true"]).status();
+    if !is_possible.is_ok_and(|status| status.success()) {
+        return crate::support::skip(TEST, "no mount namespace can be made here");
+    }
+    let (hub, size) = (MockHub::start().unwrap(), 24 << 20);
+    let mut model = exo_node::DEMO_MODEL.to_vec();
+    model.resize(size, 0);
+    hub.put("org/large", Repository::new(&[("large-Q8_0.gguf", model)]));
+    hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let own = exo(&[]);
+    let mut shell = std::process::Command::new("unshare");
+    shell.args(["-rm", "sh", "-eu", "-c", FILLED_SCRIPT]);
+    for (name, value) in own.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.env("EXO", own.get_program()).env("DIR", &disk).env("LOG", folder.path().join("log"));
+    shell.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
+    let output = finish(&mut shell, LONG);
+    let text = flat(&(stdout(&output) + &stderr(&output)));
+    assert!(output.status.success() && text.contains("== end"), "{text}");
+    let (ended, again) = text.split_once("== again").unwrap();
+    assert!(!ended.contains("== whole"), "{text}");
+    for said in ["cannot write", "large-Q8_0.gguf", "No space left on device", "`exo prune` deletes"] {
+        assert!(ended.contains(said), "{said}: {text}");
+    }
+    assert!(again.contains("is ready, verified"), "{text}");
+    let sent = hub.sent_bytes();
+    assert!(sent < 2 * size as u64, "what came before counts: {sent} bytes were sent");
+}
+
 #[test]
 fn prune_deletes_parts_of_a_fetch_that_never_finished_and_no_others() {
     let folder = tempfile::tempdir().unwrap();

@@ -40,7 +40,7 @@ use crate::library::Library;
 use crate::log_capture;
 use crate::meters::Meters;
 use crate::pairing::Invites;
-use crate::questions::{ANSWER_MAX, REMOVED, ask_coordinator, ask_node, unavailable};
+use crate::questions::{ANSWER_MAX, REMOVED, ask_coordinator, ask_node, refused, unavailable};
 use crate::telemetry::Telemetry;
 
 /// See the module.
@@ -109,7 +109,7 @@ impl NodeFacade {
             ControlReply::Refused { refusal: ControlRefusal::Unknown, .. } => {
                 Err(AdminError::NotFound { what, name })
             }
-            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            ControlReply::Refused { refusal, message } => Err(refused(refusal, message)),
             ControlReply::Done { .. }
             | ControlReply::Placed { .. }
             | ControlReply::Replanned(_)

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_hub::{Cancel, Client, CommitFile, HubError, Settings};
-use exo_store::{ChunkError, ChunkRef, Manifest, PartialModel};
+use exo_store::{ChunkError, ChunkRef, Manifest, PartialModel, StoreError};
 use exo_types::ModelId;
 use tokio::sync::mpsc;
 
@@ -373,11 +373,21 @@ fn fetch_file(
             Err(error) => Err(HubError::Disk {
                 attempt: "write",
                 path: partial.path().to_owned(),
-                source: std::io::Error::other(error),
+                source: disk_error(error),
             }),
         };
     let mut in_flight = |bytes| told(FetchProgress::InFlight(bytes));
     at.fetch_chunks(client, manifest.chunk_bytes, wanted, cancel, &store, &mut in_flight)
+}
+
+/// A full disk remains one, with the advice for it.
+fn disk_error(error: ChunkError) -> std::io::Error {
+    match error {
+        ChunkError::Store(StoreError::DiskFull { .. }) => {
+            std::io::Error::new(std::io::ErrorKind::StorageFull, error)
+        }
+        error => std::io::Error::other(error),
+    }
 }
 
 /// Ends the work of a thread with the task that waits for it.
@@ -477,6 +487,22 @@ mod tests {
         hub.succeeded(ModelId([1; 32]));
         hub.note_wait(start, &limited(u64::MAX));
         assert_eq!(hub.wait_left(at(1)), None);
+    }
+
+    #[test]
+    fn a_full_disk_is_told_as_one_with_what_makes_room() {
+        let full = || StoreError::DiskFull { path: "/d/m.gguf".into(), bytes: 65536 };
+        let told = |error: ChunkError| {
+            let (attempt, path) = ("write", PathBuf::from("/d/m.gguf"));
+            let error = HubError::Disk { attempt, path, source: disk_error(error) };
+            (said(&error), error.hint().is_some())
+        };
+        let (text, has_hint) = told(full().into());
+        assert!(text.contains("the disk is full: 65536 bytes") && has_hint, "{text}");
+        let source = std::io::Error::from_raw_os_error(5);
+        let failed = StoreError::Io { attempt: "write", path: "/d/m.gguf".into(), bytes: 65536, source };
+        let (text, has_hint) = told(failed.into());
+        assert!(text.contains("os error 5") && !has_hint, "{text}");
     }
 
     #[test]

@@ -60,6 +60,7 @@ impl From<LibraryError> for AdminError {
     fn from(error: LibraryError) -> Self {
         match error {
             LibraryError::Differs { .. } => Self::Conflict { message: chain(&error) },
+            LibraryError::Store(StoreError::DiskFull { .. }) => Self::Disk { message: chain(&error) },
             error => Self::Failed { message: chain(&error) },
         }
     }

@@ -50,6 +50,14 @@ pub(crate) async fn ask_coordinator(
     }
 }
 
+/// What a coordinator has refused, to be displayed: what its disk did not take is no conflict.
+pub(crate) fn refused(refusal: ControlRefusal, message: String) -> AdminError {
+    match refusal {
+        ControlRefusal::LogFailed => AdminError::Disk { message },
+        _ => AdminError::Conflict { message },
+    }
+}
+
 /// With what the coordinator would plan a placement of the model, with what `replaced` holds as free.
 pub(crate) async fn planner_inputs(
     node: &EventSender,
@@ -59,7 +67,7 @@ pub(crate) async fn planner_inputs(
 ) -> Result<PlannerInputs, AdminError> {
     match ask_coordinator(node, view, ControlAsk::PlannerInputs { model, replaced }).await? {
         ControlReply::PlannerInputs(inputs) => Ok(*inputs),
-        ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+        ControlReply::Refused { refusal, message } => Err(refused(refusal, message)),
         ControlReply::Placed { .. } | ControlReply::Done { .. } | ControlReply::Replanned(_) => {
             Err(other_answer())
         }

@@ -585,7 +585,12 @@ async fn run(
                 _ = stop.wait_for(|stop| *stop) => return true,
             }
         }
-        tracing::warn!(reference = %pull.reference, error = %failed.0, "a download failed");
+        let (reference, error) = (&pull.reference, &failed.0);
+        match shared.is_kept {
+            true => tracing::warn!(%reference, %error, "a download failed"),
+            // The command that this node is for says so itself.
+            false => tracing::info!(%reference, %error, "a download failed"),
+        }
         pull.show(shared, |view| {
             (view.state, view.error, view.hint) = (PullState::Failed, Some(failed.0), failed.1);
         });
@@ -632,6 +637,21 @@ impl HubOutage {
         }
         self.count = self.count.saturating_add(1);
         Some((LINE_AGAIN_MIN * (1 << self.count.min(8))).min(LINE_AGAIN_MAX))
+    }
+}
+
+/// Whether what failed is what has come: of a repository the type that was named, or the best one, which
+/// `label` is. An update names the commit that is to come, and is in a list of its own.
+fn is_same_model(failed: &Reference, done: &Reference, label: Option<&str>) -> bool {
+    match (failed, done) {
+        (Reference::Hub(failed), Reference::Hub(done)) => {
+            let is_type = |wanted: &str| label.is_some_and(|label| label.eq_ignore_ascii_case(wanted));
+            failed.repo == done.repo
+                && failed.revision == done.revision
+                && (failed.file.is_none() || failed.file == done.file)
+                && failed.quantisation.as_deref().is_none_or(is_type)
+        }
+        _ => failed.whole() == done.whole(),
     }
 }
 
@@ -751,6 +771,7 @@ impl DownloadsInner {
             view.licence = Some(fetched.origin.licence.label().to_owned());
             view.label = Some(fetched.origin.label.clone());
         });
+        self.take_out_failed(pull);
         self.save_soon();
         Ok(())
     }
@@ -783,8 +804,22 @@ impl DownloadsInner {
             (view.verified_bytes, view.total_bytes) = (known.held_bytes, Some(known.held_bytes));
             view.is_verified = Some(false);
         });
+        self.take_out_failed(pull);
         self.save_soon();
         Ok(())
+    }
+
+    /// Takes earlier attempts at what has come now from the list, however they were spelled.
+    fn take_out_failed(&self, done: &Pull) {
+        let label = done.view().label;
+        let is_its = |pull: &Pull| {
+            pull.view().state == PullState::Failed
+                && is_same_model(&pull.reference, &done.reference, label.as_deref())
+        };
+        let mut pulls = self.lock();
+        let failed: Vec<u64> =
+            pulls.by_id.iter().filter(|(_, pull)| is_its(pull)).map(|(id, _)| *id).collect();
+        failed.into_iter().for_each(|id| pulls.take_out(id));
     }
 
     /// The last step, once it is known to open: it takes its name, and the older commit that it updates goes,
@@ -820,6 +855,19 @@ impl DownloadsInner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_is_over_once_the_same_model_has_come_under_another_spelling() {
+        let is_same = |failed: &str, done: &str, label: &str| {
+            is_same_model(&failed.parse().unwrap(), &done.parse().unwrap(), Some(label))
+        };
+        assert!(is_same("hf.co/org/repo", "hf.co/org/repo:Q8_0", "Q8_0"));
+        assert!(is_same("hf.co/org/repo:q8_0", "hf.co/org/repo", "Q8_0"));
+        assert!(!is_same("hf.co/org/repo:Q4_K_M", "hf.co/org/repo", "Q8_0"));
+        assert!(!is_same("hf.co/org/other", "hf.co/org/repo", "Q8_0"));
+        assert!(!is_same("hf.co/org/repo@v2", "hf.co/org/repo", "Q8_0"));
+        assert!(is_same("qwen3:8b", "qwen3:8b", "8b") && !is_same("qwen3:8b", "qwen3:4b", "4b"));
+    }
 
     #[test]
     fn a_line_that_is_away_is_looked_for_each_half_minute_for_hours_and_bytes_begin_that_anew() {

@@ -132,9 +132,11 @@ impl NodeFacade {
 
     pub(super) async fn add(&self, path: String, name: Option<String>) -> Result<ModelView, AdminError> {
         let added = crate::adding::add(&self.library, PathBuf::from(path), name).await;
-        let invalid =
-            |error: LibraryError| AdminError::Invalid { param: "path".to_owned(), message: chain(&error) };
-        let record = added.map_err(invalid)?;
+        let refused = |error: LibraryError| match error {
+            LibraryError::Store(StoreError::DiskFull { .. }) => AdminError::from(error),
+            error => AdminError::Invalid { param: "path".to_owned(), message: chain(&error) },
+        };
+        let record = added.map_err(refused)?;
         let models = self.list_models(Question::ModelsAfterScan).await?;
         let id = record.id.to_full();
         let found = models.into_iter().find(|m| m.id == id);

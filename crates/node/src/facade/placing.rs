@@ -16,7 +16,7 @@ use crate::background;
 use crate::cache::{CacheError, CacheRequest, check_context};
 use crate::library::OpenModel;
 use crate::planning;
-use crate::questions::{other_answer, plan_facts, planner_inputs};
+use crate::questions::{other_answer, plan_facts, planner_inputs, refused};
 use crate::smaller::smaller;
 use exo_accelerators::chain;
 
@@ -60,7 +60,7 @@ impl NodeFacade {
                 let detail = message + &self.smaller(&open.model.config, &wanted).await;
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail })
             }
-            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            ControlReply::Refused { refusal, message } => Err(refused(refusal, message)),
             ControlReply::Done { .. } | ControlReply::Replanned(_) | ControlReply::PlannerInputs(_) => {
                 Err(other_answer())
             }
@@ -233,7 +233,7 @@ impl NodeFacade {
             ControlReply::Refused { refusal: ControlRefusal::Unknown, .. } => {
                 Err(AdminError::NotFound { what: "instance", name: instance.to_string() })
             }
-            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            ControlReply::Refused { refusal, message } => Err(refused(refusal, message)),
             ControlReply::Done { .. } | ControlReply::Placed { .. } | ControlReply::PlannerInputs(_) => {
                 Err(other_answer())
             }
