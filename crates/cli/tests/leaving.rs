@@ -526,7 +526,7 @@ fn goes_on_elsewhere(group: &str, end: impl FnOnce(&mut Node)) {
     wait_for("the instance to serve", LOAD_MAX, || {
         (nodes[1].instance(&id)?["state"]["kind"] == "ready").then_some(())
     });
-    let body = json!({"model": "zeros", "prompt": "Once", "max_tokens": 1500, "ignore_eos": true, "seed": 3, "stream": true});
+    let body = json!({"model": "zeros", "prompt": "Once", "max_tokens": 3500, "ignore_eos": true, "seed": 3, "stream": true});
     let stream = nodes[1].send("POST", "/v1/completions", Some(body.to_string()));
     wait_for("the answer at work", SOON, || (load(&nodes[1], "running") == 1).then_some(()));
     end(&mut nodes[1]);
