@@ -244,7 +244,8 @@ impl NodeMachine {
                 if self.has_bug(crate::planted::Bug::Unreported) {
                     return;
                 }
-                self.instance_failures.push(InstanceFailure { placement, stage, reason: clip(&message) });
+                let reason = clip(&self.with_names(&message));
+                self.instance_failures.push(InstanceFailure { placement, stage, reason });
                 return self.report_now();
             }
         };

@@ -71,8 +71,8 @@ pub fn replace_for_owner(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(for_owner_only(OpenOptions::new().write(true)), path, bytes)
 }
 
-/// The same through a draft of the caller's name, which it must not share with another writer. A power cut may
-/// bring the old file back until [`sync_folder_of`] has returned.
+/// The same through a draft of the caller's name, which it must not share with another writer. A power cut
+/// may bring the old file back until [`sync_folder_of`] has returned.
 pub fn replace_through(draft: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_through(for_owner_only(OpenOptions::new().write(true)), draft, path, bytes)
 }

@@ -48,8 +48,8 @@ async fn checks(config: &Config) -> Vec<Check> {
     checks
 }
 
-/// Looks at everything, or has the running node or every member look. Fails when something is broken or a member does not answer,
-/// so that a script notices.
+/// Looks at everything, or has the running node or every member look. Fails when something is broken or a
+/// member does not answer, so that a script notices.
 pub async fn run(config: &Config, args: &args::Doctor) -> anyhow::Result<ExitCode> {
     if args.cluster {
         return cluster(config, args.json.json).await;

@@ -36,7 +36,8 @@ impl HeldSteps {
         self.frames.is_empty()
     }
 
-    /// A step came from `from` for a stage that is not there, and how far that is. Gives the answer to the sender if the step is not held.
+    /// A step came from `from` for a stage that is not there, and how far that is. Gives the answer to the
+    /// sender if the step is not held.
     pub fn hold(
         &mut self,
         now: Time,
