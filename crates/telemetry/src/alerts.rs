@@ -13,7 +13,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use exo_api::{AlertView, ClusterView, PullView, SILENCE_S_MAX, TelemetryView};
 
@@ -160,6 +160,9 @@ impl Alerts {
 
     fn found(&mut self, finding: Finding) {
         let id = finding.id();
+        if self.is_covered(&id, finding.rule) {
+            return;
+        }
         if self.tracked.len() >= TRACKED_MAX && !self.tracked.contains_key(&id) {
             return;
         }
@@ -194,18 +197,29 @@ impl Alerts {
         }
     }
 
+    /// Whether the alert of a rule that says worse of the same thing stands.
+    fn is_covered(&self, id: &str, rule: &Rule) -> bool {
+        let worse = rule.covered_by().map(|worse| id.replacen(rule.id, worse, 1));
+        worse.and_then(|id| self.tracked.get(&id)).is_some_and(|tracked| tracked.active.is_some())
+    }
+
     /// What nothing was found of is good again.
     fn settle(&mut self) {
         let (now_s, unix_s) = (self.now_s, self.unix_s);
+        let covered = |id: &String| {
+            let rule = self.tracked.get(id)?.active.as_ref().and_then(|alert| Rule::of(&alert.rule))?;
+            self.is_covered(id, rule).then(|| id.clone())
+        };
+        let covered: BTreeSet<String> = self.tracked.keys().filter_map(covered).collect();
         let resolved = &mut self.resolved;
-        self.tracked.retain(|_, tracked| {
+        self.tracked.retain(|id, tracked| {
             if tracked.is_found {
                 return tracked.active.is_some() || tracked.bad_since_s.is_some();
             }
             let Some(alert) = &tracked.active else { return false };
             let since_s = *tracked.good_since_s.get_or_insert(now_s);
             let clear_after_s = Rule::of(&alert.rule).map_or(0, |rule| rule.clear_after_s);
-            let is_over = now_s - since_s >= clear_after_s;
+            let is_over = now_s - since_s >= clear_after_s || covered.contains(id);
             if is_over {
                 resolved.push_back(AlertView { resolved_unix_s: Some(unix_s), ..alert.clone() });
             }

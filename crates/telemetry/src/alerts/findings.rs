@@ -24,6 +24,9 @@ const STALLED_S: u64 = 60;
 /// for minutes.
 const PULL_STALLED_S: u64 = 300;
 
+/// A download that failed and began longer ago is no alert: nobody waits for it. The list still has it.
+const FAILED_S: u64 = 7 * 24 * 3600;
+
 const MIB: u64 = 1 << 20;
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -340,9 +343,16 @@ impl Findings<'_> {
             let subject = format!("{what} on {name}");
             let other = || affected(Some(pull.id.clone()));
             self.add("transfer_stalled", bad(stalled_s >= PULL_STALLED_S), other(), subject.clone(), text);
+            let is_recent = seen.unix_s.saturating_sub(pull.started_unix_s) < FAILED_S;
             let why = clean_name(pull.error.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
             let text = format!("{what} cannot be fetched: {why}");
-            self.add("download_failed", bad(pull.state == PullState::Failed), other(), subject, text);
+            self.add(
+                "download_failed",
+                bad(pull.state == PullState::Failed && is_recent),
+                other(),
+                subject,
+                text,
+            );
         }
         if let Some((used, quota)) = seen.own.quota_bytes {
             let share = used as f64 / quota.max(1) as f64;

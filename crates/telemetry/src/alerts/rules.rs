@@ -24,6 +24,11 @@ impl Rule {
         RULES.iter().find(|rule| rule.id == id)
     }
 
+    /// The rule that says worse of the same thing: while its alert stands, this one's does not.
+    pub(super) fn covered_by(&self) -> Option<&'static str> {
+        (self.id == "disk_low").then_some("disk_full")
+    }
+
     /// Where the runbook has more.
     pub fn runbook(&self) -> String {
         format!("docs/runbook.md#{}", self.id)

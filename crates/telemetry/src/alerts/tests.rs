@@ -324,6 +324,24 @@ fn draw(state: &mut u64) -> f64 {
 }
 
 #[test]
+fn of_a_disk_that_fills_up_and_is_emptied_one_alert_stands_at_a_time() {
+    let mut bench = Bench::new();
+    let mut after = |free_bytes: u64, seconds: u64| {
+        bench.world.1.nodes[1].disk_free_bytes = Some(free_bytes);
+        bench.pass(seconds);
+        let active = bench.alerts.views().into_iter().filter(|alert| alert.resolved_unix_s.is_none());
+        active.map(|alert| alert.rule).filter(|rule| rule.starts_with("disk")).collect::<Vec<_>>()
+    };
+    assert!(after(100 << 30, 5).is_empty());
+    assert_eq!(after(1 << 30, 1), ["disk_low"]);
+    assert_eq!(after(4096, 1), ["disk_full"], "the lesser one ends at once");
+    assert_eq!(after(8 << 20, 60), ["disk_full"], "it is almost full");
+    assert_eq!(after(1 << 30, 20), ["disk_full"], "it has not been better for long");
+    assert_eq!(after(1 << 30, 20), ["disk_low"]);
+    assert!(after(100 << 30, 31).is_empty());
+}
+
+#[test]
 fn values_that_wander_about_a_limit_for_a_day_make_one_alert_and_no_more() {
     // Each: where the limit is, how far from it the value wanders, and how it is set.
     type Case = (&'static str, f64, f64, fn(&mut World, f64));
