@@ -1,8 +1,8 @@
 //! The first request after an instance is ready: whichever member takes it, it is answered at once.
 //!
 //! A cluster that has just met opens its links in the same moments in which the model is loaded, so every
-//! fresh cluster is another draw. `EXO_FRESH_CLUSTERS` says how many are started, one after the other. Where it
-//! is not set, 6: each of two nodes that place with the member of each stage that is asked.
+//! fresh cluster is another draw. `EXO_FRESH_CLUSTERS` says how many are started, one after the other. Where
+//! it is not set, 6: each of two nodes that place with the member of each stage that is asked.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::disallowed_methods, reason = "waits between two looks at another process")]
