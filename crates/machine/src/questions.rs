@@ -85,10 +85,11 @@ impl NodeMachine {
 
     /// Opens this node's door for a while, or shuts every door that the cluster has open.
     fn door(&mut self, reply: ReplyId, lasting: Option<Duration>) {
-        let allowed = self.check_admin().and_then(|()| match lasting {
-            Some(_) if self.config.trust_closed => Err(ActRefusal::Closed),
-            _ => Ok(()),
-        });
+        let allowed = self.check_admin();
+        let allowed = match lasting {
+            Some(_) if self.config.trust_closed => allowed.and(Err(ActRefusal::Closed)),
+            _ => allowed,
+        };
         match (&allowed, lasting) {
             (Ok(()), Some(lasting)) => {
                 self.with_joining(|joining, context, out| joining.open_door(context, lasting, out));
