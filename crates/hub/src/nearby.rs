@@ -9,7 +9,8 @@ pub struct WantedFile<'a> {
     pub sha256: [u8; 32],
     /// Its length.
     pub size: u64,
-    /// Start and end of what is missing, in the order of the file: each is given with few holes or not at all.
+    /// Start and end of what is missing, in the order of the file: each is given with few holes or not at
+    /// all.
     pub ranges: &'a [(u64, u64)],
 }
 

@@ -5,6 +5,7 @@ use exo_cluster::bounds::{Bound, time};
 
 use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
+use crate::cut_off::CUT_OFF_AFTER;
 use crate::links::{APART_FOR, OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
@@ -13,7 +14,7 @@ use crate::requests::WATCHED_EVERY;
 pub fn table() -> String {
     let mut text = "| what | bound | who watches it | then |\n|---|---|---|---|\n".to_owned();
     for Bound { what, bound, owner, then } in
-        [exo_cluster::bounds::bounds(), of_links(), of_members(), of_copies()].concat()
+        [exo_cluster::bounds::bounds(), of_links(), of_members(), of_cut_off_nodes(), of_copies()].concat()
     {
         text.push_str(&format!("| {what} | {bound} | {owner} | {then} |\n"));
     }
@@ -107,6 +108,23 @@ fn of_members() -> Vec<Bound> {
             time(WATCHED_EVERY),
             "machine",
             "the server hears that it is watched; without that for 150 s it ends the request itself",
+        ),
+    ]
+}
+
+fn of_cut_off_nodes() -> Vec<Bound> {
+    vec![
+        Bound::new(
+            "a request or a question that needs a coordinator which others follow and this node does not hear",
+            format!("{} after it was last heard; at once from then on", time(CUT_OFF_AFTER)),
+            "machine",
+            "it is refused with who is to be asked instead",
+        ),
+        Bound::new(
+            "a request whose model only nodes compute to which this one has no data link",
+            format!("{} after the link was lost; at once from then on", time(CUT_OFF_AFTER)),
+            "machine",
+            "the same",
         ),
     ]
 }

@@ -71,6 +71,8 @@ pub(crate) struct Asks {
     /// Models whose placement requests asked for, and when no answer had come: they may be placed all the
     /// same, which shows.
     pub(crate) unanswered: BTreeMap<ModelId, Time>,
+    /// Since when others follow a coordinator that this node does not hear.
+    pub(crate) cut_off_since: Option<Time>,
     /// When this node last said that it is about to end.
     leaving_said: Option<Time>,
 }
@@ -605,7 +607,9 @@ impl NodeMachine {
     fn ask_since(&mut self, since: Time, asker: Asker, ask: ControlAsk) {
         // A coordinator that waits for its disk has no answers yet.
         let Some((_, asked)) = self.leader.filter(|_| self.leads_soon.is_none()) else {
-            return self.ask_later(since, asker, ask, "the cluster is electing a coordinator".to_owned());
+            let reason = self.cut_off();
+            let reason = reason.unwrap_or_else(|| "the cluster is electing a coordinator".to_owned());
+            return self.ask_later(since, asker, ask, reason);
         };
         self.asks.last += 1;
         let request = self.asks.last;
@@ -619,7 +623,10 @@ impl NodeMachine {
 
     /// Asks again soon, unless the question has waited for long, or too many do.
     fn ask_later(&mut self, since: Time, asker: Asker, ask: ControlAsk, reason: String) {
-        if self.now.time.since(since) > ELECTION_MAX || self.asks.early.len() >= EARLY_MAX {
+        if self.now.time.since(since) > ELECTION_MAX
+            || self.cut_off().is_some()
+            || self.asks.early.len() >= EARLY_MAX
+        {
             let (refusal, message) = (ControlRefusal::NotCoordinator, reason);
             return self.answer(asker, Some(ControlReply::Refused { refusal, message }));
         }

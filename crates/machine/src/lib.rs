@@ -42,6 +42,7 @@ mod boot;
 pub mod bounds;
 mod coordination;
 mod corrections;
+mod cut_off;
 mod effect;
 mod input;
 mod join_messages;

@@ -14,6 +14,7 @@ impl NodeMachine {
     pub(crate) fn tick_membership(&mut self) {
         self.tell_standing();
         self.feed_membership(Input::Tick);
+        self.note_cut_off();
         self.members_changed_if_needed();
     }
 

@@ -52,6 +52,12 @@ const ROOM_AGAIN: Duration = Duration::from_secs(1);
 /// Why requests end on a node that is no member any more.
 const REMOVED: &str = "this node was removed from its cluster";
 
+impl DriverEntry {
+    pub(crate) fn phase(&self) -> DriverPhase {
+        self.driver.phase()
+    }
+}
+
 impl NodeMachine {
     pub(crate) fn start_request(&mut self, stream: StreamId, request: StartRequest) {
         let StartRequest { config, starts, place, backup } = request;
@@ -207,9 +213,15 @@ impl NodeMachine {
             } else {
                 GenerateError::LoadFailed { model, reason: detail }
             };
-            self.tell_client(id, SequenceEvent::Refused(error));
-            self.feed_driver(id, DriverInput::PlaceRefused { message: message.to_owned() });
+            self.refuse_request(id, error);
         }
+    }
+
+    /// Ends a request that has no run.
+    pub(crate) fn refuse_request(&mut self, id: SequenceId, error: GenerateError) {
+        let message = error.to_string();
+        self.tell_client(id, SequenceEvent::Refused(error));
+        self.feed_driver(id, DriverInput::PlaceRefused { message });
     }
 
     pub(crate) fn feed_driver(&mut self, id: SequenceId, input: DriverInput) {
@@ -469,6 +481,7 @@ impl NodeMachine {
 
     pub(crate) fn tick_requests(&mut self) {
         self.feed_drivers(|| DriverInput::Tick);
+        self.refuse_cut_off();
         let now = self.awake.now();
         let silent = self.drivers.iter().filter(|(_, entry)| now.since(entry.told_at) >= WATCHED_EVERY);
         let silent: Vec<_> = silent.map(|(id, _)| *id).collect();

@@ -8,7 +8,7 @@ use exo_types::{Epoch, NodeId, Time};
 use crate::config::EPOCH_JUMP_MAX;
 use crate::detector::{Peer, SenderProcess};
 use crate::epoch_write::EpochWrite;
-use crate::message::{Body, MemberHealth, Message, SUSPENSION_MS_MAX, short_reason};
+use crate::message::{Body, MemberHealth, Message, Role, SUSPENSION_MS_MAX, short_reason};
 use crate::{Config, Input, LogEnd, LossReason, NodeStatus, Output, Persisted};
 
 /// A pause of this machine longer than this was a frozen process (laptop lid, debugger), not silent peers.
@@ -124,6 +124,20 @@ impl Membership {
     pub fn coordinator(&self) -> Option<NodeId> {
         let led = matches!(self.election, ElectionState::Following | ElectionState::Leading { .. });
         self.epoch.filter(|_| led).map(|e| e.key)
+    }
+
+    /// While this node follows nobody: a member that it hears and that follows a coordinator, and that
+    /// coordinator, which this node does not hear.
+    pub fn followed_elsewhere(&self) -> Option<(NodeId, NodeId)> {
+        if self.coordinator().is_some() {
+            return None;
+        }
+        let is_heard = |node: NodeId| self.peers.get(&node).is_some_and(|p| p.status == NodeStatus::Alive);
+        self.peers.iter().filter(|(_, peer)| peer.status == NodeStatus::Alive).find_map(|(node, peer)| {
+            let said = peer.said.filter(|said| said.role == (Role::Following { fresh: true }))?;
+            let coordinator = said.epoch?.key;
+            (coordinator != self.me && !is_heard(coordinator)).then_some((*node, coordinator))
+        })
     }
 
     /// Whether this node leads.

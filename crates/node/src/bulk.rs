@@ -153,7 +153,7 @@ pub enum FetchError {
         holder: NodeId,
         /// Why.
         #[source]
-        source: DialError,
+        source: Box<DialError>,
     },
     /// The connection broke.
     #[error("the transfer from {holder} broke off: {reason}")]
@@ -313,7 +313,7 @@ impl Fetcher {
                 None => {}
             }
         }
-        Err(FetchError::Dial { holder, source: last })
+        Err(FetchError::Dial { holder, source: Box::new(last) })
     }
 
     /// Dials a member as the cluster's view has it; an error says why it is not reached.

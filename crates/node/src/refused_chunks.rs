@@ -22,8 +22,8 @@ impl RefusedChunks {
         self.chunks.contains(&chunk)
     }
 
-    /// Notes why the member did not give a chunk. An error if that is no matter of this chunk alone, or if the
-    /// member did not give too many.
+    /// Notes why the member did not give a chunk. An error if that is no matter of this chunk alone, or if
+    /// the member did not give too many.
     pub fn note(&mut self, chunk: ChunkRef, error: FetchError) -> Result<(), FetchError> {
         let (holder, reason) = match &error {
             FetchError::Refused { holder, reason } => {

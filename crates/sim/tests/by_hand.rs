@@ -70,6 +70,33 @@ fn what_a_request_has_placed_is_checked_though_the_answer_was_lost() {
     }
 }
 
+/// Two of three members do not reach each other. Whoever needs a coordinator, or a model, that is out of its
+/// reach hears so, with who can be asked instead, and does not wait; all others are answered.
+#[test]
+fn what_a_third_member_reaches_and_this_one_does_not_is_refused_and_not_waited_for() {
+    let lasting = Duration::from_secs(100);
+    let mut failed = Vec::new();
+    for (from, to, placed) in [0, 1].into_iter().flat_map(|n| [(0, 1, n), (0, 2, n), (1, 2, n)]) {
+        let cut = FaultKind::CutPair { from, to, one_way: false, cut: Cut::Silence, lasting };
+        let early = clients::list(SEED, placed, 3_000, 3_000).into_iter();
+        let late = clients::list(SEED, 4, 25_000, 25_000).into_iter().skip(1);
+        let client = |client: Client| Client { node: client.index % 3, cancel: None, ..client };
+        let report = run(Scenario {
+            clients: early.chain(late).map(client).collect(),
+            ..scenario(3, true, &[(5_000, cut)], 37)
+        });
+        // The run goes on for as long as an answer is missing.
+        assert_eq!(report.failure, None, "{from} and {to}");
+        assert!(seconds(report.until) <= 45.0, "{from} and {to}: {} s", seconds(report.until));
+        println!("{from} and {to}: {} answered, {:?}", report.answered, report.failed);
+        failed.extend(report.failed);
+    }
+    assert!(failed.iter().all(|why| why.contains("ask on") || why.contains("ask there")), "{failed:?}");
+    for each in ["which coordinates its cluster", "which computes this model"] {
+        assert!(failed.iter().any(|why| why.contains(each)), "{each}: {failed:?}");
+    }
+}
+
 /// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
 fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();

@@ -1,5 +1,6 @@
 //! `exo run`: one answer, or a chat at a prompt.
 
+use std::convert::Infallible;
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -25,6 +26,8 @@ use crate::stop::{Stop, StopSignal};
 use crate::system::TerminalState;
 use crate::ui::{self, Answers};
 
+/// Whose standard input stays open for longer is told what is waited for.
+const READS_SILENTLY: Duration = Duration::from_secs(2);
 /// Longest prompt taken from standard input.
 const STDIN_BYTES_MAX: u64 = 8 << 20;
 /// Of the chat at a prompt.
@@ -76,8 +79,14 @@ async fn answer_or_chat(
         let input = (!input.is_terminal()).then_some(input);
         tokio::task::spawn_blocking(move || prompt(&words, input)) // a pipe may stay open for long
     };
+    let tell = async {
+        tokio::time::sleep(READS_SILENTLY).await;
+        ui::note("the prompt is read from standard input until that ends (`< /dev/null` gives none)");
+        std::future::pending::<Infallible>().await
+    };
     let prompt = tokio::select! {
         prompt = read => prompt.context("reading the prompt broke off")??,
+        never = tell => match never {},
         () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
     };
     if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {

@@ -185,8 +185,8 @@ struct RangePlan {
 }
 
 impl RangePlan {
-    /// `came` has the start and end of what is here; `chunk_at` finds who has the chunk that begins there. What
-    /// nobody has is counted in steps of the smallest chunks.
+    /// `came` has the start and end of what is here; `chunk_at` finds who has the chunk that begins there.
+    /// What nobody has is counted in steps of the smallest chunks.
     fn new(
         (start, end): (u64, u64),
         step: u64,
@@ -232,8 +232,8 @@ impl RangePlan {
     }
 }
 
-/// Brings a range, but for what no member gives of it; `None` if that is much. What a member refuses, or sends
-/// wrong, the next one is asked for; of one that fails, or that does so often, nothing more is taken.
+/// Brings a range, but for what no member gives of it; `None` if that is much. What a member refuses, or
+/// sends wrong, the next one is asked for; of one that fails, or that does so often, nothing more is taken.
 async fn bring(copies: &mut Vec<MemberCopy>, range: (u64, u64)) -> Option<BroughtRange> {
     let (start, end) = range;
     let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];

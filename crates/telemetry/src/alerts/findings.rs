@@ -20,6 +20,8 @@ const SHORT: usize = 12;
 
 /// Without a byte for so long a transfer stands still, in seconds.
 const STALLED_S: u64 = 60;
+/// What a member says of its links counts for so long, in seconds: it says so every second or two.
+const FRESH_S: f64 = 6.0;
 /// A download is counted in whole chunks of 4 MiB, several of which are under way: a slow line brings none
 /// for minutes.
 const PULL_STALLED_S: u64 = 300;
@@ -137,8 +139,12 @@ impl Findings<'_> {
         // One that was never there in this run may still be on its way when this node starts.
         let is_expected = !self.memory.is_awaited(&node.id, self.seen.time_s);
         let is_lost = node.status == NodeStatus::Lost && !node.is_self && is_expected;
+        let reached_by = self.reached_by(&node.id).filter(|_| is_lost);
         let text = format!("{name} is not there");
-        self.add("node_lost", bad(is_lost), affected(), name.clone(), text);
+        self.add("node_lost", bad(is_lost && reached_by.is_none()), affected(), name.clone(), text);
+        if let Some(by) = reached_by {
+            self.apart_from_coordinator(node, &name, &by);
+        }
         let losses = self.memory.losses(&node.id);
         let text = format!("{name} was lost {losses} times within {} minutes", CHANGES_S / 60);
         self.add("node_flapping", above(losses as f64, 3.0, 1.0), affected(), name.clone(), text);
@@ -149,6 +155,31 @@ impl Findings<'_> {
         for device in &node.devices {
             self.device(node, &name, device);
         }
+    }
+
+    /// A member that is there and has a link to this one, by its name.
+    fn reached_by(&self, id: &str) -> Option<String> {
+        let is_fresh = |told: &&NodeTelemetryView| {
+            told.status == NodeStatus::Alive && told.age_s.is_some_and(|age_s| age_s < FRESH_S)
+        };
+        let mut fresh = self.seen.told.nodes.iter().filter(is_fresh);
+        let reaches = fresh.find(|told| told.node != id && told.links.iter().any(|link| link.peer == id))?;
+        Some(clean_name(&reaches.name, NAME_CHARS_MAX))
+    }
+
+    /// Who does not hear a member calls it lost; others may reach it all the same.
+    fn apart_from_coordinator(&mut self, node: &NodeView, name: &str, by: &str) {
+        let Some(epoch) = &self.seen.view.epoch else { return };
+        let coordinator = self.name_of(&epoch.coordinator);
+        let affected = Affected {
+            node: Some(epoch.coordinator.clone()),
+            other: Some(node.id.clone()),
+            ..Affected::default()
+        };
+        let text = format!(
+            "{coordinator}, which coordinates, does not reach {name}, though {by} does: {name} holds no layers and refuses requests"
+        );
+        self.add("peer_unreachable", Some(Level::Bad), affected, format!("{coordinator} to {name}"), text);
     }
 
     fn device(&mut self, node: &NodeView, name: &str, device: &DeviceView) {
@@ -238,12 +269,13 @@ impl Findings<'_> {
     }
 
     fn links(&mut self, told: &NodeTelemetryView, name: &str) {
-        let is_alive = |id: &String| {
-            self.seen.view.nodes.iter().any(|node| node.id == *id && node.status == NodeStatus::Alive)
-        };
-        let unreached: Vec<_> = match told.status {
-            NodeStatus::Alive => told.unreached.iter().filter(|id| is_alive(id)).cloned().collect(),
-            _ => Vec::new(),
+        // Whom only the coordinator hears is in doubt here, and is there all the same.
+        let is_there = |status| matches!(status, NodeStatus::Alive | NodeStatus::Suspected);
+        let is_alive =
+            |id: &String| self.seen.view.nodes.iter().any(|node| node.id == *id && is_there(node.status));
+        let unreached: Vec<_> = match is_there(told.status) {
+            true => told.unreached.iter().filter(|id| is_alive(id)).cloned().collect(),
+            false => Vec::new(),
         };
         for peer in unreached {
             let other = self.name_of(&peer);
@@ -381,6 +413,15 @@ impl Findings<'_> {
     /// What concerns no single one of them.
     fn cluster(&mut self) {
         let view = self.seen.view;
+        let other = view.nodes.iter().find(|node| !node.is_self && node.status == NodeStatus::Alive);
+        if let Some(other) = other.filter(|_| view.epoch.is_none()) {
+            let (me, other) = (self.name_of(&view.self_node), clean_name(&other.name, NAME_CHARS_MAX));
+            let affected = Affected { node: Some(view.self_node.clone()), ..Affected::default() };
+            let text = format!(
+                "{me} reaches no coordinator, though {other} is there: it holds no layers and refuses requests; ask on {other}"
+            );
+            self.add("coordinator_unreached", Some(Level::Bad), affected, me, text);
+        }
         let changes = self.memory.coordinator_changes();
         let text = format!("who coordinates changed {changes} times within {} minutes", CHANGES_S / 60);
         let level = above(changes as f64, 4.0, 2.0);

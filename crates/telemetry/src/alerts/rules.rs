@@ -152,6 +152,12 @@ pub const RULES: &[Rule] = &[
         "open exo's port (52416, UDP and TCP) in the firewalls of both, and look whether they are on one network",
     ),
     rule(
+        "coordinator_unreached",
+        Critical,
+        (8, 5),
+        "see that this machine and the one that coordinates reach each other: exo's port (52416, UDP and TCP) in both firewalls; until then ask on another machine",
+    ),
+    rule(
         "other_cluster",
         Info,
         (10, 30),

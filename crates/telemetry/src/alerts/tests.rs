@@ -84,10 +84,16 @@ fn pull(state: PullState) -> PullView {
     }
 }
 
+/// The second node ends.
+fn lose(world: &mut World) {
+    world.0.nodes[1].status = NodeStatus::Lost;
+    world.1.nodes[0].links.clear();
+}
+
 /// What makes each rule's alert.
 fn causes() -> Vec<Cause> {
     vec![
-        ("node_lost", 9, |w, _| w.0.nodes[1].status = NodeStatus::Lost),
+        ("node_lost", 9, |w, _| lose(w)),
         ("node_flapping", 9, |w, second| {
             w.0.nodes[1].status = if second.is_multiple_of(2) { NodeStatus::Alive } else { NodeStatus::Lost };
         }),
@@ -136,6 +142,7 @@ fn causes() -> Vec<Cause> {
         }),
         ("admin_forked", 9, |w, _| w.0.nodes[1].has_forked = true),
         ("peer_unreachable", 9, |w, _| w.1.nodes[0].unreached = vec!["b".to_owned()]),
+        ("coordinator_unreached", 9, |w, _| w.0.epoch = None),
         ("other_cluster", 12, |w, _| {
             let (node, name, address) = ("s".to_owned(), "desk\x1b[2J".to_owned(), "10.0.0.7:1".to_owned());
             w.0.other_clusters = vec![OtherClusterView { node, name, address }];
@@ -304,7 +311,7 @@ fn the_advice_on_a_lost_node_goes_for_the_network_of_this_one_and_for_the_last_a
 fn an_alert_that_is_over_is_shown_for_a_day() {
     let mut bench = Bench::new();
     bench.pass(1);
-    bench.world.0.nodes[1].status = NodeStatus::Lost;
+    lose(&mut bench.world);
     bench.pass(3);
     bench.world = world();
     bench.pass(6);
@@ -389,7 +396,7 @@ fn values_that_wander_about_a_limit_for_a_day_make_one_alert_and_no_more() {
 fn a_silence_lasts_as_long_as_it_was_asked_for() {
     let mut bench = Bench::new();
     bench.pass(1);
-    bench.world.0.nodes[1].status = NodeStatus::Lost;
+    lose(&mut bench.world);
     bench.pass(2);
     assert_eq!(bench.active(), [""; 0], "not at once");
     bench.pass(1);
@@ -479,7 +486,7 @@ fn an_instance_is_slow_after_a_minute_below_three_quarters_of_its_prediction() {
 #[test]
 fn members_that_are_on_their_way_and_devices_out_of_quarantine_are_not_lost() {
     let mut bench = Bench::new();
-    bench.world.0.nodes[1].status = NodeStatus::Lost;
+    lose(&mut bench.world);
     bench.pass(5);
     assert_eq!(bench.active(), [""; 0], "it may still come");
     bench.pass(4);
@@ -597,4 +604,27 @@ fn the_runbook_has_a_section_for_each_rule_and_no_other() {
         let severity = rule.severity.as_str();
         assert!(section.contains(severity) && section.len() > 200, "{}: {section}", rule.id);
     }
+}
+
+/// Of three members two do not reach each other: a coordinator, which calls the other one lost, and any two.
+#[test]
+fn who_is_out_of_reach_of_one_member_and_not_of_another_is_not_called_lost() {
+    let mut bench = Bench::new();
+    bench.world.0.epoch = Some(EpochView { counter: 1, coordinator: "c".to_owned() });
+    bench.pass(10);
+    bench.world.0.nodes[1].status = NodeStatus::Lost;
+    bench.pass(9);
+    assert_eq!(bench.active(), ["peer_unreachable"]);
+    let alert = bench.alerts.views().into_iter().find(|alert| alert.rule == "peer_unreachable").unwrap();
+    assert!(alert.text.contains("does not reach node b, though node a does"), "{}", alert.text);
+    lose(&mut bench.world);
+    bench.pass(60);
+    assert_eq!(bench.active(), ["node_lost"], "nobody reaches it");
+
+    let mut bench = Bench::new();
+    bench.pass(10);
+    bench.world.0.nodes[1].status = NodeStatus::Suspected;
+    bench.world.1.nodes[0].unreached = vec!["b".to_owned()];
+    bench.pass(9);
+    assert_eq!(bench.active(), ["peer_unreachable"], "the coordinator alone hears it");
 }

@@ -1,0 +1,70 @@
+//! A node that is cut off from some members while others reach them: nothing is relayed, so what needs a
+//! link that does not open is refused with the reason instead of waited for.
+
+use std::time::Duration;
+
+use exo_api::GenerateError;
+use exo_cluster::DriverPhase;
+use exo_types::{NodeId, SequenceId};
+
+use crate::NodeMachine;
+
+/// A data link that has been missing for so long does not open in a moment, and a coordinator that others
+/// follow for so long is not about to be heard. A healed link is back within 2 s, a lost coordinator's
+/// successor within 5 s.
+pub(crate) const CUT_OFF_AFTER: Duration = Duration::from_secs(10);
+/// Members that a refusal names.
+const NAMED_MAX: usize = 3;
+/// When a client may ask again.
+const RETRY_AFTER_S: u32 = 30;
+
+impl NodeMachine {
+    /// Notes since when others follow a coordinator that this node does not hear.
+    pub(crate) fn note_cut_off(&mut self) {
+        let now = self.now.time;
+        let since = self.membership.followed_elsewhere().map(|_| self.asks.cut_off_since.unwrap_or(now));
+        self.asks.cut_off_since = since;
+    }
+
+    /// Why this node has no coordinator, if others have had one for a while.
+    pub(crate) fn cut_off(&self) -> Option<String> {
+        let since = self.asks.cut_off_since?;
+        let (member, coordinator) = self.membership.followed_elsewhere()?;
+        (self.now.time.since(since) >= CUT_OFF_AFTER).then(|| {
+            let (member, coordinator) = (self.name_of(member), self.name_of(coordinator));
+            format!(
+                "this node does not reach {coordinator}, which coordinates its cluster; {member} does: ask there, or see that the two \
+                 machines reach each other (exo's port, UDP and TCP, in both firewalls)"
+            )
+        })
+    }
+
+    /// Requests that wait for what this node does not reach end, and say who does.
+    pub(crate) fn refuse_cut_off(&mut self) {
+        let cut_off = self.cut_off();
+        let reason = |id: &SequenceId| match self.drivers.get(id)?.phase() {
+            DriverPhase::WaitingForLink(node) => self.link_does_not_open(node),
+            DriverPhase::WaitingForInstance => cut_off.clone(),
+            _ => None,
+        };
+        let refused: Vec<_> = self.drivers.keys().filter_map(|id| Some((*id, reason(id)?))).collect();
+        for (id, reason) in refused {
+            self.refuse_request(id, GenerateError::Unavailable { reason, retry_after_s: RETRY_AFTER_S });
+        }
+    }
+
+    fn link_does_not_open(&self, node: NodeId) -> Option<String> {
+        let missing = self.links.unreached_for(self.now.time, node).filter(|time| *time >= CUT_OFF_AFTER)?;
+        let reaches = |report: &exo_cluster::wire::NodeReport| report.links.iter().any(|l| l.peer == node);
+        let others = self.reports.iter().filter(|(from, report)| **from != self.me && reaches(report));
+        let others = others.map(|(from, _)| *from).take(NAMED_MAX);
+        let there: Vec<String> = std::iter::once(node).chain(others).map(|n| self.name_of(n)).collect();
+        Some(format!(
+            "this node has had no link to {}, which computes this model, for {} s: ask on {}, or see that the two machines reach each \
+             other (exo's port, UDP and TCP, in both firewalls)",
+            self.name_of(node),
+            missing.as_secs(),
+            there.join(" or ")
+        ))
+    }
+}
