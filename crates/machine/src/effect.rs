@@ -20,8 +20,8 @@ use crate::ActRefusal;
 use crate::input::{
     DialId, ExchangeId, FetchId, LinkEnd, LinkId, PersistId, Purpose, ReplyId, SignId, StreamId,
 };
+use crate::join_failures::JoinFailure;
 use crate::join_messages::{Code, JoinAnswer, JoinAsk, JoinedByCode};
-use crate::joining::JoinFailure;
 use crate::notice::Notice;
 
 /// Something to be done.

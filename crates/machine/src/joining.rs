@@ -23,7 +23,6 @@ mod asking;
 mod by_code;
 mod catching_up;
 mod dials;
-mod failures;
 mod left;
 mod opened;
 mod requests;
@@ -38,10 +37,10 @@ use exo_cluster::State;
 use exo_trust::{Act, TrustLog, View};
 use exo_types::{Epoch, NodeId, Time};
 
+pub use crate::join_failures::{JoinFailure, NotLetIn};
 pub use crate::join_messages::{
     Code, JoinAnswer, JoinAsk, JoinByCode, JoinPurpose, JoinRefusal, JoinedByCode, Welcome,
 };
-pub use failures::{JoinFailure, NotLetIn};
 
 use crate::{
     DiscoveredNode, Effect, JoinEffect, JoinEvent, LeftCluster, MachineConfig, Notice, Now, ProbeFailure,

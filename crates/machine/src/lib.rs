@@ -45,6 +45,7 @@ mod corrections;
 mod cut_off;
 mod effect;
 mod input;
+mod join_failures;
 mod join_messages;
 pub mod joining;
 mod left_cluster;

@@ -5,7 +5,7 @@ use std::fmt;
 use exo_cluster::wire::CardEvent;
 use exo_types::{NodeId, printable};
 
-use crate::joining::NotLetIn;
+use crate::join_failures::NotLetIn;
 
 /// Longest name on a line, in characters.
 const NAME_CHARS_MAX: usize = 64;

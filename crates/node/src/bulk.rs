@@ -2,6 +2,8 @@
 //!
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
+mod refused_chunks;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,9 +18,9 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::refused_chunks::RefusedChunks;
 use crate::details::SharedDetails;
 use crate::member_checks;
-use crate::refused_chunks::RefusedChunks;
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;

@@ -69,7 +69,6 @@ pub mod planning;
 mod questions;
 mod reference_error;
 mod refusals;
-mod refused_chunks;
 mod run_loop;
 mod running;
 mod signs;

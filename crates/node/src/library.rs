@@ -17,12 +17,12 @@ use exo_tokenizer::{CallFormatError, ChatTemplate, TemplateError, Tokenizer};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId, Shard};
 
+use crate::bulk::RefusedChunks;
 use crate::bulk::{FetchError, FetchProgress, Fetcher, From};
 use crate::details::{Details, SharedDetails};
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
-use crate::refused_chunks::RefusedChunks;
 use crate::turn_rules::TurnRules;
 use exo_accelerators::chain;
 

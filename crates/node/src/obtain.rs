@@ -16,10 +16,10 @@ use exo_store::{ChunkRef, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
 
+use crate::bulk::RefusedChunks;
 use crate::bulk::{FetchError, FetchProgress, Fetcher, From, PeerChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
-use crate::refused_chunks::RefusedChunks;
 use exo_accelerators::chain;
 
 /// Chunks that are asked of the hub between two looks at what members have.

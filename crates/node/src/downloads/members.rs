@@ -16,8 +16,8 @@ use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 use super::DownloadsInner;
+use crate::bulk::RefusedChunks;
 use crate::bulk::{Fetcher, MemberError};
-use crate::refused_chunks::RefusedChunks;
 use exo_accelerators::chain;
 
 /// Between two looks at a wish to end.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use exo_trust::{EntryDecodeError, InsertError};
 use exo_types::NodeId;
 
-use super::JoinRefusal;
+use crate::join_messages::JoinRefusal;
 
 /// Different reasons that are told.
 const REASONS_MAX: usize = 8;

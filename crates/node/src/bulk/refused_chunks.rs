@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use exo_store::ChunkRef;
 
-use crate::bulk::FetchError;
+use super::FetchError;
 
 /// A member of which more chunks than these are refused or wrong, in one fetch, is given up.
 const REFUSED_MAX: usize = 8;
