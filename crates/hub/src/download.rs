@@ -183,10 +183,15 @@ impl<'a> PartFile<'a> {
             return Ok(0);
         }
         let before: u64 = held.keys().map(|index| range(*index)).map(|(start, end)| end - start).sum();
-        let (mut given, mut unsynced) = (0, 0);
+        let (mut given, mut unsynced, mut is_hub_away) = (0, 0, false);
         let mut take = |given_range: GivenRange<'_>| {
             let (start, end) = given_range.range;
+            // A hub that is away is not asked for each of them: it may take long to say so.
+            if is_hub_away && !given_range.holes.is_empty() {
+                return Ok(());
+            }
             if !self.fill_holes(given_range.holes, start, given_range.bytes)? {
+                is_hub_away = true;
                 return Ok(());
             }
             let index = (start / CHUNK_BYTES) as u32;

@@ -5,7 +5,7 @@ use exo_cluster::bounds::{Bound, time};
 
 use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
-use crate::cut_off::CUT_OFF_AFTER;
+use crate::cut_off::{CUT_OFF_AFTER, LINK_TRIED_FOR};
 use crate::links::{APART_FOR, OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
@@ -122,7 +122,11 @@ fn of_cut_off_nodes() -> Vec<Bound> {
         ),
         Bound::new(
             "a request whose model only nodes compute to which this one has no data link",
-            format!("{} after the link was lost; at once from then on", time(CUT_OFF_AFTER)),
+            format!(
+                "{} after the link was lost, and {} of its own",
+                time(CUT_OFF_AFTER),
+                time(LINK_TRIED_FOR)
+            ),
             "machine",
             "the same",
         ),

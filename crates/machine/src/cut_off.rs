@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use exo_api::GenerateError;
-use exo_cluster::DriverPhase;
-use exo_types::{NodeId, SequenceId};
+use exo_cluster::{DriverPhase, InstanceState};
+use exo_types::{ModelId, NodeId, SequenceId};
 
 use crate::NodeMachine;
 
@@ -13,6 +13,8 @@ use crate::NodeMachine;
 /// follow for so long is not about to be heard. A healed link is back within 2 s, a lost coordinator's
 /// successor within 5 s.
 pub(crate) const CUT_OFF_AFTER: Duration = Duration::from_secs(10);
+/// What was away for long may be back this moment, and its link about to open.
+pub(crate) const LINK_TRIED_FOR: Duration = Duration::from_secs(3);
 /// Members that a refusal names.
 const NAMED_MAX: usize = 3;
 /// When a client may ask again.
@@ -41,16 +43,36 @@ impl NodeMachine {
 
     /// Requests that wait for what this node does not reach end, and say who does.
     pub(crate) fn refuse_cut_off(&mut self) {
+        let now = self.awake.now();
+        for entry in self.drivers.values_mut() {
+            let waits = matches!(entry.phase(), DriverPhase::WaitingForLink(_));
+            entry.link_waited_since = waits.then(|| entry.link_waited_since.unwrap_or(now));
+        }
         let cut_off = self.cut_off();
-        let reason = |id: &SequenceId| match self.drivers.get(id)?.phase() {
-            DriverPhase::WaitingForLink(node) => self.link_does_not_open(node),
-            DriverPhase::WaitingForInstance => cut_off.clone(),
-            _ => None,
+        let reason = |id: &SequenceId| {
+            let entry = self.drivers.get(id)?;
+            match entry.phase() {
+                DriverPhase::WaitingForInstance => cut_off.clone(),
+                DriverPhase::WaitingForLink(node) => {
+                    let is_tried = now.since(entry.link_waited_since?) >= LINK_TRIED_FOR;
+                    let is_other_coming = self.is_coming(entry.model());
+                    self.link_does_not_open(node).filter(|_| is_tried && !is_other_coming)
+                }
+                _ => None,
+            }
         };
         let refused: Vec<_> = self.drivers.keys().filter_map(|id| Some((*id, reason(id)?))).collect();
         for (id, reason) in refused {
             self.refuse_request(id, GenerateError::Unavailable { reason, retry_after_s: RETRY_AFTER_S });
         }
+    }
+
+    /// Whether another instance of the model is on its way.
+    fn is_coming(&self, model: ModelId) -> bool {
+        let is_on_its_way = |state: &InstanceState| {
+            matches!(state, InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring)
+        };
+        self.instances.iter().any(|instance| instance.model() == model && is_on_its_way(&instance.state))
     }
 
     fn link_does_not_open(&self, node: NodeId) -> Option<String> {

@@ -120,9 +120,11 @@ impl JoinRefusal {
     /// What the person at the asker reads.
     pub fn sentence(&self, asker: NodeId) -> String {
         let id = asker.to_instance_name();
+        // Two are enough to be asked, and leave room for what to type there.
+        let named = |admins: &[String]| admins.iter().take(2).cloned().collect::<Vec<_>>().join(" or ");
         let at = |admins: &[String]| match admins {
             [] => "there".to_owned(),
-            admins => format!("on {}", admins.join(" or ")),
+            admins => format!("on {}", named(admins)),
         };
         match self {
             Self::OtherGroup => "it belongs to another group".to_owned(),
@@ -150,7 +152,7 @@ impl JoinRefusal {
                 )
             }
             Self::NotAnAdmin { admins } => {
-                format!("it is no admin of its cluster and lets nobody in; {} would", admins.join(" or "))
+                format!("it is no admin of its cluster and lets nobody in; ask {}", at(admins))
             }
             Self::ShutMeanwhile => "its join window has shut meanwhile; this node asks again".to_owned(),
             Self::Moving => "it is moving to another cluster".to_owned(),

@@ -29,6 +29,8 @@ pub(crate) struct DriverEntry {
     place: Arc<InstanceRequest>,
     /// What the client was last told that it waits for.
     told: String,
+    /// Since when it waits for a link.
+    pub(crate) link_waited_since: Option<Time>,
     is_started: bool,
     /// What computed it is lost, and it has not gone on yet.
     is_interrupted: bool,
@@ -56,6 +58,10 @@ impl DriverEntry {
     pub(crate) fn phase(&self) -> DriverPhase {
         self.driver.phase()
     }
+
+    pub(crate) fn model(&self) -> ModelId {
+        self.model
+    }
 }
 
 impl NodeMachine {
@@ -76,6 +82,7 @@ impl NodeMachine {
                 model,
                 place: place.clone(),
                 told: String::new(),
+                link_waited_since: None,
                 is_started: false,
                 is_interrupted: false,
                 principal,

@@ -58,6 +58,10 @@ impl ExchangeError {
             Self::NotInvited => JoinRefusal::NotInvited,
             Self::UsedUp => JoinRefusal::UsedUp,
             Self::WrongCode { tries } => JoinRefusal::WrongCode { tries: *tries },
+            // Of this node, which has said why in its log.
+            Self::Random(_) | Self::NoAnswer { .. } | Self::Ending | Self::BrokenOff(_) => {
+                JoinRefusal::NotRecorded
+            }
             _ => JoinRefusal::NoProof,
         }
     }

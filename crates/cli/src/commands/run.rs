@@ -1,10 +1,10 @@
 //! `exo run`: one answer, or a chat at a prompt.
 
-use std::convert::Infallible;
 use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::stop::{Stop, StopSignal};
 use crate::system::TerminalState;
 use crate::ui::{self, Answers};
 
-/// Whose standard input stays open for longer is told what is waited for.
+/// A pipe from which nothing comes for so long is not waited for where there are words.
 const READS_SILENTLY: Duration = Duration::from_secs(2);
 /// Longest prompt taken from standard input.
 const STDIN_BYTES_MAX: u64 = 8 << 20;
@@ -73,20 +73,8 @@ async fn answer_or_chat(
     args: &Run,
     stop: &mut StopSignal,
 ) -> anyhow::Result<ExitCode> {
-    let read = {
-        let words = args.prompt.clone();
-        let input = std::io::stdin();
-        let input = (!input.is_terminal()).then_some(input);
-        tokio::task::spawn_blocking(move || prompt(&words, input)) // a pipe may stay open for long
-    };
-    let tell = async {
-        tokio::time::sleep(READS_SILENTLY).await;
-        ui::note("the prompt is read from standard input until that ends (`< /dev/null` gives none)");
-        std::future::pending::<Infallible>().await
-    };
     let prompt = tokio::select! {
-        prompt = read => prompt.context("reading the prompt broke off")??,
-        never = tell => match never {},
+        prompt = whole_prompt(&args.prompt) => prompt?,
         () = stop.wait() => return Ok(ExitCode::from(INTERRUPTED)),
     };
     if prompt.as_ref().is_some_and(|prompt| prompt.trim().is_empty()) {
@@ -115,10 +103,36 @@ async fn answer_or_chat(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The prompt from the command line, and behind it what comes from a pipe; `None` if there is neither.
-fn prompt(words: &[String], input: Option<impl Read>) -> anyhow::Result<Option<String>> {
+/// The prompt from the command line, and behind it what comes from a pipe; `None` if there is neither. A pipe
+/// from which nothing comes holds up no prompt that was typed.
+async fn whole_prompt(words: &[String]) -> anyhow::Result<Option<String>> {
     let words = (!words.is_empty()).then(|| words.join(" "));
-    let Some(input) = input else { return Ok(words) };
+    let input = std::io::stdin();
+    if input.is_terminal() {
+        return Ok(words);
+    }
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let reads = Watched { input, has_begun: has_begun.clone() };
+    let mut read = tokio::task::spawn_blocking(move || piped(reads));
+    let early = tokio::time::timeout(READS_SILENTLY, &mut read).await;
+    if early.is_err() && words.is_some() && !has_begun.load(Ordering::Relaxed) {
+        ui::note("nothing comes from standard input: the words are the whole prompt");
+        return Ok(words);
+    }
+    let read = match early {
+        Ok(read) => read,
+        Err(_) => read.await,
+    };
+    let piped = read.context("reading the prompt broke off")??;
+    Ok(Some(match words {
+        Some(words) if piped.trim().is_empty() => words,
+        Some(words) => format!("{words}\n\n{piped}"),
+        None => piped,
+    }))
+}
+
+/// Text from a pipe, to its end.
+fn piped(input: impl Read) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     input
         .take(STDIN_BYTES_MAX + 1)
@@ -127,12 +141,21 @@ fn prompt(words: &[String], input: Option<impl Read>) -> anyhow::Result<Option<S
     if bytes.len() as u64 > STDIN_BYTES_MAX {
         anyhow::bail!("standard input has more than {} MiB, which is no prompt", STDIN_BYTES_MAX >> 20);
     }
-    let piped = String::from_utf8(bytes).context("standard input is no text in UTF-8")?;
-    Ok(Some(match words {
-        Some(words) if piped.trim().is_empty() => words,
-        Some(words) => format!("{words}\n\n{piped}"),
-        None => piped,
-    }))
+    String::from_utf8(bytes).context("standard input is no text in UTF-8")
+}
+
+/// Notes when the first bytes come.
+struct Watched<R> {
+    input: R,
+    has_begun: Arc<AtomicBool>,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.input.read(into)?;
+        self.has_begun.fetch_or(count > 0, Ordering::Relaxed);
+        Ok(count)
+    }
 }
 
 /// Ctrl-C ends the answer that comes; at the prompt it ends the line, and twice in a row the chat.
@@ -331,19 +354,12 @@ mod tests {
     use super::{STDIN_BYTES_MAX, is_command};
 
     #[test]
-    fn what_is_piped_stands_behind_the_words_of_the_command_line() {
-        let words = ["sum".to_owned(), "up:".to_owned()];
-        let prompt =
-            |words: &[String], piped: Option<&[u8]>| super::prompt(words, piped).map_err(|e| e.to_string());
-        let some = |text: &str| Ok(Some(text.to_owned()));
-        assert_eq!(prompt(&words, Some(b"a\nb\n")), some("sum up:\n\na\nb\n"));
-        assert_eq!(prompt(&words, Some(b"\n")), some("sum up:"), "an empty pipe");
-        assert_eq!(prompt(&words, None), some("sum up:"));
-        assert_eq!(prompt(&[], Some(b"hi")), some("hi"));
-        assert_eq!(prompt(&[], None), Ok(None));
+    fn what_is_piped_is_text_of_a_bounded_length() {
+        let piped = |bytes: &[u8]| super::piped(bytes).map_err(|e| e.to_string());
+        assert_eq!(piped(b"a\nb\n"), Ok("a\nb\n".to_owned()));
         let long = vec![b'a'; STDIN_BYTES_MAX as usize + 1];
-        assert!(prompt(&words, Some(&long)).unwrap_err().contains("more than 8 MiB"));
-        assert!(prompt(&words, Some(&[0xff])).unwrap_err().contains("UTF-8"));
+        assert!(piped(&long).unwrap_err().contains("more than 8 MiB"));
+        assert!(piped(&[0xff]).unwrap_err().contains("UTF-8"));
     }
 
     #[test]

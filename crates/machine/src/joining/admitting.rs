@@ -273,7 +273,10 @@ impl Joining {
                 self.admitted(&admission, out);
                 welcome(ctx)
             }
-            Err(refusal) => JoinAnswer::Refused(JoinRefusal::from(&refusal)),
+            Err(refusal) => {
+                tracing::warn!(peer = %admission.node, %refusal, "a node could not be let in");
+                JoinAnswer::Refused(JoinRefusal::from(&refusal))
+            }
         };
         if admission.is_answered {
             tracing::trace!(peer = %admission.node, "recorded too late for its exchange");

@@ -1333,7 +1333,8 @@ fn only_admins_let_in() {
     worker.trust = founder.trust.clone();
     worker.call(|_, ctx, _| assert!(ctx.is_window_open()));
     worker.asked(keys[2].1);
-    let expected = format!("refused: it is no admin of its cluster and lets nobody in; n{} would", keys[0].1);
+    let expected =
+        format!("refused: it is no admin of its cluster and lets nobody in; ask on n{}", keys[0].1);
     assert_eq!(worker.answers(), [expected]);
     worker.linked.insert(keys[0].1);
     worker.asked(keys[2].1);

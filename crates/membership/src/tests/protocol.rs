@@ -333,9 +333,12 @@ fn a_coordinator_nobody_follows_steps_down_when_a_member_is_led_out_of_its_sight
     sim.run_ms(6000);
     assert!(!sim.machine(2).is_leading(), "0 follows 1, whom 2 cannot hear");
     assert_eq!(sim.machine(0).coordinator(), Some(id(1)));
+    assert_eq!(sim.machine(2).followed_elsewhere(), Some((id(0), id(1))));
+    assert!([0, 1].iter().all(|i| sim.machine(*i).followed_elsewhere().is_none()));
     sim.mend(1, 2, true);
     sim.run_ms(1500);
     assert_eq!(sim.agreed(), Ok(1));
+    assert_eq!(sim.machine(2).followed_elsewhere(), None);
 }
 
 #[test]

@@ -24,6 +24,8 @@ use exo_accelerators::chain;
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Holes in a range for which the hub is asked hole by hole: one request each.
 const HOLES_MAX: usize = 8;
+/// Ranges with holes that are kept in memory until the others are there: of 4 MiB each.
+const WITH_HOLES_MAX: usize = 16;
 
 /// The members of this node's cluster.
 pub struct Members<'a> {
@@ -71,14 +73,23 @@ impl<'a> Members<'a> {
 
     async fn take(&self, file: &WantedFile<'_>, take: &mut TakeRange<'_>) -> Result<(), HubError> {
         let mut copies = self.copies(file).await;
+        // The rest of them comes from the hub, which may be slow to answer: members would not wait for that.
+        let mut with_holes = Vec::new();
         for &range in file.ranges {
             if copies.is_empty() {
                 break;
             }
-            if let Some(mut brought) = bring(&mut copies, range).await {
-                self.lock().givers.extend(brought.givers);
-                take(GivenRange { range, bytes: &mut brought.bytes, holes: &brought.holes })?;
+            let Some(mut brought) = bring(&mut copies, range).await else { continue };
+            self.lock().givers.append(&mut brought.givers);
+            match brought.holes.is_empty() {
+                true => take(GivenRange { range, bytes: &mut brought.bytes, holes: &[] })?,
+                false if with_holes.len() < WITH_HOLES_MAX => with_holes.push((range, brought)),
+                false => {} // as if nobody had it
             }
+        }
+        drop(copies);
+        for (range, mut brought) in with_holes {
+            take(GivenRange { range, bytes: &mut brought.bytes, holes: &brought.holes })?;
         }
         Ok(())
     }

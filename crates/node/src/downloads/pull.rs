@@ -640,16 +640,16 @@ impl HubOutage {
     }
 }
 
-/// Whether what failed is what has come: of a repository the type that was named, or the best one, which
-/// `label` is. An update names the commit that is to come, and is in a list of its own.
+/// Whether what failed is what has come: of a repository the type that was named and `label` is, or of both
+/// what the repository offers first. An update names the commit that is to come, and is in a list of its own.
 fn is_same_model(failed: &Reference, done: &Reference, label: Option<&str>) -> bool {
     match (failed, done) {
         (Reference::Hub(failed), Reference::Hub(done)) => {
             let is_type = |wanted: &str| label.is_some_and(|label| label.eq_ignore_ascii_case(wanted));
             failed.repo == done.repo
                 && failed.revision == done.revision
-                && (failed.file.is_none() || failed.file == done.file)
-                && failed.quantisation.as_deref().is_none_or(is_type)
+                && failed.file == done.file
+                && failed.quantisation.as_deref().map_or(done.quantisation.is_none(), is_type)
         }
         _ => failed.whole() == done.whole(),
     }
@@ -861,7 +861,8 @@ mod tests {
         let is_same = |failed: &str, done: &str, label: &str| {
             is_same_model(&failed.parse().unwrap(), &done.parse().unwrap(), Some(label))
         };
-        assert!(is_same("hf.co/org/repo", "hf.co/org/repo:Q8_0", "Q8_0"));
+        assert!(is_same("hf.co/org/repo", "hf.co/org/repo", "Q8_0"));
+        assert!(!is_same("hf.co/org/repo", "hf.co/org/repo:Q2_K", "Q2_K"), "which one failed is not said");
         assert!(is_same("hf.co/org/repo:q8_0", "hf.co/org/repo", "Q8_0"));
         assert!(!is_same("hf.co/org/repo:Q4_K_M", "hf.co/org/repo", "Q8_0"));
         assert!(!is_same("hf.co/org/other", "hf.co/org/repo", "Q8_0"));

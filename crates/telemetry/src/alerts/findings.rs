@@ -26,8 +26,9 @@ const FRESH_S: f64 = 6.0;
 /// for minutes.
 const PULL_STALLED_S: u64 = 300;
 
-/// A download that failed and began longer ago is no alert: nobody waits for it. The list still has it.
-const FAILED_S: u64 = 7 * 24 * 3600;
+/// So long a member may be lost before others' links to it count, in seconds: those end 6 s after the last
+/// sign of life.
+const LINKS_LINGER_S: u64 = 10;
 
 const MIB: u64 = 1 << 20;
 const GIB: f64 = (1u64 << 30) as f64;
@@ -139,12 +140,16 @@ impl Findings<'_> {
         // One that was never there in this run may still be on its way when this node starts.
         let is_expected = !self.memory.is_awaited(&node.id, self.seen.time_s);
         let is_lost = node.status == NodeStatus::Lost && !node.is_self && is_expected;
-        let reached_by = self.reached_by(&node.id).filter(|_| is_lost);
-        let text = format!("{name} is not there");
-        self.add("node_lost", bad(is_lost && reached_by.is_none()), affected(), name.clone(), text);
-        if let Some(by) = reached_by {
-            self.apart_from_coordinator(node, &name, &by);
-        }
+        let text = match self.reached_by(&node.id).filter(|_| is_lost) {
+            Some((coordinator, by)) => {
+                self.apart_from_coordinator(node, &name, &coordinator, &by);
+                format!(
+                    "{name} is not there: {coordinator}, which coordinates, does not hear it, though {by} does"
+                )
+            }
+            None => format!("{name} is not there"),
+        };
+        self.add("node_lost", bad(is_lost), affected(), name.clone(), text);
         let losses = self.memory.losses(&node.id);
         let text = format!("{name} was lost {losses} times within {} minutes", CHANGES_S / 60);
         self.add("node_flapping", above(losses as f64, 3.0, 1.0), affected(), name.clone(), text);
@@ -157,22 +162,28 @@ impl Findings<'_> {
         }
     }
 
-    /// A member that is there and has a link to this one, by its name.
-    fn reached_by(&self, id: &str) -> Option<String> {
-        let is_fresh = |told: &&NodeTelemetryView| {
-            told.status == NodeStatus::Alive && told.age_s.is_some_and(|age_s| age_s < FRESH_S)
+    /// The coordinator, and another member that says that it has a link to this one; by their names.
+    fn reached_by(&self, id: &str) -> Option<(String, String)> {
+        let coordinator = &self.seen.view.epoch.as_ref()?.coordinator;
+        let is_another = |told: &&NodeTelemetryView| {
+            told.status == NodeStatus::Alive
+                && told.age_s.is_some_and(|age_s| age_s < FRESH_S)
+                && ![id, coordinator].contains(&told.node.as_str())
         };
-        let mut fresh = self.seen.told.nodes.iter().filter(is_fresh);
-        let reaches = fresh.find(|told| told.node != id && told.links.iter().any(|link| link.peer == id))?;
-        Some(clean_name(&reaches.name, NAME_CHARS_MAX))
+        let mut others = self.seen.told.nodes.iter().filter(is_another);
+        let reaches = others.find(|told| told.links.iter().any(|link| link.peer == id))?;
+        Some((self.name_of(coordinator), clean_name(&reaches.name, NAME_CHARS_MAX)))
     }
 
     /// Who does not hear a member calls it lost; others may reach it all the same.
-    fn apart_from_coordinator(&mut self, node: &NodeView, name: &str, by: &str) {
-        let Some(epoch) = &self.seen.view.epoch else { return };
-        let coordinator = self.name_of(&epoch.coordinator);
+    fn apart_from_coordinator(&mut self, node: &NodeView, name: &str, coordinator: &str, by: &str) {
+        // The links to one that has just died are open for a moment yet.
+        let gone_s = node.gone_since_unix_s.map(|since| self.seen.unix_s.saturating_sub(since));
+        if gone_s.is_some_and(|gone_s| gone_s < LINKS_LINGER_S) {
+            return;
+        }
         let affected = Affected {
-            node: Some(epoch.coordinator.clone()),
+            node: self.seen.view.epoch.as_ref().map(|epoch| epoch.coordinator.clone()),
             other: Some(node.id.clone()),
             ..Affected::default()
         };
@@ -375,16 +386,9 @@ impl Findings<'_> {
             let subject = format!("{what} on {name}");
             let other = || affected(Some(pull.id.clone()));
             self.add("transfer_stalled", bad(stalled_s >= PULL_STALLED_S), other(), subject.clone(), text);
-            let is_recent = seen.unix_s.saturating_sub(pull.started_unix_s) < FAILED_S;
             let why = clean_name(pull.error.as_deref().unwrap_or_default(), REASON_CHARS_MAX);
             let text = format!("{what} cannot be fetched: {why}");
-            self.add(
-                "download_failed",
-                bad(pull.state == PullState::Failed && is_recent),
-                other(),
-                subject,
-                text,
-            );
+            self.add("download_failed", bad(pull.state == PullState::Failed), other(), subject, text);
         }
         if let Some((used, quota)) = seen.own.quota_bytes {
             let share = used as f64 / quota.max(1) as f64;

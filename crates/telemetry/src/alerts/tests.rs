@@ -608,13 +608,13 @@ fn the_runbook_has_a_section_for_each_rule_and_no_other() {
 
 /// Of three members two do not reach each other: a coordinator, which calls the other one lost, and any two.
 #[test]
-fn who_is_out_of_reach_of_one_member_and_not_of_another_is_not_called_lost() {
+fn who_is_out_of_reach_of_one_member_and_not_of_another_is_told_apart_from_who_died() {
     let mut bench = Bench::new();
     bench.world.0.epoch = Some(EpochView { counter: 1, coordinator: "c".to_owned() });
     bench.pass(10);
     bench.world.0.nodes[1].status = NodeStatus::Lost;
     bench.pass(9);
-    assert_eq!(bench.active(), ["peer_unreachable"]);
+    assert_eq!(bench.active(), ["node_lost", "peer_unreachable"]);
     let alert = bench.alerts.views().into_iter().find(|alert| alert.rule == "peer_unreachable").unwrap();
     assert!(alert.text.contains("does not reach node b, though node a does"), "{}", alert.text);
     lose(&mut bench.world);
