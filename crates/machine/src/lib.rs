@@ -19,6 +19,7 @@
 //! | `worker` | what is fetched, loaded, wired and freed |
 //! | `pipelines` | where steps, tokens and failures go; which scheduler runs |
 //! | `requests` | the drivers of this node's clients |
+//! | `cut_off` | what is refused because this node does not reach it, and who does |
 //! | `questions` | what the API is answered |
 //! | `view` | what people see |
 //!
