@@ -614,7 +614,7 @@ fn who_is_out_of_reach_of_one_member_and_not_of_another_is_told_apart_from_who_d
     bench.pass(10);
     bench.world.0.nodes[1].status = NodeStatus::Lost;
     bench.pass(9);
-    assert_eq!(bench.active(), ["node_lost", "peer_unreachable"]);
+    assert_eq!(bench.active(), ["peer_unreachable", "node_lost"]);
     let alert = bench.alerts.views().into_iter().find(|alert| alert.rule == "peer_unreachable").unwrap();
     assert!(alert.text.contains("does not reach node b, though node a does"), "{}", alert.text);
     lose(&mut bench.world);
