@@ -59,6 +59,26 @@ stop
 say end
 "#;
 
+/// Runs a script that may mount, with the program, a folder to mount on and this hub; to its end.
+#[cfg(target_os = "linux")]
+fn on_a_disk_of_its_own(script: &str, hub: &exo_mock_hub::MockHub) -> std::process::Output {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let own = exo(&[]);
+    let mut shell = std::process::Command::new("unshare");
+    shell.args(["-rm", "sh", "-eu", "-c", script]);
+    for (name, value) in own.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.env("EXO", own.get_program()).env("DIR", &disk).env("LOG", folder.path().join("log"));
+    shell.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
+    finish(&mut shell, LONG)
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
@@ -73,21 +93,7 @@ fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
         let model = [exo_node::DEMO_MODEL, &vec![0; 64 * (index + 1)]].concat();
         hub.put(&format!("org/{name}"), Repository::new(&[(format!("{name}-Q8_0.gguf").as_str(), model)]));
     }
-    let folder = tempfile::tempdir().unwrap();
-    let disk = folder.path().join("disk");
-    std::fs::create_dir(&disk).unwrap();
-    let own = exo(&[]);
-    let mut shell = std::process::Command::new("unshare");
-    shell.args(["-rm", "sh", "-eu", "-c", SCRIPT]);
-    for (name, value) in own.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
-    shell.env("EXO", own.get_program()).env("DIR", &disk).env("LOG", folder.path().join("log"));
-    shell.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
-    let output = finish(&mut shell, LONG);
+    let output = on_a_disk_of_its_own(SCRIPT, &hub);
     let text = stdout(&output) + &stderr(&output);
     assert!(output.status.success() && text.contains("== end"), "{text}");
     let section = |name: &str| {
@@ -169,21 +175,7 @@ fn a_disk_that_fills_in_the_middle_of_a_file_ends_the_pull_which_goes_on_when_th
     model.resize(size, 0);
     hub.put("org/large", Repository::new(&[("large-Q8_0.gguf", model)]));
     hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
-    let folder = tempfile::tempdir().unwrap();
-    let disk = folder.path().join("disk");
-    std::fs::create_dir(&disk).unwrap();
-    let own = exo(&[]);
-    let mut shell = std::process::Command::new("unshare");
-    shell.args(["-rm", "sh", "-eu", "-c", FILLED_SCRIPT]);
-    for (name, value) in own.get_envs() {
-        match value {
-            Some(value) => shell.env(name, value),
-            None => shell.env_remove(name),
-        };
-    }
-    shell.env("EXO", own.get_program()).env("DIR", &disk).env("LOG", folder.path().join("log"));
-    shell.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
-    let output = finish(&mut shell, LONG);
+    let output = on_a_disk_of_its_own(FILLED_SCRIPT, &hub);
     let text = flat(&(stdout(&output) + &stderr(&output)));
     assert!(output.status.success() && text.contains("== end"), "{text}");
     let (ended, again) = text.split_once("== again").unwrap();
