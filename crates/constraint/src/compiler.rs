@@ -9,7 +9,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory, earley::SlicedBiasComputer};
 
-use crate::errors::shorten;
+use crate::errors::{says_no_token, shorten};
 use crate::scout::Scout;
 use crate::{CompileError, Fold, Spelling, Vocabulary};
 
@@ -137,10 +137,10 @@ impl Compiler {
                 return Err(format!("the engine warns: {warning}"));
             }
             // A recursion without an end compiles, and has no first token.
-            let first = matcher.deep_clone().compute_mask_or_eos().map_err(|e| e.to_string())?;
-            match first.is_zero() {
-                true => Err("no answer is of this grammar".to_owned()),
-                false => Ok(matcher),
+            match matcher.deep_clone().compute_mask_or_eos().map_err(|e| e.to_string()) {
+                Ok(first) if !first.is_zero() => Ok(matcher),
+                Err(reason) if !says_no_token(&reason) => Err(reason),
+                Ok(_) | Err(_) => Err("no answer is of this grammar".to_owned()),
             }
         });
         made.map_err(|reason| CompileError::Refused { reason: shorten(&reason) })

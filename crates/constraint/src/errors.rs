@@ -56,3 +56,8 @@ pub(crate) fn shorten(reason: &str) -> String {
     let clean: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
     clean.trim().to_owned()
 }
+
+/// Whether the engine says that no token can come next: it never gives a mask without any.
+pub(crate) fn says_no_token(reason: &str) -> bool {
+    reason.trim_start().starts_with("NoExtensionBias")
+}

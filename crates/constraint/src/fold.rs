@@ -7,11 +7,8 @@ use exo_sampler::{ConstraintError, TokenConstraint};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
-use crate::errors::shorten;
+use crate::errors::{says_no_token, shorten};
 use crate::scout::Scout;
-
-/// What the engine says where no token can come next: it never gives a mask without any.
-const NO_TOKEN: &str = "NoExtensionBias";
 
 /// Where an answer stands in its grammar. A function of the grammar and the tokens alone.
 pub struct Fold {
@@ -66,7 +63,7 @@ impl Fold {
         let nothing = || Err("the grammar was not compiled".to_owned());
         self.matcher.as_mut().map_or_else(nothing, ask).map_err(|reason| {
             let error = match shorten(&reason) {
-                reason if reason.starts_with(NO_TOKEN) => ConstraintError::NoToken,
+                reason if says_no_token(&reason) => ConstraintError::NoToken,
                 reason => ConstraintError::Engine { reason },
             };
             self.failed = Some(error.clone());

@@ -485,6 +485,8 @@ fn what_the_engine_does_not_take_is_an_error_in_short() {
         let error = schema(refused.clone()).expect_err(&refused.to_string()).to_string();
         assert!(error.len() < 400 && !error.contains('\n'), "{error}");
     }
+    let endless = schema(json!({"$ref": "#"})).map(|_| ()).expect_err("it refers to itself alone");
+    assert_eq!(endless.to_string(), "no answer is of this grammar");
     assert!(compiler.constrain("x".repeat(2 << 20)).is_err());
     assert!(ENGINE.ends_with("1.9.1"));
 }
