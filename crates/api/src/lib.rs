@@ -85,5 +85,5 @@ pub use view::{
     KvType, LayerRatesView, LayersView, LinkView, LoadView, MeasuredAnswerView, MeasuredTimeView, MemberRole,
     MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView, OtherClusterView, PlaceRequest,
     RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView, StageMeasuredView, StagePhase,
-    StageProgressView, StageView, TermOffView, TypeRatesView, WarningView,
+    StageProgressView, StageView, TermOffView, TypeRatesView, UnheardCoordinatorView, WarningView,
 };

@@ -15,7 +15,8 @@ use crate::alerts::{AlertView, NOT_FOR_VIEWERS};
 use crate::plan::PredictionView;
 use crate::view::{
     ClusterView, DeviceView, EpochView, InstanceView, JoinRequestView, JoinWindowView, JournalView, LinkView,
-    LoadView, MeasuredAnswerView, NodeView, OtherClusterView, SensorsView, StageMeasuredView, WarningView,
+    LoadView, MeasuredAnswerView, NodeView, OtherClusterView, SensorsView, StageMeasuredView,
+    UnheardCoordinatorView, WarningView,
 };
 
 /// The first event of a stream, and again where the reader's last one is not known any more: all there is.
@@ -79,6 +80,9 @@ pub enum Change {
         self_node: String,
         /// Who leads.
         epoch: Option<EpochView>,
+        /// A coordinator that the node that answers does not hear, while a member follows one.
+        #[serde(default)]
+        unheard_coordinator: Option<UnheardCoordinatorView>,
         /// Whether strangers may join by themselves.
         join_window: JoinWindowView,
         /// The end of the event log.
@@ -195,9 +199,17 @@ impl Change {
             Self::JoinRequests { .. } | Self::Warnings { .. } => None,
             Self::Alert { ref alert } if !alert.is_for_viewers() => None,
             Self::AlertGone { ref id, .. } if NOT_FOR_VIEWERS.iter().any(|rule| id.starts_with(rule)) => None,
-            Self::Header { cluster, self_node, epoch, join_window, journal, .. } => {
+            Self::Header { cluster, self_node, epoch, unheard_coordinator, join_window, journal, .. } => {
                 let other_clusters = Vec::new();
-                Some(Self::Header { cluster, self_node, epoch, join_window, journal, other_clusters })
+                Some(Self::Header {
+                    cluster,
+                    self_node,
+                    epoch,
+                    unheard_coordinator,
+                    join_window,
+                    journal,
+                    other_clusters,
+                })
             }
             other => Some(other),
         }
@@ -207,8 +219,17 @@ impl Change {
     /// changes nothing.
     pub fn apply(self, view: &mut ClusterView) {
         match self {
-            Self::Header { cluster, self_node, epoch, join_window, journal, other_clusters } => {
+            Self::Header {
+                cluster,
+                self_node,
+                epoch,
+                unheard_coordinator,
+                join_window,
+                journal,
+                other_clusters,
+            } => {
                 (view.cluster, view.self_node, view.epoch) = (cluster, self_node, epoch);
+                view.unheard_coordinator = unheard_coordinator;
                 (view.join_window, view.journal) = (join_window, journal);
                 view.other_clusters = other_clusters;
             }
@@ -333,6 +354,7 @@ fn header(shown: &ClusterView, now: &ClusterView, out: &mut Vec<Change>) {
         cluster: view.cluster.clone(),
         self_node: view.self_node.clone(),
         epoch: view.epoch.clone(),
+        unheard_coordinator: view.unheard_coordinator.clone(),
         join_window: view.join_window,
         journal: view.journal.clone(),
         other_clusters: view.other_clusters.clone(),
@@ -641,7 +663,11 @@ mod tests {
     /// One change after the other, of every kind, and what a number is that is not known any more.
     fn steps() -> Vec<fn(&mut ClusterView)> {
         vec![
-            |now| now.journal.entries = 2,
+            |now| {
+                now.journal.entries = 2;
+                let (coordinator, followed_by) = ("id-b".into(), "id-c".into());
+                now.unheard_coordinator = Some(crate::UnheardCoordinatorView { coordinator, followed_by });
+            },
             |now| now.nodes[1].status = crate::NodeStatus::Lost,
             |now| {
                 let mut node = now.nodes[1].clone();

@@ -22,6 +22,10 @@ pub struct ClusterView {
     pub self_node: String,
     /// Who leads, in which epoch; `null` during an election.
     pub epoch: Option<EpochView>,
+    /// While a member follows a coordinator that the node that answers does not hear: who. `null` in an
+    /// election that all take part in.
+    #[serde(default)]
+    pub unheard_coordinator: Option<UnheardCoordinatorView>,
     /// Nodes, sorted by name.
     pub nodes: Vec<NodeView>,
     /// Measured paths between nodes.
@@ -139,6 +143,15 @@ pub struct EpochView {
     pub counter: u64,
     /// The coordinator's node id.
     pub coordinator: String,
+}
+
+/// A coordinator that the node that answers does not hear, and somebody who does.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UnheardCoordinatorView {
+    /// The coordinator's node id.
+    pub coordinator: String,
+    /// The node id of a member that follows it and is heard here.
+    pub followed_by: String,
 }
 
 /// What a member may do.

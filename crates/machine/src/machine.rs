@@ -216,6 +216,7 @@ impl NodeMachine {
             trust: self.trust.log(),
             head: self.log.durable(),
             leader: self.leader,
+            followed_elsewhere: self.membership.followed_elsewhere(),
             statuses: &self.statuses,
             gone_since: &self.gone_since,
             reports: &self.reports,

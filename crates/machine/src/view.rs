@@ -40,6 +40,8 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) head: LogHead,
     /// Who coordinates.
     pub(crate) leader: Option<(Epoch, NodeId)>,
+    /// A member that follows a coordinator which this node does not hear, and that coordinator.
+    pub(crate) followed_elsewhere: Option<(NodeId, NodeId)>,
     /// Which members are there.
     pub(crate) statuses: &'a BTreeMap<NodeId, api::NodeStatus>,
     /// Since when a node is gone, in seconds since 1970.
@@ -82,6 +84,9 @@ pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
         cluster: Some(hex(&trust.cluster().0)),
         self_node: me.to_full(),
         epoch: inputs.leader.map(epoch),
+        unheard_coordinator: inputs.followed_elsewhere.map(|(member, coordinator)| {
+            api::UnheardCoordinatorView { coordinator: coordinator.to_full(), followed_by: member.to_full() }
+        }),
         nodes,
         links: inputs.link_views(),
         instances: inputs.instances.iter().map(|instance| inputs.instance_view(instance)).collect(),
@@ -100,6 +105,7 @@ pub fn empty_view(me: NodeId) -> api::ClusterView {
         cluster: None,
         self_node: me.to_full(),
         epoch: None,
+        unheard_coordinator: None,
         nodes: Vec::new(),
         links: Vec::new(),
         instances: Vec::new(),

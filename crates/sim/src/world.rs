@@ -299,6 +299,17 @@ impl World {
         self.now = self.now.max(until);
     }
 
+    /// Whom a node shows as coordinator, while its process runs.
+    pub fn shown_coordinator(&self, node: usize) -> Option<String> {
+        self.nodes[node].process.as_ref()?.machine.view().epoch.map(|epoch| epoch.coordinator)
+    }
+
+    /// The coordinator that a node shows as out of its reach, while its process runs.
+    pub fn unheard_coordinator(&self, node: usize) -> Option<String> {
+        let view = self.nodes[node].process.as_ref()?.machine.view();
+        view.unheard_coordinator.map(|unheard| unheard.coordinator)
+    }
+
     /// How it went so far.
     pub fn report(&self) -> Report {
         use crate::clients::ClientEnd;

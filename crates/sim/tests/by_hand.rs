@@ -97,6 +97,51 @@ fn what_a_third_member_reaches_and_this_one_does_not_is_refused_and_not_waited_f
     }
 }
 
+/// Nodes that show a coordinator as out of their reach, at the end of each quarter of a second of these.
+fn cut_off_in(world: &mut World, from_ms: u64, until_ms: u64) -> Vec<Vec<usize>> {
+    let at = (from_ms..=until_ms).step_by(250).map(Time::from_millis);
+    let shown = at.map(|at| {
+        world.run_until(at);
+        (0..3).filter(|node| world.unheard_coordinator(*node).is_some()).collect()
+    });
+    let shown = shown.collect();
+    assert_eq!(world.report().failure, None);
+    shown
+}
+
+/// A node that a cut parts from its coordinator shows so after 5 s and until the cut is over: an alert that
+/// takes 3 s more is there within 10. The others show nothing.
+#[test]
+fn who_is_parted_from_the_coordinator_shows_so_and_no_one_else_does() {
+    let lasting = Duration::from_secs(15);
+    let mut parted = 0;
+    for (from, to) in [(0, 1), (0, 2), (1, 2)] {
+        let cut = FaultKind::CutPair { from, to, one_way: false, cut: Cut::Silence, lasting };
+        let mut world = World::new(scenario(3, true, &[(5_000, cut)], 40), Options::default(), ALL);
+        assert!(cut_off_in(&mut world, 3_000, 5_000).concat().is_empty());
+        world.run_until(Time::from_millis(10_000));
+        let shown = cut_off_in(&mut world, 10_000, 19_750);
+        assert!(shown.iter().all(|at| *at == shown[0] && at.len() <= 1), "{from} and {to}: {shown:?}");
+        parted += shown[0].len();
+        world.run_until(Time::from_millis(24_000));
+        assert!(cut_off_in(&mut world, 24_000, 25_000).concat().is_empty(), "{from} and {to}: it is over");
+    }
+    assert_eq!(parted, 2, "one cut parts two of which neither coordinates");
+}
+
+/// The coordinator is away, and no disk takes an epoch for 20 s: nobody is cut off from anything.
+#[test]
+fn in_an_election_of_20_s_no_one_shows_a_coordinator_out_of_reach() {
+    let s = Duration::from_secs;
+    let full = |node| (5_000, FaultKind::FullDisk { node: Whose::Node(node), lasting: s(20) });
+    let away = FaultKind::KillCoordinator { end: End::PowerLost, down: s(21) };
+    let faults = [full(0), full(1), full(2), (5_100, away)];
+    let mut world = World::new(scenario(3, true, &faults, 40), Options::default(), ALL);
+    let shown = cut_off_in(&mut world, 5_000, 25_000);
+    assert!(shown.concat().is_empty(), "{shown:?}");
+    assert!((0..3).all(|node| world.shown_coordinator(node).is_none()), "nobody was elected");
+}
+
 /// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
 fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();
@@ -292,6 +337,26 @@ fn an_answer_goes_on_at_once_when_the_coordinator_dies_with_a_stage_of_it() {
     // took 2 s more.
     let slowest = slowest.max().unwrap_or_default();
     assert!(slowest < Duration::from_millis(2_500), "{slowest:?}");
+}
+
+/// Two stages of an answer do not reach each other any more, for good; the third node, at which it was asked,
+/// reaches both. It is placed where all reach each other, after the time that a link has to come back.
+#[test]
+fn an_answer_goes_on_elsewhere_when_two_of_its_stages_are_parted() {
+    for (from, to, asked) in [(0, 1, 2), (0, 2, 1), (1, 2, 0)] {
+        let lasting = Duration::from_secs(200);
+        let cut = FaultKind::CutPair { from, to, one_way: false, cut: Cut::Silence, lasting };
+        let mut client = clients::list(SEED, 1, 5_000, 5_000).remove(0);
+        (client.node, client.cancel) = (asked, None);
+        client.choices.truncate(1);
+        client.choices[0].max_tokens = 100;
+        let report =
+            run(Scenario { stages_min: 3, clients: vec![client], ..scenario(3, true, &[(5_500, cut)], 20) });
+        let case = format!("{from} and {to}: {:?}", report.failed);
+        assert_eq!((report.failure, report.answered), (None, 1), "{case}");
+        println!("{from} and {to}: {:?}", report.slowest);
+        assert!(report.slowest < Duration::from_secs(12), "{case} {:?}", report.slowest);
+    }
 }
 
 /// More requests than the model has slots, on the only node, whose lid is closed for longer than a request

@@ -153,6 +153,7 @@ export type Change = {
   other_clusters?: Array<OtherClusterView>;
   /** The node that answers. */
   self_node: string;
+  unheard_coordinator?: UnheardCoordinatorView | null;
 } | {
   kind: "node";
   /** All of it. */
@@ -375,6 +376,7 @@ export type ClusterView = {
   other_clusters?: Array<OtherClusterView>;
   /** The node that answers. */
   self_node: string;
+  unheard_coordinator?: UnheardCoordinatorView | null;
   /** What went wrong on the node that answers and should be known, the last few. */
   warnings?: Array<WarningView>;
 };
@@ -3163,6 +3165,14 @@ export type TypeRatesView = {
   is_stale: boolean;
   /** Bytes of them, as files store them, that a token reads per second. */
   read_bytes_per_s: number;
+};
+
+/** A coordinator that the node that answers does not hear, and somebody who does. */
+export type UnheardCoordinatorView = {
+  /** The coordinator's node id. */
+  coordinator: string;
+  /** The node id of a member that follows it and is heard here. */
+  followed_by: string;
 };
 
 /** Asks what updates would fetch. */

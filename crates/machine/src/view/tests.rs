@@ -88,6 +88,7 @@ impl Cluster {
             trust: &self.trust,
             head: LogHead { index: 4, hash: [0xab; 32] },
             leader: Some((Epoch { counter: 3, key: node(2) }, node(2))),
+            followed_elsewhere: Some((node(2), node(5))),
             statuses: &self.statuses,
             gone_since: &self.gone_since,
             reports: &self.reports,
@@ -318,6 +319,8 @@ fn cluster_log_and_coordinator_are_named_in_full() {
     assert_eq!(view.journal, api::JournalView { entries: 4, head: "ab".repeat(32), holders: 2 });
     assert_eq!(view.epoch, Some(api::EpochView { counter: 3, coordinator: node(2).to_full() }));
     assert_eq!(view.self_node, node(1).to_full());
+    let (coordinator, followed_by) = (node(5).to_full(), node(2).to_full());
+    assert_eq!(view.unheard_coordinator, Some(api::UnheardCoordinatorView { coordinator, followed_by }));
 }
 
 #[test]

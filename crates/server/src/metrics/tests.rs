@@ -153,6 +153,7 @@ fn cluster(nodes: Vec<NodeTelemetryView>) -> (ClusterView, TelemetryView) {
         cluster: None,
         self_node: self_node.clone(),
         epoch: None,
+        unheard_coordinator: None,
         nodes: nodes.iter().map(shown).collect(),
         links: Vec::new(),
         instances: vec![serde_json::from_value(instance).unwrap()],

@@ -863,6 +863,7 @@ pub fn cluster() -> ClusterView {
         cluster: None,
         self_node: NodeId([1; 32]).to_full(),
         epoch: None,
+        unheard_coordinator: None,
         nodes: vec![],
         links: vec![],
         instances: vec![instance()],

@@ -417,12 +417,13 @@ impl Findings<'_> {
     /// What concerns no single one of them.
     fn cluster(&mut self) {
         let view = self.seen.view;
-        let other = view.nodes.iter().find(|node| !node.is_self && node.status == NodeStatus::Alive);
-        if let Some(other) = other.filter(|_| view.epoch.is_none()) {
-            let (me, other) = (self.name_of(&view.self_node), clean_name(&other.name, NAME_CHARS_MAX));
+        if let Some(unheard) = &view.unheard_coordinator {
+            let (me, coordinator) = (self.name_of(&view.self_node), self.name_of(&unheard.coordinator));
+            let other = self.name_of(&unheard.followed_by);
             let affected = Affected { node: Some(view.self_node.clone()), ..Affected::default() };
             let text = format!(
-                "{me} reaches no coordinator, though {other} is there: it holds no layers and refuses requests; ask on {other}"
+                "{me} does not reach {coordinator}, which coordinates and which {other} reaches: {me} holds no layers and refuses \
+                 requests; ask on {other}"
             );
             self.add("coordinator_unreached", Some(Level::Bad), affected, me, text);
         }

@@ -154,7 +154,8 @@ pub const RULES: &[Rule] = &[
     rule(
         "coordinator_unreached",
         Critical,
-        (8, 5),
+        // A healed link is back within 2 s, and a coordinator is missed after 4.
+        (3, 5),
         "see that this machine and the one that coordinates reach each other: exo's port (52416, UDP and TCP) in both firewalls; until then ask on another machine",
     ),
     rule(

@@ -134,6 +134,7 @@ pub fn cluster() -> (ClusterView, TelemetryView) {
         cluster: Some("c".to_owned()),
         self_node: "a".to_owned(),
         epoch: Some(exo_api::EpochView { counter: 1, coordinator: "a".to_owned() }),
+        unheard_coordinator: None,
         nodes: vec![shown("a"), shown("b")],
         links: Vec::new(),
         instances: vec![instance()],

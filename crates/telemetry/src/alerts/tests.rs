@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
 use exo_api::{
     ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, NodeStatus, OtherClusterView,
-    PullState, PullView, StageTelemetryView, StageView, TelemetryView,
+    PullState, PullView, StageTelemetryView, StageView, TelemetryView, UnheardCoordinatorView,
 };
 use exo_types::{DeviceState, SupportClass};
 
@@ -142,7 +142,11 @@ fn causes() -> Vec<Cause> {
         }),
         ("admin_forked", 9, |w, _| w.0.nodes[1].has_forked = true),
         ("peer_unreachable", 9, |w, _| w.1.nodes[0].unreached = vec!["b".to_owned()]),
-        ("coordinator_unreached", 9, |w, _| w.0.epoch = None),
+        ("coordinator_unreached", 5, |w, _| {
+            let (coordinator, followed_by) = ("b".to_owned(), "c".to_owned());
+            w.0.epoch = None;
+            w.0.unheard_coordinator = Some(UnheardCoordinatorView { coordinator, followed_by });
+        }),
         ("other_cluster", 12, |w, _| {
             let (node, name, address) = ("s".to_owned(), "desk\x1b[2J".to_owned(), "10.0.0.7:1".to_owned());
             w.0.other_clusters = vec![OtherClusterView { node, name, address }];
@@ -167,6 +171,16 @@ fn causes_of_its_own() -> Vec<Cause> {
             w.2.differing_models = vec![DifferingModel { id, name: "m\x1b[2J".to_owned() }];
         }),
     ]
+}
+
+/// Whoever elects has no coordinator either, for longer than any link takes to heal where a disk is slow.
+#[test]
+fn an_election_of_20_s_raises_nothing() {
+    let mut bench = Bench::new();
+    bench.pass(10);
+    bench.world.0.epoch = None;
+    bench.pass(20);
+    assert_eq!(bench.active(), [""; 0]);
 }
 
 #[test]
