@@ -69,7 +69,28 @@ impl CheckView {
     }
 }
 
-/// The checks of every member.
+/// Whose machines are looked over.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub enum DoctorScope {
+    /// Those of all members.
+    #[default]
+    #[serde(rename = "cluster")]
+    Cluster,
+    /// Only that of the node that is asked, whose answer waits for no other.
+    #[serde(rename = "self")]
+    OwnNode,
+}
+
+/// What stands behind the question mark of `/exo/v1/doctor`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DoctorQuery {
+    /// Whose machines: `cluster` where it is missing.
+    #[serde(default)]
+    pub of: DoctorScope,
+}
+
+/// The checks of every member that was asked.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DoctorView {
     /// Those that answered, in the order of their names.

@@ -433,12 +433,13 @@ pub const ENDPOINTS: &[Endpoint] = &[
         Nothing,
         "Has more of one target kept in this node's log for ten minutes",
     ),
-    get(
+    query(
         "/exo/v1/doctor",
         "doctor",
         Admin,
+        &["of"],
         One("DoctorView"),
-        "Has every machine of the cluster looked over by its node: what works, what does not, and the next step. Takes some seconds",
+        "Has every machine of the cluster looked over by its node, or with `of=self` only this one: what works, what does not, and the next step. Takes some seconds",
     ),
     post(
         "/exo/v1/members/{node}/devices/{device}/retry",

@@ -4,11 +4,11 @@ use exo_types::{InstanceId, ModelId, NodeId, RequestId, SampledToken};
 
 use crate::fits::{FitsQuery, FitsView};
 use crate::{
-    AdminError, AlertView, BoxFuture, BoxStream, ClusterView, DoctorView, Downloads, Drain, EmbedRequest,
-    Embeddings, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView,
-    ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView,
-    SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
+    AdminError, AlertView, BoxFuture, BoxStream, ClusterView, DoctorScope, DoctorView, Downloads, Drain,
+    EmbedRequest, Embeddings, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
+    InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole,
+    MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView,
+    RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
 };
 
 /// The life of one request. **Dropping it cancels the request** and frees its slot. It ends after
@@ -137,8 +137,8 @@ pub trait Facade: Send + Sync + 'static {
     /// Has more of one target kept in this node's log for ten minutes.
     fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>>;
 
-    /// Has this node and the others look over their machines.
-    fn doctor(&self) -> BoxFuture<'_, Result<DoctorView, AdminError>>;
+    /// Has this node look over its machine, and all others theirs where they are asked, too.
+    fn doctor(&self, of: DoctorScope) -> BoxFuture<'_, Result<DoctorView, AdminError>>;
 
     /// Which models fit the cluster as it is: of the catalogue, or the one that is asked for.
     fn fits(&self, query: FitsQuery) -> BoxFuture<'_, Result<FitsView, AdminError>>;

@@ -45,7 +45,7 @@ pub mod updates;
 pub mod view;
 
 pub use alerts::{AlertView, SILENCE_S_MAX, Severity, SilenceRequest};
-pub use doctor::{CHECKS_MAX, CheckVerdict, CheckView, DoctorView, NodeChecksView};
+pub use doctor::{CHECKS_MAX, CheckVerdict, CheckView, DoctorQuery, DoctorScope, DoctorView, NodeChecksView};
 pub use downloads::{
     CheckState, Downloads, FoundModelView, FoundRepoView, HubLoginRequest, HubSearchRequest, HubShowRequest,
     KeepModelRequest, ModelCheckRequest, ModelCheckView, PrunedView, PullRequest, PullState, PullView,

@@ -160,6 +160,14 @@ fn the_doctor_looks_over_every_machine_of_the_cluster_and_says_which_did_not_ans
         assert!(found("data folder")["found"].as_str().unwrap().contains(folder), "{looked:#}");
     }
 
+    // Who is asked of one machine waits for no other.
+    support::send("-STOP", nodes[1].pid());
+    let began = std::time::Instant::now();
+    let looked = nodes[0].exo(&["doctor", "--json"]);
+    assert!(looked.status.success() && began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let checks: Value = serde_json::from_str(&stdout(&looked)).unwrap();
+    assert!(checks.as_array().unwrap().iter().any(|check| check["check"] == "data folder"), "{checks:#}");
+
     nodes[1].kill();
     wait_for("the loss of the other", SOON, || gone_since(&nodes[0].get("/exo/v1/cluster"), "there"));
     let looked = nodes[0].exo(&["doctor", "--cluster"]);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_api::{
-    BoxFuture, CHECKS_MAX, CheckView, ClusterView, DoctorView, NodeChecksView, NodeView, SilentNodeView,
+    BoxFuture, CHECKS_MAX, CheckView, ClusterView, DoctorScope, DoctorView, NodeChecksView, NodeView,
+    SilentNodeView,
 };
 use exo_transport::Endpoint;
 use exo_types::printable;
@@ -83,11 +84,11 @@ impl Doctor {
     }
 }
 
-/// Has this node and every member that is reached look over its machine.
-pub async fn checks_of_all(own: &Doctor, endpoint: &Endpoint, view: &ClusterView) -> DoctorView {
+/// Has this node look over its machine, and every member that is reached unless only this one is asked.
+pub async fn checks(own: &Doctor, endpoint: &Endpoint, view: &ClusterView, of: DoctorScope) -> DoctorView {
     let until = tokio::time::Instant::now() + ANSWER_MAX;
     let mut asks = Vec::new();
-    for node in &view.nodes {
+    for node in view.nodes.iter().filter(|node| node.is_self || of == DoctorScope::Cluster) {
         asks.push(async move {
             let told = match node.is_self {
                 true => own.look().await.map_err(|error| error.to_string()),

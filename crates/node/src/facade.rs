@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use exo_api::fits::{FitsQuery, FitsView};
 use exo_api::{
-    AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, DoctorView, Drain,
+    AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, DoctorScope, DoctorView, Drain,
     EmbedRequest, Embeddings, Facade, GenerateError, GenerateRequest, GenerateStream, HealthStatus,
     HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery,
     LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView,
@@ -177,10 +177,10 @@ impl Facade for NodeFacade {
         })
     }
 
-    fn doctor(&self) -> BoxFuture<'_, Result<DoctorView, AdminError>> {
+    fn doctor(&self, of: DoctorScope) -> BoxFuture<'_, Result<DoctorView, AdminError>> {
         Box::pin(async move {
             let view = self.view.borrow().clone();
-            Ok(doctor::checks_of_all(&self.config.doctor, &self.endpoint, &view).await)
+            Ok(doctor::checks(&self.config.doctor, &self.endpoint, &view, of).await)
         })
     }
 

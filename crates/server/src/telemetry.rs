@@ -6,7 +6,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use exo_api::{LogLevelRequest, LogQuery, SeriesQuery, SilenceRequest};
+use exo_api::{DoctorQuery, LogLevelRequest, LogQuery, SeriesQuery, SilenceRequest};
 
 use crate::app::App;
 use crate::body::{json, read_typed};
@@ -46,8 +46,11 @@ pub async fn logs(State(app): State<Arc<App>>, query: Result<Query<LogQuery>, Qu
 }
 
 /// `GET /exo/v1/doctor`
-pub async fn doctor(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.admin(app.facade.doctor()).await?))
+pub async fn doctor(
+    State(app): State<Arc<App>>,
+    query: Result<Query<DoctorQuery>, QueryRejection>,
+) -> Answer {
+    Ok(json(&app.admin(app.facade.doctor(taken(query)?.of)).await?))
 }
 
 /// `POST /exo/v1/logs/level`

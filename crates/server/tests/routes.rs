@@ -275,3 +275,18 @@ async fn answers_carry_their_request_id_and_are_not_cached() {
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
 }
+
+#[tokio::test]
+async fn the_doctor_is_asked_of_all_or_of_one_machine_and_of_nothing_else() {
+    let server = start().await;
+    let ask = async |query: &str| server.admin(&format!("GET /exo/v1/doctor{query}"), "").await;
+    for query in ["", "?of=cluster", "?of=self"] {
+        assert_eq!(ask(query).await.status, 200, "{query}");
+    }
+    let asked = server.fake.calls.lock().unwrap().clone();
+    assert_eq!(asked, ["doctor Cluster", "doctor Cluster", "doctor OwnNode"]);
+    let unknown = ask("?of=me").await;
+    assert_eq!(unknown.error(), "400 invalid_value");
+    assert!(unknown.body.contains("`cluster`") && unknown.body.contains("`self`"), "{}", unknown.body);
+    assert_eq!(ask("?off=self").await.error(), "400 invalid_value");
+}

@@ -619,7 +619,7 @@ export type DeviceView = {
   unsupported_types?: Array<string>;
 };
 
-/** The checks of every member. */
+/** The checks of every member that was asked. */
 export type DoctorView = {
   /** Those that answered, in the order of their names. */
   nodes: Array<NodeChecksView>;

@@ -75,7 +75,8 @@ pub async fn run(config: &Config, args: &args::Doctor) -> anyhow::Result<ExitCod
 async fn of_running(config: &Config) -> Option<Vec<Check>> {
     let client = Client::running(&config.data_dir()).await?;
     let own = client.get::<ClusterView>("/exo/v1/cluster").await.ok()?.self_node;
-    let view: DoctorView = client.get("/exo/v1/doctor").await.ok()?;
+    // A node of an older version has all members look, so the own one is picked out.
+    let view: DoctorView = client.get("/exo/v1/doctor?of=self").await.ok()?;
     let mut checks = view.nodes.into_iter().find(|node| node.node == own)?.checks;
     // Peers that are named to this command are asked for by whoever types it.
     let named = network::peers(config).await;

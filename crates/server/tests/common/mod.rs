@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, DoctorView,
-    Downloads, Drain, EmbedRequest, Embeddings, Facade, FinishReason, FoundModelView, FoundRepoView,
-    GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubLoginRequest,
-    HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
-    JoinWindowView, JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole,
-    MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
-    PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery,
-    SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer,
-    TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
+    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, DoctorScope,
+    DoctorView, Downloads, Drain, EmbedRequest, Embeddings, Facade, FinishReason, FoundModelView,
+    FoundRepoView, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView,
+    HubLoginRequest, HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest,
+    InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery,
+    LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
+    PrunedView, PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView,
+    SeriesQuery, SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece,
+    TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -331,8 +331,8 @@ impl Facade for Fake {
         Box::pin(async { Ok(LogsView::default()) })
     }
 
-    fn doctor(&self) -> BoxFuture<'_, Result<DoctorView, AdminError>> {
-        self.note("doctor".to_owned());
+    fn doctor(&self, of: DoctorScope) -> BoxFuture<'_, Result<DoctorView, AdminError>> {
+        self.note(format!("doctor {of:?}"));
         Box::pin(async { Ok(DoctorView::default()) })
     }
 
