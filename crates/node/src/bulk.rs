@@ -3,6 +3,8 @@
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
 mod refused_chunks;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -392,7 +394,7 @@ impl Fetcher {
             };
             match (kept, from) {
                 (Ok(len), _) => progress(FetchProgress::Stored(len)),
-                (Err(error), From::Disk) => refused.note(chunk, error)?,
+                (Err(error), From::Disk) => refused.note(Instant::now(), chunk, error)?,
                 // What a hub refuses a member, it refuses it for all of them.
                 (Err(error), From::Hub) => return Err(error),
             }
@@ -463,7 +465,7 @@ impl Fetcher {
         };
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
             if let Err(error) = answer.and_then(|came| place(chunk, &came)) {
-                refused.note(chunk, error)?;
+                refused.note(Instant::now(), chunk, error)?;
             }
         }
         Ok(())
@@ -556,8 +558,8 @@ async fn keep(
 #[cfg(test)]
 mod tests {
     use exo_store::Store;
-    use exo_transport::{Incoming, MemberSet, NodeKey, Options};
 
+    use super::testing::FakeMember;
     use super::*;
 
     /// Chunks of the demo model from a member that refuses some and sends others wrong: what came of asking
@@ -566,40 +568,25 @@ mod tests {
         is_refused: fn(u32) -> bool,
         is_wrong: fn(u32) -> bool,
     ) -> (Result<(), FetchError>, Vec<u32>, RefusedChunks) {
-        let keys = [NodeKey::from_seed(&[1; 32]), NodeKey::from_seed(&[2; 32])];
-        let members = MemberSet::new(keys.each_ref().map(NodeKey::node_id));
-        let holder = keys[1].node_id();
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let [own, other] = keys.map(|key| Endpoint::bind(Options::new(listen, key, members.clone())));
-        let (own, other) = (own.await.unwrap(), other.await.unwrap());
         let folder = tempfile::tempdir().unwrap();
         let (from, _) = Store::open(&folder.path().join("from")).unwrap();
         let (to, _) = Store::open(&folder.path().join("to")).unwrap();
         let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
         let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
-        let address = other.local_addr();
-        let answering = tokio::spawn(async move {
-            let Some(Incoming::Channel(channel)) = other.accept().await else { return };
-            let (mut writer, mut reader) = channel.split(LIMITS);
-            while let Ok(frame) = reader.next(Some(ANSWER_MAX)).await {
-                let Ok(Ask::Chunk { model, chunk }) = postcard::from_bytes(&frame.payload) else { return };
-                let mut bytes = from.read_chunk(model, chunk).unwrap();
-                if is_wrong(chunk.index) {
-                    bytes[0] ^= 1;
-                }
-                let (kind, bytes): (_, &[u8]) =
-                    if is_refused(chunk.index) { (KIND_REFUSED, b"damaged") } else { (KIND_BYTES, &bytes) };
-                if writer.send(kind, &[bytes]).await.is_err() {
-                    return;
-                }
+        let member = FakeMember::start(move |ask| {
+            let Ask::Chunk { model, chunk } = ask else { return (KIND_REFUSED, b"no chunk".to_vec()) };
+            let mut bytes = from.read_chunk(model, chunk).unwrap();
+            if is_wrong(chunk.index) {
+                bytes[0] ^= 1;
             }
+            if is_refused(chunk.index) { (KIND_REFUSED, b"damaged".to_vec()) } else { (KIND_BYTES, bytes) }
         });
+        let member = member.await;
         let all: Vec<ChunkRef> =
             (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
-        let mut fetcher = Fetcher::dial(&own, holder, &[address]).await.unwrap();
         let mut refused = RefusedChunks::default();
+        let mut fetcher = member.dialled().await;
         let fetched = fetcher.chunks(&partial, &all, From::Disk, &mut refused, &mut |_| {}).await;
-        answering.abort();
         (fetched, partial.held_chunks().iter().map(|chunk| chunk.index).collect(), refused)
     }
 

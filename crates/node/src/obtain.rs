@@ -4,7 +4,8 @@
 //! Nodes that fetch at the same time look at each other's lists between two batches: what a member is
 //! fetching is left to it and taken from it afterwards, so that a byte leaves the hub about once. Only what
 //! really is under way is on such a list, so no two nodes wait for each other; and a list that does not
-//! shrink is not waited for long.
+//! shrink is not waited for long. A chunk that a member refuses because its own is damaged is left to it for
+//! a moment, too: it fetches that again, and is asked once more.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -122,9 +123,7 @@ impl<'a> Obtaining<'a> {
             if missing.is_empty() {
                 return Ok(());
             }
-            let own: BTreeSet<ChunkRef> = self.hub.coming(id).into_iter().collect();
-            let is_left = |chunk: &ChunkRef| coming.contains(chunk) || own.contains(chunk);
-            let batch = others.batch(Instant::now(), &missing, is_left);
+            let batch = self.batch(&mut others, &coming, &missing);
             if batch.is_empty() {
                 tokio::time::sleep(LOOK_EVERY).await;
                 continue;
@@ -154,6 +153,22 @@ impl<'a> Obtaining<'a> {
             let model = self.partial.manifest().name.clone();
             return Err(LibraryError::NotFetched { model, reasons: format!("{failure}{of_peers}") });
         }
+    }
+
+    /// What is to be asked of the hub now: not what members are fetching, or may be about to fetch again.
+    fn batch(
+        &self,
+        others: &mut LeftToOthers,
+        coming: &BTreeSet<ChunkRef>,
+        missing: &[ChunkRef],
+    ) -> Vec<ChunkRef> {
+        let now = Instant::now();
+        let own: BTreeSet<ChunkRef> = self.hub.coming(self.partial.id()).into_iter().collect();
+        let is_left = |chunk: &ChunkRef| {
+            let may_come = |peer: &Peer<'_>| peer.is_asked(now) && peer.refused.may_come(now, *chunk);
+            coming.contains(chunk) || own.contains(chunk) || self.peers.iter().any(may_come)
+        };
+        others.batch(now, missing, is_left)
     }
 
     /// Whether a member may still be asked to fetch for this node.
@@ -201,7 +216,8 @@ impl<'a> Obtaining<'a> {
             Err(FetchError::Refused { .. }) => return Ok(BTreeSet::new()),
             answer => answer?,
         };
-        let refused = &self.peers[index].refused;
+        let refused = &mut self.peers[index].refused;
+        refused.note_list(Instant::now(), |chunk| held.has(chunk));
         let is_there = |chunk: &ChunkRef| held.has(*chunk) && !refused.has(*chunk);
         let there: Vec<ChunkRef> = missing.iter().copied().filter(is_there).collect();
         self.fetch(index, &there, From::Disk, progress).await?;
@@ -287,7 +303,78 @@ impl<'a> Obtaining<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use exo_store::Store;
+
     use super::*;
+    use crate::bulk::testing::FakeMember;
+    use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
+    use crate::host::SystemHost;
+
+    /// All that a holder has in the end, and what it has after it has found that chunk damaged.
+    fn lists(
+        folder: &std::path::Path,
+        from: &Store,
+        id: exo_types::ModelId,
+        damaged: ChunkRef,
+    ) -> [Vec<u8>; 2] {
+        let (holder, _) = Store::open(folder).unwrap();
+        let partial = holder.prepare(&from.manifest(id).unwrap()).unwrap();
+        let write = |chunk| partial.write_chunk(chunk, &from.read_chunk(id, chunk).unwrap()).unwrap();
+        let all = (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index });
+        all.filter(|chunk| *chunk != damaged).for_each(write);
+        let without = partial.held();
+        write(damaged);
+        [partial.held(), without]
+    }
+
+    /// The member finds the chunk damaged when it is asked, fetches it, and has it again after two looks. No
+    /// hub is there: whoever asks one gets no chunk.
+    #[tokio::test]
+    async fn a_chunk_that_a_member_refused_and_repaired_is_taken_from_it_in_the_same_fetch() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let damaged = ChunkRef { file: 0, index: 10 };
+        let [whole, without] = lists(&folder.path().join("holder"), &from, id, damaged);
+        let counts = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false)));
+        let counted = counts.clone();
+        let member = FakeMember::start(move |ask| {
+            let (asked, looks, is_repaired) = &*counted;
+            match ask {
+                Ask::Held(_) if asked.load(Ordering::SeqCst) > 0 && !is_repaired.load(Ordering::SeqCst) => {
+                    let is_coming = looks.fetch_add(1, Ordering::SeqCst) > 0;
+                    let coming = if is_coming { vec![damaged] } else { Vec::new() };
+                    is_repaired.store(is_coming, Ordering::SeqCst);
+                    (KIND_BYTES, postcard::to_allocvec(&(&without, coming)).unwrap())
+                }
+                Ask::Held(_) => {
+                    (KIND_BYTES, postcard::to_allocvec(&(&whole, Vec::<ChunkRef>::new())).unwrap())
+                }
+                Ask::Chunk { model, chunk } => {
+                    let is_damaged = chunk == damaged && !is_repaired.load(Ordering::SeqCst);
+                    asked.fetch_add(usize::from(chunk == damaged), Ordering::SeqCst);
+                    match is_damaged {
+                        true => (KIND_REFUSED, b"damaged".to_vec()),
+                        false => (KIND_BYTES, from.read_chunk(model, chunk).unwrap()),
+                    }
+                }
+                _ => (KIND_REFUSED, b"no hub here".to_vec()),
+            }
+        });
+        let member = member.await;
+        let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
+        let holders = [Holder { node: member.node, addresses: vec![member.address] }];
+        let obtaining = Obtaining::new(&member.own, &hub, &partial, &holders, &|_, _| {});
+        let all: Vec<ChunkRef> =
+            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+        obtaining.run(&all, &mut |_| {}).await.unwrap();
+        assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
+        assert_eq!(counts.0.load(Ordering::SeqCst), 2, "it is asked once more");
+    }
 
     #[test]
     fn what_others_do_not_bring_in_time_is_fetched_and_nothing_else_of_what_they_fetch() {

@@ -278,9 +278,78 @@ async fn bring(copies: &mut Vec<MemberCopy>, range: (u64, u64)) -> Option<Brough
 
 #[cfg(test)]
 mod tests {
+    use exo_store::{FileEntry, ModelKind};
+
     use super::*;
+    use crate::bulk::testing::FakeMember;
+    use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
 
     const CHUNK: u64 = 64 << 10;
+    /// Of the file that members have.
+    const FILE_BYTES: usize = 8 * CHUNK as usize;
+
+    fn file() -> Vec<u8> {
+        (0..FILE_BYTES).map(|at| (at / 251) as u8 ^ at as u8).collect()
+    }
+
+    /// A member whose model has the file in chunks of that size, and that refuses one of them.
+    async fn member(name: &str, chunk_bytes: usize, refused: u32) -> (FakeMember, MemberCopy) {
+        let answering = move |ask| match ask {
+            Ask::Chunk { chunk, .. } if chunk.index != refused => {
+                let at = chunk.index as usize * chunk_bytes;
+                (KIND_BYTES, file()[at..at + chunk_bytes].to_vec())
+            }
+            _ => (KIND_REFUSED, b"damaged".to_vec()),
+        };
+        let member = FakeMember::start(answering).await;
+        let chunks = file().chunks(chunk_bytes).map(|chunk| *blake3::hash(chunk).as_bytes()).collect();
+        let (size, head_bytes, shared) = (FILE_BYTES as u64, 0, Vec::new());
+        let entry = FileEntry { name: "m.gguf".to_owned(), size, head_bytes, shared, chunks };
+        let manifest = Manifest {
+            version: 1,
+            name: "m".to_owned(),
+            kind: ModelKind::Gguf,
+            chunk_bytes: chunk_bytes as u32,
+            files: vec![entry],
+            hub: None,
+        };
+        let (fetcher, model) = (member.dialled().await, manifest.root());
+        let (held, refused) = (None, RefusedChunks::default());
+        let copy = MemberCopy { member: name.to_owned(), fetcher, model, manifest, file: 0, held, refused };
+        (member, copy)
+    }
+
+    /// Chunks of 64 KiB at one member, of 128 at the other: what the one refuses comes of the other where a
+    /// chunk of it begins there, and is a hole elsewhere.
+    #[tokio::test]
+    async fn members_with_chunks_of_two_sizes_complete_each_other() {
+        let (small, large) = (CHUNK as usize, 2 * CHUNK as usize);
+        let none = u32::MAX;
+        type Case = (u32, u32, bool, &'static [(u64, u64)], &'static [&'static str]);
+        let cases: [Case; 4] = [
+            (2, none, false, &[], &["large", "small"]),
+            (3, none, false, &[(3 * CHUNK, 4 * CHUNK)], &["small"]),
+            (none, 1, true, &[], &["large", "small"]),
+            (3, 1, true, &[(3 * CHUNK, 4 * CHUNK)], &["large", "small"]),
+        ];
+        for (small_refuses, large_refuses, is_large_first, holes, givers) in cases {
+            let (_one, first) = member("small", small, small_refuses).await;
+            let (_other, second) = member("large", large, large_refuses).await;
+            let mut copies = vec![first, second];
+            if is_large_first {
+                copies.reverse();
+            }
+            let brought = bring(&mut copies, (0, FILE_BYTES as u64)).await.unwrap();
+            assert_eq!(brought.holes, holes, "{small_refuses} {large_refuses}");
+            assert_eq!(brought.givers.iter().map(String::as_str).collect::<Vec<_>>(), givers);
+            let mut expected = file();
+            for (from, to) in holes {
+                expected[*from as usize..*to as usize].fill(0);
+            }
+            assert!(brought.bytes == expected, "{small_refuses} {large_refuses}");
+            assert_eq!(copies.len(), 2, "who refuses a chunk is asked for others");
+        }
+    }
 
     /// A plan for `count` chunks from the 64th of a file on; `has` says which copy has a chunk.
     fn plan(count: u64, came: &[u64], has: impl Fn(u64) -> Option<usize>) -> (RangePlan, (u64, u64)) {
