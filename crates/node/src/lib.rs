@@ -66,6 +66,7 @@ mod open_device;
 mod outlet;
 mod pairing;
 pub mod planning;
+mod prediction_events;
 mod questions;
 mod reference_error;
 mod refusals;

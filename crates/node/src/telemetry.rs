@@ -11,6 +11,7 @@ use exo_telemetry::{AlertInputs, Alerts, OwnFacts, Series, SilenceError, Subject
 use exo_types::Time;
 
 use crate::files::DataDir;
+use crate::prediction_events::{PredictionEvent, PredictionEvents};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -27,6 +28,7 @@ struct Inner {
     told: TelemetryView,
     series: Series,
     alerts: Alerts,
+    predictions: PredictionEvents,
     /// As they were then.
     views: Vec<AlertView>,
 }
@@ -55,6 +57,7 @@ impl Telemetry {
             inner.series.observe(time_s, now.unix_s, &told);
             let own = own();
             inner.alerts.observe(AlertInputs { time_s, unix_s: now.unix_s, view, told: &told, own: &own });
+            inner.predictions.observe(view).iter().for_each(PredictionEvent::report);
             inner.told = told;
             inner.views = inner.alerts.views();
         }
