@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use exo_types::{InstanceId, ModelId, Placement, SHARDS_MAX, list};
+use exo_types::{InstanceId, ModelId, NodeId, Placement, SHARDS_MAX, list};
 use serde::{Deserialize, Serialize};
+
+use crate::reasons::{Advice, NodeName, RemoveReason, ReplaceReason, WaitReason, by_id};
 
 /// Names one shard in the memory of this node, from its first byte to its last: the worker counts them, and a
 /// shard that is loaded once more has another number.
@@ -130,34 +132,41 @@ pub enum InstanceState {
     Ready,
     /// A stage is lost; a new placement is being decided.
     Degraded {
-        /// Which, to be displayed.
-        reason: String,
+        /// Which, and how.
+        reason: ReplaceReason,
     },
     /// A stage is lost, and nothing that is there can take its layers. It stays placed, and goes on when
     /// something can.
     Waiting {
-        /// What is missing, to be displayed.
-        reason: String,
+        /// What is missing.
+        reason: WaitReason,
     },
     /// Given up, or unloaded; the removal is on its way to the log.
     Failed {
-        /// Why, to be displayed.
-        reason: String,
+        /// Why.
+        reason: RemoveReason,
     },
 }
 
-/// For people: behind "it is".
-impl std::fmt::Display for InstanceState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl InstanceState {
+    /// For people, behind "it is".
+    pub fn text(&self, name: NodeName<'_>) -> String {
         match self {
-            Self::Placing => f.write_str("being placed"),
-            Self::Loading => f.write_str("loading"),
-            Self::Wiring => f.write_str("connecting its stages"),
-            Self::Ready => f.write_str("ready"),
-            Self::Degraded { reason } => write!(f, "being placed again: {reason}"),
-            Self::Waiting { reason } => write!(f, "waiting: {reason}"),
-            Self::Failed { reason } => write!(f, "given up: {reason}"),
+            Self::Placing => "being placed".to_owned(),
+            Self::Loading => "loading".to_owned(),
+            Self::Wiring => "connecting its stages".to_owned(),
+            Self::Ready => "ready".to_owned(),
+            Self::Degraded { reason } => format!("being placed again: {}", reason.text(name)),
+            Self::Waiting { reason } => format!("waiting: {}", reason.text(name)),
+            Self::Failed { reason } => format!("given up: {}", reason.text(name)),
         }
+    }
+}
+
+/// The same where no names are known.
+impl fmt::Display for InstanceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(&by_id))
     }
 }
 
@@ -176,7 +185,7 @@ pub struct InstanceView {
     /// Where stages of it are to be elsewhere.
     pub moving: Option<Moving>,
     /// A better plan, found when it was ready or members had changed. Nobody carries it out unasked.
-    pub advice: Option<String>,
+    pub advice: Option<Advice>,
 }
 
 /// Stages that serve are to be elsewhere.
@@ -185,18 +194,33 @@ pub struct InstanceView {
 pub enum Moving {
     /// They serve until their layers are loaded there.
     Loading {
-        /// Why, to be displayed.
-        reason: String,
+        /// Why.
+        reason: ReplaceReason,
         /// Bytes loaded there.
         done_bytes: u64,
         /// Bytes in all.
         total_bytes: u64,
     },
-    /// They stay: nothing else takes them.
+    /// They stay: their node is drained, and no other device takes the layers there.
     Stays {
-        /// Why, to be displayed.
-        reason: String,
+        /// The node.
+        node: NodeId,
+        /// Bytes of the layers there.
+        bytes: u64,
     },
+}
+
+impl Moving {
+    /// Why they move, or stay.
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        match self {
+            Self::Loading { reason, .. } => reason.text(name),
+            Self::Stays { node, bytes } => {
+                let node = name(*node);
+                format!("{node} is drained, and no other device takes the layers there, of {bytes} bytes")
+            }
+        }
+    }
 }
 
 impl InstanceView {

@@ -24,6 +24,7 @@ pub mod bounds;
 mod coordinator;
 mod driver;
 mod instances;
+mod reasons;
 mod replication;
 mod scheduler;
 mod stage;
@@ -40,6 +41,10 @@ pub use coordinator::{
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use instances::{EngineId, InstanceState, InstanceView, Moving, StageStatus, StageView};
+pub use reasons::{
+    Advice, Gain, GainOf, LinkChange, LinkQuantity, NodeName, RemoveReason, ReplaceReason, ReplanReason,
+    StageLoss, Unplaced, WaitReason,
+};
 pub use replication::{FollowerStep, LeaderStep, follow, lead};
 #[cfg(feature = "planted")]
 pub use scheduler::planted::SchedulerBug;

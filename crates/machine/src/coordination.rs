@@ -10,7 +10,8 @@ use exo_cluster::wire::{
     LogMessage, NodeReport, Refusal,
 };
 use exo_cluster::{
-    AppendId, CoordinatorInput, CoordinatorOutput, Event, InstanceView, LEAVING_FOR, ReplyTo, WorkerInput,
+    AppendId, CoordinatorInput, CoordinatorOutput, Event, InstanceView, LEAVING_FOR, RemoveReason, ReplyTo,
+    WorkerInput,
 };
 use exo_membership::EPOCH_JUMP_MAX;
 use exo_trust::Act;
@@ -197,8 +198,8 @@ impl NodeMachine {
             CoordinatorOutput::Reply { to, reply } => self.reply_when_held(to, reply),
             CoordinatorOutput::Plan { plan, request } => self.out.push(Effect::Plan { id: plan, request }),
             CoordinatorOutput::InstanceChanged(view) => {
-                let (instance, state) = (view.instance(), &view.state);
-                tracing::info!(target: "events::instance", %instance, %state, "changed");
+                let state = view.state.text(&|node| self.name_of(node));
+                tracing::info!(target: "events::instance", instance = %view.instance(), state, "changed");
                 self.view_changed();
             }
             #[cfg(feature = "planted")]
@@ -209,7 +210,8 @@ impl NodeMachine {
                         .any(|i| matches!(i.state, exo_cluster::InstanceState::Waiting { .. })) =>
             {
                 let instance = instances[0].instance();
-                let (reply, reason) = (ReplyTo { node: self.me, request: 0 }, "it waits".to_owned());
+                let reply = ReplyTo { node: self.me, request: 0 };
+                let reason = RemoveReason::Unused { seconds: 0 };
                 return Some(CoordinatorInput::Remove { reply, instance, reason });
             }
             CoordinatorOutput::Instances { epoch, instances } => self.tell_instances(epoch, instances),
@@ -698,7 +700,7 @@ impl NodeMachine {
         self.feed_coordinator(match ask {
             ControlAsk::Place(request) => CoordinatorInput::Place { reply, request },
             ControlAsk::RemoveInstance { instance } => {
-                let reason = format!("unloaded by {}", self.name_of(from));
+                let reason = RemoveReason::Asked { by: from };
                 CoordinatorInput::Remove { reply, instance, reason }
             }
             ControlAsk::Drain { node, drain } => CoordinatorInput::Drain { reply, node, drain },

@@ -421,11 +421,30 @@ pub struct ModelHolders {
     pub instances: Vec<InstanceId>,
 }
 
+/// What a request waits for.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct RequestWait {
+    /// What interrupted it, where it had begun.
+    pub interrupted_by: Option<String>,
+    /// What has to come.
+    pub waits_for: String,
+}
+
+impl std::fmt::Display for RequestWait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { interrupted_by, waits_for } = self;
+        match interrupted_by {
+            Some(lost) => write!(f, "interrupted: {lost}; {waits_for}"),
+            None => f.write_str(waits_for),
+        }
+    }
+}
+
 /// What a client's request is told.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SequenceEvent {
-    /// Waiting, and for what: before it begins, or interrupted.
-    Queued(String),
+    /// Waiting, and for what.
+    Queued(RequestWait),
     /// No news for a while; its deadlines are watched.
     Watched,
     /// Computing, by these kernels, over so many stages. Again after each interruption.

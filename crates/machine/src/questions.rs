@@ -219,9 +219,10 @@ impl NodeMachine {
             // After a start its holders may be on their way: the log says that there is one.
             let is_it = |i: &&InstanceView| i.model_name == wanted || i.model().to_full() == wanted;
             return Err(match self.instances.iter().find(is_it) {
-                Some(instance) => Unresolved::Away {
-                    reason: format!("its instance {} is {}", instance.instance(), instance.state),
-                },
+                Some(instance) => {
+                    let state = instance.state.text(&|node| self.name_of(node));
+                    Unresolved::Away { reason: format!("its instance {} is {state}", instance.instance()) }
+                }
                 None => {
                     Unresolved::Unknown { known: all.into_iter().map(|m| m.name).take(NAMED_MAX).collect() }
                 }

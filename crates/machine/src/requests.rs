@@ -17,7 +17,7 @@ use exo_types::{InstanceId, ModelId, Principal, RequestId, SequenceId, Time};
 use crate::coordination::Asker;
 use crate::view::step_times_view;
 use crate::waiting::{FetchWatch, slowest_fetch};
-use crate::{Effect, NodeMachine, SequenceEvent, StartRequest, StreamId};
+use crate::{Effect, NodeMachine, RequestWait, SequenceEvent, StartRequest, StreamId};
 
 /// A sequence that this node drives.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct DriverEntry {
     /// To place the model if it is not placed.
     place: Arc<InstanceRequest>,
     /// What the client was last told that it waits for.
-    told: String,
+    told: RequestWait,
     /// Since when it waits for a link.
     pub(crate) link_waited_since: Option<Time>,
     is_started: bool,
@@ -81,7 +81,7 @@ impl NodeMachine {
                 stream,
                 model,
                 place: place.clone(),
-                told: String::new(),
+                told: RequestWait::default(),
                 link_waited_since: None,
                 is_started: false,
                 is_interrupted: false,
@@ -175,7 +175,8 @@ impl NodeMachine {
         let others = |model| self.instances.iter().any(|i| i.model() == model && !is_failed(i));
         let failed = |instance: &InstanceView| match &instance.state {
             InstanceState::Failed { reason } if instance.stages.iter().any(is_refused) => {
-                Some((instance.placement.instance, instance.model(), reason.clone()))
+                let reason = reason.text(&|node| self.name_of(node));
+                Some((instance.placement.instance, instance.model(), reason))
             }
             _ => None,
         };
@@ -324,23 +325,24 @@ impl NodeMachine {
     /// Tells the client what its request waits for, or that it has begun or goes on, when that changed.
     fn tell_phase(&mut self, id: SequenceId) {
         let Some(entry) = self.drivers.get(&id) else { return };
-        let waits_for = match entry.driver.phase() {
+        let (interrupted_by, waits_for) = match entry.driver.phase() {
             DriverPhase::Running(_) if entry.is_started && !entry.is_interrupted => return,
             DriverPhase::Running(instance) => return self.tell_started(id, instance),
             DriverPhase::Over => return,
             DriverPhase::Interrupted { .. } | DriverPhase::WaitingForInstance => self.waits_for_instance(id),
             DriverPhase::WaitingForLink(node) => {
-                format!("waiting for the link to {}", self.name_of(node))
+                (None, format!("waiting for the link to {}", self.name_of(node)))
             }
-            DriverPhase::Submitted(_) | DriverPhase::Queued(_) => "waiting for a slot".to_owned(),
+            DriverPhase::Submitted(_) | DriverPhase::Queued(_) => (None, "waiting for a slot".to_owned()),
         };
         let Some(entry) = self.drivers.get_mut(&id) else { return };
         entry.is_interrupted = matches!(entry.driver.phase(), DriverPhase::Interrupted { .. });
-        if entry.told == waits_for {
+        let wait = RequestWait { interrupted_by, waits_for };
+        if entry.told == wait {
             return;
         }
-        entry.told.clone_from(&waits_for);
-        self.tell_client(id, SequenceEvent::Queued(waits_for));
+        entry.told = wait.clone();
+        self.tell_client(id, SequenceEvent::Queued(wait));
     }
 
     fn tell_started(&mut self, id: SequenceId, instance: InstanceId) {
@@ -348,13 +350,13 @@ impl NodeMachine {
         let Some(entry) = self.drivers.get_mut(&id) else { return };
         entry.resumed += u32::from(entry.is_started);
         (entry.is_started, entry.is_interrupted, entry.tokens_since) = (true, false, 0);
-        entry.told.clear();
+        entry.told = RequestWait::default();
         self.tell_client(id, SequenceEvent::Started { index: id.index, kernels, stages, last_node });
     }
 
     /// What was lost, if anything was, and how far it is to be had.
-    fn waits_for_instance(&mut self, id: SequenceId) -> String {
-        let Some(entry) = self.drivers.get(&id) else { return String::new() };
+    fn waits_for_instance(&mut self, id: SequenceId) -> (Option<String>, String) {
+        let Some(entry) = self.drivers.get(&id) else { return (None, String::new()) };
         let (model, now, before) = (entry.model, self.awake.now(), entry.fetching);
         let instance = self.instances.iter().find(|i| i.model() == model);
         let fetch = instance.and_then(|instance| slowest_fetch(instance, before.as_ref()));
@@ -367,10 +369,7 @@ impl NodeMachine {
         if let Some(entry) = self.drivers.get_mut(&id) {
             entry.fetching = fetching;
         }
-        match lost {
-            Some(lost) => format!("interrupted: {lost}; {waits_for}"),
-            None => waits_for,
-        }
+        (lost, waits_for)
     }
 
     fn served_by(&self, instance: InstanceId) -> (Vec<String>, u32, String) {
@@ -414,7 +413,7 @@ impl NodeMachine {
             model: entry.place.model_name.clone(),
             principal: entry.principal.label(),
             phase,
-            waits_for: waits.then(|| entry.told.clone()),
+            waits_for: waits.then(|| entry.told.to_string()),
             interrupted_ms,
             prompt_tokens: entry.prompt_tokens,
             tokens: (entry.driver.history().len() as u32).saturating_sub(entry.prompt_tokens),

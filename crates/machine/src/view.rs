@@ -12,7 +12,9 @@ use exo_api::plan::PlanObjective;
 use exo_cluster::wire::{
     Bandwidth, HeldModel, LoadReport, NodeReport, PhaseTimes, SequenceTimes, StageReport,
 };
-use exo_cluster::{InstanceRequest, InstanceState, InstanceView, Moving, PlaceObjective, StageStatus, State};
+use exo_cluster::{
+    InstanceRequest, InstanceState, InstanceView, Moving, NodeName, PlaceObjective, StageStatus, State,
+};
 use exo_trust::{Role, TrustLog};
 use exo_types::{
     DeviceFacts, Epoch, Exclusion, LogHead, ModelId, NodeId, Pin, PlacedShard, PlacementId, ShardPosition,
@@ -258,9 +260,9 @@ impl ViewInputs<'_> {
             id: placement.instance.to_string(),
             model_id: placement.model.to_full(),
             model: self.model_name(instance),
-            state: state_view(instance),
-            moving: instance.moving.as_ref().map(moving_view),
-            advice: instance.advice.clone(),
+            state: state_view(instance, &|node| self.name_of(node)),
+            moving: instance.moving.as_ref().map(|moving| moving_view(moving, &|node| self.name_of(node))),
+            advice: instance.advice.map(|advice| advice.text(&|node| self.name_of(node))),
             state_since_unix_s: (self.states_since)(placement.instance),
             is_file_gone: instance.state == InstanceState::Ready && !self.is_held(placement.model),
             placement: placement.id.to_string(),
@@ -404,7 +406,7 @@ fn card_event_views(report: &NodeReport) -> Vec<api::CardEventView> {
     report.card_events.iter().map(view).collect()
 }
 
-fn state_view(instance: &InstanceView) -> api::InstanceState {
+fn state_view(instance: &InstanceView, name: NodeName<'_>) -> api::InstanceState {
     match &instance.state {
         InstanceState::Placing => api::InstanceState::Placing,
         InstanceState::Loading => {
@@ -421,19 +423,20 @@ fn state_view(instance: &InstanceView) -> api::InstanceState {
         // Loaded; its stages find each other.
         InstanceState::Wiring => api::InstanceState::Loading { progress: 1.0 },
         InstanceState::Ready => api::InstanceState::Ready,
-        InstanceState::Degraded { reason } => api::InstanceState::Degraded { reason: reason.clone() },
-        InstanceState::Waiting { reason } => api::InstanceState::Waiting { reason: reason.clone() },
-        InstanceState::Failed { reason } => api::InstanceState::Failed { reason: reason.clone() },
+        InstanceState::Degraded { reason } => api::InstanceState::Degraded { reason: reason.text(name) },
+        InstanceState::Waiting { reason } => api::InstanceState::Waiting { reason: reason.text(name) },
+        InstanceState::Failed { reason } => api::InstanceState::Failed { reason: reason.text(name) },
     }
 }
 
-fn moving_view(moving: &Moving) -> api::MovingView {
+fn moving_view(moving: &Moving, name: NodeName<'_>) -> api::MovingView {
+    let reason = moving.text(name);
     match moving {
-        Moving::Loading { reason, done_bytes, total_bytes } => {
+        Moving::Loading { done_bytes, total_bytes, .. } => {
             let progress = *done_bytes as f64 / (*total_bytes).max(1) as f64;
-            api::MovingView::Loading { reason: reason.clone(), progress }
+            api::MovingView::Loading { reason, progress }
         }
-        Moving::Stays { reason } => api::MovingView::Stays { reason: reason.clone() },
+        Moving::Stays { .. } => api::MovingView::Stays { reason },
     }
 }
 

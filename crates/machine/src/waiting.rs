@@ -188,9 +188,13 @@ impl NodeMachine {
         match &instance.state {
             InstanceState::Loading => self.loading(instance, watch),
             InstanceState::Wiring => "connecting its stages".to_owned(),
-            InstanceState::Degraded { reason } => format!("placing again: {reason}"),
-            InstanceState::Waiting { reason } => reason.clone(),
-            InstanceState::Failed { reason } => format!("failed: {reason}"),
+            InstanceState::Degraded { reason } => {
+                format!("placing again: {}", reason.text(&|node| self.name_of(node)))
+            }
+            InstanceState::Waiting { reason } => reason.text(&|node| self.name_of(node)),
+            InstanceState::Failed { reason } => {
+                format!("failed: {}", reason.text(&|node| self.name_of(node)))
+            }
             InstanceState::Placing => "placing".to_owned(),
             InstanceState::Ready => "waiting for a slot".to_owned(),
         }

@@ -288,7 +288,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     let mut opening = Some(given);
     while let Some(event) = running.events.recv().await {
         match event {
-            SequenceEvent::Queued(reason) => sink.send(GenerateEvent::Queued { reason })?,
+            SequenceEvent::Queued(wait) => sink.send(GenerateEvent::Queued { reason: wait.to_string() })?,
             SequenceEvent::Watched => sink.send(GenerateEvent::Watched)?,
             SequenceEvent::Started { index, kernels, stages, last_node } => {
                 if let Some(checked) = checked.get_mut(usize::from(index)) {

@@ -458,12 +458,12 @@ pub(crate) fn replan_view(report: &ReplanReport, name: impl Fn(NodeId) -> String
     };
     ReplanView {
         instance: report.instance.to_string(),
-        decision: match (report.is_better, report.is_moved) {
+        decision: match (report.is_better(), report.is_moved) {
             (false, _) => ReplanDecision::Keep,
             (true, false) => ReplanDecision::WouldMove,
             (true, true) => ReplanDecision::Move,
         },
-        reason: report.reason.clone(),
+        reason: report.reason.text(&name),
         now_ms: ms(report.now_ns),
         then_ms: ms(report.then_ns),
         load_bytes: report.load_bytes,

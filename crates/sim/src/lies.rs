@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::{ControlMessage, LogMessage};
-use exo_cluster::{Event, State};
+use exo_cluster::{Event, RemoveReason, State};
 use exo_machine::{LinkId, Outgoing, Purpose, TrustMessage, TrustNews};
 use exo_trust::{Act, Entry, EntryId, Statement, TrustLog};
 use exo_types::{InstanceId, LogHead, NodeId};
@@ -180,7 +180,8 @@ impl World {
             return Vec::new();
         };
         let LogHead { index, hash } = self.nodes[liar].durable_head();
-        let nothing = Event::InstanceRemoved { instance: InstanceId(1 << 40), reason: "a lie".to_owned() };
+        let reason = RemoveReason::Unused { seconds: 1 };
+        let nothing = Event::InstanceRemoved { instance: InstanceId(1 << 40), reason };
         let entries = vec![if index % 2 == 0 { nothing.encode() } else { vec![7; 9] }];
         vec![ControlMessage::Log(LogMessage::Entries {
             epoch,

@@ -6,7 +6,7 @@ use super::log::DurableReply;
 use super::planning::PlanAsk;
 use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
 use crate::wire::{Check, ControlRefusal, ControlReply, clip};
-use crate::{Event, InstanceRequest};
+use crate::{Event, InstanceRequest, RemoveReason};
 
 /// Appends that may wait for the journal; who asks for more is refused.
 const APPENDS_MAX: usize = 256;
@@ -92,10 +92,9 @@ impl Coordinator {
         &mut self,
         reply: ReplyTo,
         instance: InstanceId,
-        reason: String,
+        reason: RemoveReason,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let reason = clip(&reason);
         let event = Event::InstanceRemoved { instance, reason };
         self.ask(vec![(reply, DurableReply::Done)], vec![event], out);
     }

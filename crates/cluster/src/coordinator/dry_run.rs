@@ -6,6 +6,7 @@ use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanError, Pla
 use exo_types::{DeviceId, DiskRoom, InstanceId, NodeId, PlacedShard};
 
 use super::reach::Reach;
+use crate::reasons::apart_text;
 use crate::wire::{FreeMemory, PlannerDevice, PlannerInputs, Unloadable, clip};
 use crate::{InstanceRequest, PlaceObjective};
 
@@ -113,11 +114,6 @@ impl Unloadable {
         let (name, idle_s) = (&self.model_name, self.idle_s.unwrap_or(0));
         format!("{name} is unloaded to make room: a request loaded it, unused for {idle_s} s")
     }
-}
-
-/// Why a plan is refused although it fits: two that it puts beside each other do not talk.
-pub(super) fn torn_text(a: &str, b: &str) -> String {
-    format!("it fits only over {a} and {b}, and between these no data link is open")
 }
 
 /// Why there is no plan: for the cluster as it is, and whether unloading was tried as well.
@@ -263,7 +259,7 @@ fn carried_out(
             let device = inputs.devices.iter().find(|device| device.node == node);
             device.map_or_else(|| node.to_string(), |device| format!("{} ({node})", device.node_name))
         };
-        return Err(DryRunError::NotNow(torn_text(&name(a), &name(b))));
+        return Err(DryRunError::NotNow(apart_text(&name(a), &name(b))));
     }
     let unloads = in_the_way(unloaded, &plan, &request.devices).map_err(DryRunError::NotNow)?;
     let unloads = unloads.iter().map(|unloadable| (unloadable.instance, unloadable.text())).collect();

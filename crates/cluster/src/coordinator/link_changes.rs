@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use exo_types::{NodeId, Time, size};
+use exo_types::{NodeId, Time};
 
 use super::Coordinator;
 use super::replan::Due;
 use crate::wire::LinkReport;
+use crate::{LinkChange, LinkQuantity};
 
 /// A number that is so many times the other, or so many times smaller, is another one: bursts over the same
 /// link differ by less (docs/benchmarks.md, "What a burst says of a link").
@@ -43,21 +44,6 @@ struct Tracked {
     away_since: Option<Time>,
 }
 
-/// A number of a link that has changed. Nothing is known of one that was not measured before.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LinkChange {
-    peer: NodeId,
-    what: Quantity,
-    before: Option<u64>,
-    now: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Quantity {
-    RoundTripUs,
-    BytesPerS,
-}
-
 impl Tracked {
     /// Takes in a number. If it has replaced the one before, that one.
     fn follow(&mut self, now: Time, value: u64, step_min: u64) -> Option<Option<u64>> {
@@ -79,7 +65,9 @@ impl Tracked {
 }
 
 impl KnownLink {
-    fn follow(&mut self, now: Time, report: &LinkReport) -> Vec<LinkChange> {
+    /// Takes in what the node at one end reports of it.
+    fn follow(&mut self, now: Time, at: NodeId, report: &LinkReport) -> Vec<LinkChange> {
+        let change = |what, before, now| LinkChange { at, peer: report.peer, what, before, now };
         let mut changes = Vec::new();
         if report.rtt_count >= ROUND_TRIPS_MIN {
             let value = u64::from(report.rtt_us);
@@ -91,15 +79,12 @@ impl KnownLink {
                     None
                 }
             };
-            let change =
-                |before| LinkChange { peer: report.peer, what: Quantity::RoundTripUs, before, now: value };
-            changes.extend(before.map(change));
+            changes.extend(before.map(|before| change(LinkQuantity::RoundTripUs, before, value)));
         }
         if let Some(inbound) = report.inbound {
             let value = inbound.bytes_per_s;
-            let change =
-                |before| LinkChange { peer: report.peer, what: Quantity::BytesPerS, before, now: value };
-            changes.extend(self.bytes_per_s.follow(now, value, 1).map(change));
+            let before = self.bytes_per_s.follow(now, value, 1);
+            changes.extend(before.map(|before| change(LinkQuantity::BytesPerS, before, value)));
         }
         changes
     }
@@ -108,7 +93,8 @@ impl KnownLink {
 impl LinkChanges {
     /// Takes in what a member reports of its links, and says which of them have changed.
     fn follow(&mut self, now: Time, from: NodeId, links: &[LinkReport]) -> Vec<LinkChange> {
-        let follow = |link: &LinkReport| self.known.entry((from, link.peer)).or_default().follow(now, link);
+        let follow =
+            |link: &LinkReport| self.known.entry((from, link.peer)).or_default().follow(now, from, link);
         links.iter().flat_map(follow).collect()
     }
 
@@ -123,32 +109,14 @@ impl Coordinator {
     pub(super) fn follow_links(&mut self, now: Time, from: NodeId, links: &[LinkReport]) {
         let Some(leading) = &mut self.leading else { return };
         let changes = leading.links.follow(now, from, links);
-        let Some(first) = changes.first() else { return };
-        let (text, others) = (self.change_text(from, first), changes.len() - 1);
+        let Some(&first) = changes.first() else { return };
+        let (text, others) = (first.text(&|node| self.name_of(node)), changes.len() - 1);
         // All numbers of what this node reports may change at once.
         tracing::info!(target: "events::link", at = %from, peer = %first.peer, others, "{text}");
         let Some(leading) = &mut self.leading else { return };
         for watch in leading.watches.values_mut() {
             watch.review.set_due(Due::Changed);
-            watch.review.link = Some(text.clone());
-        }
-    }
-
-    /// "the round trip between a and b is 20 ms, and was 0.2 ms"
-    fn change_text(&self, at: NodeId, change: &LinkChange) -> String {
-        let (here, there) = (self.name_of(at), self.name_of(change.peer));
-        let unknown = "was not measured before".to_owned();
-        match change.what {
-            Quantity::RoundTripUs => {
-                let ms = |us: u64| format!("{} ms", us as f64 / 1e3);
-                let before = change.before.map_or(unknown, |us| format!("was {}", ms(us)));
-                format!("the round trip between {here} and {there} is {}, and {before}", ms(change.now))
-            }
-            Quantity::BytesPerS => {
-                let rate = |bytes: u64| format!("{}/s", size(bytes));
-                let before = change.before.map_or(unknown, |bytes| format!("was {}", rate(bytes)));
-                format!("the link from {there} to {here} has {}, and {before}", rate(change.now))
-            }
+            watch.review.link = Some(first);
         }
     }
 }

@@ -14,7 +14,7 @@ use super::repair::{RepairScope, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
 use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, clip};
-use crate::{Event, InstanceState, Moving, StageStatus, StateInstance};
+use crate::{Event, Gain, InstanceState, Moving, ReplaceReason, StageLoss, StageStatus, StateInstance};
 
 /// A node that leaves says so twice a second.
 pub const LEAVING_FOR: Duration = Duration::from_secs(3);
@@ -27,9 +27,7 @@ pub(super) struct Move {
     /// Where the stages will be. It goes into the log under a later id.
     placement: Placement,
     memory_bytes: Vec<u64>,
-    reason: String,
-    /// It is not for a drained node but for a better plan.
-    is_better: bool,
+    reason: ReplaceReason,
     /// The furthest that what is loaded ahead has come, and when.
     best: Vec<(u8, u64)>,
     moved_at: Time,
@@ -42,17 +40,26 @@ impl Move {
         from: PlacementId,
         placement: Placement,
         memory_bytes: Vec<u64>,
-        reason: String,
+        gain: Gain,
     ) -> Self {
         let best = vec![(0, 0); placement.shards().count()];
-        Self { from, placement, memory_bytes, reason, is_better: true, best, moved_at: now }
+        let reason = ReplaceReason::Better(gain);
+        Self { from, placement, memory_bytes, reason, best, moved_at: now }
+    }
+
+    /// It is not for a drained node but for a better plan.
+    fn is_better(&self) -> bool {
+        matches!(self.reason, ReplaceReason::Better(_))
     }
 }
 
 /// A move that is not possible now.
 #[derive(Clone, Debug)]
 pub(super) struct Stuck {
-    reason: String,
+    /// The drained node.
+    node: NodeId,
+    /// Of the layers there.
+    bytes: u64,
     again_at: Time,
 }
 
@@ -71,7 +78,7 @@ enum Step {
     /// The device of this stage does not take it.
     Avoid {
         stage: u32,
-        reason: String,
+        reason: ReplaceReason,
         time: Duration,
     },
 }
@@ -97,10 +104,10 @@ impl Coordinator {
         if !is_durable || now < watch.decide_at {
             return;
         }
-        let is_better = |moving: &Move| moving.is_better && moving.from == from && is_possible;
+        let is_better = |moving: &Move| moving.is_better() && moving.from == from && is_possible;
         let is_worth_it = watch.moving.as_ref().is_some_and(is_better);
         if drained.is_none() && !is_worth_it {
-            if watch.moving.take().is_some_and(|moving| moving.is_better) {
+            if watch.moving.take().is_some_and(|moving| moving.is_better()) {
                 tracing::info!(target: "events::move", %instance, "to a better plan is not possible any more");
             }
             watch.stuck = None;
@@ -125,27 +132,25 @@ impl Coordinator {
         let Some(entry) = self.state.instances().get(&instance) else { return };
         let found = self.repaired(now, instance, RepairScope::Move);
         let bytes: u64 = bytes_on(entry, node);
-        let name = self.name_of(node);
+        let called = self.name_of(node);
+        let name = move |_: NodeId| called.clone();
         let entry = entry.clone();
         let Some(leading) = &mut self.leading else { return };
         let id = found.is_some().then(|| leading.next_placement());
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
         match found.zip(id) {
             Some(((stages, memory_bytes), id)) => {
-                let (from, reason) = (entry.placement.id, format!("{name} is drained"));
+                let (from, reason) = (entry.placement.id, ReplaceReason::Drained { node });
                 let placement = replaced(&entry, id, stages);
-                tracing::info!(target: "events::move", %instance, reason, "begins");
+                tracing::info!(target: "events::move", %instance, reason = reason.text(&name), "begins");
                 let best = vec![(0, 0); placement.shards().count()];
-                let is_better = false;
-                let moving = Move { from, placement, memory_bytes, reason, is_better, best, moved_at: now };
+                let moving = Move { from, placement, memory_bytes, reason, best, moved_at: now };
                 (watch.moving, watch.stuck) = (Some(moving), None);
             }
             None => {
-                let reason = format!(
-                    "{name} is drained, and no other device takes the layers there, of {bytes} bytes"
-                );
+                let reason = Moving::Stays { node, bytes }.text(&name);
                 tracing::info!(target: "events::move", %instance, reason, "is not possible");
-                watch.stuck = Some(Stuck { reason: clip(&reason), again_at: now + LOOK_EVERY });
+                watch.stuck = Some(Stuck { node, bytes, again_at: now + LOOK_EVERY });
             }
         }
     }
@@ -155,14 +160,15 @@ impl Coordinator {
             Step::Wait => {}
             Step::Commit => self.commit_move(now, instance, out),
             Step::Avoid { stage, reason, time } => {
+                let text = reason.text(&|node| self.name_of(node));
                 let Some(leading) = &mut self.leading else { return };
                 let Some(moving) = leading.watches.get_mut(&instance).and_then(|w| w.moving.take()) else {
                     return;
                 };
                 let Some(stage) = moving.placement.stages.get(stage as usize) else { return };
                 let shard = stage.leader().clone();
-                tracing::info!(target: "events::move", %instance, reason, "is given up");
-                self.avoid_device(now, instance, shard.node, shard.device, &reason, time);
+                tracing::info!(target: "events::move", %instance, reason = text, "is given up");
+                self.avoid_device(now, instance, shard.node, shard.device, reason, time);
             }
         }
     }
@@ -196,16 +202,22 @@ impl Coordinator {
         if statuses.iter().any(|(_, status)| status.waits_for_hub()) {
             moving.moved_at = now;
         }
+        let stages = &moving.placement.stages;
+        let avoid = |at: &ShardPosition, loss, time| {
+            let (stage, node) = (at.stage, stages.get(at.stage as usize)?.leader().node);
+            Some(Step::Avoid { stage, reason: ReplaceReason::Stage { stage, node, loss }, time })
+        };
         let refused = statuses.iter().find_map(|(at, status)| match status {
             StageStatus::Failed { reason, failed_loads } if *failed_loads >= loads_max => {
-                Some(Step::Avoid { stage: at.stage, reason: reason.clone(), time: AVOID_REFUSED })
+                let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, reason: clip(reason) };
+                avoid(at, loss, AVOID_REFUSED)
             }
             _ => None,
         });
         let late = || {
             let (at, status) = statuses.iter().find(|(_, status)| !status.is_loaded())?;
-            let reason = format!("no progress for {} s: {status}", deadline.as_secs());
-            Some(Step::Avoid { stage: at.stage, reason, time: AVOID_FAILED })
+            let loss = StageLoss::NoProgress { seconds: deadline.as_secs(), status: status.clone() };
+            avoid(at, loss, AVOID_FAILED)
         };
         match refused {
             Some(step) => step,
@@ -276,7 +288,7 @@ impl Coordinator {
     pub(super) fn moving_view(&self, instance: InstanceId) -> Option<Moving> {
         let watch = self.leading.as_ref()?.watches.get(&instance)?;
         if let Some(stuck) = &watch.stuck {
-            return Some(Moving::Stays { reason: stuck.reason.clone() });
+            return Some(Moving::Stays { node: stuck.node, bytes: stuck.bytes });
         }
         let reason = watch.moving.as_ref()?.reason.clone();
         let (mut done_bytes, mut total_bytes) = (0u64, 0u64);

@@ -14,14 +14,15 @@ use exo_planner::{Objective, Plan, PlanError, PlanRequest, validate};
 use exo_types::{InstanceId, NodeId, PlacementId, Time};
 
 use super::asks::refused;
-use super::dry_run::{needs_room, no_plan_text, objective_of, torn_text};
+use super::dry_run::{needs_room, no_plan_text, objective_of};
 use super::log::DurableReply;
 use super::place::placement;
 use super::replan::Due;
 use super::survey::LOOK_EVERY;
 use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo};
+use crate::reasons::apart_text;
 use crate::wire::{ControlRefusal, clip};
-use crate::{Event, InstanceRequest};
+use crate::{Event, InstanceRequest, ReplaceReason, Unplaced, WaitReason};
 
 /// Plans that may wait for the one in flight; who asks for more is refused.
 const PLANS_QUEUED_MAX: usize = 16;
@@ -79,7 +80,7 @@ enum Purpose {
     /// Members asked for a model that is not placed.
     Placement { request: Box<InstanceRequest>, replies: Vec<ReplyTo> },
     /// An instance lost a stage.
-    Replacement { instance: InstanceId, reason: String },
+    Replacement { instance: InstanceId, reason: ReplaceReason },
     /// Somebody asks whether an instance that serves should be elsewhere, or members have changed.
     Review { instance: InstanceId, reply: Option<ReplyTo>, carry_out: bool },
 }
@@ -89,7 +90,7 @@ impl PlanAsk {
         Self::new(now, Purpose::Placement { request: Box::new(request), replies: vec![reply] })
     }
 
-    pub(super) fn replacement(now: Time, instance: InstanceId, reason: String) -> Self {
+    pub(super) fn replacement(now: Time, instance: InstanceId, reason: ReplaceReason) -> Self {
         Self::new(now, Purpose::Replacement { instance, reason })
     }
 
@@ -420,10 +421,11 @@ impl Coordinator {
             ask.forget_outcome();
             return leading.plans.waiting.push(LinkWait { ask, between: (a, b), until });
         }
-        let (a, b) = (self.name_of(a), self.name_of(b));
-        let why = torn_text(&a, &b);
         match ask.purpose {
-            Purpose::Placement { .. } | Purpose::Review { .. } => self.no_plan(now, ask, &why, out),
+            Purpose::Placement { .. } | Purpose::Review { .. } => {
+                let why = apart_text(&self.name_of(a), &self.name_of(b));
+                self.no_plan(now, ask, &why, out);
+            }
             // Fewer stages than were wanted, once for each number.
             Purpose::Replacement { .. }
                 if stages > 1 && ask.stages_possible.is_none_or(|before| (stages as u32) < before + 1) =>
@@ -431,8 +433,9 @@ impl Coordinator {
                 ask.stages_possible = Some(stages as u32 - 1);
                 self.ask_again(ask);
             }
-            Purpose::Replacement { instance, reason } => {
-                self.wait(now, instance, format!("{reason}; {why}"), LOOK_EVERY, out);
+            Purpose::Replacement { instance, reason: lost } => {
+                let why = Unplaced::Apart { a, b };
+                self.wait(now, instance, WaitReason { lost, why }, LOOK_EVERY, out);
             }
         }
     }
@@ -480,8 +483,9 @@ impl Coordinator {
                 let refusal = |to| refused(to, ControlRefusal::DoesNotFit, &error.to_string());
                 out.extend(reply.map(refusal));
             }
-            Purpose::Replacement { instance, reason } => {
-                self.wait(now, instance, format!("{reason}; {error}"), LOOK_EVERY, out);
+            Purpose::Replacement { instance, reason: lost } => {
+                let why = Unplaced::NoPlan(clip(&error.to_string()));
+                self.wait(now, instance, WaitReason { lost, why }, LOOK_EVERY, out);
             }
         }
     }

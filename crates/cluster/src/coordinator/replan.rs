@@ -5,7 +5,6 @@
 //! cannot be loaded so, or gains too little for the ranges of the predictions, is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::time::Duration;
 
 use exo_planner::{Objective, Plan, PlanRequest, oversubscribed, predict};
@@ -17,8 +16,8 @@ use super::place::placement;
 use super::planning::PlanAsk;
 use super::survey::Watch;
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
-use crate::wire::{ControlRefusal, ControlReply, ReplanReport, clip};
-use crate::{InstanceState, StateInstance};
+use crate::wire::{ControlRefusal, ControlReply, ReplanReport};
+use crate::{Advice, Gain, GainOf, InstanceState, LinkChange, ReplanReason, StateInstance};
 
 /// A plan that gains less is not worth a move: predictions from fresh measurements are good to a tenth.
 const GAIN_MIN_PERCENT: u64 = 10;
@@ -34,10 +33,10 @@ pub(super) struct Review {
     due: Option<Due>,
     /// When the last one that a change had made due was asked for.
     asked_at: Option<Time>,
-    /// The link whose change is why it looks, in words.
-    pub(super) link: Option<String>,
+    /// The link whose change is why it looks.
+    pub(super) link: Option<LinkChange>,
     /// A better plan.
-    pub(super) advice: Option<String>,
+    pub(super) advice: Option<Advice>,
 }
 
 /// Why the planner is to look at an instance.
@@ -70,8 +69,16 @@ struct Cost {
     load_bytes: u64,
     fetch_bytes: u64,
     fetch_ns: u64,
-    /// Where there is no room for it, and what is missing.
-    no_room: Option<String>,
+    no_room: Option<NoRoom>,
+}
+
+/// Where there is no room for it, and what is missing.
+struct NoRoom {
+    node: NodeId,
+    /// `None` where it and others share the memory.
+    device: Option<DeviceId>,
+    needed_bytes: u64,
+    free_bytes: u64,
 }
 
 impl Coordinator {
@@ -173,25 +180,25 @@ impl Coordinator {
         let (next, memory_bytes) = placement(plan, &entry.request, instance, entry.placement.id);
         let cost = self.cost_of_move(now, &entry, &next, &memory_bytes, request);
         let gain_percent = now_ns.saturating_sub(then_ns).saturating_mul(100) / now_ns.max(1);
+        let of = match request.objective {
+            Objective::Throughput => GainOf::Streams,
+            Objective::Latency | Objective::Spread { .. } => GainOf::Request,
+        };
+        let gain = Gain { percent: gain_percent, of };
         let keep = self.keep_reason(instance, &entry, &next, gain_percent, &cost);
-        let reason = keep.clone().unwrap_or_else(|| {
-            let what = match request.objective {
-                Objective::Throughput => "a token for every stream",
-                Objective::Latency | Objective::Spread { .. } => "a request",
-            };
-            format!("{what} takes {gain_percent} % less time")
-        });
-        let is_moved = keep.is_none() && carry_out;
+        let (is_better, is_moved) = (keep.is_none(), keep.is_none() && carry_out);
+        let reason = keep.unwrap_or(ReplanReason::Better(gain));
         let link = self.changed_link(instance, reply.is_none());
+        let name = |node| self.name_of(node);
+        let link_text = link.map(|link| link.text(&name));
         tracing::info!(
             target: "events::replan", %instance, now_ns, then_ns, load_bytes = cost.load_bytes,
-            fetch_bytes = cost.fetch_bytes, is_better = keep.is_none(), is_moved, reason, link
+            fetch_bytes = cost.fetch_bytes, is_better, is_moved, reason = reason.text(&name), link = link_text
         );
         let report = ReplanReport {
             instance,
-            is_better: keep.is_none(),
             is_moved,
-            reason: clip(&reason),
+            reason,
             now_ns,
             then_ns,
             load_bytes: cost.load_bytes,
@@ -200,17 +207,13 @@ impl Coordinator {
             stages: next.stages.clone(),
         };
         if let Some(watch) = self.leading.as_mut().and_then(|l| l.watches.get_mut(&instance)) {
-            let advice = match &link {
-                Some(link) => clip(&format!("{}; it was looked at because {link}", report.reason)),
-                None => report.reason.clone(),
-            };
-            watch.review.advice = (report.is_better && !is_moved).then_some(advice);
+            watch.review.advice = (is_better && !is_moved).then_some(Advice { gain, link });
         }
         if is_moved && let Some(leading) = &mut self.leading {
             let id = leading.next_placement();
             let next = Placement { id, ..next };
             if let Some(watch) = leading.watches.get_mut(&instance) {
-                let moving = Move::to_better(now, entry.placement.id, next, memory_bytes, reason);
+                let moving = Move::to_better(now, entry.placement.id, next, memory_bytes, gain);
                 (watch.moving, watch.stuck) = (Some(moving), None);
             }
         }
@@ -219,7 +222,7 @@ impl Coordinator {
     }
 
     /// The link whose change is why the planner has looked, if it has looked by itself.
-    fn changed_link(&mut self, instance: InstanceId, is_by_itself: bool) -> Option<String> {
+    fn changed_link(&mut self, instance: InstanceId, is_by_itself: bool) -> Option<LinkChange> {
         let watch = self.leading.as_mut()?.watches.get_mut(&instance).filter(|_| is_by_itself)?;
         watch.review.link.take()
     }
@@ -232,30 +235,26 @@ impl Coordinator {
         next: &Placement,
         gain_percent: u64,
         cost: &Cost,
-    ) -> Option<String> {
+    ) -> Option<ReplanReason> {
         let leading = self.leading.as_ref();
         let watch = leading.and_then(|leading| leading.watches.get(&instance));
         let planned = leading.and_then(|leading| leading.planned.instances().get(&instance));
         let Some((watch, planned)) = watch.zip(planned) else {
-            return Some("it is being unloaded".to_owned());
+            return Some(ReplanReason::BeingUnloaded);
         };
         let is_same = planned.placement == entry.placement;
         if next.stages == entry.placement.stages {
-            return Some("the planner would place it as it is placed".to_owned());
+            return Some(ReplanReason::Same);
         }
         if watch.state != InstanceState::Ready || watch.moving.is_some() || !is_same {
-            return Some("it is being moved, or placed anew, already".to_owned());
+            return Some(ReplanReason::BeingMoved);
         }
         if gain_percent < GAIN_MIN_PERCENT {
-            return Some(format!(
-                "the best plan gains {gain_percent} %, and less than {GAIN_MIN_PERCENT} % is not worth a move"
-            ));
+            return Some(ReplanReason::GainsLittle { percent: gain_percent, percent_min: GAIN_MIN_PERCENT });
         }
-        let no_room = cost.no_room.as_ref()?;
-        Some(format!(
-            "a plan that gains {gain_percent} % cannot be loaded beside what serves: {no_room}; `exo unload` and `exo place` move it \
-             with a pause"
-        ))
+        let &NoRoom { node, ref device, needed_bytes, free_bytes } = cost.no_room.as_ref()?;
+        let (percent, device) = (gain_percent, device.clone());
+        Some(ReplanReason::NoRoom { percent, node, device, needed_bytes, free_bytes })
     }
 
     /// What has to be loaded for the next placement, and whether there is room for it beside what serves.
@@ -299,10 +298,7 @@ impl Coordinator {
     }
 
     /// Where these bytes are not free beside all that is placed.
-    fn no_room_beside(&self, now: Time, needed: &BTreeMap<(NodeId, DeviceId), u64>) -> Option<String> {
-        let text = |node: NodeId, what: &dyn Display, needed_bytes: u64, free_bytes: u64| {
-            format!("{} {what} needs {needed_bytes} bytes and has {free_bytes} free", self.name_of(node))
-        };
+    fn no_room_beside(&self, now: Time, needed: &BTreeMap<(NodeId, DeviceId), u64>) -> Option<NoRoom> {
         let devices = self.devices(now, None, &[]);
         let mut found = Vec::new();
         for ((node, device), &bytes) in needed {
@@ -310,10 +306,13 @@ impl Coordinator {
             let free_bytes = here.map_or(0, |d| d.device.memory_free_bytes);
             match here {
                 Some(here) if bytes <= free_bytes => found.push((here, bytes)),
-                _ => return Some(text(*node, device, bytes, free_bytes)),
+                _ => {
+                    let (node, device) = (*node, Some(device.clone()));
+                    return Some(NoRoom { node, device, needed_bytes: bytes, free_bytes });
+                }
             }
         }
         let (device, needed_bytes, free_bytes) = oversubscribed(found)?;
-        Some(text(device.node, &"with what shares its memory", needed_bytes, free_bytes))
+        Some(NoRoom { node: device.node, device: None, needed_bytes, free_bytes })
     }
 }

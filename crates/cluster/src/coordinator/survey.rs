@@ -12,7 +12,10 @@ use super::unblamed::{TROUBLES_MAX, UnattributedFailures};
 use super::{Coordinator, CoordinatorOutput, Leading};
 use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{InstanceFailure, clip};
-use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
+use crate::{
+    Event, InstanceState, InstanceView, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView,
+    StateInstance, Unplaced, WaitReason,
+};
 
 /// What is remembered of an instance between reports.
 #[derive(Clone, Debug)]
@@ -27,7 +30,7 @@ pub(super) struct Watch {
     /// Looks in a row that found nothing.
     looks: u32,
     /// What it lost, until it is placed again.
-    lost: Option<String>,
+    lost: Option<ReplaceReason>,
     /// Its stages are being loaded elsewhere.
     pub(super) moving: Option<Move>,
     /// They should be elsewhere, and cannot.
@@ -51,7 +54,7 @@ pub(super) struct Watch {
 #[derive(Clone, Debug)]
 pub(super) struct Avoided {
     until: Time,
-    reason: String,
+    reason: ReplaceReason,
 }
 
 /// After a device refused to load a shard: the same memory gives the same answer.
@@ -68,13 +71,13 @@ pub(crate) const LOOK_LATER: Duration = Duration::from_secs(10);
 /// What a survey finds wrong with an instance.
 enum Verdict {
     /// Place it anew.
-    Replace(String),
+    Replace(ReplaceReason),
     /// The same, and not on the device of this stage, for a while.
-    Avoid { stage: u32, reason: String, time: Duration },
+    Avoid { stage: u32, reason: ReplaceReason, time: Duration },
 }
 
 impl Avoided {
-    pub(super) fn new(until: Time, reason: String) -> Self {
+    pub(super) fn new(until: Time, reason: ReplaceReason) -> Self {
         Self { until, reason }
     }
 }
@@ -124,7 +127,7 @@ impl Coordinator {
             match verdict {
                 Some(Verdict::Replace(reason)) => self.replace(now, instance, reason, out),
                 Some(Verdict::Avoid { stage, reason, time }) => {
-                    self.avoid(now, instance, stage, &reason, time);
+                    self.avoid(now, instance, stage, reason.clone(), time);
                     self.replace(now, instance, reason, out);
                 }
                 None => self.move_on(now, instance, out),
@@ -152,20 +155,18 @@ impl Coordinator {
         }
         let lost = entry.placement.shards().find(|(_, shard)| self.is_gone(leading, now, shard.node));
         if let Some((at, shard)) = lost {
-            let (stage, node) = (at.stage, self.name_of(shard.node));
-            return Some(Verdict::Replace(format!("stage {stage} on {node} is lost")));
+            let (stage, node, loss) = (at.stage, shard.node, StageLoss::NodeGone);
+            return Some(Verdict::Replace(ReplaceReason::Stage { stage, node, loss }));
         }
         if let Some(InstanceFailure { stage, reason, .. }) = self.trouble(entry).cloned() {
-            let time = AVOID_FAILED;
+            let (time, reason) = (AVOID_FAILED, clip(&reason));
+            let failed = |times| ReplaceReason::Failed { times, reason };
             if let Some(stage) = stage {
-                return Some(Verdict::Avoid { stage, reason, time });
+                return Some(Verdict::Avoid { stage, reason: failed(1), time });
             }
             return Some(match self.unblamed(now, instance) {
-                Some(stage) => {
-                    let reason = format!("{TROUBLES_MAX} times on the same devices: {reason}");
-                    Verdict::Avoid { stage, reason, time }
-                }
-                None => Verdict::Replace(reason),
+                Some(stage) => Verdict::Avoid { stage, reason: failed(TROUBLES_MAX), time },
+                None => Verdict::Replace(failed(1)),
             });
         }
         if let Some(reason) = self.device_given_up(entry) {
@@ -174,8 +175,9 @@ impl Coordinator {
         // A pipeline between two terms has all that it needs but its links: its scheduler opens them again,
         // or gives up.
         let is_over = watch.state == InstanceState::Ready && !statuses.iter().all(StageStatus::is_loaded);
-        if let Some(which) = self.unready(entry, &statuses).filter(|_| is_over) {
-            return Some(Verdict::Replace(format!("{} is no longer ready: {}", which.0, which.1)));
+        if let Some((stage, node, status)) = unready(entry, &statuses).filter(|_| is_over) {
+            let loss = StageLoss::NotReady { status: status.clone() };
+            return Some(Verdict::Replace(ReplaceReason::Stage { stage, node, loss }));
         }
         self.observe(now, instance, &statuses)
     }
@@ -187,32 +189,19 @@ impl Coordinator {
         scheduler.instance_failures.iter().find(|t| t.placement == placement)
     }
 
-    /// The first shard that cannot compute, in words, and how far it is.
-    fn unready<'a>(
-        &self,
-        entry: &StateInstance,
-        statuses: &'a [StageStatus],
-    ) -> Option<(String, &'a StageStatus)> {
-        let index = first_unready(statuses)?;
-        let ((at, shard), status) = entry.placement.shards().zip(statuses).nth(index)?;
-        Some((format!("stage {} on {}", at.stage, self.name_of(shard.node)), status))
-    }
-
     /// A shard's device that its node does not use any more, and why: it was given up, or the node was
     /// started on another.
-    fn device_given_up(&self, entry: &StateInstance) -> Option<String> {
+    fn device_given_up(&self, entry: &StateInstance) -> Option<ReplaceReason> {
         entry.placement.shards().find_map(|(at, shard)| {
             let devices = &self.reports.get(&shard.node)?.facts.devices;
-            let (index, node) = (at.stage, self.name_of(shard.node));
-            match devices.iter().find(|device| device.id == shard.device) {
+            let loss = match devices.iter().find(|device| device.id == shard.device) {
                 Some(device) if device.support == SupportClass::Unsupported => {
-                    Some(format!("stage {index} on {node}: {}", device.support_reason))
+                    StageLoss::Unsupported(clip(&device.support_reason))
                 }
-                None if !devices.is_empty() => {
-                    Some(format!("stage {index} on {node}: it does not compute on {} any more", shard.device))
-                }
-                Some(_) | None => None,
-            }
+                None if !devices.is_empty() => StageLoss::Unused { device: shard.device.clone() },
+                Some(_) | None => return None,
+            };
+            Some(ReplaceReason::Stage { stage: at.stage, node: shard.node, loss })
         })
     }
 
@@ -253,22 +242,24 @@ impl Coordinator {
             return None;
         }
         let entry = self.state.instances().get(&instance)?;
-        let (which, status) = self.unready(entry, statuses)?;
-        let (at, _) = entry.placement.shards().nth(first_unready(statuses)?)?;
-        let reason = format!("{which} made no progress for {} s: {status}", deadline.as_secs());
-        Some(Verdict::Avoid { stage: at.stage, reason, time: AVOID_FAILED })
+        let (stage, node, status) = unready(entry, statuses)?;
+        let loss = StageLoss::NoProgress { seconds: deadline.as_secs(), status: status.clone() };
+        let reason = ReplaceReason::Stage { stage, node, loss };
+        Some(Verdict::Avoid { stage, reason, time: AVOID_FAILED })
     }
 
     /// A shard that could not be loaded, however often its worker tried: its stage, and why.
-    fn given_up_loading(&self, instance: InstanceId, statuses: &[StageStatus]) -> Option<(u32, String)> {
+    fn given_up_loading(
+        &self,
+        instance: InstanceId,
+        statuses: &[StageStatus],
+    ) -> Option<(u32, ReplaceReason)> {
         let max = self.config.failed_loads_max;
         let placement = &self.state.instances().get(&instance)?.placement;
         statuses.iter().zip(placement.shards()).find_map(|(status, (at, shard))| match status {
             StageStatus::Failed { reason, failed_loads } if *failed_loads >= max => {
-                let (index, node) = (at.stage, self.name_of(shard.node));
-                let why =
-                    format!("stage {index} on {node} could not be loaded, {failed_loads} times: {reason}");
-                Some((index, why))
+                let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, reason: clip(reason) };
+                Some((at.stage, ReplaceReason::Stage { stage: at.stage, node: shard.node, loss }))
             }
             _ => None,
         })
@@ -287,7 +278,7 @@ impl Coordinator {
     }
 
     /// No lost stage goes to the device of this one for a while.
-    fn avoid(&mut self, now: Time, instance: InstanceId, stage: u32, reason: &str, time: Duration) {
+    fn avoid(&mut self, now: Time, instance: InstanceId, stage: u32, reason: ReplaceReason, time: Duration) {
         let Some(entry) = self.state.instances().get(&instance) else { return };
         let Some(stage) = entry.placement.stages.get(stage as usize) else { return };
         let (node, device) = (stage.leader().node, stage.leader().device.clone());
@@ -300,13 +291,14 @@ impl Coordinator {
         instance: InstanceId,
         node: NodeId,
         device: DeviceId,
-        reason: &str,
+        reason: ReplaceReason,
         time: Duration,
     ) {
+        let text = reason.text(&|node| self.name_of(node));
         if let Some(leading) = &mut self.leading {
-            tracing::info!(target: "events::avoided", %node, %device, reason, seconds = time.as_secs());
+            tracing::info!(target: "events::avoided", %node, %device, reason = text, seconds = time.as_secs());
             leading.avoided.retain(|_, avoided| avoided.until > now);
-            leading.avoided.insert((instance, node, device), Avoided::new(now + time, clip(reason)));
+            leading.avoided.insert((instance, node, device), Avoided::new(now + time, reason));
         }
     }
 
@@ -319,20 +311,26 @@ impl Coordinator {
         device: &DeviceId,
     ) -> Option<String> {
         let avoided = self.leading.as_ref()?.avoided.get(&(instance, node, device.clone()))?;
-        (avoided.until > now).then(|| format!("it failed a stage: {}", avoided.reason))
+        let reason = || avoided.reason.text(&|node| self.name_of(node));
+        (avoided.until > now).then(|| format!("it failed a stage: {}", reason()))
     }
 
     /// Moves what is lost, or asks for the next placement on what is left.
-    fn replace(&mut self, now: Time, instance: InstanceId, reason: String, out: &mut Vec<CoordinatorOutput>) {
+    fn replace(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        reason: ReplaceReason,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
         let max = self.config.replacements_max;
         let Some(leading) = &mut self.leading else { return };
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
-        let reason = clip(&reason);
         // What is loaded ahead may be what repair needs: it is wanted until the next placement is in the log.
         (watch.lost, watch.stuck) = (Some(reason.clone()), None);
         if watch.replacements >= max {
             watch.replacements = 0;
-            let why = format!("placed anew {max} times without becoming ready; last: {reason}");
+            let why = WaitReason { lost: reason, why: Unplaced::InVain { times: max } };
             return self.wait(now, instance, why, LOOK_LATER, out);
         }
         if !matches!(watch.state, InstanceState::Waiting { .. }) {
@@ -376,7 +374,7 @@ impl Coordinator {
         instance: InstanceId,
         stages: Vec<exo_types::Stage>,
         memory_bytes: Vec<u64>,
-        reason: String,
+        reason: ReplaceReason,
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let Some(leading) = &mut self.leading else { return };
@@ -395,7 +393,7 @@ impl Coordinator {
         &mut self,
         now: Time,
         instance: InstanceId,
-        reason: String,
+        reason: WaitReason,
         look_after: Duration,
         out: &mut Vec<CoordinatorOutput>,
     ) {
@@ -404,9 +402,9 @@ impl Coordinator {
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
         // A node that was removed waits for nobody: it has no cluster.
         if !watch.has_served || !is_member {
-            return self.give_up(now, instance, reason, out);
+            return self.give_up(now, instance, RemoveReason::GivenUp(reason), out);
         }
-        watch.state = InstanceState::Waiting { reason: clip(&reason) };
+        watch.state = InstanceState::Waiting { reason };
         watch.moving = None;
         // Without another device the one that failed is better than none.
         leading.avoided.retain(|(of, ..), _| *of != instance);
@@ -419,10 +417,10 @@ impl Coordinator {
         &mut self,
         now: Time,
         instance: InstanceId,
-        reason: String,
+        reason: RemoveReason,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        self.decide(now, instance, Event::InstanceRemoved { instance, reason: clip(&reason) }, out);
+        self.decide(now, instance, Event::InstanceRemoved { instance, reason }, out);
     }
 
     /// Appends a decision of the coordinator's own. One that the state refuses would be a bug of the planner;
@@ -460,6 +458,13 @@ impl Coordinator {
             advice: watch.and_then(|w| w.review.advice.clone()),
         })
     }
+}
+
+/// The first shard that cannot compute: its stage, its node, and how far it is.
+fn unready<'a>(entry: &StateInstance, statuses: &'a [StageStatus]) -> Option<(u32, NodeId, &'a StageStatus)> {
+    let index = first_unready(statuses)?;
+    let ((at, shard), status) = entry.placement.shards().zip(statuses).nth(index)?;
+    Some((at.stage, shard.node, status))
 }
 
 /// The stage that keeps an instance from serving: one that is not loaded, or the first, whose scheduler has

@@ -17,7 +17,7 @@ use crate::testing::{PLENTY, node, report, request};
 use crate::wire::{
     Bandwidth, ControlRefusal, DesiredState, HeldModel, InstanceFailure, LinkReport, StageReport,
 };
-use crate::{Event, InstanceState, PlaceObjective, StageStatus};
+use crate::{Event, InstanceState, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus};
 
 /// Beside a stage that is there: less than the workspace of another one.
 const TIGHT: u64 = 30 << 20;
@@ -173,6 +173,12 @@ impl Bench {
     }
 }
 
+/// Why the last replacement was made, as shown.
+fn replaced_for(bench: &Bench) -> String {
+    let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    reason.to_string()
+}
+
 /// What a planner answers.
 fn planned(plan: PlanId, request: &PlanRequest) -> CoordinatorInput {
     CoordinatorInput::Planned { plan, result: exo_planner::plan(request) }
@@ -219,7 +225,7 @@ fn a_placed_model_is_loaded_by_its_workers_and_becomes_ready() {
 fn a_first_stage_that_is_not_loaded_any_more_is_placed_anew() {
     let mut bench = Bench::ready(2, 2);
     bench.all_report(&StageStatus::Waiting);
-    let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    let reason = replaced_for(&bench);
     assert!(
         reason.contains("stage 0") && reason.contains("is no longer ready: it waits for memory"),
         "{reason}"
@@ -269,7 +275,7 @@ fn a_pipeline_between_two_terms_is_wired_again_and_not_placed_anew() {
     assert_eq!((bench.state(), bench.placement().id), (Some(InstanceState::Ready), placed(1)));
     bench.all_report(&StageStatus::Loaded);
     bench.advance(121);
-    let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    let reason = replaced_for(&bench);
     assert!(reason.contains("made no progress for 120 s"), "{reason}");
 }
 
@@ -284,7 +290,7 @@ fn a_device_that_its_node_gives_up_loses_its_stage_even_before_it_was_ready() {
     bench.report(2, gave_up);
     assert_eq!(bench.placement().id.number, 2);
     assert!(bench.placement().shards().all(|(_, s)| s.node == node(1)));
-    let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    let reason = replaced_for(&bench);
     assert!(reason.contains("it was lost four times"), "{reason}");
 }
 
@@ -427,7 +433,8 @@ fn every_shard_of_a_stage_is_wanted_counted_and_missed() {
     let Some(Event::InstanceReplaced { placement, reason, .. }) = bench.log.last() else {
         panic!("{:?}", bench.log)
     };
-    assert!(reason.contains("stage 0 on n2") && placement.stage_of(node(2)).is_none(), "{reason}");
+    let lost = ReplaceReason::Stage { stage: 0, node: node(2), loss: StageLoss::NodeGone };
+    assert!(*reason == lost && placement.stage_of(node(2)).is_none(), "{reason}");
 }
 
 /// A node full but for `free_bytes` whose two stages of an instance hold what they need, one of them for the

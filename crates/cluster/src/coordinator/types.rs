@@ -8,7 +8,7 @@ use exo_planner::{Plan, PlanError, PlanRequest};
 use exo_types::{Epoch, InstanceId, ModelId, NodeId};
 
 use crate::wire::{ControlReply, DesiredState, Drain, NodeReport};
-use crate::{Event, InstanceRequest, InstanceView, State};
+use crate::{Event, InstanceRequest, InstanceView, RemoveReason, State};
 
 /// Deadlines of a coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -117,8 +117,8 @@ pub enum CoordinatorInput {
         reply: ReplyTo,
         /// The instance.
         instance: InstanceId,
-        /// Why, to be displayed.
-        reason: String,
+        /// Why.
+        reason: RemoveReason,
     },
     /// Move a node's stages elsewhere, or let it have some again.
     Drain {

@@ -8,9 +8,10 @@ use exo_types::{InstanceId, Stage, Time};
 use super::Coordinator;
 use super::repair::RepairScope;
 use super::survey::{AVOID_FAILED, Avoided};
+use crate::{ReplaceReason, StageLoss};
 
 /// So often within [`WITHIN`] the same devices may be tried again.
-pub(crate) const TROUBLES_MAX: usize = 3;
+pub(crate) const TROUBLES_MAX: u32 = 3;
 /// Trouble is counted for so long.
 pub(crate) const WITHIN: Duration = Duration::from_secs(600);
 
@@ -29,7 +30,7 @@ impl UnattributedFailures {
         }
         self.at.retain(|at| now.since(*at) <= WITHIN);
         self.at.push(now);
-        let is_enough = self.at.len() >= TROUBLES_MAX;
+        let is_enough = self.at.len() >= TROUBLES_MAX as usize;
         if is_enough {
             self.at.clear();
         }
@@ -57,7 +58,9 @@ impl Coordinator {
         let shard = stages[index].leader();
         let device = (instance, shard.node, shard.device.clone());
         let Some(leading) = &mut self.leading else { return false };
-        let avoided = Avoided::new(now + AVOID_FAILED, String::new());
+        // As if it were lost.
+        let (stage, node, loss) = (index as u32, shard.node, StageLoss::NodeGone);
+        let avoided = Avoided::new(now + AVOID_FAILED, ReplaceReason::Stage { stage, node, loss });
         let before = leading.avoided.insert(device.clone(), avoided);
         let found = self.repaired(now, instance, RepairScope::Loss);
         if let Some(leading) = &mut self.leading {

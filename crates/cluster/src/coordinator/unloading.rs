@@ -11,8 +11,8 @@ use exo_types::{InstanceId, Time};
 
 use super::dry_run::in_the_way;
 use super::{Coordinator, CoordinatorOutput};
-use crate::wire::{Unloadable, clip};
-use crate::{Event, InstanceState, StateInstance};
+use crate::wire::Unloadable;
+use crate::{Event, InstanceState, RemoveReason, StateInstance};
 
 /// An instance that had no request for so long makes room. Its scheduler's node reports each second.
 pub(crate) const IDLE_AFTER: Duration = Duration::from_secs(3);
@@ -93,9 +93,8 @@ impl Coordinator {
         let idle = loaded.map(|(id, _)| *id).filter(|id| is_due(*id) && self.is_unused_for(now, *id, after));
         let idle: Vec<InstanceId> = idle.collect();
         for instance in idle {
-            let reason =
-                format!("unloaded: a request had loaded it, and none used it for {} s", after.as_secs());
-            tracing::info!(target: "events::instance", %instance, reason, "unloaded");
+            let reason = RemoveReason::Unused { seconds: after.as_secs() };
+            tracing::info!(target: "events::instance", %instance, %reason, "unloaded");
             self.give_up(now, instance, reason, out);
         }
     }
@@ -110,7 +109,7 @@ impl Coordinator {
         model_name: &str,
     ) -> Result<(Vec<Event>, Vec<String>), String> {
         let idle = in_the_way(self.as_unloadable(now, unloaded), plan, &self.devices(now, None, &[]))?;
-        let reason = clip(&format!("unloaded to make room for {model_name}"));
+        let reason = RemoveReason::MakesRoom { model_name: model_name.to_owned() };
         let remove = |unloadable: &Unloadable| Event::InstanceRemoved {
             instance: unloadable.instance,
             reason: reason.clone(),

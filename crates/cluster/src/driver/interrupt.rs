@@ -126,7 +126,7 @@ impl Driver {
         let instance = self.interruption.as_ref()?.instance;
         let view = self.candidates.iter().find(|view| view.instance() == instance)?;
         match &view.state {
-            InstanceState::Failed { reason } => Some(self.with_interruption(reason.clone())),
+            InstanceState::Failed { reason } => Some(self.with_interruption(reason.to_string())),
             _ => None,
         }
     }
@@ -183,10 +183,9 @@ pub(super) fn lost_run(placement: &Placement, news: &[InstanceView]) -> Option<L
         return Some(LostRun::Elsewhere(format!("instance {instance} was removed")));
     };
     match &view.state {
-        InstanceState::Failed { reason } => Some(LostRun::GivenUp(reason.clone())),
-        InstanceState::Degraded { reason } | InstanceState::Waiting { reason } => {
-            Some(LostRun::Elsewhere(reason.clone()))
-        }
+        InstanceState::Failed { reason } => Some(LostRun::GivenUp(reason.to_string())),
+        InstanceState::Degraded { reason } => Some(LostRun::Elsewhere(reason.to_string())),
+        InstanceState::Waiting { reason } => Some(LostRun::Elsewhere(reason.to_string())),
         InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring | InstanceState::Ready => {
             let is_another = view.placement.id != placement.id;
             is_another.then(|| LostRun::Elsewhere(format!("instance {instance} was placed anew")))

@@ -3,7 +3,9 @@ use exo_types::{InstanceId, ModelId};
 use super::*;
 use crate::testing::{MODEL, node, placement, placement_id, result, seq, spec};
 use crate::wire::{SequenceTimes, StepFailure, TokenResult};
-use crate::{InstanceState, StageStatus, StageView};
+use crate::{
+    InstanceState, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced, WaitReason,
+};
 
 fn driver() -> Driver {
     let spec = spec(1, node(9), 4);
@@ -23,6 +25,14 @@ fn view(number: u32, state: InstanceState) -> InstanceView {
     let stage = StageView { status: StageStatus::Unknown, memory_bytes: 0 };
     let (placement, stages) = (placement(1, number, &[1, 2]), vec![stage; 2]);
     InstanceView { model_name: "m".into(), placement, state, stages, moving: None, advice: None }
+}
+
+fn gone() -> ReplaceReason {
+    ReplaceReason::Stage { stage: 1, node: node(2), loss: StageLoss::NodeGone }
+}
+
+fn waits() -> WaitReason {
+    WaitReason { lost: gone(), why: Unplaced::NoPlan("no room".into()) }
 }
 
 fn feed(d: &mut Driver, ms: u64, input: DriverInput) -> Vec<String> {
@@ -167,8 +177,8 @@ fn a_lost_stage_interrupts_the_answer_and_it_goes_on_behind_its_last_token() {
     for lost in [
         DriverInput::NodeLost(node(2)),
         DriverInput::LinkLost(node(1)),
-        DriverInput::Instances(vec![view(1, InstanceState::Degraded { reason: "gone".into() })]),
-        DriverInput::Instances(vec![view(1, InstanceState::Waiting { reason: "gone".into() })]),
+        DriverInput::Instances(vec![view(1, InstanceState::Degraded { reason: gone() })]),
+        DriverInput::Instances(vec![view(1, InstanceState::Waiting { reason: waits() })]),
         DriverInput::Instances(vec![view(2, InstanceState::Loading)]),
         DriverInput::Instances(vec![]),
     ] {
@@ -287,14 +297,19 @@ fn a_grammar_that_cannot_be_followed_is_an_error_at_once() {
 
 #[test]
 fn an_instance_that_was_given_up_ends_the_request_interrupted_or_not() {
-    let given_up =
-        || DriverInput::Instances(vec![view(1, InstanceState::Failed { reason: "unloaded".into() })]);
-    assert_eq!(feed(&mut running(), 1001, given_up())[1], "failed InstanceGone: unloaded");
+    let given_up = || {
+        DriverInput::Instances(vec![view(
+            1,
+            InstanceState::Failed { reason: RemoveReason::Asked { by: node(3) } },
+        )])
+    };
+    let unloaded = format!("unloaded by node {}", node(3));
+    assert_eq!(feed(&mut running(), 1001, given_up())[1], format!("failed InstanceGone: {unloaded}"));
     let mut d = running();
     feed(&mut d, 1001, DriverInput::LinkLost(node(1)));
     let out = feed(&mut d, 1002, given_up());
     let lost = format!("the data link to node {} ended", node(1));
-    assert_eq!(out, [format!("failed InstanceGone: {lost}; then unloaded")]);
+    assert_eq!(out, [format!("failed InstanceGone: {lost}; then {unloaded}")]);
 }
 
 fn rejected(number: u32, kind: FailureKind, message: &str) -> DataMessage {

@@ -2,8 +2,8 @@ use exo_types::InstanceId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{placement, request};
-use crate::{Event, InstanceRequest};
+use crate::testing::{node, placement, request};
+use crate::{Event, InstanceRequest, RemoveReason, ReplaceReason};
 
 /// The error of applying `event` to `state`, after checking that an error changed nothing.
 fn refusal(state: &mut State, event: Event) -> Option<String> {
@@ -25,7 +25,7 @@ fn replaced(id: u64, number: u32, on: &[u8]) -> Event {
     Event::InstanceReplaced {
         placement: placement(id, number, on),
         memory_bytes: vec![1; on.len()],
-        reason: String::new(),
+        reason: ReplaceReason::Drained { node: node(1) },
     }
 }
 
@@ -63,7 +63,8 @@ fn ids_of_instances_and_placements_are_never_used_twice() {
     other.id = crate::testing::placement_id(5, 4);
     let other = Event::InstancePlaced { request: request(), placement: other, memory_bytes: vec![1] };
     assert!(refusal(&mut state, other).is_some_and(|e| e.contains("not after")), "of another instance");
-    let removed = Event::InstanceRemoved { instance: InstanceId(5), reason: String::new() };
+    let removed =
+        Event::InstanceRemoved { instance: InstanceId(5), reason: RemoveReason::Unused { seconds: 1 } };
     assert_eq!(refusal(&mut state, removed), None);
     assert!(refusal(&mut state, placed(5, 5, &[1])).is_some_and(|e| e.contains("not after")));
 }
@@ -88,7 +89,7 @@ fn a_snapshot_survives_a_round_trip_and_a_contradictory_one_is_refused() {
 
 #[test]
 fn what_another_build_wrote_is_refused_by_its_number_with_what_to_do() {
-    for (first, got) in [(0x8a, 10), (0x88, 8), (7, 3)] {
+    for (first, got) in [(0x8b, 11), (0x89, 9), (7, 3)] {
         let mut bytes = placed(5, 1, &[1]).encode();
         bytes[0] = first;
         let error = Event::decode(&bytes).unwrap_err();

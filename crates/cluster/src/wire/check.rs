@@ -5,6 +5,7 @@ mod backup;
 mod control;
 mod data;
 mod placement;
+mod reasons;
 
 pub use backup::token_bytes;
 

@@ -13,7 +13,7 @@ use super::limits::{
     REASONS_MAX, SHARDS_MAX, STAGES_MAX, STAGES_OF_NODE_MAX,
 };
 use super::{BackupMessage, NodeMeasurements};
-use crate::{EngineId, InstanceRequest, InstanceView, StageStatus};
+use crate::{EngineId, InstanceRequest, InstanceView, ReplanReason, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -467,12 +467,10 @@ pub struct FreeMemory {
 pub struct ReplanReport {
     /// The instance.
     pub instance: InstanceId,
-    /// Whether a move is worth it.
-    pub is_better: bool,
-    /// Whether it has begun.
+    /// Whether a move has begun.
     pub is_moved: bool,
-    /// Why, to be displayed.
-    pub reason: String,
+    /// Why it is worth one, or is kept.
+    pub reason: ReplanReason,
     /// Nanoseconds that its objective counts where it is.
     pub now_ns: u64,
     /// The same where it would be.
@@ -486,6 +484,13 @@ pub struct ReplanReport {
     /// Where its stages would be.
     #[serde(deserialize_with = "list::<_, _, STAGES_MAX>")]
     pub stages: Vec<Stage>,
+}
+
+impl ReplanReport {
+    /// Whether a move is worth it.
+    pub fn is_better(&self) -> bool {
+        matches!(self.reason, ReplanReason::Better(_))
+    }
 }
 
 /// Why the coordinator did not do what was asked.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::{self, MEMBERS_MAX, PINS_MAX};
 use super::{Check, CheckError};
+use crate::reasons::{RemoveReason, ReplaceReason};
 
 /// What the planner should aim for, as the log keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -99,8 +100,8 @@ pub enum Event {
         placement: Placement,
         /// Bytes each shard needs, as the planner counted them, in the order of [`Placement::shards`].
         memory_bytes: Vec<u64>,
-        /// Why, to be displayed.
-        reason: String,
+        /// Why.
+        reason: ReplaceReason,
     },
     /// A node is to have no stages, or may have some again.
     NodeDrained {
@@ -113,8 +114,8 @@ pub enum Event {
     InstanceRemoved {
         /// The instance.
         instance: InstanceId,
-        /// Why, to be displayed: asked for, or which bytes are missing.
-        reason: String,
+        /// Why.
+        reason: RemoveReason,
     },
     /// A person asked for an instance that a request had loaded: it makes room for nothing any more.
     InstanceKept {
@@ -153,8 +154,8 @@ pub enum EventError {
 
 /// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of
 /// trust; 6 has drained nodes, 7 pins and exclusions, 8 what requests loaded, 9 bytes by type of weights and
-/// the width of attention.
-const FORMAT: u8 = 9;
+/// the width of attention, 10 reasons as closed sets.
+const FORMAT: u8 = 10;
 /// In the first byte of what is written, beside the format.
 const HAS_FORMAT: u8 = 0x80;
 /// The last format without such a byte.

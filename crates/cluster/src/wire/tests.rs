@@ -8,7 +8,11 @@ use super::*;
 use crate::testing::{
     MODEL, PLENTY, node, placement, placement_id, report, request, result, seq, spec, submission, token,
 };
-use crate::{InstanceRequest, InstanceState, InstanceView, PlaceObjective, StageStatus, StageView};
+use crate::{
+    Advice, Event, Gain, GainOf, InstanceRequest, InstanceState, InstanceView, LinkChange, LinkQuantity,
+    Moving, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced,
+    WaitReason,
+};
 
 fn step(tokens: usize) -> StepMessage {
     let (sequence, principal) = (seq(1), Principal::LOCAL);
@@ -53,6 +57,23 @@ fn view() -> InstanceView {
         stages,
         moving: None,
         advice: None,
+    }
+}
+
+/// One with reasons of all kinds.
+fn waiting(loads: &str, plans: &str) -> InstanceView {
+    let gain = Gain { percent: 12, of: GainOf::Streams };
+    let what = LinkQuantity::RoundTripUs;
+    let link = Some(LinkChange { at: node(1), peer: node(2), what, before: Some(7), now: 300 });
+    let status = StageStatus::Failed { reason: loads.into(), failed_loads: 1 };
+    let loss = StageLoss::NoProgress { seconds: 120, status };
+    let lost = ReplaceReason::Stage { stage: 1, node: node(2), loss };
+    let reason = WaitReason { lost, why: Unplaced::NoPlan(plans.into()) };
+    InstanceView {
+        state: InstanceState::Waiting { reason },
+        moving: Some(Moving::Loading { reason: ReplaceReason::Better(gain), done_bytes: 1, total_bytes: 2 }),
+        advice: Some(Advice { gain, link }),
+        ..view()
     }
 }
 
@@ -236,6 +257,7 @@ fn control_messages() -> Vec<ControlMessage> {
         ControlMessage::Membership(vec![1, 2, 3]),
         ControlMessage::Desired(desired()),
         ControlMessage::Instances { epoch: epoch(), instances: vec![view()] },
+        ControlMessage::Instances { epoch: epoch(), instances: vec![waiting("r", "p")] },
         ControlMessage::Request { request: 7, ask: ControlAsk::Place(request()) },
         ControlMessage::Request {
             request: 8,
@@ -464,6 +486,27 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
 }
 
 #[test]
+fn words_of_others_in_reasons_have_a_bound_on_the_wire_and_in_the_log() {
+    let told = |view: InstanceView| {
+        let message = ControlMessage::Instances { epoch: epoch(), instances: vec![view] };
+        ControlMessage::decode(&message.encode()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let (most, long) = ("x".repeat(limits::TEXT_BYTES_MAX), "x".repeat(limits::TEXT_BYTES_MAX + 1));
+    assert_eq!(told(waiting(&most, &most)), Ok(()));
+    for view in [waiting(&long, "p"), waiting("r", &long)] {
+        assert_eq!(told(view), Err("bytes of a reason: 4097 given, at most 4096 allowed".to_owned()));
+    }
+    let InstanceState::Waiting { reason } = waiting("r", &long).state else { panic!("it waits") };
+    let lost = reason.lost.clone();
+    let (placement, memory_bytes) = (placement(1, 1, &[1, 2]), vec![1; 2]);
+    let replaced = Event::InstanceReplaced { placement, memory_bytes, reason: lost };
+    assert_eq!(Event::decode(&replaced.encode()), Ok(replaced));
+    let instance = exo_types::InstanceId(1);
+    let removed = Event::InstanceRemoved { instance, reason: RemoveReason::GivenUp(reason) };
+    assert!(Event::decode(&removed.encode()).unwrap_err().to_string().contains("4097 given"));
+}
+
+#[test]
 fn bytes_by_type_that_are_not_those_of_the_model_are_refused() {
     let of = |change: &dyn Fn(&mut WeightTypes)| {
         let mut request = request();
@@ -527,7 +570,11 @@ proptest! {
     /// Flipping any byte of a real message gives an error or another message that is within its bounds and
     /// encodes again.
     #[test]
-    fn no_flipped_byte_makes_decoding_panic(which in 0usize..20, at in any::<prop::sample::Index>(), value: u8) {
+    fn no_flipped_byte_makes_decoding_panic(
+        which in 0..data_messages().len() + control_messages().len(),
+        at in any::<prop::sample::Index>(),
+        value: u8,
+    ) {
         let (data, control) = (data_messages(), control_messages());
         if let Some(message) = data.get(which) {
             let mut bytes = message.encode();

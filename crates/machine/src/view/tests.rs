@@ -376,7 +376,8 @@ fn a_stage_of_an_earlier_placement_counts_for_nothing() {
 #[test]
 fn a_wait_that_the_hub_asked_for_is_what_an_instance_shows() {
     let waits = StageStatus::Fetching { done_bytes: 50, total_bytes: 100, hub_wait_s: 240 };
-    let view = state_view(&instance(InstanceState::Loading, [waits, StageStatus::Loaded]));
+    let view =
+        state_view(&instance(InstanceState::Loading, [waits, StageStatus::Loaded]), &|node| node.to_string());
     let api::InstanceState::Degraded { reason } = view else { panic!("{view:?}") };
     assert!(reason.contains("the hub asks to wait 240 s"), "{reason}");
 }

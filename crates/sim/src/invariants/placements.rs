@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_cluster::wire::ControlMessage;
-use exo_cluster::{Event, InstanceState};
+use exo_cluster::{Event, InstanceState, RemoveReason};
 use exo_machine::{Effect, Purpose, Write};
 use exo_types::{Epoch, InstanceId, Placement, ShardSpec, Time};
 
@@ -276,7 +276,7 @@ pub(super) fn placed_stays_placed(
         for event in entries.iter().filter_map(|entry| Event::decode(entry).ok()) {
             if let Event::InstanceRemoved { instance, reason } = event
                 && served.contains(&instance)
-                && !reason.starts_with("unloaded by")
+                && !matches!(reason, RemoveReason::Asked { .. })
             {
                 return Err(format!("n{node} gives up {instance}, which has served: {reason}"));
             }

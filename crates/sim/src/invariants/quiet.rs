@@ -64,10 +64,8 @@ pub(super) fn quiet_stays_quiet(
             Effect::Notice(Notice::Lost { name, reason }) => {
                 return Err(format!("n{node} says that {name} is gone: {reason}"));
             }
-            Effect::Emit { stream, event: SequenceEvent::Queued(text) }
-                if text.starts_with("interrupted") =>
-            {
-                return Err(format!("n{node} tells client {}: {text}", stream.0));
+            Effect::Emit { stream, event: SequenceEvent::Queued(wait) } if wait.interrupted_by.is_some() => {
+                return Err(format!("n{node} tells client {}: {wait}", stream.0));
             }
             _ => {}
         }

@@ -86,9 +86,10 @@ fn what_fits_nowhere_else_stays_and_serves_and_says_why() {
     let before = bench.placement().clone();
     drain(&mut bench, node(2), Drain::Lasting);
     bench.all_report(&StageStatus::Serving);
-    let Some(Moving::Stays { reason }) = moving(&bench) else { panic!("{:?}", moving(&bench)) };
+    let Some(stays @ Moving::Stays { .. }) = moving(&bench) else { panic!("{:?}", moving(&bench)) };
+    let reason = stays.text(&|node| format!("n{}", node.0[0]));
     assert!(
-        reason.starts_with("n2 (") && reason.contains("no other device takes the layers there"),
+        reason.starts_with("n2 is drained") && reason.contains("no other device takes the layers there"),
         "{reason}"
     );
     assert_eq!((bench.placement(), bench.state()), (&before, Some(InstanceState::Ready)));

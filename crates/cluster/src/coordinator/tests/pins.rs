@@ -62,6 +62,7 @@ fn an_instance_waits_for_its_pinned_device_and_says_so() {
     let mut bench = ready_with(3, |r| r.pins = vec![pin(2, PinLayers::Range(LayerRange::new(0, 2)))]);
     bench.feed(CoordinatorInput::NodeLost(node(2)));
     let Some(InstanceState::Waiting { reason }) = bench.state() else { panic!("{:?}", bench.state()) };
+    let reason = reason.to_string();
     assert!(reason.contains("the pin of") && reason.contains("anew without the pin"), "{reason}");
     bench.feed(CoordinatorInput::NodeUp(node(2)));
     bench.report(2, report(2, PLENTY));

@@ -59,7 +59,7 @@ fn refusal(bench: &Bench) -> (ControlRefusal, &str) {
 fn nothing_waits_for_a_plan_but_who_asked() {
     let mut bench = planning(2);
     let (reply, instance) = (ReplyTo { node: node(1), request: 50 }, InstanceId(9));
-    bench.feed(CoordinatorInput::Remove { reply, instance, reason: String::new() });
+    bench.feed(CoordinatorInput::Remove { reply, instance, reason: RemoveReason::Asked { by: reply.node } });
     assert_eq!(bench.answered, [50]);
     bench.answer();
     assert_eq!(bench.answered, [50, 1]);
@@ -225,7 +225,7 @@ fn a_plan_beside_placements_that_have_changed_is_asked_for_again() {
     bench.plans_wait = true;
     ask(&mut bench, 2);
     let (instance, reply) = (bench.placement().instance, ReplyTo { node: node(1), request: 60 });
-    bench.feed(CoordinatorInput::Remove { reply, instance, reason: "enough".into() });
+    bench.feed(CoordinatorInput::Remove { reply, instance, reason: RemoveReason::Asked { by: reply.node } });
     bench.answer();
     assert_eq!(bench.log.len(), 2, "made beside what is not there any more");
     bench.answer();
@@ -359,7 +359,7 @@ fn an_instance_that_is_removed_while_its_replacement_is_planned_leaves_nothing()
     ask(&mut bench, 2);
     let (late, request) = bench.plans.pop().unwrap();
     let (instance, reply) = (bench.placement().instance, ReplyTo { node: node(1), request: 60 });
-    bench.feed(CoordinatorInput::Remove { reply, instance, reason: "enough".into() });
+    bench.feed(CoordinatorInput::Remove { reply, instance, reason: RemoveReason::Asked { by: reply.node } });
     assert_eq!(bench.plans[0].1.model, ModelId([2; 32]), "the next one does not wait for it");
     bench.feed(planned(late, &request));
     assert!(matches!(bench.log.last(), Some(Event::InstanceRemoved { .. })), "{:?}", bench.log);

@@ -9,16 +9,17 @@ fn layout(bench: &Bench) -> Vec<(u8, String)> {
     stages.map(|stage| (stage.leader().node.0[0], stage.layers.to_string())).collect()
 }
 
-fn reason(bench: &Bench) -> &str {
+fn reason(bench: &Bench) -> String {
     match bench.log.last() {
-        Some(Event::InstanceReplaced { reason, .. } | Event::InstanceRemoved { reason, .. }) => reason,
+        Some(Event::InstanceReplaced { reason, .. }) => reason.to_string(),
+        Some(Event::InstanceRemoved { reason, .. }) => reason.to_string(),
         other => panic!("{other:?}"),
     }
 }
 
 fn waits_for(bench: &Bench) -> String {
     match bench.state() {
-        Some(InstanceState::Waiting { reason }) => reason,
+        Some(InstanceState::Waiting { reason }) => reason.to_string(),
         other => panic!("{other:?}"),
     }
 }
@@ -279,7 +280,7 @@ fn a_stage_that_a_device_refuses_three_times_goes_elsewhere_and_what_never_serve
     assert!(reason(&bench).contains("3 times: the card is full"));
     // Who asks anew may have made room.
     let (reply, instance) = (ReplyTo { node: node(1), request: 8 }, bench.placement().instance);
-    bench.feed(CoordinatorInput::Remove { reply, instance, reason: "enough".into() });
+    bench.feed(CoordinatorInput::Remove { reply, instance, reason: RemoveReason::Asked { by: reply.node } });
     bench.place(2);
     assert_eq!(bench.placement().stages.len(), 2);
 }
@@ -383,8 +384,8 @@ fn a_device_that_its_node_does_not_use_any_more_loses_its_stage() {
 fn who_streams_from_what_a_person_unloads_hears_that_it_was_a_decision() {
     let mut bench = Bench::ready(2, 2);
     let (reply, instance) = (ReplyTo { node: node(1), request: 8 }, bench.placement().instance);
-    let remove = || CoordinatorInput::Remove { reply, instance, reason: "unloaded by n2".into() };
-    let failed = |v: &crate::InstanceView| matches!(&v.state, InstanceState::Failed { reason } if reason.contains("n2"));
+    let remove = || CoordinatorInput::Remove { reply, instance, reason: RemoveReason::Asked { by: node(2) } };
+    let failed = |v: &crate::InstanceView| matches!(&v.state, InstanceState::Failed { reason: RemoveReason::Asked { by } } if *by == node(2));
     let is_told = |o: &CoordinatorOutput| matches!(o, CoordinatorOutput::Instances { instances, .. } if instances.iter().any(failed));
     let append = |out: &[CoordinatorOutput]| match out {
         [CoordinatorOutput::Append { append, .. }] => *append,
@@ -488,7 +489,8 @@ fn a_device_that_failed_stages_of_two_instances_is_avoided_by_both() {
     let mut bench = Bench::ready(2, 1);
     let (now, device) = (bench.now, DeviceId::cpu());
     for instance in [InstanceId(1), InstanceId(2)] {
-        bench.coordinator.avoid_device(now, instance, node(1), device.clone(), "its kernel", AVOID_FAILED);
+        let reason = ReplaceReason::Failed { times: 1, reason: "its kernel".into() };
+        bench.coordinator.avoid_device(now, instance, node(1), device.clone(), reason, AVOID_FAILED);
     }
     let avoided = |instance, now| bench.coordinator.avoided(now, InstanceId(instance), node(1), &device);
     for instance in [1, 2] {

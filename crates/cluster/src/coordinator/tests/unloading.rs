@@ -75,7 +75,7 @@ fn what_a_request_loaded_makes_room_for_the_next_model_in_one_write() {
     let [.., Event::InstanceRemoved { reason, .. }, Event::InstancePlaced { .. }] = &bench.log[..] else {
         panic!("{:?}", bench.log)
     };
-    assert_eq!(reason, "unloaded to make room for m2");
+    assert_eq!(reason.to_string(), "unloaded to make room for m2");
     let Some(ControlReply::Placed { reasons, .. }) = bench.replies.last() else { panic!() };
     assert!(reasons.iter().any(|r| r.contains("m1 is unloaded to make room")), "{reasons:?}");
     load(&mut bench, 1, 0);
@@ -172,7 +172,7 @@ fn what_a_request_loaded_goes_when_none_used_it_for_long_and_what_a_person_place
     bench.advance(10);
     assert_eq!(names(&bench), ["m2"], "a person asked for the other");
     let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
-    assert_eq!(reason, "unloaded: a request had loaded it, and none used it for 60 s");
+    assert_eq!(reason.to_string(), "unloaded: a request had loaded it, and none used it for 60 s");
     bench.advance(3600);
     assert_eq!(names(&bench), ["m2"]);
     place(&mut bench, 1, true);

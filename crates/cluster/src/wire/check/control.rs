@@ -15,7 +15,7 @@ use super::super::{
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
-use crate::{Event, InstanceView, Moving, StageStatus};
+use crate::{Event, InstanceView, StageStatus};
 
 /// Bytes of one membership message.
 const MEMBERSHIP_BYTES_MAX: usize = 1 << 20;
@@ -221,10 +221,8 @@ impl Check for InstanceView {
         self.placement.check()?;
         let same = self.stages.len() == self.placement.stages.len();
         ensure(same, "a view has another number of stages than its placement")?;
-        self.advice.as_ref().map_or(Ok(()), |advice| text("bytes of a reason", advice))?;
-        if let Some(Moving::Loading { reason, .. } | Moving::Stays { reason }) = &self.moving {
-            text("bytes of a reason", reason)?;
-        }
+        self.state.check()?;
+        self.moving.as_ref().map_or(Ok(()), Check::check)?;
         self.stages.iter().try_for_each(|s| s.status.check())
     }
 }
@@ -249,7 +247,7 @@ impl Check for ControlReply {
                 view.check()
             }
             Self::Replanned(report) => {
-                text("bytes of a reason", &report.reason)?;
+                report.reason.check()?;
                 let shards = report.stages.iter().map(|stage| stage.shards.len()).sum();
                 at_most("shards of a placement", shards, SHARDS_MAX)?;
                 let mut shards = report.stages.iter().flat_map(|stage| &stage.shards);
@@ -305,16 +303,14 @@ impl Check for Event {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Opened | Self::NodeDrained { .. } | Self::InstanceKept { .. } => Ok(()),
-            Self::InstanceRemoved { reason, .. } => {
-                at_most("bytes of a reason", reason.len(), EVENT_BYTES_MAX)
-            }
+            Self::InstanceRemoved { reason, .. } => reason.check(),
             Self::InstancePlaced { request, placement, memory_bytes } => {
                 request.check()?;
                 shard_bytes(memory_bytes)?;
                 placement.check()
             }
             Self::InstanceReplaced { placement, memory_bytes, reason } => {
-                text("bytes of a reason", reason)?;
+                reason.check()?;
                 shard_bytes(memory_bytes)?;
                 placement.check()
             }

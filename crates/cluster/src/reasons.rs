@@ -1,0 +1,351 @@
+//! Why placements are replaced, wait, move and end: closed sets with their numbers. They cross the wire and
+//! stay in the log; the sentence is made where it is shown, with the names that nodes have there.
+
+use std::fmt;
+
+use exo_types::{DeviceId, NodeId, size};
+use serde::{Deserialize, Serialize};
+
+use crate::StageStatus;
+
+/// What a node is called in a sentence.
+pub type NodeName<'a> = &'a dyn Fn(NodeId) -> String;
+
+/// Why an instance is placed anew, or its stages are to be elsewhere.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ReplaceReason {
+    /// A stage of it cannot go on.
+    Stage {
+        /// Index of the stage.
+        stage: u32,
+        /// Its node.
+        node: NodeId,
+        /// What became of it.
+        loss: StageLoss,
+    },
+    /// Its scheduler gave it up.
+    Failed {
+        /// So often in a row on the same devices; 1 where the first time is enough.
+        times: u32,
+        /// What the scheduler said.
+        reason: String,
+    },
+    /// A node is to have no stages.
+    Drained {
+        /// The node.
+        node: NodeId,
+    },
+    /// A plan is better than what stands.
+    Better(Gain),
+}
+
+/// What became of a stage.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum StageLoss {
+    /// Its node is gone.
+    NodeGone,
+    /// Its device is not supported any more. In the words of who tried it.
+    Unsupported(String),
+    /// Its node does not use the device any more.
+    Unused {
+        /// The device.
+        device: DeviceId,
+    },
+    /// It was ready, and is not.
+    NotReady {
+        /// How far it is.
+        status: StageStatus,
+    },
+    /// Its device refused to load it.
+    LoadRefused {
+        /// So often.
+        failed_loads: u32,
+        /// At last with these words.
+        reason: String,
+    },
+    /// Its load does not come further.
+    NoProgress {
+        /// For so long.
+        seconds: u64,
+        /// How far it is.
+        status: StageStatus,
+    },
+}
+
+/// Why an instance waits, or was given up: nothing that is there takes what it lost.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WaitReason {
+    /// What it lost.
+    pub lost: ReplaceReason,
+    /// Why that is nowhere else.
+    pub why: Unplaced,
+}
+
+/// Why there is no other placement.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Unplaced {
+    /// It was placed anew again and again, and never became ready.
+    InVain {
+        /// So often.
+        times: u32,
+    },
+    /// It fits only over two nodes that do not talk.
+    Apart {
+        /// One of them.
+        a: NodeId,
+        /// The other.
+        b: NodeId,
+    },
+    /// The planner finds nothing, as it says.
+    NoPlan(String),
+}
+
+/// Why an instance is no more.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum RemoveReason {
+    /// Somebody asked for that.
+    Asked {
+        /// On this node.
+        by: NodeId,
+    },
+    /// A request had loaded it, and another model needs its room.
+    MakesRoom {
+        /// The other model.
+        model_name: String,
+    },
+    /// A request had loaded it, and none came any more.
+    Unused {
+        /// For so long.
+        seconds: u64,
+    },
+    /// It never served, and nothing takes what it lost.
+    GivenUp(WaitReason),
+}
+
+/// What a better plan gains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Gain {
+    /// Of the time that it takes where it is, in per cent.
+    pub percent: u64,
+    /// Time of what.
+    pub of: GainOf,
+}
+
+/// What a better plan makes faster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum GainOf {
+    /// One request.
+    Request,
+    /// A token for every stream.
+    Streams,
+}
+
+/// Why an instance that serves is worth a move, or is kept.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ReplanReason {
+    /// A plan is better.
+    Better(Gain),
+    /// It is being unloaded.
+    BeingUnloaded,
+    /// The planner would place it as it is placed.
+    Same,
+    /// It is on its way to another placement.
+    BeingMoved,
+    /// The best plan is not worth a move.
+    GainsLittle {
+        /// What it gains.
+        percent: u64,
+        /// What a move is worth.
+        percent_min: u64,
+    },
+    /// The better plan cannot be loaded while what stands serves.
+    NoRoom {
+        /// What it would gain.
+        percent: u64,
+        /// The node that has no room.
+        node: NodeId,
+        /// Its device; `None` where that and others share the memory.
+        device: Option<DeviceId>,
+        /// Bytes that are needed there.
+        needed_bytes: u64,
+        /// Bytes that are free there.
+        free_bytes: u64,
+    },
+}
+
+/// A better plan that nobody has asked for, and why the planner has looked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Advice {
+    /// What it gains.
+    pub gain: Gain,
+    /// The link whose change made it look, where it was one.
+    pub link: Option<LinkChange>,
+}
+
+/// A number of a link that has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LinkChange {
+    /// Who measures it.
+    pub at: NodeId,
+    /// The other end.
+    pub peer: NodeId,
+    /// Which number.
+    pub what: LinkQuantity,
+    /// What it was; nothing is known of one that was not measured before.
+    pub before: Option<u64>,
+    /// What it is.
+    pub now: u64,
+}
+
+/// What is measured of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LinkQuantity {
+    /// The round trip, in microseconds.
+    RoundTripUs,
+    /// Bytes per second from the other end to the one that measures.
+    BytesPerS,
+}
+
+impl ReplaceReason {
+    /// The sentence.
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        match self {
+            Self::Stage { stage, node, loss } => {
+                let which = format!("stage {stage} on {}", name(*node));
+                match loss {
+                    StageLoss::NodeGone => format!("{which} is lost"),
+                    StageLoss::Unsupported(reason) => format!("{which}: {reason}"),
+                    StageLoss::Unused { device } => {
+                        format!("{which}: it does not compute on {device} any more")
+                    }
+                    StageLoss::NotReady { status } => format!("{which} is no longer ready: {status}"),
+                    StageLoss::LoadRefused { failed_loads, reason } => {
+                        format!("{which} could not be loaded, {failed_loads} times: {reason}")
+                    }
+                    StageLoss::NoProgress { seconds, status } => {
+                        format!("{which} made no progress for {seconds} s: {status}")
+                    }
+                }
+            }
+            Self::Failed { times: 0 | 1, reason } => reason.clone(),
+            Self::Failed { times, reason } => format!("{times} times on the same devices: {reason}"),
+            Self::Drained { node } => format!("{} is drained", name(*node)),
+            Self::Better(gain) => gain.to_string(),
+        }
+    }
+}
+
+impl WaitReason {
+    /// The sentence.
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        let lost = self.lost.text(name);
+        match &self.why {
+            Unplaced::InVain { times } => {
+                format!("placed anew {times} times without becoming ready; last: {lost}")
+            }
+            Unplaced::Apart { a, b } => format!("{lost}; {}", apart_text(&name(*a), &name(*b))),
+            Unplaced::NoPlan(why) => format!("{lost}; {why}"),
+        }
+    }
+}
+
+/// Why a plan is refused although it fits: two that it puts beside each other do not talk.
+pub(crate) fn apart_text(a: &str, b: &str) -> String {
+    format!("it fits only over {a} and {b}, and between these no data link is open")
+}
+
+impl RemoveReason {
+    /// The sentence.
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        match self {
+            Self::Asked { by } => format!("unloaded by {}", name(*by)),
+            Self::MakesRoom { model_name } => format!("unloaded to make room for {model_name}"),
+            Self::Unused { seconds } => {
+                format!("unloaded: a request had loaded it, and none used it for {seconds} s")
+            }
+            Self::GivenUp(reason) => reason.text(name),
+        }
+    }
+}
+
+impl fmt::Display for Gain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.of {
+            GainOf::Request => "a request",
+            GainOf::Streams => "a token for every stream",
+        };
+        write!(f, "{what} takes {} % less time", self.percent)
+    }
+}
+
+impl ReplanReason {
+    /// The sentence.
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        match self {
+            Self::Better(gain) => gain.to_string(),
+            Self::BeingUnloaded => "it is being unloaded".to_owned(),
+            Self::Same => "the planner would place it as it is placed".to_owned(),
+            Self::BeingMoved => "it is being moved, or placed anew, already".to_owned(),
+            Self::GainsLittle { percent, percent_min } => {
+                format!("the best plan gains {percent} %, and less than {percent_min} % is not worth a move")
+            }
+            Self::NoRoom { percent, node, device, needed_bytes, free_bytes } => {
+                let node = name(*node);
+                let shared = || "with what shares its memory".to_owned();
+                let what = device.as_ref().map_or_else(shared, ToString::to_string);
+                format!(
+                    "a plan that gains {percent} % cannot be loaded beside what serves: {node} {what} needs {needed_bytes} bytes and \
+                     has {free_bytes} free; `exo unload` and `exo place` move it with a pause"
+                )
+            }
+        }
+    }
+}
+
+impl Advice {
+    /// The sentence.
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        match &self.link {
+            Some(link) => format!("{}; it was looked at because {}", self.gain, link.text(name)),
+            None => self.gain.to_string(),
+        }
+    }
+}
+
+impl LinkChange {
+    /// "the round trip between a and b is 20 ms, and was 0.2 ms"
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        let (here, there) = (name(self.at), name(self.peer));
+        let unknown = "was not measured before".to_owned();
+        match self.what {
+            LinkQuantity::RoundTripUs => {
+                let ms = |us: u64| format!("{} ms", us as f64 / 1e3);
+                let before = self.before.map_or(unknown, |us| format!("was {}", ms(us)));
+                format!("the round trip between {here} and {there} is {}, and {before}", ms(self.now))
+            }
+            LinkQuantity::BytesPerS => {
+                let rate = |bytes: u64| format!("{}/s", size(bytes));
+                let before = self.before.map_or(unknown, |bytes| format!("was {}", rate(bytes)));
+                format!("the link from {there} to {here} has {}, and {before}", rate(self.now))
+            }
+        }
+    }
+}
+
+/// Where no names are known: `machine` puts them in place of "node" and the id.
+pub(crate) fn by_id(node: NodeId) -> String {
+    format!("node {node}")
+}
+
+/// For logs, tests and parts that know no names.
+macro_rules! shown_by_id {
+    ($($reason:ty),+) => {
+        $(impl fmt::Display for $reason {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.text(&by_id))
+            }
+        })+
+    };
+}
+
+shown_by_id!(ReplaceReason, WaitReason, RemoveReason, ReplanReason, Advice, LinkChange);

@@ -1,0 +1,76 @@
+//! Bounds of reasons, on the wire and in the log.
+
+use super::placement::{device_id, name};
+use super::{Check, CheckError, text};
+use crate::reasons::{RemoveReason, ReplaceReason, ReplanReason, StageLoss, Unplaced, WaitReason};
+use crate::{InstanceState, Moving};
+
+impl Check for ReplaceReason {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Stage { loss, .. } => loss.check(),
+            Self::Failed { reason, .. } => text("bytes of a reason", reason),
+            Self::Drained { .. } | Self::Better(_) => Ok(()),
+        }
+    }
+}
+
+impl Check for StageLoss {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::NodeGone => Ok(()),
+            Self::Unsupported(reason) | Self::LoadRefused { reason, .. } => text("bytes of a reason", reason),
+            Self::Unused { device } => device_id(device),
+            Self::NotReady { status } | Self::NoProgress { status, .. } => status.check(),
+        }
+    }
+}
+
+impl Check for WaitReason {
+    fn check(&self) -> Result<(), CheckError> {
+        self.lost.check()?;
+        match &self.why {
+            Unplaced::NoPlan(why) => text("bytes of a reason", why),
+            Unplaced::InVain { .. } | Unplaced::Apart { .. } => Ok(()),
+        }
+    }
+}
+
+impl Check for RemoveReason {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Asked { .. } | Self::Unused { .. } => Ok(()),
+            Self::MakesRoom { model_name } => name(model_name),
+            Self::GivenUp(reason) => reason.check(),
+        }
+    }
+}
+
+impl Check for ReplanReason {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::NoRoom { device: Some(device), .. } => device_id(device),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Check for InstanceState {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Degraded { reason } => reason.check(),
+            Self::Waiting { reason } => reason.check(),
+            Self::Failed { reason } => reason.check(),
+            Self::Placing | Self::Loading | Self::Wiring | Self::Ready => Ok(()),
+        }
+    }
+}
+
+impl Check for Moving {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Loading { reason, .. } => reason.check(),
+            Self::Stays { .. } => Ok(()),
+        }
+    }
+}
