@@ -339,26 +339,6 @@ fn an_answer_goes_on_at_once_when_the_coordinator_dies_with_a_stage_of_it() {
     assert!(slowest < Duration::from_millis(2_500), "{slowest:?}");
 }
 
-/// Two stages of an answer do not reach each other any more, for good; the third node, at which it was asked,
-/// reaches both. It is placed where all reach each other, after the time that a link has to come back.
-#[test]
-fn an_answer_goes_on_elsewhere_when_two_of_its_stages_are_parted() {
-    for (from, to, asked) in [(0, 1, 2), (0, 2, 1), (1, 2, 0)] {
-        let lasting = Duration::from_secs(200);
-        let cut = FaultKind::CutPair { from, to, one_way: false, cut: Cut::Silence, lasting };
-        let mut client = clients::list(SEED, 1, 5_000, 5_000).remove(0);
-        (client.node, client.cancel) = (asked, None);
-        client.choices.truncate(1);
-        client.choices[0].max_tokens = 100;
-        let report =
-            run(Scenario { stages_min: 3, clients: vec![client], ..scenario(3, true, &[(5_500, cut)], 20) });
-        let case = format!("{from} and {to}: {:?}", report.failed);
-        assert_eq!((report.failure, report.answered), (None, 1), "{case}");
-        println!("{from} and {to}: {:?}", report.slowest);
-        assert!(report.slowest < Duration::from_secs(12), "{case} {:?}", report.slowest);
-    }
-}
-
 /// More requests than the model has slots, on the only node, whose lid is closed for longer than a request
 /// may wait.
 #[test]
