@@ -148,6 +148,17 @@ pub enum FaultKind {
         /// What.
         trick: Trick,
     },
+    /// What two nodes say to each other takes longer.
+    SlowLink {
+        /// One end.
+        from: usize,
+        /// The other.
+        to: usize,
+        /// How.
+        slowdown: Slowdown,
+        /// How long.
+        lasting: Duration,
+    },
     /// A member keeps entries of the log of trust to itself.
     Withhold {
         /// The node.
@@ -155,6 +166,15 @@ pub enum FaultKind {
         /// How long.
         lasting: Duration,
     },
+}
+
+/// What becomes of a link's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slowdown {
+    /// The delay is so many times as long.
+    pub delay_by: u32,
+    /// So many times as long go by until the same bytes are through.
+    pub bytes_by: u32,
 }
 
 /// Which node a fault is about.
@@ -209,6 +229,7 @@ impl Fault {
                 | FaultKind::SlowDisk { lasting, .. }
                 | FaultKind::FullDisk { lasting, .. }
                 | FaultKind::HangDevice { lasting, .. }
+                | FaultKind::SlowLink { lasting, .. }
                 | FaultKind::Withhold { lasting, .. } => lasting,
                 FaultKind::Reset { .. }
                 | FaultKind::LoseEngine { .. }
@@ -330,6 +351,8 @@ const RARE_FROM: usize = 200;
 const LIES_OF_DATA_FROM: usize = 300;
 /// The first number of what a stranger tries.
 const TRICKS_FROM: usize = 400;
+/// The first number of a slow link.
+const SLOW_LINKS_FROM: usize = 500;
 
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
@@ -386,6 +409,25 @@ pub fn tricks(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault
     (0..count).map(one).collect()
 }
 
+/// Links that become slow in a run of a seed, and are as before after a while. They count on from the others.
+pub fn slow_links(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: SLOW_LINKS_FROM + index };
+        let (from, to) = own.pair();
+        // A congested network delays more than it holds up; a bad cable is the other way round.
+        let (delay_by, bytes_by) = match own.draw(4).below(3) {
+            0 => (own.draw(5).between(2, 100), 1),
+            1 => (1, own.draw(6).between(2, 20)),
+            _ => (own.draw(5).between(2, 100), own.draw(6).between(2, 20)),
+        };
+        let slowdown = Slowdown { delay_by: delay_by as u32, bytes_by: bytes_by as u32 };
+        let lasting = own.draw(8).millis(2_000, 15_000);
+        let kind = FaultKind::SlowLink { from, to, slowdown, lasting };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+    };
+    (0..count).map(one).collect()
+}
+
 fn kind(own: &Own, makers: &[Maker]) -> FaultKind {
     let all: u64 = makers.iter().map(|(weight, _)| weight).sum();
     let mut drawn = own.draw(1).below(all);
@@ -425,8 +467,11 @@ mod tests {
 
     #[test]
     fn both_ends_of_a_pair_differ_in_every_number_of_nodes() {
-        for fault in (0..500).flat_map(|seed| list(seed, 6, 0, 1)) {
-            if let FaultKind::CutPair { from, to, .. } | FaultKind::Reset { from, to, .. } = fault.kind {
+        for fault in (0..500).flat_map(|seed| [list(seed, 6, 0, 1), slow_links(seed, 1, 0, 1)].concat()) {
+            if let FaultKind::CutPair { from, to, .. }
+            | FaultKind::Reset { from, to, .. }
+            | FaultKind::SlowLink { from, to, .. } = fault.kind
+            {
                 assert!((2..=6).all(|nodes| from % nodes != to % nodes), "{from} {to}");
             }
         }

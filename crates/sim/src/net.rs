@@ -13,10 +13,13 @@ use exo_machine::{DialId, LinkEnd, LinkId, Purpose};
 use exo_types::{Time, Transport};
 
 use crate::draw::{DrawFor, Draws};
-use crate::faults::Cut;
+use crate::faults::{Cut, Slowdown};
 
 /// Messages that a link takes while none arrives.
 const UNDER_WAY_MAX: usize = 1024;
+
+/// No slow link delays more, one way: heartbeats that come so late are still no silence.
+const SLOW_DELAY_MAX: Duration = Duration::from_millis(300);
 
 /// What travels on a connection.
 #[derive(Clone, PartialEq, Debug)]
@@ -152,6 +155,8 @@ pub struct Net {
     by_end: BTreeMap<(usize, LinkId), (usize, usize)>,
     /// Cuts in force, by direction.
     cuts: BTreeMap<(usize, usize), u32>,
+    /// Pairs of nodes between which all takes longer, by fault.
+    slow: BTreeMap<usize, ((usize, usize), Slowdown)>,
     /// When something that was held back arrived last, by direction.
     released: BTreeMap<(usize, usize), Time>,
 }
@@ -160,17 +165,35 @@ impl Net {
     /// A network of nodes on these LANs.
     pub fn new(seed: u64, lans: Vec<u8>) -> Self {
         let (wires, by_end) = (Vec::new(), BTreeMap::new());
-        Self { seed, lans, wires, by_end, cuts: BTreeMap::new(), released: BTreeMap::new() }
+        let (cuts, slow, released) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { seed, lans, wires, by_end, cuts, slow, released }
     }
 
-    /// The path from one node to another, without what is cut.
+    /// The path from one node to another as it is now, without what is cut.
     pub fn path(&self, from: usize, to: usize) -> Path {
         let pair = (from.min(to) * 64 + from.max(to)) as u64;
         let mut draws = Draws::new(self.seed, DrawFor::Net, pair);
         let near = self.lans[from] == self.lans[to];
         let delay = if near { draws.draw().micros(80, 800) } else { draws.draw().micros(4000, 40_000) };
         let rate = if near { draws.draw().between(50, 1000) } else { draws.draw().between(5, 50) };
-        Path { delay, rate: rate * 1_000_000 }
+        let mut path = Path { delay, rate: rate * 1_000_000 };
+        for (ends, slowdown) in self.slow.values() {
+            if [(from, to), (to, from)].contains(ends) {
+                path.delay = path.delay.saturating_mul(slowdown.delay_by).min(SLOW_DELAY_MAX).max(path.delay);
+                path.rate = (path.rate / u64::from(slowdown.bytes_by)).max(1);
+            }
+        }
+        path
+    }
+
+    /// All between two nodes takes longer from now on, in both directions. What is under way arrives as before.
+    pub fn slow_down(&mut self, fault: usize, ends: (usize, usize), slowdown: Slowdown) {
+        self.slow.insert(fault, (ends, slowdown));
+    }
+
+    /// It takes as long as before that fault again.
+    pub fn speed_up(&mut self, fault: usize) {
+        self.slow.remove(&fault);
     }
 
     /// Whether nothing gets from one node to the other.
@@ -452,6 +475,24 @@ mod tests {
         assert_eq!(net.arrive(wire, 0, ping(1)), None, "also what was under way");
         assert_eq!(net.arrive(wire, 1, ping(2)), Some(ping(2)));
         assert!(!net.is_apart(0, 1), "a new connection would work");
+    }
+
+    #[test]
+    fn a_slow_link_delays_both_ways_keeps_the_order_and_is_as_before_when_that_is_over() {
+        let (mut net, wire) = net();
+        let before = net.path(0, 1);
+        net.slow_down(7, (1, 0), Slowdown { delay_by: 3, bytes_by: 4 });
+        for path in [net.path(0, 1), net.path(1, 0)] {
+            assert_eq!(path, Path { delay: 3 * before.delay, rate: before.rate / 4 });
+        }
+        net.slow_down(8, (0, 1), Slowdown { delay_by: 1_000_000, bytes_by: 1 });
+        assert_eq!(net.path(1, 0).delay, SLOW_DELAY_MAX);
+        let slow = send(&mut net, wire, 0, 10);
+        net.speed_up(8);
+        net.speed_up(7);
+        assert_eq!(net.path(0, 1), before);
+        let after = send(&mut net, wire, 20_000, 10);
+        assert!(slow[0].0 > Time(300_000) && after[0].0 >= slow[9].0, "what was sent first comes first");
     }
 
     #[test]

@@ -260,6 +260,10 @@ fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<
     if kind == Kind::Faults && mix(seed, DrawFor::Scenario, 70).per_cent(40) {
         faults.extend(faults::rare(seed, 1, from_ms, until_ms));
     }
+    if kind == Kind::Faults && mix(seed, DrawFor::Scenario, 71).per_cent(30) {
+        let count = mix(seed, DrawFor::Scenario, 72).between(1, 2) as usize;
+        faults.extend(faults::slow_links(seed, count, from_ms, until_ms));
+    }
     if kind == Kind::Wire {
         let count = mix(seed, DrawFor::Scenario, 80).between(10, 40) as usize;
         faults.extend(faults::lies_of_data(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));

@@ -150,6 +150,10 @@ impl World {
                     self.net.cut(to, from, cut);
                 }
             }
+            FaultKind::SlowLink { from, to, slowdown, .. } => {
+                let (from, to) = (self.node_of(from), self.node_of(to));
+                self.net.slow_down(index, (from, to), slowdown);
+            }
             FaultKind::Reset { from, to, which } => {
                 let wires = self.net.between(self.node_of(from), self.node_of(to));
                 let chosen = wires.get(which).map_or(wires.clone(), |wire| vec![*wire]);
@@ -229,6 +233,7 @@ impl World {
                     self.heal(to, from);
                 }
             }
+            FaultKind::SlowLink { .. } => self.net.speed_up(index),
             FaultKind::Freeze { node, .. } => self.thaw(index, self.node_of(node)),
             FaultKind::SlowDisk { by, .. } => {
                 let Some(node) = self.whose_disk.remove(&index) else { return };
