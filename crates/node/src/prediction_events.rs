@@ -1,6 +1,6 @@
-//! Notes in the log when answers of an instance come to be more than a quarter faster or slower than the model
-//! of cost expects, and when they are as expected again: once each, on the node of the first stage, which
-//! times them.
+//! Notes in the log when answers of an instance come to be more than a quarter faster or slower than the
+//! model of cost expects, and when they are as expected again: once each, on the node of the first stage,
+//! which times them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,14 +24,14 @@ pub struct PredictionEvents {
 struct InstanceAnswers {
     placement: String,
     /// The last one.
-    measured: Option<Measured>,
+    measured: Option<AnswerTimes>,
     first_token: SpeedComparison,
     token: SpeedComparison,
 }
 
 /// What makes an answer another one: what is expected of it changes by itself.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Measured {
+struct AnswerTimes {
     prompt_tokens: u32,
     answer_tokens: u32,
     first_token_ms: f64,
@@ -102,7 +102,7 @@ impl PredictionEvents {
 
 impl InstanceAnswers {
     fn take(&mut self, answer: &MeasuredAnswerView) -> Vec<(AnswerPart, Pace, MeasuredTimeView)> {
-        let measured = Measured {
+        let measured = AnswerTimes {
             prompt_tokens: answer.prompt_tokens,
             answer_tokens: answer.answer_tokens,
             first_token_ms: answer.first_token.measured_ms,
@@ -166,8 +166,8 @@ impl PredictionEvent {
 mod tests {
     use super::*;
 
-    /// A cluster of this node whose instance answered in so many milliseconds a token, where 100 are expected,
-    /// and with first tokens as expected.
+    /// A cluster of this node whose instance answered in so many milliseconds a token, where 100 are
+    /// expected, and with first tokens as expected.
     fn view(token_ms: f64, first_stage: &str) -> ClusterView {
         let mut view = exo_machine::empty_view(exo_types::NodeId([1; 32]));
         let node = if first_stage == "own" { view.self_node.clone() } else { first_stage.to_owned() };

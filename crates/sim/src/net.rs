@@ -186,7 +186,8 @@ impl Net {
         path
     }
 
-    /// All between two nodes takes longer from now on, in both directions. What is under way arrives as before.
+    /// All between two nodes takes longer from now on, in both directions. What is under way arrives as
+    /// before.
     pub fn slow_down(&mut self, fault: usize, ends: (usize, usize), slowdown: Slowdown) {
         self.slow.insert(fault, (ends, slowdown));
     }
