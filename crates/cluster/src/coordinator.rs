@@ -32,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
+use self::asks::refused;
 pub use self::dry_run::{DryRun, DryRunError, dry_run};
 use self::link_changes::LinkChanges;
 use self::log::Pending;
@@ -42,7 +43,7 @@ use self::replan::Usable;
 use self::survey::{Avoided, Watch};
 use self::tell::{Published, SentState};
 pub use self::types::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
-use crate::wire::{ControlReply, NodeReport};
+use crate::wire::{ControlRefusal, NodeReport, NotCoordinator};
 use crate::{InstanceView, State};
 
 /// The coordinator's machine. Every node has one; it acts between `Lead` and `Follow`.
@@ -272,7 +273,5 @@ impl Coordinator {
 }
 
 fn not_coordinator(to: ReplyTo) -> CoordinatorOutput {
-    let message = "this node does not lead (any more); ask again".to_owned();
-    let refusal = crate::wire::ControlRefusal::NotCoordinator;
-    CoordinatorOutput::Reply { to, reply: ControlReply::Refused { refusal, message } }
+    refused(to, ControlRefusal::NotCoordinator(NotCoordinator::SteppedDown))
 }

@@ -14,6 +14,7 @@ pub(crate) mod events;
 pub mod limits;
 mod measurements;
 mod missing;
+mod refusal;
 #[cfg(test)]
 mod tests;
 
@@ -22,9 +23,9 @@ pub(crate) use check::Check;
 pub use check::{CheckError, token_bytes};
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
-    Bandwidth, CardChange, CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard,
-    DesiredState, DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage,
-    NodeReport, PlannerDevice, PlannerInputs, Refusal, ReplanReport, StageReport, Traffic, Unloadable,
+    Bandwidth, CardChange, CardEvent, ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState,
+    DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage, NodeReport,
+    PlannerDevice, PlannerInputs, Refusal, ReplanReport, StageReport, Traffic, Unloadable,
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{
@@ -34,3 +35,8 @@ pub use data::{
 pub use limits::{BACKUP_BYTES_MAX, clip};
 pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals};
 pub use missing::{Missing, MissingPart};
+pub(crate) use refusal::in_use_text;
+pub use refusal::{
+    Busyness, ControlRefusal, InvalidAsk, LogFailure, NoPlan, NotCoordinator, RequestDifference, Undecided,
+    UnknownTarget,
+};

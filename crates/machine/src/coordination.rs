@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use exo_cluster::wire::{
     ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredState, Drain, HeldModel, LinkReport,
-    LogMessage, NodeReport, Refusal,
+    LogMessage, NodeReport, NotCoordinator, Refusal,
 };
 use exo_cluster::{
     AppendId, CoordinatorInput, CoordinatorOutput, Event, InstanceView, LEAVING_FOR, RemoveReason, ReplyTo,
@@ -609,8 +609,7 @@ impl NodeMachine {
     fn ask_since(&mut self, since: Time, asker: Asker, ask: ControlAsk) {
         // A coordinator that waits for its disk has no answers yet.
         let Some((_, asked)) = self.leader.filter(|_| self.leads_soon.is_none()) else {
-            let reason = self.cut_off();
-            let reason = reason.unwrap_or_else(|| "the cluster is electing a coordinator".to_owned());
+            let reason = self.cut_off().unwrap_or(NotCoordinator::Electing);
             return self.ask_later(since, asker, ask, reason);
         };
         self.asks.last += 1;
@@ -618,19 +617,18 @@ impl NodeMachine {
         if self.send_control(asked, ControlMessage::Request { request, ask: ask.clone() }) {
             self.asks.open.insert(request, OpenAsk { since, asked, asker, ask });
         } else {
-            let reason = format!("the link to the coordinator {} is not open", self.name_of(asked));
-            self.ask_later(since, asker, ask, reason);
+            self.ask_later(since, asker, ask, NotCoordinator::NoLink { to: asked });
         }
     }
 
     /// Asks again soon, unless the question has waited for long, or too many do.
-    fn ask_later(&mut self, since: Time, asker: Asker, ask: ControlAsk, reason: String) {
+    fn ask_later(&mut self, since: Time, asker: Asker, ask: ControlAsk, reason: NotCoordinator) {
         if self.now.time.since(since) > ELECTION_MAX
             || self.cut_off().is_some()
             || self.asks.early.len() >= EARLY_MAX
         {
-            let (refusal, message) = (ControlRefusal::NotCoordinator, reason);
-            return self.answer(asker, Some(ControlReply::Refused { refusal, message }));
+            let refusal = ControlRefusal::NotCoordinator(reason);
+            return self.answer(asker, Some(ControlReply::Refused(refusal)));
         }
         self.asks.early.push(EarlyAsk { since, asker, ask });
     }
@@ -649,8 +647,8 @@ impl NodeMachine {
         }
         let Some(OpenAsk { since, asker, ask, .. }) = self.asks.open.remove(&request) else { return };
         match reply {
-            Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message }) => {
-                self.ask_later(since, asker, ask, message);
+            Some(ControlReply::Refused(ControlRefusal::NotCoordinator(reason))) => {
+                self.ask_later(since, asker, ask, reason);
             }
             reply => self.answer(asker, reply),
         }
@@ -690,12 +688,10 @@ impl NodeMachine {
             _ => self.membership.was_away(),
         };
         if is_unsure {
-            let message = "the coordinator hears none of its members; it decides when it does".to_owned();
-            return self.refuse(reply, ControlRefusal::NotCoordinator, message);
+            return self.does_not_coordinate(reply, NotCoordinator::Alone);
         }
         if !self.is_leading() {
-            let message = format!("{} does not coordinate", self.me);
-            return self.refuse(reply, ControlRefusal::NotCoordinator, message);
+            return self.does_not_coordinate(reply, NotCoordinator::Member { node: self.me });
         }
         self.feed_coordinator(match ask {
             ControlAsk::Place(request) => CoordinatorInput::Place { reply, request },
@@ -713,8 +709,8 @@ impl NodeMachine {
         });
     }
 
-    fn refuse(&mut self, to: ReplyTo, refusal: ControlRefusal, message: String) {
-        self.send_reply(to, ControlReply::Refused { refusal, message });
+    pub(crate) fn does_not_coordinate(&mut self, to: ReplyTo, why: NotCoordinator) {
+        self.send_reply(to, ControlReply::Refused(ControlRefusal::NotCoordinator(why)));
     }
 
     /// Folds the log into a snapshot now and then. The state holds all that is durable, and nothing else.

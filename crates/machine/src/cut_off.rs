@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use exo_api::GenerateError;
+use exo_cluster::wire::NotCoordinator;
 use exo_cluster::{DriverPhase, InstanceState};
 use exo_types::{ModelId, NodeId, SequenceId};
 
@@ -29,16 +30,11 @@ impl NodeMachine {
     }
 
     /// Why this node has no coordinator, if others have had one for a while.
-    pub(crate) fn cut_off(&self) -> Option<String> {
+    pub(crate) fn cut_off(&self) -> Option<NotCoordinator> {
         let since = self.asks.cut_off_since?;
         let (member, coordinator) = self.membership.followed_elsewhere()?;
-        (self.now.time.since(since) >= CUT_OFF_AFTER).then(|| {
-            let (member, coordinator) = (self.name_of(member), self.name_of(coordinator));
-            format!(
-                "this node does not reach {coordinator}, which coordinates its cluster; {member} does: ask there, or see that the two \
-                 machines reach each other (exo's port, UDP and TCP, in both firewalls)"
-            )
-        })
+        let is_long = self.now.time.since(since) >= CUT_OFF_AFTER;
+        is_long.then_some(NotCoordinator::CutOff { member, coordinator })
     }
 
     /// Requests that wait for what this node does not reach end, and say who does.
@@ -48,7 +44,7 @@ impl NodeMachine {
             let waits = matches!(entry.phase(), DriverPhase::WaitingForLink(_));
             entry.link_waited_since = waits.then(|| entry.link_waited_since.unwrap_or(now));
         }
-        let cut_off = self.cut_off();
+        let cut_off = self.cut_off().map(|why| why.text(&|node| self.name_of(node)));
         let reason = |id: &SequenceId| {
             let entry = self.drivers.get(id)?;
             match entry.phase() {

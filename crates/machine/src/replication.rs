@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_api::NodeStatus;
-use exo_cluster::wire::{ControlMessage, ControlRefusal, ControlReply, LogMessage, NodeReport, limits};
+use exo_cluster::wire::{ControlMessage, ControlReply, LogMessage, NodeReport, NotCoordinator, limits};
 use exo_cluster::{
     ApplyError, CoordinatorInput, Event, EventError, FollowerStep, LeaderStep, ReplyTo, State, follow, lead,
 };
@@ -82,7 +82,7 @@ impl NodeMachine {
     pub(crate) fn reply_when_held(&mut self, to: ReplyTo, reply: ControlReply) {
         let changes_nothing = matches!(
             reply,
-            ControlReply::Refused { .. } | ControlReply::Replanned(_) | ControlReply::PlannerInputs(_)
+            ControlReply::Refused(_) | ControlReply::Replanned(_) | ControlReply::PlannerInputs(_)
         );
         if changes_nothing {
             return self.send_reply(to, reply);
@@ -126,9 +126,7 @@ impl NodeMachine {
     /// This node leads no more: whoever waits asks again.
     pub(crate) fn refuse_waiting_replies(&mut self) {
         for WaitingReply { to, .. } in std::mem::take(&mut self.replication.waiting) {
-            let message =
-                "another coordinator was elected before a second member had this on its disk".to_owned();
-            self.send_reply(to, ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message });
+            self.does_not_coordinate(to, NotCoordinator::Superseded);
         }
     }
 

@@ -124,14 +124,13 @@ impl NodeMachine {
         self.asks.waits_for_room.remove(&model);
         match reply {
             // Over in a while: asked again, and its clients hear why they wait.
-            Some(ControlReply::Refused {
-                refusal:
-                    ControlRefusal::InUse
-                    | ControlRefusal::LogFailed
-                    | ControlRefusal::Busy
-                    | ControlRefusal::NoPlan,
-                message,
-            }) => {
+            Some(ControlReply::Refused(
+                refusal @ (ControlRefusal::InUse { .. }
+                | ControlRefusal::LogFailed(_)
+                | ControlRefusal::Busy(_)
+                | ControlRefusal::NoPlan { .. }),
+            )) => {
+                let message = refusal.text(&|node| self.name_of(node));
                 self.asks.waits_for_room.insert(model, (self.now.time + ROOM_AGAIN, message));
                 let waiting = self.drivers.iter().filter(|(_, entry)| entry.model == model);
                 let waiting: Vec<SequenceId> = waiting.map(|(id, _)| *id).collect();
@@ -139,12 +138,14 @@ impl NodeMachine {
             }
             // Over in a moment: asked again. What a coordinator had in its log when it ceased to be one may
             // be in the next one's.
-            None | Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {
+            None | Some(ControlReply::Refused(ControlRefusal::NotCoordinator(_))) => {
                 self.asks.note_unanswered(model, self.now.time);
             }
-            Some(ControlReply::Refused { refusal, message }) => {
+            Some(ControlReply::Refused(refusal)) => {
                 self.asks.unanswered.remove(&model);
-                self.refuse_waiting(model, refusal == ControlRefusal::DoesNotFit, &message);
+                let message = refusal.text(&|node| self.name_of(node));
+                let is_too_large = matches!(refusal, ControlRefusal::DoesNotFit(_));
+                self.refuse_waiting(model, is_too_large, &message);
             }
             Some(ControlReply::Placed { view, .. }) => self.check_placed(model, view.instance()),
             Some(_) => {}

@@ -106,10 +106,8 @@ impl NodeFacade {
 
     async fn done(&self, ask: ControlAsk, what: &'static str, name: String) -> Result<(), AdminError> {
         match self.ask_coordinator(ask).await? {
-            ControlReply::Refused { refusal: ControlRefusal::Unknown, .. } => {
-                Err(AdminError::NotFound { what, name })
-            }
-            ControlReply::Refused { refusal, message } => Err(refused(refusal, message)),
+            ControlReply::Refused(ControlRefusal::Unknown(_)) => Err(AdminError::NotFound { what, name }),
+            ControlReply::Refused(refusal) => Err(refused(&self.view, &refusal)),
             ControlReply::Done { .. }
             | ControlReply::Placed { .. }
             | ControlReply::Replanned(_)

@@ -43,19 +43,28 @@ pub(crate) async fn ask_coordinator(
         return Err(unavailable("the coordinator did not answer"));
     };
     match *reply {
-        ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message } => {
-            Err(unavailable(&message))
+        ControlReply::Refused(ControlRefusal::NotCoordinator(why)) => {
+            Err(unavailable(&why.text(&|node| name_in(view, node))))
         }
         reply => Ok(reply),
     }
 }
 
 /// What a coordinator has refused, to be displayed: what its disk did not take is no conflict.
-pub(crate) fn refused(refusal: ControlRefusal, message: String) -> AdminError {
+pub(crate) fn refused(view: &watch::Receiver<ClusterView>, refusal: &ControlRefusal) -> AdminError {
+    let message = refusal.text(&|node| name_in(view, node));
     match refusal {
-        ControlRefusal::LogFailed => AdminError::Disk { message },
+        ControlRefusal::LogFailed(_) => AdminError::Disk { message },
         _ => AdminError::Conflict { message },
     }
+}
+
+/// What a node is called, as the view has it.
+pub(crate) fn name_in(view: &watch::Receiver<ClusterView>, node: NodeId) -> String {
+    let id = node.to_full();
+    let view = view.borrow();
+    let known = view.nodes.iter().find(|known| known.id == id);
+    known.map_or_else(|| node.to_string(), |known| known.name.clone())
 }
 
 /// With what the coordinator would plan a placement of the model, with what `replaced` holds as free.
@@ -67,7 +76,7 @@ pub(crate) async fn planner_inputs(
 ) -> Result<PlannerInputs, AdminError> {
     match ask_coordinator(node, view, ControlAsk::PlannerInputs { model, replaced }).await? {
         ControlReply::PlannerInputs(inputs) => Ok(*inputs),
-        ControlReply::Refused { refusal, message } => Err(refused(refusal, message)),
+        ControlReply::Refused(refusal) => Err(refused(view, &refusal)),
         ControlReply::Placed { .. } | ControlReply::Done { .. } | ControlReply::Replanned(_) => {
             Err(other_answer())
         }

@@ -199,10 +199,7 @@ impl World {
             Answer::Coordinator(Some(reply)) => {
                 let again = matches!(
                     *reply,
-                    ControlReply::Refused {
-                        refusal: ControlRefusal::NotCoordinator | ControlRefusal::LogFailed,
-                        ..
-                    }
+                    ControlReply::Refused(ControlRefusal::NotCoordinator(_) | ControlRefusal::LogFailed(_))
                 );
                 if again {
                     self.ask_later(index, times);

@@ -5,7 +5,9 @@ use exo_types::{InstanceId, Time};
 use super::log::DurableReply;
 use super::planning::PlanAsk;
 use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
-use crate::wire::{Check, ControlRefusal, ControlReply, clip};
+use crate::wire::{
+    Busyness, Check, ControlRefusal, ControlReply, InvalidAsk, LogFailure, RequestDifference, UnknownTarget,
+};
 use crate::{Event, InstanceRequest, RemoveReason};
 
 /// Appends that may wait for the journal; who asks for more is refused.
@@ -26,13 +28,13 @@ impl Coordinator {
             return out.push(not_coordinator(reply));
         }
         if let Err(error) = request.check() {
-            return out.push(refused(reply, ControlRefusal::Invalid, &error.to_string()));
+            let what = InvalidAsk::OutOfBounds(error.to_string());
+            return out.push(refused(reply, ControlRefusal::Invalid(what)));
         }
         let asked = self.leading.iter().flat_map(Leading::asked).filter(|to| to.node == reply.node).count();
         if asked >= ASKED_MAX {
-            let message =
-                format!("{asked} questions of this node are waiting for an answer; ask again later");
-            return out.push(refused(reply, ControlRefusal::Busy, &message));
+            let busy = ControlRefusal::Busy(Busyness::Questions(asked as u32));
+            return out.push(refused(reply, busy));
         }
         if self.placed_already(reply, &request, out) {
             return;
@@ -40,15 +42,13 @@ impl Coordinator {
         let Some(leading) = &mut self.leading else { return };
         match leading.plans.join(&request, reply) {
             Some(Ok(())) => return,
-            Some(Err(why)) => {
-                let message = format!("{why}, and its plan is being made; ask again when it is placed");
-                return out.push(refused(reply, ControlRefusal::Invalid, &message));
+            Some(Err(differs)) => {
+                return out.push(placed_otherwise(reply, request.model_name, differs, true));
             }
             None => {}
         }
         if let Err(queued) = leading.plans.push(PlanAsk::placement(now, request, reply)) {
-            let message = format!("{queued} plans are waiting for another; ask again later");
-            out.push(refused(reply, ControlRefusal::Busy, &message));
+            out.push(refused(reply, ControlRefusal::Busy(Busyness::Plans(queued as u32))));
         }
     }
 
@@ -64,9 +64,8 @@ impl Coordinator {
         let Some((&instance, entry)) = all.find(|(_, i)| i.request.model == request.model) else {
             return false;
         };
-        if let Some(why) = request.refuses(&entry.request) {
-            let message = format!("{why}; ask for it to be replaced (`exo place --replace`), or unload it");
-            out.push(refused(reply, ControlRefusal::Invalid, &message));
+        if let Some(differs) = request.differs_from(&entry.request) {
+            out.push(placed_otherwise(reply, request.model_name.clone(), differs, false));
             return true;
         }
         // What a person asks for stays until a person unloads it.
@@ -107,29 +106,41 @@ impl Coordinator {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let waiting: Vec<ReplyTo> = replies.iter().map(|(to, _)| *to).collect();
-        let mut refuse = |refusal, message: &str| {
-            out.extend(waiting.iter().map(|&to| refused(to, refusal, message)));
+        let mut refuse = |refusal: ControlRefusal| {
+            out.extend(waiting.iter().map(|&to| refused(to, refusal.clone())));
         };
         let Some(leading) = &mut self.leading else {
             return out.extend(waiting.into_iter().map(not_coordinator));
         };
         if leading.appends.len() >= APPENDS_MAX {
-            let message = format!("{APPENDS_MAX} changes are waiting for the log");
-            return refuse(ControlRefusal::LogFailed, &message);
+            let full = LogFailure::Full { changes: APPENDS_MAX as u32 };
+            return refuse(ControlRefusal::LogFailed(full));
         }
         if let Err(error) = events.iter().try_for_each(Check::check) {
-            return refuse(ControlRefusal::Invalid, &error.to_string());
+            return refuse(ControlRefusal::Invalid(InvalidAsk::OutOfBounds(error.to_string())));
         }
         if let Err(error) = leading.append(events, replies, out) {
             let refusal = match error {
-                crate::ApplyError::UnknownInstance { .. } => ControlRefusal::Unknown,
-                _ => ControlRefusal::Invalid,
+                crate::ApplyError::UnknownInstance { instance } => {
+                    ControlRefusal::Unknown(UnknownTarget::Instance(instance))
+                }
+                error => ControlRefusal::Invalid(InvalidAsk::OutOfBounds(error.to_string())),
             };
-            out.extend(waiting.into_iter().map(|to| refused(to, refusal, &error.to_string())));
+            out.extend(waiting.into_iter().map(|to| refused(to, refusal.clone())));
         }
     }
 }
 
-pub(super) fn refused(to: ReplyTo, refusal: ControlRefusal, message: &str) -> CoordinatorOutput {
-    CoordinatorOutput::Reply { to, reply: ControlReply::Refused { refusal, message: clip(message) } }
+pub(super) fn refused(to: ReplyTo, refusal: ControlRefusal) -> CoordinatorOutput {
+    CoordinatorOutput::Reply { to, reply: ControlReply::Refused(refusal) }
+}
+
+fn placed_otherwise(
+    to: ReplyTo,
+    model_name: String,
+    differs: RequestDifference,
+    is_planned: bool,
+) -> CoordinatorOutput {
+    let what = InvalidAsk::PlacedOtherwise { model_name, differs, is_planned };
+    refused(to, ControlRefusal::Invalid(what))
 }

@@ -7,7 +7,7 @@ use exo_types::{DeviceId, DiskRoom, InstanceId, NodeId, PlacedShard};
 
 use super::reach::Reach;
 use crate::reasons::apart_text;
-use crate::wire::{FreeMemory, PlannerDevice, PlannerInputs, Unloadable, clip};
+use crate::wire::{FreeMemory, NoPlan, PlannerDevice, PlannerInputs, Unloadable, in_use_text};
 use crate::{InstanceRequest, PlaceObjective};
 
 /// The round trip between members that do not talk: worse than every other way.
@@ -80,12 +80,12 @@ pub(super) fn needs_room(error: &PlanError) -> bool {
     matches!(error, PlanError::DoesNotFit { .. } | PlanError::TooFewStages { .. } | PlanError::Pin { .. })
 }
 
-/// Which of what is unloaded holds memory where the plan needs it. An error says which of it is in use.
+/// Which of what is unloaded holds memory where the plan needs it. An error names what of it is in use.
 pub(super) fn in_the_way(
     unloaded: Vec<Unloadable>,
     plan: &Plan,
     devices: &[PlanDevice],
-) -> Result<Vec<Unloadable>, String> {
+) -> Result<Vec<Unloadable>, Vec<String>> {
     let shards = || plan.stages.iter().flat_map(|stage| &stage.shards);
     let memory = |node: NodeId, id: &DeviceId| {
         let device = devices.iter().find(|d| d.node == node && d.device.id == *id)?;
@@ -101,11 +101,8 @@ pub(super) fn in_the_way(
     };
     let needed = unloaded.into_iter().filter(is_needed);
     let (idle, in_use): (Vec<_>, Vec<_>) = needed.partition(|unloadable| unloadable.idle_s.is_some());
-    let in_use: Vec<&str> = in_use.iter().map(|unloadable| &*unloadable.model_name).collect();
-    if !in_use.is_empty() {
-        return Err(clip(&format!("waiting for room: {} is in use", in_use.join(", "))));
-    }
-    Ok(idle)
+    let in_use: Vec<String> = in_use.into_iter().map(|unloadable| unloadable.model_name).collect();
+    if in_use.is_empty() { Ok(idle) } else { Err(in_use) }
 }
 
 impl Unloadable {
@@ -113,14 +110,6 @@ impl Unloadable {
     pub(super) fn text(&self) -> String {
         let (name, idle_s) = (&self.model_name, self.idle_s.unwrap_or(0));
         format!("{name} is unloaded to make room: a request loaded it, unused for {idle_s} s")
-    }
-}
-
-/// Why there is no plan: for the cluster as it is, and whether unloading was tried as well.
-pub(super) fn no_plan_text(as_it_is: &PlanError, unloaded: &[&str]) -> String {
-    match unloaded {
-        [] => as_it_is.to_string(),
-        names => format!("{as_it_is}; unloading {} would not be enough", names.join(", ")),
     }
 }
 
@@ -235,8 +224,9 @@ pub fn dry_run(
         let next = inputs.unloadable.get(unloaded.len()).filter(|_| needs_room(&error));
         let Some(next) = next else {
             let error = as_it_is.unwrap_or(error);
-            let names: Vec<&str> = unloaded.iter().map(|unloadable| &*unloadable.model_name).collect();
-            return Err(DryRunError::NoPlan { text: no_plan_text(&error, &names), error: Box::new(error) });
+            let unloaded = unloaded.into_iter().map(|unloadable| unloadable.model_name).collect();
+            let text = NoPlan { explanation: error.to_string(), unloaded }.text();
+            return Err(DryRunError::NoPlan { text, error: Box::new(error) });
         };
         let as_it_is = as_it_is.get_or_insert(error);
         if is_over() {
@@ -261,7 +251,8 @@ fn carried_out(
         };
         return Err(DryRunError::NotNow(apart_text(&name(a), &name(b))));
     }
-    let unloads = in_the_way(unloaded, &plan, &request.devices).map_err(DryRunError::NotNow)?;
+    let unloads = in_the_way(unloaded, &plan, &request.devices);
+    let unloads = unloads.map_err(|in_use| DryRunError::NotNow(in_use_text(&in_use)))?;
     let unloads = unloads.iter().map(|unloadable| (unloadable.instance, unloadable.text())).collect();
     Ok(DryRun { request, plan, unloads })
 }

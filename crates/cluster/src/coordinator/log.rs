@@ -2,9 +2,10 @@
 
 use exo_types::{PlacementId, Time};
 
+use super::asks::refused;
 use super::replan::Due;
 use super::{AppendId, Coordinator, CoordinatorOutput, Leading, ReplyTo, Watch};
-use crate::wire::{ControlRefusal, ControlReply, clip};
+use crate::wire::{ControlRefusal, ControlReply, LogFailure, UnknownTarget, clip};
 use crate::{ApplyError, Event, InstanceState, State};
 
 /// Events on their way to the journal, and who waits for them.
@@ -100,9 +101,7 @@ impl Coordinator {
             pending.events.iter().for_each(|event| apply_durable(&mut leading.planned, event));
         }
         for (to, _) in failed.into_values().flat_map(|pending| pending.replies) {
-            let message = clip(&format!("the log could not be written: {reason}"));
-            let reply = ControlReply::Refused { refusal: ControlRefusal::LogFailed, message };
-            out.push(CoordinatorOutput::Reply { to, reply });
+            out.push(refused(to, ControlRefusal::LogFailed(LogFailure::Write(clip(reason)))));
         }
         // What the coordinator decides by itself is decided again, not before a moment has passed.
         let later = now + std::time::Duration::from_secs(1);
@@ -149,10 +148,7 @@ impl Coordinator {
             DurableReply::Done => ControlReply::Done { holders: 1 },
             DurableReply::Placed { instance, reasons } => match self.view(instance) {
                 Some(view) => ControlReply::Placed { view, reasons, holders: 1 },
-                None => {
-                    let message = format!("instance {instance} was removed before it was durable");
-                    ControlReply::Refused { refusal: ControlRefusal::Unknown, message }
-                }
+                None => ControlReply::Refused(ControlRefusal::Unknown(UnknownTarget::Removed(instance))),
             },
         }
     }

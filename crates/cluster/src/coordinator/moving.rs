@@ -13,7 +13,7 @@ use super::log::DurableReply;
 use super::repair::{RepairScope, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
-use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, clip};
+use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, InvalidAsk, UnknownTarget, clip};
 use crate::{Event, Gain, InstanceState, Moving, ReplaceReason, StageLoss, StageStatus, StateInstance};
 
 /// A node that leaves says so twice a second.
@@ -328,12 +328,10 @@ impl Coordinator {
         let is_drained = drain == Drain::Lasting;
         match drain {
             _ if !is_member && drain != Drain::Over => {
-                let message = format!("{node} is no member of this cluster");
-                return out.push(refused(reply, ControlRefusal::Unknown, &message));
+                return out.push(refused(reply, ControlRefusal::Unknown(UnknownTarget::Member(node))));
             }
             Drain::Leaving if reply.node != node => {
-                let message = format!("only {node} itself knows that it leaves");
-                return out.push(refused(reply, ControlRefusal::Invalid, &message));
+                return out.push(refused(reply, ControlRefusal::Invalid(InvalidAsk::LeavesForOther(node))));
             }
             Drain::Leaving => drop(leading.leaving.insert(node, now)),
             Drain::Lasting => {}

@@ -14,14 +14,13 @@ use exo_planner::{Objective, Plan, PlanError, PlanRequest, validate};
 use exo_types::{InstanceId, NodeId, PlacementId, Time};
 
 use super::asks::refused;
-use super::dry_run::{needs_room, no_plan_text, objective_of};
+use super::dry_run::{needs_room, objective_of};
 use super::log::DurableReply;
 use super::place::placement;
 use super::replan::Due;
 use super::survey::LOOK_EVERY;
 use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo};
-use crate::reasons::apart_text;
-use crate::wire::{ControlRefusal, clip};
+use crate::wire::{ControlRefusal, InvalidAsk, NoPlan, RequestDifference, Undecided, UnknownTarget, clip};
 use crate::{Event, InstanceRequest, ReplaceReason, Unplaced, WaitReason};
 
 /// Plans that may wait for the one in flight; who asks for more is refused.
@@ -167,12 +166,16 @@ impl PlanQueue {
 
     /// Lets `reply` wait with those who asked for the same model, or says in what they asked for another
     /// placement. `None` if nobody has asked.
-    pub(super) fn join(&mut self, wanted: &InstanceRequest, reply: ReplyTo) -> Option<Result<(), String>> {
+    pub(super) fn join(
+        &mut self,
+        wanted: &InstanceRequest,
+        reply: ReplyTo,
+    ) -> Option<Result<(), RequestDifference>> {
         let waiting = self.waiting.iter_mut().map(|wait| &mut wait.ask);
         let mut asks = self.in_flight.iter_mut().map(|f| &mut f.ask).chain(&mut self.queued).chain(waiting);
         asks.find_map(|ask| match &mut ask.purpose {
             Purpose::Placement { request, replies } if request.model == wanted.model => {
-                Some(wanted.refuses(request).map_or_else(
+                Some(wanted.differs_from(request).map_or_else(
                     || {
                         request.is_on_demand &= wanted.is_on_demand;
                         replies.push(reply);
@@ -303,10 +306,8 @@ impl Coordinator {
         match (result, fits) {
             (Ok(plan), Ok(())) => self.plan_made(now, ask, &current, plan, out),
             (Ok(_), Err(invalid)) => {
-                let why = format!(
-                    "the cluster changed {ANSWERS_MAX} times while it was planned; at last {invalid}"
-                );
-                self.no_plan(now, ask, &why, out);
+                let at_last = clip(&invalid.to_string());
+                self.no_plan(now, ask, Undecided::Changed { times: ANSWERS_MAX, at_last }, out);
             }
             (Err(error), _) => self.plan_failed(now, ask, &error, out),
         }
@@ -319,7 +320,7 @@ impl Coordinator {
         for ask in leading.plans.take(|ask| now.since(ask.asked_at) >= deadline) {
             let waited_ms = now.since(ask.asked_at).as_millis();
             tracing::trace!(waited_ms, max_ms = deadline.as_millis(), "a plan did not come in time");
-            self.no_plan(now, ask, &format!("there was no plan within {} s", deadline.as_secs()), out);
+            self.no_plan(now, ask, Undecided::Late { seconds: deadline.as_secs() }, out);
         }
     }
 
@@ -350,8 +351,8 @@ impl Coordinator {
 
     /// There is nothing left to plan for: whoever asked is told.
     fn is_unloaded(&self, ask: PlanAsk, out: &mut Vec<CoordinatorOutput>) {
-        let message = "it was unloaded meanwhile";
-        out.extend(ask.into_replies().into_iter().map(|to| refused(to, ControlRefusal::Unknown, message)));
+        let unloaded = ControlRefusal::Unknown(UnknownTarget::Unloaded);
+        out.extend(ask.into_replies().into_iter().map(|to| refused(to, unloaded.clone())));
     }
 
     fn plan_made(
@@ -380,9 +381,9 @@ impl Coordinator {
                 let (mut events, unloads) =
                     match self.make_room(now, &ask.unloaded, &plan, &request.model_name) {
                         Ok(room) => room,
-                        Err(why) => {
-                            let refused = |to| refused(to, ControlRefusal::InUse, &why);
-                            return out.extend(replies.into_iter().map(refused));
+                        Err(model_names) => {
+                            let in_use = ControlRefusal::InUse { model_names };
+                            return out.extend(replies.into_iter().map(|to| refused(to, in_use.clone())));
                         }
                     };
                 let reasons: Vec<String> = reasons.into_iter().chain(unloads).collect();
@@ -423,8 +424,7 @@ impl Coordinator {
         }
         match ask.purpose {
             Purpose::Placement { .. } | Purpose::Review { .. } => {
-                let why = apart_text(&self.name_of(a), &self.name_of(b));
-                self.no_plan(now, ask, &why, out);
+                self.no_plan(now, ask, Undecided::Apart { a, b }, out);
             }
             // Fewer stages than were wanted, once for each number.
             Purpose::Replacement { .. }
@@ -471,17 +471,17 @@ impl Coordinator {
                 let error = ask.as_it_is.as_ref().unwrap_or(error);
                 let planned = self.leading.iter().map(|leading| leading.planned.instances());
                 let unloaded = planned.flat_map(|all| ask.unloaded.iter().filter_map(|id| all.get(id)));
-                let names: Vec<&str> = unloaded.map(|entry| &*entry.request.model_name).collect();
-                let message = no_plan_text(error, &names);
+                let unloaded = unloaded.map(|entry| entry.request.model_name.clone()).collect();
+                let plan = NoPlan { explanation: clip(&error.to_string()), unloaded };
                 let refusal = match error {
-                    PlanError::DoesNotFit { .. } => ControlRefusal::DoesNotFit,
-                    _ => ControlRefusal::Invalid,
+                    PlanError::DoesNotFit { .. } => ControlRefusal::DoesNotFit(plan),
+                    _ => ControlRefusal::Invalid(InvalidAsk::NoPlan(plan)),
                 };
-                out.extend(replies.into_iter().map(|to| refused(to, refusal, &message)));
+                out.extend(replies.into_iter().map(|to| refused(to, refusal.clone())));
             }
             Purpose::Review { reply, .. } => {
-                let refusal = |to| refused(to, ControlRefusal::DoesNotFit, &error.to_string());
-                out.extend(reply.map(refusal));
+                let plan = NoPlan { explanation: clip(&error.to_string()), unloaded: Vec::new() };
+                out.extend(reply.map(|to| refused(to, ControlRefusal::DoesNotFit(plan))));
             }
             Purpose::Replacement { instance, reason: lost } => {
                 let why = Unplaced::NoPlan(clip(&error.to_string()));
@@ -491,17 +491,18 @@ impl Coordinator {
     }
 
     /// Nothing is known of what fits: who asked is told, a replacement is tried again later.
-    fn no_plan(&mut self, now: Time, ask: PlanAsk, why: &str, out: &mut Vec<CoordinatorOutput>) {
+    fn no_plan(&mut self, now: Time, ask: PlanAsk, why: Undecided, out: &mut Vec<CoordinatorOutput>) {
         match ask.purpose {
             Purpose::Placement { request, replies } => {
-                let message = format!("{} is not placed: {why}", clip(&request.model_name));
-                out.extend(replies.into_iter().map(|to| refused(to, ControlRefusal::NoPlan, &message)));
+                let refusal = ControlRefusal::NoPlan { model_name: Some(request.model_name), why };
+                out.extend(replies.into_iter().map(|to| refused(to, refusal.clone())));
             }
             Purpose::Review { reply, .. } => {
-                out.extend(reply.map(|to| refused(to, ControlRefusal::NoPlan, why)));
+                let refusal = ControlRefusal::NoPlan { model_name: None, why };
+                out.extend(reply.map(|to| refused(to, refusal)));
             }
             Purpose::Replacement { instance, .. } => {
-                tracing::debug!(%instance, why, "an instance is not placed again yet");
+                tracing::debug!(%instance, ?why, "an instance is not placed again yet");
                 if let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
                     watch.decide_at = now + RETRY_AFTER;
                 }

@@ -16,7 +16,9 @@ use super::place::placement;
 use super::planning::PlanAsk;
 use super::survey::Watch;
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
-use crate::wire::{ControlRefusal, ControlReply, ReplanReport};
+use crate::wire::{
+    Busyness, ControlRefusal, ControlReply, InvalidAsk, ReplanReport, Undecided, UnknownTarget,
+};
 use crate::{Advice, Gain, GainOf, InstanceState, LinkChange, ReplanReason, StateInstance};
 
 /// A plan that gains less is not worth a move: predictions from fresh measurements are good to a tenth.
@@ -146,17 +148,14 @@ impl Coordinator {
         match state {
             Some(InstanceState::Ready) => {}
             Some(_) => {
-                let message = format!("{instance} does not serve now; ask again when it does");
-                return out.push(refused(reply, ControlRefusal::Invalid, &message));
+                return out.push(refused(reply, ControlRefusal::Invalid(InvalidAsk::NotServing(instance))));
             }
             None => {
-                let message = format!("there is no instance {instance}");
-                return out.push(refused(reply, ControlRefusal::Unknown, &message));
+                return out.push(refused(reply, ControlRefusal::Unknown(UnknownTarget::Instance(instance))));
             }
         }
         if let Err(queued) = leading.plans.push(PlanAsk::review(now, instance, Some(reply), carry_out)) {
-            let message = format!("{queued} plans are waiting for another; ask again later");
-            out.push(refused(reply, ControlRefusal::Busy, &message));
+            out.push(refused(reply, ControlRefusal::Busy(Busyness::Plans(queued as u32))));
         }
     }
 
@@ -169,12 +168,12 @@ impl Coordinator {
         plan: Plan,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let refuse = |message: &str| reply.map(|to| refused(to, ControlRefusal::NoPlan, message));
+        let refuse = |why| reply.map(|to| refused(to, ControlRefusal::NoPlan { model_name: None, why }));
         let Some(entry) = self.state.instances().get(&instance).cloned() else {
-            return out.extend(refuse("it was unloaded meanwhile"));
+            return out.extend(refuse(Undecided::Unloaded));
         };
         let Some((_, now_ns)) = predict(request, &entry.placement.stages) else {
-            return out.extend(refuse("what stands cannot be predicted: a device of it is not reported now"));
+            return out.extend(refuse(Undecided::Unpredictable));
         };
         let then_ns = plan.proof.objective_ns;
         let (next, memory_bytes) = placement(plan, &entry.request, instance, entry.placement.id);

@@ -15,7 +15,8 @@ use exo_types::{DeviceId, PlacementId, SupportClass};
 use super::*;
 use crate::testing::{PLENTY, node, report, request};
 use crate::wire::{
-    Bandwidth, ControlRefusal, DesiredState, HeldModel, InstanceFailure, LinkReport, StageReport,
+    Bandwidth, Busyness, ControlReply, DesiredState, HeldModel, InstanceFailure, InvalidAsk, LinkReport,
+    LogFailure, StageReport, Undecided,
 };
 use crate::{Event, InstanceState, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus};
 
@@ -173,6 +174,12 @@ impl Bench {
     }
 }
 
+/// Why the last question was refused, and as shown.
+fn refusal(bench: &Bench) -> (&ControlRefusal, String) {
+    let Some(ControlReply::Refused(refusal)) = bench.replies.last() else { panic!("{:?}", bench.replies) };
+    (refusal, refusal.text(&|node| format!("n{} ({node})", node.0[0])))
+}
+
 /// Why the last replacement was made, as shown.
 fn replaced_for(bench: &Bench) -> String {
     let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
@@ -242,8 +249,8 @@ fn nothing_is_told_before_the_log_has_it() {
     assert!(matches!(out[..], [CoordinatorOutput::Append { .. }]), "{out:?}");
     let failed = CoordinatorInput::AppendFailed { append: AppendId(1), reason: "disk full".into() };
     bench.feed(failed);
-    let Some(ControlReply::Refused { refusal, message }) = bench.replies.pop() else { panic!() };
-    assert!(refusal == ControlRefusal::LogFailed && message.contains("disk full"), "{message}");
+    let full = LogFailure::Write("disk full".into());
+    assert_eq!(bench.replies.pop(), Some(ControlReply::Refused(ControlRefusal::LogFailed(full))));
     assert!(bench.coordinator.state().instances().is_empty());
     bench.place(1);
     assert!(
@@ -370,8 +377,8 @@ fn who_does_not_lead_says_so() {
     let mut bench = Bench::new(2);
     bench.feed(CoordinatorInput::Follow);
     bench.place(1);
-    let Some(ControlReply::Refused { refusal, .. }) = bench.replies.last() else { panic!() };
-    assert_eq!(*refusal, ControlRefusal::NotCoordinator);
+    let refusal = ControlRefusal::NotCoordinator(NotCoordinator::SteppedDown);
+    assert_eq!(bench.replies.last(), Some(&ControlReply::Refused(refusal)));
     assert!(bench.log.is_empty());
 }
 

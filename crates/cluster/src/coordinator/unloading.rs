@@ -100,14 +100,14 @@ impl Coordinator {
     }
 
     /// Unloads those of the instances that hold memory where the plan needs it: the events, and what to say
-    /// of them. An error says which of them are in use.
+    /// of them. An error names those of them that are in use.
     pub(super) fn make_room(
         &self,
         now: Time,
         unloaded: &[InstanceId],
         plan: &Plan,
         model_name: &str,
-    ) -> Result<(Vec<Event>, Vec<String>), String> {
+    ) -> Result<(Vec<Event>, Vec<String>), Vec<String>> {
         let idle = in_the_way(self.as_unloadable(now, unloaded), plan, &self.devices(now, None, &[]))?;
         let reason = RemoveReason::MakesRoom { model_name: model_name.to_owned() };
         let remove = |unloadable: &Unloadable| Event::InstanceRemoved {

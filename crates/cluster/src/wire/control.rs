@@ -12,7 +12,7 @@ use super::limits::{
     CARD_EVENTS_MAX, DEVICES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX, PAIRS_MAX,
     REASONS_MAX, SHARDS_MAX, STAGES_MAX, STAGES_OF_NODE_MAX,
 };
-use super::{BackupMessage, NodeMeasurements};
+use super::{BackupMessage, ControlRefusal, NodeMeasurements};
 use crate::{EngineId, InstanceRequest, InstanceView, ReplanReason, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
@@ -395,12 +395,7 @@ pub enum ControlReply {
     /// With what a placement would be planned.
     PlannerInputs(Box<PlannerInputs>),
     /// Not done.
-    Refused {
-        /// Which class of reason.
-        refusal: ControlRefusal,
-        /// With numbers, to be displayed.
-        message: String,
-    },
+    Refused(ControlRefusal),
 }
 
 /// With what the coordinator plans a placement, for members that plan without placing. Measured links are not
@@ -491,28 +486,6 @@ impl ReplanReport {
     pub fn is_better(&self) -> bool {
         matches!(self.reason, ReplanReason::Better(_))
     }
-}
-
-/// Why the coordinator did not do what was asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ControlRefusal {
-    /// This node is not the coordinator (any more).
-    NotCoordinator,
-    /// The model fits nowhere; the message says how many bytes are missing.
-    DoesNotFit,
-    /// No such instance or member.
-    Unknown,
-    /// The request contradicts itself or the cluster's state.
-    Invalid,
-    /// The log could not be written.
-    LogFailed,
-    /// As much waits already as may wait; the message says how much.
-    Busy,
-    /// There was no plan in time, or none that lasted: whether the model fits is not known.
-    NoPlan,
-    /// What requests loaded would make room for it, and is in use: ask again.
-    InUse,
 }
 
 /// Replication of the log. Entries are events in their encoding, chained by the journal's hash.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::limits::{self, MEMBERS_MAX, PINS_MAX};
-use super::{Check, CheckError};
+use super::{Check, CheckError, RequestDifference};
 use crate::reasons::{RemoveReason, ReplaceReason};
 
 /// What the planner should aim for, as the log keeps it.
@@ -63,18 +63,17 @@ pub struct InstanceRequest {
 }
 
 impl InstanceRequest {
-    /// Why an instance that was placed for `placed` is not what this asks for: it names devices or a
+    /// How an instance that was placed for `placed` is not what this asks for: it names devices or a
     /// throughput, and not these. A request without a wish of its own takes any.
-    pub fn refuses(&self, placed: &Self) -> Option<String> {
+    pub fn differs_from(&self, placed: &Self) -> Option<RequestDifference> {
         let named = !self.pins.is_empty() || !self.excluded.is_empty();
         let differs = named && (&self.pins, &self.excluded) != (&placed.pins, &placed.excluded);
-        let name = &self.model_name;
         if differs {
-            return Some(format!("`{name}` is placed already, with other pins or exclusions"));
+            return Some(RequestDifference::Devices);
         }
         let is_throughput = matches!(self.objective, PlaceObjective::Throughput { .. });
         let differs = is_throughput && self.objective != placed.objective;
-        differs.then(|| format!("`{name}` is placed already, with another objective"))
+        differs.then_some(RequestDifference::Objective)
     }
 }
 

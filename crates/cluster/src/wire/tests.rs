@@ -268,6 +268,7 @@ fn control_messages() -> Vec<ControlMessage> {
             request: 7,
             reply: ControlReply::Placed { view: view(), reasons: vec!["r".into()], holders: 2 },
         },
+        refused_plan("why", "m"),
         ControlMessage::Refused(Refusal::StaleRevision { got: 1, seen: 2 }),
         ControlMessage::Trust(vec![1]),
         ControlMessage::Report(Box::new(full_report())),
@@ -282,6 +283,12 @@ fn control_messages() -> Vec<ControlMessage> {
     .into_iter()
     .chain(copies())
     .collect()
+}
+
+fn refused_plan(explanation: &str, unloaded: &str) -> ControlMessage {
+    let plan = NoPlan { explanation: explanation.into(), unloaded: vec![unloaded.into()] };
+    let refusal = ControlRefusal::Invalid(InvalidAsk::NoPlan(plan));
+    ControlMessage::Reply { request: 7, reply: ControlReply::Refused(refusal) }
 }
 
 fn tail_snapshot(index: u64, ancestors: usize) -> LogMessage {
@@ -496,6 +503,10 @@ fn words_of_others_in_reasons_have_a_bound_on_the_wire_and_in_the_log() {
     for view in [waiting(&long, "p"), waiting("r", &long)] {
         assert_eq!(told(view), Err("bytes of a reason: 4097 given, at most 4096 allowed".to_owned()));
     }
+    let refused = |message: ControlMessage| ControlMessage::decode(&message.encode()).map(|_| ());
+    assert_eq!(refused(refused_plan(&most, &most)), Ok(()));
+    assert!(refused(refused_plan(&long, "m")).unwrap_err().to_string().contains("4097 given"));
+    assert!(refused(refused_plan("why", &long)).unwrap_err().to_string().contains("4097 given"));
     let InstanceState::Waiting { reason } = waiting("r", &long).state else { panic!("it waits") };
     let lost = reason.lost.clone();
     let (placement, memory_bytes) = (placement(1, 1, &[1, 2]), vec![1; 2]);

@@ -16,7 +16,7 @@ use crate::background;
 use crate::cache::{CacheError, CacheRequest, check_context};
 use crate::library::OpenModel;
 use crate::planning;
-use crate::questions::{other_answer, plan_facts, planner_inputs, refused};
+use crate::questions::{name_in, other_answer, plan_facts, planner_inputs, refused};
 use crate::smaller::smaller;
 use exo_accelerators::chain;
 
@@ -54,13 +54,13 @@ impl NodeFacade {
                 reasons.extend(self.sole_holder(holders));
                 Ok(InstanceView { reasons, ..instance })
             }
-            ControlReply::Refused { refusal: ControlRefusal::DoesNotFit, message } => {
+            ControlReply::Refused(ControlRefusal::DoesNotFit(plan)) => {
                 let nodes = self.view.borrow().nodes.clone();
                 let free_bytes = nodes.iter().flat_map(|n| &n.devices).map(|d| d.memory_free_bytes).sum();
-                let detail = message + &self.smaller(&open.model.config, &wanted).await;
+                let detail = plan.text() + &self.smaller(&open.model.config, &wanted).await;
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail })
             }
-            ControlReply::Refused { refusal, message } => Err(refused(refusal, message)),
+            ControlReply::Refused(refusal) => Err(refused(&self.view, &refusal)),
             ControlReply::Done { .. } | ControlReply::Replanned(_) | ControlReply::PlannerInputs(_) => {
                 Err(other_answer())
             }
@@ -223,17 +223,12 @@ impl NodeFacade {
         let ask = ControlAsk::Replan { instance, carry_out: !request.dry_run };
         match self.ask_coordinator(ask).await? {
             ControlReply::Replanned(report) => {
-                let nodes = self.view.borrow().nodes.clone();
-                let name = |node: NodeId| {
-                    let id = node.to_full();
-                    nodes.iter().find(|n| n.id == id).map_or(id.clone(), |n| n.name.clone())
-                };
-                Ok(planning::replan_view(&report, name))
+                Ok(planning::replan_view(&report, |node| name_in(&self.view, node)))
             }
-            ControlReply::Refused { refusal: ControlRefusal::Unknown, .. } => {
+            ControlReply::Refused(ControlRefusal::Unknown(_)) => {
                 Err(AdminError::NotFound { what: "instance", name: instance.to_string() })
             }
-            ControlReply::Refused { refusal, message } => Err(refused(refusal, message)),
+            ControlReply::Refused(refusal) => Err(refused(&self.view, &refusal)),
             ControlReply::Done { .. } | ControlReply::Placed { .. } | ControlReply::PlannerInputs(_) => {
                 Err(other_answer())
             }

@@ -83,7 +83,8 @@ fn agree(bench: &mut Bench, request: InstanceRequest) -> Result<(Vec<NodeId>, Ve
                 reasons.iter().filter(|r| r.contains("is unloaded to make room")).collect();
             assert_eq!(said, unloads.iter().collect::<Vec<_>>());
         }
-        (Err(why), Some(ControlReply::Refused { message, .. })) => {
+        (Err(why), Some(ControlReply::Refused(_))) => {
+            let (_, message) = refusal(bench);
             assert!(message.contains(why.as_str()), "{why} / {message}");
         }
         (planned, placed) => panic!("{planned:?} and {placed:?}"),

@@ -48,13 +48,6 @@ fn flip(bench: &mut Bench, n: u8, up: bool) {
     }
 }
 
-fn refusal(bench: &Bench) -> (ControlRefusal, &str) {
-    match bench.replies.last() {
-        Some(ControlReply::Refused { refusal, message }) => (*refusal, message),
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn nothing_waits_for_a_plan_but_who_asked() {
     let mut bench = planning(2);
@@ -106,7 +99,7 @@ fn the_seventeenth_ask_that_would_have_to_wait_is_refused_with_the_number() {
     assert!(bench.replies.is_empty(), "one in flight, sixteen wait");
     ask(&mut bench, 18);
     let (refusal, message) = refusal(&bench);
-    assert!(refusal == ControlRefusal::Busy && message.contains("16"), "{message}");
+    assert!(matches!(refusal, ControlRefusal::Busy(Busyness::Plans(16))), "{message}");
     ask(&mut bench, 17);
     assert_eq!(bench.replies.len(), 1, "who joins needs no room");
     bench.answer();
@@ -120,7 +113,7 @@ fn a_model_that_does_not_fit_is_refused_with_the_missing_bytes() {
     bench.report(1, report(1, 1000));
     bench.place(1);
     let (refusal, message) = refusal(&bench);
-    assert!(refusal == ControlRefusal::DoesNotFit && message.contains("are missing"), "{message}");
+    assert!(matches!(refusal, ControlRefusal::DoesNotFit(_)) && message.contains("are missing"), "{message}");
 }
 
 /// A report of a device that has no kernels for the weights of [`typed`].
@@ -146,7 +139,7 @@ fn a_model_that_no_device_supports_is_refused_and_nothing_is_loaded() {
     let reply = ReplyTo { node: node(1), request: 1 };
     bench.feed(CoordinatorInput::Place { reply, request: typed() });
     let (refusal, message) = refusal(&bench);
-    assert_eq!(refusal, ControlRefusal::Invalid);
+    assert!(matches!(refusal, ControlRefusal::Invalid(InvalidAsk::NoPlan(_))), "{refusal:?}");
     assert!(message.contains("no device can run the types of weights that the model has"), "{message}");
     assert!(message.contains("n1 cpu: it cannot run Q2_K weights, which layers 0 to 3"), "{message}");
     assert!(bench.log.is_empty(), "no shard was ever wanted: {:?}", bench.log);
@@ -194,8 +187,7 @@ fn when_the_lead_ends_everyone_who_waits_for_a_plan_is_told_and_nothing_is_left(
     bench.plans.clear();
     bench.feed(CoordinatorInput::Follow);
     assert_eq!(bench.answered, [1, 2, 3]);
-    let elsewhere =
-        |r: &ControlReply| matches!(r, ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. });
+    let elsewhere = |r: &ControlReply| matches!(r, ControlReply::Refused(ControlRefusal::NotCoordinator(_)));
     assert!(bench.replies.iter().all(elsewhere), "{:?}", bench.replies);
     bench.feed(CoordinatorInput::Lead { epoch: epoch(2) });
     bench.advance(31);
@@ -243,7 +235,7 @@ fn free_memory_that_moves_with_each_report_is_no_change_while_the_plan_fits() {
     bench.answer();
     assert_eq!((&bench.answered[..], bench.plans.len()), (&[1][..], 1), "asked again");
     bench.answer();
-    assert_eq!(refusal(&bench).0, ControlRefusal::DoesNotFit);
+    assert!(matches!(refusal(&bench).0, ControlRefusal::DoesNotFit(_)));
 }
 
 #[test]
@@ -268,7 +260,10 @@ fn the_third_answer_is_refused_if_it_does_not_fit() {
     bench.report(1, report(1, 1000));
     bench.answer();
     let (refusal, message) = refusal(&bench);
-    assert_eq!((refusal, bench.plans.len(), bench.log.len()), (ControlRefusal::NoPlan, 0, 0));
+    let ControlRefusal::NoPlan { why: Undecided::Changed { times: 3, .. }, .. } = refusal else {
+        panic!("{refusal:?}")
+    };
+    assert_eq!((bench.plans.len(), bench.log.len()), (0, 0));
     assert!(message.contains("changed 3 times") && message.contains("1000 free"), "{message}");
 }
 
@@ -282,10 +277,8 @@ fn an_ask_without_a_plan_for_30_seconds_is_refused_and_the_next_is_planned() {
     let (late, request) = bench.plans.pop().unwrap();
     bench.advance(1);
     let (refusal, message) = refusal(&bench);
-    assert!(
-        refusal == ControlRefusal::NoPlan && message.contains("m1") && message.contains("30 s"),
-        "{message}"
-    );
+    let why = Undecided::Late { seconds: 30 };
+    assert_eq!(*refusal, ControlRefusal::NoPlan { model_name: Some("m1".into()), why }, "{message}");
     bench.feed(planned(late, &request));
     assert!(bench.log.is_empty(), "too late");
     bench.answer();
@@ -458,7 +451,7 @@ fn a_member_that_asks_without_end_is_told_to_come_back() {
     assert!(bench.replies.is_empty(), "{:?}", bench.replies);
     ask(&mut bench, 1);
     let (kind, message) = refusal(&bench);
-    assert!(kind == ControlRefusal::Busy && message.contains("64 questions"), "{kind:?}: {message}");
+    assert_eq!(*kind, ControlRefusal::Busy(Busyness::Questions(64)), "{message}");
     // Another one is heard all the same.
     let reply = ReplyTo { node: node(1), request: 5 };
     let same = InstanceRequest { model: ModelId([1; 32]), model_name: "m1".into(), ..request() };
@@ -499,7 +492,8 @@ fn a_link_that_does_not_open_in_time_refuses_the_placement_and_later_ones_at_onc
     for asks in 1..=2 {
         assert_eq!(bench.answered.len(), asks, "{:?}", bench.replies);
         let (refusal, message) = refusal(&bench);
-        assert!(refusal == ControlRefusal::NoPlan && message.contains("no data link is open"), "{message}");
+        let apart = matches!(refusal, ControlRefusal::NoPlan { why: Undecided::Apart { .. }, .. });
+        assert!(apart && message.contains("no data link is open"), "{message}");
         bench.place(2);
     }
 }
@@ -508,8 +502,8 @@ fn a_link_that_does_not_open_in_time_refuses_the_placement_and_later_ones_at_onc
 fn a_placement_waits_for_no_link_to_a_member_that_is_lost_and_nobody_waits_beyond_the_lead() {
     let mut bench = waiting_for_a_link();
     bench.feed(CoordinatorInput::NodeLost(node(2)));
-    assert_eq!((&bench.answered[..], refusal(&bench).0), (&[1][..], ControlRefusal::Invalid));
+    assert!(bench.answered == [1] && matches!(refusal(&bench).0, ControlRefusal::Invalid(_)));
     let mut bench = waiting_for_a_link();
     bench.feed(CoordinatorInput::Follow);
-    assert_eq!((&bench.answered[..], refusal(&bench).0), (&[1][..], ControlRefusal::NotCoordinator));
+    assert!(bench.answered == [1] && matches!(refusal(&bench).0, ControlRefusal::NotCoordinator(_)));
 }

@@ -59,13 +59,6 @@ fn names(bench: &Bench) -> Vec<&str> {
     bench.coordinator.state().instances().values().map(|i| i.request.model_name.as_str()).collect()
 }
 
-fn refusal(bench: &Bench) -> (ControlRefusal, &str) {
-    match bench.replies.last() {
-        Some(ControlReply::Refused { refusal, message }) => (*refusal, message),
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn what_a_request_loaded_makes_room_for_the_next_model_in_one_write() {
     let mut bench = loaded(1, &[1]);
@@ -108,11 +101,12 @@ fn a_model_in_use_makes_no_room_and_who_asks_is_to_ask_again() {
     bench.advance(10);
     load(&mut bench, 1, 1);
     place(&mut bench, 2, true);
-    assert_eq!(refusal(&bench), (ControlRefusal::InUse, "waiting for room: m1 is in use"));
+    let in_use = ControlRefusal::InUse { model_names: vec!["m1".into()] };
+    assert_eq!(refusal(&bench), (&in_use, "waiting for room: m1 is in use".to_owned()));
     load(&mut bench, 1, 0);
     bench.advance(2);
     place(&mut bench, 2, true);
-    assert_eq!(refusal(&bench).0, ControlRefusal::InUse, "its request has only just ended");
+    assert_eq!(*refusal(&bench).0, in_use, "its request has only just ended");
     bench.advance(2);
     place(&mut bench, 2, true);
     assert_eq!(names(&bench), ["m2"]);
@@ -126,7 +120,8 @@ fn what_a_person_asked_for_stays_and_so_does_all_where_no_room_would_do() {
     bench.advance(10);
     place(&mut bench, 2, true);
     let (refusal_of_two, message) = refusal(&bench);
-    assert!(refusal_of_two == ControlRefusal::DoesNotFit && names(&bench) == ["m1"], "{message}");
+    let does_not_fit = matches!(refusal_of_two, ControlRefusal::DoesNotFit(_));
+    assert!(does_not_fit && names(&bench) == ["m1"], "{message}");
 
     let mut bench = loaded(1, &[1]);
     bench.advance(10);
@@ -134,7 +129,7 @@ fn what_a_person_asked_for_stays_and_so_does_all_where_no_room_would_do() {
     large.shape.layers.iter_mut().for_each(|layer| layer.packed_bytes = 4 * MODEL_BYTES);
     large.shape.layers.iter_mut().for_each(|layer| layer.weight_bytes = 4 * MODEL_BYTES);
     bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 7 }, request: large });
-    assert_eq!((refusal(&bench).0, names(&bench)), (ControlRefusal::DoesNotFit, vec!["m1"]));
+    assert!(matches!(refusal(&bench).0, ControlRefusal::DoesNotFit(_)) && names(&bench) == ["m1"]);
 }
 
 #[test]

@@ -254,7 +254,7 @@ impl Check for ControlReply {
                 shards.try_for_each(|shard| device_id(&shard.device))
             }
             Self::PlannerInputs(inputs) => inputs.check(),
-            Self::Refused { message, .. } => at_most("bytes of a message", message.len(), 1 << 20),
+            Self::Refused(refusal) => refusal.check(),
             Self::Done { .. } => Ok(()),
         }
     }

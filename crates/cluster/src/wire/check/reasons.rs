@@ -1,5 +1,6 @@
 //! Bounds of reasons, on the wire and in the log.
 
+use super::super::{ControlRefusal, InvalidAsk, LogFailure, NoPlan, Undecided};
 use super::placement::{device_id, name};
 use super::{Check, CheckError, text};
 use crate::reasons::{RemoveReason, ReplaceReason, ReplanReason, StageLoss, Unplaced, WaitReason};
@@ -52,6 +53,49 @@ impl Check for ReplanReason {
             Self::NoRoom { device: Some(device), .. } => device_id(device),
             _ => Ok(()),
         }
+    }
+}
+
+impl Check for ControlRefusal {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::DoesNotFit(plan) => plan.check(),
+            Self::Invalid(what) => what.check(),
+            Self::LogFailed(LogFailure::Write(error)) => text("bytes of a reason", error),
+            Self::NoPlan { model_name, why } => {
+                model_name.as_deref().map_or(Ok(()), name)?;
+                match why {
+                    Undecided::Changed { at_last, .. } => text("bytes of a reason", at_last),
+                    Undecided::Apart { .. }
+                    | Undecided::Late { .. }
+                    | Undecided::Unloaded
+                    | Undecided::Unpredictable => Ok(()),
+                }
+            }
+            Self::InUse { model_names } => model_names.iter().try_for_each(|model| name(model)),
+            Self::NotCoordinator(_)
+            | Self::Unknown(_)
+            | Self::LogFailed(LogFailure::Full { .. })
+            | Self::Busy(_) => Ok(()),
+        }
+    }
+}
+
+impl Check for InvalidAsk {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::PlacedOtherwise { model_name, .. } => name(model_name),
+            Self::NoPlan(plan) => plan.check(),
+            Self::OutOfBounds(what) => text("bytes of a reason", what),
+            Self::LeavesForOther(_) | Self::NotServing(_) => Ok(()),
+        }
+    }
+}
+
+impl Check for NoPlan {
+    fn check(&self) -> Result<(), CheckError> {
+        text("bytes of a reason", &self.explanation)?;
+        self.unloaded.iter().try_for_each(|model| name(model))
     }
 }
 
