@@ -3,8 +3,8 @@
 //! A stage trusts its neighbours' arithmetic and nothing else: placement, term, step order, sequence
 //! bookkeeping, token ids and row lengths are checked before the engine sees them. A step that cannot be
 //! computed costs its sequences, not the pipeline: the frame travels on without them, so that every stage
-//! counts the same steps. A step that does not fit at all ([`Broken`]) ends the placement, a link that ends
-//! only the term.
+//! counts the same steps. A step that does not fit at all ([`PipelineBreak`]) ends the placement, a link
+//! that ends only the term.
 //!
 //! Step 0 comes first, perhaps several times: each stage adds its pages, the last one returns them to the
 //! scheduler. Step 0 of a higher term empties the stage and its engine first, but for kept pages ([`terms`]).
@@ -27,7 +27,7 @@ use exo_types::{
 
 pub use self::held::HeldSteps;
 pub use self::types::{ComputeResult, FailedSequence, StageGeometry, StageInput, StageOutput};
-use crate::wire::{DataMessage, StageCommand, StagePages, StepFailure, StepMessage};
+use crate::wire::{DataMessage, PipelineBreak, StageCommand, StagePages, StepFailure, StepMessage};
 use crate::{MessageKind, Undeliverable};
 
 /// One stage of one placement.
@@ -49,7 +49,7 @@ pub struct StageMachine {
     /// On the engine.
     computing: Option<Computing>,
     /// How the pipeline broke here, in this term.
-    broken: Option<(FailureKind, String)>,
+    broken: Option<PipelineBreak>,
 }
 
 /// A sequence this stage holds.
@@ -81,29 +81,6 @@ struct Computing {
     began: Time,
 }
 
-/// Why a step cannot be: the placement ends, or the term.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-enum Broken {
-    #[error("step {got} arrived, {expected} was next")]
-    Order { got: u64, expected: u64 },
-    #[error("{waiting} steps are waiting, in a pipeline of {stages} stages no more may")]
-    TooMany { waiting: usize, stages: usize },
-    #[error("the data link to node {peer} ended behind step {step}")]
-    Link { peer: NodeId, step: u64 },
-    #[error("step 0 comes with the pages of {got} stages, {expected} are in front")]
-    Pages { got: usize, expected: usize },
-    #[error("step {step} {what} sequence {sequence}")]
-    Sequence { step: u64, what: &'static str, sequence: SequenceId },
-    #[error("step {step} {what} {key}")]
-    Page { step: u64, what: &'static str, key: PageKey },
-    #[error("step {step} puts sequence {sequence} at {start}..{end}, this stage holds {length} of {context}")]
-    Position { step: u64, sequence: SequenceId, start: u32, end: u64, length: u32, context: u32 },
-    #[error("step {step} has token {token}, the vocabulary has {vocab}")]
-    Token { step: u64, token: u32, vocab: u32 },
-    #[error("step {step} carries {got_bytes} bytes of rows, {expected_bytes} belong to it")]
-    Rows { step: u64, got_bytes: usize, expected_bytes: usize },
-}
-
 impl StageMachine {
     /// Stage `index` of `placement`, just loaded: no sequence open, step 0 comes first. Panics if there is no
     /// such stage.
@@ -127,8 +104,8 @@ impl StageMachine {
     /// Takes in what happened and says what to do. Outputs are in order.
     pub fn handle(&mut self, now: Time, input: StageInput) -> Vec<StageOutput> {
         let mut out = Vec::new();
-        if let Some((kind, message)) = self.broken.clone().filter(|_| !self.is_heard_when_broken(&input)) {
-            tracing::trace!(placement = %self.placement.id, term = %self.term, stage = self.index, message, "the pipeline is broken here");
+        if let Some(why) = self.broken.clone().filter(|_| !self.is_heard_when_broken(&input)) {
+            tracing::trace!(placement = %self.placement.id, term = %self.term, stage = self.index, %why, "the pipeline is broken here");
             // A scheduler that does not know yet is a new one, and may be terms behind.
             if let StageInput::Step { from, message: step } = &input
                 && *from == self.upstream()
@@ -136,8 +113,8 @@ impl StageMachine {
             {
                 let got = step.frame.term;
                 // What broke a later term is not that scheduler's fault.
-                let kind = if got < self.term { FailureKind::StageLost } else { kind };
-                self.tell_broken(got, kind, message, &mut out);
+                let kind = if got < self.term { FailureKind::StageLost } else { why.kind() };
+                self.tell_broken(got, kind, why, &mut out);
             }
             return out;
         }
@@ -166,7 +143,7 @@ impl StageMachine {
             }
         };
         if let Err(broken) = outcome.and_then(|()| self.start_next(now, &mut out)) {
-            self.break_pipeline(&broken, &mut out);
+            self.break_pipeline(broken, &mut out);
         }
         out
     }
@@ -260,29 +237,24 @@ impl StageMachine {
 
     /// Steps or tokens may have been in the link. Before step 1 it is only step 0, which the scheduler
     /// repeats.
-    fn link_lost(&mut self, peer: NodeId) -> Result<(), Broken> {
+    fn link_lost(&mut self, peer: NodeId) -> Result<(), PipelineBreak> {
         let next = if self.is_last() { 0 } else { self.index + 1 };
         let is_used = [self.index.saturating_sub(1), next]
             .iter()
             .any(|&i| self.placement.stages[i].leader().node == peer);
         if is_used && self.step_next > 1 {
-            return Err(Broken::Link { peer, step: self.step_next - 1 });
+            return Err(PipelineBreak::Link { peer, step: self.step_next - 1 });
         }
         Ok(())
     }
 
-    fn break_pipeline(&mut self, broken: &Broken, out: &mut Vec<StageOutput>) {
-        // Step 0 behind step 1 is that of a new scheduler, which knows nothing of the term that it meets.
-        let kind = match broken {
-            Broken::Link { .. } | Broken::Order { got: 0, .. } => FailureKind::StageLost,
-            _ => FailureKind::Protocol,
-        };
-        let message = format!("stage {}: {broken}", self.index);
+    fn break_pipeline(&mut self, why: PipelineBreak, out: &mut Vec<StageOutput>) {
+        let kind = why.kind();
         if kind == FailureKind::Protocol {
             // The engine was not given all of what was noted here: nothing of it outlives the term.
             self.kept.clear();
         }
-        self.broken = Some((kind, message.clone()));
-        self.tell_broken(self.term, kind, message, out);
+        self.broken = Some(why.clone());
+        self.tell_broken(self.term, kind, why, out);
     }
 }

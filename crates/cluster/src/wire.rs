@@ -14,6 +14,7 @@ pub(crate) mod events;
 pub mod limits;
 mod measurements;
 mod missing;
+mod pipeline_break;
 mod refusal;
 #[cfg(test)]
 mod tests;
@@ -24,8 +25,8 @@ pub use check::{CheckError, token_bytes};
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
     Bandwidth, CardChange, CardEvent, ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState,
-    DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage, NodeReport,
-    PlannerDevice, PlannerInputs, Refusal, ReplanReport, StageReport, Traffic, Unloadable,
+    DeviceExclusion, DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage,
+    NodeReport, PlannerDevice, PlannerInputs, Refusal, ReplanReport, StageReport, Traffic, Unloadable,
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{
@@ -35,6 +36,7 @@ pub use data::{
 pub use limits::{BACKUP_BYTES_MAX, clip};
 pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals};
 pub use missing::{Missing, MissingPart};
+pub use pipeline_break::{PageFault, PipelineBreak, SequenceFault};
 pub(crate) use refusal::in_use_text;
 pub use refusal::{
     Busyness, ControlRefusal, InvalidAsk, LogFailure, NoPlan, NotCoordinator, RequestDifference, Undecided,

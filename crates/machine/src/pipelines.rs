@@ -117,7 +117,8 @@ impl NodeMachine {
                 DataMessage::Undelivered { term, sequences, missing, .. } => {
                     SchedulerInput::Undelivered { from, placement, term, sequences, missing }
                 }
-                DataMessage::PipelineBroken { term, kind, message, .. } => {
+                DataMessage::PipelineBroken { term, stage, kind, why, .. } => {
+                    let message = format!("stage {stage}: {why}");
                     SchedulerInput::PipelineBroken { from, placement, term, kind, message }
                 }
                 _ => return,

@@ -1,7 +1,7 @@
 //! What a member says on the data channel that is not its to say: what others have said, as it was or bent,
 //! and sequences of its own that no model can take.
 
-use exo_cluster::wire::{DataMessage, EndReason, SequenceTimes, Submission};
+use exo_cluster::wire::{DataMessage, EndReason, PipelineBreak, SequenceTimes, Submission};
 use exo_machine::{LinkId, Outgoing, Purpose};
 use exo_types::{FailureKind, NodeId, PlacementId, RequestId};
 
@@ -164,8 +164,8 @@ fn bent(message: &DataMessage, bend: Bend, liar: NodeId, number: u64) -> Option<
         Bend::Broken => {
             let DataMessage::Tokens(tokens) = message else { return None };
             let (placement, term) = (tokens.placement, tokens.term);
-            let (kind, message) = (FailureKind::StageLost, "a lie".to_owned());
-            lie = DataMessage::PipelineBroken { placement, term, stage: 0, kind, message };
+            let (kind, why) = (FailureKind::StageLost, PipelineBreak::LaterTerm { own: term });
+            lie = DataMessage::PipelineBroken { placement, term, stage: 0, kind, why };
         }
         Bend::Cancelled => {
             let DataMessage::Submit(submission) = message else { return None };

@@ -183,7 +183,8 @@ impl PlannerInputs {
 
     fn devices(&self) -> Vec<PlanDevice> {
         let device = |PlannerDevice { node, node_name, facts, excluded }: &PlannerDevice| {
-            PlanDevice::reported(*node, node_name.clone(), facts.clone(), excluded.clone())
+            let excluded = excluded.as_ref().map(ToString::to_string);
+            PlanDevice::reported(*node, node_name.clone(), facts.clone(), excluded)
         };
         self.devices.iter().map(device).collect()
     }

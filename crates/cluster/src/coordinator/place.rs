@@ -13,8 +13,8 @@ use super::dry_run::{ClusterFacts, free_memory, links_apart};
 use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
 use crate::wire::limits::{MEMBERS_MAX, PAIRS_MAX};
 use crate::wire::{
-    Bandwidth, ControlReply, HeldModel, LinkReport, NodeReport, PlannerDevice, PlannerInputs, StageReport,
-    Unloadable,
+    Bandwidth, ControlReply, DeviceExclusion, HeldModel, LinkReport, NodeReport, PlannerDevice,
+    PlannerInputs, StageReport, Unloadable,
 };
 use crate::{InstanceRequest, StateInstance};
 
@@ -60,10 +60,10 @@ impl Coordinator {
             self.devices(now, None, &freed)
         };
         let device = |d: PlanDevice| PlannerDevice {
+            excluded: self.exclusion(d.node, &d.device),
             node: d.node,
             node_name: d.node_name,
             facts: d.device,
-            excluded: d.excluded,
         };
         let mut unloaded = Vec::new();
         let unloadable = self.unloadable(now).into_iter().filter(|u| replaced != Some(u.instance));
@@ -115,15 +115,25 @@ impl Coordinator {
                     all.promised_bytes = all.promised_bytes.saturating_add(change.promised_bytes);
                     all.loading_bytes = all.loading_bytes.saturating_add(change.loading_bytes);
                 }
-                let unsupported = facts.support == SupportClass::Unsupported;
                 let avoided = replaced.and_then(|instance| self.avoided(now, instance, node, &facts.id));
-                let drained = || self.is_drained(node).then(|| "its node is drained".to_owned());
-                let excluded = unsupported.then(|| facts.support_reason.clone()).or(avoided).or_else(drained);
+                let excluded = match self.exclusion(node, facts) {
+                    Some(DeviceExclusion::Drained) if avoided.is_some() => avoided,
+                    Some(excluded) => Some(excluded.to_string()),
+                    None => avoided,
+                };
                 devices.push(PlanDevice::reported(node, report.facts.name.clone(), device, excluded));
             }
         }
         share(&mut devices, &changes);
         devices
+    }
+
+    /// Why no placement may use a device.
+    fn exclusion(&self, node: NodeId, facts: &DeviceFacts) -> Option<DeviceExclusion> {
+        match facts.support {
+            SupportClass::Unsupported => Some(DeviceExclusion::Unsupported(facts.support_reason.clone())),
+            _ => self.is_drained(node).then_some(DeviceExclusion::Drained),
+        }
     }
 
     /// What is about to be freed there, and what is promised but not taken yet. What a node holds is matched

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence, Time};
 
-use super::{Broken, Computing, Open, StageGeometry, StageMachine, StageOutput};
-use crate::wire::{StageCommand, StagePages, StepMessage};
+use super::{Computing, Open, StageGeometry, StageMachine, StageOutput};
+use crate::wire::{PageFault, PipelineBreak, SequenceFault, StageCommand, StagePages, StepMessage};
 
 impl StageMachine {
     pub(super) fn arrive(
@@ -14,7 +14,7 @@ impl StageMachine {
         from: NodeId,
         message: StepMessage,
         out: &mut Vec<StageOutput>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), PipelineBreak> {
         if from != self.upstream() || message.stage as usize != self.index {
             let upstream = self.upstream();
             tracing::trace!(%from, %upstream, got = message.stage, own = self.index, "a step of nobody who feeds this stage");
@@ -38,12 +38,12 @@ impl StageMachine {
             return Ok(());
         }
         if got > expected {
-            return Err(Broken::Order { got, expected });
+            return Err(PipelineBreak::Order { got, expected });
         }
         // The scheduler keeps one step per stage in flight: more than that is a peer filling our memory.
-        let (waiting, stages) = (self.waiting.len() + 1, self.placement.stages.len());
+        let (waiting, stages) = (self.waiting.len() as u64 + 1, self.placement.stages.len() as u64);
         if waiting > stages {
-            return Err(Broken::TooMany { waiting, stages });
+            return Err(PipelineBreak::TooMany { waiting, stages });
         }
         self.waiting.push_back(message);
         Ok(())
@@ -51,16 +51,16 @@ impl StageMachine {
 
     /// Step 0 came, perhaps again: the scheduler repeats it until one comes back, and then begins with
     /// step 1. Behind that it is another scheduler's, which knows nothing of what is open here.
-    fn arrive_first(&mut self, message: StepMessage, expected: u64) -> Result<(), Broken> {
+    fn arrive_first(&mut self, message: StepMessage, expected: u64) -> Result<(), PipelineBreak> {
         // Its own scheduler names all that is kept here, each time.
         let named: BTreeSet<PageKey> = message.kept.iter().copied().collect();
         let is_of_another = self.kept.keys().any(|key| !named.contains(key));
         if expected > 1 || is_of_another {
-            return Err(Broken::Order { got: 0, expected });
+            return Err(PipelineBreak::Order { got: 0, expected });
         }
-        let (got, in_front) = (message.pages.len(), self.index);
+        let (got, in_front) = (message.pages.len() as u64, self.index as u64);
         if got != in_front {
-            return Err(Broken::Pages { got, expected: in_front });
+            return Err(PipelineBreak::Pages { got, expected: in_front });
         }
         if self.waiting.is_empty() {
             self.waiting.push_back(message);
@@ -71,7 +71,7 @@ impl StageMachine {
     }
 
     /// Gives the engine the next step, if it has none and one is there.
-    pub(super) fn start_next(&mut self, now: Time, out: &mut Vec<StageOutput>) -> Result<(), Broken> {
+    pub(super) fn start_next(&mut self, now: Time, out: &mut Vec<StageOutput>) -> Result<(), PipelineBreak> {
         if self.rewiring || self.computing.is_some() {
             return Ok(());
         }
@@ -89,7 +89,8 @@ impl StageMachine {
         }
         let expected_bytes = if self.index == 0 { 0 } else { self.rows_bytes(frame.token_count()) };
         if rows.len() != expected_bytes {
-            return Err(Broken::Rows { step: frame.step, got_bytes: rows.len(), expected_bytes });
+            let (got_bytes, expected_bytes) = (rows.len() as u64, expected_bytes as u64);
+            return Err(PipelineBreak::Rows { step: frame.step, got_bytes, expected_bytes });
         }
         for part in &frame.sequences {
             self.advance(frame.step, part)?;
@@ -115,24 +116,26 @@ impl StageMachine {
         frame.sequences.iter().filter_map(|s| Some(self.open.get(&s.sequence)?.driver)).collect()
     }
 
-    fn command(&mut self, step: u64, command: &StageCommand) -> Result<(), Broken> {
-        let wrong = |what, sequence| Err(Broken::Sequence { step, what, sequence });
+    fn command(&mut self, step: u64, command: &StageCommand) -> Result<(), PipelineBreak> {
+        let wrong = |fault, sequence| Err(PipelineBreak::Sequence { step, fault, sequence });
         match command {
             StageCommand::Open { spec, .. } if self.open.contains_key(&spec.sequence) => {
-                wrong("opens again", spec.sequence)
+                wrong(SequenceFault::OpensAgain, spec.sequence)
             }
             StageCommand::Open { spec, .. } if self.open.len() >= self.placement.slots as usize => {
-                wrong("finds no slot for", spec.sequence)
+                wrong(SequenceFault::NoSlot, spec.sequence)
             }
             StageCommand::Open { spec, attempt, cached } => self.open(step, spec, *attempt, cached),
             StageCommand::Keep { sequence, pages } => self.keep(step, *sequence, pages),
             StageCommand::Forget(keys) => {
                 let unknown = keys.iter().find(|key| self.kept.remove(key).is_none());
-                unknown.map_or(Ok(()), |&key| Err(Broken::Page { step, what: "forgets unkept", key }))
+                unknown.map_or(Ok(()), |&key| {
+                    Err(PipelineBreak::Page { step, fault: PageFault::ForgetsUnkept, key })
+                })
             }
             StageCommand::Close(sequence) => match self.open.remove(sequence) {
                 Some(_) => Ok(()),
-                None => wrong("closes unknown", *sequence),
+                None => wrong(SequenceFault::ClosesUnknown, *sequence),
             },
         }
     }
@@ -144,61 +147,66 @@ impl StageMachine {
         spec: &SequenceSpec,
         attempt: Attempt,
         cached: &[PageKey],
-    ) -> Result<(), Broken> {
+    ) -> Result<(), PipelineBreak> {
         for &key in cached {
-            let what = match self.kept.get(&key) {
+            let fault = match self.kept.get(&key) {
                 Some(&principal) if principal == spec.principal => continue,
-                Some(_) => "opens a sequence of another principal with",
-                None => "opens a sequence with unkept",
+                Some(_) => PageFault::OpensOfAnother,
+                None => PageFault::OpensUnkept,
             };
-            return Err(Broken::Page { step, what, key });
+            return Err(PipelineBreak::Page { step, fault, key });
         }
         let length = cached.len() as u64 * u64::from(self.geometry.page_tokens);
         if length > spec.history.len() as u64 {
-            let (what, sequence) = ("begins behind the history of", spec.sequence);
-            return Err(Broken::Sequence { step, what, sequence });
+            let (fault, sequence) = (SequenceFault::BeginsBehindHistory, spec.sequence);
+            return Err(PipelineBreak::Sequence { step, fault, sequence });
         }
         let (principal, driver, length) = (spec.principal, spec.driver, length as u32);
         self.open.insert(spec.sequence, Open { principal, attempt, driver, length, lost: false });
         Ok(())
     }
 
-    fn keep(&mut self, step: u64, sequence: SequenceId, pages: &[(u32, PageKey)]) -> Result<(), Broken> {
+    fn keep(
+        &mut self,
+        step: u64,
+        sequence: SequenceId,
+        pages: &[(u32, PageKey)],
+    ) -> Result<(), PipelineBreak> {
         let Some(open) = self.open.get(&sequence) else {
-            return Err(Broken::Sequence { step, what: "keeps pages of unopened", sequence });
+            return Err(PipelineBreak::Sequence { step, fault: SequenceFault::KeepsUnopened, sequence });
         };
         let full = open.length / self.geometry.page_tokens;
         for &(index, key) in pages {
             if index >= full {
-                return Err(Broken::Page { step, what: "keeps an unfinished page as", key });
+                return Err(PipelineBreak::Page { step, fault: PageFault::KeepsUnfinished, key });
             }
             if self.kept.len() >= self.geometry.pages as usize {
-                return Err(Broken::Page { step, what: "keeps more pages than there are, the last as", key });
+                return Err(PipelineBreak::Page { step, fault: PageFault::KeepsTooMany, key });
             }
             if self.kept.insert(key, open.principal).is_some() {
-                return Err(Broken::Page { step, what: "keeps another page as", key });
+                return Err(PipelineBreak::Page { step, fault: PageFault::KeepsAnother, key });
             }
         }
         Ok(())
     }
 
     /// Moves the sequence forward by its part of the step.
-    fn advance(&mut self, step: u64, part: &StepSequence) -> Result<(), Broken> {
+    fn advance(&mut self, step: u64, part: &StepSequence) -> Result<(), PipelineBreak> {
         let sequence = part.sequence;
         let (context, vocab) = (self.placement.context_tokens, self.geometry.vocab);
         let Some(open) = self.open.get_mut(&sequence) else {
-            return Err(Broken::Sequence { step, what: "computes unopened", sequence });
+            return Err(PipelineBreak::Sequence { step, fault: SequenceFault::ComputesUnopened, sequence });
         };
         if open.principal != part.principal {
-            return Err(Broken::Sequence { step, what: "names a wrong principal for", sequence });
+            return Err(PipelineBreak::Sequence { step, fault: SequenceFault::WrongPrincipal, sequence });
         }
         let length = part.truncate_to.map_or(open.length, |keep| keep.min(open.length));
         let end = u64::from(part.start) + part.tokens.len() as u64;
         if part.tokens.is_empty() || part.start != length || end > u64::from(context) {
-            return Err(Broken::Position { step, sequence, start: part.start, end, length, context });
+            return Err(PipelineBreak::Position { step, sequence, start: part.start, end, length, context });
         }
         if let Some(&token) = part.tokens.iter().find(|&&t| t >= vocab) {
-            return Err(Broken::Token { step, token, vocab });
+            return Err(PipelineBreak::Token { step, token, vocab });
         }
         open.length = end as u32;
         Ok(())

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term};
 
 use super::{StageInput, StageMachine, StageOutput};
-use crate::wire::{DataMessage, Missing, MissingPart, StepMessage};
+use crate::wire::{DataMessage, Missing, MissingPart, PipelineBreak, StepMessage};
 
 impl StageMachine {
     /// The term whose steps it takes.
@@ -57,8 +57,8 @@ impl StageMachine {
         if got < term {
             if step == 0 {
                 // Of a scheduler that was started anew, or late: then it is ignored there.
-                let message = format!("stage {}: it is in term {term} already", self.index);
-                self.tell_broken(got, FailureKind::StageLost, message, out);
+                let why = PipelineBreak::LaterTerm { own: term };
+                self.tell_broken(got, FailureKind::StageLost, why, out);
             }
             return false;
         }
@@ -84,11 +84,11 @@ impl StageMachine {
         &self,
         term: Term,
         kind: FailureKind,
-        message: String,
+        why: PipelineBreak,
         out: &mut Vec<StageOutput>,
     ) {
         let (placement, stage) = (self.placement.id, self.index as u32);
-        let message = DataMessage::PipelineBroken { placement, term, stage, kind, message };
+        let message = DataMessage::PipelineBroken { placement, term, stage, kind, why };
         out.push(StageOutput::Send { to: self.upward(), message });
     }
 

@@ -140,7 +140,9 @@ fn show(out: &[StageOutput]) -> Vec<String> {
                 format!("tokens {} to {}: {results} failures {failures}", t.step, to.0[0])
             }
             DataMessage::StepFailed(f) => format!("failed {} to {}: {:?}", f.step, to.0[0], f.kind),
-            DataMessage::PipelineBroken { message, .. } => format!("broken to {}: {message}", to.0[0]),
+            DataMessage::PipelineBroken { stage, why, .. } => {
+                format!("broken to {}: stage {stage}: {why}", to.0[0])
+            }
             DataMessage::NotWired { step, missing, .. } => {
                 format!("not wired for {step} to {}: {missing}", to.0[0])
             }

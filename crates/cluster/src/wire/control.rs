@@ -427,7 +427,25 @@ pub struct PlannerDevice {
     /// As its node reported it; of its memory as much is free as a placement may fill.
     pub facts: DeviceFacts,
     /// Why it must not be used.
-    pub excluded: Option<String>,
+    pub excluded: Option<DeviceExclusion>,
+}
+
+/// Why no placement may use a device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum DeviceExclusion {
+    /// It is not supported. In the words of who tried it.
+    Unsupported(String),
+    /// Its node is to have no stages.
+    Drained,
+}
+
+impl fmt::Display for DeviceExclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unsupported(reason) => reason,
+            Self::Drained => "its node is drained",
+        })
+    }
 }
 
 /// A model that a request loaded.

@@ -7,8 +7,8 @@ use exo_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::Missing;
 use super::limits::{COMMANDS_MAX, PAGES_MAX, PAGES_OF_TERM_MAX, SAMPLED_MAX, SEQUENCES_MAX, STAGES_MAX};
+use super::{Missing, PipelineBreak};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -115,10 +115,10 @@ pub enum DataMessage {
         term: Term,
         /// Index of the stage that noticed.
         stage: u32,
-        /// Why.
+        /// Which class of failure.
         kind: FailureKind,
-        /// To be displayed.
-        message: String,
+        /// Why.
+        why: PipelineBreak,
     },
     /// A step met a stage or a link that is not there. From the node where it waited in vain to the node that
     /// sent it, and from there against the direction of the steps to the scheduler: step 0 is sent again, any

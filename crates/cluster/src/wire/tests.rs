@@ -98,7 +98,8 @@ fn epoch() -> exo_types::Epoch {
 /// The same of what a plan is made with.
 fn planner_inputs() -> PlannerInputs {
     let facts = report(1, PLENTY).facts.devices[0].clone();
-    let device = PlannerDevice { node: node(1), node_name: "n1".into(), facts, excluded: Some("r".into()) };
+    let excluded = Some(DeviceExclusion::Unsupported("r".into()));
+    let device = PlannerDevice { node: node(1), node_name: "n1".into(), facts, excluded };
     let unloadable = Unloadable {
         instance: exo_types::InstanceId(3),
         model_name: "m".into(),
@@ -215,6 +216,13 @@ fn data_messages() -> Vec<DataMessage> {
             sequences: vec![(sequence, attempt)],
             missing: Missing { stage: 1, what: MissingPart::Link { to: node(3) }, waited_ms: 2000 },
         },
+        DataMessage::PipelineBroken {
+            placement,
+            term,
+            stage: 1,
+            kind: FailureKind::Protocol,
+            why: PipelineBreak::Page { step: 3, fault: PageFault::ForgetsUnkept, key: PageKey(7) },
+        },
         rejected(64, 7),
         DataMessage::SequenceEnded {
             placement,
@@ -245,7 +253,7 @@ fn a_pipeline_breaks_for_reasons_of_its_own() {
         term: Term::FIRST,
         stage: 0,
         kind,
-        message: "why".to_owned(),
+        why: PipelineBreak::LaterTerm { own: Term(2) },
     };
     assert!(broken(FailureKind::StageLost).check().is_ok() && broken(FailureKind::Protocol).check().is_ok());
     // Final for every answer that runs.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exo_cluster::ComputeResult;
-use exo_cluster::wire::DataMessage;
+use exo_cluster::wire::{DataMessage, PipelineBreak};
 use exo_machine::{Effect, Input, Outgoing, SequenceEvent};
 use exo_types::{DRAFTS_MAX, FailureKind, Term, Time};
 
@@ -133,15 +133,15 @@ pub(super) fn stages_get_what_fits(
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let broken = effects.iter().find_map(|effect| match effect {
         Effect::Send { message: Outgoing::Data(message), .. } => match &**message {
-            DataMessage::PipelineBroken { stage, kind: FailureKind::Protocol, message, .. } => {
-                Some((stage, message)).filter(|(_, message)| !message.ends_with("was next"))
+            DataMessage::PipelineBroken { stage, kind: FailureKind::Protocol, why, .. } => {
+                Some((stage, why)).filter(|(_, why)| !matches!(why, PipelineBreak::Order { .. }))
             }
             _ => None,
         },
         _ => None,
     });
     match broken {
-        Some((stage, message)) => Err(format!("n{node} says that stage {stage} broke: {message}")),
+        Some((stage, why)) => Err(format!("n{node} says that stage {stage} broke: {why}")),
         None => Ok(()),
     }
 }

@@ -9,9 +9,9 @@ use exo_types::{
 
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
 use super::super::{
-    ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
-    InstanceFailure, LinkReport, LoadReport, LogMessage, ModelTotals, NodeMeasurements, NodeReport,
-    NodeVitals, PlannerDevice, PlannerInputs, StageReport, Unloadable,
+    ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceExclusion, DeviceReport,
+    HeldModel, InstanceFailure, LinkReport, LoadReport, LogMessage, ModelTotals, NodeMeasurements,
+    NodeReport, NodeVitals, PlannerDevice, PlannerInputs, StageReport, Unloadable,
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
@@ -267,7 +267,9 @@ impl Check for PlannerInputs {
         at_most("nodes", nodes.len(), MEMBERS_MAX)?;
         for PlannerDevice { node_name, facts, excluded, .. } in &self.devices {
             text("bytes of a node's name", node_name)?;
-            excluded.as_ref().map_or(Ok(()), |reason| text("bytes of a reason", reason))?;
+            if let Some(DeviceExclusion::Unsupported(reason)) = excluded {
+                text("bytes of a reason", reason)?;
+            }
             facts.check()?;
         }
         for Unloadable { model_name, shards, room, .. } in &self.unloadable {

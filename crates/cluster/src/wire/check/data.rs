@@ -28,11 +28,10 @@ impl Check for DataMessage {
                 at_most("seconds to come back in", retry_after_s as usize, RETRY_S_MAX as usize)?;
                 text("message", message)
             }
-            Self::PipelineBroken { kind, message, .. } => {
+            Self::PipelineBroken { kind, .. } => {
                 let is_its_own =
                     matches!(kind, exo_types::FailureKind::StageLost | exo_types::FailureKind::Protocol);
-                ensure(is_its_own, "a pipeline breaks for a lost stage or a broken protocol only")?;
-                text("message", message)
+                ensure(is_its_own, "a pipeline breaks for a lost stage or a broken protocol only")
             }
             Self::SequenceFailed { message, .. } => text("message", message),
             Self::Undelivered { missing, .. } => missing.check(),
