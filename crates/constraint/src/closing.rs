@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use crate::Schema;
 
 /// Words beside `properties` that may ask for more than these.
-const MORE: [&str; 7] =
-    ["$ref", "additionalProperties", "allOf", "anyOf", "const", "enum", "patternProperties"];
+const MORE: [&str; 8] =
+    ["$ref", "additionalProperties", "allOf", "anyOf", "const", "enum", "oneOf", "patternProperties"];
 
 impl Schema {
     /// The same with its objects closed. A schema whose parts are laid over one another stays as it is: what
@@ -28,7 +28,7 @@ fn is_overlaid(schema: &Value) -> bool {
     let Value::Object(words) = schema else { return false };
     let is_beside = |word: &str| words.contains_key(word);
     let has_own = ["properties", "patternProperties", "additionalProperties"].into_iter().any(is_beside);
-    let overlays = ["$ref", "allOf", "anyOf"].into_iter().filter(|word| is_beside(word)).count();
+    let overlays = ["$ref", "allOf", "anyOf", "oneOf"].into_iter().filter(|word| is_beside(word)).count();
     is_beside("allOf") || overlays > 1 || (overlays == 1 && has_own) || places(words).any(is_overlaid)
 }
 
@@ -39,7 +39,7 @@ fn close(schema: &mut Value) {
         let names_all = asked.filter_map(Value::as_str).all(|name| named.contains_key(name));
         let least = words.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
         let is_enough = usize::try_from(least).is_ok_and(|least| least <= named.len());
-        !named.is_empty() && names_all && is_enough && !MORE.iter().any(|word| words.contains_key(*word))
+        names_all && is_enough && !MORE.iter().any(|word| words.contains_key(*word))
     });
     if is_open {
         words.insert("additionalProperties".to_owned(), Value::Bool(false));
@@ -61,7 +61,7 @@ fn places(words: &Map<String, Value>) -> impl Iterator<Item = &Value> {
     words.iter().flat_map(|(word, value)| -> Box<dyn Iterator<Item = &Value>> {
         match (word.as_str(), value) {
             ("additionalProperties" | "items", value) => Box::new(std::iter::once(value)),
-            ("anyOf" | "prefixItems", Value::Array(list)) => Box::new(list.iter()),
+            ("anyOf" | "oneOf" | "prefixItems", Value::Array(list)) => Box::new(list.iter()),
             ("$defs" | "definitions" | "patternProperties" | "properties", Value::Object(named)) => {
                 Box::new(named.values())
             }
@@ -94,7 +94,13 @@ mod tests {
             let object = read.pointer(place).unwrap();
             assert_eq!(object.get("additionalProperties"), Some(&json!(false)), "{place}: {object}");
         }
-        assert_eq!(read.pointer("/properties/any"), Some(&json!({"type": "object"})), "it names none");
+        assert_eq!(
+            read.pointer("/properties/any"),
+            Some(&json!({"type": "object"})),
+            "it says nothing of names"
+        );
+        let none = json!({"type": "object", "properties": {}});
+        assert_eq!(closed(&none).get("additionalProperties"), Some(&json!(false)), "it names none");
     }
 
     #[test]
@@ -108,6 +114,7 @@ mod tests {
             json!({"properties": properties, "minProperties": 2}),
             json!({"allOf": [{"properties": properties}, {"properties": {"b": {"type": "integer"}}}]}),
             json!({"properties": properties, "anyOf": [{"required": ["a"]}, {"properties": {"b": {}}}]}),
+            json!({"properties": properties, "oneOf": [{"required": ["a"]}, {"properties": {"b": {}}}]}),
             json!({"properties": {"x": {"$ref": "#/$defs/x", "properties": properties}},
                 "$defs": {"x": {"properties": properties}}}),
         ] {

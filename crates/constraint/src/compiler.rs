@@ -143,7 +143,17 @@ impl Compiler {
                 Ok(_) | Err(_) => Err("no answer is of this grammar".to_owned()),
             }
         });
-        made.map_err(|reason| CompileError::Refused { reason: shorten(&reason) })
+        made.map_err(|reason| CompileError::Refused { reason: in_our_words(&reason) })
+    }
+}
+
+/// What the engine says, without its own options for names.
+fn in_our_words(reason: &str) -> String {
+    match reason.contains("coerce_one_of") {
+        true => "`oneOf` is enforced only where no value can be of two of its schemas: give each a required property \
+                 with a `const` of its own, or send `anyOf`"
+            .to_owned(),
+        false => shorten(reason),
     }
 }
 

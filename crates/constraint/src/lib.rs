@@ -18,6 +18,7 @@
 mod closing;
 mod compiler;
 mod errors;
+mod exclusive;
 mod fold;
 mod formats;
 mod lark;

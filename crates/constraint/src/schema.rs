@@ -10,6 +10,7 @@ use exo_types::GRAMMAR_BYTES_MAX;
 use serde_json::{Map, Value};
 
 use crate::SchemaError;
+use crate::exclusive::exclude_each_other;
 use crate::formats::{self, FORMATS};
 
 /// How a schema is meant.
@@ -163,6 +164,14 @@ struct Plain {
 
 type Path = Vec<String>;
 
+/// The schema that is all there is in an `allOf`: some libraries write a reference so that has words beside it
+/// which ask for nothing.
+fn alone(kept: &mut Map<String, Value>) -> Option<Value> {
+    let is_alone =
+        kept.len() == 1 && kept.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() == 1);
+    kept.get_mut("allOf").filter(|_| is_alone)?.as_array_mut()?.pop()
+}
+
 fn error(path: &[String], reason: impl Into<String>) -> SchemaError {
     SchemaError::at(path, reason)
 }
@@ -192,6 +201,7 @@ impl Walk<'_> {
             path.push(word.clone());
             let read = match word.as_str() {
                 "format" => self.format(value, words.contains_key("pattern"), path),
+                "oneOf" => self.one_of(value, words.contains_key("anyOf"), path),
                 word => self.word(word, value, path),
             };
             match read {
@@ -203,7 +213,7 @@ impl Walk<'_> {
             // An error leaves the path where it happened.
             path.truncate(len);
         }
-        Ok(Value::Object(kept))
+        Ok(alone(&mut kept).unwrap_or(Value::Object(kept)))
     }
 
     /// What becomes of a format, of which only so many fit into a grammar.
@@ -321,16 +331,31 @@ impl Walk<'_> {
             _ if ONE.contains(&word) => Ok(Some((word.to_owned(), self.schema(value, path)?))),
             _ if MANY.contains(&word) => Ok(Some((word.to_owned(), self.list(value, path)?))),
             _ if NAMED.contains(&word) => Ok(Some((word.to_owned(), self.named(value, path)?))),
-            "oneOf" if self.strictness == Strictness::Whole => {
-                Ok(Some((word.to_owned(), self.list(value, path)?)))
-            }
-            "oneOf" => {
-                let any = self.list(value, path)?;
-                self.leave_out(error(path, "`oneOf` is enforced as `anyOf`"))?;
-                Ok(Some(("anyOf".to_owned(), any)))
-            }
             "$ref" => self.reference(value, path).map(|()| Some((word.to_owned(), value.clone()))),
             _ => Err(error(path, unsupported(word))),
+        }
+    }
+
+    /// What becomes of alternatives of which one alone may hold: `anyOf` where no value can be of two, else
+    /// the engine's word on them, or `anyOf` where that is enough.
+    fn one_of(
+        &mut self,
+        value: &Value,
+        has_any_of: bool,
+        path: &mut Path,
+    ) -> Result<Option<(String, Value)>, SchemaError> {
+        let list = self.list(value, path)?;
+        let excludes = || exclude_each_other(self.root, value.as_array().map_or(&[][..], Vec::as_slice));
+        if !has_any_of && excludes() {
+            return Ok(Some(("anyOf".to_owned(), list)));
+        }
+        match (self.strictness, has_any_of) {
+            (Strictness::Whole, _) => Ok(Some(("oneOf".to_owned(), list))),
+            (Strictness::Possible, true) => Err(error(path, "`oneOf` beside `anyOf` is not enforced")),
+            (Strictness::Possible, false) => {
+                self.leave_out(error(path, "`oneOf` is enforced as `anyOf`"))?;
+                Ok(Some(("anyOf".to_owned(), list)))
+            }
         }
     }
 
@@ -798,11 +823,25 @@ mod tests {
     }
 
     #[test]
+    fn a_reference_that_is_written_as_a_list_of_one_is_a_reference() {
+        let schema = json!({
+            "type": "object", "properties": {"who": {"title": "Who", "allOf": [{"$ref": "#/$defs/who"}]}},
+            "$defs": {"who": {"type": "object", "properties": {"name": {"type": "string"}}}},
+        });
+        let read = Schema::read(&schema, Strictness::Whole).unwrap().closed().value;
+        assert_eq!(read.pointer("/properties/who"), Some(&json!({"$ref": "#/$defs/who"})));
+        assert_eq!(read.pointer("/$defs/who/additionalProperties"), Some(&json!(false)));
+        let two = json!({"allOf": [{"type": "string"}, {"minLength": 1}]});
+        assert_eq!(Schema::read(&two, Strictness::Whole).unwrap().value, two);
+    }
+
+    #[test]
     fn of_a_schema_that_is_not_strict_only_the_rest_is_left_out() {
         let schema = json!({"type": "array", "items": {"type": "string", "not": {"const": ""}}, "uniqueItems": true,
-            "oneOf": [{"minItems": 1}]});
+            "oneOf": [{"minItems": 1}, {"maxItems": 9}]});
         let read = Schema::read(&schema, Strictness::Possible).unwrap();
-        let expected = json!({"type": "array", "items": {"type": "string"}, "anyOf": [{"minItems": 1}]});
+        let expected = json!({"type": "array", "items": {"type": "string"},
+            "anyOf": [{"minItems": 1}, {"maxItems": 9}]});
         assert_eq!(read.value, expected);
         let places: Vec<_> = read.left_out.iter().map(|e| e.pointer.as_str()).collect();
         assert_eq!(places, ["#/items/not", "#/uniqueItems", "#/oneOf"]);

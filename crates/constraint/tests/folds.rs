@@ -469,6 +469,33 @@ fn beside_a_schema_an_answer_is_of_it_or_a_call() {
     }
 }
 
+/// As libraries write a union that a property tells apart.
+#[test]
+fn a_union_with_a_tag_is_enforced_and_closed() {
+    let shape = |kind: &str, name: &str| {
+        json!({"type": "object", "properties": {"kind": {"const": kind, "type": "string"}, name: {"type": "integer"}},
+            "required": ["kind", name]})
+    };
+    let schema = json!({
+        "$defs": {"Circle": shape("circle", "r"), "Square": shape("square", "a")},
+        "type": "object", "required": ["shape"],
+        "properties": {"shape": {
+            "discriminator": {"propertyName": "kind", "mapping": {"circle": "#/$defs/Circle", "square": "#/$defs/Square"}},
+            "oneOf": [{"$ref": "#/$defs/Circle"}, {"$ref": "#/$defs/Square"}],
+        }},
+    });
+    let (compiler, read) = (compiler(), Schema::read(&schema, Strictness::Whole).unwrap().closed());
+    let layout = layout(Body::Json(read.value));
+    assert!(takes(&compiler, &layout, r#"{"shape": {"kind": "square", "a": 3}}"#));
+    for wrong in [
+        r#"{"shape": {"kind": "square", "r": 3}}"#,
+        r#"{"shape": {"kind": "square", "a": 3, "b": 4}}"#,
+        r#"{"shape": {"kind": "oval", "a": 3}}"#,
+    ] {
+        assert!(!takes(&compiler, &layout, wrong), "{wrong}");
+    }
+}
+
 #[test]
 fn what_the_engine_does_not_take_is_an_error_in_short() {
     let compiler = compiler();
@@ -485,6 +512,9 @@ fn what_the_engine_does_not_take_is_an_error_in_short() {
         let error = schema(refused.clone()).expect_err(&refused.to_string()).to_string();
         assert!(error.len() < 400 && !error.contains('\n'), "{error}");
     }
+    let both = json!({"oneOf": [{"type": "object", "required": ["a"], "properties": {"a": {}}}, {"type": "object"}]});
+    let overlap = schema(both).map(|_| ()).expect_err("a value of the first is one of the second");
+    assert!(overlap.to_string().starts_with("`oneOf` is enforced only where"), "{overlap}");
     let endless = schema(json!({"$ref": "#"})).map(|_| ()).expect_err("it refers to itself alone");
     assert_eq!(endless.to_string(), "no answer is of this grammar");
     assert!(compiler.constrain("x".repeat(2 << 20)).is_err());
