@@ -8,6 +8,8 @@ use exo_types::ComputeShare;
 /// Shorter rests are saved up: the system wakes a thread some 60 microseconds late, and every rest costs a
 /// wake-up.
 const REST_MIN: Duration = Duration::from_millis(2);
+/// An op that took longer was stopped in its middle: a process that stood still owes nothing for that.
+const OP_MAX: Duration = Duration::from_secs(5);
 /// A rest that took longer than it should is made good by less rest later, up to so much.
 const CREDIT_MAX: Duration = Duration::from_millis(20);
 
@@ -23,6 +25,11 @@ impl Pace {
         Self { share, owed_ns: AtomicI64::new(0) }
     }
 
+    /// What an op that took so long owes.
+    fn owed_for(&self, took: Duration) -> i64 {
+        nanos(self.share.rest_after(took.min(OP_MAX)))
+    }
+
     /// Does `work`, and rests in proportion to what it took.
     pub(crate) fn keep<T>(&self, work: impl FnOnce() -> T) -> T {
         if self.share == ComputeShare::FULL {
@@ -30,7 +37,7 @@ impl Pace {
         }
         let began = Instant::now();
         let done = work();
-        let owed = nanos(self.share.rest_after(began.elapsed()));
+        let owed = self.owed_for(began.elapsed());
         let owed = self.owed_ns.load(Ordering::Relaxed).saturating_add(owed);
         let paid = if owed >= nanos(REST_MIN) { rest(Duration::from_nanos(owed.unsigned_abs())) } else { 0 };
         self.owed_ns.store((owed - paid).max(-nanos(CREDIT_MAX)), Ordering::Relaxed);
@@ -53,6 +60,13 @@ fn nanos(length: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_stood_still_does_not_rest_for_it() {
+        let pace = Pace::new("10%".parse().unwrap());
+        assert_eq!(pace.owed_for(Duration::from_secs(1)), nanos(Duration::from_secs(9)));
+        assert_eq!(pace.owed_for(Duration::from_secs(3600)), pace.owed_for(OP_MAX));
+    }
 
     /// Bounded below only: a busy machine adds to what the rests take.
     #[test]
