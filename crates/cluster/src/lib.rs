@@ -28,6 +28,7 @@ mod reasons;
 mod replication;
 mod scheduler;
 mod stage;
+mod stage_status;
 mod state;
 #[cfg(test)]
 mod testing;
@@ -40,7 +41,7 @@ pub use coordinator::{
     LEAVING_FOR, PlanId, ReplyTo, disk_rooms, dry_run, link_facts,
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
-pub use instances::{EngineId, InstanceState, InstanceView, Moving, StageStatus, StageView};
+pub use instances::{EngineId, InstanceState, InstanceView, Moving, StageView};
 pub use reasons::{
     Advice, Gain, GainOf, LinkChange, LinkQuantity, NodeName, RemoveReason, ReplaceReason, ReplanReason,
     StageLoss, Unplaced, WaitReason,
@@ -55,6 +56,7 @@ pub use scheduler::{
 pub use stage::{
     ComputeResult, FailedSequence, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput,
 };
+pub use stage_status::StageStatus;
 pub use state::{ApplyError, State, StateInstance};
 pub use undeliverable::{MessageKind, Undeliverable};
 pub use wire::events::{Event, EventError, InstanceRequest, PlaceObjective};

@@ -6,7 +6,7 @@ use std::fmt;
 use exo_types::{DeviceId, NodeId, size};
 use serde::{Deserialize, Serialize};
 
-use crate::StageStatus;
+use crate::stage_status::StageStatus;
 
 /// What a node is called in a sentence.
 pub type NodeName<'a> = &'a dyn Fn(NodeId) -> String;

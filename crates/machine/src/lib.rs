@@ -209,6 +209,7 @@ pub struct NodeMachine {
 }
 
 /// A message to this node itself.
+#[allow(clippy::large_enum_variant, reason = "few are there at a time, and each is taken at once")]
 #[derive(Debug)]
 enum Local {
     Control(ControlMessage),

@@ -455,7 +455,7 @@ impl Coordinator {
             state: watch.map_or(InstanceState::Placing, |w| w.state.clone()),
             stages,
             moving: self.moving_view(instance),
-            advice: watch.and_then(|w| w.review.advice.clone()),
+            advice: watch.and_then(|w| w.review.advice),
         })
     }
 }

@@ -16,6 +16,7 @@ use super::{BackupMessage, ControlRefusal, NodeMeasurements};
 use crate::{EngineId, InstanceRequest, InstanceView, ReplanReason, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
+#[allow(clippy::large_enum_variant, reason = "one is in memory at a time, and most of them are large")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ControlMessage {
     /// A message of the `membership` machine, in its own encoding.
