@@ -164,8 +164,8 @@ struct Plain {
 
 type Path = Vec<String>;
 
-/// The schema that is all there is in an `allOf`: some libraries write a reference so that has words beside it
-/// which ask for nothing.
+/// The schema that is all there is in an `allOf`: some libraries write a reference so that has a title or a
+/// default beside it.
 fn alone(kept: &mut Map<String, Value>) -> Option<Value> {
     let is_alone =
         kept.len() == 1 && kept.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() == 1);
