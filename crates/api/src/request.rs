@@ -223,11 +223,10 @@ pub fn check_count(name: &str, what: &str, count: usize, max: usize) -> Result<(
 }
 
 /// Every result answers a call before it; gives results the names of their tools. `result_id` says where in
-/// the request the id stands that a message answers, `calls` where a message's calls are.
+/// the request the id stands that a message answers.
 pub fn check_results(
     messages: &mut [ChatMessage],
     result_id: impl Fn(usize) -> String,
-    calls: impl Fn(usize) -> String,
 ) -> Result<(), BadParam> {
     let (mut called, mut answered) = (BTreeMap::new(), BTreeSet::new());
     for (i, message) in messages.iter_mut().enumerate() {
@@ -242,27 +241,57 @@ pub fn check_results(
         message.name.get_or_insert_with(|| name.clone());
         answered.insert(id.clone());
     }
-    say_cut_calls(messages, &answered).map_err(|(i, name)| {
-        BadParam::invalid(calls(i), format!("the arguments of its call of `{name:.64}` were cut"))
-    })
+    say_cut_calls(messages, &answered);
+    Ok(())
 }
 
 /// A call that `max_tokens` cut comes back in a conversation that goes on: no template prints half a JSON
-/// object, so it becomes the text that it is. One that was answered cannot have been cut: its message, and
-/// the tool.
-fn say_cut_calls(messages: &mut [ChatMessage], answered: &BTreeSet<String>) -> Result<(), (usize, String)> {
-    for (i, message) in messages.iter_mut().enumerate() {
-        let (whole, cut) = std::mem::take(&mut message.tool_calls)
-            .into_iter()
-            .partition::<Vec<_>, _>(|call| is_object(&call.function.arguments));
-        message.tool_calls = whole;
-        for call in cut {
-            if answered.contains(&call.id) {
-                return Err((i, call.function.name));
+/// object, so it becomes the text that it is. One that was answered, as clients do that tell the model of
+/// their own error, stays a call too, without arguments: its result has to follow one.
+fn say_cut_calls(messages: &mut [ChatMessage], answered: &BTreeSet<String>) {
+    for message in messages.iter_mut() {
+        for mut call in std::mem::take(&mut message.tool_calls) {
+            if !is_object(&call.function.arguments) {
+                let text = format!("{} {}", call.function.name, call.function.arguments);
+                message.content = join_parts(vec![std::mem::take(&mut message.content), text]);
+                if !answered.contains(&call.id) {
+                    continue;
+                }
+                call.function.arguments = "{}".to_owned();
             }
-            let text = format!("{} {}", call.function.name, call.function.arguments);
-            message.content = join_parts(vec![std::mem::take(&mut message.content), text]);
+            message.tool_calls.push(call);
         }
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CalledFunction, ToolCall};
+
+    fn call(id: &str, arguments: &str) -> ToolCall {
+        let function = CalledFunction { name: "w".to_owned(), arguments: arguments.to_owned() };
+        ToolCall { id: id.to_owned(), kind: "function".to_owned(), function }
+    }
+
+    #[test]
+    fn a_call_that_was_cut_is_text_and_what_answers_it_has_a_call_to_follow() {
+        let said = ChatMessage {
+            role: "assistant".to_owned(),
+            content: "I look.".to_owned(),
+            tool_calls: vec![call("a", r#"{"x":1}"#), call("b", r#"{"x":"#), call("c", r#"{"y":"#)],
+            ..ChatMessage::default()
+        };
+        let result = ChatMessage {
+            role: "tool".to_owned(),
+            content: "no JSON".to_owned(),
+            tool_call_id: Some("b".to_owned()),
+            ..ChatMessage::default()
+        };
+        let mut messages = [said, result];
+        check_results(&mut messages, |i| i.to_string()).unwrap();
+        assert_eq!(messages[0].content, "I look.\nw {\"x\":\nw {\"y\":");
+        assert_eq!(messages[0].tool_calls, [call("a", r#"{"x":1}"#), call("b", "{}")]);
+        assert_eq!(messages[1].name.as_deref(), Some("w"));
+    }
 }

@@ -182,11 +182,12 @@ fn a_call_that_was_cut_comes_back_as_the_text_that_it_is() {
         ok(node.post("/apply-template", &json!({"model": "tools", "messages": [go, cut("call_1"), on]})));
     let shown = shown["prompt"].as_str().unwrap();
     assert!(shown.contains("I look.\nget_weather {\"city\": \"Ro<|im_end|>"), "{shown}");
-    let result = json!({"role": "tool", "tool_call_id": "call_1", "content": "Sun."});
+    // A client that said what was wrong with it goes on as well.
+    let result = json!({"role": "tool", "tool_call_id": "call_1", "content": "No JSON."});
     let body = json!({"model": "tools", "messages": [go, cut("call_1"), result]});
-    let refused = node.post("/v1/chat/completions", &body);
-    assert!(refused.status == 400 && refused.body.contains("were cut"), "{}", refused.body);
-    assert_eq!(refused.json()["error"]["param"], "messages[1].tool_calls", "{}", refused.body);
+    let shown = ok(node.post("/apply-template", &body));
+    let shown = shown["prompt"].as_str().unwrap();
+    assert!(shown.contains("get_weather {\"city\": \"Ro") && shown.contains("No JSON."), "{shown}");
     let garbage = json!({"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "type": "function",
         "function": {"name": "get_weather", "arguments": "Rome"}}]});
     let refused =

@@ -74,8 +74,7 @@ impl MessagesRequest {
         let is_counted = table.endpoint == MESSAGES_COUNT.endpoint;
         let (mut messages, places) =
             take_messages(fields.take_required("messages", "an array of messages")?, is_counted)?;
-        // Inputs of calls are objects here: none is cut.
-        check_results(&mut messages, |i| format!("{}.tool_use_id", places[i]), |i| places[i].clone())?;
+        check_results(&mut messages, |i| format!("{}.tool_use_id", places[i]))?;
         if let Some(turns) = take_thoughts_kept(fields.take_value("context_management"))? {
             keep_thoughts(&mut messages, turns);
         }

@@ -228,8 +228,7 @@ pub(super) fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, Bad
     check_count("messages", "messages", values.len(), MESSAGES_MAX)?;
     let message = |(i, value)| parse_message(value, &format!("messages[{i}]"));
     let mut messages = values.into_iter().enumerate().map(message).collect::<Result<Vec<_>, _>>()?;
-    let field = |name: &'static str| move |i| format!("messages[{i}].{name}");
-    check_results(&mut messages, field("tool_call_id"), field("tool_calls"))?;
+    check_results(&mut messages, |i| format!("messages[{i}].tool_call_id"))?;
     Ok(messages)
 }
 

@@ -132,8 +132,7 @@ impl ResponsesRequest {
             let place = i.checked_sub(before).and_then(|i| places.get(i));
             place.map_or_else(|| "previous_response_id".to_owned(), |place| format!("{place}{field}"))
         };
-        // Several calls are one message, whose place is that of the first item.
-        check_results(&mut all, |i| place(i, ".call_id"), |i| place(i, ""))?;
+        check_results(&mut all, |i| place(i, ".call_id"))?;
         Ok(all)
     }
 
