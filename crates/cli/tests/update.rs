@@ -265,7 +265,7 @@ fn what_cannot_be_updated_says_why_and_what_would_help() {
     assert!(text.contains("`exo pull` fetches it by its new name"), "{text}");
     hub.remove(REPO);
     let text = refused(&node, &hub, &["update"]);
-    assert!(text.contains("gated, private or not there"), "{text}");
+    assert!(text.contains("is not there, or is private or gated"), "{text}");
     assert_eq!(names(&node), ["tiny-Q8_0"]);
     answers(&node, "tiny-Q8_0");
 }

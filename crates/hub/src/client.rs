@@ -292,14 +292,14 @@ impl Client {
             (_, "GatedRepo") => {
                 HubError::Gated { repo: repo.to_owned(), advice: self.gate_advice(repo, "its page") }
             }
-            (401 | 403, _) => HubError::Gated {
-                repo: repo.to_owned(),
-                advice: format!(
-                    "{host} answered {}{said}; it is gated, private or not there; {}",
-                    answer.status,
-                    self.gate_advice(repo, "its page, if it asks for consent,")
-                ),
-            },
+            (401 | 403, _) => {
+                let look = self.gate_advice(repo, "its page, if it asks for consent,");
+                let advice = format!(
+                    "{host} answered {}{said}; look whether the name is right, and if it is {look}",
+                    answer.status
+                );
+                HubError::Hidden { repo: repo.to_owned(), advice }
+            }
             (404, "RevisionNotFound") => {
                 HubError::NotFound { host, what: format!("such revision of {repo}{said}") }
             }

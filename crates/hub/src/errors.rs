@@ -108,6 +108,14 @@ pub enum HubError {
         /// Which page to accept, and what about the token.
         advice: String,
     },
+    /// It is hidden, and the hub says from whom or why to nobody who is not signed in.
+    #[error("`{repo}` is not there, or is private or gated: {advice}")]
+    Hidden {
+        /// The repository.
+        repo: String,
+        /// What the hub answered, where to look, and what about the token.
+        advice: String,
+    },
     /// An answer that cannot be right.
     #[error("{host} gave an answer that cannot be used to the attempt to {attempt}: {problem}")]
     Answer {

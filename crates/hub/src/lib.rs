@@ -62,7 +62,7 @@ pub use file_hashes::FileHashes;
 pub use licence::Licence;
 pub use login::forget_token;
 pub use nearby::{GivenRange, Nearby, TakeRange, WantedFile};
-pub use origin::{Origin, OriginFile};
+pub use origin::{Comparison, Origin, OriginFile};
 pub use pull::{
     Fetched, KeptDownloads, Progress, PullOptions, fetch, fetch_near, forget_partial, plan_of, resolve,
 };

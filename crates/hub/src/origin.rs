@@ -1,8 +1,10 @@
 //! Where a model on this disk came from, kept beside it.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::problems::OriginProblem;
 use crate::{HubError, Licence};
@@ -45,6 +47,23 @@ pub struct Origin {
     pub files: Vec<OriginFile>,
 }
 
+/// What files on this disk are, beside what the hub named.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Comparison {
+    /// Every file with a digest is what the hub promised.
+    Matches {
+        /// Bytes that were read.
+        bytes: u64,
+    },
+    /// A file is not.
+    Differs {
+        /// The file.
+        file: String,
+    },
+    /// The hub named none.
+    NoDigests,
+}
+
 impl Origin {
     /// Of this document.
     pub const VERSION: u32 = 1;
@@ -78,6 +97,21 @@ impl Origin {
     /// Whether every byte was checked against a digest of the hub.
     pub fn is_verified(&self) -> bool {
         self.files.iter().filter(|f| is_weights(&f.path)).all(|f| f.sha256.is_some())
+    }
+
+    /// Reads the files again that came to `folder`, and compares their digests with those that the hub named.
+    pub fn compare(&self, folder: &Path) -> Result<Comparison, HubError> {
+        let mut bytes = 0u64;
+        let digests = self.files.iter().filter_map(|file| Some((file, file.sha256.as_deref()?)));
+        for (file, expected) in digests.filter(|(file, _)| crate::names::refusal(&file.path).is_none()) {
+            let path = folder.join(crate::names::relative(&file.path));
+            let (found, size) = sha256_of(&path).map_err(HubError::disk("read", &path))?;
+            if !found.eq_ignore_ascii_case(expected) {
+                return Ok(Comparison::Differs { file: file.path.clone() });
+            }
+            bytes = bytes.saturating_add(size);
+        }
+        Ok(if bytes == 0 { Comparison::NoDigests } else { Comparison::Matches { bytes } })
     }
 
     pub(crate) fn read(path: &Path) -> Option<Self> {
@@ -132,6 +166,19 @@ impl Origin {
             }));
         }
         found
+    }
+}
+
+fn sha256_of(path: &Path) -> std::io::Result<(String, u64)> {
+    let mut file = std::fs::File::open(path)?;
+    let (mut digest, mut buffer, mut size) = (Sha256::new(), vec![0; 1 << 20], 0u64);
+    loop {
+        let count = file.read(&mut buffer)?;
+        if count == 0 {
+            return Ok((exo_types::hex(&digest.finalize()), size));
+        }
+        digest.update(buffer.get(..count).unwrap_or_default());
+        size = size.saturating_add(count as u64);
     }
 }
 

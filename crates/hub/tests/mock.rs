@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use exo_hub::{
-    Cancel, Client, CommitFile, FetchPlan, Fetched, GivenRange, HubError, KeptDownloads, Nearby, PlannedFile,
-    Progress, PullOptions, Reference, Settings, TakeRange, Token, WantedFile, fetch, fetch_near, resolve,
+    Cancel, Client, CommitFile, Comparison, FetchPlan, Fetched, GivenRange, HubError, KeptDownloads, Nearby,
+    PlannedFile, Progress, PullOptions, Reference, Settings, TakeRange, Token, WantedFile, fetch, fetch_near,
+    resolve,
 };
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 
@@ -106,6 +107,14 @@ fn a_model_comes_whole_with_its_licence_and_where_it_is_from_and_is_not_fetched_
     let origin = exo_hub::Origin::beside(&fetched.path).unwrap();
     assert_eq!((origin.label(), origin.is_verified()), ("hf.co/org/repo:Q8_0@01234567".to_owned(), true));
     assert_eq!(origin.licence.label(), "apache-2.0");
+    // As `exo models check` reads it again.
+    let (_, folder) = exo_hub::Origin::with_folder(&fetched.path).unwrap();
+    let size = (5 * CHUNK + 17) as u64;
+    assert_eq!(origin.compare(&folder).unwrap(), Comparison::Matches { bytes: size });
+    let damaged = tempfile::tempdir().unwrap();
+    std::fs::write(damaged.path().join("m-Q8_0.gguf"), bytes(5 * CHUNK + 16)).unwrap();
+    let differs = Comparison::Differs { file: "m-Q8_0.gguf".to_owned() };
+    assert_eq!(origin.compare(damaged.path()).unwrap(), differs);
     let sent = bench.hub.sent_bytes();
     assert_eq!(sent, 5 * CHUNK as u64 + 17 + 14, "nothing is fetched twice");
     assert!(bench.pull("hf.co/org/repo").unwrap().was_here);
@@ -600,7 +609,7 @@ fn a_token_that_is_refused_in_the_middle_is_said() {
 fn what_is_not_there_is_named() {
     let bench = one_file(100);
     for (reference, part) in [
-        ("hf.co/org/none", "it is gated, private or not there"),
+        ("hf.co/org/none", "`org/none` is not there, or is private or gated"),
         ("hf.co/org/repo@v9", "no such revision of org/repo"),
         ("hf.co/org/repo:Q2_K", "nothing in it is `Q2_K`; it has Q8_0"),
     ] {

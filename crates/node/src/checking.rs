@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use exo_hub::{Comparison, Origin};
 use exo_machine::Holder;
 use exo_store::{ChunkError, ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::Endpoint;
@@ -83,7 +84,7 @@ impl Library {
         let store = self.store().clone();
         let partial = tokio::task::spawn_blocking(move || store.partial(id)).await??;
         let partial = partial.filter(|partial| partial.manifest().hub.is_some());
-        let partial = partial.ok_or(LibraryError::NotOfHub)?;
+        let Some(partial) = partial else { return self.check_whole(id).await };
         let mut tries = 0;
         let (outcome, unseen) = loop {
             tries += 1;
@@ -108,6 +109,20 @@ impl Library {
         };
         tokio::task::spawn_blocking(move || partial.note_check(matches, unseen)).await??;
         Ok(outcome)
+    }
+
+    /// The same for one that a download brought whole: this node's copy, with what the hub named then.
+    async fn check_whole(&self, id: ModelId) -> Result<CheckOutcome, LibraryError> {
+        let record = self.record(id).await?.filter(|record| record.complete).ok_or(LibraryError::NotOfHub)?;
+        let compare = move || {
+            let (origin, folder) = Origin::with_folder(&record.path).ok_or(LibraryError::NotOfHub)?;
+            Ok(match origin.compare(&folder)? {
+                Comparison::Matches { bytes } => CheckOutcome::Matches { bytes, nodes: Vec::new() },
+                Comparison::Differs { file } => CheckOutcome::Differs { file },
+                Comparison::NoDigests => return Err(LibraryError::NoDigests),
+            })
+        };
+        tokio::task::spawn_blocking(compare).await?
     }
 
     /// Whether a model may be placed, by a command or a request of this node: not once a check has found that

@@ -43,6 +43,11 @@ pub enum LibraryError {
     Differs { id: ModelId },
     #[error("it is not from a hub: there is nothing to compare it with")]
     NotOfHub,
+    #[error("where it is from named no digest of it: there is nothing to compare it with")]
+    NoDigests,
+    /// What lies on this disk could not be read to compare it.
+    #[error(transparent)]
+    Compared(#[from] exo_hub::HubError),
     #[error("a member gave a state of another part of the file")]
     OtherState,
     #[error("the model that this updates is not here any more, or another commit has taken its place")]
