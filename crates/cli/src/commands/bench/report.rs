@@ -55,7 +55,7 @@ fn test_cells(measured: &BenchResults, row: &Row) -> Vec<String> {
     vec![
         model.map_or_else(String::new, |m| format!("{} {}", m.name, m.work.dtype)),
         model.map_or_else(String::new, |m| ui::bytes(m.work.stored_bytes)),
-        model.map_or_else(String::new, |m| format!("{:.2} B", m.work.parameters as f64 / 1e9)),
+        model.map_or_else(String::new, |m| parameters(m.work.parameters)),
         row.backend.clone(),
         row.threads.map_or_else(dash, |t| t.to_string()),
         row.kv.to_string(),
@@ -87,6 +87,15 @@ fn memory_cells(rates: &MemoryRates) -> Vec<String> {
         format!("{:.1} GB/s ({})", rates.huge.bytes_per_s / 1e9, rates.huge.kernel),
         rates.huge_share.map_or_else(|| "unknown".to_owned(), |share| format!("{:.0} %", share * 100.0)),
     ]
+}
+
+/// As model cards count them.
+fn parameters(count: u64) -> String {
+    let units = [(1_000_000_000, "B"), (1_000_000, "M"), (1000, "K")];
+    match units.into_iter().find(|(unit, _)| count >= *unit) {
+        Some((unit, name)) => format!("{:.2} {name}", count as f64 / unit as f64),
+        None => count.to_string(),
+    }
 }
 
 fn dash() -> String {
@@ -225,6 +234,12 @@ mod tests {
 
     use super::super::measure::Sample;
     use super::*;
+
+    #[test]
+    fn parameters_are_counted_as_model_cards_do() {
+        let counted = [999, 24_320, 596_049_920, 8_030_261_248].map(parameters);
+        assert_eq!(counted, ["999", "24.32 K", "596.05 M", "8.03 B"]);
+    }
 
     fn decode_row() -> Row {
         let sample = |seconds, limit| Sample { seconds, limit: Some(limit) };
