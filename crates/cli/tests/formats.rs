@@ -67,6 +67,11 @@ fn every_answer_is_of_its_schema_whatever_the_model_would_say() {
     let watched =
         node.post("/v1/chat/completions", &with_schema(json!({"temperature": 0, "logprobs": true})));
     assert_eq!(watched.text(), greedy.text(), "whoever finds the greatest logit");
+    // What ends the answer is no part of it.
+    let watched_json = watched.json();
+    let pieces = watched_json["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let said: String = pieces.iter().map(|piece| piece["token"].as_str().unwrap()).collect();
+    assert_eq!(said, watched.text());
     let object = node.post(
         "/v1/chat/completions",
         &chat(json!({

@@ -21,6 +21,8 @@ pub struct Choice {
     signs: BTreeMap<u32, String>,
     parser: AnswerParser,
     short_ids: bool,
+    /// Tokens that end the answer: no part of it, so without a probability in it.
+    ends: Vec<u32>,
     /// Calls that began.
     calls: u32,
     stop: Vec<String>,
@@ -49,6 +51,7 @@ impl Choice {
             signs: stop_signs(running).chain(signs(tokenizer, &plan.reading)).collect(),
             parser: AnswerParser::new(plan.reading.clone()),
             short_ids: plan.short_ids,
+            ends: if request.ignore_eos { Vec::new() } else { running.open.end_ids.clone() },
             calls: 0,
             tokenizer: tokenizer.clone(),
             stop: request.stop.clone(),
@@ -102,7 +105,7 @@ impl Choice {
             Some(sign) => self.decoder.finish() + sign,
             None => self.decoder.push(token.token),
         };
-        if let Some(logprob) = token.logprob {
+        if let Some(logprob) = token.logprob.filter(|_| !self.ends.contains(&token.token)) {
             let piece = self.piece(token.token, Some(logprob), &token.top);
             self.held_tokens.push(piece);
         }
