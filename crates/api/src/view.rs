@@ -541,6 +541,9 @@ pub struct InstanceView {
     /// what is unloaded, or lost, could not be loaded again.
     #[serde(default)]
     pub is_file_gone: bool,
+    /// A request had it placed: it is unloaded when none has used it for long, or for another model.
+    #[serde(default)]
+    pub is_on_demand: bool,
     /// Which placement of it this is: another each time it is placed anew.
     pub placement: String,
     /// Longest sequence, prompt and answer.
@@ -883,6 +886,17 @@ pub struct ModelView {
     pub layers: u32,
     /// Longest context it was made for.
     pub context_tokens_max: u32,
+    /// Longest context, prompt and answer, that a request has now: of its placement, or of the one that a
+    /// request would bring about; 0 where that is not known.
+    #[serde(default)]
+    pub context_tokens: u32,
+    /// Another model of this name is the one that the name means: requests for this one say its id.
+    #[serde(default)]
+    pub needs_id: bool,
+    /// When it is unloaded unless a request comes, in seconds since 1970, as far as the node that answers
+    /// knows of requests; `null` where it is not loaded, or stays until somebody unloads it.
+    #[serde(default)]
+    pub unloads_unix_s: Option<u64>,
     /// Where it lies on the node that answers; `null` when only others have it.
     pub path: Option<String>,
     /// Names of the nodes that have it.
@@ -915,6 +929,18 @@ pub struct ModelView {
     /// only others have it.
     #[serde(default)]
     pub used_unix_s: Option<u64>,
+}
+
+impl ModelView {
+    /// What a request for it says as `model`.
+    pub fn request_name(&self) -> &str {
+        if self.needs_id { &self.id } else { &self.name }
+    }
+
+    /// [`ModelView::context_tokens`], or what it was made for where that is not known.
+    pub fn context_tokens_usable(&self) -> u32 {
+        if self.context_tokens == 0 { self.context_tokens_max } else { self.context_tokens }
+    }
 }
 
 /// Whether a model can be given tools: its chat template says so, by the calls that it prints.

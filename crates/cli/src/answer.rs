@@ -32,6 +32,8 @@ pub enum Part<'a> {
 pub struct Answer {
     /// All of the text.
     pub text: String,
+    /// Why it ended: `stop`, `length`.
+    pub finish_reason: Option<String>,
     /// OpenAI's `usage`; `null` unless it was asked for.
     pub usage: Value,
     /// Our `exo` summary: stages, kernels, times.
@@ -138,6 +140,9 @@ fn take(mut data: Value, answer: &mut Answer, on_part: &mut dyn FnMut(Part<'_>))
     if !piece.is_empty() {
         answer.text.push_str(piece);
         on_part(Part::Text(piece));
+    }
+    if let Some(reason) = choice["finish_reason"].as_str() {
+        answer.finish_reason = Some(reason.to_owned());
     }
     if data["usage"].is_object() {
         answer.usage = data["usage"].take();

@@ -968,10 +968,15 @@ impl AdminAction {
 #[derive(Subcommand)]
 pub enum ModelsAction {
     /// Make a GGUF file or a Hugging Face folder known
-    #[command(after_help = "Example: exo models add ~/models/llama-3.2-1b-Q8_0.gguf")]
+    #[command(
+        after_help = "Examples:\n  exo models add ~/models/llama-3.2-1b-Q8_0.gguf\n  exo models add ~/b/model.gguf --name mine    another name than the file's"
+    )]
     Add {
         /// The file or folder
         path: PathBuf,
+        /// What to call it, in place of the file's name
+        #[arg(long)]
+        name: Option<String>,
     },
     /// Compare a model that each machine has layers of with what its hub promised
     #[command(after_help = "Example: exo models check tiny-Q8_0")]

@@ -161,14 +161,14 @@ impl NodeMachine {
 
     /// Of all models the one that is meant: by its id, which no name takes away; by what this node calls so,
     /// where others may have another commit of it, but for parts of an older one, which it got from them and
-    /// does not know to be that; by what others call so, what is placed first. And a file may have come here
-    /// under another name since others, or a placement, were given this one.
+    /// does not know to be that; by what others call so. Of several the placed one, else the first by id. And
+    /// a file may have come here under another name since others, or a placement, were given this one.
     fn named<'a>(&self, all: &'a [ModelHolders], name: &str) -> Option<&'a ModelHolders> {
         let of_id = |id: ModelId| all.iter().find(|model| model.id == id);
         let own = || {
             let own = self.reports.get(&self.me)?.models.iter().filter(|m| m.is_served() && m.name == name);
             let is_older = |id| all.iter().any(|m| m.id == id && m.name != name);
-            own.map(|m| m.model).find(|id| !is_older(*id)).and_then(of_id)
+            placed_first(own.map(|m| m.model).filter(|id| !is_older(*id)).filter_map(of_id))
         };
         let placed = || {
             let placed = self.instances.iter().filter(|i| i.model_name == name).map(InstanceView::model);
@@ -240,7 +240,36 @@ impl NodeMachine {
     }
 }
 
+/// Of models of one name.
+fn placed_first<'a>(so_named: impl Iterator<Item = &'a ModelHolders>) -> Option<&'a ModelHolders> {
+    so_named.min_by_key(|model| (model.instances.is_empty(), model.id))
+}
+
 fn limits(instance: &InstanceView) -> Limits {
     let Placement { context_tokens, cache_tokens, .. } = instance.placement;
     Limits { context_tokens, cache_tokens }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_types::InstanceId;
+
+    use super::*;
+
+    #[test]
+    fn of_models_of_one_name_the_placed_one_is_meant_and_else_the_first_by_id() {
+        let model = |id: u8, instances: &[u64]| ModelHolders {
+            id: ModelId([id; 32]),
+            name: "m".to_owned(),
+            bytes: 1,
+            nodes: Vec::new(),
+            node_names: Vec::new(),
+            whole_on: Vec::new(),
+            instances: instances.iter().map(|number| InstanceId(*number)).collect(),
+        };
+        let meant = |models: &[ModelHolders]| placed_first(models.iter()).map(|model| model.id);
+        assert_eq!(meant(&[model(3, &[]), model(2, &[]), model(4, &[])]), Some(ModelId([2; 32])));
+        assert_eq!(meant(&[model(1, &[]), model(2, &[7])]), Some(ModelId([2; 32])));
+        assert_eq!(meant(&[]), None);
+    }
 }

@@ -265,6 +265,7 @@ impl ViewInputs<'_> {
             advice: instance.advice.map(|advice| advice.text(&|node| self.name_of(node))),
             state_since_unix_s: (self.states_since)(placement.instance),
             is_file_gone: instance.state == InstanceState::Ready && !self.is_held(placement.model),
+            is_on_demand: wanted.is_some_and(|wanted| wanted.is_on_demand),
             placement: placement.id.to_string(),
             context_tokens: placement.context_tokens,
             slots: placement.slots,

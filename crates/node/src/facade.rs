@@ -4,6 +4,7 @@ mod devices;
 mod embeddings;
 mod fitting;
 mod members;
+mod model_uses;
 mod models;
 mod placing;
 mod prompts;
@@ -29,6 +30,7 @@ use exo_trust::Act;
 use exo_types::{InstanceId, NodeId, RequestId};
 use tokio::sync::{Semaphore, watch};
 
+pub use self::model_uses::ModelUses;
 pub use self::prompts::{PREPARING_MAX, prompt_bytes_max};
 use crate::checks::Checks;
 use crate::config::NodeConfig;
@@ -74,6 +76,8 @@ pub struct NodeFacade {
     pub downloads: NodeDownloads,
     /// Models compared with what their hub promised.
     pub checks: Arc<Checks>,
+    /// When each model was last asked for here.
+    pub model_uses: ModelUses,
 }
 
 impl NodeFacade {
@@ -278,15 +282,14 @@ impl Facade for NodeFacade {
 
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
         let view = self.view.borrow().clone();
-        let (me, name) = (view.self_node, node.to_full());
+        let (me, name) = (view.self_node.clone(), node.to_full());
         let is_member = view.nodes.iter().any(|member| member.id == name);
         Box::pin(async move {
             if !is_member {
                 return Err(AdminError::NotFound { what: "member", name });
             }
             if node.to_full() == me {
-                let message = "a node does not remove itself; do it from another member".to_owned();
-                return Err(AdminError::Conflict { message });
+                return Err(AdminError::Conflict { message: members::not_itself(&view) });
             }
             let act = Act::Remove { node, reason: "removed by an admin".to_owned() };
             self.act(act).await

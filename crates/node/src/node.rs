@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::downloads::{self, NodeDownloads};
 use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
-use crate::facade::{NodeFacade, PREPARING_MAX, prompt_bytes_max};
+use crate::facade::{ModelUses, NodeFacade, PREPARING_MAX, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
 use crate::host::Host;
@@ -152,6 +152,7 @@ impl Node {
             prompt_bytes_max: prompt_bytes_max(exo_device::memory(Path::new("/"))),
             downloads,
             checks: hands.checks.clone(),
+            model_uses: ModelUses::default(),
         };
         let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx, telemetry, own);
         let run_loop = tokio::spawn(async move {

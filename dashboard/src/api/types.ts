@@ -1084,6 +1084,8 @@ export type InstanceView = {
   id: string;
   /** It serves, and no machine that is there has the model's file any more, as it was when it was placed: what is unloaded, or lost, could not be loaded again. */
   is_file_gone?: boolean;
+  /** A request had it placed: it is unloaded when none has used it for long, or for another model. */
+  is_on_demand?: boolean;
   /** How keys and values are stored. */
   kv: KvType;
   load?: LoadView | null;
@@ -1589,7 +1591,7 @@ export type ModelInfo = {
   id: string;
   /** Always `active`. */
   lifecycle: string;
-  /** Longest context in tokens. */
+  /** Tokens of the longest context that a request has now. */
   max_input_tokens: number;
   /** The same: prompt and answer share it. */
   max_tokens: number;
@@ -1607,7 +1609,7 @@ export type ModelList = {
 
 /** One model. */
 export type ModelObject = {
-  /** Extension: longest context in tokens. */
+  /** Extension: tokens of the longest context that a request has now, prompt and answer. */
   context_length: number;
   /** When it became known, seconds since 1970. */
   created: number;
@@ -1673,6 +1675,8 @@ export type ModelView = {
   architecture: string;
   /** Whether it has a chat template. */
   chat: boolean;
+  /** Longest context, prompt and answer, that a request has now: of its placement, or of the one that a request would bring about; 0 where that is not known. */
+  context_tokens?: number;
   /** Longest context it was made for. */
   context_tokens_max: number;
   /** Stored bytes by element type: `{"Q4_K": 1000, "F32": 10}`. */
@@ -1691,6 +1695,8 @@ export type ModelView = {
   licence?: string | null;
   /** What requests call it. */
   name: string;
+  /** Another model of this name is the one that the name means: requests for this one say its id. */
+  needs_id?: boolean;
   /** Names of the nodes that have it. */
   nodes: Array<string>;
   /** Elements of all its tensors; 0 where they are not known. */
@@ -1700,6 +1706,8 @@ export type ModelView = {
   /** Repository, quantisation and commit, if the node that answers fetched it from a hub. */
   source?: string | null;
   tools?: ModelTools | null;
+  /** When it is unloaded unless a request comes, in seconds since 1970, as far as the node that answers knows of requests; `null` where it is not loaded, or stays until somebody unloads it. */
+  unloads_unix_s?: number | null;
   /** When it was last in use on the node that answers, in seconds since 1970; `null` if never, or where only others have it. */
   used_unix_s?: number | null;
   /** Stored bytes of all weights. */
@@ -2022,7 +2030,7 @@ export type OllamaModel = {
   details: OllamaDetails;
   /** Its id. */
   digest: string;
-  /** Far away: nothing is unloaded by itself; of `/api/ps`. */
+  /** When it is unloaded if no request comes, as far as this machine knows of requests. Far away where a person placed it: that stays. Of `/api/ps`. */
   expires_at?: string | null;
   /** The same. */
   model: string;

@@ -6,10 +6,12 @@ import { alert, fixtures, plan } from "../../stub/fixtures.mjs";
 import { alerts } from "../stores/alerts.svelte";
 import { ClusterStore, cluster } from "../stores/cluster.svelte";
 import { merged } from "../stores/logs.svelte";
+import { models } from "../stores/models.svelte";
 import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
 import Alerts from "../views/alerts/Alerts.svelte";
+import Composer from "../views/chat/Composer.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
 import Doctor from "../views/doctor/Doctor.svelte";
 import Devices from "../views/devices/Devices.svelte";
@@ -50,6 +52,14 @@ function draw(view: Component, scenario: keyof typeof fixtures | null): HTMLElem
   return target;
 }
 
+function drawWith<Props extends Record<string, unknown>>(view: Component<Props>, props: Props): HTMLElement {
+  const target = document.createElement("div");
+  const mounted = mount(view, { target, props });
+  flushSync();
+  undo.push(() => void unmount(mounted));
+  return target;
+}
+
 let undo: (() => void)[] = [];
 afterEach(() => {
   undo.forEach((run) => run());
@@ -69,6 +79,20 @@ for (const [name, view] of Object.entries(VIEWS)) {
     expect(drawn.textContent).not.toContain("\u202e");
   });
 }
+
+test("two models of one name can both be chosen, and neither takes the page away", async () => {
+  const model = (id: string, needs_id: boolean) => ({ id: id.repeat(64), name: "twin", needs_id, nodes: ["desk"], architecture: "llama", format: "gguf", layers: 1, weight_bytes: 1, context_tokens_max: 1, chat: true });
+  session.state = "in";
+  session.view = { access: "owner", node: "n", name: "desk", version: "1" };
+  ANSWERS["/exo/v1/models"] = () => [model("a", false), model("b", true)];
+  await models.load();
+  delete ANSWERS["/exo/v1/models"];
+  undo.push(() => ((models.names = []), (models.list = null)));
+  expect(models.names).toEqual(["twin", "b".repeat(64)]);
+  const options = [...drawWith(Composer, { onedit: () => {} }).querySelectorAll("option")].map((one) => one.textContent);
+  expect(options).toEqual(expect.arrayContaining(["twin", "twin (bbbbbbbbbbbb)"]));
+  expect(draw(Integrations, null).textContent).toContain("twin");
+});
 
 test("a lost node says what is missing, since when and whose it was", () => {
   const text = draw(Instances, "lost").textContent!;

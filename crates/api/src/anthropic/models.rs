@@ -50,7 +50,7 @@ pub struct ModelInfo {
     pub created_at: String,
     /// Always `active`.
     pub lifecycle: String,
-    /// Longest context in tokens.
+    /// Tokens of the longest context that a request has now.
     pub max_input_tokens: u32,
     /// The same: prompt and answer share it.
     pub max_tokens: u32,
@@ -62,24 +62,25 @@ impl From<&ModelView> for ModelInfo {
         let added: DateTime<Utc> = added.unwrap_or_default();
         Self {
             kind: "model".to_owned(),
-            id: view.name.clone(),
+            id: view.request_name().to_owned(),
             display_name: view.name.clone(),
             created_at: added.to_rfc3339_opts(SecondsFormat::Secs, true),
             lifecycle: "active".to_owned(),
-            max_input_tokens: view.context_tokens_max,
-            max_tokens: view.context_tokens_max,
+            max_input_tokens: view.context_tokens_usable(),
+            max_tokens: view.context_tokens_usable(),
         }
     }
 }
 
 impl ModelPage {
-    /// The page of `views` that `query` asks for.
+    /// The page of `views` that `query` asks for, of one name the model that it means.
     pub fn new(views: &[ModelView], query: &PageQuery) -> Result<Self, BadParam> {
         let limit = query.limit.unwrap_or(PAGE_MODELS);
         if !(1..=PAGE_MODELS_MAX).contains(&limit) {
             let message = format!("`limit` is {limit}, it must be between 1 and {PAGE_MODELS_MAX}");
             return Err(BadParam::invalid("limit", message));
         }
+        let views: Vec<&ModelView> = views.iter().filter(|view| !view.needs_id).collect();
         let place = |id: &String, param: &str| {
             let found = views.iter().position(|view| view.name == *id);
             found.ok_or_else(|| BadParam::invalid(param, format!("there is no model `{id:.100}`")))
@@ -95,7 +96,7 @@ impl ModelPage {
             true => &all[all.len() - limit.min(all.len())..],
             false => &all[..limit.min(all.len())],
         };
-        let data: Vec<ModelInfo> = page.iter().map(ModelInfo::from).collect();
+        let data: Vec<ModelInfo> = page.iter().map(|view| ModelInfo::from(*view)).collect();
         let (first_id, last_id) = (data.first().map(|m| m.id.clone()), data.last().map(|m| m.id.clone()));
         Ok(Self { data, has_more, first_id, last_id })
     }

@@ -10,7 +10,7 @@ use crate::table::OLLAMA_VERSION;
 use crate::tokens::Capabilities;
 use crate::view::{ClusterView, InstanceState, ModelView};
 
-/// What is placed is not unloaded by itself; clients need a date.
+/// What a person placed is not unloaded by itself; clients need a date.
 const NEVER: &str = "9999-12-31T23:59:59Z";
 
 /// A list of models.
@@ -36,7 +36,8 @@ pub struct OllamaModel {
     pub digest: String,
     /// More of it.
     pub details: OllamaDetails,
-    /// Far away: nothing is unloaded by itself; of `/api/ps`.
+    /// When it is unloaded if no request comes, as far as this machine knows of requests. Far away where a
+    /// person placed it: that stays. Of `/api/ps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
     /// Tokens of the context that it is placed with; of `/api/ps`.
@@ -97,8 +98,8 @@ fn date(unix_s: u64) -> String {
 impl OllamaModel {
     fn new(view: &ModelView) -> Self {
         Self {
-            name: view.name.clone(),
-            model: view.name.clone(),
+            name: view.request_name().to_owned(),
+            model: view.request_name().to_owned(),
             modified_at: None,
             size: view.weight_bytes,
             digest: view.id.clone(),
@@ -110,11 +111,11 @@ impl OllamaModel {
 }
 
 impl OllamaModels {
-    /// All that can be asked for.
+    /// All that can be asked for by name.
     pub fn known(models: &[ModelView]) -> Self {
         let model =
             |view: &ModelView| OllamaModel { modified_at: modified_at(view), ..OllamaModel::new(view) };
-        Self { models: models.iter().map(model).collect() }
+        Self { models: models.iter().filter(|view| !view.needs_id).map(model).collect() }
     }
 
     /// Those that are placed and have not failed.
@@ -122,8 +123,11 @@ impl OllamaModels {
         let is_alive = |state: &InstanceState| !matches!(state, InstanceState::Failed { .. });
         let model = |instance: &crate::InstanceView| {
             let view = models.iter().find(|view| view.id == instance.model_id)?;
-            let (expires_at, context_length) = (Some(NEVER.to_owned()), Some(instance.context_tokens));
-            Some(OllamaModel { expires_at, context_length, ..OllamaModel::new(view) })
+            Some(OllamaModel {
+                expires_at: Some(view.unloads_unix_s.map_or_else(|| NEVER.to_owned(), date)),
+                context_length: Some(instance.context_tokens),
+                ..OllamaModel::new(view)
+            })
         };
         let placed = cluster.instances.iter().filter(|instance| is_alive(&instance.state));
         Self { models: placed.filter_map(model).collect() }

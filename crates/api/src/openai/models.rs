@@ -25,25 +25,26 @@ pub struct ModelObject {
     pub created: u64,
     /// Always `exo`.
     pub owned_by: String,
-    /// Extension: longest context in tokens.
+    /// Extension: tokens of the longest context that a request has now, prompt and answer.
     pub context_length: u32,
 }
 
 impl From<&ModelView> for ModelObject {
     fn from(view: &ModelView) -> Self {
         Self {
-            id: view.name.clone(),
+            id: view.request_name().to_owned(),
             object: "model".to_owned(),
             created: view.added_unix_s,
             owned_by: "exo".to_owned(),
-            context_length: view.context_tokens_max,
+            context_length: view.context_tokens_usable(),
         }
     }
 }
 
 impl ModelList {
-    /// The list of `views`.
+    /// The list of `views`: of one name the model that it means.
     pub fn new(views: &[ModelView]) -> Self {
-        Self { object: "list".to_owned(), data: views.iter().map(ModelObject::from).collect() }
+        let meant = views.iter().filter(|view| !view.needs_id);
+        Self { object: "list".to_owned(), data: meant.map(ModelObject::from).collect() }
     }
 }

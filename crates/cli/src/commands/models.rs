@@ -28,29 +28,76 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
     };
     match action {
         None => list(&client, json).await,
-        Some(ModelsAction::Add { path }) => {
+        Some(ModelsAction::Add { path, name }) => {
             let before: Vec<ModelView> = client.get("/exo/v1/models").await?;
-            let model = add(&client, &path).await?;
+            let model = add_as(&client, &path, name.as_deref()).await?;
             let (architecture, bytes) = (&model.architecture, ui::bytes(model.weight_bytes));
             let same = before.iter().find(|known| known.id == model.id && known.name != model.name);
             let same = same.map_or_else(String::new, |known| format!("; the same model as {}", known.name));
             ui::line(format!("added {} ({architecture}, {bytes}){same}", model.name));
+            let all: Vec<ModelView> = client.get("/exo/v1/models").await?;
+            if let Some(text) = shared_name(&all, &model.name) {
+                ui::note(&format!("{text}; `exo models add PATH --name NAME` gives another name"));
+            }
             Ok(())
         }
-        Some(ModelsAction::Check { model }) => check(&client, &model, json).await,
+        Some(ModelsAction::Check { model }) => {
+            let model = known(&client, &model).await?.unwrap_or(model);
+            check(&client, &model, json).await
+        }
         Some(ModelsAction::Keep { model, undo }) => {
+            let model = known(&client, &model).await?.unwrap_or(model);
             let request = KeepModelRequest { model, kept: !undo };
             let model: ModelView = client.post("/exo/v1/kept_models", &request).await?;
             let how = if model.kept { "stays on this machine's disk" } else { "may go when room is needed" };
             ui::line(format!("{} {how}", model.name));
             Ok(())
         }
-        Some(ModelsAction::Remove { model }) => {
-            client.delete(&format!("/exo/v1/models/{}", exo_types::percent_encoded(&model, b""))).await?;
-            ui::line(format!("forgot {model}"));
-            Ok(())
-        }
+        Some(ModelsAction::Remove { model }) => remove(&client, &model).await,
     }
+}
+
+/// Forgets a model of this machine, and says which others still have it.
+async fn remove(client: &Client, text: &str) -> anyhow::Result<()> {
+    let models: Vec<ModelView> = client.get("/exo/v1/models").await?;
+    let wanted = named(&pairs(&models), text)?.unwrap_or_else(|| text.to_owned());
+    let id = models.iter().find(|m| m.request_name() == wanted || m.id == wanted).map(|m| m.id.clone());
+    client.delete(&format!("/exo/v1/models/{}", exo_types::percent_encoded(&wanted, b""))).await?;
+    let left: Vec<ModelView> = client.get("/exo/v1/models").await?;
+    let others = left.into_iter().find(|m| Some(&m.id) == id.as_ref()).map(|m| m.nodes);
+    ui::paragraph(forgot_text(text, &others.unwrap_or_default()));
+    Ok(())
+}
+
+/// What others have stays in the list: they are where it is removed.
+fn forgot_text(name: &str, others: &[String]) -> String {
+    match others {
+        [] => format!("forgot {name}"),
+        others => format!(
+            "forgot {name} on this machine; it stays listed because of {}, which has it or layers of it: `exo models remove` there forgets that too",
+            others.join(", ")
+        ),
+    }
+}
+
+fn pairs(models: &[ModelView]) -> Vec<(&str, &str)> {
+    models.iter().map(|m| (m.name.as_str(), m.id.as_str())).collect()
+}
+
+/// Of a name that several models have: which one it means, and how to name the others.
+fn shared_name(models: &[ModelView], name: &str) -> Option<String> {
+    let short = |model: &ModelView| model.id.chars().take(ID_CHARS_SHOWN).collect::<String>();
+    let (others, meant): (Vec<_>, Vec<_>) =
+        models.iter().filter(|model| model.name == name).partition(|model| model.needs_id);
+    let others: Vec<String> =
+        others.into_iter().map(|m| format!("{} (on {})", short(m), m.nodes.join(", "))).collect();
+    let meant = meant.first().filter(|_| !others.is_empty())?;
+    let which = if meant.instances.is_empty() { "" } else { ", which is placed" };
+    Some(format!(
+        "several models are called {name}: the name means {}{which}; by its id is meant: {}",
+        short(meant),
+        others.join(", ")
+    ))
 }
 
 fn is_no_node(error: &anyhow::Error) -> bool {
@@ -161,16 +208,19 @@ pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::R
 pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option<String>> {
     let path = Path::new(model);
     if matches!(model.parse::<Reference>(), Ok(Reference::Path(_))) {
-        return Ok(Some(add(client, path).await?.name));
+        return Ok(Some(add(client, path).await?.request_name().to_owned()));
     }
     if let Some(name) = known(client, model).await? {
         return Ok(Some(name));
     }
     if path.exists() {
-        return Ok(Some(add(client, path).await?.name));
+        return Ok(Some(add(client, path).await?.request_name().to_owned()));
     }
     match super::found::find(model).await? {
-        Some(found) => Ok(Some(add_as(client, &found.path, Some(&found.name)).await?.name)),
+        Some(found) => {
+            let added = add_as(client, &found.path, Some(&found.name)).await?;
+            Ok(Some(added.request_name().to_owned()))
+        }
         None => Ok(None),
     }
 }
@@ -178,9 +228,15 @@ pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option
 /// What the node calls a model that is meant by its name, or by the first characters of its id.
 pub async fn known(client: &Client, text: &str) -> anyhow::Result<Option<String>> {
     let models: Vec<ModelView> = client.get("/exo/v1/models").await?;
-    let models: Vec<(&str, &str)> = models.iter().map(|m| (m.name.as_str(), m.id.as_str())).collect();
-    named(&models, text)
+    let found = named(&pairs(&models), text)?;
+    if let Some(shared) = found.as_deref().and_then(|name| shared_name(&models, name)) {
+        ui::note(&shared);
+    }
+    Ok(found)
 }
+
+/// Of an id where it tells models of one name apart.
+const ID_CHARS_SHOWN: usize = 12;
 
 /// Shorter beginnings of an id are too easily somebody's name.
 const ID_CHARS_MIN: usize = 6;
@@ -275,6 +331,29 @@ mod tests {
         ] {
             assert_eq!(tools_text(tools.as_ref()), text);
         }
+    }
+
+    #[test]
+    fn a_name_of_several_models_says_which_one_it_means_and_who_still_has_what_was_forgotten() {
+        let model = |id: &str, name: &str, needs_id: bool, instances: &[&str]| -> ModelView {
+            let view = serde_json::json!({
+                "id": id, "name": name, "architecture": "", "format": "", "weight_bytes": 1, "layers": 1,
+                "context_tokens_max": 1, "path": null, "nodes": ["desk"], "chat": true, "needs_id": needs_id,
+                "instances": instances,
+            });
+            serde_json::from_value(view).unwrap()
+        };
+        let models = [
+            model("3fa9c1aa3fa9c1aa", "m", true, &[]),
+            model("0123456789abcdef", "m", false, &["i1"]),
+            model("ff", "n", false, &[]),
+        ];
+        let text = "several models are called m: the name means 0123456789ab, which is placed; by its id is meant: \
+                    3fa9c1aa3fa9 (on desk)";
+        assert_eq!(shared_name(&models, "m").as_deref(), Some(text));
+        assert_eq!(shared_name(&models, "n"), None);
+        assert_eq!(forgot_text("m", &[]), "forgot m");
+        assert!(forgot_text("m", &["lab".to_owned()]).contains("it stays listed because of lab"));
     }
 
     #[test]

@@ -186,7 +186,7 @@ pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> a
         }
         let fetched =
             fetch(reference.clone(), settings, options(config), budget(config)?).await?.context(ENDED)?;
-        return Ok(super::models::add(client, &fetched.path).await?.name);
+        return Ok(super::models::add(client, &fetched.path).await?.request_name().to_owned());
     }
     let ranges = u8::try_from(options(config).ranges_max).unwrap_or(1);
     let mut request = request(reference, &settings, ranges, None);

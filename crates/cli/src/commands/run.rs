@@ -255,6 +255,8 @@ struct Session<'a> {
     args: &'a Run,
     model: String,
     chat: bool,
+    /// Longest context of a request; 0 where that is not known.
+    context_tokens: u32,
     messages: Vec<Value>,
 }
 
@@ -263,11 +265,14 @@ impl<'a> Session<'a> {
         let model = models::resolve(config, client, &args.model).await?;
         let known: Vec<ModelView> = client.get("/exo/v1/models").await?;
         // A model without a template continues text instead of answering.
-        let chat = known.iter().find(|m| m.name == model || m.id == model).is_none_or(|m| m.chat);
+        let meant = known.iter().find(|m| m.request_name() == model || m.id == model);
+        let chat = meant.is_none_or(|m| m.chat);
+        let context_tokens = meant.map_or(0, |m| m.context_tokens);
         let data_dir = config.data_dir();
         let cluster: exo_api::ClusterView = client.get("/exo/v1/cluster").await?;
         let is_alone = cluster.nodes.len() < 2;
-        let mut session = Self { client, data_dir, is_alone, args, model, chat, messages: Vec::new() };
+        let messages = Vec::new();
+        let mut session = Self { client, data_dir, is_alone, args, model, chat, context_tokens, messages };
         session.clear();
         Ok(session)
     }
@@ -345,13 +350,48 @@ impl<'a> Session<'a> {
             ui::line("");
         }
         let answer = result?;
-        Ok(json!({"text": answer.text, "usage": answer.usage, "exo": answer.exo, "model": self.model}))
+        if answer.finish_reason.as_deref() == Some("length") {
+            ui::note(&cut_text(&self.model, self.args.max_tokens, self.context_tokens, &answer.usage));
+        }
+        Ok(json!({
+            "text": answer.text, "finish_reason": answer.finish_reason, "usage": answer.usage, "exo": answer.exo,
+            "model": self.model,
+        }))
+    }
+}
+
+/// What cut an answer, and how to get more of it.
+fn cut_text(model: &str, max_tokens: Option<u32>, context_tokens: u32, usage: &Value) -> String {
+    let count = |name: &str| usage[name].as_u64().unwrap_or(0);
+    let tokens = count("completion_tokens");
+    match max_tokens {
+        Some(max) if tokens >= u64::from(max) => {
+            format!("the answer was cut at {max} tokens: a larger --max-tokens lets it go on")
+        }
+        _ if context_tokens == 0 || count("total_tokens") >= u64::from(context_tokens) => {
+            let model = exo_types::shell_word(model);
+            format!(
+                "the answer was cut: the context, which prompt and answer share, is full; `exo place {model} --context N --replace` \
+                 makes it longer"
+            )
+        }
+        _ => format!("the answer was cut after {tokens} tokens: --max-tokens lets it go on"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{STDIN_BYTES_MAX, is_command};
+    use serde_json::json;
+
+    use super::{STDIN_BYTES_MAX, cut_text, is_command};
+
+    #[test]
+    fn an_answer_that_was_cut_says_by_what_and_how_to_get_more() {
+        let usage = json!({"completion_tokens": 16, "total_tokens": 40});
+        assert!(cut_text("m", Some(16), 4096, &usage).contains("a larger --max-tokens"));
+        assert!(cut_text("m", Some(99), 40, &usage).contains("`exo place m --context N --replace`"));
+        assert!(cut_text("m", None, 4096, &usage).contains("cut after 16 tokens: --max-tokens"));
+    }
 
     #[test]
     fn what_is_piped_is_text_of_a_bounded_length() {

@@ -1,16 +1,18 @@
 //! The models that are known: shown, added, removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_api::{AdminError, ModelView, NodeView};
+use exo_api::{AdminError, InstanceState, InstanceView, ModelView, NodeView};
 use exo_hub::Origin;
 use exo_machine::{Answer, ModelHolders, Question};
+use exo_stdx::unix_s;
 use exo_store::{ModelRecord, Store, StoreError};
 use exo_types::ModelId;
 
+use super::model_uses::unloads_unix_s;
 use super::{ANSWER_MAX, NodeFacade, unavailable};
 use crate::bulk::{FetchError, Fetcher, MemberError};
 use crate::details::Details;
@@ -76,7 +78,36 @@ impl NodeFacade {
             }
             views.push(view);
         }
+        self.say_of_requests(&mut views).await;
         Ok(views)
+    }
+
+    /// What a request for each has: how it names the model, the context, and until when the model is loaded.
+    async fn say_of_requests(&self, views: &mut [ModelView]) {
+        for name in shared_names(views) {
+            // Where this fails the next list says it.
+            let Ok(meant) = self.resolve(&name).await else { continue };
+            let meant = meant.id.to_full();
+            let so_named = views.iter_mut().filter(|view| view.name == name);
+            so_named.for_each(|view| view.needs_id = view.id != meant);
+        }
+        let (cluster, usual) = (self.view.borrow().clone(), self.config.usual_cache());
+        let now = unix_s();
+        for view in views {
+            let of = |instance: &&InstanceView| {
+                instance.model_id == view.id && !matches!(instance.state, InstanceState::Failed { .. })
+            };
+            view.context_tokens = match cluster.instances.iter().find(of) {
+                Some(instance) => {
+                    let used = view.id.parse().map_or(0, |id| self.model_uses.last(id));
+                    let after = self.config.unload_idle_after;
+                    view.unloads_unix_s = unloads_unix_s(instance, after, used, now);
+                    instance.context_tokens
+                }
+                None if view.context_tokens_max == 0 => 0,
+                None => usual.shape(view.context_tokens_max).map_or(0, |(context, _)| context),
+            };
+        }
     }
 
     /// The model that a request of this name is answered by.
@@ -163,6 +194,9 @@ impl NodeFacade {
 
     pub(super) async fn remove(&self, wanted: String) -> Result<(), AdminError> {
         let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
+        if let Some(message) = several(&self.list_models(Question::Models).await?, &wanted) {
+            return Err(AdminError::Conflict { message });
+        }
         let instances = self.instances().await?;
         if let Some(instance) = instances.iter().find(|i| i.model() == resolved.id) {
             let message = format!("`{wanted}` is placed as {}; unload it first", instance.instance());
@@ -186,6 +220,22 @@ impl NodeFacade {
             Err(error) => Err(AdminError::Failed { message: chain(&error) }),
         }
     }
+}
+
+/// Names that more than one model has.
+fn shared_names(views: &[ModelView]) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    views.iter().filter(|view| !seen.insert(view.name.as_str())).map(|view| view.name.clone()).collect()
+}
+
+/// What is deleted is not left to a rule: why a name does not say it.
+fn several(views: &[ModelView], wanted: &str) -> Option<String> {
+    let so_named: Vec<&ModelView> = views.iter().filter(|view| view.name == wanted).collect();
+    let of = |view: &&ModelView| format!("{} (on {})", view.id, view.nodes.join(", "));
+    let ids: Vec<String> = so_named.iter().map(of).collect();
+    (ids.len() > 1).then(|| {
+        format!("{} models are called `{wanted}`: say which by its id: {}", ids.len(), ids.join("; "))
+    })
 }
 
 /// What the disk has, by id.
@@ -225,6 +275,9 @@ fn model_view(store: &Store, held: ModelHolders, local: Option<&ModelRecord>) ->
         weight_bytes: held.bytes,
         layers: 0,
         context_tokens_max: 0,
+        context_tokens: 0,
+        needs_id: false,
+        unloads_unix_s: None,
         path: local.map(|r| r.path.display().to_string()),
         nodes: held.node_names,
         chat: true,
@@ -256,4 +309,26 @@ fn model_view(store: &Store, held: ModelHolders, local: Option<&ModelRecord>) ->
 fn not_here(wanted: &str) -> AdminError {
     let message = format!("`{wanted}` is not on this machine's disk; each machine keeps what it has");
     AdminError::Conflict { message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(id: &str, name: &str) -> ModelView {
+        let view = serde_json::json!({
+            "id": id, "name": name, "architecture": "", "format": "", "weight_bytes": 1, "layers": 1,
+            "context_tokens_max": 1, "path": null, "nodes": ["desk"], "chat": true,
+        });
+        serde_json::from_value(view).unwrap()
+    }
+
+    #[test]
+    fn a_name_of_two_models_does_not_say_which_one_to_delete() {
+        let views = [view("aa", "m"), view("bb", "m"), view("cc", "n")];
+        assert_eq!(shared_names(&views), BTreeSet::from(["m".to_owned()]));
+        let message = several(&views, "m").unwrap();
+        assert_eq!(message, "2 models are called `m`: say which by its id: aa (on desk); bb (on desk)");
+        assert_eq!((several(&views, "n"), several(&views, "aa")), (None, None));
+    }
 }

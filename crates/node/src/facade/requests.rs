@@ -9,6 +9,7 @@ use exo_api::{GenerateError, GenerateRequest, GenerateStream, Prompt, RequestPar
 use exo_cluster::wire::Backup;
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
 use exo_machine::{BackupStart, Limits, Resolved, StartRequest};
+use exo_stdx::unix_s;
 use exo_types::{FailureKind, ModelId, PromptQuery, RequestId, SequenceId, SequenceSpec, shell_word};
 use tokio::sync::mpsc;
 
@@ -101,6 +102,7 @@ impl NodeFacade {
         open: &OpenModel,
         context_tokens_min: Option<u32>,
     ) -> Result<(InstanceRequest, Limits), GenerateError> {
+        self.model_uses.note(resolved.id, unix_s());
         let mut cache = self.config.usual_cache();
         let asked = context_tokens_min.unwrap_or(0);
         if asked > cache.context_tokens {

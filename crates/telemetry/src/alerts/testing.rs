@@ -109,6 +109,7 @@ pub fn instance() -> InstanceView {
         advice: None,
         state_since_unix_s: 0,
         is_file_gone: false,
+        is_on_demand: false,
         placement: "p1".to_owned(),
         context_tokens: 64,
         slots: 4,

@@ -117,6 +117,7 @@ mod tests {
             state_since_unix_s: 0,
             is_file_gone: false,
             state: InstanceState::Ready,
+            is_on_demand: false,
             placement: String::new(),
             context_tokens: 1,
             slots: 1,
