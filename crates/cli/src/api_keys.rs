@@ -101,7 +101,8 @@ pub async fn follow(path: Option<PathBuf>, keys: ApiKeys, mut current: Vec<Named
                 ui::line(changed_text(&new, &path));
                 current = new;
             }
-            Err(error) if taken.is_none() && current.is_empty() => {
+            // There were none, and nothing is read: the same as before, whatever the reason.
+            Err(error) if current.is_empty() && (taken.is_none() || now.is_err()) => {
                 tracing::debug!(error, "there is no configuration file with keys");
             }
             Err(error) => {

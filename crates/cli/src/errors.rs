@@ -19,6 +19,14 @@ pub enum CommandError {
         /// As long as it was waited for; not at all where it has no API yet.
         seconds: Option<u64>,
     },
+    /// A node would run out of files and connections at once.
+    #[error("this process may have {limit} files and connections open at once, and a node needs {min}")]
+    FewFiles {
+        /// So many.
+        limit: u64,
+        /// So many it needs.
+        min: u64,
+    },
     /// A model that is to be fetched first.
     #[error("`{reference}` is not here, and `exo plan` fetches nothing")]
     NotFetched {
@@ -94,6 +102,7 @@ impl CommandError {
             Self::BadSetting { name, .. } if name == "memory_mib" => "setting_memory_mib",
             Self::BadSetting { .. } => "setting_bad",
             Self::DeviceOfProcessor { .. } => "device_of_processor",
+            Self::FewFiles { .. } => "too_many_files",
             Self::NotFetched { .. } => "model_not_fetched",
             Self::NothingShown { .. } => "accelerator_not_there",
             Self::NoSuchDevice { .. } => "device_not_shown",

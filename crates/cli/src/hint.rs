@@ -60,7 +60,11 @@ fn code<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a str> {
     if let Some(AllocError::OutOfMemory { needed_bytes, free_bytes, .. }) = cause.downcast_ref() {
         return (free_bytes >= needed_bytes).then_some("device_memory_refused");
     }
-    match cause.downcast_ref::<std::io::Error>()?.kind() {
+    let error = cause.downcast_ref::<std::io::Error>()?;
+    if exo_stdx::is_out_of_files(error) {
+        return Some("too_many_files");
+    }
+    match error.kind() {
         ErrorKind::AddrInUse => Some("port_in_use"),
         ErrorKind::PermissionDenied => Some("permission_denied"),
         ErrorKind::StorageFull => Some("disk_full"),
@@ -86,6 +90,15 @@ fn hint(code: &str) -> Option<&'static str> {
         }
         "data_folder_in_use" => {
             "end that exo (`exo run` ends by itself), or start `exo` once: all commands use that node"
+        }
+        "too_many_files" => {
+            "allow more of them where exo is started: `ulimit -n 1024` in that shell, or LimitNOFILE=1024 in its systemd unit; each \
+             client's connection and each member takes one or two"
+        }
+        "node_key_damaged" => {
+            "put the 32 bytes back from a backup if there is one, or type `exo leave --yes`, which makes a new key: this machine is then \
+             a new node that its cluster has to let in again (`exo invite` there, `exo join CODE` here), and `exo remove` there takes \
+             its old entry out; its models stay on disk"
         }
         "setting_unknown" => "`exo config` lists the settings and where their values come from",
         "setting_memory_mib" => "leave --memory-mib out to take what is free less a reserve",
@@ -168,6 +181,15 @@ mod tests {
         let taken = std::io::Error::from(ErrorKind::AddrInUse);
         let error = Err::<(), _>(taken).context("cannot open the API").unwrap_err();
         assert!(of(&error).is_some_and(|hint| hint.contains("--api-listen")));
+        let full = std::io::Error::from_raw_os_error(24);
+        let is_that_here = exo_stdx::is_out_of_files(&full);
+        let error = Err::<(), _>(full).context("cannot accept").unwrap_err();
+        assert_eq!(of(&error).is_some_and(|hint| hint.contains("ulimit -n")), is_that_here);
+        let few = CommandError::FewFiles { limit: 20, min: 64 };
+        assert!(
+            few.to_string().contains("20 files")
+                && of(&few.into()).is_some_and(|hint| hint.contains("ulimit -n"))
+        );
         let lost = AllocError::OutOfMemory { what: "w".to_owned(), needed_bytes: 8, free_bytes: 7 };
         assert_eq!(of(&lost.into()), None, "what does not fit is no fault of other programs");
     }

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::client::Client;
+use crate::client::{Client, HEALTH_MAX};
 use crate::config::{Config, Value, join_token};
 use crate::errors::CommandError;
 use crate::stop::StopSignal;
@@ -31,15 +31,22 @@ const STEP_BROKEN_OFF: Duration = Duration::from_secs(30);
 
 /// How long a clean exit may take before what is left is dropped.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
+/// For each of two steps of an end that a person wants at once: clients hear that their answers have ended,
+/// members that this node has.
+const AT_ONCE_MAX: Duration = Duration::from_millis(300);
 
 /// For clients' requests on the smallest machine: one of the largest still fits, if it is plain text.
 const BODIES_BYTES_MIN: usize = 32 << 20;
+
+/// An idle node has 17 open, one that asks drivers and has a client some 30.
+const FILES_MIN: u64 = 64;
 
 /// A node and its API, until [`Running::stop`].
 pub struct Running {
     pub node: Node,
     pub client: Client,
     stop: watch::Sender<bool>,
+    at_once: watch::Sender<bool>,
     server: JoinHandle<Result<(), exo_server::ServeError>>,
 }
 
@@ -77,10 +84,10 @@ async fn open(
     doctor: Doctor,
 ) -> anyhow::Result<Running> {
     environment::warn_of_unknown();
-    system::allow_many_files();
+    check_files(system::allow_many_files())?;
     let data_dir = config.data_dir();
     // Before the port, which the same node has: its number says more than its port.
-    check_free(&data_dir)?;
+    check_free(&data_dir).await?;
     let mut node_config = node_config(config)?;
     // The port before the rest: a node that nobody can reach must not join a cluster.
     let listener = bind_api(&data_dir, api_listen).await?;
@@ -122,6 +129,8 @@ async fn open(
         options.responses_bytes_max = options.responses_bytes_max.min(options.bodies_bytes_max);
     }
     let (stop, stopped) = watch::channel(false);
+    let (at_once, is_at_once) = watch::channel(false);
+    options.shutdown_at_once = Some(is_at_once);
     let facade = node.facade();
     let (local, socket) = LocalListener::open(&config.data_dir()).with_context(|| {
         format!("cannot open the channel for commands of {}", config.data_dir().display())
@@ -131,19 +140,28 @@ async fn open(
     let server = tokio::spawn(serving_with_keys(serving, following));
     node.publish_api(reachable(address), socket)?;
     let client = Client::of(&config.data_dir()).context("the API's address cannot be read back")?;
-    Ok(Running { node, client, stop, server })
+    Ok(Running { node, client, stop, at_once, server })
 }
 
-/// Whether no other node has the folder; else which one, and where it answers.
-fn check_free(data_dir: &Path) -> anyhow::Result<()> {
+/// Whether a node has enough files and connections to be of use.
+fn check_files(limit: Option<u64>) -> Result<(), CommandError> {
+    match limit {
+        Some(limit) if limit < FILES_MIN => Err(CommandError::FewFiles { limit, min: FILES_MIN }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether no other node has the folder; else which one, and where it answers, if it does.
+async fn check_free(data_dir: &Path) -> anyhow::Result<()> {
     let Err(error) = DataDir::check_free(data_dir) else { return Ok(()) };
-    let error = anyhow::Error::from(error);
-    Err(match Client::of(data_dir) {
-        Some(client) => {
-            error.context(format!("a node runs here already, with its API at http://{}", client.address()))
-        }
-        None => error,
-    })
+    let Some(client) = Client::of(data_dir) else { return Err(error.into()) };
+    if Client::running(data_dir).await.is_none() {
+        let pid = if let FilesError::InUse { pid, .. } = error { pid } else { None };
+        let (data_dir, seconds) = (data_dir.display().to_string(), Some(HEALTH_MAX.as_secs()));
+        return Err(CommandError::NodeSilent { data_dir, pid, seconds }.into());
+    }
+    let here = format!("a node runs here already, with its API at http://{}", client.address());
+    Err(anyhow::Error::from(error).context(here))
 }
 
 /// Opens the API's port. Of two starts at once on one folder the second is told of the first, and not of its
@@ -151,7 +169,7 @@ fn check_free(data_dir: &Path) -> anyhow::Result<()> {
 async fn bind_api(data_dir: &Path, address: SocketAddr) -> anyhow::Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     if bound.is_err() {
-        check_free(data_dir)?;
+        check_free(data_dir).await?;
     }
     bound.with_context(|| format!("cannot open the API on {address}"))
 }
@@ -173,14 +191,43 @@ pub async fn probe_driver(settings: &NodeConfig) -> anyhow::Result<()> {
 impl Running {
     /// Says goodbye to the cluster and closes everything, within a bound.
     pub async fn stop(self) {
-        self.node.say_leaving().await;
-        let _ = self.stop.send(true);
-        let all = async {
-            let _ = self.server.await;
-            self.node.shutdown().await;
+        self.stop_until(std::future::pending()).await;
+    }
+
+    /// The same; once `at_once` is ready no answer is waited for any more.
+    pub async fn stop_until(self, at_once: impl Future<Output = ()>) {
+        let Self { node, stop, at_once: hurry, mut server, .. } = self;
+        let mut at_once = std::pin::pin!(at_once);
+        let until = tokio::time::Instant::now() + SHUTDOWN_MAX;
+        let answers = async {
+            node.say_leaving().await;
+            let _ = stop.send(true);
+            let _ = (&mut server).await;
         };
-        if tokio::time::timeout(SHUTDOWN_MAX, all).await.is_err() {
-            tracing::warn!(seconds = SHUTDOWN_MAX.as_secs(), "shutdown did not finish in time");
+        let is_cut_short = tokio::select! {
+            answered = tokio::time::timeout_at(until, answers) => answered.is_err(),
+            () = &mut at_once => true,
+        };
+        if is_cut_short {
+            // First: members go on with what clients asked here, and the clients are told so.
+            let _ = tokio::time::timeout(AT_ONCE_MAX, node.say_leaving()).await;
+            let _ = (hurry.send(true), stop.send(true));
+            let _ = tokio::time::timeout(AT_ONCE_MAX, &mut server).await;
+            server.abort();
+        }
+        let cut = async {
+            if !is_cut_short {
+                at_once.await;
+            }
+            tokio::time::sleep(AT_ONCE_MAX).await;
+        };
+        tokio::select! {
+            ended = tokio::time::timeout_at(until, node.shutdown()) => {
+                if ended.is_err() {
+                    tracing::warn!(seconds = SHUTDOWN_MAX.as_secs(), "shutdown did not finish in time");
+                }
+            }
+            () = cut => tracing::debug!("shutdown was cut short"),
         }
     }
 }
@@ -308,6 +355,27 @@ fn worker_program(config: &Config) -> anyhow::Result<WorkerProgram> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_that_could_not_open_its_files_does_not_start() {
+        assert!(check_files(None).is_ok() && check_files(Some(FILES_MIN)).is_ok());
+        let refused = check_files(Some(20)).unwrap_err();
+        assert!(matches!(refused, CommandError::FewFiles { limit: 20, min: FILES_MIN }), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_has_the_folder_and_does_not_answer_is_called_silent() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = DataDir::open(folder.path()).unwrap();
+        // Whose port is closed again: what connects there is refused.
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        DataDir::publish_api(folder.path(), closed, folder.path().join("none.sock")).unwrap();
+        let error = check_free(folder.path()).await.unwrap_err();
+        let silent = error.downcast_ref::<CommandError>();
+        assert!(matches!(silent, Some(CommandError::NodeSilent { pid: Some(_), .. })), "{error:#}");
+        drop(held);
+        check_free(folder.path()).await.unwrap();
+    }
 
     #[tokio::test]
     async fn of_two_starts_at_once_on_one_folder_the_second_is_told_of_the_first() {

@@ -40,6 +40,14 @@ impl StopSignal {
         self.why().await;
     }
 
+    /// Waits for another Ctrl-C, polite kill or client's ask: once the parent is gone it stays gone.
+    pub async fn again(&mut self) {
+        tokio::select! {
+            _ = self.signals.wait() => {}
+            () = becomes_true(self.asked.as_mut()) => self.asked = None,
+        }
+    }
+
     /// The same, with the reason. Each client's ask counts once: the next wait is for something else.
     pub async fn why(&mut self) -> Stop {
         tokio::select! {

@@ -391,6 +391,30 @@ fn a_node_that_is_told_to_end_says_so_in_every_dialect() {
     }
 }
 
+/// One interrupt gives answers three seconds to end, and a second one none.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_second_interrupt_ends_a_node_at_once_and_its_client_hears_it() {
+    let (mut node, _folder) = node(1);
+    let body = json!({"model": "zeros", "prompt": "The fox", "max_tokens": 4000, "ignore_eos": true, "stream": true});
+    let stream = node.send("POST", "/v1/completions", Some(body.to_string()));
+    wait_for("the answer to run", SOON, || (load(&node, "running") == 1).then_some(()));
+    crate::support::send("-INT", node.pid());
+    wait_for("the node to say that it ends", SOON, || {
+        node.log().contains("leaving the cluster").then_some(())
+    });
+    let began = Instant::now();
+    assert!(node.signal("-INT").success());
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    let text = rest(stream);
+    assert!(
+        text.contains("shutting_down"),
+        "{}",
+        &text[text.floor_char_boundary(text.len().saturating_sub(500))..]
+    );
+}
+
 /// What tells a client that its answer is whole.
 const WHOLE: [&str; 5] =
     ["[DONE]", "event: message_stop", "event: response.completed", r#""done":true"#, "\r\n0\r\n\r\n"];

@@ -98,6 +98,7 @@ impl StartError {
             Self::Logs(error) => error.code(),
             Self::Choose(error) => error.code(),
             Self::Device(error) => error.downcast_ref::<AskError>().map_or("device_unusable", AskError::code),
+            Self::Key(exo_transport::KeyFileError::Damaged { .. }) => "node_key_damaged",
             Self::Bind(BindError::InUse { .. }) => "port_in_use",
             _ => "node_not_started",
         }

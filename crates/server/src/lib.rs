@@ -113,7 +113,11 @@ pub async fn serve(
     let stop = async {
         shutdown.await;
         stopping.cancel();
-        tokio::time::sleep(options.shutdown_grace).await;
+        let at_once = options.shutdown_at_once.clone();
+        tokio::select! {
+            () = tokio::time::sleep(options.shutdown_grace) => {}
+            () = becomes_true(at_once) => {}
+        }
         closing.cancel();
         std::future::pending::<Infallible>().await
     };
@@ -144,6 +148,16 @@ pub async fn serve(
         tracing::warn!("a streamed answer outlives its connection");
     }
     Ok(())
+}
+
+/// Never, where nobody would say so.
+async fn becomes_true(said: Option<tokio::sync::watch::Receiver<bool>>) {
+    if let Some(mut said) = said
+        && said.wait_for(|is_said| *is_said).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// What handlers share, for a listener at `address`.

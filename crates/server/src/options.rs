@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::api_keys::ApiKeys;
 use crate::bundle::{self, Dashboard};
 
@@ -75,6 +77,8 @@ pub struct ServerOptions {
     pub admin_timeout: Duration,
     /// For running requests to end after the shutdown signal.
     pub shutdown_grace: Duration,
+    /// Becomes true when that time is over early; `None` where nobody cuts it short.
+    pub shutdown_at_once: Option<watch::Receiver<bool>>,
     /// Has the allocator give back what is free. Called some times after large requests, and may take
     /// milliseconds.
     pub give_freed_memory_back: fn(),
@@ -112,6 +116,7 @@ impl ServerOptions {
             // The node's own waits for its coordinator are shorter, and say what they waited for.
             admin_timeout: Duration::from_secs(50),
             shutdown_grace: Duration::from_secs(3),
+            shutdown_at_once: None,
             give_freed_memory_back: || {},
         }
     }

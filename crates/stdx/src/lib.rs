@@ -45,6 +45,12 @@ pub fn mode_open_to_others(about: &Metadata) -> Option<u32> {
     system::mode_open_to_others(about)
 }
 
+/// Whether this process, or the whole system, has as many files open as it may: no other file, connection or
+/// process is to blame.
+pub fn is_out_of_files(error: &io::Error) -> bool {
+    system::is_out_of_files(error)
+}
+
 /// Gives a finished file its name, and only if nobody has that name: of two that try, the second gets
 /// [`io::ErrorKind::AlreadyExists`]. Lasting when this returns. The draft's name may stay, and is the
 /// caller's to remove.

@@ -15,6 +15,11 @@ pub(crate) fn restrict_to_owner(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
+/// `ENFILE` and `EMFILE`.
+pub(crate) fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24))
+}
+
 pub(crate) fn mode_open_to_others(about: &Metadata) -> Option<u32> {
     let mode = about.permissions().mode() & 0o7777;
     (mode & 0o077 != 0).then_some(mode)

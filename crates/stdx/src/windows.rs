@@ -14,6 +14,11 @@ pub(crate) fn restrict_to_owner(_path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// `ERROR_TOO_MANY_OPEN_FILES` and `WSAEMFILE`.
+pub(crate) fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(4 | 10024))
+}
+
 pub(crate) fn mode_open_to_others(_about: &Metadata) -> Option<u32> {
     None
 }

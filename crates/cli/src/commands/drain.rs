@@ -88,13 +88,15 @@ async fn wait_until_empty(client: &Client, id: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Before this node ends: its layers go elsewhere, where something takes them. A second signal ends the wait.
-pub async fn before_end(client: &Client, stop: &mut StopSignal) {
+/// Before this node ends: its layers go elsewhere, where something takes them. A second signal ends the wait:
+/// whether there was one.
+pub async fn before_end(client: &Client, stop: &mut StopSignal) -> bool {
     tokio::select! {
-        () = leave(client) => {}
-        () = stop.wait() => {}
+        () = leave(client) => false,
+        () = stop.wait() => true,
         () = tokio::time::sleep(LEAVE_MAX) => {
             ui::line(format!("its layers are not loaded elsewhere after {} s", LEAVE_MAX.as_secs()));
+            false
         }
     }
 }

@@ -17,6 +17,8 @@ use crate::ui;
 const VIEW_MAX: Duration = Duration::from_secs(2);
 /// Between two looks for other clusters on this network.
 const OTHERS_EVERY: Duration = Duration::from_secs(10);
+/// An end that takes longer says how it is cut short.
+const END_TOLD_AFTER: Duration = Duration::from_millis(500);
 
 /// Starts a node, says where it is and what it has, then what happens around it.
 pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
@@ -47,12 +49,21 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     }
     joining.abort();
     others.abort();
-    if is_asked {
-        super::drain::before_end(&running.client, &mut stop).await;
-    }
+    let is_asked_again = is_asked && super::drain::before_end(&running.client, &mut stop).await;
     ui::line("leaving the cluster");
-    running.stop().await;
+    running.stop_until(asked_again(&mut stop, is_asked_again)).await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until somebody wants the end at once; says meanwhile what it waits for.
+async fn asked_again(stop: &mut StopSignal, is_asked_again: bool) {
+    if is_asked_again {
+        return;
+    }
+    if tokio::time::timeout(END_TOLD_AFTER, stop.again()).await.is_err() {
+        ui::line("answers get a few seconds to end; Ctrl-C again ends at once");
+        stop.again().await;
+    }
 }
 
 /// Says, once, who else is on this network and does not join by itself: names are free, so there may be many.

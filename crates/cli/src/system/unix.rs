@@ -101,13 +101,15 @@ pub fn is_open_to_others(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
 }
 
-/// Each connection is a file, and shells allow 1024 of them where the system allows far more.
-pub fn allow_many_files() {
+/// Each connection is a file, and shells allow 1024 of them where the system allows far more. How many there
+/// may be now; `None` where nothing bounds them.
+pub fn allow_many_files() -> Option<u64> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::debug!(%error, "the limit of open files stays as it is");
     }
+    getrlimit(Resource::Nofile).current
 }
 
 /// Standard output for us alone: what a driver prints must not come between our frames, and goes to the log.

@@ -35,7 +35,9 @@ pub fn is_open_to_others(_path: &Path) -> bool {
 }
 
 /// There is no such limit.
-pub fn allow_many_files() {}
+pub fn allow_many_files() -> Option<u64> {
+    None
+}
 
 /// What the system keeps of a crash is set for all programs of a machine.
 pub fn leave_no_core_file() {}

@@ -158,6 +158,12 @@ fn silence(error: &AskError) -> ProbeFailure {
         }
         AskError::Late { has_listed: false, .. } => ProbeFailureKind::Hung,
         AskError::Stopped { .. } | AskError::Cancelled { .. } => ProbeFailureKind::Stopped,
+        // The limit of this process: that says nothing of a driver either.
+        AskError::NotStarted(SpawnError::Program { source, .. } | SpawnError::Thread { source, .. })
+            if exo_stdx::is_out_of_files(source) =>
+        {
+            ProbeFailureKind::Stopped
+        }
         _ => ProbeFailureKind::Broken,
     };
     let mut silence = ProbeFailure::new(kind, chain(error));
@@ -233,5 +239,20 @@ impl Conversation<'_> {
             other => format!(", after it had answered with nonsense: {other}"),
         };
         AskError::Ended { backend, how: format!("{status}{nonsense}{}", process.last_output()) }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_could_not_be_started_for_lack_of_files_says_nothing_of_a_driver() {
+        let failure = |code| {
+            let source = std::io::Error::from_raw_os_error(code);
+            silence(&AskError::NotStarted(SpawnError::Program { program: "exo".into(), source })).kind
+        };
+        assert_eq!(failure(24), ProbeFailureKind::Stopped, "EMFILE");
+        assert_eq!(failure(2), ProbeFailureKind::Broken, "ENOENT");
     }
 }
