@@ -142,8 +142,11 @@ impl NodeMachine {
         let is_news = !self.gone_since.contains_key(&node);
         if is_news {
             self.gone_since.insert(node, self.now.unix_s);
-            let name = self.name_of(node);
-            self.notice(Notice::Lost { name, reason: reason.to_string() });
+            // Who was put out sees nobody any more: the others are where they were.
+            if !self.is_removed() {
+                let name = self.name_of(node);
+                self.notice(Notice::Lost { name, reason: reason.to_string() });
+            }
         }
         self.reports.remove(&node);
         self.holder_lost(node);
@@ -183,7 +186,9 @@ impl NodeMachine {
     /// Who belongs to the cluster changed: transport, links, membership and discovery must know.
     pub(crate) fn members_changed(&mut self) {
         if self.is_removed() && !std::mem::replace(&mut self.is_told_removed, true) {
-            self.notice(Notice::Removed);
+            let removal = self.trust.view().removed().get(&self.me);
+            let by = removal.map_or_else(String::new, |removal| self.name_of(removal.by));
+            self.notice(Notice::Removed { by });
             self.leads_soon = None;
             self.refuse_waiting_replies();
             self.feed_coordinator(CoordinatorInput::Follow);
@@ -201,7 +206,6 @@ impl NodeMachine {
         let members = self.members_known();
         let connected = self.to_connect();
         self.statuses.retain(|node, _| members.contains(node));
-        self.gone_since.retain(|node, _| members.contains(node));
         self.reports.retain(|node, _| members.contains(node));
         self.reported.retain(|node, _| members.contains(node));
         self.names.set_members(self.trust.log().view().members());
@@ -210,7 +214,9 @@ impl NodeMachine {
             self.out.push(Effect::SetMembers(connected.clone()));
         }
         self.with_links(|links, now, out| links.set_members(now, &connected, out));
-        self.feed_membership(Input::Members(members));
+        self.feed_membership(Input::Members(members.clone()));
+        // Behind what was fed: who is removed while it is gone went once.
+        self.gone_since.retain(|node, _| members.contains(node));
         self.tell_members();
         self.advertise();
         self.keep_addresses();

@@ -22,6 +22,8 @@ pub(crate) struct Names {
     /// As each last said it. It stays while a member is away.
     told: BTreeMap<NodeId, String>,
     shown: BTreeMap<NodeId, String>,
+    /// As those were called who belonged to the cluster in this run: their going is told by it.
+    former: BTreeMap<NodeId, String>,
 }
 
 impl Names {
@@ -37,6 +39,8 @@ impl Names {
     /// Who belongs to the cluster now.
     pub(crate) fn set_members(&mut self, members: &BTreeMap<NodeId, Member>) {
         self.told.retain(|node, _| members.contains_key(node));
+        self.former.extend(std::mem::take(&mut self.shown));
+        self.former.retain(|node, _| !members.contains_key(node));
         let plain =
             |(node, member): (&NodeId, &Member)| (*node, self.told.get(node).unwrap_or(&member.name).clone());
         let plain: BTreeMap<_, _> = members.iter().map(plain).collect();
@@ -69,9 +73,12 @@ impl Names {
         }
     }
 
-    /// What people call a node: a member's name, else the beginning of its id.
+    /// What people call a node: a member's name, the one of a former member unless another bears it now, else
+    /// the beginning of its id.
     pub(crate) fn of(&self, node: NodeId) -> String {
-        self.shown.get(&node).cloned().unwrap_or_else(|| node.to_string())
+        let former =
+            || self.former.get(&node).filter(|name| !self.shown.values().any(|other| other == *name));
+        self.shown.get(&node).or_else(former).cloned().unwrap_or_else(|| node.to_string())
     }
 }
 
@@ -105,6 +112,17 @@ mod tests {
         assert_eq!(names.of(NodeId([2; 32])), "cellar[31m");
         names.tell(NodeId([3; 32]), "stranger", &members);
         assert_eq!(names.of(NodeId([3; 32])), NodeId([3; 32]).to_string(), "strangers have no name");
+    }
+
+    #[test]
+    fn who_was_put_out_is_called_as_before_until_another_is_called_so() {
+        let (left, new) = (NodeId([2; 32]), NodeId([3; 32]));
+        let mut names = Names::default();
+        names.set_members(&members(&[(1, "desk"), (2, "mini")]));
+        names.set_members(&members(&[(1, "desk")]));
+        assert_eq!(names.of(left), "mini");
+        names.set_members(&members(&[(1, "desk"), (3, "mini")]));
+        assert_eq!((names.of(left), names.of(new)), (left.to_string(), "mini".to_owned()));
     }
 
     #[test]

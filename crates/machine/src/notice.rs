@@ -78,7 +78,10 @@ pub enum Notice {
         name: String,
     },
     /// This node's cluster has put it out.
-    Removed,
+    Removed {
+        /// Who did.
+        by: String,
+    },
     /// An admin's key has signed twice where it would sign once.
     Forked {
         /// The beginning of the admin's id.
@@ -116,7 +119,10 @@ impl fmt::Display for Notice {
                 write!(f, "{called} asks to join · check words: {words} · `exo admit {id}` lets it in")
             }
             Self::ManyAsk { count } => {
-                write!(f, "{count} more nodes ask to join; somebody may be making keys · `exo status` shows the last")
+                write!(
+                    f,
+                    "{count} more nodes ask to join; somebody may be making keys · `exo status` shows the last"
+                )
             }
             Self::Refused { by, reason: why, words } => {
                 write!(f, "{} does not let this node in: {}", name(by), reason(&why.to_string()))?;
@@ -135,8 +141,10 @@ impl fmt::Display for Notice {
                 write!(f, "{} is gone: {}", name(called), reason(why))
             }
             Self::Coordinator { name: called } => write!(f, "{} coordinates the cluster", name(called)),
-            Self::Removed => f.write_str(
-                "this node was removed from its cluster, for good; its models stay. To begin anew, end it and type `exo leave`",
+            Self::Removed { by } => write!(
+                f,
+                "{} removed this node from its cluster, for good; its models stay. To begin anew, end it and type `exo leave`",
+                name(by)
             ),
             Self::Forked { node, name: called } => write!(
                 f,
