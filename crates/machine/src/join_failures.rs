@@ -96,8 +96,8 @@ pub enum JoinFailure {
 }
 
 fn all_of(said: &[(Vec<String>, NotLetIn)]) -> String {
-    if let [(_, reason)] = said {
-        return reason.to_string();
+    if let [(names, reason)] = said {
+        return format!("{}: {reason}", names.join(", "));
     }
     let nodes: usize = said.iter().map(|(names, _)| names.len()).sum();
     let texts: Vec<String> = said
@@ -106,4 +106,26 @@ fn all_of(said: &[(Vec<String>, NotLetIn)]) -> String {
         .map(|(names, reason)| format!("{}: {reason}", names.join(", ")))
         .collect();
     format!("none of {nodes} nodes lets this one in; {}", texts.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_says_no_to_a_code_is_named_and_so_is_where_there_is_a_new_one() {
+        let asker = NodeId([1; 32]);
+        let no = |refusal| NotLetIn::Refused { refusal, asker };
+        let said =
+            |names: &[&str], reason| (names.iter().map(ToString::to_string).collect::<Vec<_>>(), reason);
+        let all = JoinFailure::NotLetIn(vec![said(&["desk", "attic"], no(JoinRefusal::NotInvited))]);
+        let text = all.to_string();
+        assert!(text.starts_with("desk, attic: it has no invitation open"), "{text}");
+        assert!(text.contains("`exo invite` on an admin of its cluster"), "{text}");
+        let wrong = no(JoinRefusal::WrongCode { tries: 3 });
+        let two = vec![said(&["desk"], wrong), said(&["attic"], no(JoinRefusal::NotInvited))];
+        let text = JoinFailure::NotLetIn(two).to_string();
+        assert!(text.starts_with("none of 2 nodes lets this one in; desk: the code is wrong"), "{text}");
+        assert!(text.contains("; attic: it has no invitation"), "{text}");
+    }
 }

@@ -159,10 +159,10 @@ impl JoinRefusal {
             Self::Full { max } => format!("its cluster has {max} nodes, and takes no more"),
             Self::NotRecorded => "it could not record this node as a member; its log says why".to_owned(),
             Self::NotInvited => {
-                "it has no invitation open, or not any more; `exo invite` there gives a new code".to_owned()
+                "it has no invitation open, or not any more; `exo invite` on an admin of its cluster gives a new code".to_owned()
             }
             Self::UsedUp => {
-                "its invitation was used up meanwhile; `exo invite` there gives a new code".to_owned()
+                "its invitation was used up meanwhile; `exo invite` on an admin of its cluster gives a new code".to_owned()
             }
             Self::WrongCode { tries } => format!(
                 "the code is wrong, or another machine sits in between; after {tries} wrong ones a code is void"

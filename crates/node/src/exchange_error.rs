@@ -29,9 +29,11 @@ pub(crate) enum ExchangeError {
     OtherNumber,
     #[error("it has drawn another number than before; the next question begins anew")]
     NewNumber,
-    #[error("it has no invitation open, or not any more; `exo invite` there gives a new code")]
+    #[error(
+        "it has no invitation open, or not any more; `exo invite` on an admin of its cluster gives a new code"
+    )]
     NotInvited,
-    #[error("its invitation was used up meanwhile; `exo invite` there gives a new code")]
+    #[error("its invitation was used up meanwhile; `exo invite` on an admin of its cluster gives a new code")]
     UsedUp,
     #[error("the code is wrong, or another machine sits in between; after {tries} wrong ones a code is void")]
     WrongCode { tries: u32 },

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use exo_api::{AdminError, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView};
+use exo_api::{
+    AdminError, ClusterView, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView,
+    NodeView,
+};
 use exo_machine::joining::JoinByCode;
 use exo_machine::{Answer, Question};
 use exo_stdx::unix_s;
@@ -146,4 +149,49 @@ fn in_range(param: &str, value: u32, max: u32, what_takes: &str) -> Result<(), A
     }
     let message = format!("{param} is {value}, and {what_takes} 1 to {max}");
     Err(AdminError::Invalid { param: param.to_owned(), message })
+}
+
+/// Why a node does not remove itself, and which member can: only admins may.
+pub(super) fn not_itself(view: &ClusterView) -> String {
+    let is_other_admin = |node: &&NodeView| node.role == MemberRole::Admin && !node.is_self;
+    let admins: Vec<&str> = view.nodes.iter().filter(is_other_admin).map(|node| node.name.as_str()).collect();
+    match admins.as_slice() {
+        [] => "a node does not remove itself, and no other member is an admin: `exo admin add NODE` here makes one, which can".to_owned(),
+        [admin, ..] => format!("a node does not remove itself; do it on {admin}, which is an admin as well"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_api::NodeStatus;
+
+    use super::*;
+
+    #[test]
+    fn who_would_remove_itself_is_told_which_member_can_and_how_one_comes_to() {
+        let mut view = exo_machine::empty_view(NodeId([1; 32]));
+        let text = not_itself(&view);
+        assert!(text.contains("`exo admin add NODE` here"), "{text}");
+        let node = |name: &str, is_self, role| NodeView {
+            id: name.to_owned(),
+            name: name.to_owned(),
+            is_self,
+            role,
+            status: NodeStatus::Alive,
+            gone_since_unix_s: None,
+            version: String::new(),
+            platform: String::new(),
+            devices: Vec::new(),
+            addresses: Vec::new(),
+            mains_power: None,
+            process_bytes: None,
+            card_events: Vec::new(),
+            is_drained: false,
+            has_forked: false,
+        };
+        view.nodes = vec![node("desk", true, MemberRole::Admin), node("attic", false, MemberRole::Worker)];
+        assert_eq!(not_itself(&view), text);
+        view.nodes.push(node("laptop", false, MemberRole::Admin));
+        assert!(not_itself(&view).contains("on laptop"), "{}", not_itself(&view));
+    }
 }
