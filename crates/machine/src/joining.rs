@@ -282,6 +282,8 @@ struct Stranger {
     later_since: Option<Time>,
     /// How it refused when a person was last told.
     told: Option<Notice>,
+    /// When that was, in seconds since 1970.
+    told_unix_s: u64,
     /// When it last answered with its key.
     proven: Option<Time>,
     /// It is being asked who it is, and counts as failed then.
@@ -458,6 +460,21 @@ impl Joining {
         others.into_iter().map(|(_, node, s, address)| (node, s.name.as_str(), address)).collect()
     }
 
+    /// Whether a node nearby said no when this one asked to be let in, and nothing else since.
+    pub fn has_refused(&self, node: NodeId) -> bool {
+        self.strangers.get(&node).is_some_and(|stranger| stranger.has_refused && stranger.told.is_some())
+    }
+
+    /// What those say who do not let this node in, the newest first, each with its time in seconds since
+    /// 1970.
+    pub fn refusals(&self) -> Vec<(u64, &Notice)> {
+        let refusing = self.strangers.values().filter(|stranger| stranger.has_refused);
+        let mut said: Vec<_> =
+            refusing.filter_map(|stranger| Some((stranger.told_unix_s, stranger.told.as_ref()?))).collect();
+        said.sort_by_key(|(at_unix_s, _)| std::cmp::Reverse(*at_unix_s));
+        said
+    }
+
     /// A person opens the door of this node, which is an admin's, for so long. Nothing on disk remembers it.
     pub fn open_door(&mut self, ctx: &Context<'_>, lasting: Duration, out: &mut Vec<JoiningOutput>) {
         self.opened.open(ctx.now, lasting);
@@ -524,6 +541,7 @@ impl Joining {
             has_refused: false,
             later_since: None,
             told: None,
+            told_unix_s: 0,
             proven: None,
             probe_until: None,
             first_seen: ctx.now.time,

@@ -41,6 +41,8 @@ const TICK: Duration = Duration::from_millis(100);
 const TICK_AT_REST: Duration = Duration::from_millis(500);
 /// Nodes of other clusters that are shown.
 const OTHERS_MAX: usize = 8;
+/// Of those who do not let this node in, as many say why.
+const REFUSALS_SHOWN_MAX: usize = 3;
 /// A call that comes so much later than it was asked for says that this process did not run.
 const LATE: Duration = Duration::from_secs(1);
 /// How long nothing counts as late then: what happened meanwhile waits to be read.
@@ -230,7 +232,7 @@ impl NodeMachine {
             states_since: &|id| self.states_since.get(&id).map_or(0, |(_, since)| *since),
             stage_progress: &|instance, stage| self.stage_watches.progress(instance, stage, self.awake.now()),
             log_holders: self.log_holders(),
-            warnings: self.warnings.views(),
+            warnings: self.warning_views(),
         })
     }
 
@@ -410,14 +412,31 @@ impl NodeMachine {
         exo_api::JoinWindowView { open: until.is_some(), open_until_unix_s: until }
     }
 
-    /// Who is near and has a cluster of its own: who is fresh joins or is asked to wait, so it is no news.
+    /// The last warnings, and what those say who do not let this node in while it is alone.
+    fn warning_views(&self) -> Vec<exo_api::WarningView> {
+        let mut views = self.warnings.views();
+        if self.trust.view().members().len() < 2 && !self.is_removed() {
+            let refusals = self.joining.refusals().into_iter().take(REFUSALS_SHOWN_MAX);
+            views.extend(refusals.map(|(at_unix_s, notice)| exo_api::WarningView {
+                at_unix_s,
+                text: exo_types::clean_name(&notice.to_string(), crate::warnings::TEXT_CHARS_MAX),
+            }));
+        }
+        views
+    }
+
+    /// Who is near and has a cluster of its own. Who is fresh joins or is asked to wait, which is no news: of
+    /// it only those are shown who said no.
     fn other_clusters(&self) -> Vec<exo_api::OtherClusterView> {
         let removed = self.trust.view().removed();
-        if self.advertised != Some(false) || self.is_removed() {
+        if self.is_removed() {
             return Vec::new();
         }
+        let may_be_shown = |node: &NodeId| {
+            !removed.contains_key(node) && (self.advertised == Some(false) || self.joining.has_refused(*node))
+        };
         let others = self.joining.others().into_iter();
-        let others = others.filter(|(node, ..)| !removed.contains_key(node)).take(OTHERS_MAX);
+        let others = others.filter(|(node, ..)| may_be_shown(node)).take(OTHERS_MAX);
         let view = |(node, name, address): (NodeId, &str, SocketAddr)| exo_api::OtherClusterView {
             node: node.to_full(),
             name: name.to_owned(),

@@ -9,6 +9,8 @@ use crate::NodeMachine;
 
 /// Warnings kept; the oldest goes first.
 const KEPT_MAX: usize = 8;
+/// Longest text, in characters.
+pub(crate) const TEXT_CHARS_MAX: usize = 600;
 /// A member repeats at every dial that a key is in two places: said this often, in seconds.
 const TWO_PROCESSES_EVERY_S: u64 = 60;
 
@@ -35,7 +37,7 @@ impl Warnings {
     }
 
     fn push(&mut self, at_unix_s: u64, about: Option<String>, text: String) {
-        let text = exo_types::clean_name(&text, 600);
+        let text = exo_types::clean_name(&text, TEXT_CHARS_MAX);
         self.0.retain(|known| known.view.text != text);
         self.0.push_back(Warning { about, view: exo_api::WarningView { at_unix_s, text } });
         if self.0.len() > KEPT_MAX {

@@ -461,8 +461,9 @@ impl Joining {
                     let refused = Notice::Refused { by: stranger.name.clone(), reason, words };
                     // It is asked again and again, and says the same.
                     if stranger.told.as_ref() != Some(&refused) {
-                        stranger.told = Some(refused.clone());
+                        (stranger.told, stranger.told_unix_s) = (Some(refused.clone()), ctx.now.unix_s);
                         notice(out, refused);
+                        out.push(JoiningOutput::Stale);
                     }
                 }
                 Some(RETRY_REFUSED)
@@ -503,7 +504,7 @@ impl Joining {
             let reason = NotLetIn::Elsewhere { address };
             let refused = Notice::Refused { by: stranger.name.clone(), reason, words };
             if stranger.told.as_ref() != Some(&refused) {
-                stranger.told = Some(refused.clone());
+                (stranger.told, stranger.told_unix_s) = (Some(refused.clone()), ctx.now.unix_s);
                 notice(out, refused);
             }
         }

@@ -555,9 +555,20 @@ fn a_node_that_refuses_keeps_no_others_apart() {
     node.found(keys[1].1, true);
     node.wait(ALL_ARE_SEEN);
     assert_eq!(node.asks(), [keys[0].1]);
+    let began = node.now.unix_s;
+    assert!(!node.joining.has_refused(keys[0].1) && node.joining.refusals().is_empty());
     node.answered(keys[0].1, Ok(JoinAnswer::Refused(JoinRefusal::RefusedByPerson)));
     assert_eq!(node.asks(), [keys[1].1], "the next one at once");
-    node.answered(keys[1].1, Ok(JoinAnswer::Refused(JoinRefusal::RefusedByPerson)));
+    node.now.unix_s += 1;
+    node.answered(keys[1].1, Ok(JoinAnswer::Refused(JoinRefusal::WindowShut { admins: Vec::new() })));
+    let said = node.joining.refusals().into_iter().map(|(at, notice)| (at, notice.to_string()));
+    let said: Vec<(u64, String)> = said.collect();
+    assert_eq!(said.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [began + 1, began]);
+    assert!(
+        said[0].1.contains("its join window is shut") && said[1].1.contains("a person there"),
+        "{said:?}"
+    );
+    assert!(node.joining.has_refused(keys[1].1));
     node.wait(Duration::from_secs(14));
     assert!(node.asks().is_empty());
     node.wait(Duration::from_secs(2));
