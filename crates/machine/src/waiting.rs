@@ -13,6 +13,8 @@ use crate::view::load_progress;
 
 /// A rate over less says little.
 const PACE_AFTER_S: u64 = 3;
+/// Machines of a model that loads, of which people are told.
+const MACHINES_SHOWN_MAX: usize = 4;
 /// Of the members that a model is fetched from.
 const SOURCES_SHOWN_MAX: usize = 3;
 
@@ -141,7 +143,9 @@ impl NodeMachine {
 
     /// How far it is loaded, and what the slowest of its stages waits for.
     fn loading(&self, instance: &InstanceView, watch: Option<&FetchWatch>) -> String {
-        let far = format!("loading {:.0} %", load_progress(instance) * 100.0);
+        // With its machines: where those change, it begins anew.
+        let on = self.machines_of(instance);
+        let far = format!("loading {:.0} % on {on}", load_progress(instance) * 100.0);
         let node_of = |stage: usize| {
             let stage = instance.placement.stages.get(stage);
             stage.map(|stage| stage.leader().node)
@@ -161,6 +165,19 @@ impl NodeMachine {
         let pace = watch.pace(&fetch, self.awake.now());
         let (name, model) = (self.name_of(node), &instance.model_name);
         format!("{far}: {name} fetches {model}{sources}: {done} of {total}{pace}")
+    }
+
+    /// The machines of its stages, in their order, each once.
+    fn machines_of(&self, instance: &InstanceView) -> String {
+        let mut nodes = Vec::new();
+        for (_, shard) in instance.placement.shards() {
+            if !nodes.contains(&shard.node) {
+                nodes.push(shard.node);
+            }
+        }
+        let more = nodes.len().saturating_sub(MACHINES_SHOWN_MAX);
+        let names: Vec<_> = nodes.iter().take(MACHINES_SHOWN_MAX).map(|node| self.name_of(*node)).collect();
+        names.join(", ") + &if more == 0 { String::new() } else { format!(" and {more} more") }
     }
 
     /// Whom a member may fetch a model from.

@@ -329,6 +329,15 @@ pub(crate) fn differences(
     differences
 }
 
+/// Pins or exclusions, by what one of them is called.
+fn listed(what: &str, texts: &[String]) -> String {
+    match texts {
+        [] => format!("no {what}s"),
+        [one] => format!("the {what} {one}"),
+        more => format!("the {what}s {}", more.join(", ")),
+    }
+}
+
 /// The same of devices and objective. Whoever names devices means all of them, as the coordinator takes it.
 fn other_wishes(
     shown: &InstanceView,
@@ -347,13 +356,12 @@ fn other_wishes(
     };
     let pins: Vec<String> = wanted.pins.iter().map(pin).collect();
     let excluded: Vec<String> = wanted.excluded.iter().map(exclusion).collect();
-    let listed = |texts: &[String]| if texts.is_empty() { "none".to_owned() } else { texts.join(", ") };
     let mut differences = Vec::new();
     // What is to be replaced is placed as it is asked for now, without wishes of before.
     let are_named = request.replace || !(pins.is_empty() && excluded.is_empty());
-    for (what, asked, is) in [("pins", &pins, &shown.pins), ("exclusions", &excluded, &shown.exclude)] {
+    for (what, asked, is) in [("pin", &pins, &shown.pins), ("exclusion", &excluded, &shown.exclude)] {
         if are_named && asked != is {
-            differences.push(format!("these {what}: {}; and not {}", listed(is), listed(asked)));
+            differences.push(format!("{} and not {}", listed(what, is), listed(what, asked)));
         }
     }
     let asked = match wanted.objective {
@@ -598,4 +606,16 @@ fn alone(request: &PlanRequest) -> Vec<AloneView> {
     let mut found: Vec<(u64, AloneView)> = request.devices.iter().filter_map(on).collect();
     found.sort_by_key(|(objective_ns, _)| *objective_ns);
     found.into_iter().map(|(_, view)| view).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::listed;
+
+    #[test]
+    fn what_a_model_is_placed_with_is_named_as_one_would_say_it() {
+        let texts = ["attic/cpu".to_owned(), "desk/cpu".to_owned()];
+        let said: Vec<String> = (0..3).map(|count| listed("pin", &texts[..count])).collect();
+        assert_eq!(said, ["no pins", "the pin attic/cpu", "the pins attic/cpu, desk/cpu"]);
+    }
 }

@@ -130,7 +130,8 @@ impl NodeFacade {
         if !request.replace {
             let (name, id, what) = (&resolved.name, placed.instance(), differences.join(", "));
             let message = format!(
-                "`{name}` is placed already as {id}, with {what}; ask for it to be replaced (`exo place --replace`), or unload it"
+                "`{name}` is placed already as {id}, with {what}: the same `exo place` with --replace places it anew as asked, \
+                 `exo unload {id}` takes it away"
             );
             return Err(AdminError::Conflict { message });
         }
