@@ -58,12 +58,18 @@ pub fn whole(view: &ClusterView) {
 
 /// Who is near and belongs to another cluster, and how to make them one.
 pub fn others_line(view: &ClusterView) -> Option<String> {
+    others(view).map(|(who, how)| format!("{who}, and neither joins the other by itself: {how}"))
+}
+
+/// The same in two parts: who and how.
+pub fn others(view: &ClusterView) -> Option<(String, &'static str)> {
     let name = |other: &OtherClusterView| format!("{} at {}", other.name, other.address);
     let names: Vec<String> = view.other_clusters.iter().map(name).collect();
-    let (who, have) = match names.as_slice() {
+    let who = match names.as_slice() {
         [] => return None,
-        [one] => (one.clone(), "has a cluster of its own"),
-        more => (more.join(", "), "are in other clusters"),
+        [one] => format!("{one} has a cluster of its own"),
+        // Which of them are of one cluster they do not say.
+        more => format!("{} are in other clusters, or all in one", more.join(", ")),
     };
     // Only a node without members takes a code.
     let how = match view.nodes.len() > 1 {
@@ -73,7 +79,7 @@ pub fn others_line(view: &ClusterView) -> Option<String> {
              (`exo stop`, `exo leave`, and `exo` anew)"
         }
     };
-    Some(format!("{who} {have}, and neither joins the other by itself: {how}"))
+    Some((who, how))
 }
 
 /// What a node hears that its cluster has put out.
@@ -152,8 +158,9 @@ pub fn admin_missing(view: &ClusterView) -> Option<String> {
         return None;
     }
     let names: Vec<&str> = admins.iter().map(|node| node.name.as_str()).collect();
+    let are = if names.len() == 1 { "is" } else { "are" };
     Some(format!(
-        "{} is not there, and nobody else lets machines in or puts them out: start exo there again; if it is lost for good, `exo leave` on \
+        "{} {are} not there, and nobody else lets machines in or puts them out: start exo there again; if all is lost there for good, `exo leave` on \
          each machine lets them form a cluster anew, with their models",
         names.join(", ")
     ))
@@ -508,6 +515,22 @@ fn or_dash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_two_admins_that_are_gone_two_are_not_there() {
+        let text = |names: &[&str]| {
+            let node = |name: &&str| {
+                serde_json::json!({"id": name, "name": name, "is_self": false, "role": "admin", "status": "lost", "version": "1",
+                    "platform": "x", "devices": [], "addresses": []})
+            };
+            let nodes: Vec<_> = names.iter().map(node).collect();
+            let view = serde_json::json!({"self_node": "a", "nodes": nodes, "links": [], "instances": [],
+                "join_window": exo_api::JoinWindowView::default(), "join_requests": [], "journal": exo_api::JournalView::default()});
+            admin_missing(&serde_json::from_value(view).unwrap()).unwrap()
+        };
+        assert!(text(&["desk"]).starts_with("desk is not there, "), "{}", text(&["desk"]));
+        assert!(text(&["desk", "mini"]).starts_with("desk, mini are not there, "));
+    }
 
     #[test]
     fn a_difference_of_milliseconds_is_no_per_cent() {

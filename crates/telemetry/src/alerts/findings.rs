@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use exo_api::{
-    AlertView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, LoadView, NodeStatus,
-    NodeTelemetryView, NodeView, PullState,
+    AlertView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, LoadView, MemberRole,
+    NodeStatus, NodeTelemetryView, NodeView, PullState,
 };
 use exo_types::{DeviceKind, DeviceState, SupportClass, clean_name};
 
@@ -13,8 +13,10 @@ use super::{AlertInputs, DifferingModel, Rule};
 
 /// Longest name of others in an alert, in characters.
 const NAME_CHARS_MAX: usize = 64;
-/// Longest text of others in an alert, in characters.
-const REASON_CHARS_MAX: usize = 300;
+/// Longest text of others in an alert, in characters: why a model fits nowhere names each device.
+const REASON_CHARS_MAX: usize = 600;
+/// Admins that an alert names.
+const ADMINS_NAMED_MAX: usize = 2;
 /// Characters of an id in the id of an alert.
 const SHORT: usize = 12;
 
@@ -101,6 +103,12 @@ impl Finding {
 /// Everything that any rule finds.
 pub(super) fn findings(seen: &AlertInputs<'_>, memory: &Memory) -> Vec<Finding> {
     let mut out = Findings { out: Vec::new(), seen: *seen, memory };
+    if out.is_removed() {
+        // What it still has of its former cluster is over.
+        out.removed();
+        out.own();
+        return out.out;
+    }
     for node in &seen.view.nodes {
         out.node(node);
     }
@@ -132,6 +140,18 @@ impl Findings<'_> {
     ) {
         let Some((rule, level)) = Rule::of(rule).zip(level) else { return };
         self.out.push(Finding { rule, level, affected, subject, text });
+    }
+
+    /// Whether this node's cluster has put it out: then that has members, and this node is none.
+    fn is_removed(&self) -> bool {
+        let nodes = &self.seen.view.nodes;
+        !nodes.is_empty() && !nodes.iter().any(|node| node.is_self)
+    }
+
+    fn removed(&mut self) {
+        let affected = Affected { node: Some(self.seen.view.self_node.clone()), ..Affected::default() };
+        let text = "this node was removed from its cluster, for good: it uses no device and takes no request; its models stay";
+        self.add("removed", Some(Level::Bad), affected, "this node".to_owned(), text.to_owned());
     }
 
     fn node(&mut self, node: &NodeView) {
@@ -319,7 +339,7 @@ impl Findings<'_> {
         let down = match &instance.state {
             InstanceState::Degraded { reason }
             | InstanceState::Waiting { reason }
-            | InstanceState::Failed { reason } => Some(clean_name(reason, REASON_CHARS_MAX)),
+            | InstanceState::Failed { reason } => Some(cut(reason)),
             InstanceState::Placing | InstanceState::Loading { .. } | InstanceState::Ready => None,
         };
         let text = format!("{subject} does not answer: {}", down.as_deref().unwrap_or_default());
@@ -447,10 +467,11 @@ impl Findings<'_> {
             "the cluster".to_owned(),
             text,
         );
+        let admins = self.other_admins();
         for request in &view.join_requests {
             let name = clean_name(&request.name, NAME_CHARS_MAX);
             let text = format!(
-                "{name} asks to join; its check words: {}",
+                "{name} asks to join; its check words: {}{admins}",
                 clean_name(&request.check_words, REASON_CHARS_MAX)
             );
             let affected = Affected { other: Some(request.node.clone()), ..Affected::default() };
@@ -470,9 +491,30 @@ impl Findings<'_> {
         }
     }
 
+    /// Who alone lets nodes in, where that is not this node.
+    fn other_admins(&self) -> String {
+        let admins: Vec<&NodeView> =
+            self.seen.view.nodes.iter().filter(|node| node.role == MemberRole::Admin).collect();
+        if admins.is_empty() || admins.iter().any(|node| node.is_self) {
+            return String::new();
+        }
+        let names: Vec<_> =
+            admins.iter().take(ADMINS_NAMED_MAX).map(|node| clean_name(&node.name, NAME_CHARS_MAX)).collect();
+        format!("; `exo admit` works on {}", names.join(" and "))
+    }
+
     fn name_of(&self, id: &str) -> String {
         let node = self.seen.view.nodes.iter().find(|node| node.id == id);
         node.map_or_else(|| id.chars().take(SHORT).collect(), |node| clean_name(&node.name, NAME_CHARS_MAX))
+    }
+}
+
+/// A reason, cut behind a word where it is too long.
+fn cut(reason: &str) -> String {
+    let whole = clean_name(reason, REASON_CHARS_MAX);
+    match whole.strip_suffix('…').and_then(|kept| kept.rsplit_once(' ')) {
+        Some((kept, _)) => format!("{kept} …"),
+        None => whole,
     }
 }
 
@@ -506,7 +548,16 @@ fn gib(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::in_words;
+    use super::{REASON_CHARS_MAX, cut, in_words};
+
+    #[test]
+    fn a_reason_is_cut_behind_a_word_and_no_number_is_halved() {
+        assert_eq!(cut("with 175.7 MiB more"), "with 175.7 MiB more");
+        let long = "x".repeat(REASON_CHARS_MAX - 8) + " 175.7 MiB more";
+        let said = cut(&long);
+        assert!(said.ends_with("x …") || said.ends_with(" 175.7 …"), "{said}");
+        assert!(said.chars().count() <= REASON_CHARS_MAX + 1);
+    }
 
     #[test]
     fn a_clock_is_off_by_what_a_person_would_say() {

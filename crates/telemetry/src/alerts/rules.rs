@@ -137,7 +137,7 @@ pub const RULES: &[Rule] = &[
         "join_waiting",
         Info,
         (0, 5),
-        "compare the check words on both machines, then `exo admit` lets it in",
+        "compare the check words on both machines, then `exo admit` on an admin (`exo status` marks them) lets it in",
     ),
     rule(
         "admin_forked",
@@ -206,6 +206,12 @@ pub const RULES: &[Rule] = &[
         Critical,
         (3, 5),
         "bring back the device that is missing, or make room elsewhere; it goes on by itself then",
+    ),
+    rule(
+        "removed",
+        Critical,
+        (0, 0),
+        "`exo stop`, then `exo leave` makes it a new node; a code (`exo invite` there, `exo join CODE` here) brings it back into the cluster as that",
     ),
     rule("battery_low", Warning, (5, 30), "plug it in, or `exo drain` the node before it ends"),
 ];

@@ -2,8 +2,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
 use exo_api::{
-    ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, NodeStatus, OtherClusterView,
-    PullState, PullView, StageTelemetryView, StageView, TelemetryView, UnheardCoordinatorView,
+    ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, MemberRole, NodeStatus,
+    OtherClusterView, PullState, PullView, StageTelemetryView, StageView, TelemetryView,
+    UnheardCoordinatorView,
 };
 use exo_types::{DeviceState, SupportClass};
 
@@ -140,6 +141,7 @@ fn causes() -> Vec<Cause> {
             w.0.join_requests =
                 vec![JoinRequestView { node, name, address, check_words: "one two".to_owned() }];
         }),
+        ("removed", 2, |w, _| w.0.nodes.retain(|node| !node.is_self)),
         ("admin_forked", 9, |w, _| w.0.nodes[1].has_forked = true),
         ("peer_unreachable", 9, |w, _| w.1.nodes[0].unreached = vec!["b".to_owned()]),
         ("coordinator_unreached", 5, |w, _| {
@@ -641,4 +643,34 @@ fn who_is_out_of_reach_of_one_member_and_not_of_another_is_told_apart_from_who_d
     bench.world.1.nodes[0].unreached = vec!["b".to_owned()];
     bench.pass(9);
     assert_eq!(bench.active(), ["peer_unreachable"], "the coordinator alone hears it");
+}
+
+#[test]
+fn a_node_that_was_put_out_says_so_and_nothing_of_its_former_cluster() {
+    let mut bench = Bench::new();
+    lose(&mut bench.world);
+    bench.world.0.nodes.remove(0);
+    bench.world.0.instances[0].state = InstanceState::Failed { reason: "gone".to_owned() };
+    bench.pass(30);
+    assert_eq!(bench.active(), ["removed"]);
+    let alert = bench.alerts.views().into_iter().next().unwrap();
+    assert!(
+        alert.text.starts_with("this node was removed") && alert.what_to_do.contains("`exo leave`"),
+        "{alert:?}"
+    );
+}
+
+#[test]
+fn where_a_node_asks_at_one_that_is_no_admin_the_alert_names_who_can_let_it_in() {
+    let said = |admins: &[usize]| {
+        let mut bench = Bench::new();
+        admins.iter().for_each(|at| bench.world.0.nodes[*at].role = MemberRole::Admin);
+        let (node, name, address) = ("s".to_owned(), "mini".to_owned(), String::new());
+        bench.world.0.join_requests =
+            vec![JoinRequestView { node, name, address, check_words: "one two".to_owned() }];
+        bench.pass(9);
+        bench.alerts.views().into_iter().find(|alert| alert.rule == "join_waiting").unwrap().text
+    };
+    assert!(said(&[1]).ends_with("one two; `exo admit` works on node b"), "{}", said(&[1]));
+    assert!(said(&[0, 1]).ends_with("one two"), "here it works");
 }
