@@ -160,7 +160,10 @@ impl Findings<'_> {
         // One that was never there in this run may still be on its way when this node starts.
         let is_expected = !self.memory.is_awaited(&node.id, self.seen.time_s);
         let is_lost = node.status == NodeStatus::Lost && !node.is_self && is_expected;
-        let text = match self.reached_by(&node.id).filter(|_| is_lost) {
+        // The links to one that has just died are open for a moment yet.
+        let gone_s = node.gone_since_unix_s.map(|since| self.seen.unix_s.saturating_sub(since));
+        let is_told_apart = is_lost && gone_s.is_none_or(|gone_s| gone_s >= LINKS_LINGER_S);
+        let text = match self.reached_by(&node.id).filter(|_| is_told_apart) {
             Some((coordinator, by)) => {
                 self.apart_from_coordinator(node, &name, &coordinator, &by);
                 format!(
@@ -197,11 +200,6 @@ impl Findings<'_> {
 
     /// Who does not hear a member calls it lost; others may reach it all the same.
     fn apart_from_coordinator(&mut self, node: &NodeView, name: &str, coordinator: &str, by: &str) {
-        // The links to one that has just died are open for a moment yet.
-        let gone_s = node.gone_since_unix_s.map(|since| self.seen.unix_s.saturating_sub(since));
-        if gone_s.is_some_and(|gone_s| gone_s < LINKS_LINGER_S) {
-            return;
-        }
         let affected = Affected {
             node: self.seen.view.epoch.as_ref().map(|epoch| epoch.coordinator.clone()),
             other: Some(node.id.clone()),
