@@ -44,7 +44,7 @@ use self::survey::{Avoided, Watch};
 use self::tell::{Published, SentState};
 pub use self::types::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlRefusal, NodeReport, NotCoordinator};
-use crate::{InstanceView, State};
+use crate::{InstanceState, InstanceView, State};
 
 /// The coordinator's machine. Every node has one; it acts between `Lead` and `Follow`.
 #[derive(Clone, Debug)]
@@ -168,6 +168,12 @@ impl Coordinator {
     /// The durable state.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// The instances that serve under this coordinator; none while it does not lead.
+    pub fn serving(&self) -> BTreeSet<InstanceId> {
+        let watches = self.leading.iter().flat_map(|leading| &leading.watches);
+        watches.filter(|(_, watch)| watch.state == InstanceState::Ready).map(|(id, _)| *id).collect()
     }
 
     /// All instances as now known; while following, without the stages' progress.

@@ -78,11 +78,12 @@ impl NodeMachine {
     /// their way to disk, of its own earlier epoch or of a coordinator that it followed, and from those that
     /// only another member has.
     fn lead(&mut self, epoch: Epoch) {
+        let serving = self.coordinator.serving();
         self.feed_coordinator(CoordinatorInput::Follow);
         if self.is_removed() {
             return self.hold_nothing(epoch);
         }
-        self.begin_to_catch_up();
+        self.begin_to_catch_up(serving);
         self.leads_soon = Some(epoch);
         self.lead_when_written();
     }

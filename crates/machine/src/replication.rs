@@ -14,7 +14,7 @@ use exo_cluster::{
     ApplyError, CoordinatorInput, Event, EventError, FollowerStep, LeaderStep, ReplyTo, State, follow, lead,
 };
 use exo_membership::{EPOCH_JUMP_MAX, Input};
-use exo_types::{Ancestors, Epoch, LogHead, NodeId, Time};
+use exo_types::{Ancestors, Epoch, InstanceId, LogHead, NodeId, Time};
 
 use crate::NodeMachine;
 use crate::persist::{FollowedAppend, Replaced};
@@ -40,6 +40,8 @@ pub(crate) struct Replication {
     waiting: Vec<WaitingReply>,
     /// Elected since then: entries that only others have come first.
     elected_at: Time,
+    /// What served under this node when it began to catch up: it led before.
+    served: BTreeSet<InstanceId>,
     /// Who was asked for such entries, and when.
     asked: Option<(NodeId, Time)>,
     /// Members whose log does not go on where this one ends, whatever they say of its length.
@@ -137,10 +139,22 @@ impl NodeMachine {
     // ---- who was elected catches up first ----
 
     /// This node was elected, and leads once it has what others have.
-    pub(crate) fn begin_to_catch_up(&mut self) {
+    pub(crate) fn begin_to_catch_up(&mut self, serving: BTreeSet<InstanceId>) {
         self.refuse_waiting_replies();
-        let silences = std::mem::take(&mut self.replication.silences);
-        self.replication = Replication { elected_at: self.now.time, silences, ..Replication::default() };
+        let Replication { silences, mut served, .. } = std::mem::take(&mut self.replication);
+        if self.leads_soon.is_none() {
+            served.clear(); // of an earlier time
+        }
+        served.extend(serving);
+        let elected_at = self.now.time;
+        self.replication = Replication { elected_at, served, silences, ..Replication::default() };
+    }
+
+    /// Whether another half only placed anew, for itself, what served here all the while. Nobody was told of
+    /// that, and what serves stays where it is.
+    fn is_of_no_use(&self, events: &[Event]) -> bool {
+        let served = &self.replication.served;
+        events.iter().all(|event| event.unasked().is_some_and(|instance| served.contains(&instance)))
     }
 
     /// Whether entries that only another member has are on their way. Asks for them.
@@ -223,6 +237,10 @@ impl NodeMachine {
             self.has_diverged(from);
         } else {
             match self.checked(&entries) {
+                Ok(events) if self.is_of_no_use(&events) => {
+                    tracing::info!(target: "events::log", peer = %from, entries = entries.len(), "not taken: what they move serves here");
+                    self.has_diverged(from);
+                }
                 Ok(events) => {
                     tracing::info!(target: "events::log", peer = %from, entries = entries.len(), "taken before leading");
                     self.replication.asked = None;

@@ -304,6 +304,12 @@ impl World {
         self.nodes[node].process.as_ref()?.machine.view().epoch.map(|epoch| epoch.coordinator)
     }
 
+    /// The placements that a node shows, while its process runs.
+    pub fn shown_placements(&self, node: usize) -> Vec<String> {
+        let view = self.nodes[node].process.as_ref().map(|process| process.machine.view());
+        view.into_iter().flat_map(|view| view.instances).map(|instance| instance.placement).collect()
+    }
+
     /// The coordinator that a node shows as out of its reach, while its process runs.
     pub fn unheard_coordinator(&self, node: usize) -> Option<String> {
         let view = self.nodes[node].process.as_ref()?.machine.view();

@@ -123,6 +123,24 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The instance of what a coordinator decided by itself; `None` for what somebody asked for and was told.
+    pub fn unasked(&self) -> Option<InstanceId> {
+        match self {
+            Self::InstanceReplaced { placement, .. } => Some(placement.instance),
+            Self::InstanceRemoved {
+                instance,
+                reason: RemoveReason::Unused { .. } | RemoveReason::GivenUp(_),
+            } => Some(*instance),
+            Self::Opened
+            | Self::InstancePlaced { .. }
+            | Self::NodeDrained { .. }
+            | Self::InstanceRemoved { .. }
+            | Self::InstanceKept { .. } => None,
+        }
+    }
+}
+
 /// Bytes that are no event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -32,6 +32,8 @@ enum Fact {
 pub(super) struct Logs {
     /// Every end that a log ever had: the one before it, and what the entry between says.
     entries: BTreeMap<Head, (Head, Option<Fact>)>,
+    /// Those of them behind which a coordinator decided something by itself.
+    unasked: BTreeSet<Head>,
     /// What was asked of a coordinator, by node, asker and number.
     asked: BTreeMap<(usize, usize, u64), InstanceId>,
     /// By the end of the log in which it was acknowledged: an instance may be another one in another log.
@@ -111,25 +113,30 @@ impl Logs {
             let Effect::Persist { write: Write::Append { after, entries }, .. } = effect else { continue };
             let mut head = *after;
             for entry in entries {
-                let fact = match Event::decode(entry) {
+                let event = Event::decode(entry);
+                let fact = match &event {
                     Ok(Event::InstancePlaced { placement, .. }) => Some(Fact::Placed(placement.instance)),
-                    Ok(Event::InstanceRemoved { instance, .. }) => Some(Fact::Removed(instance)),
+                    Ok(Event::InstanceRemoved { instance, .. }) => Some(Fact::Removed(*instance)),
                     _ => None,
                 };
                 let after = head.then(entry);
+                if event.is_ok_and(|event| event.unasked().is_some()) {
+                    self.unasked.insert(key(after));
+                }
                 self.entries.insert(key(after), (key(head), fact));
                 head = after;
             }
         }
     }
 
-    /// A log that goes on where the coordinator's ends is not cut off there.
+    /// A log that goes on where the coordinator's ends is not cut off there, unless nobody was told of what
+    /// follows: a half may have placed anew, for itself, what served under the coordinator all the while.
     fn takes_nothing_back(&self, facts: &Facts<'_>, node: usize, effects: &[Effect]) -> Result<(), String> {
         let own = &facts.nodes[node];
         for effect in effects {
             let Effect::Persist { write: Write::Replace { head, .. }, .. } = effect else { continue };
             let (before, after) = (key(own.durable_head()), key(*head));
-            if *head != LogHead::EMPTY && before != after && self.extends(before, after) {
+            if *head != LogHead::EMPTY && before != after && self.goes_on(before, after) {
                 return Err(format!(
                     "n{node} cuts its log off at {head}, it went on to {}",
                     own.durable_head()
@@ -218,6 +225,18 @@ impl Logs {
             Some((_, fact)) => Err(format!("{fact:?} was acknowledged with two holders and is on no disk")),
             None => Ok(()),
         }
+    }
+
+    /// Whether the log that ends at `head` goes on behind `after` with anything that somebody asked for.
+    fn goes_on(&self, head: Head, after: Head) -> bool {
+        let mut at = head;
+        let mut is_asked = false;
+        while at != after {
+            let Some((before, _)) = self.entries.get(&at) else { return false };
+            is_asked |= !self.unasked.contains(&at);
+            at = *before;
+        }
+        is_asked
     }
 
     /// Where in the log that ends at `head` the fact became one.
