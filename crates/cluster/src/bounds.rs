@@ -126,7 +126,11 @@ fn of_steps() -> Vec<Bound> {
         ),
         Bound::new(
             "step 0 of a term, once no stage is being loaded",
-            time(opening::OPENING_MAX),
+            format!(
+                "{}; {} while a link is missing that an earlier term had",
+                time(opening::OPENING_MAX),
+                time(opening::LINK_MISSING_MAX)
+            ),
             "scheduler",
             "the instance is repaired: its answers stay interrupted meanwhile",
         ),

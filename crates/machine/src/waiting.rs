@@ -213,8 +213,19 @@ impl NodeMachine {
                 format!("failed: {}", reason.text(&|node| self.name_of(node)))
             }
             InstanceState::Placing => "placing".to_owned(),
-            InstanceState::Ready => "waiting for a slot".to_owned(),
+            InstanceState::Ready => match self.unlinked(instance) {
+                Some(node) => format!("waiting for the link to {}", self.name_of(node)),
+                None => "waiting for a slot".to_owned(),
+            },
         }
+    }
+
+    /// Who has the first or last stage and no data link with this node.
+    fn unlinked(&self, instance: &InstanceView) -> Option<NodeId> {
+        let stages = &instance.placement.stages;
+        let ends = [stages.first(), stages.last()].into_iter().flatten().map(|stage| stage.leader().node);
+        ends.into_iter()
+            .find(|node| *node != self.me && self.links.unreached_for(self.now.time, *node).is_some())
     }
 }
 

@@ -339,6 +339,59 @@ fn an_answer_goes_on_at_once_when_the_coordinator_dies_with_a_stage_of_it() {
     assert!(slowest < Duration::from_millis(2_500), "{slowest:?}");
 }
 
+/// A node is cut off and goes on by itself, with the model on itself alone, for whoever asks it. It comes
+/// back: what served under the others all the while serves on where it did.
+#[test]
+fn what_serves_stays_where_it_is_when_a_node_that_went_on_alone_comes_back() {
+    let client = |client: Client| Client { node: client.index % 3, cancel: None, ..client };
+    for (away, seconds) in (0..3).flat_map(|away| [(away, 12), (away, 25)]) {
+        let cut = FaultKind::CutOff { node: away, cut: Cut::Silence, lasting: Duration::from_secs(seconds) };
+        let early = clients::list(SEED, 1, 3_000, 3_000).into_iter();
+        let meanwhile = clients::list(SEED, 4, 12_000, 12_000).into_iter().skip(1);
+        let mut world = World::new(
+            Scenario {
+                stages_min: 2,
+                clients: early.chain(meanwhile).map(client).collect(),
+                ..scenario(3, true, &[(5_000, cut)], 60)
+            },
+            Options::default(),
+            ALL,
+        );
+        let end_ms = 5_000 + 1_000 * seconds;
+        world.run_until(Time::from_millis(end_ms - 100));
+        let other = usize::from(away == 0);
+        let (served, alone) = (world.shown_placements(other), world.shown_placements(away));
+        assert!(served.len() == 1 && served != alone, "{away} for {seconds} s: {served:?}, {alone:?}");
+        for ms in (0..8_000).step_by(500) {
+            world.run_until(Time::from_millis(end_ms + ms));
+            let shown = world.shown_placements(other);
+            assert_eq!(shown, served, "{ms} ms after node {away} was back from {seconds} s");
+        }
+        assert!((0..3).all(|node| world.shown_placements(node) == served));
+        let report = world.report();
+        assert_eq!((report.failure, report.failed), (None, vec![]), "{away} for {seconds} s");
+    }
+}
+
+/// Two stages of an answer do not reach each other any more; the third node, at which it was asked, reaches
+/// both. It is placed where all reach each other, and does not wait for the link.
+#[test]
+fn an_answer_goes_on_elsewhere_when_two_of_its_stages_are_parted() {
+    for (from, to, asked) in [(0, 1, 2), (0, 2, 1), (1, 2, 0)] {
+        let lasting = Duration::from_secs(25);
+        let cut = FaultKind::CutPair { from, to, one_way: false, cut: Cut::Silence, lasting };
+        let mut client = clients::list(SEED, 1, 5_000, 5_000).remove(0);
+        (client.node, client.cancel) = (asked, None);
+        client.choices.truncate(1);
+        client.choices[0].max_tokens = 100;
+        let report =
+            run(Scenario { stages_min: 3, clients: vec![client], ..scenario(3, true, &[(5_500, cut)], 60) });
+        let case = format!("{from} and {to}: {:?}", report.failed);
+        assert_eq!((report.failure, report.failed.len()), (None, 0), "{case}");
+        assert!(report.slowest < Duration::from_secs(12), "{case} {:?}", report.slowest);
+    }
+}
+
 /// More requests than the model has slots, on the only node, whose lid is closed for longer than a request
 /// may wait.
 #[test]

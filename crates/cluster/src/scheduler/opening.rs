@@ -8,11 +8,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Time, WireDType};
+use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term, Time, WireDType};
 
 use super::pages::Pages;
 use super::{Scheduler, SchedulerOutput};
-use crate::wire::{Missing, StagePages, StepMessage, TokensMessage};
+use crate::wire::{Missing, MissingPart, StagePages, StepMessage, TokensMessage};
 
 /// After a stage said that it is not there, or a link is not open.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -21,6 +21,9 @@ const UNANSWERED_MAX: Duration = Duration::from_secs(5);
 /// Then the instance is placed anew: since then no stage was being loaded, which the coordinator watches, so
 /// only links can be missing.
 pub(crate) const OPENING_MAX: Duration = Duration::from_secs(30);
+/// So much sooner where a link is missing that was open in an earlier term: whoever lost it has waited for it
+/// already, and others may have all that they need of each other.
+pub(crate) const LINK_MISSING_MAX: Duration = Duration::from_secs(1);
 
 /// How far step 0 is.
 #[derive(Clone, Debug)]
@@ -29,6 +32,8 @@ pub(super) struct Opening {
     again_at: Time,
     /// What the last answer said.
     missing: Option<Missing>,
+    /// Since when the answers name a link.
+    link_missing_since: Option<Time>,
     /// Pages of the term before, to be kept by all stages.
     pub(super) kept: Vec<PageKey>,
 }
@@ -48,7 +53,7 @@ enum PagesError {
 
 impl Opening {
     pub(super) fn new(now: Time) -> Self {
-        Self { since: now, again_at: now, missing: None, kept: Vec::new() }
+        Self { since: now, again_at: now, missing: None, link_missing_since: None, kept: Vec::new() }
     }
 
     /// The same, with step 0 to be sent now.
@@ -66,6 +71,24 @@ impl Opening {
         self.again_at = self.again_at.min(now + AGAIN_AFTER);
     }
 
+    /// A stage said what is not there.
+    fn misses(&mut self, now: Time, missing: Missing) {
+        if missing.is_loading() {
+            self.since = now;
+        }
+        let is_link = matches!(missing.what, MissingPart::Link { .. });
+        self.link_missing_since = is_link.then(|| self.link_missing_since.unwrap_or(now));
+        self.missing = Some(missing);
+    }
+
+    /// How long nobody answered as it should, once that is too long.
+    fn in_vain(&self, now: Time, term: Term) -> Option<Duration> {
+        let waited = now.since(self.since);
+        let is_torn = term > Term::FIRST
+            && self.link_missing_since.is_some_and(|since| now.since(since) > LINK_MISSING_MAX);
+        (is_torn || waited > OPENING_MAX).then_some(waited)
+    }
+
     /// What it waits for, to be displayed.
     pub(super) fn waits_for(&self) -> String {
         self.missing.as_ref().map_or_else(|| "step 0 is on its way".to_owned(), ToString::to_string)
@@ -77,8 +100,8 @@ impl Scheduler {
     pub(super) fn open(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
         let (placement, term) = (self.placement.id, self.terms.current);
         let Some(opening) = &mut self.opening else { return };
-        if now.since(opening.since) > OPENING_MAX {
-            let (seconds, why) = (OPENING_MAX.as_secs(), opening.waits_for());
+        if let Some(waited) = opening.in_vain(now, term) {
+            let (seconds, why) = (waited.as_secs(), opening.waits_for());
             let message = format!("step 0 did not come back in {seconds} s: {why}");
             return self.fail_instance(FailureKind::StageLost, None, message, out);
         }
@@ -138,14 +161,14 @@ impl Scheduler {
         match &mut self.opening {
             Some(opening) if step == 0 => {
                 opening.repeat(now);
-                if missing.is_loading() {
-                    opening.since = now;
-                }
-                opening.missing = Some(missing);
+                opening.misses(now, missing);
             }
             None if step > 0 => {
                 let message = format!("step {step} did not get through: {missing}");
                 self.end_term(now, message, out);
+                if let Some(opening) = &mut self.opening {
+                    opening.misses(now, missing);
+                }
             }
             Some(_) | None => {
                 tracing::trace!(%from, got = step, last = self.step_last, "a stage was not there for a step that is over");
@@ -186,7 +209,6 @@ mod tests {
     use crate::StageStatus;
     use crate::scheduler::{SchedulerConfig, SchedulerInput};
     use crate::testing::{node, placement, submission};
-    use crate::wire::MissingPart;
 
     fn at(ms: u64) -> Time {
         Time::from_millis(ms)
@@ -291,6 +313,40 @@ mod tests {
         told(&mut s, 109_000, 0, false);
         let out = s.handle(at(110_001), SchedulerInput::Tick);
         assert_eq!(failure(&out), "step 0 did not come back in 30 s: stage 1: why", "since it is loaded");
+    }
+
+    fn link_missing(s: &mut Scheduler, ms: u64, step: u64) -> Vec<SchedulerOutput> {
+        let (from, placement, term) = (node(2), s.placement.id, s.term());
+        let missing = Missing { stage: 1, what: MissingPart::Link { to: node(1) }, waited_ms: 2000 };
+        s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, missing })
+    }
+
+    fn is_given_up(out: &[SchedulerOutput]) -> bool {
+        out.iter().any(|o| matches!(o, SchedulerOutput::InstanceFailed { .. }))
+    }
+
+    #[test]
+    fn a_link_that_was_open_and_stays_away_is_not_waited_for_as_one_that_never_was() {
+        let mut s = opening();
+        for ms in [1000, 3250, 5500] {
+            assert!(!is_given_up(&link_missing(&mut s, ms, 0)), "in the first term it may only just open");
+        }
+        back(&mut s, 6000, &[(9, 16), (7, 16)]);
+        s.handle(at(8_000), SchedulerInput::LinkLost(node(2)));
+        assert!(!is_given_up(&link_missing(&mut s, 10_000, 0)));
+        assert!(!is_given_up(&s.handle(at(11_000), SchedulerInput::Tick)));
+        let out = s.handle(at(11_001), SchedulerInput::Tick);
+        let why = "step 0 did not come back in 3 s: stage 1: the data link to node";
+        assert!(failure(&out).starts_with(why), "{out:?}");
+    }
+
+    #[test]
+    fn a_link_that_comes_back_in_time_leaves_the_stages_where_they_are() {
+        let mut s = opening();
+        back(&mut s, 5, &[(9, 16), (7, 16)]);
+        link_missing(&mut s, 10_000, 4);
+        assert_eq!(back(&mut s, 10_900, &[(9, 16), (7, 16)]), [SchedulerOutput::Serving]);
+        assert!(!is_given_up(&s.handle(at(14_000), SchedulerInput::Tick)) && s.is_serving());
     }
 
     #[test]
