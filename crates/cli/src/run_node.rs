@@ -31,8 +31,8 @@ const STEP_BROKEN_OFF: Duration = Duration::from_secs(30);
 
 /// How long a clean exit may take before what is left is dropped.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
-/// For each of two steps of an end that a person wants at once: clients hear that their answers have ended,
-/// members that this node has.
+/// For each step of an end that a person wants at once: members hear that this node has ended, clients that
+/// their answers have, and what is left is closed.
 const AT_ONCE_MAX: Duration = Duration::from_millis(300);
 
 /// For clients' requests on the smallest machine: one of the largest still fits, if it is plain text.
@@ -221,6 +221,8 @@ impl Running {
             }
             tokio::time::sleep(AT_ONCE_MAX).await;
         };
+        // Where the answers took all the time, the rest gets a moment all the same.
+        let until = until.max(tokio::time::Instant::now() + AT_ONCE_MAX);
         tokio::select! {
             ended = tokio::time::timeout_at(until, node.shutdown()) => {
                 if ended.is_err() {

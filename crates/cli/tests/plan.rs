@@ -412,7 +412,7 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     assert!(layers(&instances[0]).contains(&("two".to_owned(), 3)), "{instances}");
     assert!(nodes[1].exo(&["place", "demo", "--pin", "two=3"]).status.success(), "the same again");
     let other = refused(&["--pin", "two=4"]);
-    assert!(other.contains("pins: two/cpu=3; and not two/cpu=4"), "{other}");
+    assert!(other.contains("with the pin two/cpu=3 and not the pin two/cpu=4"), "{other}");
     // What is there is not unloaded for what cannot be.
     assert!(refused(&["--pin", "two=9", "--replace"]).contains("9 of 8 layers"));
     assert_eq!(nodes[0].get("/exo/v1/instances").as_array().unwrap().len(), 1);

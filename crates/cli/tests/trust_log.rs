@@ -138,7 +138,7 @@ fn of_two_admins_that_remove_each_other_unknowingly_the_one_for_longer_stays() {
     let second = start(&second.data_dir, second_name, "mutual", &[]);
     // Each is alone by its own log, and neither lets the other connect.
     wait_for("the younger one to hear of it", 2 * SOON, || {
-        second.log().contains("this node was removed from its cluster").then_some(())
+        second.log().contains("removed this node from its cluster").then_some(())
     });
     assert_eq!(roles(&first).into_keys().collect::<Vec<_>>(), [first_name]);
     assert!(!first.log().contains("this node was removed"), "{}", first.log());

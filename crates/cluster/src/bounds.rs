@@ -127,7 +127,7 @@ fn of_steps() -> Vec<Bound> {
         Bound::new(
             "step 0 of a term, once no stage is being loaded",
             format!(
-                "{}; {} while a link is missing that an earlier term had",
+                "{}; sooner where two answers, more than {} apart, name a link that an earlier term had",
                 time(opening::OPENING_MAX),
                 time(opening::LINK_MISSING_MAX)
             ),

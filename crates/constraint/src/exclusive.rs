@@ -5,39 +5,65 @@
 
 use serde_json::Value;
 
-/// Most alternatives that are compared with each other.
-const ALTERNATIVES_MAX: usize = 200;
+/// Schemas and values that are compared in all: objects of objects would be without end.
+const COMPARED_MAX: usize = 20_000;
 /// References that are followed, and objects that are gone into, one in another.
 const DEPTH_MAX: usize = 8;
 
-/// Whether no value can be of two of these schemas. `false` where that is not plain.
+/// Whether no value can be of two of these schemas. `false` where that is not plain, or too much to compare.
 pub(crate) fn exclude_each_other(root: &Value, schemas: &[Value]) -> bool {
-    let others = |i: usize| &schemas[i + 1..];
-    schemas.len() <= ALTERNATIVES_MAX
-        && schemas.iter().enumerate().all(|(i, a)| others(i).iter().all(|b| are_apart(root, a, b, 0)))
+    let mut comparison = Comparison { root, left: COMPARED_MAX };
+    let mut pairs =
+        schemas.iter().enumerate().flat_map(|(i, a)| schemas.iter().skip(i + 1).map(move |b| (a, b)));
+    pairs.all(|(a, b)| comparison.are_apart(a, b, 0))
 }
 
-fn are_apart<'a>(root: &'a Value, a: &'a Value, b: &'a Value, depth: usize) -> bool {
-    let (Some(a), Some(b)) = (target(root, a), target(root, b)) else { return false };
-    if depth > DEPTH_MAX {
-        return false;
+struct Comparison<'a> {
+    root: &'a Value,
+    /// So much more is compared.
+    left: usize,
+}
+
+impl<'a> Comparison<'a> {
+    /// Takes what comparing so much costs; whether it is there.
+    fn spend(&mut self, count: usize) -> bool {
+        let left = self.left.checked_sub(count);
+        self.left = left.unwrap_or(0);
+        left.is_some()
     }
-    if let (Some(values), Some(others)) = (listed(a), listed(b)) {
-        return !values.iter().any(|value| others.iter().any(|other| is_same(value, other)));
+
+    fn are_apart(&mut self, a: &'a Value, b: &'a Value, depth: usize) -> bool {
+        if depth > DEPTH_MAX || !self.spend(1) {
+            return false;
+        }
+        let (Some(a), Some(b)) = (target(self.root, a), target(self.root, b)) else { return false };
+        if std::ptr::eq(a, b) {
+            return false;
+        }
+        if let (Some(values), Some(others)) = (listed(a), listed(b)) {
+            return self.spend(values.len().saturating_mul(others.len()))
+                && !values.iter().any(|value| others.iter().any(|other| is_same(value, other)));
+        }
+        let (types, others) = (types(a), types(b));
+        let can_meet = || types.iter().any(|t| others.iter().any(|o| meet(t, o)));
+        if !types.is_empty() && !others.is_empty() {
+            if !self.spend(types.len().saturating_mul(others.len())) {
+                return false;
+            }
+            if !can_meet() {
+                return true;
+            }
+        }
+        // Where one of them is an object and must have a property, the other's value has it, too.
+        let is_object = types == ["object"] || others == ["object"];
+        let asked = [a, b].into_iter().filter_map(|schema| schema.get("required")?.as_array()).flatten();
+        let property = |schema: &'a Value, name: &str| schema.get("properties")?.get(name);
+        is_object
+            && asked.filter_map(Value::as_str).any(|name| {
+                let both = property(a, name).zip(property(b, name));
+                both.is_some_and(|(a, b)| self.are_apart(a, b, depth + 1))
+            })
     }
-    let (types, others) = (types(a), types(b));
-    if !types.is_empty() && !others.is_empty() && !types.iter().any(|t| others.iter().any(|o| meet(t, o))) {
-        return true;
-    }
-    // Where one of them is an object and must have a property, the other's value has it, too.
-    let is_object = types == ["object"] || others == ["object"];
-    let asked = [a, b].into_iter().filter_map(|schema| schema.get("required")?.as_array()).flatten();
-    let property = |schema: &'a Value, name: &str| schema.get("properties")?.get(name);
-    is_object
-        && asked.filter_map(Value::as_str).any(|name| {
-            let both = property(a, name).zip(property(b, name));
-            both.is_some_and(|(a, b)| are_apart(root, a, b, depth + 1))
-        })
 }
 
 /// What a schema that is nothing but a reference leads to. Beside a reference the other words hold as well,
@@ -130,6 +156,21 @@ mod tests {
         ] {
             assert!(!of(overlap), "{overlap:?}");
         }
+    }
+
+    /// Each of these is compared with each of the other's, and none is ever apart.
+    #[test]
+    fn objects_of_objects_are_compared_within_a_bound() {
+        let names: Vec<String> = (0..8).map(|i| format!("p{i}")).collect();
+        let of = |own: &str| {
+            let own = json!({"$ref": format!("#/$defs/{own}")});
+            let properties: serde_json::Map<_, _> = names.iter().map(|n| (n.clone(), own.clone())).collect();
+            json!({"type": "object", "required": names, "properties": properties})
+        };
+        let root = json!({"$defs": {"a": of("a"), "b": of("b")}});
+        let mut comparison = Comparison { root: &root, left: COMPARED_MAX };
+        assert!(!comparison.are_apart(&root["$defs"]["a"], &root["$defs"]["b"], 0));
+        assert_eq!(comparison.left, 0);
     }
 
     #[test]

@@ -104,6 +104,7 @@ impl Schema {
     pub fn read(schema: &Value, strictness: Strictness) -> Result<Self, SchemaError> {
         let mut walk = Walk {
             root: schema,
+            is_referred_into: refers_into_alternatives(schema),
             strictness,
             places: 0,
             depth: 0,
@@ -138,6 +139,8 @@ impl Schema {
 
 struct Walk<'a> {
     root: &'a Value,
+    /// A reference leads into alternatives: these stay as they are written.
+    is_referred_into: bool,
     strictness: Strictness,
     places: usize,
     depth: usize,
@@ -170,6 +173,25 @@ fn alone(kept: &mut Map<String, Value>) -> Option<Value> {
     let is_alone =
         kept.len() == 1 && kept.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() == 1);
     kept.get_mut("allOf").filter(|_| is_alone)?.as_array_mut()?.pop()
+}
+
+/// Whether any reference goes through an `allOf` or `oneOf`.
+fn refers_into_alternatives(schema: &Value) -> bool {
+    let mut left = vec![schema];
+    while let Some(value) = left.pop() {
+        match value {
+            Value::Object(words) => {
+                let reference = words.get("$ref").and_then(Value::as_str).unwrap_or_default();
+                if reference.contains("/allOf/") || reference.contains("/oneOf/") {
+                    return true;
+                }
+                left.extend(words.values());
+            }
+            Value::Array(items) => left.extend(items),
+            _ => {}
+        }
+    }
+    false
 }
 
 fn error(path: &[String], reason: impl Into<String>) -> SchemaError {
@@ -213,7 +235,8 @@ impl Walk<'_> {
             // An error leaves the path where it happened.
             path.truncate(len);
         }
-        Ok(alone(&mut kept).unwrap_or(Value::Object(kept)))
+        let lone = if self.is_referred_into { None } else { alone(&mut kept) };
+        Ok(lone.unwrap_or(Value::Object(kept)))
     }
 
     /// What becomes of a format, of which only so many fit into a grammar.
@@ -346,7 +369,7 @@ impl Walk<'_> {
     ) -> Result<Option<(String, Value)>, SchemaError> {
         let list = self.list(value, path)?;
         let excludes = || exclude_each_other(self.root, value.as_array().map_or(&[][..], Vec::as_slice));
-        if !has_any_of && excludes() {
+        if !has_any_of && !self.is_referred_into && excludes() {
             return Ok(Some(("anyOf".to_owned(), list)));
         }
         match (self.strictness, has_any_of) {
@@ -831,6 +854,8 @@ mod tests {
         let read = Schema::read(&schema, Strictness::Whole).unwrap().closed().value;
         assert_eq!(read.pointer("/properties/who"), Some(&json!({"$ref": "#/$defs/who"})));
         assert_eq!(read.pointer("/$defs/who/additionalProperties"), Some(&json!(false)));
+        let through = json!({"properties": {"a": {"allOf": [{"type": "string"}]}, "b": {"$ref": "#/properties/a/allOf/0"}}});
+        assert_eq!(Schema::read(&through, Strictness::Whole).unwrap().value, through, "it is referred to");
         let two = json!({"allOf": [{"type": "string"}, {"minLength": 1}]});
         assert_eq!(Schema::read(&two, Strictness::Whole).unwrap().value, two);
     }

@@ -111,7 +111,8 @@ impl Library {
         Ok(outcome)
     }
 
-    /// The same for one that a download brought whole: this node's copy, with what the hub named then.
+    /// The same for one that a download brought whole: this node's copy, with what the hub named then. What
+    /// was found is told, and not kept.
     async fn check_whole(&self, id: ModelId) -> Result<CheckOutcome, LibraryError> {
         let record = self.record(id).await?.filter(|record| record.complete).ok_or(LibraryError::NotOfHub)?;
         let compare = move || {

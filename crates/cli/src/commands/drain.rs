@@ -10,7 +10,7 @@ use super::running;
 use crate::args::Json;
 use crate::client::Client;
 use crate::config::Config;
-use crate::stop::StopSignal;
+use crate::stop::{Stop, StopSignal};
 use crate::ui;
 
 /// Without progress: a coordinator gives a device two minutes.
@@ -93,7 +93,8 @@ async fn wait_until_empty(client: &Client, id: &str) -> anyhow::Result<()> {
 pub async fn before_end(client: &Client, stop: &mut StopSignal) -> bool {
     tokio::select! {
         () = leave(client) => false,
-        () = stop.wait() => true,
+        // The end of the parent is one reason to end, and no second word of a person.
+        why = stop.why() => why != Stop::Parent,
         () = tokio::time::sleep(LEAVE_MAX) => {
             ui::line(format!("its layers are not loaded elsewhere after {} s", LEAVE_MAX.as_secs()));
             false

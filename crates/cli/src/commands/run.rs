@@ -368,14 +368,17 @@ fn cut_text(model: &str, max_tokens: Option<u32>, context_tokens: u32, usage: &V
         Some(max) if tokens >= u64::from(max) => {
             format!("the answer was cut at {max} tokens: a larger --max-tokens lets it go on")
         }
-        _ if context_tokens == 0 || count("total_tokens") >= u64::from(context_tokens) => {
+        _ if context_tokens > 0 && count("total_tokens") >= u64::from(context_tokens) => {
             let model = exo_types::shell_word(model);
             format!(
                 "the answer was cut: the context, which prompt and answer share, is full; `exo place {model} --context N --replace` \
                  makes it longer"
             )
         }
-        _ => format!("the answer was cut after {tokens} tokens: --max-tokens lets it go on"),
+        None if context_tokens > 0 => {
+            format!("the answer was cut after {tokens} tokens: --max-tokens lets it go on")
+        }
+        _ => format!("the answer was cut after {tokens} tokens, by --max-tokens or the context of the model"),
     }
 }
 

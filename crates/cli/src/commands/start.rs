@@ -61,7 +61,7 @@ async fn asked_again(stop: &mut StopSignal, is_asked_again: bool) {
         return;
     }
     if tokio::time::timeout(END_TOLD_AFTER, stop.again()).await.is_err() {
-        ui::line("answers get a few seconds to end; Ctrl-C again ends at once");
+        ui::line("what runs gets a few seconds to end; Ctrl-C again ends at once");
         stop.again().await;
     }
 }

@@ -127,6 +127,8 @@ impl Event {
     /// The instance of what a coordinator decided by itself; `None` for what somebody asked for and was told.
     pub fn unasked(&self) -> Option<InstanceId> {
         match self {
+            // A better place is taken when somebody says so.
+            Self::InstanceReplaced { reason: ReplaceReason::Better(_), .. } => None,
             Self::InstanceReplaced { placement, .. } => Some(placement.instance),
             Self::InstanceRemoved {
                 instance,

@@ -9,6 +9,7 @@ use exo_api::{EmbedRequest, Embeddings, GenerateError, Prompt, RequestPart};
 use exo_cluster::wire::{Busy, limits};
 use exo_cluster::{DriverConfig, DriverStart};
 use exo_machine::{Limits, Resolved, SequenceEvent, StartRequest};
+use exo_stdx::unix_s;
 use exo_tokenizer::EncodeOptions;
 use exo_types::{FailureKind, Pooling, PromptQuery, PromptReport, SamplingParams, SequenceId, SequenceSpec};
 use tokio::sync::mpsc;
@@ -58,6 +59,7 @@ impl NodeFacade {
         let (resolved, open) = self.open(&request.model).await?;
         resolved.name.clone_into(&mut watch.model);
         let (place, limits) = self.limits(&resolved, &open, request.context_tokens_min)?;
+        self.model_uses.note(resolved.id, unix_s());
         let (pooling, dimensions) =
             (pooling(&open, request.pooling)?, dimensions(&open, request.dimensions)?);
         let inputs = std::mem::take(&mut request.inputs);

@@ -194,7 +194,9 @@ impl NodeFacade {
 
     pub(super) async fn remove(&self, wanted: String) -> Result<(), AdminError> {
         let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
-        if let Some(message) = several(&self.list_models(Question::Models).await?, &wanted) {
+        let views = self.list_models(Question::Models).await?;
+        let names = [Some(wanted.as_str()), exo_api::ollama::untagged(&wanted)].into_iter().flatten();
+        if let Some(message) = names.into_iter().find_map(|name| several(&views, name)) {
             return Err(AdminError::Conflict { message });
         }
         let instances = self.instances().await?;

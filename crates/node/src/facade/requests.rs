@@ -54,6 +54,7 @@ impl NodeFacade {
         self.check_draft(&resolved, &open)
             .map_err(|error| GenerateError::Invalid { part: RequestPart::Model, message: chain(&error) })?;
         let (place, limits) = self.limits(&resolved, &open, request.context_tokens_min)?;
+        self.model_uses.note(resolved.id, unix_s());
         let Limits { context_tokens, cache_tokens } = limits;
         let model = resolved.id;
         let backup = request.resumable.as_mut().map(|resumable| backup(name, model, answers, resumable));
@@ -102,7 +103,6 @@ impl NodeFacade {
         open: &OpenModel,
         context_tokens_min: Option<u32>,
     ) -> Result<(InstanceRequest, Limits), GenerateError> {
-        self.model_uses.note(resolved.id, unix_s());
         let mut cache = self.config.usual_cache();
         let asked = context_tokens_min.unwrap_or(0);
         if asked > cache.context_tokens {
