@@ -199,17 +199,11 @@ impl Change {
             Self::JoinRequests { .. } | Self::Warnings { .. } => None,
             Self::Alert { ref alert } if !alert.is_for_viewers() => None,
             Self::AlertGone { ref id, .. } if NOT_FOR_VIEWERS.iter().any(|rule| id.starts_with(rule)) => None,
-            Self::Header { cluster, self_node, epoch, unheard_coordinator, join_window, journal, .. } => {
-                let other_clusters = Vec::new();
-                Some(Self::Header {
-                    cluster,
-                    self_node,
-                    epoch,
-                    unheard_coordinator,
-                    join_window,
-                    journal,
-                    other_clusters,
-                })
+            mut header @ Self::Header { .. } => {
+                if let Self::Header { other_clusters, .. } = &mut header {
+                    other_clusters.clear();
+                }
+                Some(header)
             }
             other => Some(other),
         }

@@ -1870,7 +1870,7 @@ export type OllamaCall = {
 export type OllamaChatRequest = {
   /** `json` or a schema; kept to while the answer is made */
   format?: unknown;
-  /** models stay placed; only 0 without a prompt, which asks to unload, is refused: `exo unload` */
+  /** what a person placed stays, what a request loaded goes after `unload_idle_s`; only 0 without a prompt, which asks to unload, is refused: `exo unload` */
   keep_alive?: unknown;
   logprobs?: unknown;
   /** at most 16,384; without any the model is made ready, and nothing else */
@@ -1912,7 +1912,7 @@ export type OllamaEmbedRequest = {
   dimensions?: unknown;
   /** a string, token ids, or an array of at most 2048 of these */
   input: unknown;
-  /** models stay placed */
+  /** what a person placed stays, what a request loaded goes after `unload_idle_s` */
   keep_alive?: unknown;
   /** name or id of a model */
   model: unknown;
@@ -1950,7 +1950,7 @@ export type OllamaEmbeddings = {
 
 /** Every field, and what stands in it, is in `docs/api.md`. */
 export type OllamaEmbeddingsRequest = {
-  /** models stay placed */
+  /** what a person placed stays, what a request loaded goes after `unload_idle_s` */
   keep_alive?: unknown;
   /** name or id of a model */
   model: unknown;
@@ -1986,7 +1986,7 @@ export type OllamaFunction = {
 export type OllamaGenerateRequest = {
   /** `json` or a schema; kept to while the answer is made */
   format?: unknown;
-  /** models stay placed; only 0 without a prompt, which asks to unload, is refused: `exo unload` */
+  /** what a person placed stays, what a request loaded goes after `unload_idle_s`; only 0 without a prompt, which asks to unload, is refused: `exo unload` */
   keep_alive?: unknown;
   logprobs?: unknown;
   /** name or id of a model */

@@ -80,7 +80,7 @@ const COMMON_FIELDS: &[Field] = &[
     field(
         "keep_alive",
         Hint,
-        "models stay placed; only 0 without a prompt, which asks to unload, is refused: `exo unload`",
+        "what a person placed stays, what a request loaded goes after `unload_idle_s`; only 0 without a prompt, which asks to unload, is refused: `exo unload`",
     ),
     field(
         "truncate",
@@ -154,7 +154,7 @@ const EMBEDDINGS_FIELDS: &[Field] = &[field(
 const EMBED_COMMON_FIELDS: &[Field] = &[
     field("model", Honoured, "name or id of a model"),
     field("pooling", Honoured, POOLING),
-    field("keep_alive", Hint, "models stay placed"),
+    field("keep_alive", Hint, "what a person placed stays, what a request loaded goes after `unload_idle_s`"),
     field(
         "options",
         Honoured,
