@@ -220,9 +220,7 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
     let removed = stays.exo(&["remove", goes]);
     assert!(removed.status.success(), "{}", stderr(&removed));
     assert!(stdout(&removed).starts_with(&format!("removed {goes} (")), "{}", stdout(&removed));
-    wait_for("the word", SOON, || {
-        loser.log().contains("removed this node from its cluster").then_some(())
-    });
+    wait_for("the word", SOON, || loser.log().contains("removed this node from its cluster").then_some(()));
     assert_eq!(stays.sees(), [if goes == "goes" { "stays" } else { "goes" }]);
     let status = flat(&stdout(&loser.exo(&["status"])));
     assert!(
@@ -331,9 +329,7 @@ fn a_node_that_was_removed_while_it_was_away_learns_it_at_its_next_start() {
     let removed: serde_json::Value = serde_json::from_slice(&removed.stdout).unwrap();
     assert_eq!(removed["name"], name);
     let again = Node::start_in(&data_dir, Start { name, group: "away", ..Start::default() });
-    wait_for("the word", SOON, || {
-        again.log().contains("removed this node from its cluster").then_some(())
-    });
+    wait_for("the word", SOON, || again.log().contains("removed this node from its cluster").then_some(()));
 }
 
 #[test]
