@@ -8,6 +8,7 @@ mod bodies;
 pub mod cluster;
 mod constrained;
 mod fresh_clusters;
+mod keys;
 mod kills;
 mod lan;
 mod page;
@@ -44,6 +45,10 @@ enum Proof {
     /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is
     /// asked
     FreshClusters(fresh_clusters::Options),
+    /// Who holds one API key waits at most twice as long beside a hundred connections of another key as beside
+    /// one, and is not refused
+    #[command(after_help = "Example: cargo xtask prove keys --model qwen3-0.6b-q8_0.gguf")]
+    Keys(keys::Options),
     /// An answer goes on, with the same tokens, when the node of one of its stages is killed
     Kills(kills::Options),
     /// What the page takes in a browser, and what a node takes for being watched: bytes, milliseconds, parts
@@ -88,6 +93,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Bodies) => vec![bodies::prove()?],
         Some(Proof::Constrained) => constrained::prove()?,
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
+        Some(Proof::Keys(options)) => vec![keys::prove(&options)?],
         Some(Proof::Kills(options)) => kills::prove(&options)?,
         Some(Proof::Page(options)) => page::prove(&options)?,
         Some(Proof::Predictions(options)) => vec![predictions::prove(&options)?],

@@ -72,10 +72,9 @@ impl Cluster {
     ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("exo-prove-").tempdir();
         let folder = folder.context("no folder for the nodes")?;
-        // A configuration file of their own, or the nodes would read the user's.
-        std::fs::write(folder.path().join("config.toml"), "")
-            .with_context(|| format!("cannot write into {}", folder.path().display()))?;
         let mut cluster = Self { nodes: Vec::new(), folder, lan };
+        // A configuration file of their own, or the nodes would read the user's.
+        cluster.write_config("")?;
         let names = NAMES.get(..size).with_context(|| format!("at most {} nodes", NAMES.len()))?;
         let mut peer = None;
         for at in 0..size {
@@ -99,6 +98,12 @@ impl Cluster {
     pub fn data_dir(&self, at: usize) -> anyhow::Result<std::path::PathBuf> {
         let node = self.nodes.get(at).with_context(|| format!("there is no node {at}"))?;
         Ok(self.folder.path().join(node.name))
+    }
+
+    /// Writes the configuration file that all nodes read.
+    pub fn write_config(&self, text: &str) -> anyhow::Result<()> {
+        let file = self.folder.path().join("config.toml");
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
     }
 
     /// Tells every node of a model's file, so that none has to fetch it; gives its name.
