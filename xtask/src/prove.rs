@@ -5,6 +5,7 @@
 //! is a file here, an arm of [`Proof`], and a line in [`run`].
 
 mod bodies;
+mod choice;
 pub mod cluster;
 mod constrained;
 mod fresh_clusters;
@@ -38,6 +39,9 @@ enum Proof {
     /// A node limited to 1 GiB withstands three minutes of hostile bodies, gives the memory back, and answers
     /// short requests beside them within 200 ms
     Bodies,
+    /// The placement that a plan chooses is as fast as the best on two nodes: alone on each, or split anywhere
+    #[command(after_help = "Example: cargo xtask prove choice --model qwen3-0.6b-q8_0.gguf --link 100:5")]
+    Choice(choice::Options),
     /// Answers with a schema are of it, whatever the logits; no instance of the JSON Schema Test Suite is
     /// judged otherwise than there; masks and compiling take no longer than they may; calls of tools are read
     /// back in the templates of others
@@ -91,6 +95,7 @@ struct Verdict {
 pub fn run(args: ProveArgs) -> anyhow::Result<()> {
     let verdicts = match args.proof {
         Some(Proof::Bodies) => vec![bodies::prove()?],
+        Some(Proof::Choice(options)) => vec![choice::prove(&options)?],
         Some(Proof::Constrained) => constrained::prove()?,
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
         Some(Proof::Keys(options)) => vec![keys::prove(&options)?],

@@ -223,7 +223,7 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
 
 /// Waits until the first node knows the rates of all devices, and the bandwidth of all links in both
 /// directions.
-fn wait_measured(cluster: &Cluster) -> anyhow::Result<()> {
+pub(super) fn wait_measured(cluster: &Cluster) -> anyhow::Result<()> {
     let (node, nodes) = (cluster.nodes().first().context("the cluster has no node")?, cluster.nodes().len());
     wait_for("measuring devices and links", (LINKS_MAX, POLL), || {
         let view = node.server.get("/exo/v1/cluster", ANSWER_MAX)?;
@@ -261,14 +261,19 @@ fn answers(
     })
 }
 
-/// The same of one answer. Each `number` is another prompt from its first or second token on.
-fn answer(server: &Server, model: &str, prompt: u32, number: u32) -> anyhow::Result<(f64, f64)> {
+/// Each `number` is another prompt from its first or second token on.
+pub(super) fn prompt_tokens(prompt: u32, number: u32) -> Vec<u32> {
     let token = |at: u32| match at {
         0 => number % 150,
         1 => number / 150,
         at => number * 37 + at * 11,
     };
-    let tokens: Vec<u32> = (0..prompt).map(|at| 20 + token(at) % 150).collect();
+    (0..prompt).map(|at| 20 + token(at) % 150).collect()
+}
+
+/// The same of one answer.
+fn answer(server: &Server, model: &str, prompt: u32, number: u32) -> anyhow::Result<(f64, f64)> {
+    let tokens = prompt_tokens(prompt, number);
     let body = json!({
         "model": model, "prompt": tokens, "max_tokens": ANSWER_TOKENS, "temperature": 0, "ignore_eos": true,
     });
