@@ -14,6 +14,7 @@ use anyhow::{Context, bail};
 use etcetera::BaseStrategy;
 use exo_device::CoreList;
 use exo_node::LogCapture;
+use exo_server::AllowedOrigin;
 use exo_store::DiskLimits;
 
 use crate::errors::CommandError;
@@ -176,6 +177,12 @@ pub const KEYS: &[Key] = &[
         help: "small model of the same tokenizer that guesses ahead: name, file or folder (default: none)",
     },
     Key { name: "allowed_hosts", default: "", help: "host names the API answers to besides localhost" },
+    Key {
+        name: "allowed_origins",
+        default: "",
+        help: "pages of other sites and of programs with web views that may use the models, each with an API key, comma between: \
+               app://obsidian.md, http://localhost:3000, vscode-webview://*",
+    },
     Key {
         name: "api_keys",
         default: "",
@@ -344,6 +351,14 @@ impl Config {
     /// A setting that lists several values with commas between.
     pub fn list(&self, name: &str) -> Vec<String> {
         self.text(name).split(',').map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// Pages of other sites that may use the models.
+    pub fn allowed_origins(&self) -> anyhow::Result<Vec<AllowedOrigin>> {
+        let origin = |text: &String| {
+            text.parse().map_err(|bad| self.refused("allowed_origins", format!("{text:?}: {bad}")).into())
+        };
+        self.list("allowed_origins").iter().map(origin).collect()
     }
 
     /// What the node is called.

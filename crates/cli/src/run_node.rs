@@ -102,6 +102,12 @@ async fn open(
     };
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys::for_listener(config, address)?;
+    let allowed_origins = config.allowed_origins()?;
+    if !allowed_origins.is_empty() && config.api_keys().is_empty() {
+        tracing::warn!(
+            "pages of `allowed_origins` are let in by an API key alone, and `api_keys` has none: none of them is let in"
+        );
+    }
     node_config.is_private = stay == Stay::ForTheWhile;
     node_config.doctor = doctor;
     choose_devices(&mut node_config, ui::message).await?;
@@ -113,6 +119,7 @@ async fn open(
         starting.join_next().await.context("no node was started")?.context("the start broke off")??;
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
+    options.allowed_origins = allowed_origins;
     let keys_file = config.api_keys_file().filter(|_| stay == Stay::Long).map(Path::to_owned);
     let following = api_keys::follow(keys_file, api_keys.clone(), config.api_keys().to_vec());
     options.api_keys = api_keys;

@@ -384,8 +384,9 @@ fn a_placement_that_a_disk_refuses_is_shown_as_it_was_carried_out() {
         let output = nodes[0].exo(&[&["place"], &arguments[..]].concat());
         let (text, notes) = (stdout(&output), stderr(&output));
         assert!(output.status.success(), "{text}{notes}");
-        let rows = text.lines().filter(|line| line.contains("+ head") && !line.contains("layers "));
-        let shown: Vec<&str> = rows.map(|row| row.split_whitespace().next().unwrap()).collect();
+        // A wide row goes on in a second line.
+        let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let shown: Vec<&str> = rows.filter(|row| row.get(1) == Some(&"cpu")).map(|row| row[0]).collect();
         if shown[0] == first {
             assert!(notes.contains("it was placed anew while it loaded"), "{text}{notes}");
             assert_eq!(shown, [first, other], "{text}");

@@ -76,6 +76,13 @@ pub(crate) fn held_bytes(file: &PlannedFile, repo: &str, commit: Option<&str>, p
     chunks.keys().map(|index| chunk_range(*index, file.size)).map(|(start, end)| end - start).sum()
 }
 
+/// What the file takes on the disk already, verified or not: chunks that were broken off are written again in
+/// their place.
+pub(crate) fn disk_bytes(file: &PlannedFile, path: &Path) -> u64 {
+    let part = fs::metadata(part_path(path)).map_or(0, |about| exo_stdx::disk_bytes(&about));
+    part.min(file.size)
+}
+
 /// Brings the file, from where an earlier attempt ended; the hashes of its blocks, unless it was here.
 /// `report` hears the verified bytes on disk and the ranges under way.
 pub(crate) fn download(

@@ -36,6 +36,8 @@ pub struct FileChange {
 pub struct HaveSize {
     /// Bytes that are to be fetched.
     pub missing_bytes: u64,
+    /// Bytes by which the files will grow on the disk: less where an attempt was broken off within chunks.
+    pub room_bytes: u64,
     /// Chunks in all.
     pub chunks: u64,
     /// Chunks of them that are here.
@@ -161,7 +163,9 @@ impl FetchPlan {
         for file in &self.files {
             let is_same = copies.iter().any(|copy| same_file(file, copy).is_some());
             let held = if is_same { file.size } else { self.held_bytes(file, &folder) };
+            let there = held.max(crate::download::disk_bytes(file, &folder.join(&file.below)));
             have.missing_bytes = have.missing_bytes.saturating_add(file.size.saturating_sub(held));
+            have.room_bytes = have.room_bytes.saturating_add(file.size.saturating_sub(there));
             have.chunks += file.size.div_ceil(CHUNK_BYTES);
             have.chunks_here +=
                 if held == file.size { held.div_ceil(CHUNK_BYTES) } else { held / CHUNK_BYTES };

@@ -43,7 +43,8 @@ impl LocalListener {
     }
 }
 
-/// Connects to a node of the user who runs this; root reaches everybody's. A channel of somebody else is
+/// Connects to a node of the user who runs this; root reaches that of whoever has the folder. A channel of
+/// somebody else is
 /// [`io::ErrorKind::PermissionDenied`], and nothing was written to it. The caller bounds the wait.
 pub async fn connect(path: &Path) -> io::Result<impl AsyncRead + AsyncWrite + Unpin + Send + use<>> {
     system::connect(path).await

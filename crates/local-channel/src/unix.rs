@@ -2,13 +2,15 @@
 
 use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tokio::net::{UnixListener, UnixStream};
 
 /// Longest path of a socket that every system takes.
 const PATH_BYTES_MAX: usize = 100;
+/// The bit of a folder's mode by which everybody may make files in it.
+const WRITABLE_BY_ALL: u32 = 0o002;
 
 pub type ServerStream = UnixStream;
 
@@ -51,9 +53,31 @@ impl Listener {
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     let socket = UnixStream::connect(path).await?;
     let (server, own) = (socket.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
-    if server != own && own != 0 {
-        let text = format!("it belongs to user {server}, not to the one who runs this command");
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    if server == own || (own == 0 && folder_owner(path)? == Some(server)) {
+        return Ok(socket);
     }
-    Ok(socket)
+    let text = format!("it belongs to user {server}, not to the one who runs this command");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Whose the folder of a socket is: there nobody else could have made it. `None` for a folder that all may
+/// write to.
+fn folder_owner(path: &Path) -> io::Result<Option<u32>> {
+    let folder = path.parent().unwrap_or(path).metadata()?;
+    Ok((folder.mode() & WRITABLE_BY_ALL == 0).then(|| folder.uid()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_takes_a_folder_that_all_may_write_to_for_nobodys() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(folder_owner(&path).unwrap(), Some(own));
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
+        assert_eq!(folder_owner(&path).unwrap(), None);
+    }
 }

@@ -2,7 +2,9 @@
 //! it can send requests to loopback, so every request shows that it was meant for us and by whom.
 //!
 //! - `Host` must be on the allow-list: a page whose DNS name was rebound to 127.0.0.1 sends its own name.
-//! - `Origin`, where sent, must be our own; no CORS header is ever answered. `Sec-Fetch-Site` likewise.
+//! - `Origin`, where sent, must be our own, or on routes for text one that the setting `allowed_origins` names.
+//!   A page of that origin is let in by an API key alone, and its browser alone is told by CORS headers that it
+//!   may read the answer. `Sec-Fetch-Site` likewise.
 //! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be. On `/api/*` no
 //!   type and what curl sends by itself pass as well, where no header tells of a browser: Ollama's documented
 //!   lines name no type, and libraries that speak to it send none.
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN, REFERER};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use exo_stdx::unix_s;
 use exo_types::Principal;
 
@@ -30,6 +32,7 @@ use crate::api_keys::{ApiKey, ApiKeys};
 use crate::dialect::is_ollama;
 use crate::errors::ApiError;
 use crate::options::ServerOptions;
+use crate::origins::{self, AllowedOrigin};
 use crate::sessions::{SessionId, Sessions, TOKEN_PREFIX};
 
 /// Who is at the client's end of the connection.
@@ -54,16 +57,27 @@ pub enum Caller {
     Open,
 }
 
-/// Headers by which a proxy says that it forwards, besides all that begin with [`FORWARDING_PREFIX`].
-const FORWARDING: [&str; 7] =
-    ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-host"];
-const FORWARDING_PREFIX: &str = "x-forwarded-";
+/// Headers by which a proxy says that it forwards, besides all whose names have one of [`FORWARDING_PARTS`].
+const FORWARDING: [&str; 5] =
+    ["via", "x-real-ip", "cf-connecting-ip", "x-original-host", "x-envoy-external-address"];
+const FORWARDING_PARTS: [&str; 2] = ["forwarded", "client-ip"];
+
+/// Whose page sends an origin.
+enum OriginIs {
+    /// This node's.
+    Own,
+    /// One of a site that the setting names.
+    Allowed,
+    /// Any other.
+    Foreign,
+}
 
 /// The rules of one listener.
 pub struct Guard {
     /// Whether the listener is reachable from this machine only.
     loopback: bool,
     hosts: Vec<String>,
+    origins: Vec<AllowedOrigin>,
     secret: ApiKey,
     keys: ApiKeys,
     keys_see_cluster: bool,
@@ -80,6 +94,7 @@ impl Guard {
         Self {
             loopback: address.ip().to_canonical().is_loopback(),
             hosts: own.into_iter().chain(more).collect(),
+            origins: options.allowed_origins.clone(),
             secret: ApiKey::from_key(&options.local_secret),
             keys: options.api_keys.clone(),
             keys_see_cluster: options.keys_see_cluster,
@@ -91,7 +106,7 @@ impl Guard {
     /// What holds for every request.
     pub fn check(&self, request: &Parts) -> Result<(), ApiError> {
         let host = self.check_host(request)?;
-        check_origin(&request.headers, &host, request.uri.path())?;
+        self.check_origin(&request.headers, &host, request.uri.path())?;
         check_content(&request.method, &request.headers, request.uri.path())
     }
 
@@ -125,6 +140,59 @@ impl Guard {
         self.hosts.iter().any(|h| h == name) || (is_address && !self.loopback)
     }
 
+    fn check_origin(&self, headers: &HeaderMap, host: &str, path: &str) -> Result<(), ApiError> {
+        let refused = |message: String| ApiError::forbidden("origin_not_allowed", message);
+        let mut is_of_allowed = false;
+        for origin in headers.get_all(ORIGIN) {
+            let origin = origin.to_str().unwrap_or("another origin").to_ascii_lowercase();
+            match self.origin_is(&origin, host) {
+                OriginIs::Own => {}
+                OriginIs::Allowed if origins::is_for_text(path) => is_of_allowed = true,
+                OriginIs::Allowed => {
+                    let message = format!("a page of `{origin:.100}` may use the models and nothing else");
+                    return Err(refused(message));
+                }
+                OriginIs::Foreign if origins::is_for_text(path) => {
+                    let message = format!(
+                        "a page of `{origin:.100}` may not call this API; the setting `allowed_origins` lets one in that has an API key"
+                    );
+                    return Err(refused(message));
+                }
+                OriginIs::Foreign => {
+                    return Err(refused(format!("a page of `{origin:.100}` may not call this API")));
+                }
+            }
+        }
+        // Browsers tell it even where they send no Origin. A link to the landing page is fine.
+        let site = headers.get("sec-fetch-site").map(|v| v.as_bytes());
+        match site {
+            Some(b"cross-site" | b"same-site") if path != "/" && !is_of_allowed => {
+                Err(refused("a page of another site may not call this API".to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Of an origin in lower case.
+    fn origin_is(&self, origin: &str, host: &str) -> OriginIs {
+        let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        match own == Some(host) {
+            true => OriginIs::Own,
+            false if origins::allows(&self.origins, origin) => OriginIs::Allowed,
+            false => OriginIs::Foreign,
+        }
+    }
+
+    /// The origin of a page of another site that may use the models, if a request for text has one: what its
+    /// browser is told.
+    pub fn shared_with(&self, headers: &HeaderMap, path: &str) -> Option<HeaderValue> {
+        let host = headers.get(HOST)?.to_str().ok()?.to_ascii_lowercase();
+        let origin = headers.get(ORIGIN)?;
+        let is_allowed = |origin: &str| matches!(self.origin_is(origin, &host), OriginIs::Allowed);
+        let text = origin.to_str().ok()?.to_ascii_lowercase();
+        (origins::is_for_text(path) && is_allowed(&text)).then(|| origin.clone())
+    }
+
     /// On whose behalf a request to `/v1/*` runs.
     pub fn principal(&self, headers: &HeaderMap, peer: Peer) -> Result<(Principal, Caller), ApiError> {
         if peer == Peer::Owner {
@@ -134,13 +202,19 @@ impl Guard {
         if let Some(key) = self.key(&given) {
             return Ok((key.principal(), Caller::Key));
         }
-        if self.is_secret(&given) && self.is_near(headers, peer) {
+        // Of an origin that is not ours: the rules of every request have looked at it.
+        let is_shared = self.shared_with(headers, "/v1/").is_some();
+        if is_shared && given.iter().all(Option::is_none) {
+            let message = "a page of another site needs an API key of this node: set `api_keys`, and give it one of them";
+            return Err(ApiError::unauthorized("missing_api_key", message));
+        }
+        if self.is_secret(&given) && self.is_near(headers, peer) && !is_shared {
             return Ok((Principal::LOCAL, Caller::Owner));
         }
-        if let Some(session) = self.near_session(headers, peer) {
+        if let Some(session) = self.near_session(headers, peer).filter(|_| !is_shared) {
             return Ok((Principal::LOCAL, session));
         }
-        if !self.needs_key() {
+        if !self.needs_key() && !is_shared {
             return Ok((Principal::LOCAL, Caller::Open));
         }
         match given.into_iter().flatten().next() {
@@ -254,7 +328,9 @@ impl Guard {
         match peer {
             Peer::Owner => true,
             Peer::At(address) => {
-                let forwards = |name: &str| FORWARDING.contains(&name) || name.starts_with(FORWARDING_PREFIX);
+                let forwards = |name: &str| {
+                    FORWARDING.contains(&name) || FORWARDING_PARTS.iter().any(|part| name.contains(part))
+                };
                 let is_forwarded = self.is_proxied || headers.keys().any(|name| forwards(name.as_str()));
                 address.ip().to_canonical().is_loopback() && !is_forwarded
             }
@@ -272,26 +348,6 @@ impl Guard {
 
 fn session_ended() -> ApiError {
     ApiError::unauthorized("session_ended", "this session has ended: run `exo open` for another one")
-}
-
-fn check_origin(headers: &HeaderMap, host: &str, path: &str) -> Result<(), ApiError> {
-    let refused = |who: &str| {
-        let message = format!("a page of {who} may not call this API");
-        ApiError::forbidden("origin_not_allowed", message)
-    };
-    for origin in headers.get_all(ORIGIN) {
-        let origin = origin.to_str().unwrap_or("another origin").to_ascii_lowercase();
-        let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        if own != Some(host) {
-            return Err(refused(&format!("`{origin:.100}`")));
-        }
-    }
-    // Browsers tell it even where they send no Origin. A link to the landing page is fine.
-    let site = headers.get("sec-fetch-site").map(|v| v.as_bytes());
-    match site {
-        Some(b"cross-site" | b"same-site") if path != "/" => Err(refused("another site")),
-        _ => Ok(()),
-    }
 }
 
 fn check_content(method: &Method, headers: &HeaderMap, path: &str) -> Result<(), ApiError> {

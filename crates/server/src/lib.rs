@@ -38,6 +38,7 @@ mod models;
 mod ollama;
 mod openai;
 mod options;
+mod origins;
 mod outlive;
 mod requests;
 mod responses;
@@ -65,6 +66,7 @@ use tokio_util::task::TaskTracker;
 pub use api_keys::{ApiKey, ApiKeys};
 pub use bundle::{Dashboard, has_page};
 pub use options::ServerOptions;
+pub use origins::{AllowedOrigin, BadOrigin};
 
 /// The listener could not be served.
 #[derive(Debug, thiserror::Error)]

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::api_keys::ApiKeys;
 use crate::bundle::{self, Dashboard};
+use crate::origins::AllowedOrigin;
 
 /// Settings of one listener. [`ServerOptions::new`] has the defaults; each bound says why it is what it is.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub struct ServerOptions {
     /// Host names besides `localhost`, `127.0.0.1` and `[::1]` that requests may be addressed to, without
     /// port.
     pub allowed_hosts: Vec<String>,
+    /// Pages of other sites that may use the models, with an API key.
+    pub allowed_origins: Vec<AllowedOrigin>,
     /// Keys that open `/v1/*`. As soon as there is one, it is needed on loopback as well.
     pub api_keys: ApiKeys,
     /// Whether a proxy stands in front of the TCP listeners: then nothing is administered over them, from
@@ -90,6 +93,7 @@ impl ServerOptions {
         Self {
             local_secret: local_secret.into(),
             allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
             api_keys: ApiKeys::default(),
             is_proxied: false,
             metrics_open: false,

@@ -21,8 +21,8 @@ use crate::connection_slots::ConnectionSlot;
 use crate::errors::ApiError;
 use crate::guard::Peer;
 use crate::{
-    admin, dashboard, dialect, downloads, entry, messages, metrics, models, ollama, openai, responses,
-    resume, telemetry, tokens,
+    admin, dashboard, dialect, downloads, entry, messages, metrics, models, ollama, openai, origins,
+    responses, resume, telemetry, tokens,
 };
 
 /// All routes. A test compares them with [`exo_api::endpoints::ENDPOINTS`].
@@ -147,6 +147,7 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     let is_anthropic = dialect::is_anthropic(request.uri().path(), request.headers());
     let is_ollama = dialect::is_ollama(request.uri().path());
     request.extensions_mut().insert(id);
+    let shared_with = app.guard.shared_with(request.headers(), request.uri().path());
     let is_look = is_look(&request);
     if is_look {
         tracing::trace!(%id, method = %request.method(), path = request.uri().path(), "request");
@@ -177,6 +178,9 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     dashboard::set_defaults(headers);
+    if let Some(origin) = shared_with {
+        origins::share(headers, origin);
+    }
     let status = response.status().as_u16();
     if is_look {
         tracing::trace!(%id, status, "answered");
@@ -201,6 +205,12 @@ fn ascii(hex: &str) -> HeaderValue {
 async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     app.guard.check(&parts)?;
+    let is_shared = || app.guard.shared_with(&parts.headers, parts.uri.path()).is_some();
+    if origins::is_preflight(&parts) && is_shared() {
+        let mut answer = StatusCode::NO_CONTENT.into_response();
+        origins::answer_preflight(answer.headers_mut(), &parts.headers);
+        return Ok(answer);
+    }
     Ok(next.run(Request::from_parts(parts, body)).await)
 }
 

@@ -90,6 +90,77 @@ async fn a_preflight_is_not_answered_with_permission() {
     }
 }
 
+/// A server that lets pages of one program in, and one key.
+async fn with_origins() -> common::Server {
+    let api_keys = ApiKeys::default();
+    api_keys.replace(vec![(ApiKey::from_key("key-of-a-page"), None)]);
+    let allowed_origins = ["app://obsidian.md", "vscode-webview://*"].map(|text| text.parse().unwrap());
+    let options = ServerOptions { allowed_origins: allowed_origins.to_vec(), api_keys, ..quick() };
+    start_with("127.0.0.1:0", options).await
+}
+
+#[tokio::test]
+async fn a_page_of_an_allowed_origin_uses_the_models_with_a_key_and_reads_the_answers() {
+    let server = with_origins().await;
+    let key = "authorization: Bearer key-of-a-page";
+    for origin in ["app://obsidian.md", "vscode-webview://0a1b2c"] {
+        let from = format!("origin: {origin}");
+        let asks = [
+            from.as_str(),
+            "sec-fetch-site: cross-site",
+            "access-control-request-method: POST",
+            "access-control-request-headers: authorization,content-type,x-stainless-os",
+            "access-control-request-private-network: true",
+        ];
+        let may = server.send("OPTIONS /v1/chat/completions", &asks, "").await;
+        assert_eq!(may.status, 204);
+        for (name, value) in [
+            ("access-control-allow-origin", origin),
+            ("access-control-allow-methods", "GET, POST, DELETE"),
+            ("access-control-allow-headers", "authorization,content-type,x-stainless-os"),
+            ("access-control-allow-private-network", "true"),
+            ("vary", "origin"),
+        ] {
+            assert_eq!(may.header(name), Some(value), "{name}");
+        }
+        assert_eq!(may.header("access-control-allow-credentials"), None);
+        let with_key = [JSON, key, &from, "sec-fetch-site: cross-site"];
+        let answer = server.send("POST /v1/chat/completions", &with_key, &chat_body("good", "")).await;
+        assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, Some(origin)));
+        assert!(answer.header("access-control-expose-headers").unwrap().contains("exo-resume"));
+        // What went wrong can be read, too.
+        let wrong = server.send("POST /v1/chat/completions", &with_key, "{").await;
+        assert_eq!((wrong.status, wrong.header("access-control-allow-origin")), (400, Some(origin)));
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_an_allowed_origin_gets_nothing_by_any_other_means_than_a_key() {
+    let server = with_origins().await;
+    let from = "origin: app://obsidian.md";
+    let secret = format!("authorization: Bearer {SECRET}");
+    let ask = async |headers: &[&str]| {
+        server.send("POST /v1/chat/completions", headers, &chat_body("good", "")).await.error()
+    };
+    assert_eq!(ask(&[JSON, from]).await, "401 missing_api_key");
+    assert_eq!(ask(&[JSON, from, &secret]).await, "401 invalid_api_key", "also from this machine");
+    assert_eq!(ask(&[JSON, from, "origin: https://evil.example"]).await, "403 origin_not_allowed");
+    for path in ["/exo/v1/cluster", "/exo/v1/session", "/metrics", "/health"] {
+        let answer = server.send(&format!("GET {path}"), &[from, &secret], "").await;
+        assert_eq!(answer.error(), "403 origin_not_allowed", "{path}");
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+    }
+    // Where nobody else needs a key.
+    let allowed_origins = vec!["app://obsidian.md".parse().unwrap()];
+    let open = start_with("127.0.0.1:0", ServerOptions { allowed_origins, ..quick() }).await;
+    let answer = open.send("GET /v1/models", &[from], "").await;
+    assert_eq!(answer.error(), "401 missing_api_key");
+    assert!(answer.body.contains("set `api_keys`"), "{}", answer.body);
+    assert_eq!(open.send("GET /v1/models", &[], "").await.status, 200);
+    let named = open.send("GET /v1/models", &["origin: https://evil.example"], "").await;
+    assert!(named.body.contains("allowed_origins"), "{}", named.body);
+}
+
 #[tokio::test]
 async fn a_request_that_a_browser_marks_as_foreign_is_refused() {
     let server = start().await;

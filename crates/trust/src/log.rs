@@ -113,6 +113,15 @@ impl TrustLog {
             .map(|(_, item)| &item.entry)
     }
 
+    /// Of these what leads to the removal of a node, which is all that still concerns it.
+    pub fn missing_up_to_removal(&self, node: NodeId, known: &[EntryId]) -> impl Iterator<Item = &Entry> {
+        let removes = |item: &Item| matches!(&item.entry.statement().act, Act::Remove { node: gone, .. } if *gone == node);
+        let removals = self.items.iter().enumerate().filter(|(_, item)| removes(item));
+        let concerns = self.closed(removals.map(|(number, _)| number));
+        self.missing(known)
+            .filter(move |entry| self.numbers.get(&entry.id()).is_some_and(|number| concerns.has(*number)))
+    }
+
     /// What `author` would sign to do this now.
     pub fn statement(&self, author: NodeId, at_unix_s: u64, act: Act) -> Result<Statement, ActError> {
         self.view.check(author, &act)?;

@@ -100,6 +100,21 @@ fn the_founder_admits_appoints_dismisses_and_removes() {
 }
 
 #[test]
+fn who_was_removed_hears_of_that_and_of_nothing_behind_it() {
+    let mut log = cluster(&[2]);
+    let before: Vec<_> = log.heads().iter().copied().collect();
+    act(&mut log, 2, remove(3));
+    act(&mut log, 1, admit(4));
+    act(&mut log, 1, appoint(4));
+    let heard: Vec<_> =
+        log.missing_up_to_removal(node(3), &before).map(|e| e.statement().act.clone()).collect();
+    assert_eq!(heard, [remove(3)]);
+    let all = TrustLog::from_entries(log.missing_up_to_removal(node(3), &[]).cloned()).unwrap().unwrap();
+    assert!(all.view().removed().contains_key(&node(3)), "it can check what it is told");
+    assert_eq!(log.missing_up_to_removal(node(2), &[]).count(), 0, "it is a member");
+}
+
+#[test]
 fn an_entry_survives_its_encoding_and_a_log_its_disk() {
     let mut log = cluster(&[2]);
     act(&mut log, 2, remove(3));

@@ -184,7 +184,11 @@ mod tests {
         let devices = ["anna/cpu", "ben/cpu"].map(str::to_owned);
         let halves = Placement(vec![("ben/cpu".to_owned(), 0, 4), ("anna/cpu".to_owned(), 4, 8)]);
         let all = placements(&halves, &devices, 8);
-        assert_eq!(all.len(), 8, "two alone, three cuts in either order, of which the plan's is one: {all:?}");
+        assert_eq!(
+            all.len(),
+            8,
+            "two alone, three cuts in either order, of which the plan's is one: {all:?}"
+        );
         assert_eq!(all[0].pins(), ["ben/cpu=0..4", "anna/cpu=4..8"]);
         assert_eq!(all[1].pins(), ["anna/cpu=0..8"]);
         let plan = json!({ "stages": [

@@ -34,21 +34,29 @@ pub(super) struct TrustPoll {
     is_asked: bool,
 }
 
-/// What a node that is or was a member gets of the log of trust.
+/// What a member gets of the log of trust, and a former one up to its removal: who came later is no concern of
+/// its.
 pub(super) fn trust_for(ctx: &Context<'_>, node: NodeId, cluster: EntryId, known: &[EntryId]) -> JoinAnswer {
     let view = ctx.trust.view();
-    let is_ours = view.members().contains_key(&node) || view.removed().contains_key(&node);
+    let is_member = view.members().contains_key(&node);
     #[cfg(feature = "planted")]
-    let is_ours = is_ours || ctx.config.planted == Some(crate::planted::Bug::TellsStrangers);
-    if cluster != ctx.trust.cluster() || !is_ours {
+    let is_member = is_member || ctx.config.planted == Some(crate::planted::Bug::TellsStrangers);
+    let is_former = !is_member && view.removed().contains_key(&node);
+    if cluster != ctx.trust.cluster() || !(is_member || is_former) {
         return JoinAnswer::Refused(JoinRefusal::OtherCluster);
     }
     let mut bytes = 0;
-    let encoded = ctx.trust.missing(known).map(Entry::encode).take_while(|entry| {
+    let mut fits = |entry: &Vec<u8>| {
         bytes += entry.len();
         bytes <= ANSWER_BYTES_MAX
-    });
-    JoinAnswer::Trust(encoded.collect())
+    };
+    let encoded: Vec<Vec<u8>> = if is_former {
+        let entries = ctx.trust.missing_up_to_removal(node, known);
+        entries.map(Entry::encode).take_while(&mut fits).collect()
+    } else {
+        ctx.trust.missing(known).map(Entry::encode).take_while(&mut fits).collect()
+    };
+    JoinAnswer::Trust(encoded)
 }
 
 impl Joining {

@@ -316,17 +316,18 @@ impl Pull {
         let (client, cancel) = (heads.client, heads.cancel);
         let mut copies = plan.copies(&options.root);
         copies.extend(older.and_then(Older::files));
-        let needed_bytes = plan.have(&options.root, &copies).missing_bytes;
+        let needed_bytes = plan.have(&options.root, &copies).room_bytes;
         // Another attempt has read it already.
         if plan.missing_bytes(&options.root) == plan.bytes() {
             check_opens(heads, plan, needed_bytes)?;
         }
         let mut room = self.take_room(shared, needed_bytes, cancel)?;
         let linked = plan.link_unchanged(&options.root, &copies);
-        let missing_bytes = plan.missing_bytes(&options.root);
-        if missing_bytes > needed_bytes {
+        // As if there were no copies: linked files are there by now.
+        let still_needed_bytes = plan.have(&options.root, &[]).room_bytes;
+        if still_needed_bytes > needed_bytes {
             drop(room); // this disk has no hard links
-            room = self.take_room(shared, missing_bytes, cancel)?;
+            room = self.take_room(shared, still_needed_bytes, cancel)?;
         }
         let fetched = self.fetch_files(shared, client, plan, options, &room.claim, cancel);
         // What another process fetches to this folder counts on them; else the next attempt makes them again.

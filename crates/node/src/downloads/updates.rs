@@ -232,7 +232,7 @@ impl DownloadsInner {
         if view.layers_only {
             return;
         }
-        match self.library.room_for(have.missing_bytes).await {
+        match self.library.room_for(have.room_bytes).await {
             Ok(removes) => view.removes = removes,
             Err(error) => {
                 (view.error, view.hint) = (Some(error.to_string()), Some(error.hint().to_owned()));

@@ -27,7 +27,8 @@ const ASKED: &[(&str, &str, &str)] = &[
 ];
 
 /// Settings whose values are names, addresses or keys: a report says only whether they are set.
-const UNTOLD: &[&str] = &["data_dir", "name", "peers", "group", "allowed_hosts", "api_keys", "draft"];
+const UNTOLD: &[&str] =
+    &["data_dir", "name", "peers", "group", "allowed_hosts", "allowed_origins", "api_keys", "draft"];
 
 /// One file of the report.
 struct Part {
