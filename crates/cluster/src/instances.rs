@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use exo_types::{InstanceId, ModelId, NodeId, Placement, SHARDS_MAX, list};
+use exo_types::{InstanceId, ModelId, NodeId, Placement, SHARDS_MAX, list, size_up};
 use serde::{Deserialize, Serialize};
 
 use crate::reasons::{Advice, NodeName, RemoveReason, ReplaceReason, WaitReason, by_id};
@@ -136,7 +136,8 @@ impl Moving {
             Self::Loading { reason, .. } => reason.text(name),
             Self::Stays { node, bytes } => {
                 let node = name(*node);
-                format!("{node} is drained, and no other device takes the layers there, of {bytes} bytes")
+                let size = size_up(*bytes);
+                format!("{node} is drained, and no other device takes the layers there, of {size}")
             }
         }
     }

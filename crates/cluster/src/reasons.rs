@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use exo_types::{DeviceId, NodeId, size};
+use exo_types::{DeviceId, NodeId, size, size_up};
 use serde::{Deserialize, Serialize};
 
 use crate::stage_status::StageStatus;
@@ -293,9 +293,10 @@ impl ReplanReason {
                 let node = name(*node);
                 let shared = || "with what shares its memory".to_owned();
                 let what = device.as_ref().map_or_else(shared, ToString::to_string);
+                let (needed, free) = (size_up(*needed_bytes), size(*free_bytes));
                 format!(
-                    "a plan that gains {percent} % cannot be loaded beside what serves: {node} {what} needs {needed_bytes} bytes and \
-                     has {free_bytes} free; `exo unload` and `exo place` move it with a pause"
+                    "a plan that gains {percent} % cannot be loaded beside what serves: {node} {what} needs {needed} and has \
+                     {free} free; `exo unload` and `exo place` move it with a pause"
                 )
             }
         }

@@ -92,6 +92,8 @@ fn what_fits_nowhere_else_stays_and_serves_and_says_why() {
         reason.starts_with("n2 is drained") && reason.contains("no other device takes the layers there"),
         "{reason}"
     );
+    let huge = Moving::Stays { node: node(2), bytes: 3_000_000_000 }.text(&|_| "n2".to_owned());
+    assert!(huge.ends_with("the layers there, of 2.8 GiB"), "{huge}");
     assert_eq!((bench.placement(), bench.state()), (&before, Some(InstanceState::Ready)));
     drain(&mut bench, node(2), Drain::Over);
     assert!(moving(&bench).is_none());
