@@ -158,9 +158,9 @@ impl Coordinator {
             let (stage, node, loss) = (at.stage, shard.node, StageLoss::NodeGone);
             return Some(Verdict::Replace(ReplaceReason::Stage { stage, node, loss }));
         }
-        if let Some(InstanceFailure { stage, reason, .. }) = self.trouble(entry).cloned() {
-            let (time, reason) = (AVOID_FAILED, clip(&reason));
-            let failed = |times| ReplaceReason::Failed { times, reason };
+        if let Some(InstanceFailure { stage, why, .. }) = self.trouble(entry).cloned() {
+            let time = AVOID_FAILED;
+            let failed = |times| ReplaceReason::Failed { times, why };
             if let Some(stage) = stage {
                 return Some(Verdict::Avoid { stage, reason: failed(1), time });
             }

@@ -16,7 +16,7 @@ use super::*;
 use crate::testing::{PLENTY, node, report, request};
 use crate::wire::{
     Bandwidth, Busyness, ControlReply, DesiredState, HeldModel, InstanceFailure, InvalidAsk, LinkReport,
-    LogFailure, StageReport, Undecided,
+    LogFailure, PipelineFailure, StageReport, Undecided,
 };
 use crate::{Event, InstanceState, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus};
 

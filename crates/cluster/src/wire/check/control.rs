@@ -196,7 +196,7 @@ impl Check for LinkReport {
 
 impl Check for InstanceFailure {
     fn check(&self) -> Result<(), CheckError> {
-        text("bytes of a reason", &self.reason)
+        self.why.check()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Bounds of reasons, on the wire and in the log.
 
-use super::super::{ControlRefusal, InvalidAsk, LogFailure, NoPlan, Undecided};
+use super::super::{ControlRefusal, InvalidAsk, LogFailure, NoPlan, PipelineFailure, TermEnd, Undecided};
 use super::placement::{device_id, name};
 use super::{Check, CheckError, text};
 use crate::reasons::{RemoveReason, ReplaceReason, ReplanReason, StageLoss, Unplaced, WaitReason};
@@ -10,8 +10,33 @@ impl Check for ReplaceReason {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Stage { loss, .. } => loss.check(),
-            Self::Failed { reason, .. } => text("bytes of a reason", reason),
+            Self::Failed { why, .. } => why.check(),
             Self::Drained { .. } | Self::Better(_) => Ok(()),
+        }
+    }
+}
+
+impl Check for PipelineFailure {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Ended(end) | Self::NoToken { last: end, .. } => end.check(),
+            Self::NotOpened { missing, .. } => missing.as_ref().map_or(Ok(()), Check::check),
+            Self::Undelivered(missing) => missing.check(),
+            Self::Step(words) | Self::Steps { words, .. } => text("bytes of a reason", words),
+            Self::NodeGone { .. }
+            | Self::Caches(_)
+            | Self::Order { .. }
+            | Self::NoTokens { .. }
+            | Self::Stopped => Ok(()),
+        }
+    }
+}
+
+impl Check for TermEnd {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::NotThrough { missing, .. } => missing.check(),
+            Self::Link { .. } | Self::Stage { .. } | Self::Late { .. } => Ok(()),
         }
     }
 }
