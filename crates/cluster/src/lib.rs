@@ -25,6 +25,7 @@ mod coordinator;
 mod driver;
 mod failures;
 mod instances;
+mod load_failure;
 mod names;
 mod reasons;
 mod replication;
@@ -46,6 +47,7 @@ pub use driver::{
     DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InterruptCause,
 };
 pub use instances::{EngineId, InstanceState, InstanceView, Moving, StageView};
+pub use load_failure::{HOLDERS_NAMED_MAX, LoadFailure, LoadFault};
 pub use names::NodeName;
 pub use reasons::{
     Advice, Gain, GainOf, LinkChange, LinkQuantity, RemoveReason, ReplaceReason, ReplanReason, StageLoss,

@@ -7,6 +7,7 @@ use exo_types::{DeviceId, NodeId, size, size_up};
 use serde::{Deserialize, Serialize};
 
 use crate::failures::PipelineFailure;
+use crate::load_failure::LoadFailure;
 use crate::names::{NodeName, by_id};
 use crate::stage_status::StageStatus;
 
@@ -59,8 +60,8 @@ pub enum StageLoss {
     LoadRefused {
         /// So often.
         failed_loads: u32,
-        /// At last with these words.
-        reason: String,
+        /// At last for this.
+        why: LoadFailure,
     },
     /// Its load does not come further.
     NoProgress {
@@ -217,12 +218,12 @@ impl ReplaceReason {
                     StageLoss::Unused { device } => {
                         format!("{which}: it does not compute on {device} any more")
                     }
-                    StageLoss::NotReady { status } => format!("{which} is no longer ready: {status}"),
-                    StageLoss::LoadRefused { failed_loads, reason } => {
-                        format!("{which} could not be loaded, {failed_loads} times: {reason}")
+                    StageLoss::NotReady { status } => format!("{which} is no longer ready: {}", status.text(name)),
+                    StageLoss::LoadRefused { failed_loads, why } => {
+                        format!("{which} could not be loaded, {failed_loads} times: {}", why.text(name))
                     }
                     StageLoss::NoProgress { seconds, status } => {
-                        format!("{which} made no progress for {seconds} s: {status}")
+                        format!("{which} made no progress for {seconds} s: {}", status.text(name))
                     }
                 }
             }

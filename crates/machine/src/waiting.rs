@@ -151,8 +151,9 @@ impl NodeMachine {
             stage.map(|stage| stage.leader().node)
         };
         let failed = instance.stages.iter().enumerate().find_map(|(at, stage)| match &stage.status {
-            StageStatus::Failed { reason, .. } => Some((node_of(at)?, reason.clone())),
-            waits @ StageStatus::Fetching { hub_wait_s: 1.., .. } => Some((node_of(at)?, waits.to_string())),
+            told @ (StageStatus::Failed { .. } | StageStatus::Fetching { hub_wait_s: 1.., .. }) => {
+                Some((node_of(at)?, told.text(&|node| self.name_of(node))))
+            }
             _ => None,
         });
         if let Some((node, reason)) = failed {

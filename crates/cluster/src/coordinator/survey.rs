@@ -257,8 +257,8 @@ impl Coordinator {
         let max = self.config.failed_loads_max;
         let placement = &self.state.instances().get(&instance)?.placement;
         statuses.iter().zip(placement.shards()).find_map(|(status, (at, shard))| match status {
-            StageStatus::Failed { reason, failed_loads } if *failed_loads >= max => {
-                let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, reason: clip(reason) };
+            StageStatus::Failed { why, failed_loads } if *failed_loads >= max => {
+                let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, why: why.clone() };
                 Some((at.stage, ReplaceReason::Stage { stage: at.stage, node: shard.node, loss }))
             }
             _ => None,

@@ -65,6 +65,7 @@ impl Missing {
                 format!("{} has not heard of it (waited {waited_ms} ms)", name(*node))
             }
             MissingPart::NotReady { node, status } => {
+                let status = status.text(name);
                 format!("it is not ready on {}: {status} (waited {waited_ms} ms)", name(*node))
             }
             MissingPart::Term { own, got } => {

@@ -10,7 +10,7 @@ use crate::testing::{
 };
 use crate::{
     Advice, Event, Gain, GainOf, InstanceRequest, InstanceState, InstanceView, LinkChange, LinkQuantity,
-    Moving, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced,
+    LoadFailure, LoadFault, Moving, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced,
     WaitReason,
 };
 
@@ -60,12 +60,17 @@ fn view() -> InstanceView {
     }
 }
 
+fn failed_load(detail: &str) -> StageStatus {
+    let why = LoadFailure::Fault { kind: LoadFault::Device, detail: detail.to_owned() };
+    StageStatus::Failed { why, failed_loads: 1 }
+}
+
 /// One with reasons of all kinds.
 fn waiting(loads: &str, plans: &str) -> InstanceView {
     let gain = Gain { percent: 12, of: GainOf::Streams };
     let what = LinkQuantity::RoundTripUs;
     let link = Some(LinkChange { at: node(1), peer: node(2), what, before: Some(7), now: 300 });
-    let status = StageStatus::Failed { reason: loads.into(), failed_loads: 1 };
+    let status = failed_load(loads);
     let loss = StageLoss::NoProgress { seconds: 120, status };
     let lost = ReplaceReason::Stage { stage: 1, node: node(2), loss };
     let reason = WaitReason { lost, why: Unplaced::NoPlan(plans.into()) };
@@ -208,7 +213,7 @@ fn data_messages() -> Vec<DataMessage> {
                 stage: 1,
                 what: MissingPart::NotReady {
                     node: node(3),
-                    status: StageStatus::Failed { reason: "why".to_owned(), failed_loads: 1 },
+                    status: failed_load("why"),
                 },
                 waited_ms: 2000,
             },

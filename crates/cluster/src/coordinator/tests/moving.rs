@@ -112,7 +112,7 @@ fn a_device_that_refuses_what_is_loaded_ahead_is_left_out() {
     let whom = bench.placement().stages[1].leader().node;
     drain(&mut bench, whom, Drain::Lasting);
     let takes = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).unwrap();
-    report_ahead(&mut bench, &StageStatus::Failed { reason: "no room".into(), failed_loads: 3 });
+    report_ahead(&mut bench, &failed_load(LoadFault::Device, "no room", 3));
     let next = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).expect("another one");
     assert!(next != takes && next != whom);
     report_ahead(&mut bench, &StageStatus::Loaded);

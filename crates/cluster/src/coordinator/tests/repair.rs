@@ -224,7 +224,7 @@ fn a_fetch_that_goes_on_behind_what_it_had_and_one_that_the_hub_has_wait_are_not
     let fetching =
         |done_bytes, hub_wait_s| StageStatus::Fetching { done_bytes, total_bytes: 900, hub_wait_s };
     bench.all_report(&fetching(500, 0));
-    bench.all_report(&StageStatus::Failed { reason: "the line broke".into(), failed_loads: 0 });
+    bench.all_report(&failed_load(LoadFault::Fetch, "the line broke", 0));
     bench.advance(100);
     bench.all_report(&fetching(501, 0));
     bench.advance(100);
@@ -248,18 +248,18 @@ fn loading_without_progress_goes_elsewhere_and_is_given_up_where_there_is_nothin
     bench.all_report(&StageStatus::Fetching { done_bytes: 6, total_bytes: 9, hub_wait_s: 0 });
     bench.advance(120);
     assert_eq!(bench.state(), Some(InstanceState::Loading), "a byte is progress");
-    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), failed_loads: 2 });
+    bench.all_report(&failed_load(LoadFault::Fetch, "no holder", 2));
     let stuck = bench.placement().stages[0].leader().node;
     bench.advance(1);
     assert!(reason(&bench).contains("no progress for 120 s") && reason(&bench).contains("no holder"));
     assert!(bench.placement().stage_of(stuck).is_none(), "{:?}", layout(&bench));
-    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), failed_loads: 3 });
+    bench.all_report(&failed_load(LoadFault::Fetch, "no holder", 3));
     assert!(matches!(bench.log.last(), Some(Event::InstanceRemoved { .. })), "{:?}", bench.log.last());
 }
 
 #[test]
 fn a_stage_that_a_device_refuses_three_times_goes_elsewhere_and_what_never_served_is_given_up() {
-    let refused = |failed_loads| StageStatus::Failed { reason: "the card is full".into(), failed_loads };
+    let refused = |failed_loads| failed_load(LoadFault::Device, "the card is full", failed_loads);
     let mut bench = Bench::new(1);
     bench.place(1);
     for failed_loads in 1..=3 {

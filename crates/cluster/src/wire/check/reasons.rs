@@ -4,7 +4,7 @@ use super::super::{ControlRefusal, InvalidAsk, LogFailure, NoPlan, PipelineFailu
 use super::placement::{device_id, name};
 use super::{Check, CheckError, text};
 use crate::reasons::{RemoveReason, ReplaceReason, ReplanReason, StageLoss, Unplaced, WaitReason};
-use crate::{InstanceState, Moving};
+use crate::{InstanceState, LoadFailure, Moving};
 
 impl Check for ReplaceReason {
     fn check(&self) -> Result<(), CheckError> {
@@ -45,9 +45,20 @@ impl Check for StageLoss {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::NodeGone => Ok(()),
-            Self::Unsupported(reason) | Self::LoadRefused { reason, .. } => text("bytes of a reason", reason),
+            Self::Unsupported(reason) => text("bytes of a reason", reason),
+            Self::LoadRefused { why, .. } => why.check(),
             Self::Unused { device } => device_id(device),
             Self::NotReady { status } | Self::NoProgress { status, .. } => status.check(),
+        }
+    }
+}
+
+impl Check for LoadFailure {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::NoHolder { model_name, .. } => name(model_name),
+            Self::Fault { detail, .. } => text("bytes of a reason", detail),
+            Self::NoMemory { .. } | Self::NoProgress { .. } | Self::LetGo => Ok(()),
         }
     }
 }
