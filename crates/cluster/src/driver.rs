@@ -33,8 +33,12 @@ use std::time::Duration;
 use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId, Term, Time};
 
 use self::interrupt::{Interruption, LostRun, lost_run};
-pub use self::types::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+pub use self::types::{
+    DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InterruptCause,
+};
+use crate::failures::PipelineFailure;
 use crate::instances::HUB_WAITS_MAX;
+use crate::names::by_id;
 use crate::wire::{Busy, DataMessage, EndReason, SequenceTimes, Submission};
 use crate::{InstanceView, StageView};
 
@@ -158,17 +162,17 @@ impl Driver {
             DriverInput::NodeLost(node) => {
                 let stage = self.run.as_ref().and_then(|run| run.placement.stage_of(node));
                 if let Some(stage) = stage {
-                    let message = format!("stage {stage} on node {node} is lost");
+                    let gone = PipelineFailure::NodeGone { stage: stage as u32, node };
                     self.leave(&mut out);
-                    self.interrupt(now, FailureKind::StageLost, message, &mut out);
+                    self.interrupt(now, FailureKind::StageLost, gone.into(), &mut out);
                 }
             }
             DriverInput::LinkLost(node) => {
                 let is_end = |run: &SubmittedRun| ends_of(&run.placement).any(|end| end == node);
                 if self.run.as_ref().is_some_and(is_end) {
-                    let message = format!("the data link to node {node} ended");
+                    let ended = InterruptCause::Said(format!("the data link to node {node} ended"));
                     self.leave(&mut out);
-                    self.interrupt(now, FailureKind::StageLost, message, &mut out);
+                    self.interrupt(now, FailureKind::StageLost, ended, &mut out);
                 }
             }
             DriverInput::Cancel => {
@@ -223,8 +227,8 @@ impl Driver {
     }
 
     /// Why the answer does not go on, between an interruption and the next token.
-    pub fn interrupted_by(&self) -> Option<&str> {
-        self.interruption.as_ref().map(|interruption| interruption.reason.as_str())
+    pub fn interrupted_by(&self) -> Option<&InterruptCause> {
+        self.interruption.as_ref().map(|interruption| &interruption.cause)
     }
 
     /// Prompt and everything generated so far: what the next submission begins with.
@@ -242,7 +246,7 @@ impl Driver {
         {
             // What computes it may hang, and be slower to say so.
             self.leave(out);
-            self.interrupt(now, FailureKind::Deadline, message, out);
+            self.interrupt(now, FailureKind::Deadline, InterruptCause::Said(message), out);
             if self.over {
                 return;
             }
@@ -303,7 +307,9 @@ impl Driver {
             (Some(run), _) => {
                 format!("{:?} at instance {}", run.state, run.placement.instance).to_lowercase()
             }
-            (None, Some(view)) => format!("instance {} is {}", view.instance(), view.state),
+            (None, Some(view)) => {
+                format!("instance {} is {}", view.instance(), view.state.text_behind(self.lost(), &by_id))
+            }
             (None, None) => "the model is not placed".to_owned(),
         }
     }
@@ -322,11 +328,11 @@ impl Driver {
         match &self.run {
             Some(run) => match lost_run(&run.placement, &self.candidates) {
                 Some(LostRun::GivenUp(reason)) => {
-                    self.fail(FailureKind::InstanceGone, self.with_interruption(reason), out);
+                    self.fail(FailureKind::InstanceGone, self.with_removal(&reason), out);
                 }
-                Some(LostRun::Elsewhere(reason)) => {
+                Some(LostRun::Elsewhere(cause)) => {
                     self.leave(out);
-                    self.interrupt(now, FailureKind::StageLost, reason, out);
+                    self.interrupt(now, FailureKind::StageLost, cause, out);
                 }
                 None => {}
             },

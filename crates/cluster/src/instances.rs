@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use exo_types::{InstanceId, ModelId, NodeId, Placement, SHARDS_MAX, list};
+use exo_types::{InstanceId, ModelId, NodeId, Placement, SHARDS_MAX, list, size_up};
 use serde::{Deserialize, Serialize};
 
-use crate::reasons::{Advice, NodeName, RemoveReason, ReplaceReason, WaitReason, by_id};
+use crate::names::{NodeName, by_id};
+use crate::reasons::{Advice, RemoveReason, ReplaceReason, WaitReason};
 use crate::stage_status::StageStatus;
 
 /// Names one shard in the memory of this node, from its first byte to its last: the worker counts them, and a
@@ -70,14 +71,20 @@ pub enum InstanceState {
 impl InstanceState {
     /// For people, behind "it is".
     pub fn text(&self, name: NodeName<'_>) -> String {
+        self.text_behind(None, name)
+    }
+
+    /// The same behind a sentence that has said already what was lost.
+    pub fn text_behind(&self, said: Option<&ReplaceReason>, name: NodeName<'_>) -> String {
         match self {
             Self::Placing => "being placed".to_owned(),
             Self::Loading => "loading".to_owned(),
             Self::Wiring => "connecting its stages".to_owned(),
             Self::Ready => "ready".to_owned(),
+            Self::Degraded { reason } if said == Some(reason) => "being placed again".to_owned(),
             Self::Degraded { reason } => format!("being placed again: {}", reason.text(name)),
-            Self::Waiting { reason } => format!("waiting: {}", reason.text(name)),
-            Self::Failed { reason } => format!("given up: {}", reason.text(name)),
+            Self::Waiting { reason } => format!("waiting: {}", reason.text_behind(said, name)),
+            Self::Failed { reason } => format!("given up: {}", reason.text_behind(said, name)),
         }
     }
 }
@@ -136,7 +143,8 @@ impl Moving {
             Self::Loading { reason, .. } => reason.text(name),
             Self::Stays { node, bytes } => {
                 let node = name(*node);
-                format!("{node} is drained, and no other device takes the layers there, of {bytes} bytes")
+                let size = size_up(*bytes);
+                format!("{node} is drained, and no other device takes the layers there, of {size}")
             }
         }
     }

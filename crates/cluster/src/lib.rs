@@ -23,7 +23,10 @@
 pub mod bounds;
 mod coordinator;
 mod driver;
+mod failures;
 mod instances;
+mod load_failure;
+mod names;
 mod reasons;
 mod replication;
 mod scheduler;
@@ -40,11 +43,15 @@ pub use coordinator::{
     AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, DryRun, DryRunError,
     LEAVING_FOR, PlanId, ReplyTo, disk_rooms, dry_run, link_facts,
 };
-pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+pub use driver::{
+    DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InterruptCause,
+};
 pub use instances::{EngineId, InstanceState, InstanceView, Moving, StageView};
+pub use load_failure::{HOLDERS_NAMED_MAX, LoadFailure, LoadFault};
+pub use names::NodeName;
 pub use reasons::{
-    Advice, Gain, GainOf, LinkChange, LinkQuantity, NodeName, RemoveReason, ReplaceReason, ReplanReason,
-    StageLoss, Unplaced, WaitReason,
+    Advice, Gain, GainOf, LinkChange, LinkQuantity, RemoveReason, ReplaceReason, ReplanReason, StageLoss,
+    Unplaced, WaitReason,
 };
 pub use replication::{FollowerStep, LeaderStep, follow, lead};
 #[cfg(feature = "planted")]

@@ -3,13 +3,13 @@
 
 use std::fmt;
 
-use exo_types::{DeviceId, NodeId, size};
+use exo_types::{DeviceId, NodeId, size, size_up};
 use serde::{Deserialize, Serialize};
 
+use crate::failures::PipelineFailure;
+use crate::load_failure::LoadFailure;
+use crate::names::{NodeName, by_id};
 use crate::stage_status::StageStatus;
-
-/// What a node is called in a sentence.
-pub type NodeName<'a> = &'a dyn Fn(NodeId) -> String;
 
 /// Why an instance is placed anew, or its stages are to be elsewhere.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub enum ReplaceReason {
         /// So often in a row on the same devices; 1 where the first time is enough.
         times: u32,
         /// What the scheduler said.
-        reason: String,
+        why: PipelineFailure,
     },
     /// A node is to have no stages.
     Drained {
@@ -60,8 +60,8 @@ pub enum StageLoss {
     LoadRefused {
         /// So often.
         failed_loads: u32,
-        /// At last with these words.
-        reason: String,
+        /// At last for this.
+        why: LoadFailure,
     },
     /// Its load does not come further.
     NoProgress {
@@ -218,17 +218,17 @@ impl ReplaceReason {
                     StageLoss::Unused { device } => {
                         format!("{which}: it does not compute on {device} any more")
                     }
-                    StageLoss::NotReady { status } => format!("{which} is no longer ready: {status}"),
-                    StageLoss::LoadRefused { failed_loads, reason } => {
-                        format!("{which} could not be loaded, {failed_loads} times: {reason}")
+                    StageLoss::NotReady { status } => format!("{which} is no longer ready: {}", status.text(name)),
+                    StageLoss::LoadRefused { failed_loads, why } => {
+                        format!("{which} could not be loaded, {failed_loads} times: {}", why.text(name))
                     }
                     StageLoss::NoProgress { seconds, status } => {
-                        format!("{which} made no progress for {seconds} s: {status}")
+                        format!("{which} made no progress for {seconds} s: {}", status.text(name))
                     }
                 }
             }
-            Self::Failed { times: 0 | 1, reason } => reason.clone(),
-            Self::Failed { times, reason } => format!("{times} times on the same devices: {reason}"),
+            Self::Failed { times: 0 | 1, why } => why.text(name),
+            Self::Failed { times, why } => format!("{times} times on the same devices: {}", why.text(name)),
             Self::Drained { node } => format!("{} is drained", name(*node)),
             Self::Better(gain) => gain.to_string(),
         }
@@ -238,14 +238,21 @@ impl ReplaceReason {
 impl WaitReason {
     /// The sentence.
     pub fn text(&self, name: NodeName<'_>) -> String {
-        let lost = self.lost.text(name);
-        match &self.why {
+        self.text_behind(None, name)
+    }
+
+    /// The sentence behind one that has said already what was lost.
+    pub fn text_behind(&self, said: Option<&ReplaceReason>, name: NodeName<'_>) -> String {
+        let lost = (said != Some(&self.lost)).then(|| self.lost.text(name));
+        let parts = match &self.why {
             Unplaced::InVain { times } => {
-                format!("placed anew {times} times without becoming ready; last: {lost}")
+                let in_vain = format!("placed anew {times} times without becoming ready");
+                [Some(in_vain), lost.map(|lost| format!("last: {lost}"))]
             }
-            Unplaced::Apart { a, b } => format!("{lost}; {}", apart_text(&name(*a), &name(*b))),
-            Unplaced::NoPlan(why) => format!("{lost}; {why}"),
-        }
+            Unplaced::Apart { a, b } => [lost, Some(apart_text(&name(*a), &name(*b)))],
+            Unplaced::NoPlan(why) => [lost, Some(why.clone())],
+        };
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -257,13 +264,18 @@ pub(crate) fn apart_text(a: &str, b: &str) -> String {
 impl RemoveReason {
     /// The sentence.
     pub fn text(&self, name: NodeName<'_>) -> String {
+        self.text_behind(None, name)
+    }
+
+    /// The sentence behind one that has said already what was lost.
+    pub fn text_behind(&self, said: Option<&ReplaceReason>, name: NodeName<'_>) -> String {
         match self {
             Self::Asked { by } => format!("unloaded by {}", name(*by)),
             Self::MakesRoom { model_name } => format!("unloaded to make room for {model_name}"),
             Self::Unused { seconds } => {
                 format!("unloaded: a request had loaded it, and none used it for {seconds} s")
             }
-            Self::GivenUp(reason) => reason.text(name),
+            Self::GivenUp(reason) => reason.text_behind(said, name),
         }
     }
 }
@@ -293,9 +305,10 @@ impl ReplanReason {
                 let node = name(*node);
                 let shared = || "with what shares its memory".to_owned();
                 let what = device.as_ref().map_or_else(shared, ToString::to_string);
+                let (needed, free) = (size_up(*needed_bytes), size(*free_bytes));
                 format!(
-                    "a plan that gains {percent} % cannot be loaded beside what serves: {node} {what} needs {needed_bytes} bytes and \
-                     has {free_bytes} free; `exo unload` and `exo place` move it with a pause"
+                    "a plan that gains {percent} % cannot be loaded beside what serves: {node} {what} needs {needed} and has \
+                     {free} free; `exo unload` and `exo place` move it with a pause"
                 )
             }
         }
@@ -330,11 +343,6 @@ impl LinkChange {
             }
         }
     }
-}
-
-/// Where no names are known: `machine` puts them in place of "node" and the id.
-pub(crate) fn by_id(node: NodeId) -> String {
-    format!("node {node}")
 }
 
 /// For logs, tests and parts that know no names.

@@ -65,6 +65,7 @@ pub use self::types::{
     STEP_PER_TOKEN, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,
 };
+use crate::failures::{PipelineFailure, TermEnd};
 use crate::wire::{AloneTimes, StageCommand, StagePages, TokensMessage};
 
 /// How often a driver without a token hears that its sequence is on its way.
@@ -119,7 +120,7 @@ pub struct Scheduler {
     /// Submissions that a step failed with and that are in steps behind it.
     tickets_lost: BTreeSet<u64>,
     /// Why nothing is served any more.
-    over: Option<String>,
+    over: Option<PipelineFailure>,
 }
 
 /// A step on its way.
@@ -213,11 +214,12 @@ impl Scheduler {
             SchedulerInput::Cancel { from, placement, sequence, attempt } => {
                 self.cancel(from, placement, sequence, attempt, out);
             }
-            SchedulerInput::PipelineBroken { from, placement, term, kind, message } => {
+            SchedulerInput::PipelineBroken { from, placement, term, stage, kind, why } => {
                 if self.is_of_stage(from, placement, term, "a broken pipeline") {
+                    let end = TermEnd::Stage { stage, why };
                     match kind {
-                        FailureKind::StageLost => self.end_term(now, message, out),
-                        _ => self.fail_instance(kind, None, message, out),
+                        FailureKind::StageLost => self.end_term(now, end, out),
+                        _ => self.fail_instance(kind, None, PipelineFailure::Ended(end), out),
                     }
                 }
             }
@@ -228,9 +230,9 @@ impl Scheduler {
             }
             SchedulerInput::Undelivered { from, placement, term, sequences, missing } => {
                 if self.is_of_stage(from, placement, term, "undelivered tokens") {
-                    let message = missing.to_string();
+                    let why = PipelineFailure::Undelivered(missing);
                     for (sequence, attempt) in sequences {
-                        self.fail_attempt(sequence, attempt, FailureKind::StageLost, &message, out);
+                        self.fail_attempt(sequence, attempt, FailureKind::StageLost, &why, out);
                     }
                 }
             }
@@ -245,7 +247,7 @@ impl Scheduler {
             SchedulerInput::DraftsOver => self.stop_drafting(),
             SchedulerInput::LinkLost(node) => self.link_lost(now, node, out),
             SchedulerInput::NodeLost(node) => self.node_lost(node, out),
-            SchedulerInput::Stop { reason } => self.stop(FailureKind::InstanceGone, &reason, out),
+            SchedulerInput::Stop => self.stop(FailureKind::InstanceGone, &PipelineFailure::Stopped, out),
         }
     }
 
@@ -310,8 +312,8 @@ impl Scheduler {
 
     fn node_lost(&mut self, node: NodeId, out: &mut Vec<SchedulerOutput>) {
         if let Some(stage) = self.placement.stage_of(node) {
-            let message = format!("stage {stage} on node {node} is lost");
-            self.fail_instance(FailureKind::StageLost, None, message, out);
+            let why = PipelineFailure::NodeGone { stage: stage as u32, node };
+            self.fail_instance(FailureKind::StageLost, None, why, out);
         }
     }
 

@@ -1,8 +1,9 @@
 //! How far a worker is with a stage.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+
+use crate::load_failure::LoadFailure;
+use crate::names::NodeName;
 
 /// How far a stage's worker is with it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -35,8 +36,8 @@ pub enum StageStatus {
     Serving,
     /// The last attempt failed; the worker retries unless told otherwise.
     Failed {
-        /// What happened, to be displayed.
-        reason: String,
+        /// What happened.
+        why: LoadFailure,
         /// Loads in a row that the device refused so far. Fetching, waiting for memory or for a device, and a
         /// device that is lost do not count: those end by themselves, or are bounded elsewhere.
         failed_loads: u32,
@@ -66,22 +67,20 @@ impl StageStatus {
     pub fn is_loaded(&self) -> bool {
         matches!(self, Self::Loaded | Self::Serving)
     }
-}
-
-/// For people, behind "stage 1 on NAME …: ".
-impl fmt::Display for StageStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Fetching { hub_wait_s: seconds @ 1.., .. } = self {
-            return write!(f, "the hub asks to wait {seconds} s before it gives more of its weights");
-        }
-        f.write_str(match self {
+    /// For people, behind "stage 1 on NAME …: ".
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        let words = match self {
+            Self::Fetching { hub_wait_s: seconds @ 1.., .. } => {
+                return format!("the hub asks to wait {seconds} s before it gives more of its weights");
+            }
+            Self::Failed { why, .. } => return why.text(name),
             Self::Unknown => "its node has not reported it",
             Self::Waiting => "it waits for memory, a manifest or a retry",
             Self::Fetching { .. } => "its weights are being fetched",
             Self::Loading { .. } => "its weights are being loaded",
             Self::Loaded => "it is loaded, and no step has come back",
             Self::Serving => "it serves",
-            Self::Failed { reason, .. } => reason,
-        })
+        };
+        words.to_owned()
     }
 }

@@ -13,8 +13,6 @@ mod data;
 pub(crate) mod events;
 pub mod limits;
 mod measurements;
-mod missing;
-mod pipeline_break;
 mod refusal;
 #[cfg(test)]
 mod tests;
@@ -35,10 +33,12 @@ pub use data::{
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};
 pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals};
-pub use missing::{Missing, MissingPart};
-pub use pipeline_break::{PageFault, PipelineBreak, SequenceFault};
 pub(crate) use refusal::in_use_text;
 pub use refusal::{
     Busyness, ControlRefusal, InvalidAsk, LogFailure, NoPlan, NotCoordinator, RequestDifference, Undecided,
     UnknownTarget,
+};
+
+pub use crate::failures::{
+    CacheMismatch, Missing, MissingPart, PageFault, PipelineBreak, PipelineFailure, SequenceFault, TermEnd,
 };

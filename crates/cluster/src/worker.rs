@@ -22,7 +22,7 @@ use exo_types::{DeviceId, Epoch, ShardPosition, Time};
 pub use self::plan::plan;
 pub use self::types::{Action, ActualShard, Phase, WorkerConfig, WorkerInput};
 use crate::wire::{DesiredShard, DesiredState, Refusal, StageReport};
-use crate::{EngineId, StageStatus};
+use crate::{EngineId, LoadFailure, StageStatus};
 
 /// Brings this node's shards to what the coordinator wants.
 #[derive(Clone, Debug)]
@@ -63,8 +63,7 @@ impl Worker {
             WorkerInput::Progress { engine, done_bytes, total_bytes, hub_wait_s } => {
                 self.progress(now, engine, (done_bytes, total_bytes), hub_wait_s);
             }
-            WorkerInput::Failed { engine, reason } => self.failed(now, engine, reason),
-            WorkerInput::Refused { engine, reason } => self.refused(now, engine, reason),
+            WorkerInput::Failed { engine, why } => self.failed(now, engine, why),
             WorkerInput::Unloaded(engine) => self.unloaded(now, engine),
         }
         self.reconcile(now, &mut actions);
@@ -184,32 +183,25 @@ impl Worker {
         }
     }
 
-    /// The device would not take it, or the disk has no room: counted besides.
-    fn refused(&mut self, now: Time, engine: EngineId, reason: String) {
-        let is_coming = |phase: &Phase| matches!(phase, Phase::FetchingChunks { .. } | Phase::Loading { .. });
-        if let Some(entry) = self.entry(engine).filter(|entry| is_coming(&entry.phase)) {
-            entry.failed_loads = entry.failed_loads.saturating_add(1);
-        }
-        self.failed(now, engine, reason);
-    }
-
-    fn failed(&mut self, now: Time, engine: EngineId, reason: String) {
-        if self.entry(engine).is_some_and(|entry| !entry.phase.is_idle()) {
-            self.begin_again(now, engine, reason);
-        }
+    /// What the device would not take, or the disk has no room for, is counted besides.
+    fn failed(&mut self, now: Time, engine: EngineId, why: LoadFailure) {
+        let Some(entry) = self.entry(engine).filter(|entry| !entry.phase.is_idle()) else { return };
+        let is_coming = matches!(entry.phase, Phase::FetchingChunks { .. } | Phase::Loading { .. });
+        entry.failed_loads = entry.failed_loads.saturating_add(u32::from(is_coming && why.is_refusal()));
+        self.begin_again(now, engine, why);
     }
 
     fn unloaded(&mut self, now: Time, engine: EngineId) {
-        self.begin_again(now, engine, "the device let go of it".to_owned());
+        self.begin_again(now, engine, LoadFailure::LetGo);
     }
 
     /// Nothing of it is left. Unless that was asked for, it counts as a failure. What comes next is another
     /// engine.
-    fn begin_again(&mut self, now: Time, engine: EngineId, reason: String) {
+    fn begin_again(&mut self, now: Time, engine: EngineId, why: LoadFailure) {
         let (config, next) = (self.config, EngineId(self.engine_last.0 + 1));
         let Some(entry) = self.entry(engine) else { return };
         if entry.phase != Phase::Unloading {
-            note_failure(entry, now, &config, reason);
+            note_failure(entry, now, &config, why);
         }
         (entry.engine, entry.phase, entry.since) = (next, Phase::Absent, now);
         self.engine_last = next;
@@ -225,8 +217,8 @@ impl Worker {
             let engine = entry.engine;
             match entry.phase {
                 Phase::FetchingManifest | Phase::FetchingChunks { .. } | Phase::Loading { .. } => {
-                    let what = format!("no progress for {} s", config.stall_deadline.as_secs());
-                    note_failure(entry, now, &config, what);
+                    let why = LoadFailure::NoProgress { seconds: config.stall_deadline.as_secs() };
+                    note_failure(entry, now, &config, why);
                     actions.push(Action::Cancel { engine });
                 }
                 Phase::Unloading => actions.push(Action::UnloadShard { engine }),
@@ -241,25 +233,25 @@ impl Worker {
     fn note_starved(&mut self, now: Time) {
         let Some(desired) = &self.desired else { return };
         let config = self.config;
-        let starved: Vec<(ShardPosition, String)> = desired
+        let starved: Vec<(ShardPosition, LoadFailure)> = desired
             .shards
             .iter()
             .filter_map(|d| Some((d.position(), plan::starved(d, &self.actual, &self.memory_bytes, now)?)))
             .collect();
-        for (position, reason) in starved {
+        for (position, why) in starved {
             if let Some(entry) = self.actual.iter_mut().find(|entry| entry.serves == Some(position)) {
-                note_failure(entry, now, &config, reason);
+                note_failure(entry, now, &config, why);
             }
         }
     }
 }
 
 /// Doubles the wait with each failure in a row.
-fn note_failure(entry: &mut ActualShard, now: Time, config: &WorkerConfig, reason: String) {
+fn note_failure(entry: &mut ActualShard, now: Time, config: &WorkerConfig, why: LoadFailure) {
     let doublings = entry.failures.min(16);
     let wait = config.backoff_min.saturating_mul(1 << doublings).min(config.backoff_max);
     entry.failures = entry.failures.saturating_add(1);
-    entry.failure = Some(reason.chars().take(1000).collect());
+    entry.failure = Some(why.clipped());
     entry.retry_at = now + wait;
 }
 
@@ -273,7 +265,7 @@ fn report(entry: &ActualShard) -> StageReport {
         }
         (&Phase::Loading { done_bytes, total_bytes }, _) => StageStatus::Loading { done_bytes, total_bytes },
         (Phase::Ready, _) => StageStatus::Loaded,
-        (_, Some(reason)) => StageStatus::Failed { reason: reason.clone(), failed_loads: entry.failed_loads },
+        (_, Some(why)) => StageStatus::Failed { why: why.clone(), failed_loads: entry.failed_loads },
         (_, None) => StageStatus::Waiting,
     };
     let held_bytes = if entry.phase.holds_memory() { entry.memory_bytes } else { 0 };

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exo_cluster::wire::{InstanceFailure, NodeReport, StageReport};
+use exo_cluster::wire::{InstanceFailure, NodeReport, PipelineFailure, StageReport};
 use exo_cluster::{
     Action, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, InstanceRequest,
     PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerConfig, WorkerInput,
@@ -195,7 +195,7 @@ impl Cluster {
         self.report();
         self.started.clear();
         self.instance_failures =
-            vec![InstanceFailure { placement: id, stage: None, reason: "a step was lost".into() }];
+            vec![InstanceFailure { placement: id, stage: None, why: PipelineFailure::Step("a step was lost".into()) }];
         self.report();
         let after = self.settled();
         assert_eq!((after.instance, after.id.epoch, after.id.number), (instance, id.epoch, id.number + 1));

@@ -14,7 +14,7 @@ use exo_cluster::wire::{
     NodeVitals, Traffic,
 };
 use exo_cluster::{ComputeResult, DriverConfig, DriverStart, InstanceRequest, StageGeometry};
-use exo_cluster::{EngineId, PlanId};
+use exo_cluster::{EngineId, LoadFault, PlanId};
 use exo_planner::{Plan, PlanError};
 use exo_trust::Act;
 
@@ -300,10 +300,10 @@ pub enum FetchEvent {
     NoHolder,
     /// It did not work; nothing of it runs any more.
     Failed {
-        /// Why, with the numbers.
-        reason: String,
-        /// Whether the disk has no room for it: it will hardly have it the next time.
-        is_refusal: bool,
+        /// At what.
+        kind: LoadFault,
+        /// Why, with the numbers, in the words of what failed.
+        detail: String,
     },
 }
 
@@ -321,10 +321,10 @@ pub enum EngineEvent {
     Loaded(Box<LoadedFacts>),
     /// Not loaded; nothing is held.
     LoadFailed {
-        /// Why.
-        reason: String,
-        /// Whether the device itself refused: it will hardly take the shard the next time.
-        is_refusal: bool,
+        /// At what.
+        kind: LoadFault,
+        /// Why, in the words of what failed.
+        detail: String,
     },
     /// Its sequences and kept pages are gone, its weights stay.
     Rewired {

@@ -299,6 +299,11 @@ impl Stranger {
         self.has_refused && now < self.next
     }
 
+    /// How it refuses this node, as far as is known: nothing where it is silent since.
+    fn refusal(&self) -> Option<&Notice> {
+        self.told.as_ref().filter(|_| self.has_refused && !self.has_failed())
+    }
+
     /// Whether it did not answer when it was asked: others come first.
     fn has_failed(&self) -> bool {
         self.failures > 0
@@ -460,17 +465,17 @@ impl Joining {
         others.into_iter().map(|(_, node, s, address)| (node, s.name.as_str(), address)).collect()
     }
 
-    /// Whether a node nearby said no when this one asked to be let in, and nothing else since.
+    /// Whether a node nearby said no when this one asked to be let in, and nothing else since, and answers.
     pub fn has_refused(&self, node: NodeId) -> bool {
-        self.strangers.get(&node).is_some_and(|stranger| stranger.has_refused && stranger.told.is_some())
+        self.strangers.get(&node).is_some_and(|stranger| stranger.refusal().is_some())
     }
 
     /// What those say who do not let this node in, the newest first, each with its time in seconds since
     /// 1970.
     pub fn refusals(&self) -> Vec<(u64, &Notice)> {
-        let refusing = self.strangers.values().filter(|stranger| stranger.has_refused);
+        let strangers = self.strangers.values();
         let mut said: Vec<_> =
-            refusing.filter_map(|stranger| Some((stranger.told_unix_s, stranger.told.as_ref()?))).collect();
+            strangers.filter_map(|stranger| Some((stranger.told_unix_s, stranger.refusal()?))).collect();
         said.sort_by_key(|(at_unix_s, _)| std::cmp::Reverse(*at_unix_s));
         said
     }

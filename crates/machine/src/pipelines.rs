@@ -118,8 +118,7 @@ impl NodeMachine {
                     SchedulerInput::Undelivered { from, placement, term, sequences, missing }
                 }
                 DataMessage::PipelineBroken { term, stage, kind, why, .. } => {
-                    let message = format!("stage {stage}: {why}");
-                    SchedulerInput::PipelineBroken { from, placement, term, kind, message }
+                    SchedulerInput::PipelineBroken { from, placement, term, stage, kind, why }
                 }
                 _ => return,
             };
@@ -171,8 +170,7 @@ impl NodeMachine {
     }
 
     pub(crate) fn drop_scheduler(&mut self, placement: PlacementId) {
-        let reason = "the instance was unloaded or placed anew".to_owned();
-        self.feed_scheduler(placement, SchedulerInput::Stop { reason });
+        self.feed_scheduler(placement, SchedulerInput::Stop);
         self.schedulers.remove(&placement);
     }
 
@@ -234,19 +232,18 @@ impl NodeMachine {
                 to,
                 DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated, times },
             ),
-            SchedulerOutput::Failed { to, term, sequence, attempt, kind, message } => {
-                let message = clip(&message);
-                (to, DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message })
+            SchedulerOutput::Failed { to, term, sequence, attempt, kind, why } => {
+                (to, DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why })
             }
-            SchedulerOutput::InstanceFailed { stage, message, .. } => {
+            SchedulerOutput::InstanceFailed { stage, why, .. } => {
+                let message = why.text(&|node| self.name_of(node));
                 tracing::info!(target: "events::instance", %instance, %placement, message, "broke");
                 self.schedulers.remove(&placement);
                 #[cfg(feature = "planted")]
                 if self.has_bug(crate::planted::Bug::Unreported) {
                     return;
                 }
-                let reason = clip(&self.with_names(&message));
-                self.instance_failures.push(InstanceFailure { placement, stage, reason });
+                self.instance_failures.push(InstanceFailure { placement, stage, why });
                 return self.report_now();
             }
         };

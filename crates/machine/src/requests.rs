@@ -10,7 +10,7 @@ use exo_cluster::wire::DataMessage;
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, InstanceFailure};
 use exo_cluster::{
     Driver, DriverInput, DriverOutput, DriverPhase, InstanceRequest, InstanceState, InstanceView,
-    StageStatus, StageView,
+    InterruptCause, StageStatus, StageView,
 };
 use exo_types::{InstanceId, ModelId, Principal, RequestId, SequenceId, Time};
 
@@ -361,16 +361,17 @@ impl NodeMachine {
         let (model, now, before) = (entry.model, self.awake.now(), entry.fetching);
         let instance = self.instances.iter().find(|i| i.model() == model);
         let fetch = instance.and_then(|instance| slowest_fetch(instance, before.as_ref()));
-        let lost = entry.driver.interrupted_by().map(|lost| self.with_names(lost));
+        let cause = entry.driver.interrupted_by().cloned();
         let fetching = match (fetch, before) {
             (Some(fetch), Some(watch)) if watch.is_of(&fetch) => Some(watch),
             (fetch, _) => fetch.map(|fetch| FetchWatch { fetch, since: now }),
         };
-        let waits_for = self.waiting_for(model, fetching.as_ref());
+        let lost = cause.as_ref().and_then(InterruptCause::lost);
+        let waits_for = self.waiting_for(model, fetching.as_ref(), lost);
         if let Some(entry) = self.drivers.get_mut(&id) {
             entry.fetching = fetching;
         }
-        (lost, waits_for)
+        (cause.map(|cause| self.with_names(&cause.to_string())), waits_for)
     }
 
     fn served_by(&self, instance: InstanceId) -> (Vec<String>, u32, String) {

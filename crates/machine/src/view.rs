@@ -412,8 +412,9 @@ fn state_view(instance: &InstanceView, name: NodeName<'_>) -> api::InstanceState
         InstanceState::Placing => api::InstanceState::Placing,
         InstanceState::Loading => {
             let failed = instance.stages.iter().find_map(|s| match &s.status {
-                StageStatus::Failed { reason, .. } => Some(reason.clone()),
-                waits @ StageStatus::Fetching { hub_wait_s: 1.., .. } => Some(waits.to_string()),
+                told @ (StageStatus::Failed { .. } | StageStatus::Fetching { hub_wait_s: 1.., .. }) => {
+                    Some(told.text(name))
+                }
                 _ => None,
             });
             match failed {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use exo_api::{StagePhase, StageProgressView};
 use exo_cluster::wire::{HeldModel, NodeReport};
-use exo_cluster::{InstanceState, InstanceView, StageStatus};
+use exo_cluster::{InstanceState, InstanceView, ReplaceReason, StageStatus};
 use exo_types::{ModelId, NodeId, PlacementId, Time};
 
 use crate::NodeMachine;
@@ -151,8 +151,9 @@ impl NodeMachine {
             stage.map(|stage| stage.leader().node)
         };
         let failed = instance.stages.iter().enumerate().find_map(|(at, stage)| match &stage.status {
-            StageStatus::Failed { reason, .. } => Some((node_of(at)?, reason.clone())),
-            waits @ StageStatus::Fetching { hub_wait_s: 1.., .. } => Some((node_of(at)?, waits.to_string())),
+            told @ (StageStatus::Failed { .. } | StageStatus::Fetching { hub_wait_s: 1.., .. }) => {
+                Some((node_of(at)?, told.text(&|node| self.name_of(node))))
+            }
             _ => None,
         });
         if let Some((node, reason)) = failed {
@@ -197,20 +198,26 @@ impl NodeMachine {
         if names.is_empty() { String::new() } else { format!(" from {}", names.join(", ")) }
     }
 
-    /// What a request for a model waits for.
-    pub(crate) fn waiting_for(&self, model: ModelId, watch: Option<&FetchWatch>) -> String {
+    /// What a request for a model waits for, behind what it has lost.
+    pub(crate) fn waiting_for(
+        &self,
+        model: ModelId,
+        watch: Option<&FetchWatch>,
+        lost: Option<&ReplaceReason>,
+    ) -> String {
         let Some(instance) = self.instances.iter().find(|i| i.model() == model) else {
             return self.asks.waits_for_room.get(&model).map_or("placing", |(_, why)| why).to_owned();
         };
         match &instance.state {
             InstanceState::Loading => self.loading(instance, watch),
             InstanceState::Wiring => "connecting its stages".to_owned(),
+            InstanceState::Degraded { reason } if lost == Some(reason) => "placing again".to_owned(),
             InstanceState::Degraded { reason } => {
                 format!("placing again: {}", reason.text(&|node| self.name_of(node)))
             }
-            InstanceState::Waiting { reason } => reason.text(&|node| self.name_of(node)),
+            InstanceState::Waiting { reason } => reason.text_behind(lost, &|node| self.name_of(node)),
             InstanceState::Failed { reason } => {
-                format!("failed: {}", reason.text(&|node| self.name_of(node)))
+                format!("failed: {}", reason.text_behind(lost, &|node| self.name_of(node)))
             }
             InstanceState::Placing => "placing".to_owned(),
             InstanceState::Ready => match self.unlinked(instance) {

@@ -8,14 +8,15 @@
 use std::time::Duration;
 
 use exo_cluster::wire::{NodeReport, StageReport};
-use exo_cluster::{Action, ComputeResult, EngineId, StageInput, StageMachine, StageStatus, WorkerInput};
+use exo_cluster::{
+    Action, ComputeResult, EngineId, HOLDERS_NAMED_MAX, LoadFailure, LoadFault, StageInput, StageMachine, StageStatus,
+    WorkerInput,
+};
 use exo_types::{ModelId, NodeId, ShardPosition, ShardSpec, Term};
 
 use crate::corrections::expected;
 use crate::{Effect, EngineEvent, FetchEvent, FetchId, FetchWhat, Holder, LoadedFacts, NodeMachine, Notice};
 
-/// Of the members that had a model which is gone.
-const HOLDERS_SHOWN_MAX: usize = 3;
 
 /// An engine of this node: asked for, loading, or loaded.
 #[derive(Debug)]
@@ -148,9 +149,10 @@ impl NodeMachine {
                 FetchWhat::Manifest => WorkerInput::ManifestHeld(engine),
                 FetchWhat::Shard(_) => WorkerInput::Stored(engine),
             },
-            FetchEvent::NoHolder => WorkerInput::Failed { engine, reason: self.no_holder(model) },
-            FetchEvent::Failed { reason, is_refusal: true } => WorkerInput::Refused { engine, reason },
-            FetchEvent::Failed { reason, is_refusal: false } => WorkerInput::Failed { engine, reason },
+            FetchEvent::NoHolder => WorkerInput::Failed { engine, why: self.no_holder(model) },
+            FetchEvent::Failed { kind, detail } => {
+                WorkerInput::Failed { engine, why: LoadFailure::Fault { kind, detail } }
+            }
         };
         self.fetches.remove(&fetch);
         // Of a model of a hub others ask for what is here while the rest comes.
@@ -161,20 +163,15 @@ impl NodeMachine {
         self.feed_worker(input);
     }
 
-    /// That nobody who is reachable has a model: which members had it, and what would help.
-    fn no_holder(&self, model: ModelId) -> String {
+    /// That nobody who is reachable has a model, and which members had it.
+    fn no_holder(&self, model: ModelId) -> LoadFailure {
         let placed = self.state().instances().values().find(|placed| placed.request.model == model);
-        let name = placed.map_or_else(|| format!("model {model}"), |p| p.request.model_name.clone());
+        let model_name = placed.map_or_else(|| format!("model {model}"), |p| p.request.model_name.clone());
         let holders = placed.map(|placed| placed.request.holders.as_slice()).unwrap_or_default();
         // As they were when it was placed: who was removed since cannot be started.
         let is_member = |node: &&NodeId| self.trust.view().members().contains_key(*node);
         let others = holders.iter().filter(|node| **node != self.me).filter(is_member);
-        let had: Vec<String> = others.take(HOLDERS_SHOWN_MAX).map(|node| self.name_of(*node)).collect();
-        let what_to_do = match had.as_slice() {
-            [] => "start exo again on a machine that has it".to_owned(),
-            had => format!("{} had it: start exo there again", had.join(", ")),
-        };
-        format!("no member that is reachable has {name}; {what_to_do}, or `exo models add` its file here")
+        LoadFailure::NoHolder { model_name, had: others.take(HOLDERS_NAMED_MAX).copied().collect() }
     }
 
     // ---- engines ----
@@ -211,12 +208,9 @@ impl NodeMachine {
                 self.feed_worker(WorkerInput::Progress { engine, done_bytes, total_bytes, hub_wait_s: 0 });
             }
             EngineEvent::Loaded(facts) => self.engine_loaded(engine, *facts),
-            EngineEvent::LoadFailed { reason, is_refusal } => {
+            EngineEvent::LoadFailed { kind, detail } => {
                 self.forget_engine(engine);
-                self.feed_worker(match is_refusal {
-                    true => WorkerInput::Refused { engine, reason },
-                    false => WorkerInput::Failed { engine, reason },
-                });
+                self.feed_worker(WorkerInput::Failed { engine, why: LoadFailure::Fault { kind, detail } });
             }
             EngineEvent::Rewired { position, term } => self.engine_rewired(engine, position, term),
             EngineEvent::Unpacked { bytes } => {
@@ -280,7 +274,8 @@ impl NodeMachine {
             self.step_corrections.forget_device(&entry.spec.device);
         }
         // First, and told at once: that its scheduler has ended as well says less.
-        self.feed_worker(WorkerInput::Failed { engine, reason: reason.to_owned() });
+        let why = LoadFailure::Fault { kind: LoadFault::Lost, detail: reason.to_owned() };
+        self.feed_worker(WorkerInput::Failed { engine, why });
         self.report_now();
         self.forget_engine(engine);
     }

@@ -219,7 +219,7 @@ pub enum InvalidPlan {
         device: String,
     },
     /// The device has too little memory (by now).
-    #[error("stage {stage} needs {needed_bytes} bytes, {device} has {free_bytes} free")]
+    #[error("stage {stage} needs {}, {device} has {} free", size_up(*needed_bytes), size(*free_bytes))]
     NoMemory {
         /// Index of the stage.
         stage: usize,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_cluster::{ComputeResult, EngineId, StageGeometry};
+use exo_cluster::{ComputeResult, EngineId, LoadFault, StageGeometry};
 use exo_machine::{EngineEvent, Input, LoadedFacts, StepJob};
 use exo_types::{FailureKind, PageKey, ShardPosition, ShardSpec, Term, Time};
 
@@ -43,8 +43,8 @@ impl World {
             return self.fail("effects_make_sense", format!("n{node} loads {engine:?} twice"));
         }
         if let Some(is_refusal) = fails {
-            let event =
-                EngineEvent::LoadFailed { reason: "the simulated load failed".to_owned(), is_refusal };
+            let kind = if is_refusal { LoadFault::Device } else { LoadFault::Open };
+            let event = EngineEvent::LoadFailed { kind, detail: "the simulated load failed".to_owned() };
             return self.engine_at(now + took / 2, node, engine, Input::Engine { engine, event });
         }
         for part in 1..4u32 {

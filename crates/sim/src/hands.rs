@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ed25519_dalek::Signer;
+use exo_cluster::LoadFault;
 use exo_machine::{Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, PersistId, Received, Write};
 use exo_types::{DiskRoom, NodeId};
 
@@ -125,8 +126,8 @@ impl World {
         };
         let took = least + Duration::from_micros(bytes * 1_000_000 / FETCH_RATE);
         if !has && bytes > 0 {
-            let reason = "no holder answers".to_owned();
-            let event = FetchEvent::Failed { reason, is_refusal: false };
+            let (kind, detail) = (LoadFault::Fetch, "no holder answers".to_owned());
+            let event = FetchEvent::Failed { kind, detail };
             return self.input_at(self.now + Duration::from_secs(2), node, Input::Fetched { fetch, event });
         }
         if bytes > 1 << 20 {

@@ -1,7 +1,7 @@
 //! What a member says on the data channel that is not its to say: what others have said, as it was or bent,
 //! and sequences of its own that no model can take.
 
-use exo_cluster::wire::{DataMessage, EndReason, PipelineBreak, SequenceTimes, Submission};
+use exo_cluster::wire::{DataMessage, EndReason, PipelineBreak, PipelineFailure, SequenceTimes, Submission};
 use exo_machine::{LinkId, Outgoing, Purpose};
 use exo_types::{FailureKind, NodeId, PlacementId, RequestId};
 
@@ -143,8 +143,8 @@ fn bent(message: &DataMessage, bend: Bend, liar: NodeId, number: u64) -> Option<
             let DataMessage::Started { placement, term, sequence, attempt, .. } = *message else {
                 return None;
             };
-            let (kind, message) = (FailureKind::Constraint, "a lie".to_owned());
-            lie = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message };
+            let (kind, why) = (FailureKind::Constraint, PipelineFailure::Step("a lie".to_owned()));
+            lie = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why };
         }
         Bend::Ended => {
             let DataMessage::Started { placement, term, sequence, attempt, .. } = *message else {

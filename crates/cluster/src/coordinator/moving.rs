@@ -13,7 +13,7 @@ use super::log::DurableReply;
 use super::repair::{RepairScope, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
-use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, InvalidAsk, UnknownTarget, clip};
+use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, InvalidAsk, UnknownTarget};
 use crate::{Event, Gain, InstanceState, Moving, ReplaceReason, StageLoss, StageStatus, StateInstance};
 
 /// A node that leaves says so twice a second.
@@ -208,8 +208,8 @@ impl Coordinator {
             Some(Step::Avoid { stage, reason: ReplaceReason::Stage { stage, node, loss }, time })
         };
         let refused = statuses.iter().find_map(|(at, status)| match status {
-            StageStatus::Failed { reason, failed_loads } if *failed_loads >= loads_max => {
-                let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, reason: clip(reason) };
+            StageStatus::Failed { why, failed_loads } if *failed_loads >= loads_max => {
+                let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, why: why.clone() };
                 avoid(at, loss, AVOID_REFUSED)
             }
             _ => None,

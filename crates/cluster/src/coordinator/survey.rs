@@ -158,9 +158,9 @@ impl Coordinator {
             let (stage, node, loss) = (at.stage, shard.node, StageLoss::NodeGone);
             return Some(Verdict::Replace(ReplaceReason::Stage { stage, node, loss }));
         }
-        if let Some(InstanceFailure { stage, reason, .. }) = self.trouble(entry).cloned() {
-            let (time, reason) = (AVOID_FAILED, clip(&reason));
-            let failed = |times| ReplaceReason::Failed { times, reason };
+        if let Some(InstanceFailure { stage, why, .. }) = self.trouble(entry).cloned() {
+            let time = AVOID_FAILED;
+            let failed = |times| ReplaceReason::Failed { times, why };
             if let Some(stage) = stage {
                 return Some(Verdict::Avoid { stage, reason: failed(1), time });
             }
@@ -257,8 +257,8 @@ impl Coordinator {
         let max = self.config.failed_loads_max;
         let placement = &self.state.instances().get(&instance)?.placement;
         statuses.iter().zip(placement.shards()).find_map(|(status, (at, shard))| match status {
-            StageStatus::Failed { reason, failed_loads } if *failed_loads >= max => {
-                let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, reason: clip(reason) };
+            StageStatus::Failed { why, failed_loads } if *failed_loads >= max => {
+                let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, why: why.clone() };
                 Some((at.stage, ReplaceReason::Stage { stage: at.stage, node: shard.node, loss }))
             }
             _ => None,

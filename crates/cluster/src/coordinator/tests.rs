@@ -16,12 +16,18 @@ use super::*;
 use crate::testing::{PLENTY, node, report, request};
 use crate::wire::{
     Bandwidth, Busyness, ControlReply, DesiredState, HeldModel, InstanceFailure, InvalidAsk, LinkReport,
-    LogFailure, StageReport, Undecided,
+    LogFailure, PipelineFailure, StageReport, Undecided,
 };
-use crate::{Event, InstanceState, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus};
+use crate::{
+    Event, InstanceState, LoadFailure, LoadFault, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus,
+};
 
 /// Beside a stage that is there: less than the workspace of another one.
 const TIGHT: u64 = 30 << 20;
+
+fn failed_load(kind: LoadFault, detail: &str, failed_loads: u32) -> StageStatus {
+    StageStatus::Failed { why: LoadFailure::Fault { kind, detail: detail.into() }, failed_loads }
+}
 
 fn epoch(counter: u64) -> Epoch {
     Epoch { counter, key: node(1) }

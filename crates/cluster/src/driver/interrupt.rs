@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, InstanceId, Placement, PlacementId, Time};
 
-use super::{Driver, DriverOutput, RunState, SUBMIT_AGAIN_AFTER, SubmittedRun};
+use super::{Driver, DriverOutput, InterruptCause, RunState, SUBMIT_AGAIN_AFTER, SubmittedRun};
+use crate::instances::{InstanceState, InstanceView};
+use crate::names::by_id;
+use crate::reasons::{RemoveReason, ReplaceReason, WaitReason};
 use crate::wire::EndReason;
-use crate::{InstanceState, InstanceView};
 
 /// Failures of one kind without a token between them, after which the request fails with them: the same
 /// sequence fails the same way. Lost stages do not count: each is replaced, or the pause has its bound.
@@ -23,8 +25,8 @@ pub(crate) const GONE_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Interruption {
     /// The first since the last token.
     pub(super) since: Time,
-    /// The last, to be displayed.
-    pub(super) reason: String,
+    /// The last.
+    pub(super) cause: InterruptCause,
     /// Where it was submitted.
     placement: PlacementId,
     instance: InstanceId,
@@ -38,9 +40,9 @@ pub(super) struct Interruption {
 #[derive(Debug)]
 pub(super) enum LostRun {
     /// Its instance was unloaded or given up: somebody decided that there is no answer.
-    GivenUp(String),
+    GivenUp(RemoveReason),
     /// It goes on in another placement.
-    Elsewhere(String),
+    Elsewhere(InterruptCause),
 }
 
 impl Driver {
@@ -49,7 +51,7 @@ impl Driver {
         &mut self,
         now: Time,
         kind: FailureKind,
-        reason: String,
+        cause: InterruptCause,
         out: &mut Vec<DriverOutput>,
     ) {
         let Some(SubmittedRun { state, placement, running_since, .. }) = self.run.take() else { return };
@@ -60,12 +62,12 @@ impl Driver {
         if let Some(reason) = self.end_reached(&placement) {
             return self.end(reason, out);
         }
-        tracing::debug!(sequence = %self.sequence(), ?kind, reason, tokens = self.generated(), "an answer is interrupted");
+        tracing::debug!(sequence = %self.sequence(), ?kind, %cause, tokens = self.generated(), "an answer is interrupted");
         let (id, instance) = (placement.id, placement.instance);
         let gone_since = self.candidates.is_empty().then_some(now);
         let interruption = self.interruption.get_or_insert_with(|| Interruption {
             since: now,
-            reason: String::new(),
+            cause: cause.clone(),
             placement: id,
             instance,
             gone_since,
@@ -78,14 +80,14 @@ impl Driver {
             // Silence says nothing of who is silent: it counts wherever the answer goes.
             interruption.setbacks.retain(|kind, _| *kind == FailureKind::Deadline);
         }
-        (interruption.reason, interruption.placement, interruption.instance) = (reason, id, instance);
+        (interruption.cause, interruption.placement, interruption.instance) = (cause, id, instance);
         let setbacks = interruption.setbacks.entry(kind).or_insert(0);
         *setbacks += 1;
         let is_final = kind == FailureKind::Constraint; // whoever computes it
         if is_final || (*setbacks >= SETBACKS_MAX && kind != FailureKind::StageLost) {
             let message = match is_final {
-                true => interruption.reason.clone(),
-                false => format!("{SETBACKS_MAX} attempts in a row failed: {}", interruption.reason),
+                true => interruption.cause.to_string(),
+                false => format!("{SETBACKS_MAX} attempts in a row failed: {}", interruption.cause),
             };
             return self.fail(kind, message, out);
         }
@@ -126,9 +128,19 @@ impl Driver {
         let instance = self.interruption.as_ref()?.instance;
         let view = self.candidates.iter().find(|view| view.instance() == instance)?;
         match &view.state {
-            InstanceState::Failed { reason } => Some(self.with_interruption(reason.to_string())),
+            InstanceState::Failed { reason } => Some(self.with_removal(reason)),
             _ => None,
         }
+    }
+
+    /// Why its instance is no more, behind what interrupted it.
+    pub(super) fn with_removal(&self, reason: &RemoveReason) -> String {
+        self.with_interruption(reason.text_behind(self.lost(), &by_id))
+    }
+
+    /// What it has lost already, where it was interrupted by that.
+    pub(super) fn lost(&self) -> Option<&ReplaceReason> {
+        self.interrupted_by()?.lost()
     }
 
     /// Notes whether there is an instance of the model.
@@ -154,8 +166,8 @@ impl Driver {
         interruption: &Interruption,
     ) -> Option<(FailureKind, String)> {
         interruption.gone_since.filter(|since| now.since(*since) > GONE_MAX)?;
-        let Interruption { instance, reason, .. } = interruption;
-        Some((FailureKind::InstanceGone, format!("{reason}; instance {instance} is no more")))
+        let Interruption { instance, cause, .. } = interruption;
+        Some((FailureKind::InstanceGone, format!("{cause}; instance {instance} is no more")))
     }
 
     /// What was lost, for how long, and what it waits for.
@@ -167,9 +179,9 @@ impl Driver {
         let waited = now.since(interruption.since);
         (waited > self.config.pause_max).then(|| {
             let (seconds, tokens, standing) = (waited.as_secs(), self.generated(), self.standing());
-            let reason = &interruption.reason;
+            let cause = &interruption.cause;
             let message =
-                format!("{reason}; the answer stood still for {seconds} s after {tokens} tokens: {standing}");
+                format!("{cause}; the answer stood still for {seconds} s after {tokens} tokens: {standing}");
             (FailureKind::StageLost, message)
         })
     }
@@ -180,15 +192,17 @@ impl Driver {
 pub(super) fn lost_run(placement: &Placement, news: &[InstanceView]) -> Option<LostRun> {
     let instance = placement.instance;
     let Some(view) = news.iter().find(|v| v.instance() == instance) else {
-        return Some(LostRun::Elsewhere(format!("instance {instance} was removed")));
+        return Some(LostRun::Elsewhere(InterruptCause::Said(format!("instance {instance} was removed"))));
     };
     match &view.state {
-        InstanceState::Failed { reason } => Some(LostRun::GivenUp(reason.to_string())),
-        InstanceState::Degraded { reason } => Some(LostRun::Elsewhere(reason.to_string())),
-        InstanceState::Waiting { reason } => Some(LostRun::Elsewhere(reason.to_string())),
+        InstanceState::Failed { reason } => Some(LostRun::GivenUp(reason.clone())),
+        InstanceState::Degraded { reason: lost } | InstanceState::Waiting { reason: WaitReason { lost, .. } } => {
+            Some(LostRun::Elsewhere(InterruptCause::Lost(lost.clone())))
+        }
         InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring | InstanceState::Ready => {
             let is_another = view.placement.id != placement.id;
-            is_another.then(|| LostRun::Elsewhere(format!("instance {instance} was placed anew")))
+            let anew = || InterruptCause::Said(format!("instance {instance} was placed anew"));
+            is_another.then(|| LostRun::Elsewhere(anew()))
         }
     }
 }

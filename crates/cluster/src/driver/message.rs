@@ -2,7 +2,8 @@
 
 use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, Term, Time};
 
-use super::{Driver, DriverOutput, RunState, SUBMIT_AGAIN_AFTER};
+use super::{Driver, DriverOutput, InterruptCause, RunState, SUBMIT_AGAIN_AFTER};
+use crate::failures::PipelineFailure;
 use crate::wire::{DataMessage, TokenResult};
 
 impl Driver {
@@ -44,9 +45,9 @@ impl Driver {
                     self.end_if_complete(out);
                 }
             }
-            DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message } => {
+            DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why } => {
                 if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
-                    self.setback(now, kind, message, out);
+                    self.setback(now, kind, why.into(), out);
                 }
             }
             DataMessage::StepFailed(failure) => {
@@ -58,7 +59,7 @@ impl Driver {
                     && self.is_own_attempt(from, attempt)
                     && self.is_in_term(from, failure.term)
                 {
-                    self.setback(now, failure.kind, failure.message, out);
+                    self.setback(now, failure.kind, PipelineFailure::Step(failure.message).into(), out);
                 }
             }
             other => {
@@ -119,11 +120,17 @@ impl Driver {
 
     /// What was computed of this submission is lost. The next one goes out at once: a scheduler between two
     /// terms takes it.
-    fn setback(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
+    fn setback(
+        &mut self,
+        now: Time,
+        kind: FailureKind,
+        cause: InterruptCause,
+        out: &mut Vec<DriverOutput>,
+    ) {
         // That its scheduler is gone says that it was placed anew or unloaded: the news of the instances say
         // which.
         let kind = if kind == FailureKind::InstanceGone { FailureKind::StageLost } else { kind };
-        self.interrupt(now, kind, message, out);
+        self.interrupt(now, kind, cause, out);
         if !self.over && self.run.is_none() && now >= self.submit_at {
             self.submit(now, out);
         }
@@ -137,7 +144,7 @@ impl Driver {
                 self.run = None;
                 self.submit_at = now + SUBMIT_AGAIN_AFTER;
             }
-            (FailureKind::InstanceGone, _) => self.setback(now, kind, message, out),
+            (FailureKind::InstanceGone, _) => self.setback(now, kind, InterruptCause::Said(message), out),
             (FailureKind::QueueFull, _) if self.was_accepted() => {
                 tracing::debug!(sequence = %self.sequence(), message, "a full queue is asked again");
                 self.run = None;
@@ -175,7 +182,7 @@ impl Driver {
         let expected = self.start.spec.history.len() as u32;
         if result.position > expected {
             let message = format!("the token at {} arrived, {expected} was next", result.position);
-            return self.setback(now, FailureKind::Protocol, message, out);
+            return self.setback(now, FailureKind::Protocol, InterruptCause::Said(message), out);
         }
         if result.position < expected {
             return tracing::trace!(got = result.position, expected, "a token that came again");
@@ -183,7 +190,7 @@ impl Driver {
         let vocab = self.start.vocab;
         if let Some(token) = result.tokens.iter().map(|t| t.token).find(|token| *token >= vocab) {
             let message = format!("token {token} arrived, the vocabulary has {vocab}");
-            return self.setback(now, FailureKind::Protocol, message, out);
+            return self.setback(now, FailureKind::Protocol, InterruptCause::Said(message), out);
         }
         let Some(run) = &mut self.run else { return };
         let accepted = result.drafts_accepted();

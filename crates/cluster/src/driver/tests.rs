@@ -312,6 +312,39 @@ fn an_instance_that_was_given_up_ends_the_request_interrupted_or_not() {
     assert_eq!(out, [format!("failed InstanceGone: {lost}; then {unloaded}")]);
 }
 
+#[test]
+fn what_was_lost_is_said_once_whoever_says_it_again() {
+    let lost = gone().to_string();
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
+    let (kind, why) = (FailureKind::StageLost, PipelineFailure::NodeGone { stage: 1, node: node(2) });
+    let by_scheduler = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why };
+    let (waiting, removed) =
+        (InstanceState::Waiting { reason: waits() }, InstanceState::Failed { reason: RemoveReason::GivenUp(waits()) });
+    for first in [
+        DriverInput::NodeLost(node(2)),
+        DriverInput::Message { from: node(1), message: by_scheduler },
+        DriverInput::Instances(vec![view(1, InstanceState::Degraded { reason: gone() })]),
+        DriverInput::Instances(vec![view(1, waiting.clone())]),
+    ] {
+        let interrupted = || {
+            let mut d = running();
+            token(&mut d, 1000, 2, result(1, 4, 7));
+            // A scheduler that fails one sequence is asked again at once: then it is lost as well.
+            feed(&mut d, 1001, first.clone());
+            feed(&mut d, 1002, DriverInput::NodeLost(node(2)));
+            assert_eq!(d.lost(), Some(&gone()));
+            d
+        };
+        let mut d = interrupted();
+        feed(&mut d, 1003, DriverInput::Instances(vec![view(1, waiting.clone())]));
+        let out = feed(&mut d, 200_000, DriverInput::Tick);
+        let stood = "the answer stood still for 198 s after 1 tokens: instance i1 is waiting: no room";
+        assert_eq!(out, [format!("failed StageLost: {lost}; {stood}")]);
+        let out = feed(&mut interrupted(), 1003, DriverInput::Instances(vec![view(1, removed.clone())]));
+        assert_eq!(out, [format!("failed InstanceGone: {lost}; then no room")]);
+    }
+}
+
 fn rejected(number: u32, kind: FailureKind, message: &str) -> DataMessage {
     let (placement, message) = (placement_id(1, number), message.to_owned());
     let (sequence, attempt) = (seq(1), Attempt::FIRST);
@@ -401,7 +434,7 @@ fn silence_in_the_middle_of_an_answer_interrupts_it_and_the_third_time_ends_it()
     assert!(feed(&mut d, 67_000, DriverInput::Tick).is_empty());
     let again = |n| ["cancel at 1".to_owned(), format!("submit {n} to 1 for p1 with 5")];
     assert_eq!(feed(&mut d, 67_001, DriverInput::Tick), again(2));
-    assert_eq!(d.interrupted_by(), Some("no token for 65 s"));
+    assert_eq!(d.interrupted_by(), Some(&InterruptCause::Said("no token for 65 s".to_owned())));
     // It is computed again, 250 ms for each token of its history longer, and so is the next.
     say(&mut d, 68_000, 1, started_as(Attempt(2)));
     assert!(feed(&mut d, 134_250, DriverInput::Tick).is_empty());
@@ -545,8 +578,8 @@ fn a_submission_that_came_too_early_for_the_next_placement_goes_there_with_its_n
     let mut d = running();
     token(&mut d, 1100, 2, result(1, 4, 7));
     let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
-    let (kind, message) = (FailureKind::InstanceGone, "placed anew".to_owned());
-    let failed = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message };
+    let (kind, why) = (FailureKind::InstanceGone, PipelineFailure::Stopped);
+    let failed = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why };
     assert_eq!(say(&mut d, 1200, 1, failed), ["submit 2 to 1 for p1 with 5"]);
     let (attempt, message) = (Attempt(2), "p2 is served here".to_owned());
     let rejected = DataMessage::Rejected { placement, sequence, attempt, kind, message, busy: None };

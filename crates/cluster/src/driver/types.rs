@@ -1,6 +1,7 @@
 //! What a driver is told, what it answers, and its deadlines.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use exo_types::{
     FailureKind, InstanceId, ModelId, NodeId, PlacementId, SampledToken, SequenceSpec, Term, Time,
 };
 
-use crate::InstanceView;
+use crate::failures::PipelineFailure;
+use crate::instances::InstanceView;
+use crate::reasons::{ReplaceReason, StageLoss};
 use crate::wire::{DataMessage, EndReason, TokenResult};
 
 /// Deadlines of a request.
@@ -163,4 +166,44 @@ pub enum DriverPhase {
     },
     /// Over.
     Over,
+}
+
+/// What ended a submission whose request goes on.
+#[derive(Clone, PartialEq, Debug)]
+pub enum InterruptCause {
+    /// Something was lost. Who tells how the instance does gives the same reason.
+    Lost(ReplaceReason),
+    /// Anything else, in the words of who noticed.
+    Said(String),
+}
+
+impl InterruptCause {
+    /// What was lost, if something was.
+    pub fn lost(&self) -> Option<&ReplaceReason> {
+        match self {
+            Self::Lost(reason) => Some(reason),
+            Self::Said(_) => None,
+        }
+    }
+}
+
+impl From<PipelineFailure> for InterruptCause {
+    fn from(why: PipelineFailure) -> Self {
+        Self::Lost(match why {
+            PipelineFailure::NodeGone { stage, node } => {
+                ReplaceReason::Stage { stage, node, loss: StageLoss::NodeGone }
+            }
+            why => ReplaceReason::Failed { times: 1, why },
+        })
+    }
+}
+
+/// Where no names are known.
+impl fmt::Display for InterruptCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lost(reason) => reason.fmt(f),
+            Self::Said(words) => f.write_str(words),
+        }
+    }
 }

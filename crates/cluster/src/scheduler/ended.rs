@@ -7,6 +7,7 @@ use std::time::Duration;
 use exo_types::{Attempt, FailureKind, NodeId, SequenceId, Term, Time};
 
 use super::SchedulerOutput;
+use crate::failures::PipelineFailure;
 use crate::wire::{EndReason, SequenceTimes};
 
 /// A driver that has not heard the end submits again within this time, or has given up.
@@ -37,7 +38,7 @@ pub(super) struct EndedSequence {
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum End {
     Done { reason: EndReason, generated: u32, times: SequenceTimes },
-    Failed { kind: FailureKind, message: String },
+    Failed { kind: FailureKind, why: PipelineFailure },
 }
 
 impl EndedSequence {
@@ -52,9 +53,7 @@ impl EndedSequence {
             End::Done { reason, generated, times } => {
                 SchedulerOutput::Ended { to, term, sequence, attempt, reason, generated, times }
             }
-            End::Failed { kind, message } => {
-                SchedulerOutput::Failed { to, term, sequence, attempt, kind, message }
-            }
+            End::Failed { kind, why } => SchedulerOutput::Failed { to, term, sequence, attempt, kind, why },
         }
     }
 }

@@ -12,7 +12,9 @@ use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term, Time, WireDType};
 
 use super::pages::Pages;
 use super::{Scheduler, SchedulerOutput};
-use crate::wire::{Missing, MissingPart, StagePages, StepMessage, TokensMessage};
+use crate::failures::{CacheMismatch, Missing, MissingPart, PipelineFailure, TermEnd, step_0_waits_for};
+use crate::names::by_id;
+use crate::wire::{StagePages, StepMessage, TokensMessage};
 
 /// After a stage said that it is not there, or a link is not open.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -36,19 +38,6 @@ pub(super) struct Opening {
     link_missing: Option<(Time, Time)>,
     /// Pages of the term before, to be kept by all stages.
     pub(super) kept: Vec<PageKey>,
-}
-
-/// Stages whose pages hold different numbers of tokens cannot agree on what is kept, nor give equal bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum PagesError {
-    #[error("step 0 came back with the pages of {got} stages, the placement has {expected}")]
-    Stages { got: usize, expected: usize },
-    #[error(
-        "the smallest cache has {got} pages of {page_tokens} tokens, in the term before {before} of {page_tokens_before}"
-    )]
-    Changed { got: u32, page_tokens: u32, before: u32, page_tokens_before: u32 },
-    #[error("stage {stage} has pages of {page_tokens} tokens, the first stage of {first_page_tokens}")]
-    Differ { stage: usize, page_tokens: u32, first_page_tokens: u32 },
 }
 
 impl Opening {
@@ -92,7 +81,7 @@ impl Opening {
 
     /// What it waits for, to be displayed.
     pub(super) fn waits_for(&self) -> String {
-        self.missing.as_ref().map_or_else(|| "step 0 is on its way".to_owned(), ToString::to_string)
+        step_0_waits_for(self.missing.as_ref(), &by_id)
     }
 }
 
@@ -102,9 +91,9 @@ impl Scheduler {
         let (placement, term) = (self.placement.id, self.terms.current);
         let Some(opening) = &mut self.opening else { return };
         if let Some(waited) = opening.in_vain(now, term) {
-            let (seconds, why) = (waited.as_secs(), opening.waits_for());
-            let message = format!("step 0 did not come back in {seconds} s: {why}");
-            return self.fail_instance(FailureKind::StageLost, None, message, out);
+            let (seconds, missing) = (waited.as_secs(), opening.missing.clone());
+            let why = PipelineFailure::NotOpened { seconds, missing };
+            return self.fail_instance(FailureKind::StageLost, None, why, out);
         }
         if now < opening.again_at {
             return;
@@ -146,7 +135,7 @@ impl Scheduler {
                 self.completed_at = now;
                 out.push(SchedulerOutput::Serving);
             }
-            Err(error) => self.fail_instance(FailureKind::Protocol, None, error.to_string(), out),
+            Err(why) => self.fail_instance(FailureKind::Protocol, None, PipelineFailure::Caches(why), out),
         }
     }
 
@@ -165,8 +154,7 @@ impl Scheduler {
                 opening.misses(now, missing);
             }
             None if step > 0 => {
-                let message = format!("step {step} did not get through: {missing}");
-                self.end_term(now, message, out);
+                self.end_term(now, TermEnd::NotThrough { step, missing: missing.clone() }, out);
                 if let Some(opening) = &mut self.opening {
                     opening.misses(now, missing);
                 }
@@ -179,26 +167,26 @@ impl Scheduler {
 }
 
 /// The cache of the whole pipeline: the stage with the fewest pages decides.
-fn pages_of_all(stages: &[StagePages], expected: usize) -> Result<StagePages, PagesError> {
+fn pages_of_all(stages: &[StagePages], expected: usize) -> Result<StagePages, CacheMismatch> {
     let got = stages.len();
     let Some(first) = stages.first().filter(|_| got == expected) else {
-        return Err(PagesError::Stages { got, expected });
+        return Err(CacheMismatch::Stages { got: got as u32, expected: expected as u32 });
     };
     let first_page_tokens = first.page_tokens;
     if let Some(stage) = stages.iter().position(|s| s.page_tokens != first_page_tokens) {
         let page_tokens = stages[stage].page_tokens;
-        return Err(PagesError::Differ { stage, page_tokens, first_page_tokens });
+        return Err(CacheMismatch::Differ { stage: stage as u32, page_tokens, first_page_tokens });
     }
     let pages = stages.iter().map(|s| s.pages).min().unwrap_or(0);
     Ok(StagePages { pages, page_tokens: first_page_tokens })
 }
 
 /// The caches are those of the term before: what waits was counted by them.
-fn unchanged(before: Option<StagePages>, now: StagePages) -> Result<StagePages, PagesError> {
+fn unchanged(before: Option<StagePages>, now: StagePages) -> Result<StagePages, CacheMismatch> {
     let StagePages { pages: got, page_tokens } = now;
     match before.filter(|before| *before != now) {
         Some(StagePages { pages: before, page_tokens: page_tokens_before }) => {
-            Err(PagesError::Changed { got, page_tokens, before, page_tokens_before })
+            Err(CacheMismatch::Changed { got, page_tokens, before, page_tokens_before })
         }
         None => Ok(now),
     }
@@ -266,9 +254,15 @@ mod tests {
         s.handle(at(9), SchedulerInput::Submit { from: node(9), submission: submission(1, 3, 4) })
     }
 
-    fn failure(out: &[SchedulerOutput]) -> &str {
+    /// What [`told`] says last is in the way after half a minute.
+    fn not_opened() -> PipelineFailure {
+        let missing = Missing { stage: 1, what: MissingPart::Engine("why".to_owned()), waited_ms: 0 };
+        PipelineFailure::NotOpened { seconds: 30, missing: Some(missing) }
+    }
+
+    fn failure(out: &[SchedulerOutput]) -> &PipelineFailure {
         match out {
-            [SchedulerOutput::InstanceFailed { message, .. }] => message,
+            [SchedulerOutput::InstanceFailed { why, .. }] => why,
             other => panic!("{other:?}"),
         }
     }
@@ -301,7 +295,7 @@ mod tests {
         not_wired(&mut s, 29_000, 0);
         s.handle(at(29_900), SchedulerInput::LinkLost(node(2)));
         let out = s.handle(at(30_001), SchedulerInput::Tick);
-        assert_eq!(failure(&out), "step 0 did not come back in 30 s: stage 1: why");
+        assert_eq!(failure(&out), &not_opened());
     }
 
     #[test]
@@ -313,7 +307,7 @@ mod tests {
         }
         told(&mut s, 109_000, 0, false);
         let out = s.handle(at(110_001), SchedulerInput::Tick);
-        assert_eq!(failure(&out), "step 0 did not come back in 30 s: stage 1: why", "since it is loaded");
+        assert_eq!(failure(&out), &not_opened(), "since it is loaded");
     }
 
     fn link_missing(s: &mut Scheduler, ms: u64, step: u64) -> Vec<SchedulerOutput> {
@@ -338,8 +332,8 @@ mod tests {
         assert!(!is_given_up(&s.handle(at(12_000), SchedulerInput::Tick)), "its repetition is on its way");
         let said = link_missing(&mut s, 12_250, 0);
         let out = if said.is_empty() { s.handle(at(12_251), SchedulerInput::Tick) } else { said };
-        let why = "step 0 did not come back in 4 s: stage 1: the data link to node";
-        assert!(failure(&out).starts_with(why), "{out:?}");
+        let missing = Missing { stage: 1, what: MissingPart::Link { to: node(1) }, waited_ms: 2000 };
+        assert_eq!(failure(&out), &PipelineFailure::NotOpened { seconds: 4, missing: Some(missing) });
     }
 
     #[test]
@@ -372,9 +366,11 @@ mod tests {
     fn stages_of_different_page_sizes_are_no_pipeline() {
         let mut s = opening();
         let out = back(&mut s, 5, &[(9, 32), (9, 16)]);
-        assert_eq!(failure(&out), "stage 1 has pages of 16 tokens, the first stage of 32");
+        let differ = CacheMismatch::Differ { stage: 1, page_tokens: 16, first_page_tokens: 32 };
+        assert_eq!(failure(&out), &PipelineFailure::Caches(differ));
         let mut s = opening();
         let out = back(&mut s, 5, &[(9, 32)]);
-        assert_eq!(failure(&out), "step 0 came back with the pages of 1 stages, the placement has 2");
+        let stages = CacheMismatch::Stages { got: 1, expected: 2 };
+        assert_eq!(failure(&out), &PipelineFailure::Caches(stages));
     }
 }

@@ -10,6 +10,7 @@ use super::ended::End;
 use super::pace::StepCost;
 use super::sequence::Running;
 use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput, Speculation};
+use crate::failures::{PipelineFailure, TermEnd};
 use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
 
 /// Failed steps in a row after which the instance is given up: the device does not recover by itself.
@@ -39,8 +40,8 @@ impl Scheduler {
         match self.in_flight.front() {
             Some(flight) if flight.step == tokens.step => {}
             Some(flight) if tokens.step > flight.step => {
-                let message = format!("step {} came back before step {}", tokens.step, flight.step);
-                return self.fail_instance(FailureKind::Protocol, None, message, out);
+                let why = PipelineFailure::Order { got: tokens.step, expected: flight.step };
+                return self.fail_instance(FailureKind::Protocol, None, why, out);
             }
             other => {
                 let expected = other.map(|flight| flight.step);
@@ -137,8 +138,9 @@ impl Scheduler {
         let behind: BTreeSet<u64> = self.in_flight.iter().flat_map(Flight::tickets).map(|(t, _)| t).collect();
         self.tickets_lost = &lost & &behind;
         for failure in failures {
+            let why = PipelineFailure::Step(failure.message.clone());
             for &(sequence, attempt) in &failure.sequences {
-                self.fail_attempt(sequence, attempt, failure.kind, &failure.message, out);
+                self.fail_attempt(sequence, attempt, failure.kind, &why, out);
             }
         }
         self.failures_in_row = match (news, is_fine) {
@@ -147,8 +149,8 @@ impl Scheduler {
             (None, false) => self.failures_in_row, // only commands or what is known: says nothing new of the device
         };
         if let Some(failure) = news.filter(|_| self.failures_in_row >= FAILURES_IN_ROW_MAX) {
-            let message = format!("{FAILURES_IN_ROW_MAX} steps in a row failed: {}", failure.message);
-            self.fail_instance(failure.kind, Some(failure.stage), message, out);
+            let why = PipelineFailure::Steps { count: FAILURES_IN_ROW_MAX, words: failure.message.clone() };
+            self.fail_instance(failure.kind, Some(failure.stage), why, out);
         }
     }
 
@@ -195,8 +197,8 @@ impl Scheduler {
             let Some(result) = by_sequence.get(&sequence).filter(|r| r.answers(part, self.config.vocab))
             else {
                 let (step, position) = (flight.step, part.sample_position());
-                let message = format!("step {step} came back without the tokens from {position} on");
-                self.fail(sequence, FailureKind::Protocol, &message, out);
+                let why = PipelineFailure::NoTokens { step, position };
+                self.fail(sequence, FailureKind::Protocol, &why, out);
                 continue;
             };
             self.drafts[0] += u64::from(result.drafts);
@@ -221,8 +223,8 @@ impl Scheduler {
         let waited = now.since(flight.sent_at.max(self.completed_at));
         let at_most = self.config.step_deadline + self.config.step_deadline_per_token * flight.tokens;
         if waited > self.times.deadline(flight.size(), flight.pause, at_most) {
-            let message = format!("step {} did not come back in {:.1} s", flight.step, waited.as_secs_f64());
-            self.end_term(now, message, out);
+            let (step, waited_ms) = (flight.step, u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+            self.end_term(now, TermEnd::Late { step, waited_ms }, out);
         }
     }
 
@@ -267,14 +269,14 @@ impl Scheduler {
         &mut self,
         sequence: SequenceId,
         kind: FailureKind,
-        message: &str,
+        why: &PipelineFailure,
         out: &mut Vec<SchedulerOutput>,
     ) {
         if let Some(running) = self.running.get(&sequence).filter(|_| kind == FailureKind::Device) {
             self.pages.suspect(&running.claim);
         }
         if let Some(gone) = self.release(sequence) {
-            let how = End::Failed { kind, message: message.to_owned() };
+            let how = End::Failed { kind, why: why.clone() };
             self.end(sequence, gone.driver, gone.attempt, how, out);
         }
     }
@@ -285,14 +287,14 @@ impl Scheduler {
         sequence: SequenceId,
         got: Attempt,
         kind: FailureKind,
-        message: &str,
+        why: &PipelineFailure,
         out: &mut Vec<SchedulerOutput>,
     ) {
         match self.running.get(&sequence).map(|r| r.attempt) {
             Some(running) if running != got => {
                 tracing::trace!(%sequence, %got, %running, "a failure of another submission");
             }
-            _ => self.fail(sequence, kind, message, out),
+            _ => self.fail(sequence, kind, why, out),
         }
     }
 
@@ -302,30 +304,35 @@ impl Scheduler {
         &mut self,
         kind: FailureKind,
         stage: Option<u32>,
-        message: String,
+        why: PipelineFailure,
         out: &mut Vec<SchedulerOutput>,
     ) {
         if self.over.is_some() {
             return;
         }
-        self.stop(kind, &message, out);
-        out.push(SchedulerOutput::InstanceFailed { kind, stage, message });
+        self.stop(kind, &why, out);
+        out.push(SchedulerOutput::InstanceFailed { kind, stage, why });
     }
 
     /// Every sequence fails; nothing is taken any more.
-    pub(super) fn stop(&mut self, kind: FailureKind, reason: &str, out: &mut Vec<SchedulerOutput>) {
+    pub(super) fn stop(
+        &mut self,
+        kind: FailureKind,
+        why: &PipelineFailure,
+        out: &mut Vec<SchedulerOutput>,
+    ) {
         let running: Vec<SequenceId> = self.running.keys().copied().collect();
         for sequence in running {
-            self.fail(sequence, kind, reason, out);
+            self.fail(sequence, kind, why, out);
         }
         while let Some(waiting) = self.queue.pop() {
             let (spec, attempt) = (waiting.submission.spec, waiting.submission.attempt);
-            let how = End::Failed { kind, message: reason.to_owned() };
+            let how = End::Failed { kind, why: why.clone() };
             self.end(spec.sequence, spec.driver, attempt, how, out);
         }
         self.in_flight.clear();
         self.commands.clear();
-        self.over = Some(reason.to_owned());
+        self.over = Some(why.clone());
     }
 }
 

@@ -113,8 +113,8 @@ impl Scheduler {
     fn refusal(&self, from: NodeId, submission: &Submission) -> Option<(FailureKind, String)> {
         let Submission { placement, spec, max_tokens, .. } = submission;
         let (context, history) = (self.placement.context_tokens, spec.history.len());
-        if let Some(reason) = &self.over {
-            return Some((FailureKind::InstanceGone, reason.clone()));
+        if let Some(why) = &self.over {
+            return Some((FailureKind::InstanceGone, why.to_string()));
         }
         let (instance, serving) = (self.placement.instance, self.placement.id);
         if *placement != serving {

@@ -13,6 +13,7 @@ use exo_types::{FailureKind, NodeId, SequenceId, Term, Time};
 
 use super::opening::Opening;
 use super::{Scheduler, SchedulerOutput};
+use crate::failures::{PipelineFailure, TermEnd};
 use crate::wire::limits;
 
 /// Terms without a token, within [`WITHIN`], after which the instance is given up.
@@ -66,9 +67,8 @@ impl Scheduler {
                     opening.repeat(now);
                 }
                 None => {
-                    let message =
-                        format!("the data link to node {node} ended behind step {}", self.step_last);
-                    self.end_term(now, message, out);
+                    let end = TermEnd::Link { peer: node, step: self.step_last };
+                    self.end_term(now, end, out);
                 }
             }
         }
@@ -76,19 +76,20 @@ impl Scheduler {
     }
 
     /// The term is over: the next begins in place, if the last ones were any good.
-    pub(super) fn end_term(&mut self, now: Time, message: String, out: &mut Vec<SchedulerOutput>) {
+    pub(super) fn end_term(&mut self, now: Time, end: TermEnd, out: &mut Vec<SchedulerOutput>) {
         if self.over.is_some() {
             return;
         }
         let (ended, terms, seconds) = (self.terms.current, self.terms.in_vain(now), WITHIN.as_secs());
         let Some(next) = ended.next().filter(|_| terms < TERMS_MAX) else {
-            let message = format!("no token came back in {terms} terms within {seconds} s: {message}");
-            return self.fail_instance(FailureKind::StageLost, None, message, out);
+            let why = PipelineFailure::NoToken { terms: terms as u32, seconds, last: end };
+            return self.fail_instance(FailureKind::StageLost, None, why, out);
         };
-        tracing::debug!(placement = %self.placement.id, %ended, %next, message, "the next term begins");
+        tracing::debug!(placement = %self.placement.id, %ended, %next, why = %end, "the next term begins");
+        let why = PipelineFailure::Ended(end);
         let running: Vec<SequenceId> = self.running.keys().copied().collect();
         for sequence in running {
-            self.fail(sequence, FailureKind::StageLost, &message, out);
+            self.fail(sequence, FailureKind::StageLost, &why, out);
         }
         self.terms.begin(now, next);
         self.failures_in_row = 0;

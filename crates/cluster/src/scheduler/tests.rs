@@ -12,8 +12,8 @@ use exo_types::{Attempt, FailureKind, Pooling, Principal, PromptQuery, Time};
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, serving, submission};
 use crate::wire::{
-    AloneTimes, EndReason, Missing, MissingPart, PhaseTimes, SequenceTimes, StepFailure, StepMessage,
-    Submission, TokenResult, TokensMessage,
+    AloneTimes, EndReason, Missing, MissingPart, PhaseTimes, PipelineBreak, SequenceTimes, StepFailure,
+    StepMessage, Submission, TokenResult, TokensMessage,
 };
 
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
@@ -301,8 +301,8 @@ fn a_silent_pipeline_of_known_pace_ends_its_term_after_two_seconds() {
     (1..=5).for_each(|step| drop(tokens(&mut s, step, vec![result(1, 3 + step as u32, 60 + step as u32)])));
     assert!(s.handle(Time::from_millis(2000), SchedulerInput::Tick).is_empty());
     let out = s.handle(Time::from_millis(2001), SchedulerInput::Tick);
-    let Some(SchedulerOutput::Failed { message, .. }) = out.first() else { panic!("{out:?}") };
-    assert_eq!(message, "step 6 did not come back in 2.0 s");
+    let Some(SchedulerOutput::Failed { why, .. }) = out.first() else { panic!("{out:?}") };
+    assert_eq!(*why, PipelineFailure::Ended(TermEnd::Late { step: 6, waited_ms: 2001 }));
     assert_eq!(s.term(), exo_types::Term(2));
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec, Term};
 
-use crate::wire::{Busy, EndReason, Missing, SequenceTimes, StepMessage, Submission};
+use crate::failures::{Missing, PipelineBreak, PipelineFailure};
+use crate::wire::{Busy, EndReason, SequenceTimes, StepMessage, Submission};
 
 /// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,10 +129,12 @@ pub enum SchedulerInput {
         placement: PlacementId,
         /// The term it meant.
         term: Term,
-        /// Why.
+        /// Index of the stage.
+        stage: u32,
+        /// Which class of failure.
         kind: FailureKind,
-        /// To be displayed.
-        message: String,
+        /// Why.
+        why: PipelineBreak,
     },
     /// A step met a stage or a link that is not there.
     NotWired {
@@ -181,10 +184,7 @@ pub enum SchedulerInput {
     /// it may be there.
     NodeLost(NodeId),
     /// The instance is removed or placed anew: everything ends.
-    Stop {
-        /// Why, to be displayed.
-        reason: String,
-    },
+    Stop,
 }
 
 /// What a scheduler wants done.
@@ -273,10 +273,10 @@ pub enum SchedulerOutput {
         sequence: SequenceId,
         /// Which submission of it.
         attempt: Attempt,
-        /// Why.
+        /// Which class of failure.
         kind: FailureKind,
-        /// To be displayed.
-        message: String,
+        /// Why.
+        why: PipelineFailure,
     },
     /// The instance cannot go on: report it as [`crate::wire::InstanceFailure`] and throw this scheduler
     /// away.
@@ -285,8 +285,8 @@ pub enum SchedulerOutput {
         kind: FailureKind,
         /// The stage whose device failed, where it was one.
         stage: Option<u32>,
-        /// To be displayed.
-        message: String,
+        /// Why.
+        why: PipelineFailure,
     },
 }
 

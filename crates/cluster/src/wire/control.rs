@@ -12,7 +12,7 @@ use super::limits::{
     CARD_EVENTS_MAX, DEVICES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX, PAIRS_MAX,
     REASONS_MAX, SHARDS_MAX, STAGES_MAX, STAGES_OF_NODE_MAX,
 };
-use super::{BackupMessage, ControlRefusal, NodeMeasurements};
+use super::{BackupMessage, ControlRefusal, NodeMeasurements, PipelineFailure};
 use crate::{EngineId, InstanceRequest, InstanceView, ReplanReason, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
@@ -272,14 +272,14 @@ pub struct Bandwidth {
 }
 
 /// An instance that failed while running.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct InstanceFailure {
     /// The placement that failed; another of the same instance is not affected.
     pub placement: PlacementId,
     /// The stage whose device failed, where it was one.
     pub stage: Option<u32>,
-    /// What happened, to be displayed.
-    pub reason: String,
+    /// What happened.
+    pub why: PipelineFailure,
 }
 
 /// What a worker should hold. Replaces whatever was desired before.

@@ -8,7 +8,7 @@ use exo_types::{
 use serde::{Deserialize, Serialize};
 
 use super::limits::{COMMANDS_MAX, PAGES_MAX, PAGES_OF_TERM_MAX, SAMPLED_MAX, SEQUENCES_MAX, STAGES_MAX};
-use super::{Missing, PipelineBreak};
+use super::{Missing, PipelineBreak, PipelineFailure};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -99,10 +99,10 @@ pub enum DataMessage {
         sequence: SequenceId,
         /// Which submission of it.
         attempt: Attempt,
-        /// Why.
+        /// Which class of failure.
         kind: FailureKind,
-        /// To be displayed.
-        message: String,
+        /// Why.
+        why: PipelineFailure,
     },
     /// Any stage to the drivers of the step: it could not be computed. The scheduler learns it in `Tokens`.
     StepFailed(StepFailure),

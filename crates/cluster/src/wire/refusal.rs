@@ -5,7 +5,8 @@ use exo_types::{InstanceId, NodeId, list};
 use serde::{Deserialize, Serialize};
 
 use super::limits::INSTANCES_MAX;
-use crate::reasons::{NodeName, apart_text};
+use crate::names::NodeName;
+use crate::reasons::apart_text;
 
 /// Why the coordinator did not do what was asked.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

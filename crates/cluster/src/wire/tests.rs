@@ -10,7 +10,7 @@ use crate::testing::{
 };
 use crate::{
     Advice, Event, Gain, GainOf, InstanceRequest, InstanceState, InstanceView, LinkChange, LinkQuantity,
-    Moving, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced,
+    LoadFailure, LoadFault, Moving, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced,
     WaitReason,
 };
 
@@ -60,12 +60,17 @@ fn view() -> InstanceView {
     }
 }
 
+fn failed_load(detail: &str) -> StageStatus {
+    let why = LoadFailure::Fault { kind: LoadFault::Device, detail: detail.to_owned() };
+    StageStatus::Failed { why, failed_loads: 1 }
+}
+
 /// One with reasons of all kinds.
 fn waiting(loads: &str, plans: &str) -> InstanceView {
     let gain = Gain { percent: 12, of: GainOf::Streams };
     let what = LinkQuantity::RoundTripUs;
     let link = Some(LinkChange { at: node(1), peer: node(2), what, before: Some(7), now: 300 });
-    let status = StageStatus::Failed { reason: loads.into(), failed_loads: 1 };
+    let status = failed_load(loads);
     let loss = StageLoss::NoProgress { seconds: 120, status };
     let lost = ReplaceReason::Stage { stage: 1, node: node(2), loss };
     let reason = WaitReason { lost, why: Unplaced::NoPlan(plans.into()) };
@@ -151,7 +156,7 @@ fn full_report() -> NodeReport {
     }];
     full.unreached = vec![node(3)];
     full.instance_failures =
-        vec![InstanceFailure { placement: placement_id(1, 1), stage: None, reason: "r".into() }];
+        vec![InstanceFailure { placement: placement_id(1, 1), stage: None, why: not_opened("r") }];
     full.reached = vec![(node(2), "127.0.0.1:7".parse().unwrap())];
     full.devices = vec![DeviceReport {
         device: DeviceId::cpu(),
@@ -179,8 +184,6 @@ fn copies() -> Vec<ControlMessage> {
 
 fn data_messages() -> Vec<DataMessage> {
     let (placement, term, sequence, attempt) = (placement_id(1, 1), Term(2), seq(1), Attempt(3));
-    let message = "why".to_owned();
-    let kind = FailureKind::Device;
     vec![
         DataMessage::Submit(submission(1, 4, 9)),
         DataMessage::Step(step(2)),
@@ -194,7 +197,13 @@ fn data_messages() -> Vec<DataMessage> {
             kept: vec![],
             computed_us: vec![],
         }),
-        DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message },
+        sequence_failed(PipelineFailure::Steps { count: 3, words: "why".to_owned() }),
+        sequence_failed(not_opened("why")),
+        sequence_failed(PipelineFailure::NoToken {
+            terms: 3,
+            seconds: 30,
+            last: TermEnd::Stage { stage: 1, why: PipelineBreak::Order { got: 7, expected: 2 } },
+        }),
         DataMessage::NotWired {
             placement,
             term,
@@ -204,7 +213,7 @@ fn data_messages() -> Vec<DataMessage> {
                 stage: 1,
                 what: MissingPart::NotReady {
                     node: node(3),
-                    status: StageStatus::Failed { reason: "why".to_owned(), failed_loads: 1 },
+                    status: failed_load("why"),
                 },
                 waited_ms: 2000,
             },
@@ -237,6 +246,16 @@ fn data_messages() -> Vec<DataMessage> {
             },
         },
     ]
+}
+
+fn not_opened(words: &str) -> PipelineFailure {
+    let missing = Missing { stage: 1, what: MissingPart::Engine(words.to_owned()), waited_ms: 2000 };
+    PipelineFailure::NotOpened { seconds: 30, missing: Some(missing) }
+}
+
+fn sequence_failed(why: PipelineFailure) -> DataMessage {
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term(2), seq(1), Attempt(3));
+    DataMessage::SequenceFailed { placement, term, sequence, attempt, kind: FailureKind::Device, why }
 }
 
 fn rejected(waiting: u32, retry_after_s: u32) -> DataMessage {
@@ -518,8 +537,24 @@ fn words_of_others_in_reasons_have_a_bound_on_the_wire_and_in_the_log() {
     let InstanceState::Waiting { reason } = waiting("r", &long).state else { panic!("it waits") };
     let lost = reason.lost.clone();
     let (placement, memory_bytes) = (placement(1, 1, &[1, 2]), vec![1; 2]);
-    let replaced = Event::InstanceReplaced { placement, memory_bytes, reason: lost };
-    assert_eq!(Event::decode(&replaced.encode()), Ok(replaced));
+    let replaced = |reason| Event::InstanceReplaced {
+        placement: placement.clone(),
+        memory_bytes: memory_bytes.clone(),
+        reason,
+    };
+    assert_eq!(Event::decode(&replaced(lost.clone()).encode()), Ok(replaced(lost)));
+    let failed = |words: &str| {
+        let in_row = PipelineFailure::Steps { count: 3, words: words.to_owned() };
+        [PipelineFailure::Step(words.to_owned()), in_row, not_opened(words)]
+    };
+    let decoded = |why: PipelineFailure| {
+        let event = replaced(ReplaceReason::Failed { times: 1, why });
+        Event::decode(&event.encode()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    for (fits, is_long) in failed(&most).into_iter().zip(failed(&long)) {
+        assert_eq!(decoded(fits), Ok(()));
+        assert!(decoded(is_long).unwrap_err().contains("4097 given"));
+    }
     let instance = exo_types::InstanceId(1);
     let removed = Event::InstanceRemoved { instance, reason: RemoveReason::GivenUp(reason) };
     assert!(Event::decode(&removed.encode()).unwrap_err().to_string().contains("4097 given"));

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{DeviceId, Time, size, size_up};
+use exo_types::{DeviceId, Time};
 
 use super::{Action, ActualShard, Phase};
+use crate::load_failure::LoadFailure;
 use crate::wire::DesiredShard;
 
 /// The next action that brings `actual` nearer to `desired`; `None` when there is nothing to do now.
@@ -68,16 +69,14 @@ pub(super) fn starved(
     actual: &[ActualShard],
     memory_bytes: &BTreeMap<DeviceId, u64>,
     now: Time,
-) -> Option<String> {
+) -> Option<LoadFailure> {
     let entry = serving(shard, actual).filter(|a| a.phase == Phase::Stored && a.retry_at <= now)?;
     let device = &entry.spec.device;
     let going = actual.iter().any(|a| a.spec.device == *device && a.phase == Phase::Unloading);
     let free_bytes = free_bytes(device, actual, memory_bytes);
     let short = free_bytes < shard.memory_bytes && !going;
-    let needed = || {
-        format!("{} needs {}, {} are free", entry.spec.shard(), size_up(shard.memory_bytes), size(free_bytes))
-    };
-    short.then(needed)
+    let (shard, needed_bytes) = (entry.spec.shard(), shard.memory_bytes);
+    short.then_some(LoadFailure::NoMemory { shard, needed_bytes, free_bytes })
 }
 
 fn free_bytes(device: &DeviceId, actual: &[ActualShard], memory_bytes: &BTreeMap<DeviceId, u64>) -> u64 {

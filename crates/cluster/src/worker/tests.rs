@@ -4,7 +4,12 @@ use exo_types::{NodeId, ShardSpec};
 use proptest::prelude::*;
 
 use super::*;
+use crate::LoadFault;
 use crate::testing::{MODEL, node, placement};
+
+fn fault(kind: LoadFault) -> LoadFailure {
+    LoadFailure::Fault { kind, detail: "why".into() }
+}
 
 fn epoch(counter: u64) -> Epoch {
     Epoch { counter, key: NodeId([1; 32]) }
@@ -228,8 +233,8 @@ fn a_late_answer_changes_nothing() {
         WorkerInput::Stored(late),
         WorkerInput::Ready(late),
         WorkerInput::Progress { engine: late, done_bytes: 7, total_bytes: 9, hub_wait_s: 0 },
-        WorkerInput::Failed { engine: late, reason: "late".into() },
-        WorkerInput::Refused { engine: late, reason: "late".into() },
+        WorkerInput::Failed { engine: late, why: fault(LoadFault::Fetch) },
+        WorkerInput::Failed { engine: late, why: fault(LoadFault::Device) },
         WorkerInput::Unloaded(late),
     ] {
         assert!(feed(&mut w, 62_000, input).is_empty());
@@ -248,10 +253,11 @@ fn a_late_answer_changes_nothing() {
 fn a_failure_is_tried_again_later_and_later() {
     let (mut w, s) = (worker(), shard(1, 1, 60));
     feed(&mut w, 0, wish(1, 1, &[s]));
-    let fail =
-        |w: &mut Worker, ms, n| feed(w, ms, WorkerInput::Failed { engine: EngineId(n), reason: "no".into() });
+    let fail = |w: &mut Worker, ms, n| {
+        feed(w, ms, WorkerInput::Failed { engine: EngineId(n), why: fault(LoadFault::Fetch) })
+    };
     assert!(fail(&mut w, 0, 1).is_empty());
-    assert_eq!(w.reports()[0].status, StageStatus::Failed { reason: "no".into(), failed_loads: 0 });
+    assert_eq!(w.reports()[0].status, StageStatus::Failed { why: fault(LoadFault::Fetch), failed_loads: 0 });
     assert!(feed(&mut w, 999, WorkerInput::Tick).is_empty());
     assert_eq!(feed(&mut w, 1000, WorkerInput::Tick), ["manifest 2"]);
     fail(&mut w, 1000, 2);
@@ -273,21 +279,21 @@ fn loads_that_the_device_refuses_are_counted_until_one_succeeds() {
     for (loads, ms) in [(1, 0), (2, 1000), (3, 3000)] {
         feed(&mut w, ms, WorkerInput::Tick);
         load(&mut w, ms, loads);
-        feed(&mut w, ms, WorkerInput::Refused { engine: EngineId(loads), reason: "full".into() });
-        let told = StageStatus::Failed { reason: "full".into(), failed_loads: loads as u32 };
+        feed(&mut w, ms, WorkerInput::Failed { engine: EngineId(loads), why: fault(LoadFault::Device) });
+        let told = StageStatus::Failed { why: fault(LoadFault::Device), failed_loads: loads as u32 };
         assert_eq!(w.reports()[0].status, told);
     }
     feed(&mut w, 7000, WorkerInput::Tick);
     load(&mut w, 7000, 4);
     feed(&mut w, 7000, WorkerInput::Ready(EngineId(4)));
     feed(&mut w, 8000, WorkerInput::Unloaded(EngineId(4)));
-    let told = StageStatus::Failed { reason: "the device let go of it".into(), failed_loads: 0 };
+    let told = StageStatus::Failed { why: LoadFailure::LetGo, failed_loads: 0 };
     assert_eq!(w.reports()[0].status, told);
     // A device that is lost over it is for others to count.
     feed(&mut w, 9000, WorkerInput::Tick);
     load(&mut w, 9000, 5);
-    feed(&mut w, 9000, WorkerInput::Failed { engine: EngineId(5), reason: "lost".into() });
-    assert_eq!(w.reports()[0].status, StageStatus::Failed { reason: "lost".into(), failed_loads: 0 });
+    feed(&mut w, 9000, WorkerInput::Failed { engine: EngineId(5), why: fault(LoadFault::Lost) });
+    assert_eq!(w.reports()[0].status, StageStatus::Failed { why: fault(LoadFault::Lost), failed_loads: 0 });
 }
 
 #[test]
@@ -297,8 +303,8 @@ fn a_disk_without_room_counts_like_a_device_that_refuses() {
     for (loads, ms) in [(1, 0), (2, 1000), (3, 3000)] {
         feed(&mut w, ms, WorkerInput::Tick);
         feed(&mut w, ms, WorkerInput::ManifestHeld(EngineId(loads)));
-        feed(&mut w, ms, WorkerInput::Refused { engine: EngineId(loads), reason: "no room".into() });
-        let told = StageStatus::Failed { reason: "no room".into(), failed_loads: loads as u32 };
+        feed(&mut w, ms, WorkerInput::Failed { engine: EngineId(loads), why: fault(LoadFault::DiskRoom) });
+        let told = StageStatus::Failed { why: fault(LoadFault::DiskRoom), failed_loads: loads as u32 };
         assert_eq!(w.reports()[0].status, told);
     }
 }
@@ -338,8 +344,9 @@ fn memory_that_nobody_will_free_is_reported_with_numbers() {
     feed(&mut w, 0, wish(1, 1, &[s]));
     feed(&mut w, 0, WorkerInput::ManifestHeld(EngineId(1)));
     assert!(feed(&mut w, 0, WorkerInput::Stored(EngineId(1))).is_empty());
-    let StageStatus::Failed { reason, .. } = &w.reports()[0].status else { panic!("{:?}", w.reports()) };
-    assert!(reason.contains("needs 101 B, 100 B are free"), "{reason}");
+    let StageStatus::Failed { why, .. } = &w.reports()[0].status else { panic!("{:?}", w.reports()) };
+    assert!(matches!(why, LoadFailure::NoMemory { needed_bytes: 101, free_bytes: 100, .. }), "{why:?}");
+    assert!(why.to_string().contains("needs 101 B, 100 B are free"), "{why}");
 }
 
 /// Any phase, for starting anywhere.
@@ -359,7 +366,7 @@ fn phase() -> impl Strategy<Value = Phase> {
 /// What the world answers to whatever is under way.
 fn answer(entry: &ActualShard, works: bool) -> Option<WorkerInput> {
     let engine = entry.engine;
-    let failed = WorkerInput::Failed { engine, reason: "chance".into() };
+    let failed = WorkerInput::Failed { engine, why: fault(LoadFault::Fetch) };
     match entry.phase {
         Phase::Unloading => Some(WorkerInput::Unloaded(engine)),
         Phase::FetchingManifest | Phase::FetchingChunks { .. } | Phase::Loading { .. } if !works => {

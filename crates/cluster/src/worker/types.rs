@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::EngineId;
+use crate::load_failure::LoadFailure;
 use crate::wire::DesiredState;
 use exo_types::{ModelId, NodeId, Shard, ShardPosition, ShardSpec, Time};
 
@@ -80,7 +81,7 @@ pub struct ActualShard {
     /// Of these, loads that the device refused.
     pub failed_loads: u32,
     /// The last failure, to show.
-    pub failure: Option<String>,
+    pub failure: Option<LoadFailure>,
     /// Not before this time; set after a failure.
     pub retry_at: Time,
 }
@@ -108,7 +109,7 @@ pub enum Action {
         /// Whom to ask.
         holders: Vec<NodeId>,
     },
-    /// Load it. Answer `Progress`, then `Ready`, `Refused` or `Failed`.
+    /// Load it. Answer `Progress`, then `Ready` or `Failed`.
     LoadShard {
         /// Under which name.
         engine: EngineId,
@@ -157,15 +158,8 @@ pub enum WorkerInput {
     Failed {
         /// The engine.
         engine: EngineId,
-        /// What happened, to be displayed.
-        reason: String,
-    },
-    /// The device would not take the shard, and will hardly do so the next time; nothing of it holds memory.
-    Refused {
-        /// The engine.
-        engine: EngineId,
-        /// What happened, to be displayed.
-        reason: String,
+        /// What happened.
+        why: LoadFailure,
     },
     /// It is gone: asked for, or because its device was lost.
     Unloaded(EngineId),

@@ -576,6 +576,41 @@ fn a_node_that_refuses_keeps_no_others_apart() {
 }
 
 #[test]
+fn a_refusal_is_shown_as_long_as_it_holds() {
+    let keys = keys(2);
+    let refused_and_asked_again = || {
+        let mut node = Node::fresh(keys[1].clone(), &[]);
+        node.found(keys[0].1, true);
+        node.wait(ALL_ARE_SEEN);
+        assert_eq!(node.asks(), [keys[0].1]);
+        node.answered(keys[0].1, Ok(JoinAnswer::Refused(JoinRefusal::RefusedByPerson)));
+        assert!(node.joining.has_refused(keys[0].1) && node.joining.refusals().len() == 1);
+        node.take();
+        node.wait(Duration::from_secs(16));
+        assert_eq!(node.asks(), [keys[0].1]);
+        node
+    };
+    let is_shown = |node: &Node| node.joining.has_refused(keys[0].1) || !node.joining.refusals().is_empty();
+    // It is silent now.
+    let mut node = refused_and_asked_again();
+    node.answered(keys[0].1, Err("silence".to_owned()));
+    assert!(!is_shown(&node));
+    // It says something else now, for so long that it counts as one that refuses.
+    let mut node = refused_and_asked_again();
+    for _ in 0..60 {
+        node.answered(keys[0].1, Ok(JoinAnswer::Later));
+        assert!(!is_shown(&node));
+        node.take();
+        node.wait(Duration::from_millis(400));
+        if node.asks().is_empty() {
+            assert!(!is_shown(&node));
+            return;
+        }
+    }
+    panic!("who answers `Later` for 24 s is asked as often as before");
+}
+
+#[test]
 fn a_higher_node_that_does_not_ask_is_sought_after_failures_too() {
     let keys = keys(4);
     let mut node = Node::fresh(keys[2].clone(), &[]);

@@ -1,6 +1,6 @@
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::{CardChange, CardEvent, DeviceReport, LinkReport, LoadReport, NodeMeasurements};
-use exo_cluster::{EngineId, Event, InstanceRequest, PlaceObjective, StageView};
+use exo_cluster::{EngineId, Event, InstanceRequest, LoadFailure, LoadFault, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
     Corrections, DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId,
@@ -452,7 +452,8 @@ fn layers_of_a_model_that_no_member_has_whole_come_from_its_hub_and_members() {
 #[test]
 fn a_stage_that_failed_shows_its_reason_while_the_instance_still_loads() {
     let mut cluster = cluster();
-    let failed = StageStatus::Failed { reason: "no memory".to_owned(), failed_loads: 1 };
+    let why = LoadFailure::Fault { kind: LoadFault::Device, detail: "no memory".to_owned() };
+    let failed = StageStatus::Failed { why, failed_loads: 1 };
     cluster.instances = vec![instance(InstanceState::Loading, [StageStatus::Loaded, failed])];
     let state = cluster.view().instances[0].state.clone();
     assert_eq!(state, api::InstanceState::Degraded { reason: "no memory".to_owned() });

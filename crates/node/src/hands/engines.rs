@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_accelerators::chain;
-use exo_cluster::EngineId;
+use exo_cluster::{EngineId, LoadFault};
 use exo_engine::EngineOptions;
 use exo_formats::Model;
 use exo_machine::{Input, LoadedFacts};
@@ -118,8 +118,8 @@ impl Engines {
             }
             Err(error) => {
                 self.engines.remove(&engine);
-                let reason = chain(&error);
-                let event = exo_machine::EngineEvent::LoadFailed { reason, is_refusal: false };
+                let (kind, detail) = (LoadFault::Open, chain(&error));
+                let event = exo_machine::EngineEvent::LoadFailed { kind, detail };
                 inputs.push(Input::Engine { engine, event });
                 inputs
             }
@@ -202,7 +202,7 @@ impl Engines {
             }
             EngineEvent::LoadFailed { engine, reason } => {
                 self.engines.remove(&engine);
-                (engine, News::LoadFailed { reason, is_refusal: true })
+                (engine, News::LoadFailed { kind: LoadFault::Device, detail: reason })
             }
             EngineEvent::WorkerLost { engine, reason } => {
                 if let Some(entry) = self.engines.remove(&engine) {

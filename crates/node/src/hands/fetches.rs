@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use exo_cluster::LoadFault;
 use exo_cluster::wire::{HeldModel, limits};
 use exo_machine::{FetchEvent, FetchId, FetchWhat, Holder, Input, Received};
 use exo_store::{ModelRecord, StoreError};
@@ -67,12 +68,7 @@ impl Fetches {
                     let event = match done {
                         Ok(()) => FetchEvent::Done,
                         Err(LibraryError::NoHolder { .. }) => FetchEvent::NoHolder,
-                        Err(error) => {
-                            // The next time it will hardly have room, or other bytes.
-                            let is_refusal =
-                                matches!(error, LibraryError::NoRoom { .. } | LibraryError::Differs { .. });
-                            FetchEvent::Failed { reason: chain(&error), is_refusal }
-                        }
+                        Err(error) => FetchEvent::Failed { kind: fault(&error), detail: chain(&error) },
                     };
                     events.post(Input::Fetched { fetch, event });
                     // Its entry goes with the next fetch.
@@ -96,6 +92,16 @@ impl Fetches {
             models.retain(|held| !library.room.is_leaving(held.model));
             events.post(Input::Models(models, room));
         });
+    }
+}
+
+/// At what a fetch failed.
+fn fault(error: &LibraryError) -> LoadFault {
+    match error {
+        LibraryError::NoRoom { .. } => LoadFault::DiskRoom,
+        LibraryError::Differs { .. } => LoadFault::Differs,
+        LibraryError::Damaged { .. } => LoadFault::Damaged,
+        _ => LoadFault::Fetch,
     }
 }
 

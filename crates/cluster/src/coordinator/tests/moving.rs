@@ -92,6 +92,8 @@ fn what_fits_nowhere_else_stays_and_serves_and_says_why() {
         reason.starts_with("n2 is drained") && reason.contains("no other device takes the layers there"),
         "{reason}"
     );
+    let huge = Moving::Stays { node: node(2), bytes: 3_000_000_000 }.text(&|_| "n2".to_owned());
+    assert!(huge.ends_with("the layers there, of 2.8 GiB"), "{huge}");
     assert_eq!((bench.placement(), bench.state()), (&before, Some(InstanceState::Ready)));
     drain(&mut bench, node(2), Drain::Over);
     assert!(moving(&bench).is_none());
@@ -110,7 +112,7 @@ fn a_device_that_refuses_what_is_loaded_ahead_is_left_out() {
     let whom = bench.placement().stages[1].leader().node;
     drain(&mut bench, whom, Drain::Lasting);
     let takes = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).unwrap();
-    report_ahead(&mut bench, &StageStatus::Failed { reason: "no room".into(), failed_loads: 3 });
+    report_ahead(&mut bench, &failed_load(LoadFault::Device, "no room", 3));
     let next = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).expect("another one");
     assert!(next != takes && next != whom);
     report_ahead(&mut bench, &StageStatus::Loaded);

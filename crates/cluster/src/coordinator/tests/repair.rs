@@ -189,7 +189,7 @@ fn a_lost_node_does_not_get_its_stage_back_over_a_link_that_is_not_there() {
     let mut cut_off = report(nodes[0].0[0], PLENTY);
     cut_off.unreached = vec![nodes[1]];
     cut_off.instance_failures =
-        vec![InstanceFailure { placement: placed(1), stage: None, reason: "no link".into() }];
+        vec![InstanceFailure { placement: placed(1), stage: None, why: PipelineFailure::Step("no link".into()) }];
     bench.report(nodes[0].0[0], cut_off);
     assert_eq!(bench.placement().id.number, 2);
     let round = layout(&bench);
@@ -224,7 +224,7 @@ fn a_fetch_that_goes_on_behind_what_it_had_and_one_that_the_hub_has_wait_are_not
     let fetching =
         |done_bytes, hub_wait_s| StageStatus::Fetching { done_bytes, total_bytes: 900, hub_wait_s };
     bench.all_report(&fetching(500, 0));
-    bench.all_report(&StageStatus::Failed { reason: "the line broke".into(), failed_loads: 0 });
+    bench.all_report(&failed_load(LoadFault::Fetch, "the line broke", 0));
     bench.advance(100);
     bench.all_report(&fetching(501, 0));
     bench.advance(100);
@@ -248,18 +248,18 @@ fn loading_without_progress_goes_elsewhere_and_is_given_up_where_there_is_nothin
     bench.all_report(&StageStatus::Fetching { done_bytes: 6, total_bytes: 9, hub_wait_s: 0 });
     bench.advance(120);
     assert_eq!(bench.state(), Some(InstanceState::Loading), "a byte is progress");
-    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), failed_loads: 2 });
+    bench.all_report(&failed_load(LoadFault::Fetch, "no holder", 2));
     let stuck = bench.placement().stages[0].leader().node;
     bench.advance(1);
     assert!(reason(&bench).contains("no progress for 120 s") && reason(&bench).contains("no holder"));
     assert!(bench.placement().stage_of(stuck).is_none(), "{:?}", layout(&bench));
-    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), failed_loads: 3 });
+    bench.all_report(&failed_load(LoadFault::Fetch, "no holder", 3));
     assert!(matches!(bench.log.last(), Some(Event::InstanceRemoved { .. })), "{:?}", bench.log.last());
 }
 
 #[test]
 fn a_stage_that_a_device_refuses_three_times_goes_elsewhere_and_what_never_served_is_given_up() {
-    let refused = |failed_loads| StageStatus::Failed { reason: "the card is full".into(), failed_loads };
+    let refused = |failed_loads| failed_load(LoadFault::Device, "the card is full", failed_loads);
     let mut bench = Bench::new(1);
     bench.place(1);
     for failed_loads in 1..=3 {
@@ -292,7 +292,7 @@ fn trouble_starts_a_new_placement_and_what_has_served_waits_after_the_third_in_a
         let first = bench.placement().stages[0].leader().node.0[0];
         let mut troubled = report(first, PLENTY);
         troubled.instance_failures =
-            vec![InstanceFailure { placement: placed(number), stage: None, reason: "stuck".into() }];
+            vec![InstanceFailure { placement: placed(number), stage: None, why: PipelineFailure::Step("stuck".into()) }];
         bench.report(first, troubled.clone());
         if number < 4 {
             assert_eq!(bench.placement().id.number, number + 1);
@@ -317,7 +317,7 @@ fn has_trouble(bench: &mut Bench) {
     let (placement, first) = (bench.placement().id, bench.placement().stages[0].leader().node.0[0]);
     let mut troubled = report(first, PLENTY);
     troubled.instance_failures =
-        vec![InstanceFailure { placement, stage: None, reason: "no token came back".into() }];
+        vec![InstanceFailure { placement, stage: None, why: PipelineFailure::Step("no token came back".into()) }];
     bench.report(first, troubled);
     assert_eq!(bench.placement().id.number, placement.number + 1);
     bench.all_report(&StageStatus::Serving);
@@ -358,7 +358,7 @@ fn a_stage_whose_steps_failed_goes_to_another_device_for_a_minute() {
     let first = bench.placement().stages[0].leader().node;
     let mut troubled = report(first.0[0], PLENTY);
     troubled.instance_failures =
-        vec![InstanceFailure { placement: placed(1), stage: Some(1), reason: "NaN".into() }];
+        vec![InstanceFailure { placement: placed(1), stage: Some(1), why: PipelineFailure::Step("NaN".into()) }];
     bench.report(first.0[0], troubled);
     assert!(bench.placement().stage_of(failing).is_none(), "{:?}", layout(&bench));
     assert!(reason(&bench).contains("NaN"));
@@ -477,7 +477,7 @@ fn the_only_device_is_used_again_although_it_failed() {
     let mut bench = Bench::ready(1, 1);
     let mut troubled = report(1, PLENTY);
     troubled.instance_failures =
-        vec![InstanceFailure { placement: placed(1), stage: Some(0), reason: "NaN".into() }];
+        vec![InstanceFailure { placement: placed(1), stage: Some(0), why: PipelineFailure::Step("NaN".into()) }];
     bench.report(1, troubled);
     assert!(waits_for(&bench).contains("NaN"));
     bench.advance(2);
@@ -489,7 +489,7 @@ fn a_device_that_failed_stages_of_two_instances_is_avoided_by_both() {
     let mut bench = Bench::ready(2, 1);
     let (now, device) = (bench.now, DeviceId::cpu());
     for instance in [InstanceId(1), InstanceId(2)] {
-        let reason = ReplaceReason::Failed { times: 1, reason: "its kernel".into() };
+        let reason = ReplaceReason::Failed { times: 1, why: PipelineFailure::Step("its kernel".into()) };
         bench.coordinator.avoid_device(now, instance, node(1), device.clone(), reason, AVOID_FAILED);
     }
     let avoided = |instance, now| bench.coordinator.avoided(now, InstanceId(instance), node(1), &device);

@@ -126,8 +126,9 @@ fn what_is_of_another_term_is_ignored() {
                 from,
                 placement,
                 term,
+                stage: 1,
                 kind: FailureKind::StageLost,
-                message: String::new(),
+                why: PipelineBreak::LaterTerm { own: term },
             },
         ];
         for input in inputs {
@@ -149,8 +150,9 @@ fn three_terms_without_a_token_within_half_a_minute_give_the_instance_up() {
     assert_eq!(lose(&mut s, 1000), "step 0:  | ");
     assert_eq!(lose(&mut s, 2000), "step 0:  | ");
     let out = s.handle(Time::from_millis(3000), SchedulerInput::LinkLost(node(2)));
-    let [SchedulerOutput::InstanceFailed { message, .. }] = &out[..] else { panic!("{out:?}") };
-    assert!(message.starts_with("no token came back in 3 terms within 30 s: the data link to"), "{message}");
+    let [SchedulerOutput::InstanceFailed { why, .. }] = &out[..] else { panic!("{out:?}") };
+    let last = TermEnd::Link { peer: node(2), step: 0 };
+    assert_eq!(*why, PipelineFailure::NoToken { terms: 3, seconds: 30, last });
 
     let mut s = scheduler(&[1, 2], 16);
     for ms in [1000, 2000, 31_500, 32_500] {
@@ -167,8 +169,8 @@ fn three_terms_without_a_token_within_half_a_minute_give_the_instance_up() {
 fn a_broken_pipeline_ends_the_term_where_a_link_ended_and_else_the_placement() {
     let broken = |kind| {
         let mut s = scheduler(&[1, 2], 16);
-        let (from, placement, term, message) = (node(2), s.placement.id, s.term(), "why".to_owned());
-        let input = SchedulerInput::PipelineBroken { from, placement, term, kind, message };
+        let (from, placement, term, why) = (node(2), s.placement.id, s.term(), PipelineBreak::Order { got: 7, expected: 2 });
+        let input = SchedulerInput::PipelineBroken { from, placement, term, stage: 1, kind, why };
         show(&s.handle(Time::ZERO, input))
     };
     assert_eq!(broken(FailureKind::StageLost), ["step 0:  | "]);

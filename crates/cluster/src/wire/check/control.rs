@@ -178,7 +178,7 @@ impl Check for StageReport {
 impl Check for StageStatus {
     fn check(&self) -> Result<(), CheckError> {
         match self {
-            Self::Failed { reason, .. } => text("bytes of a reason", reason),
+            Self::Failed { why, .. } => why.check(),
             _ => Ok(()),
         }
     }
@@ -196,7 +196,7 @@ impl Check for LinkReport {
 
 impl Check for InstanceFailure {
     fn check(&self) -> Result<(), CheckError> {
-        text("bytes of a reason", &self.reason)
+        self.why.check()
     }
 }
 

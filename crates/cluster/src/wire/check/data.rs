@@ -33,7 +33,7 @@ impl Check for DataMessage {
                     matches!(kind, exo_types::FailureKind::StageLost | exo_types::FailureKind::Protocol);
                 ensure(is_its_own, "a pipeline breaks for a lost stage or a broken protocol only")
             }
-            Self::SequenceFailed { message, .. } => text("message", message),
+            Self::SequenceFailed { why, .. } => why.check(),
             Self::Undelivered { missing, .. } => missing.check(),
             Self::NotWired { stage, missing, .. } => {
                 ensure((*stage as usize) < STAGES_MAX, "a step is for a stage no placement has")?;

@@ -1,17 +1,42 @@
 //! Bounds of reasons, on the wire and in the log.
 
-use super::super::{ControlRefusal, InvalidAsk, LogFailure, NoPlan, Undecided};
+use super::super::{ControlRefusal, InvalidAsk, LogFailure, NoPlan, PipelineFailure, TermEnd, Undecided};
 use super::placement::{device_id, name};
 use super::{Check, CheckError, text};
 use crate::reasons::{RemoveReason, ReplaceReason, ReplanReason, StageLoss, Unplaced, WaitReason};
-use crate::{InstanceState, Moving};
+use crate::{InstanceState, LoadFailure, Moving};
 
 impl Check for ReplaceReason {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Stage { loss, .. } => loss.check(),
-            Self::Failed { reason, .. } => text("bytes of a reason", reason),
+            Self::Failed { why, .. } => why.check(),
             Self::Drained { .. } | Self::Better(_) => Ok(()),
+        }
+    }
+}
+
+impl Check for PipelineFailure {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Ended(end) | Self::NoToken { last: end, .. } => end.check(),
+            Self::NotOpened { missing, .. } => missing.as_ref().map_or(Ok(()), Check::check),
+            Self::Undelivered(missing) => missing.check(),
+            Self::Step(words) | Self::Steps { words, .. } => text("bytes of a reason", words),
+            Self::NodeGone { .. }
+            | Self::Caches(_)
+            | Self::Order { .. }
+            | Self::NoTokens { .. }
+            | Self::Stopped => Ok(()),
+        }
+    }
+}
+
+impl Check for TermEnd {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::NotThrough { missing, .. } => missing.check(),
+            Self::Link { .. } | Self::Stage { .. } | Self::Late { .. } => Ok(()),
         }
     }
 }
@@ -20,9 +45,20 @@ impl Check for StageLoss {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::NodeGone => Ok(()),
-            Self::Unsupported(reason) | Self::LoadRefused { reason, .. } => text("bytes of a reason", reason),
+            Self::Unsupported(reason) => text("bytes of a reason", reason),
+            Self::LoadRefused { why, .. } => why.check(),
             Self::Unused { device } => device_id(device),
             Self::NotReady { status } | Self::NoProgress { status, .. } => status.check(),
+        }
+    }
+}
+
+impl Check for LoadFailure {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::NoHolder { model_name, .. } => name(model_name),
+            Self::Fault { detail, .. } => text("bytes of a reason", detail),
+            Self::NoMemory { .. } | Self::NoProgress { .. } | Self::LetGo => Ok(()),
         }
     }
 }

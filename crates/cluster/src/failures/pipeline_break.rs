@@ -3,6 +3,8 @@
 use exo_types::{FailureKind, NodeId, PageKey, SequenceId, Term};
 use serde::{Deserialize, Serialize};
 
+use crate::names::NodeName;
+
 /// Why a step cannot be: the placement ends, or the term.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum PipelineBreak {
@@ -152,6 +154,14 @@ pub enum PageFault {
 }
 
 impl PipelineBreak {
+    /// The sentence.
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        match self {
+            Self::Link { peer, step } => format!("the data link to {} ended behind step {step}", name(*peer)),
+            names_no_node => names_no_node.to_string(),
+        }
+    }
+
     /// What it is to the scheduler. Step 0 behind step 1 is that of a new scheduler, which knows nothing of
     /// the term that it meets.
     pub fn kind(&self) -> FailureKind {

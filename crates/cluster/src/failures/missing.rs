@@ -5,7 +5,8 @@ use std::fmt;
 use exo_types::{NodeId, Term};
 use serde::{Deserialize, Serialize};
 
-use crate::StageStatus;
+use crate::names::{NodeName, by_id};
+use crate::stage_status::StageStatus;
 
 /// What is not there, who noticed, and how long that waited.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -55,29 +56,37 @@ impl Missing {
         let MissingPart::NotReady { status, .. } = &self.what else { return false };
         !matches!(status, StageStatus::Unknown | StageStatus::Failed { .. })
     }
-}
 
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The sentence.
+    pub fn text(&self, name: NodeName<'_>) -> String {
         let Self { stage, what, waited_ms } = self;
-        write!(f, "stage {stage}: ")?;
-        match what {
+        let what = match what {
             MissingPart::Unheard { node } => {
-                write!(f, "node {node} has not heard of it (waited {waited_ms} ms)")
+                format!("{} has not heard of it (waited {waited_ms} ms)", name(*node))
             }
             MissingPart::NotReady { node, status } => {
-                write!(f, "it is not ready on node {node}: {status} (waited {waited_ms} ms)")
+                let status = status.text(name);
+                format!("it is not ready on {}: {status} (waited {waited_ms} ms)", name(*node))
             }
             MissingPart::Term { own, got } => {
-                write!(f, "it is in term {own}, and has not seen step 0 of term {got}")
+                format!("it is in term {own}, and has not seen step 0 of term {got}")
             }
-            MissingPart::Engine(words) => f.write_str(words),
+            MissingPart::Engine(words) => words.clone(),
             MissingPart::Link { to } if *waited_ms == 0 => {
-                write!(f, "the data link to node {to} is not open, and too much waits for links already")
+                let to = name(*to);
+                format!("the data link to {to} is not open, and too much waits for links already")
             }
             MissingPart::Link { to } => {
-                write!(f, "the data link to node {to} was not open for {waited_ms} ms")
+                format!("the data link to {} was not open for {waited_ms} ms", name(*to))
             }
-        }
+        };
+        format!("stage {stage}: {what}")
+    }
+}
+
+/// Where no names are known.
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(&by_id))
     }
 }

@@ -1,0 +1,254 @@
+//! Why a pipeline does not go on, or a sequence in it: a closed set with its numbers. Whoever shows it makes
+//! the sentence.
+
+use std::fmt;
+
+use exo_types::NodeId;
+use serde::{Deserialize, Serialize};
+
+use super::{Missing, PipelineBreak};
+use crate::names::{NodeName, by_id};
+
+/// Why a sequence will not be finished by this scheduler, or nothing is scheduled any more.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum PipelineFailure {
+    /// The node of a stage is gone.
+    NodeGone {
+        /// Index of the stage.
+        stage: u32,
+        /// Its node.
+        node: NodeId,
+    },
+    /// What was on its way is lost.
+    Ended(TermEnd),
+    /// That happened again and again.
+    NoToken {
+        /// Terms in which no token came back.
+        terms: u32,
+        /// Within so long.
+        seconds: u64,
+        /// How the last one ended.
+        last: TermEnd,
+    },
+    /// Step 0 did not come back.
+    NotOpened {
+        /// In so long.
+        seconds: u64,
+        /// What the last answer said; `None` where none came.
+        missing: Option<Missing>,
+    },
+    /// The caches of the stages do not fit each other.
+    Caches(CacheMismatch),
+    /// A step came back before one that was sent earlier.
+    Order {
+        /// The one that came.
+        got: u64,
+        /// The one that was to come.
+        expected: u64,
+    },
+    /// A step came back without what it was to bring.
+    NoTokens {
+        /// The step.
+        step: u64,
+        /// The first position that was to be sampled.
+        position: u32,
+    },
+    /// Tokens did not reach their driver.
+    Undelivered(Missing),
+    /// A stage could not compute a step. In the words of its engine.
+    Step(String),
+    /// That happened in so many steps in a row.
+    Steps {
+        /// Steps.
+        count: u32,
+        /// What the engine said last.
+        words: String,
+    },
+    /// The instance was unloaded or placed anew.
+    Stopped,
+}
+
+/// How a term of a pipeline ended, or its placement.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum TermEnd {
+    /// A link that steps or tokens take ended at the scheduler's node.
+    Link {
+        /// Where it led.
+        peer: NodeId,
+        /// The last step that was sent.
+        step: u64,
+    },
+    /// A stage cannot take a step.
+    Stage {
+        /// Index of the stage.
+        stage: u32,
+        /// Why.
+        why: PipelineBreak,
+    },
+    /// A step met no stage or no link.
+    NotThrough {
+        /// The step.
+        step: u64,
+        /// What is not there.
+        missing: Missing,
+    },
+    /// A step did not come back.
+    Late {
+        /// The step.
+        step: u64,
+        /// In so many milliseconds.
+        waited_ms: u64,
+    },
+}
+
+/// Stages whose pages hold different numbers of tokens cannot agree on what is kept, nor give equal bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum CacheMismatch {
+    /// Step 0 has not passed each stage once.
+    #[error("step 0 came back with the pages of {got} stages, the placement has {expected}")]
+    Stages {
+        /// Stages that added their pages.
+        got: u32,
+        /// Stages that there are.
+        expected: u32,
+    },
+    /// What waits was counted by the caches of the term before.
+    #[error(
+        "the smallest cache has {got} pages of {page_tokens} tokens, in the term before {before} of {page_tokens_before}"
+    )]
+    Changed {
+        /// Pages now.
+        got: u32,
+        /// Tokens of each.
+        page_tokens: u32,
+        /// Pages in the term before.
+        before: u32,
+        /// Tokens of each.
+        page_tokens_before: u32,
+    },
+    /// A stage has other pages than the first one.
+    #[error("stage {stage} has pages of {page_tokens} tokens, the first stage of {first_page_tokens}")]
+    Differ {
+        /// Index of the stage.
+        stage: u32,
+        /// Tokens of its pages.
+        page_tokens: u32,
+        /// Tokens of the first stage's pages.
+        first_page_tokens: u32,
+    },
+}
+
+impl PipelineFailure {
+    /// The sentence.
+    pub fn text(&self, name: NodeName<'_>) -> String {
+        match self {
+            Self::NodeGone { stage, node } => format!("stage {stage} on {} is lost", name(*node)),
+            Self::Ended(end) => end.text(name),
+            Self::NoToken { terms, seconds, last } => {
+                let last = last.text(name);
+                format!("no token came back in {terms} terms within {seconds} s: {last}")
+            }
+            Self::NotOpened { seconds, missing } => {
+                let why = step_0_waits_for(missing.as_ref(), name);
+                format!("step 0 did not come back in {seconds} s: {why}")
+            }
+            Self::Caches(why) => why.to_string(),
+            Self::Order { got, expected } => format!("step {got} came back before step {expected}"),
+            Self::NoTokens { step, position } => {
+                format!("step {step} came back without the tokens from {position} on")
+            }
+            Self::Undelivered(missing) => missing.text(name),
+            Self::Step(words) => words.clone(),
+            Self::Steps { count, words } => format!("{count} steps in a row failed: {words}"),
+            Self::Stopped => "the instance was unloaded or placed anew".to_owned(),
+        }
+    }
+}
+
+impl TermEnd {
+    fn text(&self, name: NodeName<'_>) -> String {
+        match self {
+            Self::Link { peer, step } => PipelineBreak::Link { peer: *peer, step: *step }.text(name),
+            Self::Stage { stage, why } => format!("stage {stage}: {}", why.text(name)),
+            Self::NotThrough { step, missing } => {
+                format!("step {step} did not get through: {}", missing.text(name))
+            }
+            Self::Late { step, waited_ms } => {
+                format!("step {step} did not come back in {:.1} s", *waited_ms as f64 / 1e3)
+            }
+        }
+    }
+}
+
+/// What is not there while step 0 is sent again and again.
+pub(crate) fn step_0_waits_for(missing: Option<&Missing>, name: NodeName<'_>) -> String {
+    missing.map_or_else(|| "step 0 is on its way".to_owned(), |missing| missing.text(name))
+}
+
+/// Where no names are known.
+impl fmt::Display for PipelineFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(&by_id))
+    }
+}
+
+/// Where no names are known.
+impl fmt::Display for TermEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(&by_id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_types::Term;
+
+    use super::*;
+    use crate::failures::MissingPart;
+    use crate::testing::node;
+
+    #[test]
+    fn sentences_call_nodes_by_the_names_that_they_have_where_they_are_read() {
+        let link = Missing { stage: 1, what: MissingPart::Link { to: node(2) }, waited_ms: 2000 };
+        let unheard = Missing { stage: 1, what: MissingPart::Unheard { node: node(2) }, waited_ms: 7 };
+        let broken = |why| TermEnd::Stage { stage: 1, why };
+        let (gone, late) = (
+            PipelineFailure::NodeGone { stage: 1, node: node(2) },
+            PipelineFailure::Ended(TermEnd::Late { step: 6, waited_ms: 2001 }),
+        );
+        let ended = TermEnd::Link { peer: node(2), step: 3 };
+        let cases = [
+            (gone, "stage 1 on beta is lost"),
+            (late, "step 6 did not come back in 2.0 s"),
+            (
+                PipelineFailure::NoToken { terms: 3, seconds: 30, last: ended },
+                "no token came back in 3 terms within 30 s: the data link to beta ended behind step 3",
+            ),
+            (
+                PipelineFailure::NotOpened { seconds: 30, missing: Some(unheard) },
+                "step 0 did not come back in 30 s: stage 1: beta has not heard of it (waited 7 ms)",
+            ),
+            (
+                PipelineFailure::NotOpened { seconds: 30, missing: None },
+                "step 0 did not come back in 30 s: step 0 is on its way",
+            ),
+            (
+                PipelineFailure::Ended(TermEnd::NotThrough { step: 4, missing: link }),
+                "step 4 did not get through: stage 1: the data link to beta was not open for 2000 ms",
+            ),
+            (
+                PipelineFailure::Ended(broken(PipelineBreak::Link { peer: node(2), step: 3 })),
+                "stage 1: the data link to beta ended behind step 3",
+            ),
+            (
+                PipelineFailure::Ended(broken(PipelineBreak::LaterTerm { own: Term(2) })),
+                "stage 1: it is in term 2 already",
+            ),
+        ];
+        for (failure, sentence) in cases {
+            assert_eq!(failure.text(&|_| "beta".to_owned()), sentence);
+            let by_id = sentence.replace("beta", &format!("node {}", node(2)));
+            assert_eq!(failure.to_string(), by_id);
+        }
+    }
+}
