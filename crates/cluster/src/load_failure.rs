@@ -125,7 +125,9 @@ mod tests {
         let failure = |had| LoadFailure::NoHolder { model_name: "mine".to_owned(), had };
         let name = |node: NodeId| format!("n{}", node.0[0]);
         let two = failure(vec![node(1), node(2)]).text(&name);
-        assert!(two.starts_with("no member that is reachable has mine; n1, n2 had it: start exo there again, or"));
+        assert!(
+            two.starts_with("no member that is reachable has mine; n1, n2 had it: start exo there again, or")
+        );
         assert!(failure(Vec::new()).text(&name).contains("; start exo again on a machine that has it, or"));
     }
 

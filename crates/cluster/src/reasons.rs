@@ -218,7 +218,9 @@ impl ReplaceReason {
                     StageLoss::Unused { device } => {
                         format!("{which}: it does not compute on {device} any more")
                     }
-                    StageLoss::NotReady { status } => format!("{which} is no longer ready: {}", status.text(name)),
+                    StageLoss::NotReady { status } => {
+                        format!("{which} is no longer ready: {}", status.text(name))
+                    }
                     StageLoss::LoadRefused { failed_loads, why } => {
                         format!("{which} could not be loaded, {failed_loads} times: {}", why.text(name))
                     }

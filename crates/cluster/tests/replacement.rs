@@ -194,8 +194,11 @@ impl Cluster {
         let Placement { id, instance, .. } = *before;
         self.report();
         self.started.clear();
-        self.instance_failures =
-            vec![InstanceFailure { placement: id, stage: None, why: PipelineFailure::Step("a step was lost".into()) }];
+        self.instance_failures = vec![InstanceFailure {
+            placement: id,
+            stage: None,
+            why: PipelineFailure::Step("a step was lost".into()),
+        }];
         self.report();
         let after = self.settled();
         assert_eq!((after.instance, after.id.epoch, after.id.number), (instance, id.epoch, id.number + 1));

@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use exo_cluster::wire::{NodeReport, StageReport};
 use exo_cluster::{
-    Action, ComputeResult, EngineId, HOLDERS_NAMED_MAX, LoadFailure, LoadFault, StageInput, StageMachine, StageStatus,
-    WorkerInput,
+    Action, ComputeResult, EngineId, HOLDERS_NAMED_MAX, LoadFailure, LoadFault, StageInput, StageMachine,
+    StageStatus, WorkerInput,
 };
 use exo_types::{ModelId, NodeId, ShardPosition, ShardSpec, Term};
 
 use crate::corrections::expected;
 use crate::{Effect, EngineEvent, FetchEvent, FetchId, FetchWhat, Holder, LoadedFacts, NodeMachine, Notice};
-
 
 /// An engine of this node: asked for, loading, or loaded.
 #[derive(Debug)]

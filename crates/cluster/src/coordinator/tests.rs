@@ -19,7 +19,8 @@ use crate::wire::{
     LogFailure, PipelineFailure, StageReport, Undecided,
 };
 use crate::{
-    Event, InstanceState, LoadFailure, LoadFault, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus,
+    Event, InstanceState, LoadFailure, LoadFault, PlaceObjective, RemoveReason, ReplaceReason, StageLoss,
+    StageStatus,
 };
 
 /// Beside a stage that is there: less than the workspace of another one.

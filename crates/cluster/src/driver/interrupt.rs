@@ -196,7 +196,8 @@ pub(super) fn lost_run(placement: &Placement, news: &[InstanceView]) -> Option<L
     };
     match &view.state {
         InstanceState::Failed { reason } => Some(LostRun::GivenUp(reason.clone())),
-        InstanceState::Degraded { reason: lost } | InstanceState::Waiting { reason: WaitReason { lost, .. } } => {
+        InstanceState::Degraded { reason: lost }
+        | InstanceState::Waiting { reason: WaitReason { lost, .. } } => {
             Some(LostRun::Elsewhere(InterruptCause::Lost(lost.clone())))
         }
         InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring | InstanceState::Ready => {

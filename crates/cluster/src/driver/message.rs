@@ -120,13 +120,7 @@ impl Driver {
 
     /// What was computed of this submission is lost. The next one goes out at once: a scheduler between two
     /// terms takes it.
-    fn setback(
-        &mut self,
-        now: Time,
-        kind: FailureKind,
-        cause: InterruptCause,
-        out: &mut Vec<DriverOutput>,
-    ) {
+    fn setback(&mut self, now: Time, kind: FailureKind, cause: InterruptCause, out: &mut Vec<DriverOutput>) {
         // That its scheduler is gone says that it was placed anew or unloaded: the news of the instances say
         // which.
         let kind = if kind == FailureKind::InstanceGone { FailureKind::StageLost } else { kind };

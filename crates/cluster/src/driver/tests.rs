@@ -318,8 +318,10 @@ fn what_was_lost_is_said_once_whoever_says_it_again() {
     let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
     let (kind, why) = (FailureKind::StageLost, PipelineFailure::NodeGone { stage: 1, node: node(2) });
     let by_scheduler = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why };
-    let (waiting, removed) =
-        (InstanceState::Waiting { reason: waits() }, InstanceState::Failed { reason: RemoveReason::GivenUp(waits()) });
+    let (waiting, removed) = (
+        InstanceState::Waiting { reason: waits() },
+        InstanceState::Failed { reason: RemoveReason::GivenUp(waits()) },
+    );
     for first in [
         DriverInput::NodeLost(node(2)),
         DriverInput::Message { from: node(1), message: by_scheduler },

@@ -315,12 +315,7 @@ impl Scheduler {
     }
 
     /// Every sequence fails; nothing is taken any more.
-    pub(super) fn stop(
-        &mut self,
-        kind: FailureKind,
-        why: &PipelineFailure,
-        out: &mut Vec<SchedulerOutput>,
-    ) {
+    pub(super) fn stop(&mut self, kind: FailureKind, why: &PipelineFailure, out: &mut Vec<SchedulerOutput>) {
         let running: Vec<SequenceId> = self.running.keys().copied().collect();
         for sequence in running {
             self.fail(sequence, kind, why, out);

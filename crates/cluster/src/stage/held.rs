@@ -146,7 +146,7 @@ mod tests {
             format!(
                 "step 0: stage 1: it is not ready on node {}: {} (waited 2000 ms)",
                 node(1),
-                StageStatus::Waiting
+                StageStatus::Waiting.text(&crate::names::by_id)
             )
         );
         assert!(held.expire(at(9000)).is_empty(), "once");
@@ -160,7 +160,7 @@ mod tests {
             format!(
                 "step 3: stage 1: it is not ready on node {}: {} (waited 0 ms)",
                 node(1),
-                StageStatus::Waiting
+                StageStatus::Waiting.text(&crate::names::by_id)
             )
         );
         for _ in 0..FRAMES_MAX {

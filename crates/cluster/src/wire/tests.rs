@@ -10,8 +10,8 @@ use crate::testing::{
 };
 use crate::{
     Advice, Event, Gain, GainOf, InstanceRequest, InstanceState, InstanceView, LinkChange, LinkQuantity,
-    LoadFailure, LoadFault, Moving, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced,
-    WaitReason,
+    LoadFailure, LoadFault, Moving, PlaceObjective, RemoveReason, ReplaceReason, StageLoss, StageStatus,
+    StageView, Unplaced, WaitReason,
 };
 
 fn step(tokens: usize) -> StepMessage {
@@ -211,10 +211,7 @@ fn data_messages() -> Vec<DataMessage> {
             step: 0,
             missing: Missing {
                 stage: 1,
-                what: MissingPart::NotReady {
-                    node: node(3),
-                    status: failed_load("why"),
-                },
+                what: MissingPart::NotReady { node: node(3), status: failed_load("why") },
                 waited_ms: 2000,
             },
         },

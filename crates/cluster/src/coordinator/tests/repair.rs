@@ -188,8 +188,11 @@ fn a_lost_node_does_not_get_its_stage_back_over_a_link_that_is_not_there() {
     // The first and the second do not talk any more.
     let mut cut_off = report(nodes[0].0[0], PLENTY);
     cut_off.unreached = vec![nodes[1]];
-    cut_off.instance_failures =
-        vec![InstanceFailure { placement: placed(1), stage: None, why: PipelineFailure::Step("no link".into()) }];
+    cut_off.instance_failures = vec![InstanceFailure {
+        placement: placed(1),
+        stage: None,
+        why: PipelineFailure::Step("no link".into()),
+    }];
     bench.report(nodes[0].0[0], cut_off);
     assert_eq!(bench.placement().id.number, 2);
     let round = layout(&bench);
@@ -291,8 +294,11 @@ fn trouble_starts_a_new_placement_and_what_has_served_waits_after_the_third_in_a
     for number in 1..=4 {
         let first = bench.placement().stages[0].leader().node.0[0];
         let mut troubled = report(first, PLENTY);
-        troubled.instance_failures =
-            vec![InstanceFailure { placement: placed(number), stage: None, why: PipelineFailure::Step("stuck".into()) }];
+        troubled.instance_failures = vec![InstanceFailure {
+            placement: placed(number),
+            stage: None,
+            why: PipelineFailure::Step("stuck".into()),
+        }];
         bench.report(first, troubled.clone());
         if number < 4 {
             assert_eq!(bench.placement().id.number, number + 1);
@@ -316,8 +322,11 @@ fn trouble_starts_a_new_placement_and_what_has_served_waits_after_the_third_in_a
 fn has_trouble(bench: &mut Bench) {
     let (placement, first) = (bench.placement().id, bench.placement().stages[0].leader().node.0[0]);
     let mut troubled = report(first, PLENTY);
-    troubled.instance_failures =
-        vec![InstanceFailure { placement, stage: None, why: PipelineFailure::Step("no token came back".into()) }];
+    troubled.instance_failures = vec![InstanceFailure {
+        placement,
+        stage: None,
+        why: PipelineFailure::Step("no token came back".into()),
+    }];
     bench.report(first, troubled);
     assert_eq!(bench.placement().id.number, placement.number + 1);
     bench.all_report(&StageStatus::Serving);
@@ -357,8 +366,11 @@ fn a_stage_whose_steps_failed_goes_to_another_device_for_a_minute() {
     let failing = bench.placement().stages[1].leader().node;
     let first = bench.placement().stages[0].leader().node;
     let mut troubled = report(first.0[0], PLENTY);
-    troubled.instance_failures =
-        vec![InstanceFailure { placement: placed(1), stage: Some(1), why: PipelineFailure::Step("NaN".into()) }];
+    troubled.instance_failures = vec![InstanceFailure {
+        placement: placed(1),
+        stage: Some(1),
+        why: PipelineFailure::Step("NaN".into()),
+    }];
     bench.report(first.0[0], troubled);
     assert!(bench.placement().stage_of(failing).is_none(), "{:?}", layout(&bench));
     assert!(reason(&bench).contains("NaN"));
@@ -476,8 +488,11 @@ fn what_fits_only_over_a_pair_that_does_not_talk_waits_and_is_not_planned_again_
 fn the_only_device_is_used_again_although_it_failed() {
     let mut bench = Bench::ready(1, 1);
     let mut troubled = report(1, PLENTY);
-    troubled.instance_failures =
-        vec![InstanceFailure { placement: placed(1), stage: Some(0), why: PipelineFailure::Step("NaN".into()) }];
+    troubled.instance_failures = vec![InstanceFailure {
+        placement: placed(1),
+        stage: Some(0),
+        why: PipelineFailure::Step("NaN".into()),
+    }];
     bench.report(1, troubled);
     assert!(waits_for(&bench).contains("NaN"));
     bench.advance(2);

@@ -169,7 +169,8 @@ fn three_terms_without_a_token_within_half_a_minute_give_the_instance_up() {
 fn a_broken_pipeline_ends_the_term_where_a_link_ended_and_else_the_placement() {
     let broken = |kind| {
         let mut s = scheduler(&[1, 2], 16);
-        let (from, placement, term, why) = (node(2), s.placement.id, s.term(), PipelineBreak::Order { got: 7, expected: 2 });
+        let (from, placement, term, why) =
+            (node(2), s.placement.id, s.term(), PipelineBreak::Order { got: 7, expected: 2 });
         let input = SchedulerInput::PipelineBroken { from, placement, term, stage: 1, kind, why };
         show(&s.handle(Time::ZERO, input))
     };
