@@ -56,7 +56,8 @@ fn of_requests() -> Vec<Bound> {
     );
     vec![
         Bound::new(
-            "a request until it runs: placing, loading, queueing, also again where it was lost in a queue",
+            "a request until it runs (placing, loading, queueing, also again where it was lost in a queue), since it came or loading \
+             last moved on, which it does for 15 min while a hub asks to wait",
             time(driver.queue_deadline),
             "driver",
             "`Deadline` with what it waits for; streams see it as comment lines all the while",
@@ -155,13 +156,13 @@ fn of_instances() -> Vec<Bound> {
     let again = format!("{} in a row, then {}", coordinator.replacements_max, time(survey::LOOK_LATER));
     vec![
         Bound::new(
-            "a load or fetch without a byte",
+            "a load or fetch without a byte, where no hub asks to wait",
             time(worker.stall_deadline),
             "worker",
             "it is cancelled and tried again after 1, 2, 4 … 30 s",
         ),
         Bound::new(
-            "a stage without progress in loading",
+            "a stage without progress in loading (15 min more while a hub asks to wait)",
             time(coordinator.load_deadline),
             "coordinator",
             "it goes to another device; an instance that never served and has no other is given up with the reason",

@@ -116,7 +116,7 @@ fn of_cut_off_nodes() -> Vec<Bound> {
     vec![
         Bound::new(
             "a request or a question that needs a coordinator which others follow and this node does not hear",
-            format!("{} after it was last heard; at once from then on", time(CUT_OFF_AFTER)),
+            format!("{} after this node noticed that others follow it; at once from then on", time(CUT_OFF_AFTER)),
             "machine",
             "it is refused with who is to be asked instead",
         ),
@@ -136,7 +136,7 @@ fn of_cut_off_nodes() -> Vec<Bound> {
 fn of_copies() -> Vec<Bound> {
     vec![
         Bound::new(
-            "the copy of a request whose node is not heard",
+            "the copy of a request that nothing was told of",
             time(KEPT_FOR),
             "machine",
             "it goes; the request cannot be gone on with any more",
