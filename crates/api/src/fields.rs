@@ -83,11 +83,15 @@ impl Fields {
         if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
     }
 
-    /// Reads a field; `null` counts as absent. `kind` says what it must be: "a whole number".
+    /// Reads a field; `null` counts as absent. `kind` says what it must be: "a whole number", which `1.0` is:
+    /// some languages have no other numbers.
     pub fn take<T: DeserializeOwned>(&mut self, field: &str, kind: &str) -> Result<Option<T>, BadParam> {
         let Some(value) = self.take_value(field) else { return Ok(None) };
         let shown = short(&value);
-        serde_json::from_value(value).map(Some).map_err(|_| {
+        let whole = whole_number(&value);
+        let read = serde_json::from_value(value);
+        let read = read.or_else(|error| whole.map_or(Err(error), serde_json::from_value));
+        read.map(Some).map_err(|_| {
             let name = self.name(field);
             BadParam::invalid(name.clone(), format!("`{name}` must be {kind}, not {shown}"))
         })
@@ -111,6 +115,14 @@ impl Fields {
         let message = format!("unknown parameter `{param}`");
         Err(BadParam { param, message, kind: BadParamKind::Unknown })
     }
+}
+
+/// A number with a fraction of 0 as the integer that it is.
+fn whole_number(value: &Value) -> Option<Value> {
+    /// Beyond it a float is no longer a certain integer.
+    const MAX: f64 = (1_u64 << 53) as f64;
+    let number = value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= MAX)?;
+    (!value.is_i64() && !value.is_u64()).then(|| Value::from(number as i64))
 }
 
 /// A value for a message: its JSON, cut to a readable length.
@@ -138,6 +150,10 @@ mod tests {
         assert_eq!(error.param, "x.top_k");
         assert_eq!(error.message, "`x.top_k` must be a whole number, not \"many\"");
         assert_eq!(fields.finish().unwrap_err().message, "unknown parameter `x.a`");
+        let mut fields = Fields::new(serde_json::json!({"n": 2.0, "top_k": 0.5, "seed": -1.0}), "").unwrap();
+        assert_eq!(fields.take::<u32>("n", "a whole number"), Ok(Some(2)), "as JavaScript may write it");
+        assert!(fields.take::<u32>("top_k", "a whole number").unwrap_err().message.ends_with("not 0.5"));
+        assert!(fields.take::<u64>("seed", "a whole number").unwrap_err().message.ends_with("not -1.0"));
         let fields = Fields::new(serde_json::json!({"a": null}), "x").unwrap();
         assert_eq!(fields.finish(), Ok(()), "clients write what they leave out");
     }

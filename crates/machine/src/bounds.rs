@@ -116,7 +116,10 @@ fn of_cut_off_nodes() -> Vec<Bound> {
     vec![
         Bound::new(
             "a request or a question that needs a coordinator which others follow and this node does not hear",
-            format!("{} after this node noticed that others follow it; at once from then on", time(CUT_OFF_AFTER)),
+            format!(
+                "{} after this node noticed that others follow it; at once from then on",
+                time(CUT_OFF_AFTER)
+            ),
             "machine",
             "it is refused with who is to be asked instead",
         ),

@@ -84,6 +84,7 @@ const PATHS: [&str; 9] = [
 
 /// The path that has this one's end, where the base URL has too much or too little in front of it.
 fn meant_by(path: &str) -> Option<&'static str> {
+    let path = path.trim_end_matches('/');
     PATHS.into_iter().find(|known| path.ends_with(known) || (path.len() > 1 && known.ends_with(path)))
 }
 
@@ -99,6 +100,17 @@ pub fn not_found(request: &Request) -> ApiError {
 
 /// What has a route, but not for this method.
 pub async fn method_not_allowed(request: Request) -> ApiError {
-    let what = format!("{:.200} does not take {}", request.uri().path(), request.method());
+    let path = request.uri().path();
+    // OpenAI's, and between the routes of one response.
+    let instead = match path {
+        "/v1/responses/input_tokens" => {
+            "; there is `POST /tokenize`, and `usage` of an answer counts its input"
+        }
+        "/v1/responses/compact" => {
+            "; with `truncation: \"auto\"` the oldest turns are left out where a context is full"
+        }
+        _ => "",
+    };
+    let what = format!("{path:.200} does not take {}{instead}", request.method());
     ApiError::invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what)
 }
