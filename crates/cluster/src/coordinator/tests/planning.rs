@@ -264,7 +264,7 @@ fn the_third_answer_is_refused_if_it_does_not_fit() {
         panic!("{refusal:?}")
     };
     assert_eq!((bench.plans.len(), bench.log.len()), (0, 0));
-    assert!(message.contains("changed 3 times") && message.contains("1000 free"), "{message}");
+    assert!(message.contains("changed 3 times") && message.contains("1000 B free"), "{message}");
 }
 
 #[test]
