@@ -1,6 +1,8 @@
 //! The mDNS side: announce this node, report others.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +34,9 @@ const QUEUE_MAX: usize = 64;
 /// announcement says, and looks at all of it for every packet: with some thousands of names it hears nobody
 /// any more. A network of 256 nodes has some 5,000.
 const CACHED_MAX: i64 = 8_192;
+/// By how much fewer may be too many: two machines that one host floods would else begin anew in step, and one
+/// of them hear nothing but what the other says while it does.
+const CACHED_SPREAD: i64 = 2_048;
 /// How often they are counted, at least.
 const COUNT_EVERY: Duration = Duration::from_secs(2);
 /// They are counted after so many events, too: some two for each name.
@@ -198,6 +203,12 @@ fn cached(daemon: &ServiceDaemon) -> Option<i64> {
     Some(held.map(|(_, count)| count).sum())
 }
 
+/// Another number each time.
+fn drawn_cached_max() -> i64 {
+    let drawn = RandomState::new().build_hasher().finish() % CACHED_SPREAD.unsigned_abs();
+    CACHED_MAX - drawn as i64
+}
+
 /// Puts another daemon, which holds nothing, in the place of this one. Nobody waits for it: the lock is held
 /// to swap them only.
 fn renew(running: &Mutex<Running>) -> Result<Receiver<ServiceEvent>, String> {
@@ -256,6 +267,7 @@ fn report(
 ) {
     let (mut known, mut told_at, mut silences) = (Remembered::default(), None, 0);
     let (mut count_at, mut uncounted) = (Instant::now() + COUNT_EVERY, 0);
+    let mut cached_max = drawn_cached_max();
     loop {
         let event = events.recv_timeout(count_at.saturating_duration_since(Instant::now()));
         let is_over = matches!(event, Err(RecvTimeoutError::Disconnected));
@@ -283,16 +295,17 @@ fn report(
         let cached = cached(&daemon);
         // One that is slow to answer has much to do; one that does not answer twice is as good as full.
         silences = if cached.is_none() { silences + 1 } else { 0 };
-        if is_over || silences > 1 || cached.is_some_and(|cached| cached > CACHED_MAX) {
+        if is_over || silences > 1 || cached.is_some_and(|cached| cached > cached_max) {
             silences = 0;
             if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {
                 tracing::warn!(
                     cached,
-                    max = CACHED_MAX,
+                    max = cached_max,
                     "a flood of announcements: mDNS forgets all and begins anew"
                 );
                 told_at = Some(Instant::now());
             }
+            cached_max = drawn_cached_max();
             match renew(running) {
                 Ok(new) => events = new,
                 Err(error) => tracing::warn!(error, "mDNS did not start again"),

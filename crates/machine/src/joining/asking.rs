@@ -315,8 +315,10 @@ impl Joining {
     fn unproven(&self, ctx: &Context<'_>) -> impl Iterator<Item = (NodeId, &Stranger, Time)> {
         let (me, can_join) = (ctx.me(), ctx.is_fresh() && !ctx.is_busy && self.grant.is_none());
         let strangers = self.strangers.iter().map(|(node, stranger)| (*node, stranger));
+        // Names that are yet to prove their keys do not count: in a flood there is always one, and who is known
+        // to this node may not hear of it.
         let mut lower = self.strangers.range(..me);
-        let has_lower = lower.any(|(_, s)| s.is_fresh && !s.has_failed());
+        let has_lower = lower.any(|(_, s)| s.is_fresh && !s.has_failed() && !self.must_prove(s));
         strangers.filter_map(move |(node, s)| {
             let is_sought = can_join && self.must_prove(s) && !s.addresses.is_empty();
             let is_sought = is_sought && self.left.of(node).is_none();

@@ -999,6 +999,25 @@ fn names_that_are_ever_lower_keep_nobody_from_asking_and_point_nobody_elsewhere(
     assert!(out.iter().any(|o| matches!(o, JoiningOutput::Act { act: Act::Admit { .. }, .. })), "{out:?}");
 }
 
+/// In a flood one may hear of the other alone, and names that nobody proved are no reason to leave it to them.
+#[test]
+fn a_flood_of_lower_names_does_not_keep_the_lower_of_two_from_asking_the_other() {
+    let keys = keys(2);
+    let mut lower = Node::fresh(keys[0].clone(), &[]);
+    let (mut number, mut asks) = (0, 0);
+    lower.found(keys[1].1, true);
+    for _ in 0..80 {
+        flood_of_lower_names(&mut lower, &mut number);
+        let of_honest = lower.asks().into_iter().filter(|node| *node == keys[1].1).count();
+        if of_honest > 0 && asks == 0 {
+            let here = JoinAnswer::Here { name: "here".to_owned(), fresh: true };
+            lower.answered(keys[1].1, Ok(here));
+        }
+        asks += of_honest;
+    }
+    assert!(asks >= 2, "who it is, and to be let in: {asks}");
+}
+
 #[test]
 fn a_flood_of_names_makes_no_more_dials_than_four_a_second_and_pushes_off_no_other_host() {
     let mut node = Node::fresh(key(1), &[]);
