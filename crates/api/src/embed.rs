@@ -5,7 +5,7 @@ use std::time::Duration;
 use exo_types::{Pooling, Principal, RequestId};
 use serde_json::Value;
 
-use crate::fields::{BadParam, Fields, short};
+use crate::fields::{BadParam, Fields, short, token_id};
 use crate::generate::Prompt;
 use crate::labels::Endpoint;
 
@@ -23,7 +23,7 @@ pub struct EmbedRequest {
     pub model: String,
     /// Texts or tokens, at least one.
     pub inputs: Vec<Prompt>,
-    /// How rows become one vector; left out, as the model's metadata say.
+    /// How rows become one vector; left out, as the model's metadata or else the node's setting say.
     pub pooling: Option<Pooling>,
     /// Elements of each vector, the first; left out, all of them.
     pub dimensions: Option<u32>,
@@ -93,9 +93,8 @@ fn take_one(name: &str, item: Value, path: &str) -> Result<Prompt, BadParam> {
 }
 
 fn take_tokens(name: &str, items: &[Value], path: &str) -> Result<Prompt, BadParam> {
-    let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
-    let Some(bad) = items.iter().position(|v| id(v).is_none()) else {
-        return Ok(Prompt::Tokens(items.iter().filter_map(id).collect()));
+    let Some(bad) = items.iter().position(|item| token_id(item).is_none()) else {
+        return Ok(Prompt::Tokens(items.iter().filter_map(token_id).collect()));
     };
     let message = format!("`{path}[{bad}]` must be a token id, not {}", short(&items[bad]));
     Err(BadParam::invalid(name, message))

@@ -88,9 +88,11 @@ impl Fields {
     pub fn take<T: DeserializeOwned>(&mut self, field: &str, kind: &str) -> Result<Option<T>, BadParam> {
         let Some(value) = self.take_value(field) else { return Ok(None) };
         let shown = short(&value);
-        let whole = whole_number(&value);
-        let read = serde_json::from_value(value);
-        let read = read.or_else(|error| whole.map_or(Err(error), serde_json::from_value));
+        let whole = whole_number(&value).filter(|_| value.is_f64());
+        let read = serde_json::from_value(value).or_else(|error| match whole {
+            Some(whole) => serde_json::from_value(whole.into()),
+            None => Err(error),
+        });
         read.map(Some).map_err(|_| {
             let name = self.name(field);
             BadParam::invalid(name.clone(), format!("`{name}` must be {kind}, not {shown}"))
@@ -117,12 +119,17 @@ impl Fields {
     }
 }
 
-/// A number with a fraction of 0 as the integer that it is.
-fn whole_number(value: &Value) -> Option<Value> {
-    /// Beyond it a float is no longer a certain integer.
-    const MAX: f64 = (1_u64 << 53) as f64;
-    let number = value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() <= MAX)?;
-    (!value.is_i64() && !value.is_u64()).then(|| Value::from(number as i64))
+/// A whole number, however it is written: what has one kind of number writes 1 as `1.0`. Beyond 2^53 such a
+/// text does not say which number it was.
+pub fn whole_number(value: &Value) -> Option<i64> {
+    const EXACT_MAX: f64 = (1_u64 << 53) as f64;
+    let is_whole = |n: &f64| value.is_f64() && n.fract() == 0.0 && n.abs() <= EXACT_MAX;
+    value.as_i64().or_else(|| value.as_f64().filter(is_whole).map(|n| n as i64))
+}
+
+/// The id of a token.
+pub fn token_id(value: &Value) -> Option<u32> {
+    u32::try_from(whole_number(value)?).ok()
 }
 
 /// A value for a message: its JSON, cut to a readable length.
@@ -156,6 +163,22 @@ mod tests {
         assert!(fields.take::<u64>("seed", "a whole number").unwrap_err().message.ends_with("not -1.0"));
         let fields = Fields::new(serde_json::json!({"a": null}), "x").unwrap();
         assert_eq!(fields.finish(), Ok(()), "clients write what they leave out");
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_point() {
+        let take = |json: &str| {
+            let value = serde_json::from_str(&format!(r#"{{"n": {json}}}"#)).unwrap();
+            Fields::new(value, "").unwrap().take::<i64>("n", "a whole number").map_err(|bad| bad.message)
+        };
+        assert_eq!([take("1.0"), take("-3.0"), take("4e2")], [Ok(Some(1)), Ok(Some(-3)), Ok(Some(400))]);
+        assert_eq!(take("1.5").unwrap_err(), "`n` must be a whole number, not 1.5");
+        assert!(take("1e300").is_err() && take("18014398509481984.0").is_err(), "which one is not said");
+        assert_eq!(take("9007199254740993"), Ok(Some(9_007_199_254_740_993)));
+        assert_eq!(
+            (token_id(&7.0.into()), token_id(&(-1).into()), token_id(&0.5.into())),
+            (Some(7), None, None)
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::fields::{BadParam, Fields};
+use crate::fields::{BadParam, Fields, whole_number};
 
 mod embeddings;
 mod messages;
@@ -119,7 +119,7 @@ const COMMON_FIELDS: &[Field] = &[
     field("stream_options.include_usage", Honoured, "with `stream: true`"),
     field("stream_options.include_obfuscation", Refused(&["false"]), "nothing is padded"),
     field("ignore_eos", Honoured, "extension, for benchmarks; not together with a format or tools"),
-    field("repeat_penalty", Refused(&["1", "1.0"]), "send `repetition_penalty`"),
+    field("repeat_penalty", Refused(&["1"]), "send `repetition_penalty`"),
     field("stop_token_ids", Refused(&["[]"]), "send their texts in `stop`"),
     field("min_tokens", Refused(&["0"]), "send `ignore_eos` or a format"),
     field("skip_special_tokens", Refused(&["true"]), "control tokens are never in the text"),
@@ -286,7 +286,9 @@ impl Table {
                 Refused(passes) => Some(passes),
             };
             let (Some(value), Some(passes)) = (fields.take_value(name), passes) else { continue };
-            if !passes.iter().any(|json| serde_json::from_str::<Value>(json).is_ok_and(|v| v == value)) {
+            let whole = whole_number(&value);
+            let is_it = |v: Value| v == value || (whole.is_some() && whole_number(&v) == whole);
+            if !passes.iter().any(|json| serde_json::from_str(json).is_ok_and(is_it)) {
                 return Err(refusal(fields.name(name), passes, field.note));
             }
         }

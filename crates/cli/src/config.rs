@@ -16,6 +16,7 @@ use exo_device::CoreList;
 use exo_node::LogCapture;
 use exo_server::AllowedOrigin;
 use exo_store::DiskLimits;
+use exo_types::Pooling;
 
 use crate::errors::CommandError;
 use crate::named_keys::{self, NamedKey};
@@ -164,6 +165,12 @@ pub const KEYS: &[Key] = &[
         name: "kv",
         default: "f16",
         help: "how keys and values are stored unless asked otherwise: f32, f16 or q8",
+    },
+    Key {
+        name: "embedding_pooling",
+        default: "",
+        help: "how a model that was made to write text gives vectors to clients that cannot send `pooling`: first, mean or last \
+               (default: they are refused)",
     },
     Key {
         name: "speculate",
@@ -440,6 +447,17 @@ impl Config {
         Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
     }
 
+    /// How rows become one vector where neither request nor model says it, if it is set.
+    pub fn embedding_pooling(&self) -> anyhow::Result<Option<Pooling>> {
+        const NAME: &str = "embedding_pooling";
+        let text = self.text(NAME).trim();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let found = Pooling::ALL.into_iter().find(|pooling| pooling.name() == text);
+        found.map(Some).ok_or_else(|| self.refused(NAME, "it is `first`, `mean` or `last`").into())
+    }
+
     /// A setting in MiB as bytes, if it is set.
     fn mebibytes(&self, name: &str, least: u64) -> anyhow::Result<Option<u64>> {
         const MIB_MAX: u64 = u64::MAX >> 20;
@@ -640,6 +658,18 @@ mod tests {
             let error = memory(nonsense).unwrap_err().to_string();
             assert!(error.contains(&format!("`memory_mib` is `{nonsense}` (from flag)")), "{error}");
         }
+    }
+
+    #[test]
+    fn vectors_are_made_in_one_of_three_ways_or_as_nobody_says() {
+        let pooling =
+            |text: &str| resolve(&[("embedding_pooling", text)], &[], "").unwrap().embedding_pooling();
+        assert_eq!((pooling("").unwrap(), pooling(" mean ").unwrap()), (None, Some(Pooling::Mean)));
+        let error = pooling("cls").unwrap_err().to_string();
+        assert!(
+            error.contains("`embedding_pooling` is `cls` (from flag)") && error.contains("`last`"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -300,6 +300,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         slots: config.parse("slots")?,
         cache_tokens,
         kv: config.parse("kv")?,
+        embedding_pooling: config.embedding_pooling()?,
         speculation: speculation(config)?,
         draft: Some(config.text("draft").trim().to_owned()).filter(|d| !d.is_empty()),
         log: config.log.clone(),

@@ -446,6 +446,27 @@ fn models_of_another_node_are_shown_with_what_they_are() {
 }
 
 #[test]
+fn what_begins_with_a_slash_at_the_prompt_is_a_command_and_nothing_of_it_is_sent() {
+    let node = Node::alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("typed");
+    std::fs::write(&path, "/set temperature 1\n/system Speak as a pirate.\n/system\n/bye\n").unwrap();
+    let line = format!("'{}' run demo --data-dir '{}'", support::EXO, node.data_dir.display());
+    let mut at_terminal = support::at_terminal(&line);
+    let output = finish(at_terminal.stdin(std::fs::File::open(&path).unwrap()), SOON);
+    let said = flat(&stdout(&output));
+    for part in [
+        "/set is no command, and the line was not sent",
+        "the system prompt is set",
+        "the system prompt is: Speak as a pirate.",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(output.status.success(), "{said}");
+    assert_eq!(node.get("/exo/v1/requests/recent"), serde_json::json!([]), "nothing was asked");
+}
+
+#[test]
 fn a_terminal_is_asked_before_answers_end_and_a_script_is_not() {
     let flags = ["--no-discovery", "--compute-share", "10%"].map(str::to_owned).to_vec();
     let node = Node::start(Start { name: "solo", group: "asked", flags, ..Start::default() });

@@ -5,7 +5,7 @@
 use std::io::Read;
 use std::time::Duration;
 
-use crate::support::{Answer, Node, cluster, wait_for};
+use crate::support::{Answer, Node, Start, cluster, wait_for};
 use serde_json::{Value, json};
 
 fn ok(answer: Answer) -> Value {
@@ -79,6 +79,30 @@ fn texts_become_vectors_one_by_one_and_together() {
 }
 
 #[test]
+fn a_node_that_is_told_how_to_pool_gives_vectors_to_clients_that_cannot_say_it() {
+    let node = Node::start(Start {
+        name: "pools",
+        group: "pools",
+        flags: vec!["--no-discovery".to_owned()],
+        env: vec![("EXO_EMBEDDING_POOLING", "mean".into())],
+        ..Start::default()
+    });
+    let text = "The fox sleeps.";
+    let mean = vectors(&node, &json!(text)).remove(0);
+    let one = |answer: Answer, at: &str| -> Vec<f32> {
+        serde_json::from_value(ok(answer).pointer(at).unwrap().clone()).unwrap()
+    };
+    let body = json!({"model": "demo", "input": text});
+    assert_eq!(one(node.post("/v1/embeddings", &body), "/data/0/embedding"), mean);
+    assert_eq!(one(node.post("/api/embed", &body), "/embeddings/0"), mean);
+    let older = json!({"model": "demo", "prompt": text});
+    assert_eq!(one(node.post("/api/embeddings", &older), "/embedding"), mean);
+    // Who can say it is heard.
+    let last = json!({"model": "demo", "input": text, "pooling": "last"});
+    assert_ne!(one(node.post("/v1/embeddings", &last), "/data/0/embedding"), mean);
+}
+
+#[test]
 fn what_a_model_cannot_give_is_refused_and_a_text_is_cut_only_where_that_is_asked_for() {
     let node = Node::alone();
     let ask = |more: Value| {
@@ -86,11 +110,11 @@ fn what_a_model_cannot_give_is_refused_and_a_text_is_cut_only_where_that_is_aske
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         node.post("/v1/embeddings", &body)
     };
-    assert_eq!(
-        refusal(&ask(json!({"pooling": null}))),
-        (400, "pooling".to_owned()),
-        "it was made to write text"
-    );
+    let unsaid = ask(json!({"pooling": null}));
+    assert_eq!(refusal(&unsaid), (400, "pooling".to_owned()), "it was made to write text");
+    for way in ["send `pooling`", "setting `embedding_pooling`"] {
+        assert!(unsaid.body.contains(way), "{}", unsaid.body);
+    }
     assert_eq!(refusal(&ask(json!({"dimensions": 2}))), (400, "dimensions".to_owned()));
     let whole = ok(ask(json!({})))["data"][0]["embedding"].as_array().unwrap().len();
     assert_eq!(

@@ -3,11 +3,15 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![cfg(unix)]
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{Node, SOON, Start, exo, finish, flat, rest_of, stderr, stdout, stream_until, wait_for};
+use crate::support::{
+    Answer, Node, SOON, Start, exo, finish, flat, rest_of, stderr, stdout, stream_until, wait_for,
+};
 
 const ANNA: &str = "1f0c9a7b5d3e2f4a6b8c0d1e";
 const BEN: &str = "2a4b6c8d0e1f3a5b7c9d1e2f";
@@ -123,4 +127,74 @@ fn weak_keys_and_a_file_that_others_read_are_warned_of_and_unusable_keys_are_ref
     let doctor = exo_with(&file, &["doctor", "--no-discovery", "--data-dir", data.to_str().unwrap()]);
     let said = flat(&stdout(&doctor));
     assert!(!doctor.status.success() && said.contains("proxy opens the API to others"), "{said}");
+}
+
+/// A request as a browser sends it: with these lines and no others.
+fn as_browser(node: &Node, line: &str, headers: &[&str], body: &str) -> Answer {
+    let mut stream = TcpStream::connect(&node.address).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    let (host, length) = (&node.address, body.len());
+    let request = format!(
+        "{line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    Answer::parse(&bytes)
+}
+
+#[test]
+fn a_web_view_that_is_named_streams_an_answer_with_a_key_and_gets_nothing_else() {
+    const VIEW: &str = "Origin: app://obsidian.md";
+    const SHARED: &str = "access-control-allow-origin: app://obsidian.md";
+    let (folder, file) = folder();
+    let keys = format!("[api_keys]\nanna = \"{ANNA}\"\n");
+    write(
+        &file,
+        &format!("allowed_origins = [\"app://obsidian.md\", \"vscode-webview://*\"]\n{keys}"),
+        0o600,
+    );
+    let shown = stdout(&exo_with(&file, &["config", "--json"]));
+    assert!(shown.contains("app://obsidian.md,vscode-webview://*"), "{shown}");
+    let node = start(&file);
+    let key = format!("Authorization: Bearer {ANNA}");
+    let chat = "POST /v1/chat/completions";
+    let asks = [VIEW, "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization"];
+    let may = as_browser(&node, "OPTIONS /v1/chat/completions", &asks, "");
+    assert!(may.status == 204 && may.head.contains(SHARED), "{}", may.head);
+    let body = r#"{"model": "demo", "stream": true, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}"#;
+    let from_view = [VIEW, "Sec-Fetch-Site: cross-site", "Content-Type: application/json"];
+    let answer = as_browser(&node, chat, &[&from_view[..], &[key.as_str()]].concat(), body);
+    assert!(answer.status == 200 && answer.head.contains(SHARED), "{}\n{}", answer.head, answer.body);
+    assert!(answer.body.ends_with("data: [DONE]\n\n"), "{}", answer.body);
+    let keyless = as_browser(&node, chat, &from_view, body);
+    assert_eq!((keyless.status, keyless.code().as_str()), (401, "missing_api_key"));
+    assert!(keyless.head.contains(SHARED), "the page may read why: {}", keyless.head);
+    let owner = format!("Authorization: Bearer {}", node.secret);
+    for (path, who, status) in
+        [("/exo/v1/cluster", &owner, 403), ("/v1/models", &owner, 401), ("/v1/models", &key, 200)]
+    {
+        let answer = as_browser(&node, &format!("GET {path}"), &[VIEW, who], "");
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+    }
+    let other = as_browser(&node, "GET /v1/models", &["Origin: app://other", &key], "");
+    assert!(other.status == 403 && other.body.contains("`allowed_origins`"), "{}", other.body);
+    assert!(!other.head.contains("access-control"), "{}", other.head);
+
+    // What a start refuses, the doctor finds.
+    write(&file, &format!("allowed_origins = [\"http://localhost:3000/\"]\n{keys}"), 0o600);
+    let data = folder.path().join("data");
+    let refused = exo_with(&file, &["start", "--data-dir", data.to_str().unwrap()]);
+    assert!(
+        !refused.status.success() && flat(&stderr(&refused)).contains("has no path"),
+        "{}",
+        stderr(&refused)
+    );
+    let doctor = exo_with(&file, &["doctor", "--no-discovery", "--data-dir", data.to_str().unwrap()]);
+    assert!(
+        !doctor.status.success() && flat(&stdout(&doctor)).contains("has no path"),
+        "{}",
+        stdout(&doctor)
+    );
 }

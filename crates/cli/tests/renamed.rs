@@ -8,8 +8,14 @@ use crate::support::{Node, SOON, another_model, cluster, flat, known, stderr, st
 use serde_json::{Value, json};
 
 fn add(node: &Node, path: &Path) {
-    let added = node.exo(&["models", "add", path.to_str().unwrap()]);
+    add_with(node, path, &[]);
+}
+
+/// What the command says.
+fn add_with(node: &Node, path: &Path, flags: &[&str]) -> String {
+    let added = node.exo(&[&["models", "add", path.to_str().unwrap()][..], flags].concat());
     assert!(added.status.success(), "{}", stderr(&added));
+    flat(&stdout(&added))
 }
 
 fn assert_answers(node: &Node, model: &str) {
@@ -46,9 +52,13 @@ fn a_name_that_others_use_stays_good_where_the_same_model_gets_another_one() {
     for node in &nodes {
         assert_answers(node, "first");
     }
+    // A copy alone takes the name away from nobody, and says so.
+    let said = add_with(&nodes[0], &second, &[]);
+    assert!(said.contains("known as first (") && said.contains("--name"), "{said}");
+    assert!(knows(&nodes[0], "first") && !knows(&nodes[0], "second"));
     // On the node that has it, and on one that got its layers from there.
     for here in &nodes {
-        add(here, &second);
+        add_with(here, &second, &["--name", "second"]);
         wait_for("the second name", SOON, || nodes.iter().all(|node| knows(node, "second")).then_some(()));
         for node in &nodes {
             for name in ["first", "second"] {

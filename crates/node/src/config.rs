@@ -8,7 +8,7 @@ use exo_accelerators::{AUTO, Backend, BackendError, Ranking};
 use exo_backend_cpu::Packing;
 use exo_device::CoreList;
 use exo_store::DiskLimits;
-use exo_types::{ComputeShare, KvDType};
+use exo_types::{ComputeShare, KvDType, Pooling};
 
 use crate::cache::CacheRequest;
 use crate::{Doctor, LogCapture, Speculation, WorkerProgram};
@@ -74,6 +74,9 @@ pub struct NodeConfig {
     pub cache_tokens: Option<u32>,
     /// How keys and values are stored unless asked otherwise.
     pub kv: KvDType,
+    /// How rows become one vector where neither the request nor the model's files say it; `None` refuses
+    /// such a request.
+    pub embedding_pooling: Option<Pooling>,
     /// How tokens are guessed ahead in instances whose first stage is here.
     pub speculation: Speculation,
     /// The small model that guesses where `speculation` is by a model: a name, an id, a file or a folder. It

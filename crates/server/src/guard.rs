@@ -152,7 +152,8 @@ impl Guard {
                     let message = format!("a page of `{origin:.100}` may use the models and nothing else");
                     return Err(refused(message));
                 }
-                OriginIs::Foreign if origins::is_for_text(path) => {
+                // A page without an origin cannot be named.
+                OriginIs::Foreign if origins::is_for_text(path) && origin != "null" => {
                     let message = format!(
                         "a page of `{origin:.100}` may not call this API; the setting `allowed_origins` lets one in that has an API key"
                     );

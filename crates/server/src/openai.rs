@@ -8,6 +8,7 @@ use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use exo_api::endpoints::ENDPOINTS;
 use exo_api::openai::{ChatRequest, CompletionRequest};
 use exo_types::{Principal, RequestId};
 
@@ -82,19 +83,40 @@ const PATHS: [&str; 9] = [
     "/api/tags",
 ];
 
-/// The path that has this one's end, where the base URL has too much or too little in front of it.
-fn meant_by(path: &str) -> Option<&'static str> {
-    let path = path.trim_end_matches('/');
-    PATHS.into_iter().find(|known| path.ends_with(known) || (path.len() > 1 && known.ends_with(path)))
+/// So many bytes of a path say which one was begun: `/v1/cha`.
+const BEGUN_BYTES_MIN: usize = 7;
+
+/// What a path was probably to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Meant {
+    /// This path: it has a slash too many, capitals, or lacks its end.
+    Path(&'static str),
+    /// The path that has this one's end: the base URL has too much or too little in front of it.
+    BaseUrl(&'static str),
+}
+
+fn meant_by(path: &str) -> Option<Meant> {
+    let path = path.trim_end_matches('/').to_ascii_lowercase();
+    let is_end = |known: &&str| path.ends_with(known) || (path.len() > 1 && known.ends_with(&path));
+    let is_begun = |known: &&str| path.len() >= BEGUN_BYTES_MIN && known.starts_with(&path);
+    let written = ENDPOINTS.iter().map(|endpoint| endpoint.path).find(|known| *known == path);
+    let written = written.map(Meant::Path);
+    let of_base = || PATHS.into_iter().find(is_end).map(Meant::BaseUrl);
+    let begun = || PATHS.into_iter().find(is_begun).map(Meant::Path);
+    written.or_else(of_base).or_else(begun)
 }
 
 /// What has no route.
 pub fn not_found(request: &Request) -> ApiError {
     let path = request.uri().path();
-    let meant = meant_by(path).map(|meant| {
-        format!("; did you mean {meant}? The base URL ends in /v1 for OpenAI's clients, and has no path for Anthropic's and Ollama's")
-    });
-    let what = format!("there is no {} {path:.200}{}", request.method(), meant.unwrap_or_default());
+    let meant = match meant_by(path) {
+        None => String::new(),
+        Some(Meant::Path(meant)) => format!("; did you mean {meant}?"),
+        Some(Meant::BaseUrl(meant)) => format!(
+            "; did you mean {meant}? The base URL ends in /v1 for OpenAI's clients, and has no path for Anthropic's and Ollama's"
+        ),
+    };
+    let what = format!("there is no {} {path:.200}{meant}", request.method());
     ApiError::invalid(StatusCode::NOT_FOUND, "no_such_route", what)
 }
 
@@ -113,4 +135,30 @@ pub async fn method_not_allowed(request: Request) -> ApiError {
     };
     let what = format!("{path:.200} does not take {}{instead}", request.method());
     ApiError::invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_path_was_to_be_is_said_and_of_what_could_be_anything_nothing() {
+        for (path, meant) in [
+            ("/v1/chat/completions/", Meant::Path("/v1/chat/completions")),
+            ("/v1/Chat/Completions", Meant::Path("/v1/chat/completions")),
+            ("/v1/chat/completion", Meant::Path("/v1/chat/completions")),
+            ("/v1/chat", Meant::Path("/v1/chat/completions")),
+            ("/v1/messages/count_tokens//", Meant::Path("/v1/messages/count_tokens")),
+            ("/tokenize/", Meant::Path("/tokenize")),
+            ("/v1/models/", Meant::Path("/v1/models")),
+            ("/chat/completions", Meant::BaseUrl("/v1/chat/completions")),
+            ("/v1/v1/completions/", Meant::BaseUrl("/v1/completions")),
+            ("//v1/models", Meant::BaseUrl("/v1/models")),
+        ] {
+            assert_eq!(meant_by(path), Some(meant), "{path}");
+        }
+        for path in ["/", "//", "/v1", "/v1/", "/v1/m", "/v1/nothing", "/exo/v1", "/exo/v1/clusters"] {
+            assert_eq!(meant_by(path), None, "{path}");
+        }
+    }
 }

@@ -21,7 +21,8 @@ const BYTES_MAX: usize = 200;
 /// What a page may do with the models' routes.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 /// Headers of answers that clients read, beside those that every page may.
-const EXPOSED: HeaderValue = HeaderValue::from_static("exo-resume, request-id, retry-after, x-request-id");
+const EXPOSED: HeaderValue =
+    HeaderValue::from_static("exo-resume, request-id, retry-after, x-request-id, x-should-retry");
 /// For how many seconds a browser need not ask again.
 const MAX_AGE_S: HeaderValue = HeaderValue::from_static("600");
 /// What a page wants to send that no form could; browsers name few headers, and this bounds what we repeat.

@@ -96,9 +96,52 @@ async fn every_described_endpoint_is_served_with_the_access_it_describes() {
         // Field by field as described: generated clients rely on it.
         let properties = &schemas["components"]["schemas"][schema]["properties"];
         for (name, value) in one.as_object().unwrap() {
-            assert!(properties.get(name).is_some(), "{line}: {name}: {value} is not described in {schema}");
+            let described = properties.get(name);
+            let described =
+                described.unwrap_or_else(|| panic!("{line}: {name} is not described in {schema}"));
+            assert!(is_of(value, described, &schemas), "{line}: {name}: {value} is not {described}");
         }
     }
+}
+
+/// Whether a value, with all that it holds, is of the type that is described.
+fn is_of(value: &Value, described: &Value, document: &Value) -> bool {
+    let part = |part: &Value| is_of(value, part, document);
+    if let Some(path) = described["$ref"].as_str() {
+        return part(document.pointer(path.trim_start_matches('#')).unwrap());
+    }
+    if let Some(choices) = described["oneOf"].as_array() {
+        return choices.iter().any(part);
+    }
+    if let Some(parts) = described["allOf"].as_array() {
+        return parts.iter().all(part);
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let is_kind = |one: &Value| one == kind || (one == "number" && kind == "integer");
+    let is_named = match &described["type"] {
+        Value::Null => true,
+        Value::Array(kinds) => kinds.iter().any(is_kind),
+        one => is_kind(one),
+    };
+    let holds = |value: &Value, described: Option<&Value>| {
+        described.is_none_or(|described| is_of(value, described, document))
+    };
+    is_named
+        && match value {
+            Value::Array(items) => items.iter().all(|item| holds(item, described.get("items"))),
+            Value::Object(fields) => {
+                fields.iter().all(|(name, field)| holds(field, described["properties"].get(name)))
+            }
+            _ => true,
+        }
 }
 
 #[tokio::test]
@@ -121,11 +164,57 @@ async fn other_methods_are_refused_by_name() {
         assert_eq!(answer.error(), "405 method_not_allowed");
         assert!(answer.body.contains(instead), "{}", answer.body);
     }
-    for slip in ["/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completions/"] {
+    for slip in ["/chat/completions", "/v1/v1/chat/completions"] {
         let answer = server.post(slip, "{}").await;
         assert_eq!(answer.error(), "404 no_such_route");
-        assert!(answer.body.contains("did you mean /v1/chat/completions?"), "{}", answer.body);
+        assert!(answer.body.contains("did you mean /v1/chat/completions? The base URL"), "{}", answer.body);
     }
+    for (slip, meant) in [
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1/Chat", "/v1/chat/completions"),
+        ("/v1/messages/", "/v1/messages"),
+        ("/api/chat/", "/api/chat"),
+        ("/tokenize/", "/tokenize"),
+    ] {
+        let answer = server.post(slip, "{}").await;
+        assert_eq!(answer.status, 404, "{slip}");
+        assert!(answer.body.contains(&format!("did you mean {meant}?\"")), "{slip}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn a_whole_number_may_have_a_point_in_every_dialect() {
+    let server = start().await;
+    let chat = r#"{"model":"good","messages":[{"role":"user","content":"Hi"}]"#;
+    for (path, body) in [
+        (
+            "/v1/chat/completions",
+            format!(r#"{chat},"n":1.0,"top_k":40.0,"seed":7.0,"max_tokens":-1.0,"min_tokens":0.0}}"#),
+        ),
+        (
+            "/v1/completions",
+            r#"{"model":"good","prompt":[1.0,2.0],"n":2.0,"max_tokens":4.0,"best_of":1.0}"#.to_owned(),
+        ),
+        (
+            "/v1/responses",
+            r#"{"model":"good","input":"Hi","max_output_tokens":4.0,"top_logprobs":0.0}"#.to_owned(),
+        ),
+        ("/v1/messages", format!(r#"{chat},"max_tokens":4.0,"top_k":5.0}}"#)),
+        (
+            "/api/chat",
+            format!(
+                r#"{chat},"stream":false,"options":{{"num_predict":-1.0,"top_k":5.0,"seed":1.0,"mirostat":0.0}}}}"#
+            ),
+        ),
+        ("/v1/embeddings", r#"{"model":"good","input":[1.0,2.0],"dimensions":2.0}"#.to_owned()),
+        ("/detokenize", r#"{"tokens":[1.0,2.0]}"#.to_owned()),
+    ] {
+        let answer = server.post(path, &body).await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    }
+    let half = server.post("/v1/chat/completions", &format!(r#"{chat},"n":1.5}}"#)).await;
+    assert_eq!(half.error(), "400 invalid_value n");
+    assert!(half.body.contains("not 1.5"), "{}", half.body);
 }
 
 #[tokio::test]

@@ -159,6 +159,8 @@ async fn a_page_of_an_allowed_origin_gets_nothing_by_any_other_means_than_a_key(
     assert_eq!(open.send("GET /v1/models", &[], "").await.status, 200);
     let named = open.send("GET /v1/models", &["origin: https://evil.example"], "").await;
     assert!(named.body.contains("allowed_origins"), "{}", named.body);
+    let nameless = open.send("GET /v1/models", &["origin: null"], "").await;
+    assert!(nameless.status == 403 && !nameless.body.contains("allowed_origins"), "{}", nameless.body);
 }
 
 #[tokio::test]

@@ -68,7 +68,8 @@ impl Store {
     }
 
     /// Adds the user's own file or folder: opens it, hashes it (unless the same path, size and time were
-    /// hashed before) and remembers it. `progress` is told (bytes done, bytes in all).
+    /// hashed before) and remembers it. `progress` is told (bytes done, bytes in all). A second copy of what
+    /// the list has from another place of the user's changes nothing: its name and its path stay.
     pub fn add_path(
         &self,
         path: &Path,
@@ -475,6 +476,12 @@ impl Store {
             return Err(StoreError::ChangedMeanwhile { path });
         }
         let id = manifest.root();
+        if name.is_none() && !is_builtin && !self.is_of_hub(&local) {
+            let listed = self.entries()?.into_iter().find(|e| e.id == id && self.has_other_copy(e, &local));
+            if let Some(entry) = listed {
+                return Ok(self.record_of(&entry));
+            }
+        }
         write_atomic(&self.layout.manifest(id), &manifest.to_bytes())?;
         let (before, entry) = registry::update(&self.layout, |entries| {
             let before = entries.iter().find(|e| e.id == id).and_then(|e| e.local.clone());
@@ -485,6 +492,17 @@ impl Store {
         lock(&self.manifests).insert(id, Arc::new(manifest));
         self.delete_other_copy(before, &entry)?;
         self.record(id)
+    }
+
+    fn is_of_hub(&self, local: &Local) -> bool {
+        commits::hub_folder(&self.layout.hub(), &local.path).is_some()
+    }
+
+    /// Whether a model is listed from a place of the user's that is not this one, and is still there.
+    fn has_other_copy(&self, entry: &Entry, than: &Local) -> bool {
+        let usable = usable_local(entry).and_then(Result::ok);
+        usable.is_some_and(|other| other.path != than.path && !self.is_of_hub(other))
+            && self.manifest(entry.id).is_ok()
     }
 
     /// The same bytes came with another commit of a hub: the list does not know the older folder any more.

@@ -63,6 +63,22 @@ fn a_model_is_hashed_once_and_survives_a_restart() {
 }
 
 #[test]
+fn a_second_copy_takes_nothing_from_the_first_unless_it_is_named_or_the_first_is_gone() {
+    let home = Home::new();
+    let store = home.store();
+    let [first, second] = ["first.gguf", "second.gguf"].map(|name| home.model(name, DType::F16));
+    let known = add(&store, &first);
+    assert_eq!(add(&store, &second), known, "whoever asks for `first` still finds it");
+    let named = store.add_path_as(&second, "other", &mut |_, _| {}).unwrap();
+    assert_eq!((named.id, named.name.as_str(), named.path.as_path()), (known.id, "other", second.as_path()));
+    fs::remove_file(&second).unwrap();
+    let moved = add(&store, &first);
+    assert_eq!((moved.id, moved.name.as_str(), moved.path.as_path()), (known.id, "first", first.as_path()));
+    let builtin = store.add_builtin("demo.gguf", &fs::read(&first).unwrap()).unwrap();
+    assert_eq!((builtin.id, builtin.name.as_str()), (known.id, "demo"), "this name is exo's promise");
+}
+
+#[test]
 fn a_file_whose_hashes_are_known_is_not_read_for_them() {
     let (home, other) = (Home::new(), Home::new());
     let path = home.model("a.gguf", DType::F16);

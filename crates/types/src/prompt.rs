@@ -31,6 +31,9 @@ pub enum Pooling {
 }
 
 impl Pooling {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::First, Self::Mean, Self::Last];
+
     /// What clients call it.
     pub fn name(self) -> &'static str {
         match self {

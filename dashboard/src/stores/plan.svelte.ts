@@ -49,6 +49,13 @@ export class PlanStore {
     this.busy = false;
   }
 
+  /** There is no plan of what cannot be asked. */
+  refuse(problem: string): void {
+    this.stop();
+    this.plan = null;
+    this.problem = problem;
+  }
+
   stop(): void {
     this.cut.abort();
     this.cut = new AbortController();

@@ -19,6 +19,7 @@ import Instances from "../views/instances/Instances.svelte";
 import Integrations from "../views/integrations/Integrations.svelte";
 import Logs from "../views/logs/Logs.svelte";
 import Downloads from "../views/models/Downloads.svelte";
+import Place from "../views/models/Place.svelte";
 import Metrics from "../views/metrics/Metrics.svelte";
 import Requests from "../views/requests/Requests.svelte";
 
@@ -177,6 +178,28 @@ test("a device says on demand why it has no layers of what is placed, and one pl
   // What is in quarantine says so by itself.
   expect(of("desk/gpu1")).toBeUndefined();
   vi.stubGlobal("fetch", answer);
+});
+
+test("a number that is none is named where a model is placed, and nothing is placed with it", async () => {
+  draw(Instances, "home");
+  const model = { id: "a".repeat(64), name: "m", architecture: "llama", format: "gguf", weight_bytes: 1, layers: 1, context_tokens_max: 1, path: null, nodes: ["desk"], chat: true };
+  const shown = drawWith(Place, { model });
+  const [context, slots] = [...shown.querySelectorAll<HTMLInputElement>(".fields input")];
+  const button = () => shown.querySelector<HTMLButtonElement>("button.primary")!;
+  const type = (input: HTMLInputElement, text: string) => {
+    input.value = text;
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+    flushSync();
+  };
+  await vi.waitFor(() => expect(button().disabled).toBe(false));
+  for (const [input, text] of [[context!, "1k"], [slots!, "-5"], [context!, "0"]] as const) {
+    type(input, text);
+    expect(shown.textContent).toContain(`${text} is not a whole number`);
+    expect([input.getAttribute("aria-invalid"), button().disabled]).toEqual(["true", true]);
+    type(input, "2");
+    expect(shown.textContent).not.toContain("is not a whole number");
+    await vi.waitFor(() => expect(button().disabled).toBe(false));
+  }
 });
 
 test("what another machine fetches for a placed model is among the downloads", () => {

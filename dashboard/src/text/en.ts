@@ -343,6 +343,7 @@ export const en = {
     context: "Context, tokens",
     context_default: "as set (context_tokens)",
     slots: "Answers at once",
+    not_whole: (field: string, text: string) => `${field}: ${text} is not a whole number from 1. Leave it empty for what is set.`,
     kv: "Keys and values",
     kvs: { "": "as set", f32: "exact (f32)", f16: "half (f16)", q8: "a quarter (q8)" } as Record<string, string>,
     objective: "Good at",

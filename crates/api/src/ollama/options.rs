@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fields::{BadParam, Fields};
+use crate::fields::{BadParam, Fields, whole_number};
 use crate::request::{SamplingFields, check_stops, token_bound, window};
 use crate::table::{OLLAMA_GENERATE, Table};
 
@@ -52,7 +52,7 @@ pub fn take_options(body: &mut Fields, table: Table) -> Result<Options, BadParam
     };
     let max_tokens = match fields.take_value("num_predict") {
         // Without end, and until the context is full: the context ends it in both.
-        Some(value) if matches!(value.as_i64(), Some(-1 | -2)) => None,
+        Some(value) if matches!(whole_number(&value), Some(-1 | -2)) => None,
         value => token_bound("options.num_predict", value)?,
     };
     let context_tokens = token_bound("options.num_ctx", fields.take_value("num_ctx"))?;

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::common::CommonFields;
 use super::format::take_format;
 use super::tools::{take_calls, take_tools};
-use crate::fields::{BadParam, Fields, short};
+use crate::fields::{BadParam, Fields, short, whole_number};
 use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, Tools};
 use crate::request::{MESSAGES_MAX, RequestContext, check_count, check_results, join_parts, token_bound};
 use crate::table;
@@ -48,7 +48,6 @@ pub struct ChatRequest {
     pub tools: Option<Value>,
     /// `none`, `auto`, `required`, a function or a list of allowed ones. Default `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub tool_choice: Option<Value>,
     /// Whether an answer may have several calls. Default true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +87,10 @@ impl ChatRequest {
                 fields.take_value("max_completion_tokens"),
             )?,
             // LM Studio's and llama.cpp's word for no bound.
-            max_tokens: token_bound("max_tokens", fields.take_value("max_tokens").filter(|max| *max != -1))?,
+            max_tokens: token_bound(
+                "max_tokens",
+                fields.take_value("max_tokens").filter(|max| whole_number(max) != Some(-1)),
+            )?,
             logprobs: fields.take("logprobs", "true or false")?,
             top_logprobs: fields.take("top_logprobs", "a whole number between 0 and 20")?,
             format: take_format(&mut fields)?,

@@ -21,7 +21,6 @@ pub struct CommonFields {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n: Option<u16>,
     /// A string or up to 16 of them; the text ends before the first that appears.
-    #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop: Option<Value>,
     /// Send the answer in pieces as server-sent events. Default false.

@@ -22,7 +22,6 @@ pub struct CompletionRequest {
     /// Name or id of a model.
     pub model: String,
     /// A string, an array of token ids, or an array of strings or of such arrays.
-    #[schema(value_type = Object)]
     pub prompt: Value,
     /// Upper bound of generated tokens per choice; 0 only with `echo`. Default 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]

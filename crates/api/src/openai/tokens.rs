@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::chat::{parse_messages, reasoning};
 use super::tools::take_tools;
-use crate::fields::{BadParam, Fields, short};
+use crate::fields::{BadParam, Fields, short, token_id};
 use crate::table::{APPLY_TEMPLATE, DETOKENIZE, TOKENIZE, Table};
 use crate::tokens::{ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
 
@@ -75,7 +75,7 @@ impl TokensBody {
             return Err(BadParam::invalid("tokens", message));
         }
         let id = |(i, token): (usize, &Value)| {
-            token.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+            token_id(token).ok_or_else(|| {
                 let message = format!("`tokens[{i}]` must be a token id, not {}", short(token));
                 BadParam::invalid(format!("tokens[{i}]"), message)
             })
@@ -133,7 +133,6 @@ fn finish(table: Table, mut fields: Fields, asked_in: &str) -> Result<(), BadPar
 pub struct Tokenized {
     /// The ids; with `with_pieces` objects of `id` and `piece`, which is text, or bytes where it is no text
     /// alone.
-    #[schema(value_type = Vec<Object>)]
     pub tokens: TokenList,
     /// How many; to vLLM's body.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,7 +146,7 @@ pub struct Tokenized {
 }
 
 /// Tokens.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum TokenList {
     /// Their ids.
@@ -157,7 +156,7 @@ pub enum TokenList {
 }
 
 /// A token with its text.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct TokenWithPiece {
     /// Its id.
     pub id: u32,
@@ -166,7 +165,7 @@ pub struct TokenWithPiece {
 }
 
 /// A token's text.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum TokenText {
     /// Text.

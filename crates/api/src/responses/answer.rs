@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
 
 use crate::generate::{ChatMessage, Usage};
 use crate::summary::{ExoSummary, TokenLogprob};
@@ -49,7 +50,7 @@ pub struct Response {
     #[schema(value_type = Object)]
     pub text: Value,
     /// As requested.
-    #[schema(value_type = Object)]
+    #[schema(schema_with = word_or_object)]
     pub tool_choice: Value,
     /// As requested.
     #[schema(value_type = Vec<Object>)]
@@ -67,6 +68,12 @@ pub struct Response {
     /// Extension: how it was made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exo: Option<ExoSummary>,
+}
+
+/// A choice of tools as clients write it.
+fn word_or_object() -> OneOfBuilder {
+    let of = |kind| ObjectBuilder::new().schema_type(kind);
+    OneOfBuilder::new().item(of(Type::String)).item(of(Type::Object)).description(Some("As requested."))
 }
 
 impl Response {

@@ -10,8 +10,8 @@ pub const EMBEDDINGS: Table = Table { endpoint: "POST /v1/embeddings", fields: [
 pub const DIMENSIONS: &str = "the first so many elements, scaled to length 1: where the model's files say that it was trained \
                               for that, or all of them";
 /// What `pooling` does.
-pub const POOLING: &str =
-    "extension: `first`, `mean` or `last`; left out, as the model's files say, and needed where they do not";
+pub const POOLING: &str = "extension: `first`, `mean` or `last`; left out, as the model's files say, or else the node's \
+                           setting `embedding_pooling`; needed where neither does";
 
 const EMBEDDINGS_FIELDS: &[Field] = &[
     field("model", Honoured, "name or id of a model"),

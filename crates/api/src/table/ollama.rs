@@ -117,7 +117,7 @@ const COMMON_FIELDS: &[Field] = &[
     field("options.num_keep", Hint, "nothing of a prompt is left out"),
     field("options.penalize_newline", Refused(&["true"]), "penalties are the same for all tokens"),
     field("options.typical_p", Honoured, "0 to 1, default 1"),
-    field("options.tfs_z", Refused(&["1", "1.0"]), "`typical_p`, `min_p` and `top_p` do something similar"),
+    field("options.tfs_z", Refused(&["1"]), "`typical_p`, `min_p` and `top_p` do something similar"),
     field("options.mirostat", Refused(&["0"]), "the same"),
     field("options.mirostat_tau", Hint, "of `mirostat`"),
     field("options.mirostat_eta", Hint, "of `mirostat`"),

@@ -42,6 +42,7 @@ async fn checks(config: &Config) -> Vec<Check> {
     checks.push(node::running(config, running.as_ref()));
     checks.extend(network::ports(config, running.is_some()));
     checks.extend(network::api_keys(config));
+    checks.extend(network::allowed_origins(config));
     checks.extend(network::multicast(config).await);
     checks.extend(network::peers(config).await);
     checks.extend(node::cluster(running.as_ref()).await);

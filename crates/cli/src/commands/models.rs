@@ -31,10 +31,7 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
         Some(ModelsAction::Add { path, name }) => {
             let before: Vec<ModelView> = client.get("/exo/v1/models").await?;
             let model = add_as(&client, &path, name.as_deref()).await?;
-            let (architecture, bytes) = (&model.architecture, ui::bytes(model.weight_bytes));
-            let same = before.iter().find(|known| known.id == model.id && known.name != model.name);
-            let same = same.map_or_else(String::new, |known| format!("; the same model as {}", known.name));
-            ui::line(format!("added {} ({architecture}, {bytes}){same}", model.name));
+            ui::line(added_text(&before, &model));
             let all: Vec<ModelView> = client.get("/exo/v1/models").await?;
             if let Some(text) = shared_name(&all, &model.name) {
                 ui::note(&format!("{text}; `exo models add PATH --name NAME` gives another name"));
@@ -54,6 +51,22 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
             Ok(())
         }
         Some(ModelsAction::Remove { model }) => remove(&client, &model).await,
+    }
+}
+
+/// What came of adding one, with the list as it was before: the same bytes may have been known.
+fn added_text(before: &[ModelView], model: &ModelView) -> String {
+    let ModelView { name, architecture, .. } = model;
+    let added = format!("added {name} ({architecture}, {})", ui::bytes(model.weight_bytes));
+    match (before.iter().find(|known| known.id == model.id), &model.path) {
+        (Some(known), Some(path)) if known.name == *name && known.path.as_ref() == Some(path) => format!(
+            "these bytes are known as {name} ({path}), which stays as it is; `exo models add PATH --name NAME` gives the model that \
+             path and name"
+        ),
+        (Some(known), _) if known.name != *name => {
+            format!("{added}; the same model was called {} before", known.name)
+        }
+        _ => added,
     }
 }
 

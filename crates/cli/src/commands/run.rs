@@ -31,8 +31,8 @@ const READS_SILENTLY: Duration = Duration::from_secs(2);
 /// Longest prompt taken from standard input.
 const STDIN_BYTES_MAX: u64 = 8 << 20;
 /// Of the chat at a prompt.
-const CHAT_HELP: &str =
-    "Type a message; Ctrl-C stops an answer, Ctrl-D or /bye ends. /clear starts over, /help says this.";
+const CHAT_HELP: &str = "Type a message; Ctrl-C stops an answer, Ctrl-D or /bye ends. /clear starts over, /system TEXT gives the \
+                         model another system prompt, /help says this.";
 /// From Ctrl-C to the end of what cleans up after itself.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 
@@ -184,25 +184,31 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
             }
             Line::Typed(line) => line,
         };
-        match line.trim() {
-            "" => continue,
-            "/help" => {
+        let message = match Typed::of(&line) {
+            Typed::Message(blank) if blank.trim().is_empty() => continue,
+            Typed::Message(message) => message,
+            Typed::Help => {
                 ui::line(CHAT_HELP);
                 continue;
             }
-            "/clear" => {
+            Typed::Clear => {
                 session.clear();
                 continue;
             }
-            "/bye" | "/exit" | "/quit" => return Ok(ExitCode::SUCCESS),
-            word if is_command(word) => {
-                ui::line(format!("{word} is no command. {CHAT_HELP}"));
+            Typed::System(text) => {
+                ui::line(session.set_system(text));
                 continue;
             }
-            _ => {}
-        }
+            Typed::Bye => return Ok(ExitCode::SUCCESS),
+            Typed::Unknown(word) => {
+                ui::line(format!(
+                    "/{word} is no command, and the line was not sent: //{word} sends it with one slash. {CHAT_HELP}"
+                ));
+                continue;
+            }
+        };
         let answer = tokio::select! {
-            answer = session.ask(&line) => Some(answer),
+            answer = session.ask(message) => Some(answer),
             why = stop.why() => match why {
                 Stop::Interrupt => None,
                 Stop::Terminate | Stop::Parent | Stop::Asked => return Ok(ExitCode::from(INTERRUPTED)),
@@ -216,10 +222,44 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
     }
 }
 
-/// Whether a line is meant for the program: a slash and one word. A path has a second slash or a dot.
-fn is_command(line: &str) -> bool {
-    let word = line.strip_prefix('/').unwrap_or_default();
-    !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase())
+/// What a line at the prompt is.
+#[derive(PartialEq, Eq, Debug)]
+enum Typed<'l> {
+    /// For the model.
+    Message(&'l str),
+    Help,
+    Clear,
+    /// Another system prompt, or nothing to see which there is.
+    System(&'l str),
+    Bye,
+    /// This word is no command.
+    Unknown(&'l str),
+}
+
+impl<'l> Typed<'l> {
+    fn of(line: &'l str) -> Self {
+        let Some(behind) = line.trim().strip_prefix('/') else { return Self::Message(line) };
+        // Two slashes in front of what would be a command send it with one.
+        if behind.strip_prefix('/').and_then(command).is_some() {
+            return Self::Message(behind);
+        }
+        match command(behind) {
+            None => Self::Message(line),
+            Some(("help", "")) => Self::Help,
+            Some(("clear", "")) => Self::Clear,
+            Some(("system", text)) => Self::System(text),
+            Some(("bye" | "exit" | "quit", "")) => Self::Bye,
+            Some((word, _)) => Self::Unknown(word),
+        }
+    }
+}
+
+/// The word and what stands behind it, of a line without its slash that is meant for the program. A path has
+/// a second slash or a dot.
+fn command(line: &str) -> Option<(&str, &str)> {
+    let (word, text) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let is_word = !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase());
+    is_word.then(|| (word, text.trim()))
 }
 
 /// What came of asking for a line.
@@ -255,6 +295,7 @@ struct Session<'a> {
     args: &'a Run,
     model: String,
     chat: bool,
+    system: Option<String>,
     /// Longest context of a request; 0 where that is not known.
     context_tokens: u32,
     messages: Vec<Value>,
@@ -271,16 +312,36 @@ impl<'a> Session<'a> {
         let data_dir = config.data_dir();
         let cluster: exo_api::ClusterView = client.get("/exo/v1/cluster").await?;
         let is_alone = cluster.nodes.len() < 2;
-        let messages = Vec::new();
-        let mut session = Self { client, data_dir, is_alone, args, model, chat, context_tokens, messages };
+        let (system, messages) = (args.system.clone(), Vec::new());
+        let mut session =
+            Self { client, data_dir, is_alone, args, model, chat, system, context_tokens, messages };
         session.clear();
         Ok(session)
     }
 
     /// Forgets what was said; the system prompt stays.
     fn clear(&mut self) {
-        let system = self.args.system.iter().map(|text| json!({"role": "system", "content": text}));
-        self.messages = system.collect();
+        self.messages = self.system.iter().map(|text| json!({"role": "system", "content": text})).collect();
+    }
+
+    /// Takes another system prompt, also for what was said already; what there is to say of it.
+    fn set_system(&mut self, text: &str) -> String {
+        if !self.chat {
+            return "this model has no chat template: it goes on with a text and takes no system prompt"
+                .to_owned();
+        }
+        if text.is_empty() {
+            return match &self.system {
+                Some(system) => format!("the system prompt is: {system}"),
+                None => "there is no system prompt; /system TEXT gives one".to_owned(),
+            };
+        }
+        let said = self.messages.split_off(usize::from(self.system.is_some()));
+        self.system = Some(text.to_owned());
+        self.clear();
+        let next = if said.is_empty() { "" } else { "; what was said stays, /clear starts over with it" };
+        self.messages.extend(said);
+        format!("the system prompt is set{next}")
     }
 
     /// Streams one answer to standard output and keeps it as history.
@@ -386,7 +447,7 @@ fn cut_text(model: &str, max_tokens: Option<u32>, context_tokens: u32, usage: &V
 mod tests {
     use serde_json::json;
 
-    use super::{STDIN_BYTES_MAX, cut_text, is_command};
+    use super::{STDIN_BYTES_MAX, Typed, cut_text};
 
     #[test]
     fn an_answer_that_was_cut_says_by_what_and_how_to_get_more() {
@@ -407,8 +468,32 @@ mod tests {
 
     #[test]
     fn a_slash_and_a_word_are_no_message() {
-        assert!(["/bye", "/set", "/x"].into_iter().all(is_command));
-        let messages = ["/", "what is /etc", "/etc/hosts", "/tmp is full", "/a.txt", "hello", "/Users"];
-        assert!(!messages.into_iter().any(is_command));
+        for (line, typed) in [
+            (" /bye ", Typed::Bye),
+            ("/help", Typed::Help),
+            ("/clear", Typed::Clear),
+            ("/system  Speak as a pirate. ", Typed::System("Speak as a pirate.")),
+            ("/system", Typed::System("")),
+            ("/set temperature 1", Typed::Unknown("set")),
+            ("/clear the table", Typed::Unknown("clear")),
+            ("/tmp is full", Typed::Unknown("tmp")),
+            ("//tmp is full", Typed::Message("/tmp is full")),
+            ("//system", Typed::Message("/system")),
+        ] {
+            assert_eq!(Typed::of(line), typed, "{line}");
+        }
+        for message in [
+            "/",
+            "what is /etc",
+            "/etc/hosts is odd",
+            "/a.txt",
+            "hello",
+            "/Users",
+            "// a comment",
+            "//",
+            "/*",
+        ] {
+            assert_eq!(Typed::of(message), Typed::Message(message));
+        }
     }
 }

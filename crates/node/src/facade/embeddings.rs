@@ -61,7 +61,7 @@ impl NodeFacade {
         let (place, limits) = self.limits(&resolved, &open, request.context_tokens_min)?;
         self.model_uses.note(resolved.id, unix_s());
         let (pooling, dimensions) =
-            (pooling(&open, request.pooling)?, dimensions(&open, request.dimensions)?);
+            (self.pooling(&open, request.pooling)?, dimensions(&open, request.dimensions)?);
         let inputs = std::mem::take(&mut request.inputs);
         let text_bytes = inputs.iter().map(text_bytes).sum();
         check_prompt_text(text_bytes, self.prompt_bytes_max, limits.context_tokens)?;
@@ -87,6 +87,22 @@ impl NodeFacade {
             total_ms: ms(Some(Instant::now())),
             model_id: embedding.open.id.to_full(),
             kernels: embedding.kernels.into_iter().collect(),
+        })
+    }
+
+    /// How rows become a vector: as the caller says, or the model's files, or this node's setting.
+    fn pooling(&self, open: &OpenModel, asked: Option<Pooling>) -> Result<Pooling, GenerateError> {
+        let hidden = open.model.config.hidden as usize;
+        if hidden > limits::EMBEDDING_MAX {
+            let most = limits::EMBEDDING_MAX;
+            let message = format!("the model's vectors have {hidden} elements, {most} at most are sent");
+            return Err(invalid(RequestPart::Model, message));
+        }
+        asked.or(open.model.embedding.pooling).or(self.config.embedding_pooling).ok_or_else(|| {
+            let message = "the model's files do not say how its rows become one vector, as it was made to write text: \
+                           send `pooling` with `first`, `mean` or `last`, or name one for all requests of this node \
+                           with its setting `embedding_pooling`";
+            invalid(RequestPart::Pooling, message.to_owned())
         })
     }
 }
@@ -188,21 +204,6 @@ impl Embedding {
             speculate: false,
         }
     }
-}
-
-/// How rows become a vector: as the caller says, or the model's files.
-fn pooling(open: &OpenModel, asked: Option<Pooling>) -> Result<Pooling, GenerateError> {
-    let hidden = open.model.config.hidden as usize;
-    if hidden > limits::EMBEDDING_MAX {
-        let most = limits::EMBEDDING_MAX;
-        let message = format!("the model's vectors have {hidden} elements, {most} at most are sent");
-        return Err(invalid(RequestPart::Model, message));
-    }
-    asked.or(open.model.embedding.pooling).ok_or_else(|| {
-        let message = "the model's files do not say how its rows become one vector, as it was made to write text: name \
-                       `first`, `mean` or `last`";
-        invalid(RequestPart::Pooling, message.to_owned())
-    })
 }
 
 /// How many elements of a vector are wanted.

@@ -49,6 +49,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         slots: 4,
         cache_tokens: None,
         kv: Default::default(),
+        embedding_pooling: None,
         speculation: exo_node::Speculation::Lookup,
         draft: None,
         log: Default::default(),

@@ -69,6 +69,25 @@ pub(super) fn api_keys(config: &Config) -> Vec<Check> {
     }
 }
 
+/// Whether the pages of other sites that are named can be let in.
+pub(super) fn allowed_origins(config: &Config) -> Option<Check> {
+    const NAME: &str = "pages of other sites";
+    match config.allowed_origins() {
+        Err(error) => {
+            let broken = Check::broken(NAME, format!("{error:#}"));
+            Some(broken.next("write it as browsers send it, as in app://obsidian.md, or leave it out"))
+        }
+        Ok(origins) if origins.is_empty() => None,
+        Ok(_) if config.api_keys().is_empty() => {
+            let found = "`allowed_origins` names pages, and `api_keys` has no key by which one is let in";
+            Some(Check::warning(NAME, found).next("set `api_keys`, and give the page's program one of them"))
+        }
+        Ok(origins) => {
+            Some(Check::ok(NAME, format!("{} in `allowed_origins`, let in by an API key", origins.len())))
+        }
+    }
+}
+
 fn cluster_port(config: &Config, in_use_by_us: bool) -> Check {
     const NAME: &str = "cluster port";
     let address: SocketAddr = match config.listen() {
