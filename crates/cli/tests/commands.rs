@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::{
@@ -448,21 +451,36 @@ fn models_of_another_node_are_shown_with_what_they_are() {
 #[test]
 fn what_begins_with_a_slash_at_the_prompt_is_a_command_and_nothing_of_it_is_sent() {
     let node = Node::alone();
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("typed");
-    std::fs::write(&path, "/set temperature 1\n/system Speak as a pirate.\n/system\n/bye\n").unwrap();
     let line = format!("'{}' run demo --data-dir '{}'", support::EXO, node.data_dir.display());
     let mut at_terminal = support::at_terminal(&line);
-    let output = finish(at_terminal.stdin(std::fs::File::open(&path).unwrap()), SOON);
-    let said = flat(&stdout(&output));
-    for part in [
-        "/set is no command, and the line was not sent",
-        "the system prompt is set",
-        "the system prompt is: Speak as a pirate.",
+    let mut child = at_terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut typed, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let said = Arc::<Mutex<Vec<u8>>>::default();
+    let reader = std::thread::spawn({
+        let said = said.clone();
+        move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = screen.read(&mut bytes) {
+                said.lock().unwrap().extend(&bytes[..count]);
+            }
+        }
+    });
+    let text = || flat(&String::from_utf8_lossy(&said.lock().unwrap()));
+    // What is typed before the prompt is there may be lost.
+    for (typed_line, answer) in [
+        ("", "Type a message"),
+        ("/set temperature 1\n", "/set is no command, and the line was not sent"),
+        ("/system Speak as a pirate.\n", "the system prompt is set"),
+        ("/system\n", "the system prompt is: Speak as a pirate."),
     ] {
-        assert!(said.contains(part), "{part}: {said}");
+        typed.write_all(typed_line.as_bytes()).unwrap();
+        wait_for(answer, SOON, || text().contains(answer).then_some(()));
+        std::thread::sleep(Duration::from_millis(500));
     }
-    assert!(output.status.success(), "{said}");
+    typed.write_all(b"/bye\n").unwrap();
+    let ended = wait_for("its end", SOON, || child.try_wait().unwrap());
+    reader.join().unwrap();
+    assert!(ended.success(), "{}", text());
     assert_eq!(node.get("/exo/v1/requests/recent"), serde_json::json!([]), "nothing was asked");
 }
 

@@ -328,7 +328,7 @@ export type ChatRequest = (CommonFields) & ({
   /** Extension: most tokens of the model's thinking. Its thought is closed then, and the answer begins. */
   thinking_budget_tokens?: number | null;
   /** `none`, `auto`, `required`, a function or a list of allowed ones. Default `auto`. */
-  tool_choice?: Record<string, unknown> | null;
+  tool_choice?: unknown;
   /** Functions that the model may call. */
   tools?: Array<Record<string, unknown>> | null;
   /** With `logprobs`: how many of the likeliest tokens to report, 0 to 20. Default 0. */
@@ -396,7 +396,7 @@ export type CommonFields = (SamplingFields) & ({
   /** How many answers, 1 to 16. Default 1. */
   n?: number | null;
   /** A string or up to 16 of them; the text ends before the first that appears. */
-  stop?: Record<string, unknown> | null;
+  stop?: unknown;
   /** Send the answer in pieces as server-sent events. Default false. */
   stream?: boolean | null;
   stream_options?: StreamOptions | null;
@@ -453,7 +453,7 @@ export type CompletionRequest = (CommonFields) & ({
   /** Name or id of a model. */
   model: string;
   /** A string, an array of token ids, or an array of strings or of such arrays. */
-  prompt: Record<string, unknown>;
+  prompt: unknown;
   /** What stands behind the answer; for models with tokens for filling such holes. */
   suffix?: string | null;
 });
@@ -671,7 +671,7 @@ export type EmbeddingsRequest = {
   input: unknown;
   /** name or id of a model */
   model: unknown;
-  /** extension: `first`, `mean` or `last`; left out, as the model's files say, and needed where they do not */
+  /** extension: `first`, `mean` or `last`; left out, as the model's files say, or else the node's setting `embedding_pooling`; needed where neither does */
   pooling?: unknown;
   user?: unknown;
 };
@@ -1918,7 +1918,7 @@ export type OllamaEmbedRequest = {
   model: unknown;
   /** those of `/api/generate`: all but `num_ctx` are about generated tokens and ask for nothing */
   options?: unknown;
-  /** extension: `first`, `mean` or `last`; left out, as the model's files say, and needed where they do not */
+  /** extension: `first`, `mean` or `last`; left out, as the model's files say, or else the node's setting `embedding_pooling`; needed where neither does */
   pooling?: unknown;
   /** default true: what is too long loses its end, and the answer says how many tokens; false: an error */
   truncate?: unknown;
@@ -1956,7 +1956,7 @@ export type OllamaEmbeddingsRequest = {
   model: unknown;
   /** those of `/api/generate`: all but `num_ctx` are about generated tokens and ask for nothing */
   options?: unknown;
-  /** extension: `first`, `mean` or `last`; left out, as the model's files say, and needed where they do not */
+  /** extension: `first`, `mean` or `last`; left out, as the model's files say, or else the node's setting `embedding_pooling`; needed where neither does */
   pooling?: unknown;
   /** a string; what is too long loses its end, and the answer says how many tokens */
   prompt: unknown;
@@ -2624,7 +2624,7 @@ export type Response = {
   /** As requested. */
   text: Record<string, unknown>;
   /** As requested. */
-  tool_choice: Record<string, unknown>;
+  tool_choice: string | Record<string, unknown>;
   /** As requested. */
   tools: Array<Record<string, unknown>>;
   /** As requested. */
@@ -3087,6 +3087,9 @@ export type TokenCount = {
   input_tokens: number;
 };
 
+/** Tokens. */
+export type TokenList = Array<number> | Array<TokenWithPiece>;
+
 /** The probability of one token. */
 export type TokenLogprob = {
   /** Its bytes. */
@@ -3097,6 +3100,17 @@ export type TokenLogprob = {
   token: string;
   /** The likeliest tokens at its place. */
   top_logprobs: Array<TopLogprob>;
+};
+
+/** A token's text. */
+export type TokenText = string | Array<number>;
+
+/** A token with its text. */
+export type TokenWithPiece = {
+  /** Its id. */
+  id: number;
+  /** Its text. */
+  piece: TokenText;
 };
 
 /** Every field, and what stands in it, is in `docs/api.md`. */
@@ -3140,7 +3154,7 @@ export type Tokenized = {
   /** The texts, with `return_token_strs`; bytes that are no text alone are U+FFFD. */
   token_strs?: Array<string> | null;
   /** The ids; with `with_pieces` objects of `id` and `piece`, which is text, or bytes where it is no text alone. */
-  tokens: Array<Record<string, unknown>>;
+  tokens: TokenList;
 };
 
 /** A call in a message that comes back. */
